@@ -1,0 +1,86 @@
+# make demo and make test are all that a fresh machine needs; make help lists the rest.
+
+GO      := scripts/go
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+PREFIX  ?= /usr/local
+BENCH   ?= .
+FUZZTIME ?= 10s
+
+# Static, without paths or build ids: the same sources give the same bytes everywhere.
+# The guest carries no version: it is known by its checksum, which changes with its code alone.
+export CGO_ENABLED := 0
+build_flags := -trimpath -buildvcs=false
+ldflags     := -s -w -buildid=
+guest_archs := amd64 arm64
+guests      := $(guest_archs:%=bin/sandboxd-guest-linux-%)
+
+# go tool with the tools' own module: what lints and reports is no dependency of the product.
+lint_tool := $(GO) tool -modfile=scripts/tools/lint/go.mod
+test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test build check lint fuzz bench bench-loops reproducible setup install uninstall clean bin/sandboxd $(guests)
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+
+demo: ## set up this machine, build, and watch an agent work in a real sandbox
+	@scripts/setup demo
+	@$(MAKE) --no-print-directory build
+	bin/sandboxd demo
+
+test: ## set up this machine, build, and run every test with the race detector
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	CGO_ENABLED=1 SANDBOXD_TEST_REQUIRE=1 $(test_tool) gotestsum \
+		--format pkgname --hide-summary skipped --format-hide-empty-pkg \
+		-- -race -timeout 20m $(TESTFLAGS) ./...
+
+build: bin/sandboxd $(guests) ## build bin/sandboxd and the guests for both architectures
+	@scripts/check-guest $(guests)
+
+bin/sandboxd:
+	$(GO) build $(build_flags) -ldflags="$(ldflags) -X main.version=$(VERSION)" -o $@ ./cmd/sandboxd
+
+# Functions on 16 bytes and not 32, as on arm64: one part in a hundred of the guest was padding.
+$(guests): bin/sandboxd-guest-linux-%:
+	GOOS=linux GOARCH=$* $(GO) build $(build_flags) -ldflags="$(ldflags) -funcalign=16" -o $@ ./cmd/sandboxd-guest
+
+check: ## gofmt, vet, lint and the short tests: run it before each commit
+	@scripts/check-format
+	$(GO) vet ./...
+	@$(MAKE) --no-print-directory lint
+	$(GO) test -short ./...
+
+lint: ## golangci-lint with the rules and reasons of .golangci.yml
+	$(lint_tool) golangci-lint run ./...
+
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	@scripts/fuzz $(FUZZTIME)
+
+bench: ## measure sandboxd beside docker and OpenSSH, in one run
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	$(GO) run ./scripts/bench $(BENCHFLAGS)
+
+bench-loops: ## the Go benchmarks of the inner loops that match BENCH (.)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+reproducible: ## build the guest twice, in two places and without a cache: same bytes
+	@scripts/check-reproducible
+
+setup: ## install, start and build what the demo needs, nothing else
+	@scripts/setup demo
+
+install: build ## install under PREFIX (/usr/local), below DESTDIR if set
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/sandboxd
+	install -m 755 bin/sandboxd $(DESTDIR)$(PREFIX)/bin/sandboxd
+	install -m 755 $(guests) $(DESTDIR)$(PREFIX)/libexec/sandboxd/
+
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/sandboxd
+	rm -rf $(DESTDIR)$(PREFIX)/libexec/sandboxd
+
+clean: ## remove what was built; images and the engine stay
+	rm -rf bin

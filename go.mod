@@ -1,0 +1,69 @@
+module github.com/sandboxd/sandboxd
+
+go 1.26.0
+
+toolchain go1.26.8
+
+require (
+	github.com/Netflix/go-expect v0.0.0-20220104043353-73e0943537d2 // the agent library's patterns
+	github.com/adrg/xdg v0.5.3 // where a user keeps state and configuration
+	github.com/containerd/errdefs v1.0.0 // kinds of the engine's errors
+	github.com/creack/pty v1.1.24 // terminals of the demo's watcher and of tests
+	github.com/distribution/reference v0.6.0 // names of images
+	github.com/gliderlabs/ssh v0.3.8 // the accept loop of the SSH door (docs/decisions/0004)
+	github.com/google/go-cmp v0.7.0 // differences in tests
+	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // words of a command line, both ways
+	github.com/lmittmann/tint v1.2.1 // the log on a terminal
+	github.com/moby/docker-image-spec v1.3.1 // what an image says of its command and environment
+	github.com/moby/moby/api v1.56.1 // the engine's types
+	github.com/moby/moby/client v0.6.2 // the Docker Engine API
+	github.com/opencontainers/image-spec v1.1.1 // images made by tests
+	github.com/pkg/sftp v1.13.12 // the guest's SFTP server, the library's client
+	github.com/pressly/goose/v3 v3.29.0 // the store's schema versions
+	github.com/rivo/uniseg v0.4.7 // the generator of width tables, and their test
+	github.com/rogpeppe/go-internal v1.16.0 // testscript: stories of the command line
+	github.com/skeema/knownhosts v1.3.3 // host keys of known_hosts files, with hashed names and ports
+	github.com/spf13/cobra v1.10.2 // the command table, its help and completion
+	github.com/spf13/pflag v1.0.9 // the table's flags, to forward them
+	go.uber.org/goleak v1.3.0 // goroutines that a test left behind
+	go.yaml.in/yaml/v3 v3.0.6 // configuration files
+	golang.org/x/crypto v0.58.0 // SSH
+	golang.org/x/sys v0.49.0 // Linux system calls
+	golang.org/x/term v0.47.0 // raw mode, and the line editor of the picker
+	modernc.org/sqlite v1.61.1 // the store, without C
+	mvdan.cc/sh/v3 v3.14.1 // whether a command is whole shell syntax
+)
+
+require (
+	github.com/Microsoft/go-winio v0.6.3 // indirect
+	github.com/anmitsu/go-shlex v0.0.0-20200514113438-38f4b401e2be // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/containerd/errdefs/pkg v0.3.0 // indirect
+	github.com/docker/go-connections v0.8.2 // indirect
+	github.com/docker/go-units v0.5.0 // indirect
+	github.com/dustin/go-humanize v1.1.0 // indirect
+	github.com/felixge/httpsnoop v1.1.0 // indirect
+	github.com/go-logr/logr v1.4.4 // indirect
+	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/google/uuid v1.6.0 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/kr/fs v0.1.0 // indirect
+	github.com/mattn/go-isatty v0.0.24 // indirect
+	github.com/mfridman/interpolate v0.0.2 // indirect
+	github.com/ncruces/go-strftime v1.1.0 // indirect
+	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	github.com/sethvargo/go-retry v0.5.0 // indirect
+	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
+	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.72.0 // indirect
+	go.opentelemetry.io/otel v1.47.0 // indirect
+	go.opentelemetry.io/otel/log v1.47.0 // indirect
+	go.opentelemetry.io/otel/metric v1.47.0 // indirect
+	go.opentelemetry.io/otel/trace v1.47.0 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/tools v0.52.0 // indirect
+	modernc.org/libc v1.79.0 // indirect
+	modernc.org/mathutil v1.7.1 // indirect
+	modernc.org/memory v1.12.1 // indirect
+)
