@@ -1,0 +1,289 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+)
+
+// inputChunk is the most input of one frame, so that a paste does not hold up a request behind it.
+const inputChunk = 32 << 10
+
+// Handler receives what a session sends unasked. Its functions are called one at a time, in the order in which things
+// happened, by the goroutine that reads the stream: while one blocks, nothing else arrives. nil functions ignore.
+type Handler struct {
+	Output func(offset uint64, p []byte) // p is valid during the call
+	Event  func(Event)
+}
+
+// Client is the asking side of a session stream: of an agent towards the gateway, and of the gateway towards a guest.
+// Its methods may be called at once.
+type Client struct {
+	conn     *Conn
+	handler  Handler
+	attached Attached
+	done     chan struct{} // closed when the reader ended
+
+	imu  sync.Mutex // serialises Input, so that the sequence is that of the bytes; taken before mu
+	sent uint64     // guarded by imu
+
+	mu       sync.Mutex
+	nextID   uint32                // guarded by mu
+	waiting  map[uint32]chan Reply // guarded by mu; nil once the reader ended
+	accepted uint64                // guarded by mu; input bytes dealt with, accepted or refused
+	refused  *Error                // guarded by mu; of input since the last Input call began
+	progress chan struct{}         // guarded by mu; closed and replaced when accepted grows
+	err      error                 // guarded by mu; why the reader ended
+}
+
+// Open speaks the beginning of a session stream on rw: hello both ways, then a. An a that names neither a session nor a
+// party to resume makes no attachment: such a stream can only ask for list and close. ctx bounds Open alone; when it ends
+// rw is closed. A refusal is returned as *Error. The Client owns rw from here on and closes it.
+func Open(ctx context.Context, rw io.ReadWriteCloser, a Attach, h Handler) (*Client, error) {
+	c := &Client{conn: NewConn(rw), handler: h, done: make(chan struct{}),
+		waiting: make(map[uint32]chan Reply), progress: make(chan struct{})}
+	stop := context.AfterFunc(ctx, func() { rw.Close() })
+	err := c.handshake(a)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		rw.Close()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, fmt.Errorf("session stream: %w", err)
+	}
+	// The reader ends when rw does; Close waits for it.
+	go c.read()
+	return c, nil
+}
+
+func (c *Client) handshake(a Attach) error {
+	versions := make([]int, 0, Version-MinVersion+1)
+	for v := MinVersion; v <= Version; v++ {
+		versions = append(versions, v)
+	}
+	if err := c.conn.WriteJSON(FrameHello, 0, Hello{Versions: versions}); err != nil {
+		return err
+	}
+	attach := a.Session != "" || a.Resume != ""
+	if attach {
+		// Sent with hello, not after its answer: attaching costs one round trip.
+		if err := c.conn.WriteJSON(FrameAttach, 0, a); err != nil {
+			return err
+		}
+	}
+	var hello Hello
+	if err := c.readJSON(FrameHello, &hello); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(hello.Versions, func(v int) bool { return v >= MinVersion && v <= Version }) {
+		return Errorf(CodeUnavailable, "the other side speaks session stream versions %v, not %d to %d", hello.Versions, MinVersion, Version)
+	}
+	if !attach {
+		return nil
+	}
+	if err := c.readJSON(FrameAttached, &c.attached); err != nil {
+		return err
+	}
+	if c.attached.Error != nil {
+		return c.attached.Error
+	}
+	c.sent, c.accepted = c.attached.Accepted, c.attached.Accepted
+	return nil
+}
+
+// readJSON reads the frame that must come now.
+func (c *Client) readJSON(t FrameType, v any) error {
+	f, err := c.conn.Read()
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	if f.Type != t {
+		return fmt.Errorf("frame type %d where %d was due", f.Type, t)
+	}
+	return json.Unmarshal(f.Data, v)
+}
+
+// Attached is the answer to the attach, as it was then.
+func (c *Client) Attached() Attached { return c.attached }
+
+// Done is closed when the stream has ended; Err then says why.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Err returns nil while the stream lives, io.EOF when the other side ended it in order, else what broke it.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Close detaches: the session goes on. It waits until the Handler is no longer called, so a Handler must not call it.
+func (c *Client) Close() error {
+	err := c.conn.Close()
+	<-c.done
+	return err
+}
+
+func (c *Client) read() {
+	err := c.pump()
+	c.mu.Lock()
+	c.err = err
+	waiting := c.waiting
+	c.waiting = nil
+	c.mu.Unlock()
+	for _, reply := range waiting {
+		close(reply)
+	}
+	c.conn.Close()
+	close(c.done)
+}
+
+func (c *Client) pump() error {
+	for {
+		f, err := c.conn.Read()
+		if err != nil {
+			return err
+		}
+		switch f.Type {
+		case FrameOutput:
+			if c.handler.Output != nil {
+				c.handler.Output(f.Offset, f.Data)
+			}
+		case FrameEvent:
+			var e Event
+			if err := json.Unmarshal(f.Data, &e); err != nil {
+				return fmt.Errorf("event: %w", err)
+			}
+			if c.handler.Event != nil {
+				c.handler.Event(e)
+			}
+		case FrameReply:
+			var r Reply
+			if err := json.Unmarshal(f.Data, &r); err != nil {
+				return fmt.Errorf("reply: %w", err)
+			}
+			c.mu.Lock()
+			reply := c.waiting[f.ID]
+			delete(c.waiting, f.ID)
+			c.mu.Unlock()
+			if reply != nil { // nobody waits for one that was cancelled
+				reply <- r
+			}
+		case FrameAccepted:
+			var refused *Error
+			if len(f.Data) > 0 {
+				refused = new(Error)
+				if err := json.Unmarshal(f.Data, refused); err != nil {
+					return fmt.Errorf("accepted: %w", err)
+				}
+			}
+			c.mu.Lock()
+			c.accepted = f.Offset
+			if refused != nil {
+				c.refused = refused
+			}
+			close(c.progress)
+			c.progress = make(chan struct{})
+			c.mu.Unlock()
+		default:
+			return fmt.Errorf("frame type %d is not for a client", f.Type)
+		}
+	}
+}
+
+// lost is the error of a call that the end of the stream cut off.
+func (c *Client) lost() error {
+	err := c.Err()
+	if err == nil || errors.Is(err, io.EOF) {
+		return &Error{Code: CodeLost, Message: "the session stream ended", Hint: "attach again and repeat the call with the same op"}
+	}
+	return &Error{Code: CodeLost, Message: "the session stream ended: " + err.Error(), Hint: "attach again and repeat the call with the same op"}
+}
+
+// Request asks and waits for the answer. A Reply with an Error is returned together with that error. When ctx ends first
+// the request is cancelled – the program in the terminal is not touched – and ctx's cause is returned.
+func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
+	reply := make(chan Reply, 1)
+	c.mu.Lock()
+	if c.waiting == nil {
+		c.mu.Unlock()
+		return Reply{}, c.lost()
+	}
+	c.nextID++
+	id := c.nextID
+	c.waiting[id] = reply
+	c.mu.Unlock()
+
+	if err := c.conn.WriteJSON(FrameRequest, id, r); err != nil {
+		c.forget(id)
+		return Reply{}, fmt.Errorf("request %s: %w", r.Verb, err)
+	}
+	select {
+	case got, ok := <-reply:
+		if !ok {
+			return Reply{}, c.lost()
+		}
+		if got.Error != nil {
+			return got, got.Error
+		}
+		return got, nil
+	case <-ctx.Done():
+		c.forget(id)
+		// Best effort: if the stream is broken there is nothing left to cancel. Its own reply is not waited for.
+		_ = c.conn.WriteJSON(FrameRequest, 0, Request{Verb: VerbCancel, Cancel: id})
+		return Reply{}, context.Cause(ctx)
+	}
+}
+
+func (c *Client) forget(id uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.waiting, id)
+}
+
+// Input sends bytes to the terminal and returns when they were accepted. An *Error says that they, or the rest of them,
+// were refused – another party holds the keyboard – and did not reach the program. After any other error it is unknown how
+// many did; Attached.Accepted of a resumed stream tells.
+func (c *Client) Input(ctx context.Context, p []byte) error {
+	c.imu.Lock()
+	defer c.imu.Unlock()
+	c.mu.Lock()
+	c.refused = nil
+	c.mu.Unlock()
+	for rest := p; len(rest) > 0; {
+		n := min(len(rest), inputChunk)
+		if err := c.conn.Write(Frame{Type: FrameInput, Offset: c.sent, Data: rest[:n]}); err != nil {
+			return fmt.Errorf("input: %w", err)
+		}
+		c.sent += uint64(n)
+		rest = rest[n:]
+	}
+	for {
+		c.mu.Lock()
+		accepted, refused, progress := c.accepted, c.refused, c.progress
+		c.mu.Unlock()
+		switch {
+		case accepted < c.sent:
+		case refused != nil:
+			return refused
+		default:
+			return nil
+		}
+		select {
+		case <-progress:
+		case <-c.done:
+			return c.lost()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

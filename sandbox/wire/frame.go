@@ -1,0 +1,158 @@
+package wire
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"sync"
+)
+
+// FrameType is the byte after a frame's length.
+type FrameType byte
+
+// The frames of a session stream. Hello goes first both ways, then attach, answered by attached.
+const (
+	FrameHello    FrameType = 1 // Hello
+	FrameAttach   FrameType = 2 // Attach
+	FrameAttached FrameType = 3 // Attached
+	FrameOutput   FrameType = 4 // uint64 offset, bytes
+	FrameInput    FrameType = 5 // uint64 sequence (bytes sent before these), bytes
+	FrameAccepted FrameType = 6 // uint64 input bytes dealt with so far; then nothing, or the Error that refused the last of them
+	FrameRequest  FrameType = 7 // uint32 id, Request
+	FrameReply    FrameType = 8 // uint32 id, Reply
+	FrameEvent    FrameType = 9 // Event
+)
+
+// MaxFrame is the largest frame: its type byte and payload.
+const MaxFrame = 1 << 20
+
+// Frame is one frame of a session stream.
+type Frame struct {
+	Type   FrameType
+	Offset uint64 // output: offset of Data; input: sequence; accepted: count
+	ID     uint32 // request, reply
+	Data   []byte // output and input: the bytes; else JSON
+}
+
+// AppendFrame appends f as it crosses the connection.
+func AppendFrame(dst []byte, f Frame) ([]byte, error) {
+	head := 1
+	switch f.Type {
+	case FrameOutput, FrameInput, FrameAccepted:
+		head += 8
+	case FrameRequest, FrameReply:
+		head += 4
+	case FrameHello, FrameAttach, FrameAttached, FrameEvent:
+	default:
+		return dst, fmt.Errorf("frame type %d is unknown", f.Type)
+	}
+	n := head + len(f.Data)
+	if n > MaxFrame {
+		return dst, fmt.Errorf("frame of %d bytes is over %d", n, MaxFrame)
+	}
+	dst = binary.BigEndian.AppendUint32(dst, uint32(n))
+	dst = append(dst, byte(f.Type))
+	switch head {
+	case 9:
+		dst = binary.BigEndian.AppendUint64(dst, f.Offset)
+	case 5:
+		dst = binary.BigEndian.AppendUint32(dst, f.ID)
+	}
+	return append(dst, f.Data...), nil
+}
+
+// Conn reads and writes frames. One goroutine may read while any number write.
+type Conn struct {
+	rw io.ReadWriteCloser
+
+	rbuf []byte // of the reader
+
+	wmu  sync.Mutex
+	wbuf []byte // guarded by wmu
+}
+
+// NewConn returns a Conn on rw, which Close closes.
+func NewConn(rw io.ReadWriteCloser) *Conn { return &Conn{rw: rw} }
+
+// Close closes the connection below; a blocked Read or Write returns.
+func (c *Conn) Close() error { return c.rw.Close() }
+
+// Read returns the next frame. Its Data is valid until the next Read. io.EOF means that the peer ended between two
+// frames; a frame that is malformed, too long or of an unknown type is an error, and the stream is over.
+func (c *Conn) Read() (Frame, error) {
+	var head [5]byte
+	if _, err := io.ReadFull(c.rw, head[:4]); err != nil {
+		return Frame{}, err
+	}
+	n := binary.BigEndian.Uint32(head[:4])
+	if n == 0 || n > MaxFrame {
+		return Frame{}, fmt.Errorf("frame of %d bytes is not between 1 and %d", n, MaxFrame)
+	}
+	// Grow with what arrives: a length alone makes nobody allocate a megabyte.
+	c.rbuf = c.rbuf[:0]
+	for uint32(len(c.rbuf)) < n {
+		step := min(n-uint32(len(c.rbuf)), 64<<10)
+		at := len(c.rbuf)
+		if cap(c.rbuf)-at < int(step) {
+			c.rbuf = append(c.rbuf, make([]byte, step)...)
+		} else {
+			c.rbuf = c.rbuf[:at+int(step)]
+		}
+		if _, err := io.ReadFull(c.rw, c.rbuf[at:]); err != nil {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return Frame{}, err
+		}
+	}
+	return ParseFrame(c.rbuf)
+}
+
+// ParseFrame reads the part of a frame after its length. Data aliases b.
+func ParseFrame(b []byte) (Frame, error) {
+	if len(b) == 0 {
+		return Frame{}, fmt.Errorf("frame is empty")
+	}
+	f := Frame{Type: FrameType(b[0]), Data: b[1:]}
+	switch f.Type {
+	case FrameOutput, FrameInput, FrameAccepted:
+		if len(f.Data) < 8 {
+			return Frame{}, fmt.Errorf("frame type %d is cut short", f.Type)
+		}
+		f.Offset, f.Data = binary.BigEndian.Uint64(f.Data), f.Data[8:]
+	case FrameRequest, FrameReply:
+		if len(f.Data) < 4 {
+			return Frame{}, fmt.Errorf("frame type %d is cut short", f.Type)
+		}
+		f.ID, f.Data = binary.BigEndian.Uint32(f.Data), f.Data[4:]
+	case FrameHello, FrameAttach, FrameAttached, FrameEvent:
+	default:
+		return Frame{}, fmt.Errorf("frame type %d is unknown", f.Type)
+	}
+	return f, nil
+}
+
+// Write sends f in one write. f.Data is not kept.
+func (c *Conn) Write(f Frame) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	b, err := AppendFrame(c.wbuf[:0], f)
+	if err != nil {
+		return err
+	}
+	if cap(b) <= 64<<10 { // an occasional large frame is not kept for ever
+		c.wbuf = b
+	}
+	_, err = c.rw.Write(b)
+	return err
+}
+
+// WriteJSON sends v as the JSON of a frame of type t; id is used by requests and replies.
+func (c *Conn) WriteJSON(t FrameType, id uint32, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return c.Write(Frame{Type: t, ID: id, Data: b})
+}

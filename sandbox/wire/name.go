@@ -1,0 +1,97 @@
+package wire
+
+import (
+	"fmt"
+	"strings"
+)
+
+// DefaultSession is the session that is meant where none is named.
+const DefaultSession = "main"
+
+// Lobby is the reserved user name under which the gateway serves its command table.
+const Lobby = "sandboxd"
+
+// NewSession is the reserved session name that asks for a fresh terminal with a generated name.
+const NewSession = "new"
+
+// maxLabel is the longest DNS label (RFC 1035, section 2.3.4).
+const maxLabel = 63
+
+var reserved = map[string]bool{Lobby: true, "root": true, "admin": true, "git": true, NewSession: true}
+
+// Reserved reports whether no sandbox may have this name.
+func Reserved(name string) bool { return reserved[name] }
+
+// ParseLabel checks a sandbox or session name: a DNS label, [a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?. Every name that becomes
+// a path, label, mount or argument went through it. what names the thing in the error.
+func ParseLabel(what, s string) (string, error) {
+	bad := func(why string) (string, error) {
+		return "", &Error{Code: CodeUsage, Message: fmt.Sprintf("%s %s: %s", what, quoteShort(s), why),
+			Hint: "use a-z, 0-9 and inner hyphens, at most 63 characters"}
+	}
+	switch {
+	case s == "":
+		return bad("is empty")
+	case len(s) > maxLabel:
+		return bad("is too long")
+	case s[0] == '-' || s[len(s)-1] == '-':
+		return bad("begins or ends with a hyphen")
+	}
+	for i := 0; i < len(s); i++ {
+		c := s[i]
+		if !(c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || c == '-') {
+			return bad("is not a name")
+		}
+	}
+	return s, nil
+}
+
+// ParseSandbox checks a name that a sandbox may be given: a label that is not reserved.
+func ParseSandbox(s string) (string, error) {
+	name, err := ParseLabel("sandbox name", s)
+	if err != nil {
+		return "", err
+	}
+	if Reserved(name) {
+		return "", &Error{Code: CodeUsage, Message: "sandbox name " + quoteShort(name) + " is reserved", Hint: "choose another name"}
+	}
+	return name, nil
+}
+
+// Target is a session in a sandbox, written NAME or NAME~SESSION.
+type Target struct {
+	Sandbox string
+	Session string // never empty after ParseTarget
+}
+
+// ParseTarget reads NAME or NAME~SESSION. The reserved name Lobby parses too: the caller routes it.
+func ParseTarget(s string) (Target, error) {
+	name, session, found := strings.Cut(s, "~")
+	t := Target{Session: DefaultSession}
+	var err error
+	if t.Sandbox, err = ParseLabel("sandbox name", name); err != nil {
+		return Target{}, err
+	}
+	if found {
+		if t.Session, err = ParseLabel("session name", session); err != nil {
+			return Target{}, err
+		}
+	}
+	return t, nil
+}
+
+// String is the inverse of ParseTarget; the default session is left out.
+func (t Target) String() string {
+	if t.Session == "" || t.Session == DefaultSession {
+		return t.Sandbox
+	}
+	return t.Sandbox + "~" + t.Session
+}
+
+// quoteShort quotes a string of a stranger for an error text, bounded.
+func quoteShort(s string) string {
+	if len(s) > 64 {
+		return fmt.Sprintf("%+q…", s[:64])
+	}
+	return fmt.Sprintf("%+q", s)
+}
