@@ -1,0 +1,198 @@
+package marks
+
+import (
+	_ "embed"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// The descriptors that a shell with marks inherits.
+const (
+	// ScriptFD is the read end of a pipe that holds Integration.Script and has no writer left. The shell reads it
+	// to its end and closes it before it reads the user's own start-up files. A single digit, because dash can
+	// close no other.
+	ScriptFD = 9
+	// CommandFD is an open file that the shell reads commands from, see [Integration.Command]. High, out of the way
+	// of the digits that scripts use. The shell's children inherit it, so it should be open for reading only.
+	CommandFD = 61
+)
+
+// clearKey is no key of any keyboard; bash binds it to emptying the line, in emacs and in both vi modes.
+const clearKey = "\x1b[7337~"
+
+var (
+	//go:embed bash.sh
+	bashScript string
+	//go:embed posix.sh
+	posixScript string
+)
+
+// Options says more about the shell to start. The zero value works.
+type Options struct {
+	// Hostname is shown where the user's PS1 says \h or \H. Empty leaves them alone. Anything that is not a host
+	// name is ignored.
+	Hostname string
+	// Login makes the shell load the login start-up files (/etc/profile and so on). The shell itself is not told,
+	// because a login shell would not read ours: `shopt login_shell` says off.
+	Login bool
+	// Env is the environment that the shell will be started with. Only its ENV matters, which the shell will find
+	// as it is here, and load if it is a POSIX shell.
+	Env []string
+	// FDDir is the directory in which a process finds its own descriptors. Empty means /dev/fd. The caller looks:
+	// /dev/fd, else /proc/self/fd, and where there is neither, the shell has to be started without marks.
+	FDDir string
+}
+
+// Integration says how to start a shell so that it prints marks.
+type Integration struct {
+	Args      []string // argv to execute; Args[0] is the shell's path
+	Script    []byte   // what the shell has to find on ScriptFD; fits into a pipe
+	Env       []string // NAME=value to set over the shell's environment; holds no secret
+	CommandFD bool     // the shell takes commands from CommandFD
+
+	kind  kind
+	fdDir string
+}
+
+type kind int
+
+const (
+	bash kind = iota + 1
+	posix
+)
+
+// For returns how to start the shell at path so that it prints marks with n, or false for a shell that it does not
+// know. A path whose last element is sh is followed to what it links to; one that stays sh is taken for a POSIX
+// shell.
+func For(path string, n Nonce, opt Options) (Integration, bool) {
+	in := Integration{CommandFD: true, fdDir: opt.FDDir}
+	if in.fdDir == "" {
+		in.fdDir = "/dev/fd"
+	}
+	name := filepath.Base(path)
+	target := name
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		target = filepath.Base(real)
+	}
+	scriptPath := in.fdDir + "/" + strconv.Itoa(ScriptFD)
+	var script, startup string
+	switch {
+	case name == "bash" || target == "bash":
+		in.kind, script = bash, bashScript
+		if name == "bash" {
+			in.Args = []string{path, "--rcfile", scriptPath, "-i"}
+			startup = bashStartup(opt.Login)
+			break
+		}
+		// As sh, bash is a POSIX shell and reads $ENV.
+		in.Args, in.Env = []string{path, "-i"}, []string{"ENV=" + scriptPath}
+		startup = posixStartup(opt)
+	case name == "dash" || name == "ash" || name == "sh" && (target == "sh" || target == "dash" || target == "busybox"):
+		in.kind, script = posix, posixScript
+		in.Args, in.Env = []string{path, "-i"}, []string{"ENV=" + scriptPath}
+		startup = posixStartup(opt)
+	default:
+		return Integration{}, false
+	}
+	if !hostname(opt.Hostname) {
+		opt.Hostname = ""
+	}
+	in.Script = []byte(strings.NewReplacer(
+		"@NONCE@", n.String(),
+		"@HOSTNAME@", opt.Hostname,
+		"@COMMANDFD@", strconv.Itoa(CommandFD),
+		"@KEY@", strings.ReplaceAll(clearKey, "\x1b", `\e`),
+		"@ESC@", "\x1b",
+		"@BEL@", "\a",
+		"@STARTUP@", startup,
+	).Replace(script))
+	return in, true
+}
+
+// bashStartup loads what bash would have loaded without --rcfile. The system-wide bashrc of those who compile one in
+// is loaded by bash itself.
+func bashStartup(login bool) string {
+	if !login {
+		return `[[ -r ~/.bashrc ]] && . ~/.bashrc`
+	}
+	return `[[ -r /etc/profile ]] && . /etc/profile
+for __sbx_t in ~/.bash_profile ~/.bash_login ~/.profile; do
+	[[ -r $__sbx_t ]] || continue
+	. "$__sbx_t"
+	break
+done`
+}
+
+// posixStartup gives ENV back its value and loads what a POSIX shell would have loaded.
+func posixStartup(opt Options) string {
+	text := "unset ENV\n"
+	for _, e := range opt.Env {
+		if v, ok := strings.CutPrefix(e, "ENV="); ok {
+			text = "ENV=" + quote(v) + "\nexport ENV\n"
+		}
+	}
+	if opt.Login {
+		text += "[ ! -r /etc/profile ] || . /etc/profile\n[ ! -r ~/.profile ] || . ~/.profile\n"
+	}
+	return text + `if [ -n "${ENV-}" ]; then
+	eval "__sbx_p=\"$ENV\""
+	[ ! -r "$__sbx_p" ] || . "$__sbx_p"
+fi`
+}
+
+// quote returns s as one word of the shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// hostname reports whether s is safe to stand in a prompt.
+func hostname(s string) bool {
+	return strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") == ""
+}
+
+// Command returns what makes the shell, at its prompt, run text as if it had been typed: at its top level, with $?
+// of the previous command, whatever its length and whatever it holds but NUL.
+//
+// The caller makes the content of the file on CommandFD exactly payload, sets its offset to 0, and then types typed.
+// Typed is short and the same each time; it empties a line half typed first. What the terminal prints from then
+// until the CommandStart mark with Run set is its echo: nobody needs it but for what [Keep] leaves of it. If the
+// next PromptStart comes without such a mark, the shell did not run the command: somebody closed the descriptor, or
+// another program read what was typed.
+//
+// The text is to be a complete command. One that is not is reported by the shell as a syntax error, as its own
+// parser sees fit.
+func (in Integration) Command(text string) (typed, payload []byte) {
+	switch in.kind {
+	case bash:
+		// ^U for a shell without line editing, where the key is text like any other. The space keeps the line out
+		// of the history where the user has ignorespace; __sbx_r takes it out elsewhere.
+		// It begins with no reserved word: after text that ends inside quotes, bash's parser misses one.
+		return []byte(clearKey + "\x15" + ` __sbx_r>/dev/null 2>&1&&:;eval "$__sbx_c";{ __sbx_f&&:;}>/dev/null 2>&1` + "\n"),
+			[]byte(text)
+	case posix:
+		// The empty line ends a text whose last byte is a backslash.
+		return fmt.Appendf(nil, "\x05\x15. %s/%d;{ __sbx_f&&:;}>/dev/null 2>&1\n", in.fdDir, CommandFD),
+			[]byte("{ __sbx_g&&:;}>/dev/null 2>&1\n" + text + "\n\n{ __sbx_x=$?;}>/dev/null 2>&1\n")
+	}
+	return nil, nil
+}
+
+// Keep returns what of the echo of a typed command still matters to a terminal that does not see the rest of it:
+// the switching of private modes (CSI ? … h and l), such as the end of bracketed paste.
+func Keep(echo []byte) []byte {
+	var kept []byte
+	for i := 0; i+2 < len(echo); i++ {
+		if echo[i] != 0x1b || echo[i+1] != '[' || echo[i+2] != '?' {
+			continue
+		}
+		j := i + 3
+		for j < len(echo) && ('0' <= echo[j] && echo[j] <= '9' || echo[j] == ';') {
+			j++
+		}
+		if j < len(echo) && (echo[j] == 'h' || echo[j] == 'l') {
+			kept = append(kept, echo[i:j+1]...)
+			i = j
+		}
+	}
+	return kept
+}

@@ -1,0 +1,287 @@
+package marks
+
+import (
+	"bytes"
+	"strconv"
+	"strings"
+)
+
+const (
+	introducer = "\x1b]7337;"
+
+	// maxCwd bounds the cwd in a mark: PATH_MAX, doubled because a terminal prints a newline as two bytes, and some.
+	maxCwd = 2*4096 + 64
+	// maxFields bounds the fields of every other kind.
+	maxFields = 64
+	// patience is the number of calls of Flush that a sequence with the right nonce survives. Only the shell can
+	// have begun it, so the rest is on its way, and the nonce should not reach a log because a busy machine was slow.
+	patience = 20
+)
+
+// phase is where in its cycle of prompt and command the shell is, as far as its marks say.
+type phase int
+
+const (
+	fresh   phase = iota // no mark yet
+	prompt               // PromptStart seen
+	ready                // PromptEnd seen
+	command              // CommandStart seen
+	running              // CommandStart of a command from Integration.Command seen
+	ended                // CommandEnd seen
+)
+
+// Parser takes the marks of one shell out of its output. It is for one goroutine at a time. A program that prints
+// something that looks like a mark costs nothing and delays nothing: bytes are held back only while they are the
+// exact beginning of a mark with the right nonce.
+type Parser struct {
+	nonce   string // between two semicolons
+	held    []byte // an unfinished sequence, from its ESC on
+	flushes int    // calls of Flush that held has survived
+	phase   phase
+	counter uint64 // of the last PromptStart
+}
+
+// NewParser returns a parser of marks that carry n.
+func NewParser(n Nonce) *Parser { return &Parser{nonce: ";" + n.String() + ";"} }
+
+// Parse returns the bytes held back by earlier calls followed by in, without the valid marks and without what may
+// become one, and the valid marks in their order. All other bytes are exact and in order. The result is the same
+// however the output is cut into calls. It does not alias in.
+//
+// Each CommandStart without Run is followed by exactly one CommandEnd before the next PromptStart, also for shells
+// that do not print one; an empty line or ^C at the prompt gives neither. Lines that bash was given at once, by a
+// paste, are one command. A prompt that is drawn again (^L, a resize) is not reported again.
+func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
+	if len(p.held) == 0 && bytes.IndexByte(in, 0x1b) < 0 {
+		return bytes.Clone(in), nil
+	}
+	buf := in
+	if len(p.held) > 0 {
+		buf = append(p.held, in...)
+		p.held, p.flushes = nil, 0
+	}
+	out = make([]byte, 0, len(buf))
+	for len(buf) > 0 {
+		i := bytes.IndexByte(buf, 0x1b)
+		if i < 0 {
+			break
+		}
+		out, buf = append(out, buf[:i]...), buf[i:]
+		seq, n, verdict := p.scan(buf)
+		switch {
+		case verdict == partial:
+			p.held = bytes.Clone(buf)
+			return out, marks
+		case verdict == whole && p.accept(seq, len(out), &marks):
+			buf = buf[n:]
+		default:
+			// Only the ESC is known to be ordinary; a mark may begin right behind it.
+			out, buf = append(out, buf[0]), buf[1:]
+		}
+	}
+	return append(out, buf...), marks
+}
+
+// Pending reports whether bytes are held back because they may be the beginning of a mark. The caller then calls
+// Flush when nothing follows for a few milliseconds, and again as long as Pending stays true.
+func (p *Parser) Pending() bool { return len(p.held) > 0 }
+
+// Flush gives the held-back bytes up as ordinary output and returns them. A sequence that has the right nonce
+// already is kept for some more calls.
+func (p *Parser) Flush() []byte {
+	if len(p.held) > len(introducer)+1+len(p.nonce) && p.flushes < patience {
+		p.flushes++
+		return nil
+	}
+	b := p.held
+	p.held, p.flushes = nil, 0
+	return b
+}
+
+// sequence is one mark as it is written, not yet checked against the phase.
+type sequence struct {
+	kind    byte
+	counter uint64
+	exit    int
+	cwd     string
+	run     bool
+}
+
+type verdict int
+
+const (
+	other   verdict = iota // not a mark of this shell
+	partial                // the beginning of one
+	whole
+)
+
+// scan reads the sequence at the start of buf, which is an ESC, and returns it and its length.
+func (p *Parser) scan(buf []byte) (seq sequence, n int, v verdict) {
+	rest, v := literal(buf, introducer)
+	if v != whole {
+		return seq, 0, v
+	}
+	if len(rest) == 0 {
+		return seq, 0, partial
+	}
+	seq.kind = rest[0]
+	if !strings.ContainsRune("ABCDE", rune(seq.kind)) {
+		return seq, 0, other
+	}
+	if rest, v = literal(rest[1:], p.nonce); v != whole {
+		return seq, 0, v
+	}
+
+	// From here on the sequence is the shell's own.
+	var fields []byte
+	if seq.kind == 'A' {
+		// The cwd is the last field, any bytes, so what ends it is the nonce.
+		end := p.nonce[:len(p.nonce)-1]
+		i := bytes.Index(rest, []byte(end))
+		switch {
+		case i > maxFields+maxCwd, i < 0 && len(rest) > maxFields+maxCwd+len(end):
+			return seq, 0, other
+		case i < 0:
+			return seq, 0, partial
+		}
+		fields, rest = rest[:i], rest[i+len(end):]
+	} else {
+		i := bytes.IndexAny(rest, "\a\x1b")
+		switch {
+		case i > maxFields, i < 0 && len(rest) > maxFields:
+			return seq, 0, other
+		case i < 0:
+			return seq, 0, partial
+		}
+		fields, rest = rest[:i], rest[i:]
+	}
+	if rest, v = terminator(rest); v != whole {
+		return seq, 0, v
+	}
+	if !seq.parse(string(fields)) {
+		return seq, 0, other
+	}
+	return seq, len(buf) - len(rest), whole
+}
+
+// literal takes want off the front of buf.
+func literal(buf []byte, want string) (rest []byte, v verdict) {
+	if len(buf) < len(want) {
+		if strings.HasPrefix(want, string(buf)) {
+			return nil, partial
+		}
+		return nil, other
+	}
+	if string(buf[:len(want)]) != want {
+		return nil, other
+	}
+	return buf[len(want):], whole
+}
+
+// terminator takes BEL or ST off the front of buf.
+func terminator(buf []byte) (rest []byte, v verdict) {
+	switch {
+	case len(buf) == 0 || len(buf) == 1 && buf[0] == 0x1b:
+		return nil, partial
+	case buf[0] == '\a':
+		return buf[1:], whole
+	case buf[0] == 0x1b && buf[1] == '\\':
+		return buf[2:], whole
+	}
+	return nil, other
+}
+
+// parse reads the fields behind the nonce: the counter, and by kind
+//
+//	A: exit status, a field without meaning, cwd
+//	C: "run" if the command came from the command descriptor
+//	D: exit status
+func (s *sequence) parse(text string) bool {
+	f := strings.SplitN(text, ";", 4)
+	var err error
+	if s.counter, err = strconv.ParseUint(f[0], 10, 63); err != nil {
+		return false
+	}
+	switch s.kind {
+	case 'A':
+		if len(f) != 4 {
+			return false
+		}
+		// The terminal's output processing made CR LF of every LF.
+		s.cwd = strings.ReplaceAll(f[3], "\r\n", "\n")
+		s.exit, err = strconv.Atoi(f[1])
+	case 'C':
+		s.run = len(f) == 2 && f[1] == "run"
+		return len(f) == 1 || s.run
+	case 'D':
+		if len(f) != 2 {
+			return false
+		}
+		s.exit, err = strconv.Atoi(f[1])
+	default:
+		return len(f) == 1
+	}
+	return err == nil && 0 <= s.exit && s.exit <= 255
+}
+
+// accept reports whether the sequence is to be removed from the output, and adds what it means to marks.
+func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
+	report := func(m Mark) { m.At = at; *marks = append(*marks, m) }
+	atPrompt := p.phase == prompt || p.phase == ready
+
+	busy := p.phase == command || p.phase == running
+
+	if s.kind == 'A' && s.counter > p.counter {
+		if busy {
+			report(Mark{Kind: CommandEnd, Exit: s.exit})
+		}
+		p.phase, p.counter = prompt, s.counter
+		report(Mark{Kind: PromptStart, Exit: s.exit, Cwd: s.cwd})
+		return true
+	}
+	// After a syntax error inside eval, bash shows the expansion of PS1 that it made for the prompt before. The
+	// prompt-start mark of this one has come from PROMPT_COMMAND by then.
+	stale := p.phase == prompt && s.counter+1 == p.counter && (s.kind == 'A' || s.kind == 'B')
+	// Of lines pasted at once, bash shows one prompt but expands PS1, and so counts, for each.
+	ahead := busy && s.counter > p.counter && (s.kind == 'C' || s.kind == 'D')
+	if p.counter == 0 || s.counter != p.counter && !stale && !ahead {
+		return false
+	}
+	switch s.kind {
+	case 'A': // drawn again
+		return atPrompt
+	case 'B':
+		if p.phase == prompt {
+			p.phase = ready
+			report(Mark{Kind: PromptEnd})
+			return true
+		}
+		return p.phase == ready // drawn again
+	case 'C':
+		if ahead {
+			return true
+		}
+		if !atPrompt && !(p.phase == command && s.run) {
+			return false
+		}
+		p.phase = command
+		if s.run {
+			p.phase = running
+		}
+		report(Mark{Kind: CommandStart, Run: s.run})
+		return true
+	case 'D':
+		if !busy {
+			return atPrompt // there was no command: an empty line, ^C
+		}
+		p.phase = ended
+		report(Mark{Kind: CommandEnd, Exit: s.exit})
+		return true
+	case 'E':
+		if atPrompt {
+			report(Mark{Kind: Continuation})
+		}
+		return atPrompt
+	}
+	return false
+}
