@@ -1,0 +1,254 @@
+package screen
+
+// row is one line of cells. Only the cells up to the last one written are stored; fill is what all the others are. That makes
+// erasing a line, or a whole screen with a background, independent of its width, so that no short sequence causes much work.
+type row struct {
+	cells   []cell
+	fill    cell
+	gen     uint64
+	wrapped bool // the text goes on in the next row
+}
+
+// grid is the rows of one screen, topmost first.
+type grid struct{ rows []*row }
+
+func newRows(n int) []*row {
+	rows := make([]*row, n)
+	all := make([]row, n)
+	for i := range rows {
+		all[i].fill = blank
+		rows[i] = &all[i]
+	}
+	return rows
+}
+
+func (r *row) at(x int) cell {
+	if x < len(r.cells) {
+		return r.cells[x]
+	}
+	return r.fill
+}
+
+// extend makes the first n cells stored ones.
+func (r *row) extend(n, cols int) {
+	if n <= len(r.cells) {
+		return
+	}
+	if n > cap(r.cells) {
+		grown := make([]cell, len(r.cells), min(max(n, 2*cap(r.cells), 16), max(cols, n)))
+		copy(grown, r.cells)
+		r.cells = grown
+	}
+	for len(r.cells) < n {
+		r.cells = append(r.cells, r.fill)
+	}
+}
+
+func (r *row) clear(fill cell) {
+	r.cells = r.cells[:0]
+	r.fill = fill
+	r.wrapped = false
+}
+
+// used is the number of cells without trailing blanks.
+func (r *row) used() int {
+	n := len(r.cells)
+	for n > 0 && r.cells[n-1] == blank {
+		n--
+	}
+	return n
+}
+
+func (r *row) empty() bool { return r.used() == 0 && r.fill == blank }
+
+// touch marks row y as changed.
+func (s *Screen) touch(y int) *row {
+	s.generation++
+	r := s.g.rows[y]
+	r.gen = s.generation
+	return r
+}
+
+// splitAt makes sure that no wide cluster spans the boundary left of column x: overwriting one half blanks the other.
+func (s *Screen) splitAt(r *row, x int) {
+	if x <= 0 || x >= len(r.cells) || r.cells[x].width() != 0 {
+		return
+	}
+	r.cells[x-1], r.cells[x] = blank, blank
+}
+
+// erase blanks the columns from a up to b of row y.
+func (s *Screen) erase(y, a, b int) {
+	a, b = max(a, 0), min(b, s.cols)
+	if a >= b {
+		return
+	}
+	r := s.touch(y)
+	s.splitAt(r, a)
+	s.splitAt(r, b)
+	if b == s.cols {
+		if a > len(r.cells) && r.fill != s.eraseCell {
+			r.extend(a, s.cols)
+		}
+		r.cells = r.cells[:min(a, len(r.cells))]
+		if a == len(r.cells) {
+			r.fill = s.eraseCell
+		}
+		r.wrapped = false
+		return
+	}
+	r.extend(b, s.cols)
+	for x := a; x < b; x++ {
+		r.cells[x] = s.eraseCell
+	}
+}
+
+// eraseRows blanks the rows from a up to b.
+func (s *Screen) eraseRows(a, b int) {
+	for y := a; y < b; y++ {
+		s.touch(y).clear(s.eraseCell)
+	}
+}
+
+// scrolling returns the rows of the active screen, which are about to move: what was put aside below no longer follows them.
+func (s *Screen) scrolling() []*row {
+	if s.g == &s.primary {
+		s.below = nil
+	}
+	return s.g.rows
+}
+
+// retire moves a row of the primary screen to the history and returns one to use in its place.
+func (s *Screen) retire(r *row) *row {
+	if r.fill.ch != ' ' {
+		r.extend(s.cols, s.cols)
+	}
+	return s.history.push(r)
+}
+
+// scrollUp moves the rows from top to bottom up by n; blank ones come in at the bottom. Rows that leave the top of the primary
+// screen go to the history when keep is set.
+func (s *Screen) scrollUp(top, bottom, n int, keep bool) {
+	n = min(n, bottom-top+1)
+	if n <= 0 {
+		return
+	}
+	rows := s.scrolling()
+	out := append(s.scratch[:0], rows[top:top+n]...)
+	s.scratch = out
+	copy(rows[top:bottom+1], rows[top+n:bottom+1])
+	if keep && top == 0 && s.g == &s.primary {
+		for i, r := range out {
+			out[i] = s.retire(r)
+		}
+	}
+	for i, r := range out {
+		rows[bottom+1-n+i] = r
+		s.touch(bottom + 1 - n + i).clear(s.eraseCell)
+	}
+	s.brokenBelow(top - 1)
+}
+
+// scrollDown moves the rows from top to bottom down by n; blank ones come in at the top.
+func (s *Screen) scrollDown(top, bottom, n int) {
+	n = min(n, bottom-top+1)
+	if n <= 0 {
+		return
+	}
+	rows := s.scrolling()
+	out := append(s.scratch[:0], rows[bottom+1-n:bottom+1]...)
+	s.scratch = out
+	copy(rows[top+n:bottom+1], rows[top:bottom+1-n])
+	for i, r := range out {
+		rows[top+i] = r
+		s.touch(top + i).clear(s.eraseCell)
+	}
+	s.brokenBelow(top - 1)
+	s.brokenBelow(bottom)
+}
+
+// brokenBelow notes that what follows row y is no longer the rest of its line.
+func (s *Screen) brokenBelow(y int) {
+	if y >= 0 {
+		s.g.rows[y].wrapped = false
+	}
+}
+
+// insertCells moves the cells from x on to the right by n; what passes the margin is gone.
+func (s *Screen) insertCells(y, x, n int, with cell) {
+	if x >= s.cols || n <= 0 {
+		return
+	}
+	n = min(n, s.cols-x)
+	r := s.touch(y)
+	s.splitAt(r, x)
+	if r.fill == with && x >= len(r.cells) {
+		return
+	}
+	if r.fill == blank {
+		r.extend(min(max(len(r.cells), x)+n, s.cols), s.cols)
+	} else {
+		r.extend(s.cols, s.cols)
+	}
+	end := len(r.cells)
+	s.splitAt(r, end-n)
+	copy(r.cells[x+n:end], r.cells[x:end-n])
+	for i := x; i < x+n; i++ {
+		r.cells[i] = with
+	}
+	r.wrapped = false
+}
+
+// deleteCells removes n cells at x; blank ones come in at the margin.
+func (s *Screen) deleteCells(y, x, n int) {
+	if x >= s.cols || n <= 0 {
+		return
+	}
+	n = min(n, s.cols-x)
+	r := s.touch(y)
+	if r.fill != s.eraseCell {
+		r.extend(s.cols, s.cols)
+	}
+	s.splitAt(r, x)
+	s.splitAt(r, x+n)
+	if x < len(r.cells) {
+		r.cells = append(r.cells[:x], r.cells[min(x+n, len(r.cells)):]...)
+	}
+	r.fill = s.eraseCell
+	r.wrapped = false
+}
+
+// history is the lines that scrolled off the primary screen, in a ring once it is full.
+type history struct {
+	limit int
+	ring  []*row
+	next  int // where the next line goes once the ring is full
+	total uint64
+}
+
+// push keeps r and returns a row that may be used in its place.
+func (h *history) push(r *row) *row {
+	h.total++
+	switch {
+	case h.limit == 0:
+		return r
+	case len(h.ring) < h.limit:
+		h.ring = append(h.ring, r)
+		return &row{fill: blank}
+	default:
+		old := h.ring[h.next]
+		h.ring[h.next] = r
+		h.next = (h.next + 1) % h.limit
+		return old
+	}
+}
+
+// line returns line number n, which must be a kept one.
+func (h *history) line(n uint64) *row {
+	oldest := h.total - uint64(len(h.ring))
+	return h.ring[(h.next+int(n-oldest))%len(h.ring)]
+}
+
+func (h *history) clear() {
+	h.ring, h.next = nil, 0
+}

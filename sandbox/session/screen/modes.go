@@ -1,0 +1,244 @@
+package screen
+
+// Mouse is which mouse events a program asked for, with the numbers of DECSET.
+type Mouse uint16
+
+// Mouse tracking modes.
+const (
+	MouseOff    Mouse = 0
+	MouseX10    Mouse = 9    // presses
+	MouseNormal Mouse = 1000 // presses and releases
+	MouseButton Mouse = 1002 // and motion while a button is held
+	MouseAny    Mouse = 1003 // and all motion
+)
+
+// MouseEncoding is how mouse events are written, with the numbers of DECSET.
+type MouseEncoding uint16
+
+// Mouse encodings.
+const (
+	MouseDefault MouseEncoding = 0
+	MouseUTF8    MouseEncoding = 1005
+	MouseSGR     MouseEncoding = 1006
+	MouseURXVT   MouseEncoding = 1015
+)
+
+// Modes is what a program has switched on. It is comparable.
+type Modes struct {
+	AltScreen      bool
+	AppCursor      bool // DECCKM: arrow keys send SS3
+	AppKeypad      bool // DECKPAM
+	AutoWrap       bool
+	BracketedPaste bool
+	CursorBlink    bool
+	CursorVisible  bool
+	FocusEvents    bool
+	Insert         bool // IRM
+	Origin         bool // DECOM
+	Synchronized   bool // mode 2026: the program is in the middle of drawing
+	Mouse          Mouse
+	MouseEncoding  MouseEncoding
+}
+
+// setMode carries out SM, RM, DECSET and DECRST of one mode. Unknown modes are ignored.
+func (s *Screen) setMode(private bool, n int, on bool) {
+	if !private {
+		switch n {
+		case 4:
+			s.modes.Insert = on
+		case 20:
+			s.newline = on
+		}
+		return
+	}
+	switch n {
+	case 6:
+		s.modes.Origin = on
+		s.moveTo(0, 0)
+	case 9, 1000, 1002, 1003:
+		// The last one set counts; resetting any switches all off, as xterm does.
+		s.modes.Mouse = MouseOff
+		if on {
+			s.modes.Mouse = Mouse(n)
+		}
+	case 1005, 1006, 1015:
+		switch {
+		case on:
+			s.modes.MouseEncoding = MouseEncoding(n)
+		case s.modes.MouseEncoding == MouseEncoding(n):
+			s.modes.MouseEncoding = MouseDefault
+		}
+	case 47:
+		s.switchScreen(on)
+	case 1047:
+		if !on && s.modes.AltScreen {
+			s.eraseRows(0, s.rows)
+		}
+		s.switchScreen(on)
+	case 1048:
+		if on {
+			s.saveCursor()
+		} else {
+			s.restoreCursor()
+		}
+	case 1049:
+		s.switchScreen1049(on)
+	default:
+		if m := s.flag(n); m != nil {
+			*m = on
+		}
+	}
+}
+
+// flag is the private mode n where it is nothing but a flag, or nil.
+func (s *Screen) flag(n int) *bool {
+	switch n {
+	case 1:
+		return &s.modes.AppCursor
+	case 7:
+		return &s.modes.AutoWrap
+	case 12:
+		return &s.modes.CursorBlink
+	case 25:
+		return &s.modes.CursorVisible
+	case 66:
+		return &s.modes.AppKeypad
+	case 1004:
+		return &s.modes.FocusEvents
+	case 2004:
+		return &s.modes.BracketedPaste
+	case 2026:
+		return &s.modes.Synchronized
+	}
+	return nil
+}
+
+// modeState is the answer to DECRQM: 0 for a mode that we do not know, 1 set, 2 reset.
+func (s *Screen) modeState(private bool, n int) int {
+	var on bool
+	switch {
+	case !private && n == 4:
+		on = s.modes.Insert
+	case !private && n == 20:
+		on = s.newline
+	case !private:
+		return 0
+	case s.flag(n) != nil:
+		on = *s.flag(n)
+	default:
+		switch n {
+		case 6:
+			on = s.modes.Origin
+		case 9, 1000, 1002, 1003:
+			on = s.modes.Mouse == Mouse(n)
+		case 1005, 1006, 1015:
+			on = s.modes.MouseEncoding == MouseEncoding(n)
+		case 47, 1047, 1049:
+			on = s.modes.AltScreen
+		default:
+			return 0
+		}
+	}
+	if on {
+		return 1
+	}
+	return 2
+}
+
+// switchScreen makes the alternate or the primary screen the active one. The cursor stays where it is.
+func (s *Screen) switchScreen(alt bool) {
+	if alt == s.modes.AltScreen {
+		return
+	}
+	s.modes.AltScreen = alt
+	s.g = &s.primary
+	if alt {
+		if s.alternate.rows == nil {
+			s.alternate.rows = newRows(s.rows)
+		}
+		s.g = &s.alternate
+	}
+	// Readers compare generations of what is at a row: what they saw there was the other screen.
+	for y := range s.g.rows {
+		s.touch(y)
+	}
+}
+
+// switchScreen1049 also saves the cursor and clears on entry, and restores the cursor on leaving.
+func (s *Screen) switchScreen1049(alt bool) {
+	if alt == s.modes.AltScreen {
+		return
+	}
+	if alt {
+		s.saveCursor()
+		s.switchScreen(true)
+		s.eraseRows(0, s.rows)
+		return
+	}
+	s.switchScreen(false)
+	s.restoreCursor()
+}
+
+// savedCursor is what DECSC saves. There is one for each of the two screens.
+type savedCursor struct {
+	x, y     int
+	pen      Style
+	charsets [4]charset
+	gl       uint8
+	origin   bool
+	autoWrap bool
+}
+
+func (s *Screen) savedSlot() *savedCursor {
+	if s.modes.AltScreen {
+		return &s.saved[1]
+	}
+	return &s.saved[0]
+}
+
+func (s *Screen) saveCursor() {
+	*s.savedSlot() = savedCursor{
+		x: s.x, y: s.y, pen: s.pen, charsets: s.charsets, gl: s.gl, origin: s.modes.Origin, autoWrap: s.modes.AutoWrap,
+	}
+}
+
+// restoreCursor goes back to what was saved, or home with defaults when nothing was.
+func (s *Screen) restoreCursor() {
+	c := *s.savedSlot()
+	if c == (savedCursor{}) {
+		c.autoWrap = s.modes.AutoWrap
+	}
+	s.x, s.y = min(c.x, s.cols), min(c.y, s.rows-1)
+	s.setPen(c.pen)
+	s.charsets, s.gl = c.charsets, c.gl
+	s.modes.Origin, s.modes.AutoWrap = c.origin, c.autoWrap
+}
+
+// reset is RIS: everything as in a new screen of this size, which also forgets the kept lines.
+func (s *Screen) reset() {
+	s.g = &s.primary
+	s.alternate.rows = nil
+	s.below = nil
+	s.history.clear()
+	s.setPen(Style{})
+	s.softReset()
+	s.modes = Modes{AutoWrap: true, CursorVisible: true}
+	s.newline = false
+	s.x, s.y = 0, 0
+	s.saved = [2]savedCursor{}
+	s.resetTabs(0)
+	s.title = ""
+	s.eraseRows(0, s.rows)
+}
+
+// softReset is DECSTR.
+func (s *Screen) softReset() {
+	s.setPen(Style{})
+	s.top, s.bottom = 0, s.rows-1
+	s.charsets, s.gl, s.single = [4]charset{}, 0, 0
+	s.modes.Insert, s.modes.Origin = false, false
+	s.modes.AppCursor, s.modes.AppKeypad = false, false
+	s.modes.CursorVisible, s.modes.AutoWrap = true, true
+	s.cursor = 0
+	*s.savedSlot() = savedCursor{}
+}

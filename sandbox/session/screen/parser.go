@@ -1,0 +1,261 @@
+package screen
+
+import "unicode/utf8"
+
+// The parser is the state machine of the DEC terminals (vt100.net/emu/dec_ansi_parser), for UTF-8 instead of 8-bit controls.
+
+type parserState uint8
+
+const (
+	ground      parserState = iota
+	escape                  // after ESC
+	escapeInter             // after ESC and an intermediate byte
+	csi                     // in parameters
+	csiInter                // after an intermediate byte
+	csiIgnore               // until the final byte of a malformed sequence
+	str                     // in OSC, DCS, APC, PM or SOS
+	strEscape               // after ESC in one of these
+)
+
+const (
+	maxParams   = 32
+	maxParam    = 65535
+	maxString   = 4096 // bytes of OSC or DCS that are looked at; longer ones are swallowed
+	maxUTF8Held = utf8.UTFMax - 1
+)
+
+// parser is what is known of a sequence that is not complete yet.
+type parser struct {
+	state parserState
+
+	utf8    [maxUTF8Held]byte // a character cut off by the end of a Write
+	utf8Len int
+
+	private byte // '<', '=', '>', '?' or 0
+	inter   byte // the intermediate byte, 0 for none, 0xff for several
+	params  [maxParams]int
+	sub     [maxParams]bool // set where a colon stands before the parameter
+	nparams int             // 0 when no parameter byte was seen
+
+	kind    byte // what introduced the string: ']', 'P', '_', '^' or 'X'
+	str     []byte
+	dropped bool // the string is longer than maxString
+}
+
+// Write feeds the screen with what the program printed. It always takes all of p.
+func (s *Screen) Write(p []byte) (int, error) {
+	n := len(p)
+	if s.parser.utf8Len > 0 {
+		p = s.completeRune(p)
+	}
+	for i := 0; i < len(p); {
+		if s.intern.full() {
+			s.collect()
+		}
+		if st := s.parser.state; st != ground {
+			if p[i] >= 0x80 && st != str {
+				// No sequence has such a byte. The character that it begins is shown rather than the rest of the sequence.
+				s.parser.state = ground
+				continue
+			}
+			s.step(p[i])
+			i++
+			continue
+		}
+		switch b := p[i]; {
+		case b >= 0x20 && b < 0x7f:
+			end := i + 1
+			for end < len(p) && p[end]-0x20 < 0x5f {
+				end++
+			}
+			s.printASCII(p[i:end])
+			i = end
+		case b < 0x80:
+			s.step(b)
+			i++
+		default:
+			if !utf8.FullRune(p[i:]) {
+				s.parser.utf8Len = copy(s.parser.utf8[:], p[i:])
+				return n, nil
+			}
+			r, size := utf8.DecodeRune(p[i:])
+			s.print(r)
+			i += size
+		}
+	}
+	return n, nil
+}
+
+// completeRune prints the character that an earlier Write began, and returns the rest of p.
+func (s *Screen) completeRune(p []byte) []byte {
+	for s.parser.utf8Len > 0 {
+		held := s.parser.utf8Len
+		var buf [2 * utf8.UTFMax]byte
+		n := copy(buf[:], s.parser.utf8[:held])
+		n += copy(buf[n:n+min(len(p), utf8.UTFMax-held)], p)
+		if !utf8.FullRune(buf[:n]) {
+			s.parser.utf8Len = copy(s.parser.utf8[:], buf[:n])
+			return nil
+		}
+		r, size := utf8.DecodeRune(buf[:n])
+		s.print(r)
+		if size >= held {
+			s.parser.utf8Len = 0
+			return p[size-held:]
+		}
+		// A malformed character is one replacement for each of its bytes, wherever the pieces were cut.
+		s.parser.utf8Len = copy(s.parser.utf8[:], s.parser.utf8[size:held])
+	}
+	return p
+}
+
+// step takes one byte of a sequence, or a control character.
+func (s *Screen) step(b byte) {
+	ps := &s.parser
+	switch ps.state {
+	case str:
+		s.stepString(b)
+		return
+	case strEscape:
+		if b == '\\' {
+			ps.state = ground
+			s.endString()
+			return
+		}
+		// Not the end that it should have: the string is dropped, its ESC begins the next sequence.
+		ps.state = escape
+	}
+	switch {
+	case b == 0x1b:
+		s.enterEscape()
+	case b == 0x18 || b == 0x1a: // CAN, SUB
+		ps.state = ground
+	case b < 0x20:
+		s.control(b)
+	case b == 0x7f:
+	case ps.state == escape || ps.state == escapeInter:
+		s.stepEscape(b)
+	default:
+		s.stepCSI(b)
+	}
+}
+
+func (s *Screen) enterEscape() {
+	ps := &s.parser
+	ps.state = escape
+	ps.inter, ps.private = 0, 0
+}
+
+func (s *Screen) stepEscape(b byte) {
+	ps := &s.parser
+	if b < 0x30 {
+		if ps.state == escapeInter {
+			b = 0xff
+		}
+		ps.inter, ps.state = b, escapeInter
+		return
+	}
+	if ps.state == escape {
+		switch b {
+		case '[':
+			ps.state = csi
+			ps.params[0], ps.sub[0], ps.nparams = 0, false, 0
+			return
+		case ']', 'P', '_', '^', 'X':
+			ps.state, ps.kind, ps.dropped = str, b, false
+			ps.str = ps.str[:0]
+			return
+		}
+	}
+	ps.state = ground
+	s.escapeDispatch(ps.inter, b)
+}
+
+func (s *Screen) stepCSI(b byte) {
+	ps := &s.parser
+	switch {
+	case b >= 0x40:
+		if ps.state != csiIgnore {
+			ps.state = ground
+			s.csiDispatch(b)
+		}
+		ps.state = ground
+	case ps.state == csiIgnore:
+	case b < 0x30:
+		if ps.state == csiInter {
+			b = 0xff
+		}
+		ps.inter, ps.state = b, csiInter
+	case ps.state == csiInter:
+		ps.state = csiIgnore
+	case b >= 0x3c:
+		if ps.nparams > 0 || ps.private != 0 {
+			ps.state = csiIgnore
+			return
+		}
+		ps.private = b
+	case b == ';' || b == ':':
+		ps.nparams = max(ps.nparams, 1)
+		if ps.nparams == maxParams {
+			ps.state = csiIgnore
+			return
+		}
+		ps.params[ps.nparams], ps.sub[ps.nparams] = 0, b == ':'
+		ps.nparams++
+	default:
+		ps.nparams = max(ps.nparams, 1)
+		v := &ps.params[ps.nparams-1]
+		*v = min(*v*10+int(b-'0'), maxParam)
+	}
+}
+
+func (s *Screen) stepString(b byte) {
+	ps := &s.parser
+	switch {
+	case b == 0x1b:
+		ps.state = strEscape
+	case b == 0x18 || b == 0x1a:
+		ps.state = ground
+	case b == 0x07 && ps.kind == ']':
+		ps.state = ground
+		s.endString()
+	case b < 0x20:
+	case ps.kind == '_' || ps.kind == '^' || ps.kind == 'X': // APC, PM, SOS mean nothing to us
+	case len(ps.str) == maxString:
+		ps.dropped = true
+	default:
+		ps.str = append(ps.str, b)
+	}
+}
+
+// endString carries out a complete OSC or DCS.
+func (s *Screen) endString() {
+	ps := &s.parser
+	s.interrupted()
+	if !ps.dropped {
+		switch ps.kind {
+		case ']':
+			s.osc(ps.str)
+		case 'P':
+			s.dcs(ps.str)
+		}
+	}
+	if cap(ps.str) > 256 {
+		ps.str = nil // an idle screen need not keep the room of a long one
+	}
+}
+
+// interrupted notes that something other than text was printed.
+func (s *Screen) interrupted() {
+	s.joinable = false
+	s.last = 0
+	s.generation++
+}
+
+// param is parameter i, def when it is missing or zero.
+func (s *Screen) param(i, def int) int {
+	if i < s.parser.nparams && s.parser.params[i] != 0 {
+		return s.parser.params[i]
+	}
+	return def
+}

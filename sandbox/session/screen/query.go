@@ -1,0 +1,168 @@
+package screen
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// answer sends the answer to a query. No answer holds anything that a program has printed, so that none can make a program
+// type into its own shell.
+func (s *Screen) answer(text string) {
+	if s.reply != nil {
+		s.reply([]byte(text))
+	}
+}
+
+// query answers the control sequences that ask for something, and ignores what it does not know.
+func (s *Screen) query(final byte) {
+	ps := &s.parser
+	n := s.param(0, 0)
+	switch string([]byte{ps.private, ps.inter, final}) {
+	case "\x00\x00n", "?\x00n":
+		s.statusReport(ps.private, n)
+	case "\x00\x00c": // DA1: a VT220 with colour
+		if n == 0 {
+			s.answer("\x1b[?62;22c")
+		}
+	case ">\x00c": // DA2
+		if n == 0 {
+			s.answer("\x1b[>1;277;0c")
+		}
+	case "=\x00c": // DA3
+		if n == 0 {
+			s.answer("\x1bP!|00000000\x1b\\")
+		}
+	case ">\x00q": // XTVERSION
+		if n == 0 {
+			s.answer("\x1bP>|sandboxd\x1b\\")
+		}
+	case "\x00$p":
+		s.answer(fmt.Sprintf("\x1b[%d;%d$y", n, s.modeState(false, n)))
+	case "?$p":
+		s.answer(fmt.Sprintf("\x1b[?%d;%d$y", n, s.modeState(true, n)))
+	case "\x00\x00t": // the size in characters, and never the title
+		if n == 18 {
+			s.answer(fmt.Sprintf("\x1b[8;%d;%dt", s.rows, s.cols))
+		}
+	}
+}
+
+func (s *Screen) statusReport(private byte, n int) {
+	switch {
+	case n == 5 && private == 0:
+		s.answer("\x1b[0n")
+	case n == 6:
+		y := s.y
+		if s.modes.Origin {
+			y -= s.top
+		}
+		mark := ""
+		if private != 0 {
+			mark = "?"
+		}
+		s.answer(fmt.Sprintf("\x1b[%s%d;%dR", mark, y+1, min(s.x, s.cols-1)+1))
+	}
+}
+
+// maxTitle bounds titles and the text of notices, in bytes.
+const maxTitle = 256
+
+// NoticeKind is how a program called for attention.
+type NoticeKind string
+
+// The kinds of notices.
+const (
+	NoticeBell     NoticeKind = "bell"
+	NoticeText     NoticeKind = "text"     // OSC 9, 99 or 777
+	NoticeProgress NoticeKind = "progress" // OSC 9;4
+	NoticeTitle    NoticeKind = "title"
+)
+
+// Notice is a program's call for attention. Its text is the program's, as printable UTF-8 of at most 256 bytes.
+type Notice struct {
+	Kind  NoticeKind
+	Text  string
+	Count uint64
+}
+
+func (s *Screen) notify(kind NoticeKind, text string) {
+	s.notice = Notice{Kind: kind, Text: text, Count: s.notice.Count + 1}
+}
+
+// osc carries out an operating system command.
+func (s *Screen) osc(p []byte) {
+	code, rest, _ := bytes.Cut(p, []byte(";"))
+	n, err := strconv.Atoi(string(code))
+	if err != nil {
+		return
+	}
+	switch n {
+	case 0, 2:
+		s.title = plain(rest)
+		s.notify(NoticeTitle, s.title)
+	case 9:
+		if progress, ok := bytes.CutPrefix(rest, []byte("4;")); ok {
+			s.notify(NoticeProgress, plain(progress))
+			return
+		}
+		s.notify(NoticeText, plain(rest))
+	case 99:
+		_, text, _ := bytes.Cut(rest, []byte(";"))
+		s.notify(NoticeText, plain(text))
+	case 777:
+		if text, ok := bytes.CutPrefix(rest, []byte("notify;")); ok {
+			s.notify(NoticeText, plain(text))
+		}
+	case 10, 12: // foreground, cursor
+		if string(rest) == "?" {
+			s.answer("\x1b]" + strconv.Itoa(n) + ";rgb:d0d0/d0d0/d0d0\x1b\\")
+		}
+	case 11:
+		if string(rest) == "?" {
+			s.answer("\x1b]11;rgb:0000/0000/0000\x1b\\")
+		}
+	}
+}
+
+// dcs answers DECRQSS and XTGETTCAP; the rest is swallowed.
+func (s *Screen) dcs(p []byte) {
+	if bytes.HasPrefix(p, []byte("+q")) {
+		s.answer("\x1bP0+r\x1b\\") // no capability beyond those of TERM
+		return
+	}
+	what, ok := bytes.CutPrefix(p, []byte("$q"))
+	if !ok {
+		return
+	}
+	switch string(what) {
+	case "m":
+		s.answer("\x1bP1$r" + string(s.pen.appendParams([]byte("0;"), Style{})) + "m\x1b\\")
+	case "r":
+		s.answer(fmt.Sprintf("\x1bP1$r%d;%dr\x1b\\", s.top+1, s.bottom+1))
+	case " q":
+		s.answer(fmt.Sprintf("\x1bP1$r%d q\x1b\\", s.cursor))
+	default:
+		s.answer("\x1bP0$r\x1b\\")
+	}
+}
+
+// plain makes a title of what a program sent: printable UTF-8, bounded.
+func plain(p []byte) string {
+	var b strings.Builder
+	for len(p) > 0 {
+		r, size := utf8.DecodeRune(p)
+		p = p[size:]
+		if !unicode.IsPrint(r) {
+			continue
+		}
+		if b.Len()+utf8.RuneLen(r) > maxTitle {
+			break
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}

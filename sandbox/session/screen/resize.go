@@ -1,0 +1,175 @@
+package screen
+
+// Resize changes the size, clamped to 1..MaxCols by 1..MaxRows.
+//
+// On the primary screen lines that wrapped are wrapped anew. Rows that no longer fit leave at the top, into the history, as long as the
+// cursor stays on the screen; what is below it then is put aside and comes back when the screen grows before anything has scrolled.
+// Lines of the history do not come back. The alternate screen is cut or padded: its program draws it anew.
+func (s *Screen) Resize(cols, rows int) {
+	cols, rows = clampSize(cols, rows)
+	if cols == s.cols && rows == s.rows {
+		return
+	}
+	oldCols := s.cols
+	active := s.g
+
+	// The primary screen's cursor is the saved one while the alternate screen is active.
+	x, y := s.x, s.y
+	saved := &s.saved[0]
+	alt := s.modes.AltScreen
+	if alt {
+		x, y = saved.x, saved.y
+	}
+	y = min(max(y, 0), len(s.primary.rows)-1)
+	if cols != oldCols {
+		s.primary.rows = append(s.primary.rows, s.below...)
+		s.below = nil
+		x, y = s.reflow(oldCols, cols, x, y)
+	}
+	y = s.fitPrimary(rows, y)
+	if alt {
+		saved.x, saved.y = x, y
+	} else {
+		saved.x, saved.y = min(saved.x, cols), min(saved.y, rows-1)
+	}
+	if s.alternate.rows != nil {
+		s.saved[1].x, s.saved[1].y = min(s.saved[1].x, cols), min(s.saved[1].y, rows-1)
+		s.fitAlternate(cols, rows)
+	}
+	if alt {
+		x, y = min(s.x, cols-1), min(s.y, rows-1)
+	}
+	s.cols, s.rows, s.g = cols, rows, active
+	s.x, s.y = x, y
+	s.top, s.bottom = 0, rows-1
+	if cols < oldCols {
+		s.resetTabs(cols)
+	}
+	for y := range rows {
+		s.touch(y)
+	}
+	s.interrupted()
+}
+
+// reflow wraps the lines of the primary screen for another width and returns the new position of the cursor. The rows that
+// come out may be more or fewer than the screen has.
+func (s *Screen) reflow(oldCols, cols, x, y int) (int, int) {
+	old := s.primary.rows
+	used := len(old)
+	for used > y+1 && old[used-1].empty() {
+		used--
+	}
+	var out []*row
+	newX, newY := 0, 0
+	for i := 0; i < used; {
+		var line []cell
+		cursor := -1 // offset of the cursor in the line
+		fill := blank
+		for more := true; more && i < used; i++ {
+			r := old[i]
+			more = r.wrapped
+			n := r.used()
+			if r.fill.ch != ' ' {
+				r.extend(oldCols, oldCols)
+				r.fill = blank
+				n = oldCols
+			}
+			if more && i+1 < used {
+				n = len(r.cells)
+			}
+			if i == y {
+				cursor = len(line) + x
+			}
+			line = append(line, r.cells[:n]...)
+			fill = r.fill
+		}
+		first := len(out)
+		starts := s.layout(&out, line, cols, fill)
+		if cursor >= 0 {
+			newX, newY = locate(starts, len(line), cursor, cols)
+			newY += first
+		}
+	}
+	s.primary.rows = out
+	return newX, newY
+}
+
+// layout appends the rows that a line makes at a width and returns the offset in the line at which each begins.
+func (s *Screen) layout(out *[]*row, line []cell, cols int, fill cell) []int {
+	starts := []int{0}
+	start := 0
+	for {
+		end := min(start+cols, len(line))
+		if end < len(line) && line[end].width() == 0 && cols > 1 {
+			end-- // not through a wide cluster
+		}
+		r := &row{cells: append([]cell(nil), line[start:end]...), fill: blank, wrapped: end < len(line)}
+		if cols == 1 {
+			for i, c := range r.cells {
+				if c.width() != 1 {
+					r.cells[i] = blank // a wide cluster has no place at all
+				}
+			}
+		}
+		*out = append(*out, r)
+		if end == len(line) {
+			r.fill = fill
+			return starts
+		}
+		start = end
+		starts = append(starts, start)
+	}
+}
+
+// locate finds the place of offset cursor in a line of length n that was laid out in rows.
+func locate(starts []int, n, cursor, cols int) (x, y int) {
+	y = len(starts) - 1
+	for y > 0 && starts[y] > cursor {
+		y--
+	}
+	x = cursor - starts[y]
+	if x > cols || x == cols && cursor > n {
+		x = cols - 1
+	}
+	return x, y
+}
+
+// fitPrimary makes the primary screen rows high and returns the new row of the cursor.
+func (s *Screen) fitPrimary(rows, y int) int {
+	g := &s.primary
+	for len(g.rows) > rows && len(g.rows) > y+1 && g.rows[len(g.rows)-1].empty() {
+		g.rows = g.rows[:len(g.rows)-1]
+	}
+	// What stands below the cursor is put aside first, as tmux deletes it first.
+	if n := min(len(g.rows)-rows, len(g.rows)-1-y); n > 0 {
+		cut := len(g.rows) - n
+		s.below = append(append([]*row(nil), g.rows[cut:]...), s.below...)
+		s.below = s.below[:min(len(s.below), MaxRows)]
+		g.rows = g.rows[:cut]
+	}
+	for len(g.rows) > rows {
+		s.retire(g.rows[0])
+		g.rows = g.rows[1:]
+		y--
+	}
+	for len(g.rows) < rows && len(s.below) > 0 {
+		g.rows = append(g.rows, s.below[0])
+		s.below = s.below[1:]
+	}
+	g.rows = append(append(make([]*row, 0, rows), g.rows...), newRows(rows-len(g.rows))...)
+	return y
+}
+
+// fitAlternate cuts or pads the alternate screen.
+func (s *Screen) fitAlternate(cols, rows int) {
+	g := &s.alternate
+	g.rows = g.rows[:min(len(g.rows), rows)]
+	for _, r := range g.rows {
+		if len(r.cells) > cols {
+			s.splitAt(r, cols)
+			r.cells = append([]cell(nil), r.cells[:cols]...)
+		}
+		r.wrapped = false
+	}
+	g.rows = append(append(make([]*row, 0, rows), g.rows...), newRows(rows-len(g.rows))...)
+}

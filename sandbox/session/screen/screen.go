@@ -1,0 +1,210 @@
+// Package screen is an exact model of what an xterm-like terminal shows: cells, cursor, modes, alternate screen, and the
+// answers to a program's queries. It takes any bytes in pieces of any size, never fails, never blocks, and its memory is bounded
+// by its size and not by what it is fed.
+//
+// The session uses it to answer queries and to know what is on the screen, the gateway to draw for people. It knows nothing of
+// pseudo-terminals, sessions or networks.
+package screen
+
+import "strings"
+
+// The size of a screen is clamped to 1..MaxCols by 1..MaxRows.
+const (
+	MaxCols = 1000
+	MaxRows = 500
+)
+
+// MaxScrollback is the largest number of lines that a screen keeps.
+const MaxScrollback = 100_000
+
+// Options of a Screen. The zero value is a screen of 80 by 24 that keeps no lines and answers no queries.
+type Options struct {
+	Cols, Rows int
+	// Scrollback is how many lines that scrolled off the primary screen are kept.
+	Scrollback int
+	// Reply gets the answer to a program's query (DSR, DA, DECRQM, OSC 10 and so on), from within Write. It must not call the
+	// Screen, must not block, and may keep the bytes. Nil leaves queries unanswered.
+	Reply func([]byte)
+}
+
+// Screen is the model. It is not safe for concurrent use: its owner locks.
+type Screen struct {
+	cols, rows int
+	reply      func([]byte)
+
+	intern    interner
+	primary   grid
+	alternate grid // allocated when first used
+	g         *grid
+	below     []*row // rows cut off at the bottom by a smaller size, topmost first
+	history   history
+	scratch   []*row // for rotating rows without allocating
+
+	x, y        int    // x == cols means that the next character wraps first
+	pen         Style  // style of what is printed
+	penMeta     uint32 // of pen, width 1
+	eraseCell   cell   // what erasing leaves: the pen's background
+	top, bottom int    // scroll region, both inclusive
+	tabs        [MaxCols/64 + 1]uint64
+	charsets    [4]charset
+	gl          uint8 // the charset in use, 0 for G0
+	single      uint8 // the charset of the next character only, 0 for none
+	saved       [2]savedCursor
+	modes       Modes
+	newline     bool // LNM: line feed implies carriage return
+	cursor      CursorStyle
+
+	joinable bool // nothing but printing happened since the last character: what follows may join its cluster
+	joinX    int  // the column of that cluster
+	last     rune // the last character printed, for REP; 0 when something else came in between
+
+	title      string
+	notice     Notice
+	generation uint64
+
+	parser parser
+}
+
+// New returns an empty screen.
+func New(o Options) *Screen {
+	if o.Cols == 0 && o.Rows == 0 {
+		o.Cols, o.Rows = 80, 24
+	}
+	s := &Screen{reply: o.Reply, intern: newInterner()}
+	s.cols, s.rows = clampSize(o.Cols, o.Rows)
+	s.history.limit = min(max(o.Scrollback, 0), MaxScrollback)
+	s.primary.rows = newRows(s.rows)
+	s.reset()
+	return s
+}
+
+func clampSize(cols, rows int) (int, int) {
+	return min(max(cols, 1), MaxCols), min(max(rows, 1), MaxRows)
+}
+
+// Size is the number of columns and rows.
+func (s *Screen) Size() (cols, rows int) { return s.cols, s.rows }
+
+// CursorStyle is the shape of the cursor, with the numbers of DECSCUSR; 0 is the terminal's default.
+type CursorStyle uint8
+
+// Cursor is where the next character goes. X is below the number of columns also when the next character will wrap first.
+type Cursor struct {
+	X, Y    int
+	Visible bool
+	Style   CursorStyle
+}
+
+// Cursor returns the cursor of the active screen.
+func (s *Screen) Cursor() Cursor {
+	return Cursor{X: min(s.x, s.cols-1), Y: s.y, Visible: s.modes.CursorVisible, Style: s.cursor}
+}
+
+// Line returns row y of the active screen, exactly one Cell for each column. It is the caller's to keep. A row outside the screen is nil.
+func (s *Screen) Line(y int) []Cell {
+	if y < 0 || y >= s.rows {
+		return nil
+	}
+	return s.AppendLine(make([]Cell, 0, s.cols), y)
+}
+
+// AppendLine appends row y to dst, exactly one Cell for each column, nothing for a row outside the screen.
+func (s *Screen) AppendLine(dst []Cell, y int) []Cell {
+	if y < 0 || y >= s.rows {
+		return dst
+	}
+	return s.appendCells(dst, s.g.rows[y], s.cols)
+}
+
+func (s *Screen) appendCells(dst []Cell, r *row, cols int) []Cell {
+	n := min(len(r.cells), cols)
+	for _, c := range r.cells[:n] {
+		dst = append(dst, s.intern.cell(c))
+	}
+	fill := s.intern.cell(r.fill)
+	for range cols - n {
+		dst = append(dst, fill)
+	}
+	return dst
+}
+
+// LineGeneration changes whenever the content of row y changes. A row that moves takes its generation along, no two rows of a screen
+// have the same one, so that a reader can tell what scrolled from what was rewritten.
+func (s *Screen) LineGeneration(y int) uint64 {
+	if y < 0 || y >= s.rows {
+		return 0
+	}
+	return s.g.rows[y].gen
+}
+
+// Wrapped reports whether row y goes on in the row below because the text reached the margin.
+func (s *Screen) Wrapped(y int) bool { return y >= 0 && y < s.rows && s.g.rows[y].wrapped }
+
+// LineText is the text of row y without trailing spaces.
+func (s *Screen) LineText(y int) string {
+	if y < 0 || y >= s.rows {
+		return ""
+	}
+	return s.rowText(s.g.rows[y])
+}
+
+// Text is the text of the screen: its lines without trailing spaces, joined by newlines, without trailing empty lines.
+func (s *Screen) Text() string {
+	var b strings.Builder
+	empty := 0
+	for y := range s.rows {
+		line := s.LineText(y)
+		if line == "" {
+			empty++
+			continue
+		}
+		if b.Len() == 0 {
+			empty = y
+		}
+		for range empty {
+			b.WriteByte('\n')
+		}
+		b.WriteString(line)
+		empty = 1
+	}
+	return b.String()
+}
+
+func (s *Screen) rowText(r *row) string {
+	n := len(r.cells)
+	if r.fill.ch != ' ' {
+		n = s.cols
+	}
+	b := make([]byte, 0, n)
+	for x := range n {
+		b = s.intern.appendText(b, r.at(x))
+	}
+	return strings.TrimRight(string(b), " ")
+}
+
+// Modes returns what the program has switched on.
+func (s *Screen) Modes() Modes { return s.modes }
+
+// Title is the window title that the program set, at most 256 bytes of printable UTF-8.
+func (s *Screen) Title() string { return s.title }
+
+// Notice is the program's last call for attention. Count grows with every one, so that a reader sees a repeated one too.
+func (s *Screen) Notice() Notice { return s.notice }
+
+// Generation changes whenever anything that a reader of the Screen can see changes. It may also change without.
+func (s *Screen) Generation() uint64 { return s.generation }
+
+// Scrolled is how many lines have ever scrolled off the top of the primary screen.
+func (s *Screen) Scrolled() uint64 { return s.history.total }
+
+// History returns the kept lines that scrolled off the primary screen, from line number from on, oldest first, and the number of the first
+// one returned: greater than from when older ones are no longer kept. A line is as wide as it was printed, without trailing blanks.
+func (s *Screen) History(from uint64) (lines [][]Cell, first uint64) {
+	h := &s.history
+	first = max(from, h.total-uint64(len(h.ring)))
+	for n := first; n < h.total; n++ {
+		r := h.line(n)
+		lines = append(lines, s.appendCells(nil, r, r.used()))
+	}
+	return lines, min(first, h.total)
+}
