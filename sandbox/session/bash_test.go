@@ -1,0 +1,312 @@
+package session_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/session/proc"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newSet(t testing.TB, shell string) *session.Set {
+	t.Helper()
+	home := t.TempDir()
+	if err := os.WriteFile(home+"/.bashrc", []byte("PS1='$ '\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	set := session.NewSet(session.Options{Name: "demo", Prober: proc.Prober{},
+		Start: func(ctx context.Context, s session.Start) (session.Terminal, error) {
+			s.Env = append([]string{"HOME=" + home, "ENV="}, s.Env...)
+			if s.Dir == "" {
+				s.Dir = home
+			}
+			return startPTY(ctx, s)
+		},
+		Shell: func() session.Shell { return session.Shell{Path: shell, FDDir: "/dev/fd"} },
+	})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := set.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return set
+}
+
+func agentClient(t *testing.T, set *session.Set) *wire.Client {
+	t.Helper()
+	return dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, wire.Handler{})
+}
+
+func do(t *testing.T, c *wire.Client, r wire.Request) *wire.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	if r.TimeoutMS == 0 {
+		r.TimeoutMS = 20_000
+	}
+	reply, err := c.Request(ctx, r)
+	if err != nil {
+		t.Fatalf("%s %q: %v", r.Verb, r.Text, err)
+	}
+	return reply.Result
+}
+
+func run(t *testing.T, c *wire.Client, command string) *wire.Result {
+	t.Helper()
+	return do(t, c, wire.Request{Verb: wire.VerbRun, Text: command})
+}
+
+func code(r *wire.Result) int {
+	if r.ExitCode == nil {
+		return -1
+	}
+	return *r.ExitCode
+}
+
+func shells(t *testing.T) []string {
+	var found []string
+	for _, sh := range []string{"/bin/bash", "/bin/dash"} {
+		if _, err := os.Stat(sh); err == nil {
+			found = append(found, sh)
+		}
+	}
+	if len(found) == 0 {
+		t.Fatal("no shell on this machine")
+	}
+	return found
+}
+
+func TestRun(t *testing.T) {
+	for _, shell := range shells(t) {
+		t.Run(shell, func(t *testing.T) {
+			c := agentClient(t, newSet(t, shell))
+			for _, tt := range []struct {
+				name, command, output string
+				code                  int
+			}{
+				{"true", "true", "", 0},
+				{"false", "false", "", 1},
+				{"output", "echo hello", "hello\n", 0},
+				{"no newline", "printf x", "x", 0},
+				{"lines", "echo a\necho b", "a\nb\n", 0},
+				{"heredoc", "cat <<'EOF'\none\n  two $x `y`\nEOF", "one\n  two $x `y`\n", 0},
+				{"quotes", `printf '%s\n' "it's" 'a "b"' "!"`, "it's\na \"b\"\n!\n", 0},
+				{"tab", "printf 'a\tb\n'", "a       b\n", 0},
+				{"status", "(exit 7)", "", 7},
+				{"not found", "no-such-command-here 2>/dev/null", "", 127},
+				{"long", "printf '%s' '" + strings.Repeat("z", 9000) + "' | wc -c", "9000\n", 0},
+				{"background", "sleep 5 & echo started", "started\n", 0},
+				{"comment", "echo x # y", "x\n", 0},
+				{"unicode", "printf '%s\n' 'héllo 界'", "héllo 界\n", 0},
+				{"progress", `printf '10%%\r20%%\r100%%\n'`, "100%\n", 0},
+			} {
+				res := run(t, c, tt.command)
+				got := res.Output
+				if tt.name == "background" {
+					got = got[strings.LastIndex(strings.TrimSuffix(got, "\n"), "\n")+1:] // the shell prints the job's number
+				}
+				if res.Ended != wire.Done || got != tt.output || code(res) != tt.code {
+					t.Errorf("%s: ended %s, output %q, code %d, want %q, %d; %+v", tt.name, res.Ended, res.Output, code(res), tt.output, tt.code, res.Error)
+				}
+			}
+		})
+	}
+}
+
+func TestRunKeepsTheShell(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	run(t, c, "cd /; x=5")
+	if res := run(t, c, "echo $x; pwd"); res.Output != "5\n/\n" || res.Cwd != "/" {
+		t.Errorf("output %q, cwd %q", res.Output, res.Cwd)
+	}
+	if res := run(t, c, "exit 3"); res.Ended != wire.Dead || code(res) != 3 {
+		t.Errorf("exit 3: %s, %d", res.Ended, code(res))
+	}
+	res := run(t, c, "echo again$x")
+	if res.Ended != wire.Done || res.Output != "again\n" || len(res.Notes) != 1 || res.Notes[0] != "shell_restarted" {
+		t.Errorf("after exit: %s, %q, %v", res.Ended, res.Output, res.Notes)
+	}
+	if res := run(t, c, "kill -9 $$"); res.Ended != wire.Dead || res.Signal == nil || *res.Signal != "KILL" {
+		t.Errorf("kill -9: %s, %v", res.Ended, res.Signal)
+	}
+}
+
+func TestRunWaits(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	res := run(t, c, `read -p "Continue? [Y/n] " a; echo "got $a"`)
+	if res.Ended != wire.Waiting || res.Want != wire.WantLine || res.Prompt != "Continue? [Y/n] " {
+		t.Fatalf("ended %s, want %s, prompt %q", res.Ended, res.Want, res.Prompt)
+	}
+	if res.Keyboard != "agent:alice" {
+		t.Errorf("keyboard %q while it waits", res.Keyboard)
+	}
+	if res := run(t, c, "true"); res.Ended != wire.Refused || res.Error.Code != wire.CodeNotPrompt {
+		t.Errorf("run while it waits: %s, %v", res.Ended, res.Error)
+	}
+	res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "y"})
+	if res.Ended != wire.Done || code(res) != 0 || res.Output != "y\ngot y\n" {
+		t.Errorf("typed y: %s, %d, %q", res.Ended, code(res), res.Output)
+	}
+	if res.Keyboard != "" {
+		t.Errorf("keyboard %q at the prompt", res.Keyboard)
+	}
+
+	res = run(t, c, "cat")
+	if res.Ended != wire.Waiting || len(res.Foreground.Argv) != 1 || res.Foreground.Argv[0] != "cat" {
+		t.Fatalf("cat: %s, %v", res.Ended, res.Foreground)
+	}
+	for _, line := range []string{"one", "two", "three"} {
+		res = do(t, c, wire.Request{Verb: wire.VerbType, Text: line})
+		if res.Ended != wire.Waiting || res.Output != line+"\n"+line+"\n" {
+			t.Errorf("typed %s to cat: %s, %q", line, res.Ended, res.Output)
+		}
+	}
+	res = do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"^D"}})
+	if res.Ended != wire.Done || code(res) != 0 {
+		t.Errorf("^D: %s, %d", res.Ended, code(res))
+	}
+}
+
+// An unfinished command that got past the check outside the sandbox ends by itself: the shell reads it as a file.
+func TestUnfinishedCommandEnds(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	// Whoever passes a command on has checked that it is whole. One that is not does no harm.
+	for _, command := range []string{"echo 'x", "if true; then", "for i in 1 2; do", "echo $(", "f() {"} {
+		if res := run(t, c, command); res.Ended != wire.Done || code(res) == 0 {
+			t.Errorf("%q: %s, %d", command, res.Ended, code(res))
+		}
+	}
+	if res := run(t, c, "echo )"); res.Ended != wire.Done || code(res) == 0 {
+		t.Errorf("a syntax error that is the shell's to report: %s, %d", res.Ended, code(res))
+	}
+	if res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "echo 'unfinished"}); res.Ended != wire.Continuation {
+		t.Errorf("typed: %s", res.Ended)
+	}
+	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt {
+		t.Errorf("interrupt: %s, %s", res.Ended, res.Phase)
+	}
+	if res := run(t, c, "echo fine"); res.Output != "fine\n" {
+		t.Errorf("afterwards: %s, %q", res.Ended, res.Output)
+	}
+}
+
+func TestTypeAtPrompt(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	run(t, c, "true")
+	for range 20 {
+		res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "(exit 9)"})
+		if res.Ended != wire.Done || code(res) != 9 {
+			t.Fatalf("typed: %s, %d", res.Ended, code(res))
+		}
+		if res := run(t, c, "true"); code(res) != 0 {
+			t.Fatalf("run: %s, %d", res.Ended, code(res))
+		}
+	}
+	res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"e", "c", "Left"}})
+	if res.Ended != wire.Done || res.Phase != wire.PhasePrompt {
+		t.Errorf("keys that end no line: %s, %s", res.Ended, res.Phase)
+	}
+	// The half line is emptied by the next run.
+	if res := run(t, c, "echo clean"); res.Output != "clean\n" {
+		t.Errorf("run over a half line: %s, %q", res.Ended, res.Output)
+	}
+}
+
+func TestDeadlineAndInterrupt(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	run(t, c, "true")
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 100", TimeoutMS: 200})
+	if res.Ended != wire.Deadline || res.Phase != wire.PhaseRunning || res.Output != "begun\n" {
+		t.Fatalf("deadline: %s, %s, %q", res.Ended, res.Phase, res.Output)
+	}
+	res = run(t, c, "true")
+	if res.Error == nil || res.Error.Code != wire.CodeNotPrompt || !strings.Contains(res.Error.Message, "sleep") {
+		t.Errorf("run while it runs: %v", res.Error)
+	}
+	began := time.Now()
+	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || code(res) != 130 {
+		t.Errorf("interrupt: %s, %s, %d", res.Ended, res.Phase, code(res))
+	}
+	if d := time.Since(began); d > 500*time.Millisecond {
+		t.Errorf("^C took %v", d)
+	}
+
+	res = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 100", TimeoutMS: 100, Kill: true})
+	if res.Ended != wire.Deadline || res.Receipt == nil || res.Receipt.Steps[0] != "^C" {
+		t.Errorf("kill at the deadline: %s, %+v", res.Ended, res.Receipt)
+	}
+
+	do(t, c, wire.Request{Verb: wire.VerbRun, Text: `bash -c 'trap "" INT TERM; while :; do sleep 0.1; done'`, TimeoutMS: 300})
+	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || len(res.Receipt.Died) == 0 || len(res.Receipt.Left) != 0 {
+		t.Errorf("a program that ignores signals: %s, %s, %+v", res.Ended, res.Phase, res.Receipt)
+	}
+	if got, want := strings.Join(res.Receipt.Steps, " "), "^C TERM KILL"; got != want {
+		t.Errorf("steps %s, want %s", got, want)
+	}
+	if res := run(t, c, "echo ok"); res.Output != "ok\n" {
+		t.Errorf("afterwards: %q", res.Output)
+	}
+}
+
+func TestFlood(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	run(t, c, "true")
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "yes", TimeoutMS: 300})
+	if res.Ended != wire.Deadline || !res.Truncated || res.To-res.From < 100<<10 {
+		t.Errorf("yes: %s, %d bytes", res.Ended, res.To-res.From)
+	}
+	began := time.Now()
+	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+	if d := time.Since(began); res.Phase != wire.PhasePrompt || d > time.Second {
+		t.Errorf("interrupt of yes: %s after %v", res.Phase, d)
+	}
+	res = run(t, c, "seq 1 2000000; exit_code() { return 7; }; exit_code")
+	if code(res) != 7 || !strings.HasPrefix(res.Output, "1\n2\n") || !strings.HasSuffix(res.Output, "1999999\n2000000\n") {
+		t.Errorf("seq: %s, %d, %q", res.Ended, code(res), res.Output[max(0, len(res.Output)-40):])
+	}
+}
+
+func TestManyCommands(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	run(t, c, "true")
+	began := time.Now()
+	const n = 300
+	for i := range n {
+		want := strings.Repeat("x", i) + "\n"
+		res := run(t, c, "printf '%s\\n' "+strings.Repeat("x", i)+"; (exit "+string(rune('0'+i%8))+")")
+		if res.Ended != wire.Done || res.Output != want || code(res) != i%8 {
+			t.Fatalf("command %d: %s, %q, %d, %v", i, res.Ended, res.Output, code(res), res.Error)
+		}
+	}
+	t.Logf("%v a command", time.Since(began)/n)
+}
+
+func BenchmarkRunTrue(b *testing.B) {
+	set := newSet(b, "/bin/bash")
+	near, far := socketpair(b)
+	go set.Serve(context.Background(), far, true)
+	c, err := wire.Open(context.Background(), near, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, wire.Handler{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	for b.Loop() {
+		reply, err := c.Request(context.Background(), wire.Request{Verb: wire.VerbRun, Text: "true"})
+		if err != nil || reply.Result.Ended != wire.Done {
+			b.Fatal(reply.Result, err)
+		}
+	}
+}

@@ -1,0 +1,294 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	defaultTimeout   = 120 * time.Second
+	defaultMaxOutput = 32 << 10
+	// maxMaxOutput is what surely fits a frame once it is JSON; a reply that is still too long is cut again.
+	maxMaxOutput = 960 << 10
+	// catchUp is how much output may pile up before a call that follows a command is woken to render it: well under what
+	// the log keeps.
+	catchUp = 1 << 20
+)
+
+// command is a run whose text the shell was given, from then until the next prompt. It outlives the call that asked for
+// it, which comes back when the command waits for input.
+type command struct {
+	op, by  string
+	started bool   // its start mark came
+	ended   bool   // its end mark came, or the prompt's
+	over    bool   // the shell is at its prompt again
+	from    uint64 // of its output
+	to      uint64
+	exit    *int
+}
+
+// follow is a call that waits for what the terminal does next. Its fields are guarded by session.mu, but for those of
+// rendering.
+type follow struct {
+	c         *console
+	key       string   // of the party whose call it is, empty for a mere wait
+	command   *command // of a run
+	from      uint64   // where the call's output begins; of a run once the command has started
+	prompted  uint64   // prompts, continuations and verdicts up to the write, or up to the beginning of a mere wait
+	continued uint64   //
+	verdicts  uint64   //
+	level     bool     // a mere wait: what is so already counts, too
+	phases    []wire.Phase
+	taken     string // who took the keyboard from the caller
+	stopped   bool   // an interrupt was asked for
+	notices   uint64 // calls for attention that programs had made up to the call
+	started   time.Time
+	notes     []string
+	receipt   *wire.Receipt
+
+	limit    int // bytes of output
+	out      *text.Writer
+	rendered uint64 // the log was rendered up to here
+	lost     bool   // some of it was gone before it was rendered
+}
+
+func (s *session) newFollow(max int) *follow {
+	switch {
+	case max == 0:
+		max = defaultMaxOutput
+	case max < 0 || max > maxMaxOutput:
+		max = maxMaxOutput
+	}
+	return &follow{limit: max, started: time.Now(), notices: s.display.notice().Count}
+}
+
+// timeout is how long a call may take; ok is false when there is no bound.
+func timeout(ms int64) (d time.Duration, ok bool) {
+	switch {
+	case ms == 0:
+		return defaultTimeout, true
+	case ms < 0:
+		return 0, false
+	}
+	return time.Duration(min(ms, int64(1<<40))) * time.Millisecond, true
+}
+
+// beginLocked makes f one of the calls under way. What happened up to now is not what it waits for.
+func (s *session) beginLocked(f *follow) {
+	f.c = s.console
+	_, f.from = s.log.bounds()
+	f.prompted, f.continued, f.verdicts = f.c.prompted, f.c.continued, s.verdicts
+	s.follows[f] = true
+}
+
+// endLocked says whether what f waits for has happened, and what it was.
+func (s *session) endLocked(f *follow) (wire.Ended, bool) {
+	st := &s.state
+	switch {
+	case f.taken != "":
+		return wire.TakenOver, true
+	case f.c != s.console || st.Phase == wire.PhaseDead || s.closed:
+		return wire.Dead, true
+	}
+	if f.command != nil {
+		switch {
+		case f.command.over && !f.command.started:
+			return wire.Refused, true
+		case f.command.over && f.stopped:
+			return wire.Interrupted, true
+		case f.command.over:
+			return wire.Done, true
+		case !f.command.started:
+			return "", false
+		}
+	} else {
+		switch {
+		case st.Phase == wire.PhasePrompt && (f.level || f.c.prompted > f.prompted || s.verdicts > f.verdicts):
+			if f.stopped {
+				return wire.Interrupted, f.wants(st.Phase)
+			}
+			return wire.Done, f.wants(st.Phase)
+		case st.Phase == wire.PhaseContinuation && (f.level || f.c.continued > f.continued || s.verdicts > f.verdicts):
+			return wire.Continuation, f.wants(st.Phase)
+		}
+	}
+	if s.verdicts == f.verdicts {
+		return "", false
+	}
+	switch {
+	case st.Phase == wire.PhaseWaiting:
+		return wire.Waiting, f.wants(st.Phase)
+	case st.Attention == "likely":
+		return wire.Attention, f.wants(st.Phase)
+	}
+	return "", false
+}
+
+// wants reports whether a wait is for that phase.
+func (f *follow) wants(p wire.Phase) bool {
+	if len(f.phases) == 0 {
+		return true
+	}
+	for _, q := range f.phases {
+		if p == q {
+			return true
+		}
+	}
+	// A program that listens and has come to rest runs, but whoever waits for waiting means it, too.
+	return p == wire.PhaseRunning && f.wants(wire.PhaseWaiting)
+}
+
+// wait waits until f has ended, at the longest until ctx ends: then the state is what it is.
+func (s *session) wait(ctx context.Context, f *follow) wire.Ended {
+	s.mu.Lock()
+	release := s.waitLocked()
+	s.mu.Unlock()
+	defer release()
+	for {
+		s.mu.Lock()
+		ended, ok := s.endLocked(f)
+		changed := s.changedLocked()
+		from, end := s.outputLocked(f)
+		s.mu.Unlock()
+		if ok {
+			return ended
+		}
+		if end-max(from, f.rendered) > catchUp {
+			s.render(f, from, end)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return wire.Deadline
+		}
+	}
+}
+
+// outputLocked is where in the log the output of f is, as far as is known.
+func (s *session) outputLocked(f *follow) (from, to uint64) {
+	_, to = s.log.bounds()
+	cmd := f.command
+	switch {
+	case cmd == nil && f.c == s.console && f.c.prompted > f.prompted && f.c.over == f.c.prompted && s.state.Phase == wire.PhasePrompt:
+		return f.from, max(f.from, f.c.overAt) // without the prompt behind it
+	case cmd == nil:
+		return f.from, to
+	case cmd.ended && !cmd.started:
+		return cmd.from, cmd.to
+	case !cmd.started:
+		return to, to
+	case cmd.ended:
+		return cmd.from, cmd.to
+	}
+	return cmd.from, to
+}
+
+// render brings the text of f up to to. Only the goroutine that waits for f calls it.
+func (s *session) render(f *follow, from, to uint64) {
+	if f.out == nil {
+		f.out = text.NewWriter(f.limit)
+		f.rendered = from
+	}
+	for f.rendered < to {
+		p, err := s.log.at(f.rendered)
+		var lagged *LaggedError
+		if errors.As(err, &lagged) {
+			f.lost = true
+			f.rendered += lagged.Missed
+			continue
+		}
+		p = p[:min(uint64(len(p)), to-f.rendered)]
+		_, _ = f.out.Write(p) // in memory: it takes everything
+		f.rendered += uint64(len(p))
+	}
+}
+
+// result is what a call that ended like that tells its caller. It ends f.
+func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
+	alt, _ := s.display.glance()
+	notice := s.display.notice()
+	s.mu.Lock()
+	delete(s.follows, f)
+	from, to := s.outputLocked(f)
+	st := s.stateLocked()
+	st.AltScreen = alt
+	r := s.resultLocked(st)
+	r.Ended, r.From, r.To = ended, from, to
+	if cmd := f.command; cmd != nil && cmd.over {
+		r.ExitCode = cmd.exit
+	}
+	if ended == wire.Dead && f.c != s.console && f.c != nil { // another call has started the next shell
+		end := f.c.end
+		r.Phase, r.ExitCode = wire.PhaseDead, &end.Code
+		if end.Signal != "" {
+			r.ExitCode, r.Signal = nil, &end.Signal
+		}
+	}
+	if ended != wire.Done && ended != wire.Dead && ended != wire.Interrupted {
+		r.ExitCode = nil
+	}
+	s.mu.Unlock()
+	s.render(f, from, to)
+	r.Output, r.Truncated = f.out.String(), f.out.Truncated() || f.lost
+	if r.Truncated {
+		f.notes = append(f.notes, "output_truncated")
+	}
+	r.Notes = append(r.Notes, f.notes...)
+	r.Receipt = f.receipt
+	if notice.Count > f.notices {
+		said := strings.TrimSpace(string(notice.Kind) + " " + notice.Text)
+		r.Notice = &said
+	}
+	r.ElapsedMS = time.Since(f.started).Milliseconds()
+	return r
+}
+
+// resultLocked is a Result that says how the terminal is.
+func (s *session) resultLocked(st wire.State) *wire.Result {
+	_, end := s.log.bounds()
+	r := &wire.Result{Sandbox: s.set.opt.Name, Session: s.name, Phase: st.Phase, Want: st.Want, Prompt: st.Prompt, ExitCode: st.ExitCode,
+		Listens: st.Listens, Attention: "no", QuietMS: st.QuietMS, From: end, To: end, Cwd: st.Cwd, Foreground: st.Foreground,
+		Basis: st.Basis, Disputed: []wire.Basis{}, Keyboard: s.keyboard.String(), Notes: []string{}, Denied: []wire.Denial{}}
+	if st.Attention != "" {
+		r.Attention = st.Attention
+	}
+	if st.Signal != "" {
+		r.Signal = &st.Signal
+	}
+	r.Disputed = append(r.Disputed, st.Disputed...)
+	if st.Reason != "" && st.Phase == wire.PhaseDead {
+		r.Notes = append(r.Notes, st.Reason)
+	}
+	return r
+}
+
+// refused is the Result of a call that did nothing.
+func (s *session) refused(err error) *wire.Result {
+	s.mu.Lock()
+	r := s.resultLocked(s.stateLocked())
+	s.mu.Unlock()
+	r.Ended, r.ExitCode = wire.Refused, nil
+	r.Error = s.public(err)
+	return r
+}
+
+// public is err as a stranger may see it.
+func (s *session) public(err error) *wire.Error {
+	var known *wire.Error
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, errClosed):
+		return &wire.Error{Code: wire.CodeLost, Message: "session " + s.name + " was closed"}
+	case errors.Is(err, errCancelled):
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the call was cancelled before anything was typed"}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the call's time was over before anything was typed"}
+	}
+	return s.set.internal("session "+s.name, err)
+}

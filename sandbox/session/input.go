@@ -1,0 +1,139 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// typing sends text or keys to the program and waits for what comes of it.
+func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
+	f := s.newFollow(r.MaxOutput)
+	f.key = p.key
+	ctx, cancel := bound(ctx, r.TimeoutMS)
+	defer cancel()
+	if err := s.revive(ctx, f); err != nil {
+		return s.refused(err)
+	}
+	data, err := s.inputOf(ctx, r)
+	if err != nil {
+		return s.refused(err)
+	}
+	undo, err := s.await(ctx, p, r.Hold)
+	if err != nil {
+		return s.refused(err)
+	}
+	if err := s.lockWriting(ctx); err != nil {
+		undo()
+		return s.refused(err)
+	}
+	before := s.baseline()
+	if ctx.Err() != nil {
+		s.unlockWriting()
+		undo()
+		return s.refused(context.Cause(ctx))
+	}
+	n, err := s.put(ctx, p, data, func() {
+		o.typed = true
+		s.beginLocked(f)
+		s.before = before
+	})
+	s.unlockWriting()
+	if err != nil {
+		s.mu.Lock()
+		taken := f.taken
+		s.mu.Unlock()
+		if n == 0 {
+			undo()
+		}
+		if f.c == nil {
+			return s.refused(err)
+		}
+		if taken == "" {
+			res := s.result(f, wire.Refused)
+			res.Error = s.public(err)
+			if n > 0 {
+				res.Error.Message += fmt.Sprintf(" (%d of %d bytes were taken)", n, len(data))
+			}
+			return res
+		}
+	}
+	return s.result(f, s.wait(ctx, f))
+}
+
+// inputOf is the bytes that a type or keys sends.
+func (s *session) inputOf(ctx context.Context, r wire.Request) ([]byte, error) {
+	var data []byte
+	if r.Verb == wire.VerbKeys {
+		_, end := s.log.bounds()
+		if err := s.display.sync(ctx, end); err != nil {
+			return nil, err
+		}
+		app := s.display.modes().AppCursor
+		for _, name := range r.Keys {
+			k, err := keyBytes(name, app)
+			if err != nil {
+				return nil, err
+			}
+			data = append(data, k...)
+		}
+	} else {
+		data = []byte(r.Text)
+		if !r.Raw {
+			data = append(data, '\r')
+		}
+	}
+	if len(data) == 0 {
+		return nil, wire.Errorf(wire.CodeUsage, "nothing to type")
+	}
+	return data, s.checkLines(data)
+}
+
+// checkLines refuses a line that a terminal in canonical mode would cut off without a word.
+func (s *session) checkLines(data []byte) error {
+	if len(data) <= maxLineLen {
+		return nil
+	}
+	s.mu.Lock()
+	c := s.console
+	s.mu.Unlock()
+	if c == nil || c.local == nil || !canonical(c.local.TTY().Master) {
+		return nil
+	}
+	for line := range strings.FieldsFuncSeq(string(data), func(r rune) bool { return r == '\r' || r == '\n' }) {
+		if len(line) > maxLineLen {
+			return &wire.Error{Code: wire.CodeLineTooLong, Message: fmt.Sprintf("a line of %d bytes is longer than the %d that the terminal takes", len(line), maxLineLen),
+				Hint: "write it to a file and let the program read that"}
+		}
+	}
+	return nil
+}
+
+// baseline is what the program does before it is typed to, so that its waiting now is not taken for its answer.
+func (s *session) baseline() look {
+	s.mu.Lock()
+	c := s.console
+	s.mu.Unlock()
+	facts, err := s.probe(s.ctx, c)
+	if err != nil {
+		return look{}
+	}
+	return look{pid: facts.Pid, runs: facts.Runs, blocked: facts.Blocked}
+}
+
+// raw takes input of p as it comes, and returns how much of it the terminal took.
+func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
+	s.mu.Lock()
+	refused := s.acquireLocked(p, holdTyped)
+	s.mu.Unlock()
+	if refused != nil {
+		return 0, refused
+	}
+	if err := s.lockWriting(ctx); err != nil {
+		return 0, err
+	}
+	defer s.unlockWriting()
+	return s.put(ctx, p, data, nil)
+}

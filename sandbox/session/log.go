@@ -1,0 +1,153 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"sync"
+)
+
+const (
+	logSize  = 8 << 20  // bytes of output that a session keeps
+	logChunk = 32 << 10 // they are kept in pieces of this size
+)
+
+// LaggedError says that the log no longer has the bytes from the offset that was asked for.
+type LaggedError struct {
+	Missed uint64 // bytes that are gone; the log goes on at the offset that was asked for plus Missed
+}
+
+func (e *LaggedError) Error() string {
+	return fmt.Sprintf("%d bytes of output are no longer kept", e.Missed)
+}
+
+// log is the output of a session by absolute offset, of which it keeps the last 8 MiB. Appending never waits for a
+// reader, and a reader is nothing but an offset: it needs no buffer, because bytes that were appended never change. The
+// zero value is an empty log; its memory grows with what is in it.
+type log struct {
+	mu     sync.Mutex
+	chunks [][]byte      // guarded by mu; all but the last are logChunk long
+	first  uint64        // guarded by mu; offset of chunks[0][0]
+	end    uint64        // guarded by mu
+	wake   chan struct{} // guarded by mu; closed at the next append; nil while nobody waits
+	closed bool          // guarded by mu
+}
+
+// append adds p and returns the offset of its end.
+func (l *log) append(p []byte) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(p) == 0 {
+		return l.end
+	}
+	l.end += uint64(len(p))
+	for len(p) > 0 {
+		last := len(l.chunks) - 1
+		if last < 0 || len(l.chunks[last]) == logChunk {
+			var chunk []byte // the first one grows with what is in it
+			if last >= 0 {
+				chunk = make([]byte, 0, logChunk)
+			}
+			l.chunks = append(l.chunks, chunk)
+			last++
+		}
+		n := min(len(p), logChunk-len(l.chunks[last]))
+		l.chunks[last] = append(l.chunks[last], p[:n]...)
+		p = p[n:]
+	}
+	for len(l.chunks) > logSize/logChunk+1 {
+		l.chunks[0] = nil
+		l.chunks = l.chunks[1:]
+		l.first += logChunk
+	}
+	l.fireLocked()
+	return l.end
+}
+
+func (l *log) fireLocked() {
+	if l.wake != nil {
+		close(l.wake)
+		l.wake = nil
+	}
+}
+
+// close ends the log: readers that have read everything get errClosed instead of waiting.
+func (l *log) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	l.fireLocked()
+}
+
+// bounds returns the offset of the oldest byte that is kept and that of the end.
+func (l *log) bounds() (first, end uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.first, l.end
+}
+
+// at returns bytes from offset off on, as many as lie together, without waiting; none at the end. They are not to be
+// written to. It returns *LaggedError when they are no longer kept.
+func (l *log) at(off uint64) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.atLocked(off)
+}
+
+func (l *log) atLocked(off uint64) ([]byte, error) {
+	switch {
+	case off < l.first:
+		return nil, &LaggedError{Missed: l.first - off}
+	case off >= l.end:
+		return nil, nil
+	}
+	i := off - l.first
+	chunk := l.chunks[i/logChunk][i%logChunk:]
+	return chunk[:len(chunk):len(chunk)], nil
+}
+
+// wait is at, but waits at the end until there is more. It returns errClosed when the log was closed, and ctx's cause when
+// that ends first.
+func (l *log) wait(ctx context.Context, off uint64) ([]byte, error) {
+	for {
+		l.mu.Lock()
+		p, err := l.atLocked(off)
+		if len(p) > 0 || err != nil {
+			l.mu.Unlock()
+			return p, err
+		}
+		if l.closed {
+			l.mu.Unlock()
+			return nil, errClosed
+		}
+		wake := l.waitLocked()
+		l.mu.Unlock()
+		select {
+		case <-wake:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// changed returns a channel that is closed when the log is longer than end, at once if it is already.
+func (l *log) changed(end uint64) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.end > end || l.closed {
+		return closedChan
+	}
+	return l.waitLocked()
+}
+
+func (l *log) waitLocked() <-chan struct{} {
+	if l.wake == nil {
+		l.wake = make(chan struct{})
+	}
+	return l.wake
+}
+
+var closedChan = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()

@@ -1,0 +1,69 @@
+package session
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// TestCalls types to a program in memory, of which nobody can see what it does: the calls end by their time.
+func TestCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemorySet(t, Options{})
+		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice"), Start: &wire.Start{Argv: []string{"x"}}})
+		typed := func(n int) wire.Request {
+			return wire.Request{Verb: wire.VerbType, Text: fmt.Sprint(n), Op: fmt.Sprintf("%032x", n), TimeoutMS: 1000}
+		}
+		began := time.Now()
+		for range 2 {
+			r, err := alice.Request(t.Context(), typed(1))
+			if err != nil || r.Result.Ended != wire.Deadline {
+				t.Fatalf("%+v, %v", r.Result, err)
+			}
+		}
+		if d := time.Since(began); d != time.Second {
+			t.Errorf("twice the same op takes %v", d)
+		}
+		if got := string(<-m.last().in); got != "1\r" || len(m.last().in) != 0 {
+			t.Errorf("the program reads %q and %d more", got, len(m.last().in))
+		}
+		// Nobody can see it: quiet long enough, it may want something.
+		r, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: "x", TimeoutMS: 60_000})
+		if err != nil || r.Result.Ended != wire.Attention || r.Result.Phase != wire.PhaseOpaque || len(r.Result.Basis) != 1 || r.Result.Basis[0] != wire.BasisSilence {
+			t.Errorf("%+v, %v", r.Result, err)
+		}
+		// The last 64 are remembered.
+		for i := range keptOps + 5 {
+			if _, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: "y", Op: fmt.Sprintf("%032x", 100+i), TimeoutMS: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := len(m.lookup("main").ops); n != keptOps {
+			t.Errorf("%d ops are kept", n)
+		}
+		// And no more are under way at once.
+		replies := make(chan error, maxRequests+10)
+		for i := range maxRequests + 10 {
+			go func() {
+				_, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: "z", Op: fmt.Sprintf("%032x", 1000+i), TimeoutMS: 1000})
+				replies <- err
+			}()
+		}
+		full := 0
+		for range maxRequests + 10 {
+			if err := <-replies; codeOf(err) == wire.CodeLimitOps {
+				full++
+			} else if err != nil {
+				t.Error(err)
+			}
+		}
+		if full == 0 {
+			t.Error("no limit")
+		}
+		alice.leave()
+		m.close()
+	})
+}

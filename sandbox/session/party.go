@@ -1,0 +1,166 @@
+package session
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/hex"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// maxGone is how many parties that were cut off are remembered at once; the oldest make room.
+const maxGone = 64
+
+// party is one attachment. It outlives its stream by partyGrace.
+type party struct {
+	wire.Party
+	key    string // by which the keyboard knows it: of an agent the principal, of a person this party alone
+	secret string // with which it resumes
+
+	cols, rows int         // guarded by session.mu; the size it has, 0 when it said none
+	accepted   uint64      // guarded by session.mu; input bytes dealt with
+	stream     *stream     // guarded by session.mu; nil while it is cut off
+	grace      *time.Timer // guarded by session.mu; runs while it is cut off
+	cut        time.Time   // guarded by session.mu; since when it is cut off
+	left       bool        // guarded by session.mu; that it left has been told
+}
+
+func newParty(p wire.Party) *party {
+	var secret [16]byte
+	rand.Read(secret[:]) // never fails
+	id := hex.EncodeToString(secret[:])
+	key := string(p.Kind) + ":" + p.Name
+	if p.Kind == wire.Person {
+		key += ":" + id
+	}
+	rand.Read(secret[:])
+	return &party{Party: p, key: key, secret: hex.EncodeToString(secret[:])}
+}
+
+// joinLocked adds a party of stream st.
+func (s *session) joinLocked(p *party, st *stream) {
+	s.parties[p] = true
+	p.stream = st
+	s.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
+}
+
+// resumeLocked returns the party with that secret, if it is one of the principal who asks. The comparison takes the same
+// time wherever the secrets differ.
+func (s *session) resumeLocked(secret string, who wire.Party) *party {
+	var found *party
+	for p := range s.parties {
+		if subtle.ConstantTimeCompare([]byte(p.secret), []byte(secret)) == 1 {
+			found = p
+		}
+	}
+	if found == nil || found.Name != who.Name || found.Kind != who.Kind {
+		return nil
+	}
+	return found
+}
+
+// cutOff says that p's stream st has ended. The party stays for a grace, in which it can resume.
+func (s *session) cutOff(p *party, st *stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.stream != st || !s.parties[p] { // another stream has taken it over
+		return
+	}
+	p.stream, p.cut = nil, time.Now()
+	if s.closed {
+		return
+	}
+	if len(s.gone) >= maxGone {
+		var oldest *party
+		for _, q := range s.gone {
+			if oldest == nil || q.cut.Before(oldest.cut) {
+				oldest = q
+			}
+		}
+		s.leaveLocked(oldest)
+	}
+	s.gone[p.secret] = p
+	p.grace = time.AfterFunc(partyGrace, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if p.stream == nil && s.parties[p] && !s.closed && time.Since(p.cut) >= partyGrace {
+			s.leaveLocked(p)
+		}
+	})
+	if !s.keyboard.holds(p) {
+		s.tellLeftLocked(p)
+	}
+}
+
+// tellLeftLocked tells that p left, once.
+func (s *session) tellLeftLocked(p *party) {
+	if !p.left {
+		p.left = true
+		s.emitLocked(wire.Event{Kind: wire.EventLeave, By: p.String()})
+	}
+}
+
+// returnLocked makes st the stream of a party that was cut off.
+func (s *session) returnLocked(p *party, st *stream) {
+	if p.stream == nil {
+		p.grace.Stop()
+		delete(s.gone, p.secret)
+		if p.left {
+			p.left = false
+			s.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
+		}
+	}
+	p.stream = st
+}
+
+// leaveLocked forgets p. The keyboard goes with the last party that shares its key, and calls that the shell has not been
+// given yet are not made any more.
+func (s *session) leaveLocked(p *party) {
+	if p.grace != nil {
+		p.grace.Stop()
+	}
+	delete(s.gone, p.secret)
+	delete(s.parties, p)
+	s.tellLeftLocked(p)
+	for q := range s.parties {
+		if q.key == p.key {
+			return
+		}
+	}
+	for _, o := range s.ops {
+		if o.key == p.key {
+			o.abandonLocked()
+		}
+	}
+	if s.keyboard.holds(p) {
+		s.freeLocked()
+		s.restoreSizeLocked(p)
+	}
+}
+
+// othersLocked reports whether a party beside p is attached that may drive.
+func (s *session) othersLocked(p *party) bool {
+	for q := range s.parties {
+		if q.key != p.key && q.stream != nil && q.Rights != wire.RightWatch {
+			return true
+		}
+	}
+	return false
+}
+
+// partiesLocked lists who is attached, in a stable order.
+func (s *session) partiesLocked() []wire.Party {
+	list := []wire.Party{}
+	for p := range s.parties {
+		if p.stream != nil {
+			list = append(list, p.Party)
+		}
+	}
+	slices.SortFunc(list, func(a, b wire.Party) int {
+		return strings.Compare(a.String()+"\x00"+a.ID, b.String()+"\x00"+b.ID)
+	})
+	return list
+}

@@ -1,0 +1,57 @@
+package session_test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// TestPrograms says what a call comes back with for programs that read the keyboard in their different ways.
+func TestPrograms(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	for _, tt := range []struct {
+		needs, command string
+		ended          wire.Ended
+		want           wire.Want
+		listens        bool
+	}{
+		{"cat", "cat", wire.Waiting, wire.WantLine, false},
+		{"cat", "(sleep 0.2; read x)", wire.Waiting, wire.WantLine, false},
+		{"cat", "cat | grep x", wire.Waiting, wire.WantLine, false},
+		{"cat", "read -t 20 x", wire.Attention, wire.WantLine, true},
+		{"bash", "bash --norc", wire.Waiting, wire.WantRaw, false},
+		{"sh", "sh -c 'echo a; read x'", wire.Waiting, wire.WantLine, false},
+		{"python3", "python3 -q", wire.Waiting, wire.WantRaw, false},
+		{"python3", "python3 -c 'input(\"name? \")'", wire.Waiting, "", false},
+		{"python3", "python3 -c 'import getpass; getpass.getpass()'", wire.Waiting, wire.WantPassword, false},
+		{"less", "less /etc/services", wire.Waiting, wire.WantPager, false},
+		{"vim", "vim -u NONE -N", wire.Attention, "", true},
+		{"top", "top", wire.Attention, "", true},
+		{"sleep", "sleep 30", wire.Deadline, "", false},
+		{"tail", "tail -f /dev/null", wire.Deadline, "", false},
+	} {
+		if _, err := exec.LookPath(tt.needs); err != nil {
+			if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
+				t.Errorf("%s is not on this machine; scripts/setup test installs it", tt.needs)
+			}
+			t.Logf("%s is not on this machine", tt.needs)
+			continue
+		}
+		timeout := int64(1500)
+		if tt.ended != wire.Deadline {
+			timeout = 15_000
+		}
+		began := time.Now()
+		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: tt.command, TimeoutMS: timeout})
+		t.Logf("%s: %s %s after %v, prompt %q, basis %v", tt.command, res.Ended, res.Want, time.Since(began).Round(100*time.Microsecond), res.Prompt, res.Basis)
+		if res.Ended != tt.ended || tt.want != "" && res.Want != tt.want || res.Listens != tt.listens {
+			t.Errorf("%s: ended %s, want %q, listens %v, %+v", tt.command, res.Ended, res.Want, res.Listens, res.Error)
+		}
+		if res := do(t, c, wire.Request{Verb: wire.VerbInterrupt}); res.Phase != wire.PhasePrompt {
+			t.Fatalf("%s: interrupted: %s, %s, %+v", tt.command, res.Ended, res.Phase, res.Receipt)
+		}
+	}
+}

@@ -1,0 +1,229 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// request begins a request on a goroutine of its own. An error ends the stream.
+func (st *stream) request(ctx context.Context, f wire.Frame, wg *sync.WaitGroup) error {
+	var r wire.Request
+	if err := json.Unmarshal(f.Data, &r); err != nil {
+		return fmt.Errorf("request: %w", err)
+	}
+	if err := st.throttle(ctx); err != nil {
+		return err
+	}
+	id := f.ID
+	if r.Verb == wire.VerbCancel {
+		st.mu.Lock()
+		cancel := st.requests[r.Cancel]
+		st.mu.Unlock()
+		if cancel != nil {
+			cancel(errCancelled)
+		}
+		st.reply(id, wire.Reply{}) // there is nothing to cancel when the answer is on its way
+		return nil
+	}
+	rctx, cancel := context.WithCancelCause(ctx)
+	st.mu.Lock()
+	_, twice := st.requests[id]
+	full := len(st.requests) >= maxRequests
+	if !twice && !full {
+		st.requests[id] = cancel
+	}
+	st.mu.Unlock()
+	switch {
+	case twice:
+		cancel(nil)
+		return fmt.Errorf("request %d is under way already", id)
+	case full:
+		cancel(nil)
+		st.reply(id, wire.Reply{Error: &wire.Error{Code: wire.CodeLimitOps, Message: "too many requests are under way on this stream", Hint: "wait for answers"}})
+		return nil
+	}
+	wg.Go(func() {
+		defer cancel(nil)
+		reply, err := st.handle(rctx, r)
+		if err != nil {
+			reply.Error = publicError(st.set, "request "+string(r.Verb), err)
+		}
+		st.reply(id, reply)
+		st.mu.Lock()
+		delete(st.requests, id)
+		st.mu.Unlock()
+		select { // the writer may wait for the last request of a closed session
+		case st.wake <- struct{}{}:
+		default:
+		}
+	})
+	return nil
+}
+
+// handle does what a request asks for. A Result says itself when nothing was done; an error is for what has none.
+func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error) {
+	if r.Party != nil && !st.trusted {
+		return wire.Reply{}, &wire.Error{Code: wire.CodeDenied, Message: "a client cannot say who it is", Hint: "the login does"}
+	}
+	switch r.Verb {
+	case wire.VerbList:
+		return wire.Reply{Sessions: st.set.List()}, nil
+	case wire.VerbClose:
+		return wire.Reply{}, st.closeSession(r.Session)
+	}
+	s, p := st.session, st.party
+	if s == nil {
+		return wire.Reply{}, wire.Errorf(wire.CodeUsage, "request %.40q needs an attachment", r.Verb)
+	}
+	switch r.Verb {
+	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
+		res, err := s.perform(ctx, p, r, func(ctx context.Context, o *op) *wire.Result {
+			if r.Verb == wire.VerbRun {
+				return s.run(ctx, o, p, r)
+			}
+			return s.typing(ctx, o, p, r)
+		})
+		return wire.Reply{Result: res}, err
+	case wire.VerbInterrupt:
+		return wire.Reply{Result: s.interrupt(ctx, p)}, nil
+	case wire.VerbWait:
+		res, err := s.waiting(ctx, r)
+		return wire.Reply{Result: res}, err
+	case wire.VerbTake:
+		now, err := s.take(ctx, p)
+		return wire.Reply{Keyboard: now}, err
+	case wire.VerbGive:
+		return wire.Reply{Keyboard: s.give(p)}, nil
+	case wire.VerbResize:
+		return wire.Reply{}, s.resize(p, r.Cols, r.Rows)
+	case wire.VerbScreen:
+		_, end := s.log.bounds()
+		if err := s.display.sync(ctx, end); err != nil {
+			return wire.Reply{}, err
+		}
+		return wire.Reply{Screen: s.display.snapshot()}, nil
+	}
+	return wire.Reply{}, wire.Errorf(wire.CodeUsage, "request %.40q is not known", r.Verb)
+}
+
+// closeSession ends a session with its processes; an empty name is the one of the attachment.
+func (st *stream) closeSession(name string) error {
+	if st.party != nil && st.party.Rights == wire.RightWatch {
+		return watchOnly(st.party)
+	}
+	s := st.session
+	if name != "" {
+		if _, err := wire.ParseLabel("session name", name); err != nil {
+			return err
+		}
+		s = st.set.lookup(name)
+	}
+	if s == nil {
+		return &wire.Error{Code: wire.CodeNotFound, Message: "no session " + name}
+	}
+	st.set.remove(s)
+	s.end("closed")
+	return nil
+}
+
+// publicError is err as a stranger may see it, where no session is at hand.
+func publicError(set *Set, doing string, err error) *wire.Error {
+	var known *wire.Error
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, errClosed), errors.Is(err, errStreamOver):
+		return &wire.Error{Code: wire.CodeLost, Message: err.Error()}
+	case errors.Is(err, errCancelled):
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the request was cancelled"}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return &wire.Error{Code: wire.CodeLost, Message: "the session stream is ending"}
+	}
+	return set.internal(doing, err)
+}
+
+// enqueue takes an input frame. What a resumed party sends again is left out.
+func (st *stream) enqueue(ctx context.Context, f wire.Frame) error {
+	if f.Offset > st.expected {
+		return fmt.Errorf("input at %d where %d was due", f.Offset, st.expected)
+	}
+	data := f.Data
+	skip := st.expected - f.Offset
+	data = data[min(skip, uint64(len(data))):]
+	if err := st.throttle(ctx); err != nil {
+		return err
+	}
+	st.expected += uint64(len(data))
+	st.mu.Lock()
+	st.input = append(st.input, queuedInput{data: append([]byte(nil), data...)})
+	st.queued += len(data)
+	st.mu.Unlock()
+	select {
+	case st.more <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// work gives input to the terminal, in order, and answers each frame.
+func (st *stream) work(ctx context.Context) {
+	s, p := st.session, st.party
+	for {
+		st.mu.Lock()
+		if len(st.input) == 0 {
+			st.mu.Unlock()
+			select {
+			case <-st.more:
+				continue
+			case <-ctx.Done():
+				return
+			}
+		}
+		in := st.input[0]
+		st.input = st.input[1:]
+		st.mu.Unlock()
+
+		var n int
+		var err error
+		switch {
+		case ctx.Err() != nil:
+			return
+		case in.dropped:
+			err = &wire.Error{Code: wire.CodeLost, Message: "input was " + errDropped.Error()}
+		case len(in.data) > 0:
+			n, err = s.raw(ctx, p, in.data)
+		}
+		if ctx.Err() == nil {
+			n = len(in.data) // dealt with, one way or the other
+		}
+		s.mu.Lock()
+		p.accepted += uint64(n)
+		answer := wire.Frame{Type: wire.FrameAccepted, Offset: p.accepted}
+		s.mu.Unlock()
+		if err != nil {
+			answer.Data, _ = json.Marshal(publicError(st.set, "input", err))
+		}
+		st.mu.Lock()
+		st.queued -= len(in.data)
+		st.roomLocked()
+		st.mu.Unlock()
+		if ctx.Err() != nil {
+			return
+		}
+		st.push(answer, 0)
+	}
+}
+
+// dropInput makes input that waits in the queue count as refused.
+func (st *stream) dropInput() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for i := range st.input {
+		st.input[i].dropped = true
+	}
+}

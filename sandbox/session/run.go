@@ -1,0 +1,251 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	// startTime is how long a call waits for a shell that is reading its start-up files.
+	startTime = 30 * time.Second
+	// settleTime is how long one waits for a shell that was at its prompt and has been typed to.
+	settleTime = 200 * time.Millisecond
+	// maxCommand bounds a command; a frame bounds it anyway.
+	maxCommand = 900 << 10
+)
+
+// run gives the shell a command and follows it to its end, or to where it waits for input.
+func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
+	f := s.newFollow(r.MaxOutput)
+	f.key = p.key
+	cmd := &command{op: r.Op, by: p.String()}
+	f.command = cmd
+	calls, cancel := bound(ctx, r.TimeoutMS)
+	defer cancel()
+
+	undo, err := s.prepare(calls, p, r, f)
+	if err != nil {
+		return s.refused(err)
+	}
+	if err := s.handOver(calls, o, p, f, r.Text); err != nil {
+		undo()
+		return s.refused(err)
+	}
+	ended := s.wait(calls, f)
+	if ended == wire.Deadline && r.Kill {
+		s.stop(ctx, f) // the call came back because its time was up; the receipt and the phase say what came of it
+	}
+	res := s.result(f, ended)
+	if ended == wire.Refused {
+		res.Error = &wire.Error{Code: wire.CodeUnavailable, Message: "the shell did not take the command: another program read what was typed, or its descriptor was closed",
+			Hint: "type the command instead"}
+	}
+	return res
+}
+
+// bound is ctx for as long as a call may take.
+func bound(ctx context.Context, ms int64) (context.Context, context.CancelFunc) {
+	if d, ok := timeout(ms); ok {
+		return context.WithTimeout(ctx, d)
+	}
+	return context.WithCancel(ctx)
+}
+
+// prepare does what a run needs before it may type: a shell at its prompt, the keyboard. That the command is whole is
+// checked outside the sandbox, by package syntax: a parser would make the guest a tenth larger. The shell reads a command
+// as a file, so one that is not ends in its own error and not at a second prompt.
+func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *follow) (undo func(), err error) {
+	switch {
+	case !s.isShell():
+		return nil, &wire.Error{Code: wire.CodeNotPrompt, Message: fmt.Sprintf("session %s runs %s and has no prompt", s.name, s.start.Argv[0]),
+			Hint: "type to it, or run in another session"}
+	case len(r.Text) > maxCommand:
+		return nil, &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("a command of %d bytes is over %d", len(r.Text), maxCommand),
+			Hint: "put it into a file and run that"}
+	case strings.IndexByte(r.Text, 0) >= 0:
+		return nil, &wire.Error{Code: wire.CodeUsage, Message: "a command cannot hold a NUL byte"}
+	}
+	if err := s.revive(ctx, f); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	c := s.console
+	s.mu.Unlock()
+	if !c.marked || !c.marks.CommandFD {
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " prints no marks, so the end of a command would be a guess",
+			Hint: "type the command, or run it in a session with bash or sh"}
+	}
+	if undo, err = s.await(ctx, p, r.Hold); err != nil {
+		return nil, err
+	}
+	if err := s.awaitPrompt(ctx, c); err != nil {
+		undo()
+		return nil, err
+	}
+	return undo, nil
+}
+
+// revive starts the shell again if it has ended, and waits until one that has just begun is at its first prompt.
+func (s *session) revive(ctx context.Context, f *follow) error {
+	restarted, err := s.restart(ctx)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	restarted, s.revived = restarted || s.revived, false
+	s.mu.Unlock()
+	if restarted {
+		f.notes = append(f.notes, "shell_restarted")
+	}
+	s.mu.Lock()
+	c := s.console
+	begun := !c.marked || c.prompted > 0
+	if begun {
+		s.mu.Unlock()
+		return nil
+	}
+	release := s.waitLocked() // start-up files may ask something
+	s.mu.Unlock()
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, startTime)
+	defer cancel()
+	err = s.until(ctx, func() bool {
+		return c.prompted > 0 && s.state.Phase == wire.PhasePrompt || s.state.Phase == wire.PhaseWaiting || s.state.Phase == wire.PhaseDead || c != s.console
+	})
+	if err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil // what it is instead, whoever asked finds out
+}
+
+// awaitPrompt returns nil if the shell is at its prompt, or is about to say so, else an error that names what runs.
+func (s *session) awaitPrompt(ctx context.Context, c *console) error {
+	s.mu.Lock()
+	if s.state.Phase == wire.PhasePrompt {
+		s.mu.Unlock()
+		return nil
+	}
+	typed := s.state.Phase == wire.PhaseRunning && c.phase == wire.PhasePrompt
+	release := s.waitLocked()
+	s.mu.Unlock()
+	defer release()
+	if typed {
+		settle, cancel := context.WithTimeout(ctx, settleTime)
+		defer cancel()
+		err := s.until(settle, func() bool { return s.state.Phase != wire.PhaseRunning || c.phase != wire.PhasePrompt })
+		if errors.Is(err, errClosed) {
+			return err
+		}
+	}
+	facts, _ := s.probe(s.ctx, c)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.state
+	switch st.Phase {
+	case wire.PhasePrompt:
+		return nil
+	case wire.PhaseDead:
+		return deadError(s.name)
+	case wire.PhaseContinuation:
+		return &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell waits for the rest of a command that was typed", Hint: "type the rest, or interrupt"}
+	}
+	what := "a program"
+	if len(facts.Argv) > 0 && !facts.ShellIsForeground {
+		what = fmt.Sprintf("%q (process %d)", clip(strings.Join(facts.Argv, " ")), facts.Pid)
+	} else if s.command != nil {
+		what = "a command"
+	}
+	e := wire.Errorf(wire.CodeNotPrompt, "%s runs in session %s", what, s.name)
+	e.Hint = "wait for it, type to it, or interrupt it"
+	if st.Phase == wire.PhaseWaiting {
+		e.Message = fmt.Sprintf("%s waits for input in session %s", what, s.name)
+		e.Hint = "type the answer, or interrupt it"
+	}
+	return e
+}
+
+// handOver types the constant line that makes the shell read the command, and shows the command in place of its echo.
+func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, command string) error {
+	if err := s.lockWriting(ctx); err != nil {
+		return err
+	}
+	defer s.unlockWriting()
+	s.mu.Lock()
+	c := s.console
+	if s.state.Phase != wire.PhasePrompt || !s.keyboard.holds(p) {
+		// Somebody was faster between the checks and the lock.
+		err := s.keyboard.refusal()
+		if s.keyboard.holds(p) || s.keyboard.hold == holdFree {
+			err = &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell has left its prompt", Hint: "wait for it"}
+		}
+		s.mu.Unlock()
+		return err
+	}
+	if ctx.Err() != nil {
+		s.mu.Unlock()
+		return context.Cause(ctx)
+	}
+	o.typed = true
+	typed, payload := c.marks.Command(command)
+	if err := c.hand(payload); err != nil {
+		s.mu.Unlock()
+		return err
+	}
+	s.beginLocked(f)
+	s.command = f.command
+	s.log.append(shown(command))
+	// Behind what is shown: whoever prints a command's output as it comes begins at this event.
+	s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.by, Op: f.command.op})
+	c.beginEchoLocked(typed)
+	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
+	s.mu.Unlock()
+
+	_, err := s.put(ctx, p, typed, nil)
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f.taken != "" {
+		return nil // the call ends with that
+	}
+	delete(s.follows, f)
+	if s.command == f.command {
+		s.command = nil
+	}
+	if c.echo != nil {
+		s.log.append(c.endEchoLocked().bytes)
+	}
+	return err
+}
+
+// shown is a command as it stands on the screen behind the prompt, as if it had been typed there.
+func shown(command string) []byte {
+	command = strings.TrimRight(command, "\n")
+	b := make([]byte, 0, len(command)+2)
+	for i := range len(command) {
+		switch c := command[i]; {
+		case c == '\n':
+			b = append(b, "\r\n"...)
+		case c < 0x20 && c != '\t' || c == 0x7f: // as a terminal echoes a control character, so that it acts on nothing
+			b = append(b, '^', c^0x40)
+		default:
+			b = append(b, c)
+		}
+	}
+	return append(b, "\r\n"...)
+}
+
+// clipCommand bounds a command's text in an event; the log shows all of it.
+func clipCommand(command string) string {
+	const most = 4 << 10
+	if len(command) <= most {
+		return command
+	}
+	return strings.ToValidUTF8(command[:most], "") + "…"
+}

@@ -1,0 +1,329 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	maxRequests    = 64      // under way on one stream
+	maxOutgoing    = 256     // answers that wait to be sent, before the stream is read no further
+	maxQueuedInput = 1 << 20 // bytes of input, the same
+)
+
+// stream is one session stream: a goroutine reads it, one writes it, one works off its input, and each request has its
+// own. Its memory is bounded whatever the other side does or does not read.
+//
+// mu comes after session.mu where both are held.
+type stream struct {
+	set     *Set
+	conn    *wire.Conn
+	trusted bool
+	over    chan struct{} // closed when serve has returned everything that it held
+
+	session *session // set by attach, before the other goroutines begin
+	party   *party
+	quiet   bool
+	offset  uint64 // of the writer
+	seq     uint64 // of the writer
+
+	mu       sync.Mutex
+	out      []outgoing // guarded by mu
+	wake     chan struct{}
+	drained  chan struct{}                      // guarded by mu; closed when out or the input got shorter; nil while nobody waits
+	requests map[uint32]context.CancelCauseFunc // guarded by mu
+	input    []queuedInput                      // guarded by mu
+	queued   int                                // guarded by mu; bytes in input
+	more     chan struct{}                      // wakes the goroutine that works off input
+	expected uint64                             // of the reader; the sequence of the next input
+}
+
+// outgoing is an answer. It is sent after the output before off and after the events up to seq, so that everything arrives
+// in the order in which it happened.
+type outgoing struct {
+	frame    wire.Frame
+	off, seq uint64
+}
+
+type queuedInput struct {
+	data    []byte
+	dropped bool
+}
+
+func newStream(set *Set, rw io.ReadWriteCloser, trusted bool) *stream {
+	return &stream{set: set, conn: wire.NewConn(rw), trusted: trusted, over: make(chan struct{}),
+		wake: make(chan struct{}, 1), more: make(chan struct{}, 1), requests: make(map[uint32]context.CancelCauseFunc)}
+}
+
+// serve runs the stream to its end.
+func (st *stream) serve(ctx context.Context, cancel context.CancelCauseFunc) error {
+	defer close(st.over)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	stop := context.AfterFunc(ctx, func() { st.conn.Close() })
+	defer func() {
+		cancel(errStreamOver)
+		if stop() {
+			st.conn.Close()
+		}
+		wg.Wait()
+		if st.party != nil {
+			st.session.cutOff(st.party, st)
+		}
+	}()
+	if err := st.greet(); err != nil {
+		return err
+	}
+	writing := false
+	write := func() {
+		if writing {
+			return
+		}
+		writing = true
+		wg.Go(func() {
+			if err := st.write(ctx); err != nil {
+				cancel(err)
+				return
+			}
+			cancel(io.EOF) // the session was closed, and everything was told
+		})
+	}
+	for {
+		f, err := st.conn.Read()
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return err
+		}
+		switch f.Type {
+		case wire.FrameAttach:
+			if st.session != nil || writing {
+				return errors.New("a second attach on one stream")
+			}
+			if err := st.attach(ctx, f.Data); err != nil {
+				return err
+			}
+			write()
+			wg.Go(func() { st.work(ctx) })
+		case wire.FrameInput:
+			if st.session == nil {
+				return errors.New("input without an attachment")
+			}
+			if err := st.enqueue(ctx, f); err != nil {
+				return err
+			}
+		case wire.FrameRequest:
+			write()
+			if err := st.request(ctx, f, &wg); err != nil {
+				return err
+			}
+		default:
+			return fmt.Errorf("frame type %d is not for a session", f.Type)
+		}
+	}
+}
+
+// greet exchanges hello.
+func (st *stream) greet() error {
+	f, err := st.conn.Read()
+	if err != nil {
+		return err
+	}
+	var hello wire.Hello
+	if f.Type != wire.FrameHello {
+		return fmt.Errorf("frame type %d where hello was due", f.Type)
+	}
+	if err := json.Unmarshal(f.Data, &hello); err != nil {
+		return fmt.Errorf("hello: %w", err)
+	}
+	var mine []int
+	for v := wire.MinVersion; v <= wire.Version; v++ {
+		mine = append(mine, v)
+	}
+	// Answered also when the versions do not meet, so that the other side can say why.
+	if err := st.conn.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: mine, Software: "sandboxd"}); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(hello.Versions, func(v int) bool { return slices.Contains(mine, v) }) {
+		return fmt.Errorf("session stream versions %v are not among %v", hello.Versions, mine)
+	}
+	return nil
+}
+
+// reply queues the answer to request id.
+func (st *stream) reply(id uint32, r wire.Reply) {
+	data, err := json.Marshal(r)
+	for limit := maxMaxOutput / 2; err == nil && len(data) > wire.MaxFrame-64 && r.Result != nil && limit > 0; limit /= 2 {
+		// JSON made the output longer than a frame.
+		cut := *r.Result
+		cut.Output, _ = text.Cut(r.Result.Output, limit)
+		cut.Truncated = true
+		if !slices.Contains(cut.Notes, "output_truncated") {
+			cut.Notes = append(slices.Clone(cut.Notes), "output_truncated")
+		}
+		data, err = json.Marshal(wire.Reply{Result: &cut})
+	}
+	if err != nil || len(data) > wire.MaxFrame-64 {
+		if err == nil {
+			err = fmt.Errorf("%d bytes are over a frame", len(data))
+		}
+		data, _ = json.Marshal(wire.Reply{Error: st.set.internal("reply", err)})
+	}
+	var off uint64
+	if r.Result != nil && r.Result.Ended != wire.Refused {
+		off = r.Result.To
+	}
+	st.push(wire.Frame{Type: wire.FrameReply, ID: id, Data: data}, off)
+}
+
+// push queues an answer behind what has happened so far.
+func (st *stream) push(f wire.Frame, off uint64) {
+	o := outgoing{frame: f, off: off}
+	if s := st.session; s != nil {
+		s.mu.Lock()
+		s.tellInputLocked()
+		o.seq = s.events.seq
+		s.mu.Unlock()
+	}
+	st.mu.Lock()
+	st.out = append(st.out, o)
+	st.mu.Unlock()
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// write is the only goroutine that writes the stream after attached. It returns nil when the session was closed.
+func (st *stream) write(ctx context.Context) error {
+	reads := !st.quiet && st.session != nil
+	for {
+		st.mu.Lock()
+		var head *outgoing
+		if len(st.out) > 0 {
+			head = &st.out[0]
+		}
+		idle := len(st.requests) == 0
+		st.mu.Unlock()
+
+		var ev wire.Event
+		var missed, end uint64
+		var hasEvent, closed bool
+		var changed, longer <-chan struct{}
+		if s := st.session; s != nil {
+			_, end = s.log.bounds()
+			s.mu.Lock()
+			ev, missed, hasEvent = s.events.next(st.seq)
+			changed, closed = s.changedLocked(), s.closed
+			s.mu.Unlock()
+		}
+		first := head != nil && (st.session == nil || head.seq <= st.seq)
+		until := end
+		switch {
+		case first:
+			until = min(head.off, end)
+		case hasEvent:
+			until = min(ev.Offset, end)
+		}
+		switch {
+		case reads && st.offset < until:
+			if err := st.output(until); err != nil {
+				return err
+			}
+		case first:
+			if err := st.conn.Write(head.frame); err != nil {
+				return err
+			}
+			st.sent()
+		case hasEvent:
+			if missed > 0 {
+				lag := wire.Event{Kind: wire.EventLagged, Offset: st.offset, Text: fmt.Sprintf("%d events are no longer kept", missed)}
+				if err := st.conn.WriteJSON(wire.FrameEvent, 0, lag); err != nil {
+					return err
+				}
+			}
+			if err := st.conn.WriteJSON(wire.FrameEvent, 0, ev); err != nil {
+				return err
+			}
+			st.seq = ev.Seq
+		case closed && idle && head == nil:
+			return nil
+		default:
+			if reads {
+				longer = st.session.log.changed(st.offset)
+				if closed {
+					longer = nil // a closed log is always ready
+				}
+			}
+			select {
+			case <-st.wake:
+			case <-changed:
+			case <-longer:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
+}
+
+// output sends the next piece of the log before until.
+func (st *stream) output(until uint64) error {
+	p, err := st.session.log.at(st.offset)
+	var lagged *LaggedError
+	if errors.As(err, &lagged) {
+		st.offset += lagged.Missed
+		return st.conn.WriteJSON(wire.FrameEvent, 0, wire.Event{Kind: wire.EventLagged, Offset: st.offset, Missed: lagged.Missed})
+	}
+	p = p[:min(uint64(len(p)), until-st.offset)]
+	if err := st.conn.Write(wire.Frame{Type: wire.FrameOutput, Offset: st.offset, Data: p}); err != nil {
+		return err
+	}
+	st.offset += uint64(len(p))
+	return nil
+}
+
+// sent takes the answer that was just sent off the queue.
+func (st *stream) sent() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.out[0] = outgoing{}
+	st.out = st.out[1:]
+	st.roomLocked()
+}
+
+func (st *stream) roomLocked() {
+	if st.drained != nil {
+		close(st.drained)
+		st.drained = nil
+	}
+}
+
+// throttle waits while the other side does not take its answers, or sends more input than the terminal takes.
+func (st *stream) throttle(ctx context.Context) error {
+	for {
+		st.mu.Lock()
+		if len(st.out) < maxOutgoing && st.queued < maxQueuedInput {
+			st.mu.Unlock()
+			return nil
+		}
+		if st.drained == nil {
+			st.drained = make(chan struct{})
+		}
+		drained := st.drained
+		st.mu.Unlock()
+		select {
+		case <-drained:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,196 @@
+// Package session shares one terminal among an agent and any number of people. It owns the terminal's log by offset,
+// its keyboard, its size and its state, runs commands in its shell, and serves all of that as a stream of frames.
+//
+// It lives next to the terminal: in the guest, or in the daemon for a machine that has no guest. It knows nothing of SSH,
+// containers or HTTP; a terminal and the means to look at its processes are given to it ([Terminal], [Prober]).
+package session
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// errClosed is the cause with which what belongs to a closed session ends.
+var errClosed = errors.New("session closed")
+
+// session is one terminal by name. Terminals may come and go on it – a shell that ended is replaced by the next run –
+// while its log goes on.
+//
+// Locks: mu before log.mu, display.mu and stream.mu. Nothing that can wait is done under it; what is asked of the terminal
+// are the system calls for its foreground group, its size and its write deadline. What writes to the terminal holds the
+// semaphore writing, which is taken before mu.
+type session struct {
+	set     *Set
+	name    string
+	start   wire.Start // as asked for, with defaults filled in
+	created time.Time
+
+	log     log
+	display display
+	writing chan struct{} // semaphore of who writes to the terminal
+
+	starting chan struct{} // semaphore of who starts a terminal
+	ready    chan struct{} // closed when the first start is over
+	startErr *wire.Error   // of the first start; valid after ready
+
+	wg     sync.WaitGroup  // every goroutine of the session
+	ctx    context.Context //nolint:containedctx // the session's own life, which no call bounds
+	cancel context.CancelCauseFunc
+
+	mu        sync.Mutex
+	console   *console          // guarded by mu; the present terminal; nil before the first start
+	past      []*console        // guarded by mu; terminals whose shell ended while other processes still hold them
+	state     wire.State        // guarded by mu
+	lastExit  *int              // guarded by mu; of the last command
+	revived   bool              // guarded by mu; an attach started the shell again, and no run has said so yet
+	cwd       string            // guarded by mu; of the shell, from its last prompt
+	lastByte  time.Time         // guarded by mu; when the terminal last printed
+	reads     uint64            // guarded by mu; how often it did, marks included
+	cols      int               // guarded by mu
+	rows      int               // guarded by mu
+	events    events            // guarded by mu
+	wake      chan struct{}     // guarded by mu; closed when anything under mu that somebody waits for has changed
+	parties   map[*party]bool   // guarded by mu
+	keyboard  keyboard          // guarded by mu
+	writer    *write            // guarded by mu; the write under way
+	inputs    uint64            // guarded by mu; writes of input so far, begun or done
+	inputAt   time.Time         // guarded by mu; end of the last write
+	before    look              // guarded by mu; what the prober saw before the last write
+	command   *command          // guarded by mu; the run whose command the shell has, nil when there is none
+	follows   map[*follow]bool  // guarded by mu; calls under way
+	ops       []*op             // guarded by mu; oldest first
+	verdicts  uint64            // guarded by mu; how often the prober found that somebody should be told
+	waiters   int               // guarded by mu; callers for whom the prober looks
+	watching  bool              // guarded by mu; the goroutine that makes it look is running
+	unwatched chan struct{}     // guarded by mu; closed when waiters becomes 0
+	input     inputRun          // guarded by mu; input not yet told in an event
+	closed    bool              // guarded by mu
+	gone      map[string]*party // guarded by mu; parties that were cut off, by resume secret
+}
+
+func newSession(set *Set, name string, start wire.Start) *session {
+	if start.Term == "" {
+		start.Term = "xterm-256color"
+	}
+	if start.Cols == 0 && start.Rows == 0 {
+		start.Cols, start.Rows = wire.DefaultCols, wire.DefaultRows
+	}
+	start.Cols, start.Rows = wire.ClampSize(uint32(max(start.Cols, 0)), uint32(max(start.Rows, 0)))
+	s := &session{
+		set: set, name: name, start: start, created: time.Now(),
+		writing: make(chan struct{}, 1), starting: make(chan struct{}, 1), ready: make(chan struct{}),
+		cols: start.Cols, rows: start.Rows,
+		parties: make(map[*party]bool), gone: make(map[string]*party),
+		follows: make(map[*follow]bool),
+	}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.state = wire.State{Phase: wire.PhaseRunning, Reason: "starting", SinceUnix: s.created.UnixMilli()}
+	s.lastByte = s.created
+	s.display.init(s)
+	return s
+}
+
+// fireLocked wakes everybody who waits for a change.
+func (s *session) fireLocked() {
+	if s.wake != nil {
+		close(s.wake)
+		s.wake = nil
+	}
+}
+
+// changedLocked returns a channel that is closed at the next change.
+func (s *session) changedLocked() <-chan struct{} {
+	if s.wake == nil {
+		s.wake = make(chan struct{})
+	}
+	return s.wake
+}
+
+// until waits until cond, which is called with mu held, is true. It returns ctx's cause or errClosed when that comes first.
+func (s *session) until(ctx context.Context, cond func() bool) error {
+	for {
+		s.mu.Lock()
+		if cond() {
+			s.mu.Unlock()
+			return nil
+		}
+		changed := s.changedLocked()
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-s.ctx.Done():
+			return errClosed
+		}
+	}
+}
+
+// isShell reports whether the session is the sandbox's shell and not a program of its own.
+func (s *session) isShell() bool { return len(s.start.Argv) == 0 }
+
+// aliveLocked reports whether there is a terminal whose process has not ended.
+func (s *session) aliveLocked() bool {
+	return !s.closed && s.console != nil && s.state.Phase != wire.PhaseDead
+}
+
+// alive reports whether the session has a terminal, or will have one soon.
+func (s *session) alive() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closed && s.state.Phase != wire.PhaseDead
+}
+
+// end ends the session: its processes, its streams and its calls. It returns when the processes are gone.
+func (s *session) end(reason string) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	if s.state.Phase != wire.PhaseDead {
+		st := wire.State{Phase: wire.PhaseDead, Reason: reason, Cwd: s.cwd, Basis: []wire.Basis{wire.BasisExit}}
+		s.setStateLocked(st)
+	}
+	ended := s.state
+	s.emitLocked(wire.Event{Kind: wire.EventEnded, State: &ended, Text: reason})
+	s.keyboard.stop()
+	for _, p := range s.gone {
+		p.grace.Stop()
+	}
+	consoles := append([]*console(nil), s.past...)
+	if s.console != nil {
+		consoles = append(consoles, s.console)
+	}
+	s.past = nil
+	s.fireLocked()
+	s.mu.Unlock()
+
+	// Calls see the end before their context ends, so that they return it as a result.
+	for _, c := range consoles {
+		c.close()
+	}
+	s.cancel(errClosed)
+	s.log.close()
+	s.wg.Wait()
+}
+
+// info is the session's line in a list: the last known state, without looking.
+func (s *session) info() wire.SessionInfo {
+	_, end := s.log.bounds()
+	alt, last := s.display.glance()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.stateLocked()
+	st.AltScreen, st.LastLine = alt, last
+	return wire.SessionInfo{Name: s.name, State: st, Keyboard: s.keyboard.String(), Cols: s.cols, Rows: s.rows,
+		Parties: s.partiesLocked(), Argv: s.start.Argv, Created: s.created.UnixMilli(), Offset: end}
+}
+
+// spawn runs f as a goroutine of the session, which end waits for.
+func (s *session) spawn(f func()) { s.wg.Go(f) }

@@ -1,0 +1,194 @@
+package session
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/marks"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// promptPatience is how long the end of a prompt is waited for: a shell whose user took our part out of PS1 never prints
+// that mark.
+const promptPatience = 50 * time.Millisecond
+
+// stateLocked is the present state with what changes by the clock.
+func (s *session) stateLocked() wire.State {
+	st := s.state
+	st.QuietMS = max(time.Since(s.lastByte).Milliseconds(), 0)
+	st.Basis = slices.Clone(st.Basis)
+	if st.Basis == nil {
+		st.Basis = []wire.Basis{}
+	}
+	if st.Cwd == "" {
+		st.Cwd = s.cwd
+	}
+	return st
+}
+
+// setStateLocked makes st the state from here on, and tells.
+func (s *session) setStateLocked(st wire.State) {
+	if st.Offset == 0 {
+		_, st.Offset = s.log.bounds()
+	}
+	st.SinceUnix = time.Now().UnixMilli()
+	s.state = st
+	told := s.stateLocked()
+	s.emitLocked(wire.Event{Kind: wire.EventState, State: &told, Offset: st.Offset})
+}
+
+// markedLocked takes a mark of the shell. All output before it is in the log.
+func (s *session) markedLocked(c *console, m marks.Mark) {
+	if c != s.console || s.state.Phase == wire.PhaseDead {
+		return
+	}
+	_, end := s.log.bounds()
+	switch m.Kind {
+	case marks.CommandStart:
+		c.phase = wire.PhaseRunning
+		if cmd := s.command; m.Run && cmd != nil && !cmd.started {
+			cmd.started, cmd.from = true, end
+			if c.echo != nil {
+				cmd.from = s.log.append(c.endEchoLocked().output())
+			}
+			s.emitLocked(wire.Event{Kind: wire.EventBegun, Offset: cmd.from, Op: cmd.op, By: cmd.by})
+			return
+		}
+		if s.command == nil && s.state.Phase != wire.PhaseRunning {
+			s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
+		}
+	case marks.CommandEnd:
+		s.lastExit = &m.Exit
+		c.over, c.overAt = c.prompted+1, end
+		if cmd := s.command; cmd != nil && cmd.started && !cmd.ended {
+			s.overLocked(cmd, end)
+		}
+	case marks.PromptStart:
+		s.lastExit = &m.Exit
+		if m.Cwd != "" {
+			s.cwd = m.Cwd
+		}
+		if c.over != c.prompted+1 { // an empty line ends without having begun
+			c.over, c.overAt = c.prompted+1, end
+		}
+		if cmd := s.command; cmd != nil && !cmd.ended {
+			s.overLocked(cmd, end)
+			if !cmd.started && c.echo != nil {
+				cmd.from = end
+				cmd.to = s.log.append(c.endEchoLocked().bytes)
+			}
+		}
+		c.expectPromptLocked()
+	case marks.PromptEnd:
+		if cmd := s.command; cmd != nil && !cmd.started && !c.expecting {
+			return // late, of the prompt that was taken for complete and at which the command was handed over
+		}
+		c.promptLocked()
+	case marks.Continuation:
+		c.phase = wire.PhaseContinuation
+		c.continued++
+		s.setStateLocked(wire.State{Phase: wire.PhaseContinuation, Basis: c.basisLocked()})
+	}
+}
+
+// overLocked notes where a command's output ends. It tells at once: who passes the output on as it comes must not find the
+// prompt in it.
+func (s *session) overLocked(cmd *command, end uint64) {
+	cmd.ended, cmd.to = true, end
+	if cmd.started {
+		s.emitLocked(wire.Event{Kind: wire.EventOver, Offset: end, Op: cmd.op, By: cmd.by})
+	}
+}
+
+// expectPromptLocked takes the prompt for complete when the mark of its end does not come.
+func (c *console) expectPromptLocked() {
+	n := c.prompted
+	c.expecting = true
+	c.prompting = time.AfterFunc(promptPatience, func() {
+		c.s.mu.Lock()
+		defer c.s.mu.Unlock()
+		if c == c.s.console && c.prompted == n && c.phase == wire.PhaseRunning && c.s.state.Phase != wire.PhaseDead {
+			c.promptLocked()
+		}
+	})
+}
+
+// promptLocked is the moment at which the shell is ready for a command, by its mark. It counts only if the shell's own
+// group has the terminal, which a program in front of it cannot arrange.
+func (c *console) promptLocked() {
+	if c.prompting != nil {
+		c.prompting.Stop()
+		c.prompting = nil
+	}
+	c.phase = wire.PhasePrompt
+	c.expecting = false
+	c.prompted++
+	if c.local != nil {
+		if group, err := c.local.Front(); err == nil && group != c.local.TTY().SessionPID {
+			c.doubt = true
+			c.s.state.Disputed = []wire.Basis{wire.BasisMark}
+			c.s.fireLocked()
+			return
+		}
+	}
+	c.s.readyLocked(c.basisLocked())
+}
+
+// basisLocked is what a mark that has just come stands on.
+func (c *console) basisLocked() []wire.Basis {
+	if c.local != nil {
+		if group, err := c.local.Front(); err == nil && group == c.local.TTY().SessionPID {
+			return []wire.Basis{wire.BasisProcess, wire.BasisMark}
+		}
+	}
+	return []wire.Basis{wire.BasisMark}
+}
+
+// readyLocked makes the state prompt: what ran is over.
+func (s *session) readyLocked(basis []wire.Basis) {
+	s.console.doubt = false
+	if cmd := s.command; cmd != nil {
+		s.command = nil
+		cmd.over, cmd.exit = true, s.lastExit
+		why := wire.Done
+		if !cmd.started {
+			why, cmd.exit = wire.Refused, nil
+		}
+		s.emitLocked(wire.Event{Kind: wire.EventResult, Op: cmd.op, By: cmd.by, ExitCode: cmd.exit, Why: why})
+	}
+	s.setStateLocked(wire.State{Phase: wire.PhasePrompt, ExitCode: s.lastExit, Cwd: s.cwd, Basis: basis})
+	s.keyboardAtPromptLocked()
+}
+
+// died makes the state dead by exit, if c is the present terminal. All its output is in the log, or was waited for long
+// enough.
+func (s *session) died(c *console, exit Exit) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.flushLocked()
+	if c != s.console || s.state.Phase == wire.PhaseDead {
+		return
+	}
+	c.end = exit
+	st := wire.State{Phase: wire.PhaseDead, Signal: exit.Signal, Reason: exit.Reason, Cwd: s.cwd, Basis: []wire.Basis{wire.BasisExit}}
+	var code *int
+	if exit.Signal == "" {
+		code = &exit.Code
+	}
+	st.ExitCode = code
+	if cmd := s.command; cmd != nil {
+		s.command = nil
+		_, end := s.log.bounds()
+		if !cmd.started {
+			cmd.from = end
+		}
+		if !cmd.ended {
+			s.overLocked(cmd, end)
+		}
+		s.emitLocked(wire.Event{Kind: wire.EventResult, Op: cmd.op, By: cmd.by, ExitCode: code, Why: wire.Dead})
+	}
+	s.setStateLocked(st)
+	told := s.stateLocked()
+	s.emitLocked(wire.Event{Kind: wire.EventEnded, State: &told})
+	s.keyboardAtPromptLocked()
+}

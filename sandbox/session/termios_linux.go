@@ -1,0 +1,75 @@
+package session
+
+import (
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// canonical reports whether the terminal whose master this is gathers lines before a program reads them.
+func canonical(master *os.File) (is bool) {
+	withFD(master, func(fd int) {
+		if t, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
+			is = t.Lflag&unix.ICANON != 0
+		}
+	})
+	return is
+}
+
+// unread reports whether a master has output that was not read from it. What a program has printed may be on its way, in a
+// buffer that a worker of the kernel empties when it gets to it; polling waits for that worker.
+func unread(master *os.File) (is bool) {
+	withFD(master, func(fd int) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		_, err := unix.Poll(p, 0)
+		is = err == nil && p[0].Revents&unix.POLLIN != 0
+	})
+	return is
+}
+
+// masterReader returns a Read of a master that sets taking before the kernel gives bytes away and leaves it set when it has:
+// on a busy machine a goroutine may wait long between the two for a processor, and what it holds is neither unread nor in the
+// log. It is for descriptors that do not block; of others it reports false.
+func masterReader(master *os.File, taking *atomic.Bool) (read func([]byte) (int, error), ok bool) {
+	conn, err := master.SyscallConn()
+	if err != nil {
+		return nil, false
+	}
+	withFD(master, func(fd int) {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+		ok = err == nil && flags&unix.O_NONBLOCK != 0
+	})
+	return func(p []byte) (n int, err error) {
+		cerr := conn.Read(func(fd uintptr) bool {
+			taking.Store(true)
+			for n, err = unix.Read(int(fd), p); errors.Is(err, unix.EINTR); n, err = unix.Read(int(fd), p) {
+			}
+			if errors.Is(err, unix.EAGAIN) {
+				taking.Store(false)
+				return false
+			}
+			return true
+		})
+		switch {
+		case cerr != nil:
+			return 0, cerr
+		case err != nil:
+			return 0, os.NewSyscallError("read", err)
+		case n <= 0:
+			return 0, io.EOF
+		}
+		return n, nil
+	}, ok
+}
+
+// withFD calls f with the descriptor. Not through Fd, which would make the master block.
+func withFD(master *os.File, f func(fd int)) {
+	conn, err := master.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = conn.Control(func(fd uintptr) { f(int(fd)) })
+}

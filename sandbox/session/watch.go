@@ -1,0 +1,299 @@
+package session
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// When the prober looks after the last byte of output: soon, since a question is usually followed by waiting, then less
+// and less often.
+const (
+	firstLook = 300 * time.Microsecond
+	lastLook  = 64 * time.Millisecond
+)
+
+const (
+	// staleTime is how long after a write a reader that has not run since is taken for one that has not been woken yet.
+	staleTime = 50 * time.Millisecond
+	// restTime is how long a program that listens beside its work must be quiet to have come to rest.
+	restTime = 700 * time.Millisecond
+	// idleReader is the same for one whose only company is in timed futexes, as in every Go and Java program.
+	idleReader = 100 * time.Millisecond
+	// settledLooks is how many looks in a row have to find the shell reading before a line that was edited at its prompt, and
+	// not ended, is taken for edited.
+	settledLooks = 3
+	// markTime is how long a mark may be on its way: printed by the shell, which reads again, and not yet come out of the
+	// terminal. On a busy machine that takes more than the few looks of everybody else.
+	markTime = 25 * time.Millisecond
+	// blindTime is how long a program that nobody can look at must be quiet for its caller to be told.
+	blindTime = 2 * time.Second
+)
+
+// look is one reading of the prober.
+type look struct {
+	pid     int
+	runs    uint64
+	blocked bool
+}
+
+// waitLocked counts a caller for whom the prober looks, until release is called.
+func (s *session) waitLocked() (release func()) {
+	s.waiters++
+	if s.waiters == 1 {
+		s.unwatched = make(chan struct{})
+	}
+	if !s.watching && !s.closed {
+		s.watching = true
+		s.spawn(s.watch)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.waiters--
+		if s.waiters == 0 {
+			close(s.unwatched)
+		}
+	}
+}
+
+// watch looks at the terminal's processes while somebody waits to know: 0.3 ms after the last byte of output, then after
+// twice that and so on.
+func (s *session) watch() {
+	delay, busy := firstLook, 0
+	var verdicts int // equal ones in a row, of a prompt that no mark told
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	for {
+		_, end := s.log.bounds()
+		s.mu.Lock()
+		if s.waiters == 0 || s.closed {
+			s.watching = false
+			s.mu.Unlock()
+			return
+		}
+		unwatched := s.unwatched
+		s.mu.Unlock()
+
+		timer.Reset(delay)
+		select {
+		case <-timer.C:
+			busy = 0
+		case <-unwatched:
+			continue
+		case <-s.log.changed(end):
+			// Output: begin anew, at first soon after it, in a flood less often than it comes.
+			busy = min(busy+1, 6)
+			delay, verdicts = firstLook, 0
+			_, end = s.log.bounds()
+			timer.Reset(time.Duration(busy) * firstLook)
+			select {
+			case <-timer.C:
+			case <-unwatched:
+				continue
+			}
+			if _, now := s.log.bounds(); now != end {
+				continue
+			}
+		}
+		if again := s.lookOnce(&verdicts); again {
+			delay = firstLook
+			continue
+		}
+		delay = min(delay*2, lastLook)
+	}
+}
+
+// lookOnce asks the prober and judges its answer. It returns true when the state changed under it, so that it is worth
+// looking again soon.
+func (s *session) lookOnce(verdicts *int) (again bool) {
+	_, end := s.log.bounds()
+	s.mu.Lock()
+	c, inputs, reads, writing := s.console, s.inputs, s.reads, s.writer != nil
+	phase, quiet := s.state.Phase, time.Since(s.lastByte)
+	s.mu.Unlock()
+	if c == nil || writing || phase == wire.PhaseDead {
+		return false
+	}
+	facts, err := s.probeUntil(c, end)
+	if _, now := s.log.bounds(); now != end {
+		return true // it printed meanwhile: what was seen is over
+	}
+	if err == nil && facts.Blocked && (unread(c.local.TTY().Master) || c.taking.Load()) {
+		return true // what it printed before it blocked is not in the log yet
+	}
+	if err == nil && (facts.Blocked || facts.Listens || facts.Opaque) || err != nil && quiet >= blindTime {
+		// What the answer quotes of the screen has to be what the program has printed.
+		if s.display.sync(s.ctx, end) != nil {
+			return false
+		}
+	}
+	modes := s.display.modes()
+	prompt := s.display.prompt()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reads != reads || s.inputs != inputs || s.console != c || s.writer != nil || s.state.Phase == wire.PhaseDead {
+		return true
+	}
+	if err != nil {
+		s.judgeBlindLocked(err)
+		return false
+	}
+	l := look{pid: facts.Pid, runs: facts.Runs, blocked: facts.Blocked}
+	stale := facts.Blocked && s.before.blocked && l == s.before && time.Since(s.inputAt) < staleTime
+	if stale || facts.Pending {
+		*verdicts = 0
+		return true
+	}
+	return s.judgeLocked(c, facts, modes.AltScreen, prompt, verdicts)
+}
+
+// probeUntil is probe, cut short by output past end. A program that has just been typed to is taken for blocked at first,
+// and what it prints then does not wait for the second look at what it was.
+func (s *session) probeUntil(c *console, end uint64) (Facts, error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() {
+		select {
+		case <-s.log.changed(end):
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	return s.probe(ctx, c)
+}
+
+// probe asks the prober about a terminal.
+func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
+	if s.set.opt.Prober == nil || c.local == nil {
+		return Facts{}, errBlind
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return s.set.opt.Prober.Probe(ctx, c.local.TTY())
+}
+
+var errBlind = &wire.Error{Code: wire.CodeUnavailable, Message: "the processes of this terminal cannot be seen from here"}
+
+// judgeLocked makes facts the state, or returns true if another look has to confirm them.
+func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verdicts *int) (again bool) {
+	front := &wire.Process{Pid: f.Pid, Argv: f.Argv}
+	st := wire.State{Phase: wire.PhaseRunning, Foreground: front, Cwd: f.ShellCwd, AltScreen: alt, Basis: []wire.Basis{wire.BasisProcess}}
+	atRest := s.state.Phase == wire.PhasePrompt || s.state.Phase == wire.PhaseContinuation
+	switch {
+	case atRest && f.ShellIsForeground && !f.Blocked:
+		return false // the shell is about to read the line that its mark promised
+	case f.Opaque:
+		st.Phase, st.Reason, st.Prompt = wire.PhaseOpaque, f.Why, prompt
+		if time.Since(s.lastByte) >= restTime {
+			st.Attention = "likely"
+		}
+	case f.Blocked && f.ShellIsForeground && c.marked && c.phase != wire.PhaseRunning:
+		// The shell reads a line: it is where its last mark said. Input has been edited, or the mark came while another
+		// group was in front.
+		*verdicts++
+		if s.state.Phase == c.phase && *verdicts < settledLooks {
+			return true
+		}
+		if s.state.Phase != c.phase && s.markDueLocked() {
+			return false
+		}
+		s.settleLocked(c)
+		return false
+	case f.Blocked && f.ShellIsForeground && c.marked && (c.shell != "bash" || !canonical(c.local.TTY().Master)) && s.markDueLocked():
+		// A shell that reads the way it does at its prompt. Bash edits lines there, and reads them whole for its read.
+		return false
+	case f.Blocked:
+		st.Phase, st.Want, st.Prompt = wire.PhaseWaiting, wantOf(f, alt), prompt
+		if f.ShellIsForeground && !c.marked && s.isShell() {
+			st.Reason = "the shell prints no marks: whether this is its prompt is not known"
+		}
+	case f.Listens:
+		st.Listens, st.Want, st.Prompt, st.Attention = true, wantOf(f, alt), prompt, "no"
+		quiet := time.Since(s.lastByte)
+		if quiet >= restTime || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader {
+			st.Attention = "likely"
+			st.Basis = append(st.Basis, wire.BasisScreen)
+		}
+	}
+	if c.doubt && c.phase == wire.PhasePrompt {
+		st.Disputed = []wire.Basis{wire.BasisMark}
+	}
+	*verdicts = 0
+	s.tellLocked(st)
+	return false
+}
+
+// markDueLocked reports whether a mark may still be on its way.
+func (s *session) markDueLocked() bool {
+	return time.Since(s.lastByte) < markTime || time.Since(s.inputAt) < markTime
+}
+
+// settleLocked makes the state what the shell's last mark said, now that it is known to read a line.
+func (s *session) settleLocked(c *console) {
+	switch c.phase {
+	case wire.PhasePrompt:
+		if s.state.Phase != wire.PhasePrompt {
+			s.readyLocked([]wire.Basis{wire.BasisProcess, wire.BasisMark})
+		}
+	case wire.PhaseContinuation:
+		if s.state.Phase != wire.PhaseContinuation {
+			s.setStateLocked(wire.State{Phase: wire.PhaseContinuation, Basis: []wire.Basis{wire.BasisProcess, wire.BasisMark}})
+		}
+	}
+	s.verdicts++
+	s.fireLocked()
+}
+
+// judgeBlindLocked is the weakest layer: nothing can be seen of the processes, and nothing is printed.
+func (s *session) judgeBlindLocked(err error) {
+	if s.state.Phase != wire.PhaseRunning && s.state.Phase != wire.PhaseOpaque || time.Since(s.lastByte) < blindTime ||
+		time.Since(s.inputAt) < blindTime {
+		return
+	}
+	s.tellLocked(wire.State{Phase: wire.PhaseOpaque, Reason: err.Error(), Attention: "likely", Basis: []wire.Basis{wire.BasisSilence}})
+}
+
+// tellLocked makes st the state unless it is already, and counts it as a verdict if callers wait for one like it.
+func (s *session) tellLocked(st wire.State) {
+	is := s.state
+	same := st.Phase == is.Phase && st.Want == is.Want && st.Prompt == is.Prompt && st.Attention == is.Attention && st.Listens == is.Listens &&
+		sameProcess(st.Foreground, is.Foreground)
+	switch {
+	case !same && st.Phase == wire.PhaseRunning && is.Phase == wire.PhaseRunning && st.Listens == is.Listens && st.Attention == is.Attention:
+		// Another program, or another look at the same: nobody needs to be told, whoever asks should know.
+		st.Offset, st.SinceUnix = is.Offset, is.SinceUnix
+		s.state = st
+	case !same:
+		s.setStateLocked(st)
+	}
+	if st.Phase == wire.PhaseWaiting || st.Attention == "likely" {
+		s.verdicts++
+		s.fireLocked()
+	}
+}
+
+// sameProcess compares arguments, too: a child that was just forked has its shell's.
+func sameProcess(a, b *wire.Process) bool {
+	return a == b || a != nil && b != nil && a.Pid == b.Pid && slices.Equal(a.Argv, b.Argv)
+}
+
+// pagers are programs whose raw mode means turning pages.
+var pagers = map[string]bool{"less": true, "more": true, "most": true, "pg": true, "man": true}
+
+func wantOf(f Facts, alt bool) wire.Want {
+	switch {
+	case f.Want == wire.WantRaw && len(f.Argv) > 0 && pagers[filepath.Base(f.Argv[0])]:
+		return wire.WantPager
+	case f.Want == wire.WantRaw && alt:
+		return wire.WantFullscreen
+	}
+	return f.Want
+}

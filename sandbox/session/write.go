@@ -1,0 +1,168 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	writeTime  = 5 * time.Second // how long a program may not read before its input is refused
+	writeChunk = 4 << 10         // a terminal takes about this much at once
+	maxLineLen = 4095            // of a canonical line, without its newline (termios(3), Canonical and noncanonical mode)
+)
+
+// write is a write to the terminal under way.
+type write struct {
+	key       string        // of the party
+	term      Terminal      // that is written to
+	done      chan struct{} // closed when it is over
+	abandoned error         // guarded by session.mu
+}
+
+var (
+	errTaken   = errors.New("the keyboard was taken")
+	errDropped = errors.New("dropped by an interrupt")
+)
+
+// endLocked makes a write return without the rest of its bytes. Not by the session's terminal: that may be the next one.
+func (w *write) endLocked(why error) {
+	if w.abandoned == nil {
+		w.abandoned = why
+	}
+	_ = w.term.SetWriteDeadline(time.Unix(1, 0))
+}
+
+// lockWriting waits for the right to write to the terminal.
+func (s *session) lockWriting(ctx context.Context) error {
+	select {
+	case s.writing <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case s.writing <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-s.ctx.Done():
+		return errClosed
+	}
+}
+
+func (s *session) unlockWriting() { <-s.writing }
+
+// put writes bytes of p, who has to hold the keyboard at the moment when they are written, and returns how many the
+// terminal took. begin is called with mu held when all is ready for the first byte; it may be nil. From then until put
+// returns no reading of the prober counts. The caller holds writing.
+func (s *session) put(ctx context.Context, p *party, data []byte, begin func()) (n int, err error) {
+	s.mu.Lock()
+	switch {
+	case !s.aliveLocked():
+		s.mu.Unlock()
+		return 0, deadError(s.name)
+	case !s.keyboard.holds(p):
+		err := s.keyboard.refusal()
+		s.mu.Unlock()
+		return 0, err
+	}
+	c := s.console
+	w := &write{key: p.key, term: c.term, done: make(chan struct{})}
+	s.writer = w
+	s.inputs++
+	s.before = look{} // begin may know better
+	if begin != nil {
+		begin()
+	}
+	// Before the first byte, because the shell may be at its next prompt before the write has returned.
+	s.inputTakenLocked(data)
+	s.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.writer == w {
+			w.endLocked(context.Cause(ctx))
+		}
+	})
+
+	for n < len(data) && err == nil {
+		s.mu.Lock()
+		if err = w.abandoned; err == nil {
+			// Under mu, so that the deadline of somebody who abandons this write comes later.
+			err = c.term.SetWriteDeadline(time.Now().Add(writeTime))
+		}
+		s.mu.Unlock()
+		if err != nil {
+			break
+		}
+		var k int
+		k, err = c.term.Write(data[n:min(n+writeChunk, len(data))])
+		n += k
+	}
+	stop()
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.abandoned != nil && n < len(data) {
+		err = w.abandoned
+	}
+	s.writer = nil
+	s.inputs++
+	s.inputAt = time.Now()
+	if n > 0 {
+		s.countInputLocked(p.String(), n)
+	}
+	close(w.done)
+	if n == len(data) {
+		return n, nil
+	}
+	return n, s.shortLocked(err)
+}
+
+// shortLocked is the error for input that was taken in part.
+func (s *session) shortLocked(err error) error {
+	switch {
+	case errors.Is(err, errTaken):
+		return s.keyboard.refusal()
+	case errors.Is(err, errDropped):
+		return &wire.Error{Code: wire.CodeLost, Message: "input was " + errDropped.Error()}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the program has not read its input for %s", writeTime),
+			Hint: "interrupt it, or wait until it reads"}
+	}
+	return err
+}
+
+func deadError(name string) *wire.Error {
+	return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + name + " has ended",
+		Hint: "run a command or attach with create to start it again"}
+}
+
+// inputTakenLocked makes a state that the program is given input for no longer the present one. What it is instead
+// is for marks and the prober to say.
+func (s *session) inputTakenLocked(p []byte) {
+	switch s.state.Phase {
+	case wire.PhaseWaiting, wire.PhaseOpaque:
+	case wire.PhasePrompt, wire.PhaseContinuation:
+		// Only what ends a line or a shell takes a shell from its prompt.
+		ends := false
+		for _, b := range p {
+			ends = ends || b == '\r' || b == '\n' || b == 3 || b == 4
+		}
+		if !ends {
+			s.freeLaterLocked()
+			return
+		}
+	case wire.PhaseRunning:
+		if !s.state.Listens {
+			return
+		}
+	default:
+		return
+	}
+	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Foreground: s.state.Foreground, Basis: s.state.Basis})
+}
