@@ -1,0 +1,96 @@
+//go:build linux
+
+package proc
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// modes is the part of a terminal's modes that says what kind of input it gives.
+type modes struct{ canonical, echo bool }
+
+func (m modes) want() wire.Want {
+	switch {
+	case !m.canonical:
+		return wire.WantRaw
+	case !m.echo:
+		return wire.WantPassword
+	}
+	return wire.WantLine
+}
+
+// masterModes returns the modes of the terminal, its foreground group, and whether input is queued that nobody has
+// read.
+func masterModes(tty session.TTY) (m modes, fg int, pending bool, err error) {
+	c, err := tty.Master.SyscallConn()
+	if err != nil {
+		return m, 0, false, fmt.Errorf("look at %s: %w", tty.Name, err)
+	}
+	var fault error
+	err = c.Control(func(fd uintptr) {
+		if m, fault = termios(int(fd)); fault != nil {
+			return
+		}
+		if fg, fault = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP); fault != nil {
+			return
+		}
+		// The queue is asked on the slave: the master has the output. By way of the master it is the right slave
+		// whatever is mounted on /dev/pts.
+		slave, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC)
+		if errno != 0 {
+			s, err := unix.Open(tty.Name, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+			if err != nil {
+				fault = os.NewSyscallError("open "+tty.Name, err)
+				return
+			}
+			slave = uintptr(s)
+		}
+		pending = queued(int(slave))
+		unix.Close(int(slave))
+	})
+	if err == nil {
+		err = fault
+	}
+	if err != nil {
+		return m, 0, false, fmt.Errorf("look at %s: %w", tty.Name, err)
+	}
+	return m, fg, pending, nil
+}
+
+// slaveModes is masterModes for a terminal of which there is only the name.
+func slaveModes(name string) (m modes, pending bool, err error) {
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return m, false, fmt.Errorf("look at %s: %w", name, err)
+	}
+	defer unix.Close(fd)
+	if m, err = termios(fd); err != nil {
+		return m, false, fmt.Errorf("look at %s: %w", name, err)
+	}
+	return m, queued(fd), nil
+}
+
+func termios(fd int) (modes, error) {
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return modes{}, os.NewSyscallError("tcgets", err)
+	}
+	return modes{canonical: t.Lflag&unix.ICANON != 0, echo: t.Lflag&unix.ECHO != 0}, nil
+}
+
+// queued reports whether a read on the slave would return something. In canonical mode an unfinished line does not
+// count.
+//
+// What was written to the master may still be on its way, in a buffer that a worker of the kernel empties when it gets to
+// it, while the reader looks as blocked as ever: on a busy machine for milliseconds. Polling waits for that worker.
+func queued(slave int) bool {
+	_, _ = unix.Poll([]unix.PollFd{{Fd: int32(slave), Events: unix.POLLIN}}, 0) // only what it does on the way counts
+	n, err := unix.IoctlGetInt(slave, unix.TIOCINQ)
+	return err == nil && n > 0
+}
