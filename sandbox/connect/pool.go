@@ -1,0 +1,289 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+const (
+	dialTimeout = 20 * time.Second
+
+	firstPause = 100 * time.Millisecond
+	maxPause   = 5 * time.Second
+
+	// A refused login or a changed identity does not mend itself; asking again would only fill the guest's log.
+	refusedPause = 30 * time.Second
+
+	// A connection that lived less counts as a failed attempt, so that a guest which accepts and hangs up is not redialled
+	// in a loop.
+	provenAfter = 10 * time.Second
+)
+
+// PoolOptions configure a Pool.
+type PoolOptions struct {
+	// Dial reaches an instance: Dial of its backend. Required.
+	Dial func(context.Context, sandbox.Instance) (sandbox.Peer, error)
+	Log  *slog.Logger // nil discards
+}
+
+// Pool keeps one control connection per instance. Its methods may be called at once.
+//
+// After a failed attempt the next one waits, 100 ms doubling to 5 s. After a refused login (ErrLogin, ErrIdentity) there
+// is none for 30 s: callers get the same error at once. Forget clears both. ErrGone and ErrStopped cost nothing to find
+// out and are neither kept nor waited for.
+type Pool struct {
+	dial func(context.Context, sandbox.Instance) (sandbox.Peer, error)
+	log  *slog.Logger
+	wg   sync.WaitGroup // attempts
+
+	firstPause, maxPause, refusedPause, provenAfter time.Duration
+
+	mu      sync.Mutex
+	closed  bool              // guarded by mu
+	entries map[string]*entry // guarded by mu, with all that is in it; by Instance.ID
+}
+
+type entry struct {
+	control  *Control  // nil, alive, or dead and not yet noticed
+	since    time.Time // when control was made
+	attempt  *attempt  // under way
+	failures int
+	next     time.Time // no attempt before
+	refused  error     // ErrLogin or ErrIdentity, until next
+}
+
+// attempt is one dial that any number of callers wait for.
+type attempt struct {
+	waiters int // guarded by Pool.mu
+	cancel  context.CancelCauseFunc
+	done    chan struct{}
+	control *Control // written before done is closed
+	err     error    // likewise
+}
+
+// NewPool returns an empty pool.
+func NewPool(o PoolOptions) *Pool {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Pool{dial: o.Dial, log: o.Log, entries: make(map[string]*entry),
+		firstPause: firstPause, maxPause: maxPause, refusedPause: refusedPause, provenAfter: provenAfter}
+}
+
+// Control returns the live control connection of inst, making one if there is none. Callers at one time share one attempt;
+// it is given up when the last of them has. The pool owns the connection: callers do not close it.
+func (p *Pool) Control(ctx context.Context, inst sandbox.Instance) (*Control, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("connect to %s: %w", inst.ID, ErrClosed)
+	}
+	e := p.entryLocked(inst.ID)
+	if e.control != nil {
+		if e.control.Err() == nil {
+			defer p.mu.Unlock()
+			return e.control, nil
+		}
+		p.buryLocked(inst.ID, e)
+	}
+	if err := e.refusedLocked(); err != nil {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("connect to %s: %w", inst.ID, err)
+	}
+	a := e.attempt
+	if a == nil {
+		a = p.startLocked(inst, e)
+	}
+	a.waiters++
+	p.mu.Unlock()
+
+	select {
+	case <-a.done:
+		if a.err != nil {
+			return nil, fmt.Errorf("connect to %s: %w", inst.ID, a.err)
+		}
+		return a.control, nil
+	case <-ctx.Done():
+		p.mu.Lock()
+		if a.waiters--; a.waiters == 0 {
+			a.cancel(context.Cause(ctx))
+			if e.attempt == a { // who comes now begins a new one
+				e.attempt = nil
+			}
+		}
+		p.mu.Unlock()
+		return nil, fmt.Errorf("connect to %s: %w", inst.ID, context.Cause(ctx))
+	}
+}
+
+// SSH returns a connection of the caller's own to inst, for a client that is relayed there. The caller closes it.
+func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
+	p.mu.Lock()
+	var err error
+	if p.closed {
+		err = ErrClosed
+	} else if e := p.entries[inst.ID]; e != nil {
+		err = e.refusedLocked()
+	}
+	p.mu.Unlock()
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", inst.ID, err)
+	}
+	peer, err := p.dial(ctx, inst)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", inst.ID, err)
+	}
+	conn, err := SSH(ctx, peer)
+	if err != nil {
+		if isRefusal(err) {
+			p.mu.Lock()
+			if !p.closed {
+				p.failedLocked(p.entryLocked(inst.ID), err)
+			}
+			p.mu.Unlock()
+		}
+		return nil, fmt.Errorf("connect to %s: %w", inst.ID, err)
+	}
+	return conn, nil
+}
+
+// Forget closes the control connection of an instance, gives up an attempt under way and clears its failures. Call it when
+// the instance was stopped, started or destroyed.
+func (p *Pool) Forget(id string) {
+	p.mu.Lock()
+	control := p.dropLocked(id)
+	p.mu.Unlock()
+	if control != nil {
+		control.Close()
+	}
+}
+
+// Close closes all connections and waits for what is under way.
+func (p *Pool) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	var controls []*Control
+	for id := range p.entries {
+		if control := p.dropLocked(id); control != nil {
+			controls = append(controls, control)
+		}
+	}
+	p.mu.Unlock()
+	for _, control := range controls {
+		control.Close()
+	}
+	p.wg.Wait()
+	return nil
+}
+
+// dropLocked removes an entry, gives up its attempt and returns its connection, which the caller closes.
+func (p *Pool) dropLocked(id string) *Control {
+	e := p.entries[id]
+	if e == nil {
+		return nil
+	}
+	delete(p.entries, id)
+	if e.attempt != nil {
+		e.attempt.cancel(ErrClosed)
+	}
+	return e.control
+}
+
+func (p *Pool) entryLocked(id string) *entry {
+	e := p.entries[id]
+	if e == nil {
+		e = new(entry)
+		p.entries[id] = e
+	}
+	return e
+}
+
+// buryLocked takes note that the connection of e has died.
+func (p *Pool) buryLocked(id string, e *entry) {
+	p.log.Info("control connection ended", "sandbox", id, "err", e.control.Err())
+	dead := e.control
+	p.wg.Go(func() { dead.Close() }) // waits for the ends of its streams
+	e.control = nil
+	if time.Since(e.since) < p.provenAfter {
+		p.failedLocked(e, dead.Err())
+		return
+	}
+	e.failures, e.next = 0, time.Time{}
+}
+
+func (e *entry) refusedLocked() error {
+	if e.refused == nil || !time.Now().Before(e.next) {
+		return nil
+	}
+	return e.refused
+}
+
+func isRefusal(err error) bool { return errors.Is(err, ErrLogin) || errors.Is(err, ErrIdentity) }
+
+func (p *Pool) failedLocked(e *entry, err error) {
+	e.refused = nil
+	switch {
+	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrStopped):
+		e.failures, e.next = 0, time.Time{}
+	case isRefusal(err):
+		e.refused, e.next = err, time.Now().Add(p.refusedPause)
+	default:
+		e.next = time.Now().Add(min(p.firstPause<<min(e.failures, 10), p.maxPause))
+		e.failures++
+	}
+}
+
+// startLocked begins an attempt for e. It runs on its own time, not on that of the caller who happened to be first.
+func (p *Pool) startLocked(inst sandbox.Instance, e *entry) *attempt {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	a := &attempt{cancel: cancel, done: make(chan struct{})}
+	e.attempt = a
+	pause := time.Until(e.next)
+	p.wg.Go(func() {
+		defer cancel(nil)
+		a.control, a.err = p.reach(ctx, inst, pause)
+		p.mu.Lock()
+		wanted := e.attempt == a && p.entries[inst.ID] == e
+		if e.attempt == a {
+			e.attempt = nil
+		}
+		switch {
+		case a.err != nil && wanted:
+			p.failedLocked(e, a.err)
+		case a.err == nil && wanted:
+			e.control, e.since, e.refused = a.control, time.Now(), nil
+		}
+		p.mu.Unlock()
+		if a.err == nil && !wanted {
+			a.control.Close()
+			a.control, a.err = nil, ErrClosed
+		}
+		close(a.done)
+	})
+	return a
+}
+
+func (p *Pool) reach(ctx context.Context, inst sandbox.Instance, pause time.Duration) (*Control, error) {
+	if pause > 0 {
+		timer := time.NewTimer(pause)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %v", dialTimeout))
+	defer cancel()
+	peer, err := p.dial(ctx, inst)
+	if err != nil {
+		return nil, err
+	}
+	return OpenControl(ctx, peer)
+}

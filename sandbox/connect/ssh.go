@@ -1,0 +1,196 @@
+// Package connect turns a sandbox.Peer into a live SSH connection: the handshake with pinned keys, the control connection
+// that the daemon holds to each guest, and a pool of those. The handshake happens here and nowhere else, so that every
+// backend is treated alike. Everything a peer sends is taken for hostile.
+//
+// It knows no backend and no session; what crosses a stream is the business of package wire.
+package connect
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Errors that callers branch on, beside those of package sandbox and of the network.
+var (
+	// ErrIdentity: the server presented a host key that is not pinned. It is not the sandbox, or not the same one any more.
+	ErrIdentity = errors.New("host key is not the pinned one")
+	// ErrLogin: the server refused the login. Trying again does not help.
+	ErrLogin = errors.New("login refused")
+	// ErrNoGuest: an SSH server answered that is not a guest of ours.
+	ErrNoGuest = errors.New("no guest answers")
+	// ErrVersion: the guest speaks no version of the protocol that this daemon understands.
+	ErrVersion = errors.New("guest speaks another protocol version")
+	// ErrClosed: the connection or the pool was closed on this side.
+	ErrClosed = errors.New("closed")
+)
+
+// A login that takes longer is over: x/crypto bounds none of its steps.
+const handshakeTimeout = 15 * time.Second
+
+// OpenSSH's ClientAliveInterval and -CountMax as its operators set them: a dead peer is noticed within two minutes.
+const (
+	aliveInterval = 30 * time.Second
+	aliveCount    = 4
+)
+
+// gcm goes first: the client's order wins, and on this leg we are the client. It has twice the throughput of chacha20.
+var ciphers = []string{
+	ssh.CipherAES128GCM, ssh.CipherAES256GCM, ssh.CipherChaCha20Poly1305,
+	ssh.CipherAES128CTR, ssh.CipherAES192CTR, ssh.CipherAES256CTR,
+}
+
+// Conn is a logged-in SSH connection, raw: whoever holds it must receive from both channels until they are closed, or the
+// connection freezes when seventeen requests wait.
+type Conn struct {
+	ssh.Conn
+	Chans <-chan ssh.NewChannel
+	Reqs  <-chan *ssh.Request
+
+	net net.Conn
+}
+
+// SSH logs in to peer and owns peer.Conn from here on: it is closed on error, else by Conn.Close. ctx bounds the
+// handshake, not the connection. Only a host key of peer.HostKeys is accepted. Errors to branch on: ErrIdentity, ErrLogin.
+func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
+	if len(peer.HostKeys) == 0 {
+		peer.Conn.Close()
+		return nil, fmt.Errorf("ssh handshake: %w: no key is pinned", ErrIdentity)
+	}
+	deadline := time.Now().Add(handshakeTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	if err := peer.Conn.SetDeadline(deadline); err != nil {
+		peer.Conn.Close()
+		return nil, fmt.Errorf("ssh handshake: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { peer.Conn.Close() })
+
+	var presented ssh.PublicKey
+	config := &ssh.ClientConfig{
+		Config:            ssh.Config{Ciphers: ciphers},
+		User:              peer.User,
+		Auth:              peer.Auth,
+		HostKeyAlgorithms: hostKeyAlgorithms(peer.HostKeys),
+		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+			presented = key
+			if !slices.ContainsFunc(peer.HostKeys, func(k ssh.PublicKey) bool { return bytes.Equal(k.Marshal(), key.Marshal()) }) {
+				return ErrIdentity
+			}
+			return nil
+		},
+		ClientVersion: "SSH-2.0-sandboxd",
+	}
+	conn, chans, reqs, err := ssh.NewClientConn(ending{peer.Conn}, "", config)
+	ended := !stop()
+	if err == nil && !ended {
+		err = peer.Conn.SetDeadline(time.Time{})
+	}
+	switch {
+	case ended:
+		if conn != nil {
+			conn.Close()
+		}
+		return nil, fmt.Errorf("ssh handshake: %w", context.Cause(ctx))
+	case errors.Is(err, ErrIdentity):
+		return nil, fmt.Errorf("ssh handshake: %w: got %s", ErrIdentity, ssh.FingerprintSHA256(presented))
+	case err != nil && presented != nil && refusesLogin(err):
+		return nil, fmt.Errorf("ssh handshake: %w", ErrLogin)
+	case err != nil:
+		peer.Conn.Close()
+		return nil, fmt.Errorf("ssh handshake: %s%w", hostKeyHint(err), printableError{err})
+	}
+	return &Conn{Conn: conn, Chans: chans, Reqs: reqs, net: peer.Conn}, nil
+}
+
+// printableError is an error whose text a peer had a hand in, as it may be shown; the chain below it stays intact.
+type printableError struct{ error }
+
+func (e printableError) Error() string {
+	return printable(strings.TrimPrefix(e.error.Error(), "ssh: handshake failed: "), 300)
+}
+func (e printableError) Unwrap() error { return e.error }
+
+// hostKeyHint names the one negotiation failure that has a common cause: a host whose pinned key type is gone.
+func hostKeyHint(err error) string {
+	var negotiation *ssh.AlgorithmNegotiationError
+	if errors.As(err, &negotiation) {
+		return "no common algorithm (was the host key replaced by one of another type?): "
+	}
+	return ""
+}
+
+// refusesLogin tells a server's refusal from a broken connection. x/crypto has no type for it; a test holds the words.
+func refusesLogin(err error) bool {
+	return strings.Contains(err.Error(), "unable to authenticate") || strings.Contains(err.Error(), "too many authentication attempts")
+}
+
+// hostKeyAlgorithms are those that the pinned keys can sign with: a server that has several keys shows one of these.
+func hostKeyAlgorithms(keys []ssh.PublicKey) []string {
+	var algorithms []string
+	for _, key := range keys {
+		if key.Type() == ssh.KeyAlgoRSA {
+			algorithms = append(algorithms, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256) // never SHA-1
+			continue
+		}
+		algorithms = append(algorithms, key.Type())
+	}
+	return slices.Compact(algorithms)
+}
+
+// KeepAlive asks the peer for a sign of life every 30 s and ends the connection when none came for two minutes. It does so
+// by a deadline on the network connection, because a write to a dead peer blocks for ever otherwise. It returns when the
+// connection ends, with why, or when ctx does and no question is under way.
+func (c *Conn) KeepAlive(ctx context.Context) error {
+	return c.keepAlive(ctx, aliveInterval, aliveCount)
+}
+
+func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int) error {
+	limit := interval * time.Duration(count)
+	if err := c.net.SetDeadline(time.Now().Add(limit)); err != nil {
+		return fmt.Errorf("keepalive: %w", err)
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			// Nobody moves the deadline on any more.
+			_ = c.net.SetDeadline(time.Time{})
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+		// A refusal is a sign of life too: few servers know the request.
+		if _, _, err := c.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
+			return fmt.Errorf("keepalive: %w", err)
+		}
+		if err := c.net.SetDeadline(time.Now().Add(limit)); err != nil {
+			return fmt.Errorf("keepalive: %w", err)
+		}
+	}
+}
+
+// printable is s as it may be shown on a terminal or written to a log: control and invalid bytes become "?", and what is
+// longer than limit bytes is cut.
+func printable(s string, limit int) string {
+	if len(s) > limit {
+		s = s[:limit] + "..."
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0xfffd || r >= 0x7f && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, s)
+}
