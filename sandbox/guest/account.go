@@ -1,0 +1,159 @@
+package guest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Account is who the sessions and commands of a sandbox run as.
+type Account struct {
+	Name     string
+	UID, GID uint32
+	Groups   []uint32 // supplementary
+	Home     string
+	Shell    string // as the user database says; may be empty or not exist
+}
+
+// maxDatabase bounds what is read of /etc/passwd and /etc/group: the sandbox writes them.
+const maxDatabase = 1 << 20
+
+// lookupAccount resolves a user specification – "name", "uid", either with ":group" or ":gid" – against the user
+// database in etc, by the rules of container images: a number needs no entry, a name does, and a group that is named
+// replaces the supplementary ones. An empty spec is uid 0. Without an entry the home is "/".
+func lookupAccount(etc, spec string) (Account, error) {
+	user, group, hasGroup := strings.Cut(spec, ":")
+	if user == "" {
+		user = "0"
+	}
+	a := Account{Home: "/"}
+	id, err := strconv.ParseUint(user, 10, 31)
+	numeric := err == nil
+	entry, err := findEntry(filepath.Join(etc, "passwd"), 7, func(f []string) bool {
+		return !numeric && f[0] == user || numeric && f[2] == strconv.FormatUint(id, 10)
+	})
+	switch {
+	case err != nil:
+		return Account{}, fmt.Errorf("user %q: %w", spec, err)
+	case entry != nil:
+		uid, uerr := strconv.ParseUint(entry[2], 10, 31)
+		gid, gerr := strconv.ParseUint(entry[3], 10, 31)
+		if err := errors.Join(uerr, gerr); err != nil {
+			return Account{}, fmt.Errorf("user %q: damaged line in passwd: %w", spec, err)
+		}
+		a.Name, a.UID, a.GID, a.Shell = entry[0], uint32(uid), uint32(gid), entry[6]
+		if filepath.IsAbs(entry[5]) {
+			a.Home = entry[5]
+		}
+	case numeric:
+		a.UID, a.Name = uint32(id), user
+		if id == 0 {
+			a.Name = "root"
+		}
+	default:
+		return Account{}, fmt.Errorf("user %q is not in the image's /etc/passwd", user)
+	}
+	if !hasGroup {
+		a.Groups, err = groupsOf(filepath.Join(etc, "group"), a.Name)
+		return a, err
+	}
+	gid, err := strconv.ParseUint(group, 10, 31)
+	if err != nil {
+		entry, err := findEntry(filepath.Join(etc, "group"), 3, func(f []string) bool { return f[0] == group })
+		if err != nil {
+			return Account{}, fmt.Errorf("group %q: %w", group, err)
+		}
+		if entry == nil {
+			return Account{}, fmt.Errorf("group %q is not in the image's /etc/group", group)
+		}
+		if gid, err = strconv.ParseUint(entry[2], 10, 31); err != nil {
+			return Account{}, fmt.Errorf("group %q: damaged line in group: %w", group, err)
+		}
+	}
+	a.GID = uint32(gid)
+	return a, nil
+}
+
+// refresh returns a with what the user database says now about its shell, home and groups: `usermod` works in a running
+// sandbox. The numbers never change.
+func (a Account) refresh(etc string) Account {
+	entry, err := findEntry(filepath.Join(etc, "passwd"), 7, func(f []string) bool {
+		return f[0] == a.Name && f[2] == strconv.FormatUint(uint64(a.UID), 10)
+	})
+	if err != nil || entry == nil {
+		return a
+	}
+	a.Shell = entry[6]
+	if filepath.IsAbs(entry[5]) {
+		a.Home = entry[5]
+	}
+	return a
+}
+
+// groupsOf returns the groups that list name as a member, at most what the kernel takes.
+func groupsOf(path, name string) ([]uint32, error) {
+	var gids []uint32
+	_, err := findEntry(path, 4, func(f []string) bool {
+		if slices.Contains(strings.Split(f[3], ","), name) {
+			if gid, err := strconv.ParseUint(f[2], 10, 31); err == nil && len(gids) < 1024 {
+				gids = append(gids, uint32(gid))
+			}
+		}
+		return false
+	})
+	return gids, err
+}
+
+// findEntry returns the first line of a colon-separated database that match accepts, nil if there is none. match sees
+// lines with at least fields fields; longer and shorter ones are not entries. A file that does not exist has no lines.
+func findEntry(path string, fields int, match func([]string) bool) ([]string, error) {
+	b, err := readSmall(path, maxDatabase)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	lines := bufio.NewScanner(bytes.NewReader(b))
+	lines.Buffer(nil, 64<<10)
+	for lines.Scan() {
+		f := strings.Split(lines.Text(), ":")
+		if len(f) >= fields && f[0] != "" && match(f) {
+			return f, nil
+		}
+	}
+	return nil, lines.Err()
+}
+
+// readSmall reads a regular file of at most limit bytes that the sandbox controls: a FIFO or device in its place is an
+// error, not a wait for ever.
+func readSmall(path string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !st.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(b)) > limit {
+		return nil, fmt.Errorf("%s is over %d bytes", path, limit)
+	}
+	return b, nil
+}

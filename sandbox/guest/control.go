@@ -1,0 +1,182 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	healthTimeout = 5 * time.Second
+	rescueTimeout = 3 * time.Second
+	defaultGrace  = 10 * time.Second
+	maxGrace      = 10 * time.Minute
+)
+
+// Control carries out an order of the daemon: hello, health, rescue or stop. Stop answers before it is carried out;
+// Stopped tells the end.
+func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply {
+	answer := wire.ControlReply{Version: wire.Version, Software: Software}
+	switch ctl.Do {
+	case "hello":
+	case "health":
+		answer.Health = g.health(ctx)
+	case "rescue":
+		answer.Killed = g.rescue()
+	case "stop":
+		grace := min(time.Duration(ctl.GraceMS)*time.Millisecond, maxGrace)
+		if grace <= 0 {
+			grace = defaultGrace
+		}
+		g.stop.Do(func() { go g.carryOutStop(grace) }) // ends with the guest, which it ends
+	default:
+		answer.Error = wire.Errorf(wire.CodeUnavailable, "this guest does not know how to %q", ctl.Do)
+	}
+	return answer
+}
+
+// health says "ok", or why no command can run: by running one. The answer itself needs no process.
+func (g *Guest) health(ctx context.Context) string {
+	a := g.user()
+	shell := shellOf(a)
+	var err error
+	switch {
+	case shell != "":
+		err = g.try(ctx, a, shell, base(shell), "-c", "exit 0")
+	case g.hadShell:
+		return "broken: no shell: neither the user's own, /bin/bash nor /bin/sh is there any more"
+	default: // an image without a shell: programs run by name
+		err = g.try(ctx, a, g.exe, Name, "true")
+	}
+	switch {
+	case errors.Is(err, syscall.EAGAIN) || pidsFull():
+		return "limit_pids: hardly a further process can be started; rescue kills those that run"
+	case err != nil:
+		return "broken: " + err.Error()
+	}
+	return "ok"
+}
+
+// pidsReserve is how many processes a sandbox must be able to start to be of use: a shell and what it runs. A program
+// with threads of its own dies when it gets fewer.
+const pidsReserve = 8
+
+// pidsFull reports whether the sandbox is about to reach its limit of processes, as far as its control group tells.
+func pidsFull() bool {
+	for _, dir := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/pids"} {
+		current, err1 := readCount(dir + "/pids.current")
+		most, err2 := readCount(dir + "/pids.max") // "max" is no number: no limit
+		if err1 == nil && err2 == nil {
+			return current+pidsReserve > most
+		}
+	}
+	return false
+}
+
+func readCount(path string) (int, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(b)))
+}
+
+// try runs a program that is expected to end at once, without input and output.
+func (g *Guest) try(ctx context.Context, a Account, path string, argv ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	fd := null.Fd()
+	proc, err := g.children.start(command{path: path, argv: argv, env: g.environment(a, shellOf(a)), dir: "/",
+		files: []uintptr{fd, fd, fd}, account: g.credential(a)})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-proc.done:
+	case <-ctx.Done():
+		_ = g.children.signal(proc, unix.SIGKILL) // ended meanwhile: as good
+		return fmt.Errorf("%s does not end", path)
+	}
+	if proc.status != 0 {
+		return fmt.Errorf("%s ended with status %#x", path, int(proc.status))
+	}
+	return nil
+}
+
+// rescue kills every process of the sandbox but PID 1, at once and without starting one, and returns how many there were.
+// A fork bomb cannot outrun it: the kernel signals all processes under one lock. Sessions are dead by it, files and the
+// guest are not touched.
+func (g *Guest) rescue() int {
+	before := len(g.other())
+	terminals := g.running()
+	for _, t := range terminals {
+		t.because(rescued)
+	}
+	g.killAll(unix.SIGKILL)
+	g.waitAlone(rescueTimeout)
+	for _, t := range terminals {
+		g.sessions.Kill(t.session, rescued)
+	}
+	return max(before-len(g.other()), 0)
+}
+
+// rescued is the reason of sessions that a rescue ended.
+const rescued = "rescued"
+
+// killAll signals every other process of the sandbox.
+func (g *Guest) killAll(sig syscall.Signal) {
+	if g.pid1 {
+		_ = unix.Kill(-1, sig) // ESRCH: there is none
+		return
+	}
+	for _, pid := range g.other() {
+		_ = unix.Kill(pid, sig) // one that ended meanwhile needs none
+	}
+}
+
+// waitAlone waits until no other process is left, at most for the given time.
+func (g *Guest) waitAlone(most time.Duration) {
+	pause := time.Millisecond
+	for deadline := time.Now().Add(most); len(g.other()) > 0 && time.Now().Before(deadline); {
+		time.Sleep(pause) //nolint:forbidigo // processes that are no children of ours end unannounced
+		pause = min(2*pause, 20*time.Millisecond)
+	}
+}
+
+// Stopped is closed when an order to stop has been carried out: PID 1 then exits with 0.
+func (g *Guest) Stopped() <-chan struct{} { return g.stopped }
+
+// carryOutStop ends the sandbox in order: the image's own signal to the entrypoint, HUP to the shells, the grace, KILL.
+func (g *Guest) carryOutStop(grace time.Duration) {
+	defer close(g.stopped)
+	g.signalForStop(stopSignal(g.config.StopSignal))
+	g.waitAlone(grace)
+	g.killAll(unix.SIGKILL)
+	g.waitAlone(rescueTimeout)
+}
+
+// stopSignal reads an image's StopSignal: a name with or without SIG, or a number. TERM is the default.
+func stopSignal(s string) syscall.Signal {
+	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
+	if n := wire.SignalNumber(name); n != 0 {
+		return syscall.Signal(n)
+	}
+	if n, err := strconv.Atoi(name); err == nil && n > 0 && n < 65 {
+		return syscall.Signal(n)
+	}
+	return unix.SIGTERM
+}

@@ -1,0 +1,172 @@
+// Package guest is what runs inside a sandbox: an SSH server with everything that its clients expect – commands, files,
+// forwarding both ways, agents – the sessions of package session on the same connection, and the duties of PID 1.
+//
+// It needs nothing of the image around it: no shell, no user database, no libraries. It states facts and is not trusted:
+// who may do what is decided outside, and whoever logs in with the one client key may do everything. [Main] is the
+// program; [New] serves inside another program, for tests that want the real thing without a container.
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Software names this program to its peers.
+const Software = "sandboxd-guest"
+
+// Options of a Guest. The zero value serves as the configured user of this machine.
+type Options struct {
+	Log *slog.Logger // nil discards
+
+	// Exe is the program that children of the guest's own kind are started from, with the arguments of [Main] and Name as
+	// argument 0. Empty means /proc/self/exe: a program with a Guest inside calls [Main] when it finds itself named so.
+	Exe string
+
+	// Account is who commands run as, without switching to it: the user of the program around. Nil looks up the
+	// configured user and switches.
+	Account *Account
+}
+
+// Name is argument 0 of the guest's own children.
+const Name = "sandboxd-guest"
+
+// Guest is one sandbox seen from inside. Its methods may be called at once.
+type Guest struct {
+	config   wire.GuestConfig
+	log      *slog.Logger
+	exe      string
+	switches bool // commands run as account, which is not ourselves
+	pid1     bool
+	ssh      *ssh.ServerConfig
+	etc      string
+
+	account  Account // numbers never change; refreshed for the rest
+	hadShell bool    // the image brought a shell: without one it is broken
+
+	children *children
+	sessions *session.Set
+	ptys     atomic.Int32
+
+	mu      sync.Mutex
+	closing bool              // guarded by mu
+	conns   map[net.Conn]bool // guarded by mu
+	drains  map[*os.File]bool // guarded by mu; outputs of background children, see discard
+	wg      sync.WaitGroup    // of the goroutines that read drains
+
+	terminals map[*terminal]bool // guarded by mu; of sessions, until they are closed
+
+	quiet *time.Timer // gives memory back when it fires; nil inside another program, set before anything is served
+
+	stopped chan struct{} // closed when a stop was carried out
+	stop    sync.Once
+}
+
+// New returns a Guest for config, which serves what is given to ServeConn. It starts nothing; Close ends it.
+func New(config wire.GuestConfig, opt Options) (*Guest, error) {
+	return newGuest(config, opt, newChildren(false))
+}
+
+func newGuest(config wire.GuestConfig, opt Options, procs *children) (*Guest, error) {
+	if config.Version < wire.MinVersion {
+		return nil, fmt.Errorf("configuration speaks version %d, the oldest known is %d", config.Version, wire.MinVersion)
+	}
+	g := &Guest{config: config, log: opt.Log, exe: opt.Exe, children: procs, pid1: procs.all, etc: "/etc",
+		conns: make(map[net.Conn]bool), drains: make(map[*os.File]bool), terminals: make(map[*terminal]bool), stopped: make(chan struct{})}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	if g.exe == "" {
+		g.exe = "/proc/self/exe"
+	}
+	if opt.Account != nil {
+		g.account = *opt.Account
+	} else {
+		a, err := lookupAccount(g.etc, config.User)
+		if err != nil {
+			return nil, err
+		}
+		g.account, g.switches = a, os.Geteuid() == 0
+	}
+	var err error
+	if g.ssh, err = serverConfig(config); err != nil {
+		return nil, err
+	}
+	g.hadShell = shellOf(g.account) != ""
+	g.sessions = g.newSessions()
+	return g, nil
+}
+
+// serverConfig accepts the one client key, by proof of possession, and nothing else.
+func serverConfig(config wire.GuestConfig) (*ssh.ServerConfig, error) {
+	host, err := ssh.ParsePrivateKey([]byte(config.HostKey))
+	if err != nil {
+		return nil, fmt.Errorf("host key: %w", err)
+	}
+	key, _, _, _, err := ssh.ParseAuthorizedKey([]byte(config.ClientKey))
+	if err != nil {
+		return nil, fmt.Errorf("client key: %w", err)
+	}
+	want := key.Marshal()
+	sc := &ssh.ServerConfig{
+		ServerVersion: "SSH-2.0-sandboxd",
+		MaxAuthTries:  6,
+		PublicKeyCallback: func(_ ssh.ConnMetadata, offered ssh.PublicKey) (*ssh.Permissions, error) {
+			if !bytes.Equal(offered.Marshal(), want) {
+				return nil, errors.New("not the client key")
+			}
+			return nil, nil
+		},
+	}
+	sc.AddHostKey(host)
+	return sc, nil
+}
+
+// user returns the session user as the user database has it now.
+func (g *Guest) user() Account {
+	if !g.switches {
+		return g.account
+	}
+	return g.account.refresh(g.etc)
+}
+
+// credential is what a child of a needs to become a, nil when it is a already.
+func (g *Guest) credential(a Account) *syscall.Credential {
+	if !g.switches {
+		return nil
+	}
+	return &syscall.Credential{Uid: a.UID, Gid: a.GID, Groups: a.Groups}
+}
+
+// Close ends every connection, session and process of the guest. It returns when processes and sessions are gone, for
+// those of sessions at the latest when ctx ends; ServeConn returns on its own.
+func (g *Guest) Close(ctx context.Context) error {
+	g.mu.Lock()
+	g.closing = true
+	for conn := range g.conns {
+		conn.Close()
+	}
+	for f := range g.drains {
+		_ = f.SetReadDeadline(time.Unix(1, 0)) // its reader closes it
+	}
+	g.mu.Unlock()
+	err := g.sessions.Close(ctx)
+	if !g.pid1 {
+		g.children.close()
+	}
+	g.wg.Wait()
+	return err
+}

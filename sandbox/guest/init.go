@@ -1,0 +1,240 @@
+package guest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	// configTimeout is how long the configuration may take to arrive on standard input.
+	configTimeout = 10 * time.Second
+	maxConfig     = 1 << 20
+
+	// The daemon may be away, for an upgrade or for ever.
+	redialFirst = 10 * time.Millisecond
+	redialMost  = 250 * time.Millisecond
+
+	// parked is how many threads exist before the sandbox can use up its processes. A Go program that needs a thread then
+	// and cannot have it dies.
+	parked = 32
+
+	// restAfter is how long nothing must have ended until memory is given back. Of hundreds of sandboxes most do nothing, and
+	// each would keep what its start and its last command left behind.
+	restAfter = time.Second
+
+	// maxProcs bounds what the guest takes of a large machine: what it runs is copying.
+	maxProcs = 4
+)
+
+// runInit is PID 1 of a sandbox, until it is ordered to stop.
+func runInit() int {
+	// First of all: without this root in the sandbox opens /proc/1/mem, reads the keys that are about to arrive, and
+	// attaches to this process.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		fmt.Fprintln(os.Stderr, "sandboxd: prctl:", err)
+		return 1
+	}
+	if self, err := os.Readlink("/proc/self"); os.Getpid() != 1 || err != nil || self != "1" {
+		// It kills all other processes of its namespace when told to: not of one that is not its own.
+		fmt.Fprintln(os.Stderr, "sandboxd: init runs as PID 1 of a sandbox, with that sandbox's /proc, and nowhere else")
+		return exitUsage
+	}
+	ended := takeSignals()
+	parkThreads()
+	if err := errors.Join(keepFromChildren(), keepOwnLimits()); err != nil {
+		fmt.Fprintln(os.Stderr, "sandboxd:", err)
+		return 1
+	}
+	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+	unix.Umask(0o022)
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	if err := os.Chdir("/"); err != nil {
+		log.Warn("chdir", "err", err)
+	}
+	config, err := readConfig(os.Stdin, configTimeout)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
+		return exitConfig
+	}
+	closeStdin()
+
+	procs := newChildren(true)
+	g, err := newGuest(config, Options{Log: log}, procs)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
+		return exitConfig
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range ended {
+			procs.reap(-1)
+		}
+	})
+	g.quiet = time.AfterFunc(restAfter, debug.FreeOSMemory)
+	wg.Go(func() { g.callIn(ctx, config.Socket) })
+	g.Begin(ctx)
+	<-g.Stopped()
+	// The process ends with what still runs: nobody is left to wait for it, and a connection gets the kernel's EOF.
+	cancel()
+	return 0
+}
+
+// allSignals is every signal that can be caught, without the ones that mean something here: CHLD is ours, URG the
+// runtime's own.
+func allSignals() []os.Signal {
+	var all []os.Signal
+	for n := syscall.Signal(1); n <= 64; n++ {
+		switch n {
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD, unix.SIGURG, 32, 33:
+		default:
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// takeSignals takes every signal and obeys none: stopping is an order of the daemon. Not by ignoring them, which children
+// inherit, and not TERM alone: QUIT, ABRT, SEGV and others end a Go process. The returned channel gets one value when
+// children have ended, several ends counting as one.
+func takeSignals() <-chan os.Signal {
+	dropped := make(chan os.Signal, 1) // full from the first one on, and nobody reads: the rest is dropped
+	signal.Notify(dropped, allSignals()...)
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	return ended
+}
+
+// parkThreads makes the runtime create its threads now.
+func parkThreads() {
+	var ready, done sync.WaitGroup
+	hold := make(chan struct{})
+	ready.Add(parked)
+	for range parked {
+		done.Go(func() {
+			runtime.LockOSThread() // one thread each, as long as all are locked
+			ready.Done()
+			<-hold
+			runtime.UnlockOSThread()
+		})
+	}
+	ready.Wait()
+	close(hold)
+	done.Wait()
+}
+
+// readConfig reads the one line of configuration.
+func readConfig(r io.Reader, timeout time.Duration) (wire.GuestConfig, error) {
+	type result struct {
+		line []byte
+		err  error
+	}
+	got := make(chan result, 1)
+	// Ends with its read; when that never comes, with the process.
+	go func() {
+		line, err := bufio.NewReader(io.LimitReader(r, maxConfig)).ReadBytes('\n')
+		got <- result{line, err}
+	}()
+	var config wire.GuestConfig
+	select {
+	case <-time.After(timeout):
+		return config, fmt.Errorf("nothing on standard input for %v", timeout)
+	case res := <-got:
+		if res.err != nil && (!errors.Is(res.err, io.EOF) || len(res.line) == 0) {
+			return config, res.err
+		}
+		if err := json.Unmarshal(res.line, &config); err != nil {
+			return config, errors.New("is not one line of JSON") // its text may be a key
+		}
+	}
+	if config.Socket == "" {
+		return config, errors.New("names no socket")
+	}
+	return config, nil
+}
+
+// closeStdin closes standard input and leaves nothing for a later file to take its number.
+func closeStdin() {
+	os.Stdin.Close()
+	if fd, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil && fd != 0 {
+		_ = unix.Dup3(fd, 0, unix.O_CLOEXEC)
+		unix.Close(fd)
+	}
+}
+
+// callIn keeps one connection to the daemon's socket waiting and serves those that the daemon has claimed by its first
+// byte, until ctx ends.
+func (g *Guest) callIn(ctx context.Context, socket string) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for wait := redialFirst; ctx.Err() == nil; {
+		conn, err := awaitClaim(ctx, socket)
+		if err != nil {
+			sleep(ctx, wait)
+			wait = min(2*wait, redialMost)
+			continue
+		}
+		wait = redialFirst
+		wg.Go(func() {
+			if err := g.ServeConn(ctx, conn); err != nil {
+				g.log.Warn("connection", "err", err)
+			}
+		})
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// awaitClaim dials and returns when the other side has sent something.
+func awaitClaim(ctx context.Context, socket string) (net.Conn, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	first := make([]byte, 1)
+	if _, err := io.ReadFull(conn, first); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &claimed{Conn: conn, first: first}, nil
+}
+
+// claimed is a connection whose first byte has been read.
+type claimed struct {
+	net.Conn
+	first []byte
+}
+
+func (c *claimed) Read(p []byte) (int, error) {
+	if len(c.first) > 0 && len(p) > 0 {
+		n := copy(p, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}

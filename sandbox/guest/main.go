@@ -1,0 +1,72 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/pkg/sftp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Exit statuses of the program.
+const (
+	exitUsage  = 64 // sysexits(3)
+	exitConfig = 78
+)
+
+// Main is the program: args are those of the process. As PID 1, or with the argument init, it is the init process of a
+// sandbox; keep, sftp and true are its own children. It returns the exit status.
+func Main(args []string) int {
+	mode := ""
+	if len(args) > 1 {
+		mode = args[1]
+	} else if os.Getpid() == 1 {
+		mode = "init"
+	}
+	switch mode {
+	case "init":
+		return runInit()
+	case "keep":
+		return runKeeper()
+	case "sftp":
+		return runSFTP()
+	case "true":
+		return 0
+	case "version":
+		// It is known by its checksum; what others need to know is what it speaks.
+		fmt.Println(Software, wire.Version)
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "usage: %s init | version\n", Name)
+	return exitUsage
+}
+
+// runSFTP serves files on standard input and output with the rights that this process has. Hostile packets end it and
+// nothing else.
+func runSFTP() int {
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/"
+	}
+	server, err := sftp.NewServer(stdio{}, sftp.WithServerWorkingDirectory(dir))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sandboxd:", err)
+		return 1
+	}
+	if err := server.Serve(); err != nil && !errors.Is(err, io.EOF) {
+		fmt.Fprintln(os.Stderr, "sandboxd: sftp:", err)
+		return 1
+	}
+	return 0
+}
+
+// stdio is standard input and output as one connection.
+type stdio struct{}
+
+func (stdio) Read(p []byte) (int, error)  { return os.Stdin.Read(p) }
+func (stdio) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
+func (stdio) Close() error                { return unix.Close(1) }

@@ -1,0 +1,105 @@
+package guest
+
+import (
+	"bytes"
+	"iter"
+	"os"
+	"strconv"
+)
+
+// process is a line of /proc/PID/stat.
+type process struct {
+	pid, parent, group, session int
+	zombie                      bool
+}
+
+// processes lists what /proc shows. Processes that end meanwhile are left out.
+func processes() iter.Seq2[int, process] {
+	return func(yield func(int, process) bool) {
+		dir, err := os.Open("/proc")
+		if err != nil {
+			return
+		}
+		defer dir.Close()
+		names, _ := dir.Readdirnames(-1) // what could be read counts
+		for _, name := range names {
+			pid, err := strconv.Atoi(name)
+			if err != nil {
+				continue
+			}
+			if p, ok := readProcess(pid); ok && !yield(pid, p) {
+				return
+			}
+		}
+	}
+}
+
+// readProcess reads /proc/PID/stat (proc(5)).
+func readProcess(pid int) (process, bool) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return process{}, false
+	}
+	return parseStat(pid, b)
+}
+
+func parseStat(pid int, b []byte) (process, bool) {
+	// The name may hold anything, also parentheses: fields count from the last one.
+	i := bytes.LastIndexByte(b, ')')
+	if i < 0 {
+		return process{}, false
+	}
+	f := bytes.Fields(b[i+1:])
+	if len(f) < 4 {
+		return process{}, false
+	}
+	parent, err1 := strconv.Atoi(string(f[1]))
+	group, err2 := strconv.Atoi(string(f[2]))
+	session, err3 := strconv.Atoi(string(f[3]))
+	if err1 != nil || err2 != nil || err3 != nil {
+		return process{}, false
+	}
+	return process{pid: pid, parent: parent, group: group, session: session, zombie: f[0][0] == 'Z' || f[0][0] == 'X'}, true
+}
+
+// tree returns the living descendants of the given processes, these not included.
+func tree(roots ...int) []process {
+	byParent := make(map[int][]process)
+	for _, p := range processes() {
+		byParent[p.parent] = append(byParent[p.parent], p)
+	}
+	var out []process
+	seen := make(map[int]bool)
+	for queue := roots; len(queue) > 0; queue = queue[1:] {
+		if seen[queue[0]] {
+			continue // a number reused while we read
+		}
+		seen[queue[0]] = true
+		for _, p := range byParent[queue[0]] {
+			queue = append(queue, p.pid)
+			if !p.zombie {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// other returns the processes of the sandbox besides the guest: for PID 1 all there are, for a guest inside another
+// program those that it started, and theirs.
+func (g *Guest) other() []int {
+	var pids []int
+	if g.pid1 {
+		for pid, p := range processes() {
+			if pid != os.Getpid() && !p.zombie {
+				pids = append(pids, pid)
+			}
+		}
+		return pids
+	}
+	pids = g.children.pids()
+	for _, p := range tree(pids...) {
+		pids = append(pids, p.pid)
+	}
+	return pids
+}

@@ -1,0 +1,141 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxPtys bounds the terminals that the guest opens: all sandboxes of a machine share its 4,096.
+const maxPtys = 256
+
+var errPtys = fmt.Errorf("more than %d terminals in this sandbox", maxPtys)
+
+// pty is the master side of a pseudo-terminal. Its descriptor is non-blocking from the start, so that a reader is a
+// goroutine and not a thread – which is why no library opens it.
+type pty struct {
+	*os.File
+	name   string // of the slave
+	device uint64 // of the slave, st_rdev
+	count  *atomic.Int32
+	closed atomic.Bool
+}
+
+// openPty returns a new terminal and its slave, which the caller closes once the process on it is started. The slave
+// belongs to the account, as login(1) leaves it.
+func openPty(count *atomic.Int32, a Account) (*pty, *os.File, error) {
+	if count.Add(1) > maxPtys {
+		count.Add(-1)
+		return nil, nil, errPtys
+	}
+	master, slave, err := openPair()
+	if err != nil {
+		count.Add(-1)
+		return nil, nil, fmt.Errorf("open a terminal: %w", err)
+	}
+	p := &pty{File: master, name: slave.Name(), count: count}
+	var st unix.Stat_t
+	err = unix.Fstat(int(slave.Fd()), &st)
+	if err == nil {
+		p.device = st.Rdev
+		const ttyGroup = 5
+		if e := slave.Chown(int(a.UID), ttyGroup); e != nil && int(a.UID) != os.Geteuid() {
+			err = e
+		}
+	}
+	if err == nil {
+		err = slave.Chmod(0o620)
+	}
+	if err == nil {
+		err = p.update(func(t *unix.Termios) { t.Iflag |= unix.IUTF8 })
+	}
+	if err != nil {
+		slave.Close()
+		p.Close()
+		return nil, nil, fmt.Errorf("set up a terminal: %w", err)
+	}
+	return p, slave, nil
+}
+
+func openPair() (master, slave *os.File, err error) {
+	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
+	fd, err := unix.Open("/dev/ptmx", flags|unix.O_NONBLOCK, 0)
+	if err != nil {
+		// A sandbox may have lost its /dev/ptmx; the file system behind it has another one.
+		if fd, err = unix.Open("/dev/pts/ptmx", flags|unix.O_NONBLOCK, 0); err != nil {
+			return nil, nil, os.NewSyscallError("open", err)
+		}
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, nil, os.NewSyscallError("ioctl", err)
+	}
+	name := fmt.Sprintf("/dev/pts/%d", n)
+	slaveFD, err := openSlave(fd, name)
+	if err != nil {
+		unix.Close(fd)
+		return nil, nil, os.NewSyscallError("open slave", err)
+	}
+	return os.NewFile(uintptr(fd), "/dev/ptmx"), os.NewFile(uintptr(slaveFD), name), nil
+}
+
+// openSlave opens the slave of a master by that, not by name: nothing that the sandbox mounted or linked there comes
+// between.
+func openSlave(master int, name string) (int, error) {
+	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
+	fd, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, flags)
+	switch errno {
+	case 0:
+		return int(fd), nil
+	case unix.EINVAL, unix.ENOTTY: // gVisor
+		return unix.Open(name, flags, 0)
+	}
+	return 0, errno
+}
+
+// Close releases the master: the terminal hangs up. Closing twice is not an error.
+func (p *pty) Close() error {
+	if p.closed.Swap(true) {
+		return nil
+	}
+	p.count.Add(-1)
+	return p.File.Close()
+}
+
+// ioctl runs f on the master's descriptor while that is sure to be open.
+func (p *pty) ioctl(f func(fd int) error) error {
+	rc, err := p.SyscallConn()
+	if err != nil {
+		return err
+	}
+	cerr := rc.Control(func(fd uintptr) { err = f(int(fd)) })
+	return errors.Join(cerr, err)
+}
+
+// resize sets the size in characters and pixels; the foreground group gets WINCH.
+func (p *pty) resize(cols, rows int, width, height uint32) error {
+	return p.ioctl(func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(cols), Row: uint16(rows),
+			Xpixel: uint16(min(width, 0xffff)), Ypixel: uint16(min(height, 0xffff))})
+	})
+}
+
+// update changes the terminal's modes.
+func (p *pty) update(f func(*unix.Termios)) error {
+	return p.ioctl(func(fd int) error {
+		// On a master these speak of the slave (tty_mode_ioctl in the kernel).
+		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		if err != nil {
+			return err
+		}
+		f(t)
+		return unix.IoctlSetTermios(fd, unix.TCSETS, t)
+	})
+}

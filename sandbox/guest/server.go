@@ -1,0 +1,191 @@
+package guest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	// handshakeTimeout bounds the time from the first byte to the end of login.
+	handshakeTimeout = 30 * time.Second
+
+	// maxChannels bounds what one connection has open at once, in both directions together.
+	maxChannels = 1024
+)
+
+// client is one connection that logged in: one client of the gateway, or the daemon itself. What it forwards ends with
+// it and is seen by nobody else.
+type client struct {
+	g    *Guest
+	conn *ssh.ServerConn
+	ctx  context.Context //nolint:containedctx // ends with the connection; for dials and whatever else has no channel to notice by
+	wg   sync.WaitGroup  // of everything that works for this connection
+
+	// control is set by the first hello: this is the daemon's own connection and may have sessions and orders. The
+	// connections of its clients never say hello.
+	control atomic.Bool
+
+	slots chan struct{} // one per open channel
+
+	mu      sync.Mutex
+	forward map[string]*forward // guarded by mu; listeners by what was asked for
+	closed  bool                // guarded by mu; no new listener
+}
+
+// ServeConn speaks SSH on conn until the other side leaves, ctx ends or the guest closes, and closes it. It may be called
+// at once for any number of connections. The error is nil when the other side left in order.
+func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
+	defer conn.Close()
+	if !g.enter(conn) {
+		return errClosed
+	}
+	defer g.leave(conn)
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return fmt.Errorf("handshake: %w", err)
+	}
+	sconn, chans, reqs, err := ssh.NewServerConn(conn, g.ssh)
+	if err != nil {
+		return fmt.Errorf("handshake: %w", err)
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	c := &client{g: g, conn: sconn, ctx: ctx, slots: make(chan struct{}, maxChannels), forward: make(map[string]*forward)}
+	// Requests and channels each have their own reader: x/crypto stops the whole connection when 16 wait unread.
+	c.wg.Go(func() { c.serveRequests(reqs) })
+	for ch := range chans {
+		c.serveChannel(ch)
+	}
+	cancel()
+	c.closeForwards()
+	c.wg.Wait()
+	if err := sconn.Wait(); err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// enter counts conn among those that Close ends; false when it has.
+func (g *Guest) enter(conn net.Conn) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing {
+		return false
+	}
+	g.conns[conn] = true
+	return true
+}
+
+func (g *Guest) leave(conn net.Conn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.conns, conn)
+}
+
+// rest gives memory back to the system once nothing has ended for a while.
+func (g *Guest) rest() {
+	if g.quiet != nil {
+		g.quiet.Reset(restAfter)
+	}
+}
+
+// serveChannel decides about one channel without waiting for anything: a dial here would hold up all the others.
+func (c *client) serveChannel(ch ssh.NewChannel) {
+	var serve func(ssh.NewChannel)
+	switch ch.ChannelType() {
+	case wire.ChannelSession:
+		serve = c.serveSession
+	case wire.ChannelDirectTCP:
+		serve = c.serveDirectTCP
+	case wire.ChannelDirectUnix:
+		serve = c.serveDirectUnix
+	default:
+		c.refuse(ch, ssh.UnknownChannelType, "channel type is not known here")
+		return
+	}
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		c.refuse(ch, ssh.ResourceShortage, fmt.Sprintf("more than %d channels on one connection", maxChannels))
+		return
+	}
+	c.wg.Go(func() {
+		defer func() {
+			<-c.slots
+			c.g.rest()
+		}()
+		serve(ch)
+	})
+}
+
+// refuse rejects a channel. When that cannot be sent the connection is broken, which its readers notice.
+func (c *client) refuse(ch ssh.NewChannel, reason ssh.RejectionReason, text string) {
+	_ = ch.Reject(reason, text)
+}
+
+// reply answers a request if an answer is wanted; a broken connection is noticed elsewhere.
+func reply(r *ssh.Request, ok bool, payload []byte) {
+	if r.WantReply {
+		_ = r.Reply(ok, payload)
+	}
+}
+
+// serveRequests answers global requests in their order, which is how SSH tells the answers apart.
+func (c *client) serveRequests(reqs <-chan *ssh.Request) {
+	for r := range reqs {
+		switch r.Type {
+		case wire.GlobalTCPForward:
+			c.tcpForward(r)
+		case wire.GlobalUnixForward:
+			c.unixForward(r)
+		case wire.GlobalCancelTCPForward:
+			c.cancelTCP(r)
+		case wire.GlobalCancelUnixForward:
+			c.cancelUnix(r)
+		case wire.ControlRequest:
+			c.serveControl(r)
+		case wire.GlobalKeepalive:
+			reply(r, true, nil)
+		default:
+			reply(r, false, nil)
+		}
+	}
+}
+
+func (c *client) serveControl(r *ssh.Request) {
+	var ctl wire.Control
+	if err := json.Unmarshal(r.Payload, &ctl); err != nil {
+		reply(r, false, nil)
+		return
+	}
+	if ctl.Do == "hello" {
+		c.control.Store(true)
+	}
+	var answer wire.ControlReply
+	if c.control.Load() {
+		answer = c.g.Control(c.ctx, ctl)
+	} else {
+		answer.Error = wire.Errorf(wire.CodeDenied, "say hello first")
+	}
+	b, err := json.Marshal(answer)
+	if err != nil {
+		c.g.log.Error("control reply", "do", ctl.Do, "err", err)
+		reply(r, false, nil)
+		return
+	}
+	reply(r, true, b)
+}

@@ -1,0 +1,223 @@
+package guest
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+var (
+	unixEpoch  = time.Unix(1, 0) // as a deadline: now
+	noDeadline time.Time
+)
+
+const (
+	// closeGrace is how long the processes of a closed session may take to end on HUP.
+	closeGrace = 500 * time.Millisecond
+	// killTimeout bounds the wait for processes that were killed: one in an uninterruptible wait outlasts any.
+	killTimeout = 3 * time.Second
+)
+
+// terminal is a session.Local: the master side of a terminal whose process lives below a keeper.
+type terminal struct {
+	g       *Guest
+	pty     *pty
+	session string
+	keeper  *child
+	tty     session.TTY
+	ooms    int // kills by the memory limit before this session
+	wg      sync.WaitGroup
+
+	done chan struct{} // closed when the process has ended
+	exit session.Exit  // set before done is closed
+
+	mu     sync.Mutex
+	reason string // guarded by mu; why we ended it
+	close  sync.Once
+}
+
+var _ session.Local = (*terminal)(nil)
+
+func (t *terminal) Read(p []byte) (int, error)            { return t.pty.Read(p) }
+func (t *terminal) Write(p []byte) (int, error)           { return t.pty.Write(p) }
+func (t *terminal) SetWriteDeadline(when time.Time) error { return t.pty.SetWriteDeadline(when) }
+func (t *terminal) Resize(cols, rows int) error           { return t.pty.resize(cols, rows, 0, 0) }
+func (t *terminal) TTY() session.TTY                      { return t.tty }
+
+// Wait returns how the session's process ended.
+func (t *terminal) Wait() session.Exit {
+	<-t.done
+	return t.exit
+}
+
+// await waits for the keeper's report of the end.
+func (t *terminal) await(report keeperReport) {
+	ws, err := report.exit()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := session.Exit{Reason: t.reason}
+	switch {
+	case errors.Is(err, io.EOF):
+		// The keeper was killed, and with it what told us of the shell; a rescue does that.
+		e.Signal = "KILL"
+		if e.Reason == "" {
+			e.Reason = "the session's keeper was killed"
+		}
+	case err != nil:
+		e.Signal, e.Reason = "KILL", err.Error()
+	case ws.Signaled():
+		e.Signal = wire.SignalName(int(ws.Signal()))
+		if ws.Signal() == unix.SIGKILL && e.Reason == "" && oomKills() > t.ooms {
+			e.Reason = "oom_killed"
+		}
+	default:
+		e.Code = ws.ExitStatus()
+	}
+	t.exit = e
+	close(t.done)
+}
+
+// because says why the session is about to end, if it does.
+func (t *terminal) because(reason string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.reason = reason
+}
+
+// Front returns the foreground process group.
+func (t *terminal) Front() (group int, err error) {
+	err = t.pty.ioctl(func(fd int) error {
+		group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		return err
+	})
+	return group, err
+}
+
+// Flush drops input that no program has read.
+func (t *terminal) Flush() error {
+	return t.pty.ioctl(func(fd int) error {
+		slave, err := openSlave(fd, t.pty.name)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(slave)
+		return unix.IoctlSetInt(slave, unix.TCFLSH, unix.TCIFLUSH)
+	})
+}
+
+// Members returns the processes of a group.
+func (t *terminal) Members(group int) ([]int, error) {
+	var pids []int
+	for pid, p := range processes() {
+		if p.group == group && !p.zombie {
+			pids = append(pids, pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// Tree returns what descends from the session.
+func (t *terminal) Tree() ([]int, error) {
+	var pids []int
+	for _, p := range t.tree() {
+		pids = append(pids, p.pid)
+	}
+	slices.Sort(pids)
+	return pids, nil
+}
+
+// tree returns the processes below the keeper; should that have been killed, the ones that stayed in the session.
+func (t *terminal) tree() []process {
+	if !t.keeper.ended() {
+		return tree(t.keeper.pid)
+	}
+	var out []process
+	for _, p := range processes() {
+		if p.session == t.tty.SessionPID && !p.zombie {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Signal signals one process.
+func (t *terminal) Signal(pid int, sig syscall.Signal) error {
+	if err := unix.Kill(pid, sig); err != nil && err != unix.ESRCH {
+		return err
+	}
+	return nil
+}
+
+// Close hangs up and sees that all processes of the session end.
+func (t *terminal) Close() error {
+	t.close.Do(func() {
+		for _, p := range t.tree() {
+			_ = unix.Kill(p.pid, unix.SIGHUP) // one that is gone needs none, here and below
+			_ = unix.Kill(p.pid, unix.SIGCONT)
+		}
+		t.pty.Close()
+		t.sweep()
+		if !t.keeper.ended() {
+			_ = t.g.children.signal(t.keeper, unix.SIGKILL)
+			<-t.keeper.done
+		}
+		t.wg.Wait()
+		t.g.forget(t)
+	})
+	return nil
+}
+
+// sweep waits until two scans in a row find nothing of the session, and kills what is left after the grace. A process
+// that forks faster than it is found loses all the same: its children stay below the keeper.
+func (t *terminal) sweep() {
+	began := time.Now()
+	keeper := t.keeper.done
+	for empty, pause := 0, time.Millisecond; empty < 2 && time.Since(began) < closeGrace+killTimeout; {
+		left := t.tree()
+		if len(left) == 0 {
+			empty++
+			continue
+		}
+		empty = 0
+		if time.Since(began) > closeGrace {
+			for _, p := range left {
+				_ = unix.Kill(p.pid, unix.SIGKILL)
+			}
+		}
+		select {
+		case <-keeper: // its last descendant has ended
+			keeper = nil // or it was killed: what is left takes its time
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 20*time.Millisecond)
+	}
+}
+
+// oomKills returns how many processes of the sandbox the memory limit has killed so far, 0 where that is not told.
+func oomKills() int {
+	for _, path := range []string{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"} {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) == 2 && f[0] == "oom_kill" {
+				n, _ := strconv.Atoi(f[1]) // the kernel writes numbers
+				return n
+			}
+		}
+	}
+	return 0
+}
