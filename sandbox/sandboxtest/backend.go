@@ -1,0 +1,367 @@
+// Package sandboxtest says in tests what a sandbox.Backend has to do ([Run]), and has one that needs no container engine:
+// [Backend] keeps sandboxes in memory, each with the real guest in this process, so that whatever stands above a backend
+// can be tested with real SSH and real commands. A sandbox of it isolates nothing: its commands run here, as the user of
+// the test, in a home of their own.
+//
+// It is imported by tests only. The guest starts children of its own kind from the running program: a program that
+// imports this package becomes the guest when it is started under guest.Name.
+package sandboxtest
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/guest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func init() {
+	if os.Args[0] == guest.Name {
+		os.Exit(guest.Main(os.Args))
+	}
+}
+
+// Name is the name of the in-memory backend in instances.
+const Name = "memory"
+
+// NoImage is an image that the in-memory backend does not have; it has all others, and makes no difference between them.
+const NoImage = "no-such-image:latest"
+
+// Options of a Backend. The zero value works.
+type Options struct {
+	Env []string     // of every sandbox
+	Log *slog.Logger // of the guests; nil discards
+	// Fail, if set, is asked at each stage of Boot and Start ("validate", "image", "keys", "create", "guest") and breaks
+	// it with what it returns.
+	Fail func(stage string) error
+}
+
+// Backend is an in-memory sandbox.Backend, Lister, Inspector and Stopper.
+type Backend struct {
+	opt Options
+	tmp string
+
+	mu    sync.Mutex
+	boxes map[string]*box // guarded by mu; by ID
+}
+
+// box is one sandbox.
+type box struct {
+	inst   sandbox.Instance
+	home   string
+	env    []string
+	name   string
+	client ssh.Signer
+	host   ssh.PublicKey
+
+	// guarded by Backend.mu
+	guest *guest.Guest // nil while stopped
+	conns *sync.WaitGroup
+}
+
+var (
+	_ sandbox.Lister    = (*Backend)(nil)
+	_ sandbox.Inspector = (*Backend)(nil)
+	_ sandbox.Stopper   = (*Backend)(nil)
+)
+
+// New returns a Backend without sandboxes. What it makes is gone when t has ended.
+func New(t testing.TB, opt Options) *Backend {
+	t.Helper()
+	b := &Backend{opt: opt, tmp: t.TempDir(), boxes: make(map[string]*box)}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		list, _ := b.List(ctx) // it has no errors
+		for _, inst := range list {
+			if err := b.Destroy(ctx, inst); err != nil {
+				t.Errorf("destroy %s: %v", inst.ID, err)
+			}
+		}
+	})
+	return b
+}
+
+// stage fails a step of a boot when ctx has ended or the test wants it to fail.
+func (b *Backend) stage(ctx context.Context, name string) error {
+	err := ctx.Err()
+	if err != nil {
+		err = context.Cause(ctx)
+	} else if b.opt.Fail != nil {
+		err = b.opt.Fail(name)
+	}
+	if err != nil {
+		return &sandbox.BootError{Stage: name, Err: err}
+	}
+	return nil
+}
+
+// Boot makes a sandbox.
+func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	bx, err := b.prepare(ctx, spec)
+	if err != nil {
+		return sandbox.Instance{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.boxes[spec.ID] != nil {
+		return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: fmt.Errorf("instance %s exists", spec.ID)}
+	}
+	if err := os.Mkdir(bx.home, 0o700); err != nil {
+		return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: err}
+	}
+	err = b.stage(ctx, "create")
+	if err == nil {
+		err = b.startLocked(ctx, bx)
+	}
+	if err != nil {
+		return sandbox.Instance{}, errors.Join(err, os.RemoveAll(bx.home))
+	}
+	b.boxes[spec.ID] = bx
+	return bx.inst, nil
+}
+
+// prepare checks spec and makes a box that nobody sees yet.
+func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*box, error) {
+	if err := b.stage(ctx, "validate"); err != nil {
+		return nil, err
+	}
+	if _, err := wire.ParseLabel("instance", spec.ID); err != nil {
+		return nil, &sandbox.BootError{Stage: "validate", Err: err}
+	}
+	network := spec.Network
+	if network == "" {
+		network = sandbox.NetworkNone
+	}
+	if network != sandbox.NetworkNone {
+		return nil, &sandbox.BootError{Stage: "validate", Err: fmt.Errorf("network %q: %w", network, sandbox.ErrUnsupported)}
+	}
+	if err := b.stage(ctx, "image"); err != nil {
+		return nil, err
+	}
+	image := spec.Image
+	if image == "" {
+		image = sandbox.DefaultImage
+	}
+	if image == NoImage {
+		return nil, &sandbox.BootError{Stage: "image", Err: fmt.Errorf("%s: %w", image, sandbox.ErrNoImage), Hint: "name another image"}
+	}
+	if spec.Progress != nil {
+		spec.Progress("starting a sandbox in memory")
+	}
+	return &box{
+		home: b.tmp + "/" + spec.ID, env: slices.Concat(b.opt.Env, spec.Env), name: spec.Name,
+		inst: sandbox.Instance{Backend: Name, ID: spec.ID, Ref: spec.ID, Image: image, Digest: "memory:" + image, Created: time.Now(),
+			User: account("").Name, Runtime: "host", Network: network, Notes: []string{"runs in the test's own process"}},
+	}, nil
+}
+
+// account is the user of this program, at home in home.
+func account(home string) guest.Account {
+	name := "root"
+	if os.Getuid() != 0 {
+		if name = os.Getenv("USER"); name == "" {
+			name = fmt.Sprint(os.Getuid())
+		}
+	}
+	return guest.Account{Name: name, UID: uint32(os.Getuid()), GID: uint32(os.Getgid()), Home: home, Shell: "/bin/bash"}
+}
+
+// startLocked starts a guest for bx, with keys of its own. b.mu is held.
+func (b *Backend) startLocked(ctx context.Context, bx *box) error {
+	if err := b.stage(ctx, "keys"); err != nil {
+		return err
+	}
+	hostPEM, host, err := newKey()
+	if err != nil {
+		return &sandbox.BootError{Stage: "keys", Err: err}
+	}
+	_, client, err := newKey()
+	if err != nil {
+		return &sandbox.BootError{Stage: "keys", Err: err}
+	}
+	a := account(bx.home)
+	g, err := guest.New(wire.GuestConfig{Version: wire.Version, HostKey: hostPEM, Name: bx.name, Env: bx.env, Workdir: bx.home,
+		ClientKey: string(ssh.MarshalAuthorizedKey(client.PublicKey()))}, guest.Options{Account: &a, Log: b.opt.Log})
+	if err != nil {
+		return &sandbox.BootError{Stage: "guest", Err: err}
+	}
+	if err := b.stage(ctx, "guest"); err != nil {
+		return errors.Join(err, g.Close(context.WithoutCancel(ctx)))
+	}
+	bx.guest, bx.client, bx.host, bx.conns = g, client, host.PublicKey(), new(sync.WaitGroup)
+	return nil
+}
+
+// newKey returns a fresh key pair.
+func newKey() (string, ssh.Signer, error) {
+	_, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return "", nil, err
+	}
+	block, err := ssh.MarshalPrivateKey(private, "")
+	if err != nil {
+		return "", nil, err
+	}
+	signer, err := ssh.NewSignerFromKey(private)
+	return string(pem.EncodeToMemory(block)), signer, err
+}
+
+// lookupLocked returns the box of inst. b.mu is held.
+func (b *Backend) lookupLocked(inst sandbox.Instance) (*box, error) {
+	bx := b.boxes[inst.ID]
+	if bx == nil {
+		return nil, fmt.Errorf("instance %s: %w", inst.ID, sandbox.ErrGone)
+	}
+	return bx, nil
+}
+
+// Dial connects to the sandbox's guest.
+func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
+	if ctx.Err() != nil {
+		return sandbox.Peer{}, context.Cause(ctx)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	bx, err := b.lookupLocked(inst)
+	if err != nil {
+		return sandbox.Peer{}, err
+	}
+	if bx.guest == nil {
+		return sandbox.Peer{}, fmt.Errorf("instance %s: %w", inst.ID, sandbox.ErrStopped)
+	}
+	near, far, err := Pipe()
+	if err != nil {
+		return sandbox.Peer{}, err
+	}
+	g := bx.guest
+	// Ends with the connection, at the latest when the guest closes; whoever closes it waits.
+	bx.conns.Go(func() {
+		if err := g.ServeConn(context.Background(), far); err != nil && b.opt.Log != nil {
+			b.opt.Log.Info("connection", "instance", inst.ID, "err", err)
+		}
+	})
+	return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{bx.host}, Auth: []ssh.AuthMethod{ssh.PublicKeys(bx.client)}}, nil
+}
+
+// Destroy ends a sandbox and removes its home.
+func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
+	b.mu.Lock()
+	bx := b.boxes[inst.ID]
+	delete(b.boxes, inst.ID)
+	b.mu.Unlock()
+	if bx == nil {
+		return nil
+	}
+	return errors.Join(bx.end(ctx), os.RemoveAll(bx.home))
+}
+
+// end closes the guest and waits for its connections.
+func (bx *box) end(ctx context.Context) error {
+	if bx.guest == nil {
+		return nil
+	}
+	err := bx.guest.Close(ctx)
+	bx.conns.Wait()
+	return err
+}
+
+// List returns all sandboxes, ordered by ID.
+func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := make([]sandbox.Instance, 0, len(b.boxes))
+	for _, bx := range b.boxes {
+		list = append(list, bx.inst)
+	}
+	slices.SortFunc(list, func(x, y sandbox.Instance) int { return strings.Compare(x.ID, y.ID) })
+	return list, nil
+}
+
+// Inspect says whether a sandbox runs.
+func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	bx, err := b.lookupLocked(inst)
+	if err != nil {
+		return sandbox.Status{}, err
+	}
+	return sandbox.Status{Running: bx.guest != nil}, nil
+}
+
+// Stop ends a sandbox's processes; its home stays.
+func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
+	b.mu.Lock()
+	bx, err := b.lookupLocked(inst)
+	var stopping box
+	if err == nil {
+		stopping = *bx
+		bx.guest = nil
+	}
+	b.mu.Unlock()
+	if err != nil || stopping.guest == nil {
+		return err
+	}
+	stopping.guest.Control(ctx, wire.Control{Do: "stop", GraceMS: grace.Milliseconds()})
+	select {
+	case <-stopping.guest.Stopped():
+	case <-ctx.Done():
+	}
+	return stopping.end(ctx)
+}
+
+// Start starts a stopped sandbox.
+func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	bx, err := b.lookupLocked(inst)
+	if err != nil {
+		return sandbox.Instance{}, err
+	}
+	if bx.guest == nil {
+		if err := b.startLocked(ctx, bx); err != nil {
+			return sandbox.Instance{}, err
+		}
+	}
+	return bx.inst, nil
+}
+
+// Pipe returns two connected sockets of this process. Not net.Pipe: both SSH peers write before they read.
+func Pipe() (near, far net.Conn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	var conns [2]net.Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "pipe")
+		c, cerr := net.FileConn(f) // a duplicate
+		f.Close()
+		conns[i], err = c, errors.Join(err, cerr)
+	}
+	if err != nil {
+		for _, c := range conns {
+			if c != nil {
+				c.Close()
+			}
+		}
+		return nil, nil, err
+	}
+	return conns[0], conns[1], nil
+}

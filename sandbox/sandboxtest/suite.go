@@ -1,0 +1,316 @@
+package sandboxtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Suite is what [Run] needs to know of a backend.
+type Suite struct {
+	// Open returns a backend to test. What it made must be gone when t has ended, whatever the test did.
+	Open func(t *testing.T) sandbox.Backend
+	// Spec is the sandbox to boot; its image must have a shell. ID is filled in by the suite.
+	Spec sandbox.Spec
+	// NoImage is an image reference that does not exist.
+	NoImage string
+	// Refused are the network modes that the backend does not have.
+	Refused []sandbox.Network
+	// NewID returns a fresh instance ID; nil makes them from the test's name and the time.
+	NewID func(t *testing.T) string
+}
+
+// bootTimeout bounds one call of a backend.
+const bootTimeout = 2 * time.Minute
+
+// Run tests the contract of sandbox.Backend, and of its optional interfaces where the backend has them.
+func Run(t *testing.T, s Suite) {
+	t.Run("Boot", s.testBoot)
+	t.Run("Dial", s.testDial)
+	t.Run("Destroy", s.testDestroy)
+	t.Run("Refusals", s.testRefusals)
+	t.Run("Cancelled", s.testCancelled)
+	t.Run("List", s.testList)
+	t.Run("Inspect", s.testInspect)
+	t.Run("StopStart", s.testStopStart)
+}
+
+// newSpec is s.Spec with an ID of its own.
+func (s Suite) newSpec(t *testing.T) sandbox.Spec {
+	spec := s.Spec
+	if s.NewID != nil {
+		spec.ID = s.NewID(t)
+	} else {
+		spec.ID = fmt.Sprintf("t%x", time.Now().UnixNano())
+	}
+	return spec
+}
+
+// boot boots a sandbox that is destroyed at the end of the test.
+func (s Suite) boot(t *testing.T, b sandbox.Backend) sandbox.Instance {
+	t.Helper()
+	inst, err := b.Boot(timeout(t), s.newSpec(t))
+	if err != nil {
+		t.Fatalf("Boot: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), bootTimeout)
+		defer cancel()
+		if err := b.Destroy(ctx, inst); err != nil {
+			t.Errorf("Destroy: %v", err)
+		}
+	})
+	return inst
+}
+
+func timeout(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), bootTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// Login logs in to a peer as the daemon does: with its credentials, accepting its keys and no others. The client is
+// closed at the end of the test.
+func Login(t testing.TB, peer sandbox.Peer) *ssh.Client {
+	t.Helper()
+	conn, chans, reqs, err := ssh.NewClientConn(peer.Conn, "sandbox", &ssh.ClientConfig{
+		User: peer.User, Auth: peer.Auth, Timeout: 30 * time.Second,
+		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
+			if slices.ContainsFunc(peer.HostKeys, func(k ssh.PublicKey) bool { return string(k.Marshal()) == string(key.Marshal()) }) {
+				return nil
+			}
+			return fmt.Errorf("host key %s is not one of the peer's", ssh.FingerprintSHA256(key))
+		},
+	})
+	if err != nil {
+		peer.Conn.Close()
+		t.Fatalf("handshake: %v", err)
+	}
+	client := ssh.NewClient(conn, chans, reqs)
+	t.Cleanup(func() { client.Close() })
+	return client
+}
+
+// dial dials and logs in.
+func (s Suite) dial(t *testing.T, b sandbox.Backend, inst sandbox.Instance) *ssh.Client {
+	t.Helper()
+	peer, err := b.Dial(timeout(t), inst)
+	if err != nil {
+		t.Fatalf("Dial: %v", err)
+	}
+	if len(peer.HostKeys) == 0 {
+		t.Fatal("Dial: peer without host keys")
+	}
+	return Login(t, peer)
+}
+
+// run runs a command and returns its output and exit status.
+func run(t *testing.T, client *ssh.Client, command string) (string, int) {
+	t.Helper()
+	sess, err := client.NewSession()
+	if err != nil {
+		t.Fatalf("session: %v", err)
+	}
+	defer sess.Close()
+	out, err := sess.CombinedOutput(command)
+	if exit := (*ssh.ExitError)(nil); errors.As(err, &exit) {
+		return string(out), exit.ExitStatus()
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return string(out), 0
+}
+
+func (s Suite) testBoot(t *testing.T) {
+	b := s.Open(t)
+	spec := s.newSpec(t)
+	var progress []string
+	spec.Progress = func(line string) { progress = append(progress, line) }
+	inst, err := b.Boot(timeout(t), spec)
+	if err != nil {
+		t.Fatalf("Boot: %v", err)
+	}
+	t.Cleanup(func() { _ = b.Destroy(context.WithoutCancel(t.Context()), inst) })
+	if inst.ID != spec.ID || inst.Backend == "" || inst.Ref == "" || inst.Runtime == "" || inst.Network == "" || inst.Created.IsZero() {
+		t.Errorf("Boot: instance leaves out what it should say: %+v", inst)
+	}
+	for _, line := range progress {
+		if strings.ContainsAny(line, "\n\r") {
+			t.Errorf("progress %q is not one line", line)
+		}
+	}
+	client := s.dial(t, b, inst)
+	if out, code := run(t, client, "echo out; echo err >&2; exit 7"); code != 7 || !strings.Contains(out, "out\n") || !strings.Contains(out, "err\n") {
+		t.Errorf("exec: got %q, exit status %d; want out and err, 7", out, code)
+	}
+	if _, err := b.Boot(timeout(t), spec); err == nil {
+		t.Error("Boot of an ID that exists: no error")
+	}
+	if out, code := run(t, s.dial(t, b, inst), "echo still"); out != "still\n" || code != 0 {
+		t.Errorf("after a Boot of the same ID: got %q, %d; the first one must not be touched", out, code)
+	}
+}
+
+func (s Suite) testDial(t *testing.T) {
+	b := s.Open(t)
+	inst := s.boot(t, b)
+	t.Run("again and at once", func(t *testing.T) {
+		a, b := s.dial(t, b, inst), s.dial(t, b, inst)
+		for i, c := range []*ssh.Client{a, b, a} {
+			if out, code := run(t, c, "echo hello"); out != "hello\n" || code != 0 {
+				t.Errorf("client %d: got %q, %d", i, out, code)
+			}
+		}
+		a.Close()
+		if out, code := run(t, b, "echo alone"); out != "alone\n" || code != 0 {
+			t.Errorf("after the other closed: got %q, %d", out, code)
+		}
+	})
+	t.Run("only the key", func(t *testing.T) {
+		peer, err := b.Dial(timeout(t), inst)
+		if err != nil {
+			t.Fatalf("Dial: %v", err)
+		}
+		defer peer.Conn.Close()
+		_, stranger, err := newKey()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _, _, err = ssh.NewClientConn(peer.Conn, "sandbox", &ssh.ClientConfig{User: peer.User, Timeout: 30 * time.Second,
+			HostKeyCallback: ssh.FixedHostKey(peer.HostKeys[0]), Auth: []ssh.AuthMethod{ssh.PublicKeys(stranger), ssh.Password("")}})
+		if err == nil {
+			t.Error("a stranger's key logged in")
+		}
+	})
+	t.Run("gone", func(t *testing.T) {
+		nobody := inst
+		nobody.ID, nobody.Ref = s.newSpec(t).ID, "0123456789ab"
+		if _, err := b.Dial(timeout(t), nobody); !errors.Is(err, sandbox.ErrGone) {
+			t.Errorf("Dial of an instance that never was: got %v, want ErrGone", err)
+		}
+	})
+}
+
+func (s Suite) testDestroy(t *testing.T) {
+	b := s.Open(t)
+	inst := s.boot(t, b)
+	client := s.dial(t, b, inst)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = client.Wait() // however it ends
+	}()
+	for range 2 {
+		if err := b.Destroy(timeout(t), inst); err != nil {
+			t.Fatalf("Destroy: %v", err)
+		}
+	}
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		t.Error("a connection outlives its sandbox")
+	}
+	if _, err := b.Dial(timeout(t), inst); !errors.Is(err, sandbox.ErrGone) {
+		t.Errorf("Dial after Destroy: got %v, want ErrGone", err)
+	}
+	nobody := inst
+	nobody.ID, nobody.Ref = s.newSpec(t).ID, "0123456789ab"
+	if err := b.Destroy(timeout(t), nobody); err != nil {
+		t.Errorf("Destroy of an instance that never was: %v", err)
+	}
+}
+
+func (s Suite) testRefusals(t *testing.T) {
+	b := s.Open(t)
+	refused := func(t *testing.T, spec sandbox.Spec, want error) {
+		t.Helper()
+		inst, err := b.Boot(timeout(t), spec)
+		if err == nil {
+			_ = b.Destroy(timeout(t), inst)
+			t.Fatal("Boot: no error")
+		}
+		boot := (*sandbox.BootError)(nil)
+		if !errors.As(err, &boot) || boot.Stage == "" {
+			t.Errorf("Boot: %v does not say at which stage", err)
+		}
+		if want != nil && !errors.Is(err, want) {
+			t.Errorf("Boot: got %v, want %v", err, want)
+		}
+		s.nothingLeft(t, b, spec.ID)
+	}
+	t.Run("image", func(t *testing.T) {
+		spec := s.newSpec(t)
+		spec.Image = s.NoImage
+		refused(t, spec, sandbox.ErrNoImage)
+	})
+	for _, n := range s.Refused {
+		t.Run("network "+string(n), func(t *testing.T) {
+			spec := s.newSpec(t)
+			spec.Network = n
+			refused(t, spec, sandbox.ErrUnsupported)
+		})
+	}
+	for _, id := range []string{"", "../../x", "-o", "UPPER", "a b", strings.Repeat("a", 64)} {
+		t.Run(fmt.Sprintf("id %q", id), func(t *testing.T) {
+			spec := s.newSpec(t)
+			spec.ID = id
+			refused(t, spec, nil)
+		})
+	}
+}
+
+// nothingLeft checks that no instance of that ID can be found.
+func (s Suite) nothingLeft(t *testing.T, b sandbox.Backend, id string) {
+	t.Helper()
+	l, ok := b.(sandbox.Lister)
+	if !ok {
+		return
+	}
+	list, err := l.List(timeout(t))
+	if err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	if slices.ContainsFunc(list, func(i sandbox.Instance) bool { return i.ID == id }) {
+		t.Errorf("instance %q was left behind", id)
+	}
+}
+
+// testCancelled ends Boot's context at moments all over a boot.
+func (s Suite) testCancelled(t *testing.T) {
+	b := s.Open(t)
+	began := time.Now()
+	s.boot(t, b)
+	whole := time.Since(began)
+	for _, part := range []float64{0, 0.1, 0.3, 0.5, 0.7, 0.9} {
+		t.Run(fmt.Sprintf("after %.0f%%", 100*part), func(t *testing.T) {
+			spec := s.newSpec(t)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(part*float64(whole)))
+			defer cancel()
+			inst, err := b.Boot(ctx, spec)
+			if err == nil { // this one was faster
+				if err := b.Destroy(timeout(t), inst); err != nil {
+					t.Errorf("Destroy: %v", err)
+				}
+				return
+			}
+			s.nothingLeft(t, b, spec.ID)
+			// The ID is free again.
+			if inst, err = b.Boot(timeout(t), spec); err != nil {
+				t.Fatalf("Boot after a cancelled one: %v", err)
+			}
+			if err := b.Destroy(timeout(t), inst); err != nil {
+				t.Errorf("Destroy: %v", err)
+			}
+		})
+	}
+}
