@@ -1,0 +1,447 @@
+package docker
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// These are attacks by root in the sandbox, with the tools of a whole Debian, against PID 1 and against this machine. Each
+// is driven by real commands over SSH.
+
+func attacked(t *testing.T, spec sandbox.Spec) (*Backend, sandbox.Instance, *ssh.Client) {
+	t.Helper()
+	b := testBackend(t)
+	needImage(t, b, sandbox.DefaultImage)
+	spec.Image = sandbox.DefaultImage
+	inst := boot(t, b, spec)
+	return b, inst, login(t, b, inst)
+}
+
+// fails runs commands each of which has to fail, for one of the reasons given.
+func fails(t *testing.T, c *ssh.Client, commands []string, reasons ...string) {
+	t.Helper()
+	for _, command := range commands {
+		out, err := sh(t, c, command)
+		var exit *ssh.ExitError
+		if !errors.As(err, &exit) {
+			t.Errorf("%s: got %q, error %v; want it to fail", command, out, err)
+			continue
+		}
+		known := false
+		for _, reason := range reasons {
+			known = known || strings.Contains(out, reason)
+		}
+		if !known {
+			t.Errorf("%s: failed with %q, want one of %q", command, out, reasons)
+		}
+	}
+}
+
+// python makes a command of a program; calls of the C library are the shortest way to a system call.
+func python(program string) string {
+	return "python3 - <<'EOF'\nimport ctypes, os, sys, socket\nlibc = ctypes.CDLL(None, use_errno=True)\n" +
+		"def must(n):\n    if n < 0: sys.exit(os.strerror(ctypes.get_errno()))\n" + program + "\nEOF"
+}
+
+// The keys of the guest are in its memory alone, and that cannot be read, nor the process be traced or written to.
+func TestAttackMemoryOfPID1(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{})
+	fails(t, c, []string{
+		"head -c 1 /proc/1/mem",
+		"dd if=/dev/zero of=/proc/1/mem bs=1 count=1 seek=4194304",
+		"cat /proc/1/maps | grep .",
+		"cat /proc/1/environ | tr '\\0' '\\n' | grep . || cat /proc/1/environ",
+		"ls -l /proc/1/fd/",
+		"readlink -v /proc/1/exe",
+		"cat /proc/1/stack || cat /proc/1/auxv",
+		"cat /proc/1/root/etc/passwd",
+		"cat /proc/1/task/*/mem | head -c 1 | grep .",
+		python("must(libc.ptrace(16, 1, 0, 0))     # PTRACE_ATTACH"),
+		python("must(libc.ptrace(0x4206, 1, 0, 0)) # PTRACE_SEIZE"),
+		python("b = ctypes.create_string_buffer(8)\nv = (ctypes.c_void_p * 2)(ctypes.addressof(b), 8)\nr = (ctypes.c_void_p * 2)(0x400000, 8)\nmust(libc.process_vm_readv(1, v, 1, r, 1, 0))"),
+		python("fd = libc.syscall(434, 1, 0)       # pidfd_open\nmust(fd)\nfor n in range(16): must(libc.syscall(438, fd, n, 0))"),
+		python("must(libc.syscall(312, 1, os.getpid(), 0, 0, 0)) # kcmp"),
+	}, "Permission denied", "Operation not permitted", "permission denied")
+	if got := health(t, control(t, b, inst)); got != "ok" {
+		t.Errorf("afterwards: got health %q", got)
+	}
+	// What root may see of PID 1 holds nothing that opens a door.
+	k, err := b.readKeys(inst.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := mustSh(t, c, "env; cat /proc/1/cmdline /proc/1/status; cat /proc/self/mountinfo")
+	for _, secret := range []string{strings.Split(k.Guest.HostKey, "\n")[2], strings.Split(k.ClientKey, "\n")[2]} {
+		if strings.Contains(seen, secret) {
+			t.Error("a key can be seen from inside")
+		}
+	}
+}
+
+// PID 1 obeys no signal, and kill -1 leaves the sandbox standing.
+func TestAttackSignals(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{})
+	before, err := b.container(t.Context(), inst.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustSh(t, c, "for n in $(seq 1 64); do kill -$n 1 2>/dev/null; done; for n in $(seq 1 31); do kill -$n 1; kill -$n 1; done; true")
+	fails(t, c, []string{
+		"prlimit --pid 1 --nofile=1:1", // no file for a call, a shell, /dev/null
+		"prlimit --pid 1 --cpu=1:1",    // past it comes a SIGKILL that the kernel sends
+		"prlimit --pid 1 --as=4096:4096",
+		"setpriv --regid 1 --clear-groups prlimit --pid 1 --nofile=1:1",
+	}, "Operation not permitted")
+	for range 3 { // kills its own shell too
+		sh(t, c, "kill -9 -1")
+		sh(t, c, "kill -QUIT 1; kill -ABRT 1; kill -SEGV 1; kill -STOP 1; kill -9 1; pkill guest; killall5 -9")
+	}
+	after, err := b.container(t.Context(), inst.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !after.State.Running || after.State.Pid != before.State.Pid || after.State.StartedAt != before.State.StartedAt {
+		t.Errorf("PID 1 did not survive: got %+v", after.State)
+	}
+	began := time.Now()
+	if got := mustSh(t, login(t, b, inst), "echo here"); got != "here" || time.Since(began) > 2*time.Second {
+		t.Errorf("afterwards: got %q after %v", got, time.Since(began))
+	}
+}
+
+// What root leaves where the guest's program is to be mounted is not what PID 1 is at the next start. A runtime that knows no
+// better follows the link to one place when it mounts and to another when it executes.
+func TestAttackStart(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{})
+	program := mustSh(t, c, "tr '\\0' '\\n' < /proc/1/cmdline | head -n 1")
+	mustSh(t, c, fmt.Sprintf(`set -e
+dir=$(dirname %[1]s)
+mv $dir /moved 2>/dev/null || true
+mv /.sandboxd /aside
+for d in $dir /.sandboxd; do test -e $d || ln -s /proc/self/cwd $d || true; done
+for f in /$(basename %[1]s) /bin/$(basename %[1]s) $dir/$(basename %[1]s); do
+	test -e $f || { printf '#!/bin/sh\nid > /won; exec sleep 60\n' > $f; chmod 755 $f; } || true
+done`, program))
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	// Starting may fail: that is its own loss.
+	if started, err := b.Start(t.Context(), inst); err == nil {
+		if got := mustSh(t, login(t, b, started), "echo here"); got != "here" {
+			t.Errorf("afterwards: got %q", got)
+		}
+	}
+	_, err := b.api.ContainerStatPath(t.Context(), inst.Ref, client.ContainerStatPathOptions{Path: "/won"})
+	if !cerrdefs.IsNotFound(err) {
+		t.Errorf("the sandbox's own program ran as PID 1: got error %v for what it writes, want not found", err)
+	}
+}
+
+// tree is what can be seen of a directory on this machine, access times apart.
+func tree(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	seen := make(map[string]string)
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		var sum [sha256.Size]byte
+		if e.Type().IsRegular() {
+			data, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			sum = sha256.Sum256(data)
+		}
+		seen[path] = fmt.Sprintf("%o %d:%d %d links, %d bytes, %d.%d, %x", st.Mode, st.Uid, st.Gid, st.Nlink, st.Size, st.Mtim.Sec, st.Mtim.Nsec, sum)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return seen
+}
+
+// 1 GB and a setuid file go into no path that is mounted from this machine, and nothing there can be renamed, linked,
+// chmodded, removed, remounted or unmounted.
+func TestAttackMounts(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{})
+	before := tree(t, b.opts.Dir)
+	maps.Copy(before, tree(t, b.opts.GuestDir))
+
+	mounts := strings.Fields(mustSh(t, c, "awk '$2 ~ /\\/.sandboxd/ {print $2}' /proc/mounts"))
+	if len(mounts) != 3 {
+		t.Fatalf("got mounts %q, want the guest, the socket's directory and the certificates", mounts)
+	}
+	for _, path := range mounts {
+		in := path // a file to write: itself, or one in it
+		if path == guestRun {
+			in += "/new"
+		}
+		fails(t, c, []string{
+			"dd if=/dev/zero of=" + in + " bs=1M count=1024 conv=notrunc",
+			"cp /bin/su " + in + " && chmod 4755 " + in,
+			"chmod 4777 " + path,
+			"chown 1:1 " + path,
+			"touch " + path,
+			"rm -rf " + path,
+			"mv " + path + " /tmp/x",
+			"ln " + path + " /tmp/x",
+			"ln -s /etc/shadow " + in,
+			"mknod " + in + ".dev b 8 0",
+			"mount -o remount,rw " + path,
+			"mount -o remount,bind,rw " + path,
+			"umount " + path,
+			"umount -l " + path,
+			"setfattr -n user.x -v y " + path + " || " + python("import os; os.setxattr('"+path+"', 'user.x', b'y')"),
+		}, "Read-only file system", "Operation not permitted", "ermission denied", "must be superuser", "Device or resource busy",
+			"Text file busy", "Invalid cross-device link", "hard link not allowed", "not a directory", "Not a directory", "File exists", "No such file")
+	}
+	sh(t, c, "rm -rf --no-preserve-root /.sandboxd /dev/.sandboxd; rm -f "+guestSocket)
+	after := tree(t, b.opts.Dir)
+	maps.Copy(after, tree(t, b.opts.GuestDir))
+	for path, was := range before {
+		if after[path] != was {
+			t.Errorf("%s changed: was %s, is %s", path, was, after[path])
+		}
+		delete(after, path)
+	}
+	if len(after) > 0 {
+		t.Errorf("new on this machine: %v", after)
+	}
+	if got := mustSh(t, login(t, b, inst), "echo here"); got != "here" {
+		t.Errorf("afterwards: got %q", got)
+	}
+
+	// Docker's own files of a container count as its disk; nobody but root gets to them from outside, so that a setuid
+	// file there helps nobody.
+	mustSh(t, c, "cp /bin/su /etc/hosts && chmod 4755 /etc/hosts && test -u /etc/hosts")
+	full, err := b.container(t.Context(), inst.Ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{full.HostsPath, full.HostnamePath, full.ResolvConfPath} {
+		if path == "" {
+			continue
+		}
+		closed := false
+		for dir := filepath.Dir(path); dir != "/" && !closed; dir = filepath.Dir(dir) {
+			info, err := os.Stat(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			closed = info.Mode().Perm()&0o007 == 0
+		}
+		if !closed {
+			t.Errorf("%s can be reached by every user of this machine", path)
+		}
+	}
+}
+
+// The socket is there for all to see. Who is not PID 1 is sent away, and keeps nobody from getting in.
+func TestAttackSocket(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{})
+	mustSh(t, c, python(`
+held = []
+for n in range(300):
+    s = socket.socket(socket.AF_UNIX)
+    s.connect("/.sandboxd/run/s")
+    try: s.sendall(b"SSH-2.0-impostor\r\n" + b"\0" * 4096)
+    except OSError: pass
+    held.append(s)
+for s in held:
+    s.settimeout(10)
+    try: data = s.recv(1)
+    except ConnectionError: data = b""
+    if data: sys.exit("an impostor was answered")
+`))
+	stop := make(chan error, 1)
+	flood, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer flood.Close()
+	go func() {
+		_, err := flood.CombinedOutput(python(`
+while True:
+    s = socket.socket(socket.AF_UNIX)
+    try: s.connect("/.sandboxd/run/s")
+    except OSError: pass
+`))
+		stop <- err
+	}()
+	for range 20 {
+		began := time.Now()
+		if got := mustSh(t, login(t, b, inst), "echo here"); got != "here" {
+			t.Errorf("during the flood: got %q", got)
+		}
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("during the flood: took %v", took)
+		}
+	}
+	mustSh(t, c, "pkill python3")
+	<-stop
+}
+
+// A fork bomb locks new processes out of the sandbox. The guest still answers, says so by name, and ends it.
+func TestAttackForkBomb(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{PIDs: 200}})
+	daemon := control(t, b, inst)
+	bomb, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bomb.Close()
+	if err := bomb.Start(`bash -c 'bomb() { bomb | bomb & }; bomb; sleep 1000'`); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		got := health(t, daemon)
+		if strings.HasPrefix(got, "limit_pids") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("got health %q, want limit_pids", got)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	began := time.Now()
+	reply, err := daemon.Do(ctx, wire.Control{Do: "rescue"})
+	if err != nil || reply.Killed < 10 {
+		t.Fatalf("rescue: got %+v, error %v; want the processes killed", reply, err)
+	}
+	t.Logf("rescue killed %d processes in %v", reply.Killed, time.Since(began))
+	if got := health(t, daemon); got != "ok" {
+		t.Errorf("after the rescue: got health %q", got)
+	}
+	if got := mustSh(t, login(t, b, inst), "echo here"); got != "here" {
+		t.Errorf("after the rescue: got %q", got)
+	}
+}
+
+// Memory and /dev/shm end at their limits, with the sandbox alive.
+func TestAttackMemory(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{Limits: sandbox.Limits{Memory: 128 << 20, Shm: 16 << 20}})
+	if out, err := sh(t, c, python("x = []\nwhile True: x.append(bytearray(1 << 20))")); err == nil {
+		t.Errorf("memory without end: got %q and no error", out)
+	}
+	fails(t, c, []string{"dd if=/dev/zero of=/dev/shm/x bs=1M count=64"}, "No space left")
+	mustSh(t, c, "rm /dev/shm/x")
+	if got, err := b.Inspect(t.Context(), inst); err != nil || !got.Running || !got.OOMKilled {
+		t.Errorf("got %+v, error %v; want it to run, and to tell that it ran out of memory", got, err)
+	}
+	if got := health(t, control(t, b, inst)); got != "ok" {
+		t.Errorf("afterwards: got health %q", got)
+	}
+}
+
+// What a container may not do to the kernel and this machine.
+func TestAttackKernel(t *testing.T) {
+	_, _, c := attacked(t, sandbox.Spec{})
+	fails(t, c, []string{
+		"mount -t tmpfs x /mnt",
+		"mount -t proc x /mnt",
+		"mount --bind / /mnt",
+		"mknod /tmp/sda b 8 0",
+		"unshare -Ur true",
+		"unshare -m true",
+		"unshare -n true",
+		"echo b > /proc/sysrq-trigger",
+		"echo '|/tmp/x' > /proc/sys/kernel/core_pattern",
+		"echo /tmp/x > /proc/sys/kernel/modprobe",
+		"echo /tmp/x > /sys/kernel/uevent_helper",
+		"echo 1 > /proc/sys/net/ipv4/ip_forward",
+		"cd /sys/fs/cgroup/memory 2>/dev/null || cd /sys/fs/cgroup; echo 1 > notify_on_release || echo 1 > cgroup.procs",
+		"cd /sys/fs/cgroup/memory 2>/dev/null || cd /sys/fs/cgroup; mkdir x",
+		"dmesg",
+		"head -c 1 /dev/mem",
+		"chroot /proc/1/root true",
+		"nsenter -t 1 -a true",
+		"date -s 2000-01-01",
+		"hostname other",
+		"ip link add x type dummy || python3 -c 'import socket; socket.socket(socket.AF_PACKET, socket.SOCK_RAW)'",
+		python("must(libc.swapon(b'/etc/hosts', 0))"),
+		python("must(libc.syscall(321, 0, 0, 0))                 # bpf"),
+		python("must(libc.syscall(298, 0, 0, 0, 0, 0))           # perf_event_open"),
+		python("must(libc.syscall(250, 0, -3, 1, 0, 0))          # keyctl"),
+		python("must(libc.syscall(323, 0))                       # userfaultfd"),
+		python("must(libc.syscall(272, 0x10000000))              # unshare(CLONE_NEWUSER)"),
+		python("must(libc.syscall(425, 1, 0))                    # io_uring_setup"),
+		python("must(libc.syscall(304, -100, 0, 0))              # open_by_handle_at"),
+		python("must(libc.syscall(175, 0, 0, 0))                 # init_module"),
+		python("socket.create_connection(('127.0.0.1', 2375), 1)"),
+		python("socket.create_connection(('169.254.169.254', 80), 1)"),
+	}, "ermission denied", "not permitted", "Read-only file system", "Function not implemented", "only root can", "must be root", "must be superuser",
+		"Network is unreachable", "Connection refused", "No such file", "No such device", "Directory nonexistent", "Bad address")
+	for _, path := range []string{"/var/run/docker.sock", "/run/docker.sock", "/run/containerd/containerd.sock"} {
+		fails(t, c, []string{"test -e " + path + " || { echo No such file; exit 1; }"}, "No such file")
+	}
+	// Devices are the harmless ones.
+	if got := mustSh(t, c, "find /dev -type b -o -name 'mem' -o -name 'kmsg' | wc -l"); got != "0" {
+		t.Errorf("got %s devices of this machine", got)
+	}
+}
+
+// One sandbox cannot take the terminals that all of this machine's sandboxes share.
+func TestAttackTerminals(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{})
+	const take = `
+held = []
+try:
+    while len(held) < 4000: held.append(os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY))
+except OSError: pass
+print(len(held))`
+	want := fmt.Sprint(maxTerminals)
+	if got := mustSh(t, c, python(take)); got != want {
+		t.Errorf("got %s terminals, want %s", got, want)
+	}
+	if got := mustSh(t, c, "stat -c '%a %g' /dev/pts/ptmx; "+python("import pty\nm, s = pty.openpty()\nst = os.fstat(s)\nprint(oct(st.st_mode & 0o777), st.st_gid)")); got != "666 0\n0o620 5" {
+		t.Errorf("modes of terminals: got %q", got)
+	}
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	started, err := b.Start(t.Context(), inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := mustSh(t, login(t, b, started), python(take)); got != want {
+		t.Errorf("after a restart: got %s terminals, want %s", got, want)
+	}
+}
+
+// Everything is destroyed inside. The sandbox answers, and says that it is broken.
+func TestAttackSelf(t *testing.T) {
+	b, inst, c := attacked(t, sandbox.Spec{})
+	sh(t, c, "rm -rf --no-preserve-root /bin /usr /lib /lib64 /sbin 2>/dev/null")
+	if got := health(t, control(t, b, inst)); !strings.HasPrefix(got, "broken: ") {
+		t.Errorf("got health %q, want broken and why", got)
+	}
+	if err := b.Destroy(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	nothingLeft(t, b, inst.ID)
+}

@@ -1,0 +1,276 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// The stages of Boot and Start, as BootError names them.
+const (
+	stageValidate = "validate"
+	stageEngine   = "engine"
+	stageImage    = "image"
+	stageKeys     = "keys"
+	stageCreate   = "create"
+	stageAttach   = "attach"
+	stageStart    = "start"
+	stageGuest    = "guest"
+)
+
+// booting is one run of Boot, or of the part of it that Start repeats.
+type booting struct {
+	b     *Backend
+	stage string
+
+	madeDir bool
+	asked   bool   // the engine was asked for a container; it may have made one whatever it answered
+	ref     string // the container, once known
+}
+
+// enter begins a stage, unless ctx has ended.
+func (s *booting) enter(ctx context.Context, stage string) error {
+	s.stage = stage
+	s.b.at(stage)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+func (s *booting) error(err error) error {
+	return &sandbox.BootError{Stage: s.stage, Hint: hintOf(err), Err: err}
+}
+
+// Boot makes and starts a container and returns when its guest has called in. See sandbox.Backend.
+func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	s := &booting{b: b}
+	inst, err := s.boot(ctx, spec)
+	if err != nil {
+		if left := s.undo(ctx, spec.ID); left != nil {
+			err = fmt.Errorf("%w; %w", err, left)
+		}
+		return sandbox.Instance{}, s.error(err)
+	}
+	return inst, nil
+}
+
+func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	var none sandbox.Instance
+	if err := s.enter(ctx, stageValidate); err != nil {
+		return none, err
+	}
+	spec, err := validate(spec)
+	if err != nil {
+		return none, err
+	}
+	unlock, err := s.b.lock(ctx, spec.ID)
+	if err != nil {
+		return none, err
+	}
+	defer unlock()
+
+	if err := s.enter(ctx, stageEngine); err != nil {
+		return none, err
+	}
+	f, err := s.b.facts(ctx)
+	if err != nil {
+		return none, err
+	}
+	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
+		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, RunDir: s.b.runDir(spec.ID)}
+	p.Limits, err = fit(spec, f, s.b.engine.defaultNoFile(f))
+	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
+		s.b.engine.forget()
+		if f, err = s.b.facts(ctx); err == nil {
+			p.Limits, err = fit(spec, f, s.b.engine.defaultNoFile(f))
+		}
+	}
+	if err != nil {
+		return none, err
+	}
+	if p.GuestFile, p.CAFile, err = s.b.placeFiles(f, spec.Trust); err != nil {
+		return none, err
+	}
+
+	if err := s.enter(ctx, stageImage); err != nil {
+		return none, err
+	}
+	progress := spec.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	img, err := s.b.image(ctx, spec.Image, progress)
+	if err != nil {
+		return none, err
+	}
+	p.Image = img.id
+
+	if err := s.enter(ctx, stageKeys); err != nil {
+		return none, err
+	}
+	k, err := newKeys(guestConfig(spec, img.config, p.CAFile != ""))
+	if err != nil {
+		return none, err
+	}
+	d, err := s.prepare(spec.ID, k)
+	if err != nil {
+		return none, err
+	}
+
+	select {
+	case s.b.starts <- struct{}{}:
+		defer func() { <-s.b.starts }()
+	case <-ctx.Done():
+		return none, context.Cause(ctx)
+	}
+	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.id, Created: p.Created,
+		User: userOf(k.Guest), Runtime: spec.Isolation, Network: spec.Network, Notes: notes(p, f, img)}
+	if inst.Runtime == "" {
+		inst.Runtime = f.defaultRuntime
+	}
+	pid, err := s.launch(ctx, &p, inst.Runtime, spec.Limits.NoFile != 0, k, d)
+	if err != nil {
+		return none, err
+	}
+	inst.Ref = s.ref
+	inst.Limits = p.Limits
+	if inst.Limits.NoFile == 0 { // the engine's own, whatever that is
+		inst.Limits.NoFile = processNoFile(pid)
+	}
+	if err := writeJSON(s.b.notePath(spec.ID), note{Name: spec.Name, Instance: inst}); err != nil {
+		return none, err
+	}
+	if ctx.Err() != nil { // ended while nothing looked at it
+		return none, context.Cause(ctx)
+	}
+	return inst, nil
+}
+
+// placeFiles puts what is mounted into a sandbox where it will not change.
+func (b *Backend) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err error) {
+	source, err := b.opts.Guest(f.arch)
+	if err != nil {
+		return "", "", fmt.Errorf("guest program for %s: %w", f.arch, err)
+	}
+	if guest, err = b.files.place(source, "guest", 0o555); err != nil {
+		return "", "", fmt.Errorf("guest program: %w", err)
+	}
+	if trust == sandbox.TrustImage {
+		return guest, "", nil
+	}
+	bundle, err := findBundle(b.opts.CABundle)
+	switch {
+	case err != nil:
+		return "", "", err
+	case bundle != "":
+		if ca, err = b.files.place(bundle, "ca", 0o444); err != nil {
+			return "", "", fmt.Errorf("certificate bundle: %w", err)
+		}
+	case trust == sandbox.TrustHost:
+		return "", "", hinted{fmt.Errorf("trust host: %w: this machine has no bundle of certificate authorities", sandbox.ErrUnsupported),
+			"install ca-certificates, or use --trust image"}
+	}
+	return guest, ca, nil
+}
+
+// prepare makes what must exist before the container: the directory, the keys in it, the socket.
+func (s *booting) prepare(id string, k keys) (*door, error) {
+	if err := os.Mkdir(s.b.dir(id), 0o700); errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
+	} else if err != nil {
+		return nil, err
+	}
+	s.madeDir = true
+	if err := os.Mkdir(s.b.runDir(id), 0o700); err != nil {
+		return nil, err
+	}
+	if err := writeJSON(s.b.keysPath(id), k); err != nil {
+		return nil, err
+	}
+	return s.b.door(id)
+}
+
+// launch makes the container and starts it, and returns its first process as this machine numbers it. An engine that may
+// not raise the descriptor limit as far as our default gives its own instead; when a limit was asked for that is an error.
+func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool, k keys, d *door) (pid int, err error) {
+	for {
+		if err = s.enter(ctx, stageCreate); err != nil {
+			return 0, err
+		}
+		if err = s.create(ctx, *p); err != nil {
+			return 0, err
+		}
+		pid, err = s.run(ctx, runtime, k, d)
+		if err == nil || p.Limits.NoFile == 0 || !strings.Contains(err.Error(), "setting rlimit") {
+			return pid, err
+		}
+		if fixed {
+			return 0, fmt.Errorf("%d open files: %w: the engine cannot raise the limit so far: %w", p.Limits.NoFile, sandbox.ErrUnsupported, err)
+		}
+		s.b.engine.refusedNoFile()
+		p.Limits.NoFile = 0
+		if err := s.b.remove(ctx, p.ID, s.ref); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// create asks the engine for the container. It is not cut short by ctx: a request that was given up may still make one,
+// after we have looked whether it did.
+func (s *booting) create(ctx context.Context, p plan) error {
+	s.asked = true
+	r := createRequest(p)
+	return s.b.call(context.WithoutCancel(ctx), s.b.limits.create, "create container", func(ctx context.Context) error {
+		got, err := s.b.api.ContainerCreate(ctx, client.ContainerCreateOptions{Name: containerName(p.ID),
+			Config: r.Config, HostConfig: r.HostConfig, NetworkingConfig: r.NetworkingConfig})
+		s.ref = got.ID
+		for _, warning := range got.Warnings {
+			s.b.log(p.ID).Warn("engine warns", "warning", warning)
+		}
+		return err
+	})
+}
+
+// undo removes what a failed Boot made. ctx may have ended: it is what made Boot fail.
+func (s *booting) undo(ctx context.Context, id string) error {
+	if !s.madeDir {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.b.limits.remove)
+	defer cancel()
+	s.b.shutDoor(id)
+	if s.asked {
+		if err := s.b.remove(ctx, id, s.ref); err != nil {
+			s.b.log(id).Error("undo boot", "err", err)
+			return fmt.Errorf("a container is left behind: %w", err)
+		}
+	}
+	return os.RemoveAll(s.b.dir(id))
+}
+
+// notes are what a person should know about a sandbox.
+func notes(p plan, f facts, img image) []string {
+	var notes []string
+	if p.Network == sandbox.NetworkBridge {
+		notes = append(notes, "network bridge: no rule protects this machine's services, the local network and metadata addresses from the sandbox")
+	}
+	if p.Sudo {
+		notes = append(notes, "sudo: setuid programs work, no-new-privileges is off")
+	}
+	if !f.swapLimit {
+		notes = append(notes, "the engine's kernel does not limit swap")
+	}
+	if img.arch != "" && img.arch != f.arch {
+		notes = append(notes, fmt.Sprintf("the image is for %s, the engine runs %s: its programs may not start", img.arch, f.arch))
+	}
+	return notes
+}

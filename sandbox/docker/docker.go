@@ -1,0 +1,177 @@
+// Package docker is the Backend that makes sandboxes of containers, over the Docker Engine API. Any image will do: the
+// guest is mounted read-only into the container and is its first process, and SSH goes through a unix socket on which
+// this side listens. Nothing is ever done with docker exec, cp or the archive API.
+//
+// It knows neither the gateway nor what happens inside a sandbox. What a container may do is decided by one pure function,
+// createRequest, and held by golden files.
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Name is what Instance.Backend says of instances made here.
+const Name = "docker"
+
+// DefaultHost is the engine that an empty Options.Host means.
+const DefaultHost = "unix:///var/run/docker.sock"
+
+// Options configure a Backend. They are copied.
+type Options struct {
+	// Dir holds one directory per sandbox: its keys, its socket, what it is called. Required, absolute, not writable by
+	// others. It may be long: sockets are not bound by their path.
+	Dir string
+	// GuestDir holds copies of what is mounted into sandboxes, named by checksum and never replaced, because containers of
+	// earlier daemons still use them. Required, absolute.
+	GuestDir string
+	// Guest returns the path of the guest program for an architecture in Go's spelling ("amd64"). Required.
+	Guest func(arch string) (string, error)
+	// DaemonID marks the containers that are ours. Required.
+	DaemonID string
+
+	Host     string // engine; DefaultHost when empty. Only unix sockets: a sandbox needs files of this machine.
+	CABundle string // certificate authorities of this machine, PEM; empty looks in the usual places
+	// Build makes the default image when it is missing, reporting lines of progress; nil says how to build it instead.
+	Build     func(ctx context.Context, progress func(string)) error
+	MaxStarts int          // containers created and started at once; twice the cores when 0
+	Log       *slog.Logger // nil discards
+}
+
+// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector and Stopper. Its methods may be called
+// at once.
+type Backend struct {
+	opts   Options
+	api    *client.Client
+	starts chan struct{} // slots
+	files  placer
+	engine engineCache
+
+	limits limits
+	at     func(stage string) // called when Boot or Start enters a stage; tests end contexts there
+
+	mu     sync.Mutex
+	closed bool                     // guarded by mu
+	doors  map[string]*door         // guarded by mu; by instance ID
+	busy   map[string]chan struct{} // guarded by mu; by instance ID; closed when what changes it has ended
+}
+
+var (
+	_ sandbox.Backend   = (*Backend)(nil)
+	_ sandbox.Lister    = (*Backend)(nil)
+	_ sandbox.Inspector = (*Backend)(nil)
+	_ sandbox.Stopper   = (*Backend)(nil)
+)
+
+// New returns a Backend. It does not talk to the engine: one that is down when the daemon starts is an error of Boot.
+func New(o Options) (*Backend, error) {
+	if o.Host == "" {
+		o.Host = DefaultHost
+	}
+	if err := checkHost(o.Host); err != nil {
+		return nil, err
+	}
+	switch {
+	case o.DaemonID == "":
+		return nil, errors.New("docker: no daemon ID")
+	case o.Guest == nil:
+		return nil, errors.New("docker: no guest program")
+	case !filepath.IsAbs(o.Dir) || !filepath.IsAbs(o.GuestDir):
+		return nil, fmt.Errorf("docker: directories %q and %q are not both absolute", o.Dir, o.GuestDir)
+	}
+	if o.MaxStarts <= 0 {
+		o.MaxStarts = 2 * runtime.NumCPU() // more at once makes each slower and none sooner
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	for dir, mode := range map[string]os.FileMode{o.Dir: 0o700, o.GuestDir: 0o755} {
+		if err := os.MkdirAll(dir, mode); err != nil {
+			return nil, fmt.Errorf("docker: %w", err)
+		}
+	}
+	api, err := client.New(client.WithHost(o.Host), client.WithUserAgent("sandboxd"))
+	if err != nil {
+		return nil, fmt.Errorf("docker: engine %s: %w", o.Host, err)
+	}
+	return &Backend{opts: o, api: api, starts: make(chan struct{}, o.MaxStarts), files: placer{dir: o.GuestDir},
+		limits: defaultLimits, at: func(string) {}, doors: make(map[string]*door), busy: make(map[string]chan struct{})}, nil
+}
+
+// checkHost refuses engines that do not share this machine's files.
+func checkHost(host string) error {
+	u, err := url.Parse(host)
+	if err != nil {
+		return fmt.Errorf("docker: engine %q is not a URL like %s", host, DefaultHost)
+	}
+	if u.Scheme != "unix" {
+		return fmt.Errorf("docker: engine %s: %w: sandboxes need an engine on this machine, reached by a unix socket; unset DOCKER_HOST or set it to %s",
+			host, sandbox.ErrUnsupported, DefaultHost)
+	}
+	if !filepath.IsAbs(u.Path) {
+		return fmt.Errorf("docker: engine %q names no absolute path of a socket", host)
+	}
+	return nil
+}
+
+// Close stops listening for guests. Containers go on, and their guests call again. Calls under way end with an error.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	b.closed = true
+	doors := b.doors
+	b.doors = nil
+	b.mu.Unlock()
+	for _, d := range doors {
+		d.close()
+	}
+	return b.api.Close()
+}
+
+func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox", id) }
+
+// containerName is what docker ps shows. It also tells our containers from those that somebody started from a committed
+// image, which inherit the labels.
+func containerName(id string) string { return "sandboxd-" + id }
+
+func (b *Backend) dir(id string) string    { return filepath.Join(b.opts.Dir, id) }
+func (b *Backend) runDir(id string) string { return filepath.Join(b.opts.Dir, id, "run") }
+
+// door returns the listening socket of an instance, opening it if need be. A socket file of an earlier daemon is replaced:
+// the guest redials within 250 ms.
+func (b *Backend) door(id string) (*door, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, errors.New("docker: closed")
+	}
+	if d := b.doors[id]; d != nil {
+		return d, nil
+	}
+	d, err := openDoor(b.runDir(id), b.log(id))
+	if err != nil {
+		return nil, err
+	}
+	b.doors[id] = d
+	return d, nil
+}
+
+func (b *Backend) shutDoor(id string) {
+	b.mu.Lock()
+	d := b.doors[id]
+	delete(b.doors, id)
+	b.mu.Unlock()
+	if d != nil {
+		d.close()
+	}
+}

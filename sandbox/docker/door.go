@@ -1,0 +1,228 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// socketName is short, and the directory above it is mounted: the guest dials guestSocket.
+const socketName = "s"
+
+// A guest keeps one connection waiting. More are those of a guest that misbehaves, or of an earlier life.
+const maxWaiting = 8
+
+var errDoorClosed = errors.New("socket closed")
+
+// door is the unix socket of one sandbox, on which its guest calls in. Connections wait in a queue until they are taken.
+type door struct {
+	listener *net.UnixListener
+	log      *slog.Logger
+	waiting  chan caller
+	done     chan struct{}
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	known bool // guarded by mu; admit was called
+	pid   int  // guarded by mu; who may call: the container's first process; 0: anybody
+}
+
+// caller is a connection that waits to be taken.
+type caller struct {
+	conn *net.UnixConn
+	pid  int // of the process that dialled, 0 when this side cannot see it
+}
+
+// openDoor listens on socketName in dir. It is bound through /proc/self/fd, because an address holds 108 bytes and state
+// directories are often longer.
+func openDoor(dir string, log *slog.Logger) (*door, error) {
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Unlinkat(fd, socketName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("remove old socket in %s: %w", dir, err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, socketName), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen in %s: %w", dir, err)
+	}
+	l.SetUnlinkOnClose(false) // by then the path means another directory
+	if err := unix.Fchmodat(fd, socketName, 0o600, 0); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("chmod socket in %s: %w", dir, err)
+	}
+	d := &door{listener: l, log: log, waiting: make(chan caller, maxWaiting), done: make(chan struct{})}
+	d.wg.Go(d.accept)
+	return d, nil
+}
+
+// admit says which process may call from now on; others that wait are sent away. 0 admits all.
+func (d *door) admit(pid int) {
+	d.mu.Lock()
+	same := d.known && d.pid == pid
+	d.known, d.pid = true, pid
+	d.mu.Unlock()
+	if same {
+		return
+	}
+	for range len(d.waiting) {
+		select {
+		case c := <-d.waiting:
+			d.enqueue(c)
+		default:
+			return
+		}
+	}
+}
+
+// admits tells whether it is settled who may call.
+func (d *door) admits() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.known
+}
+
+// clear sends away who waits: callers of a container that has ended.
+func (d *door) clear() {
+	for {
+		select {
+		case c := <-d.waiting:
+			c.conn.Close()
+		default:
+			return
+		}
+	}
+}
+
+func (d *door) accept() {
+	for {
+		conn, err := d.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors: it passes, and the guest waits in the backlog
+			d.log.Error("accept guest", "err", err)
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-d.done:
+				return
+			}
+			continue
+		}
+		d.enqueue(caller{conn, peerPid(conn)})
+	}
+}
+
+// enqueue lets c wait, unless it is not the one who may call. Who waited longest makes room.
+func (d *door) enqueue(c caller) {
+	d.mu.Lock()
+	want := d.pid
+	d.mu.Unlock()
+	// Root in the sandbox sees the socket too. The pinned host key would find it out; this keeps it from holding places.
+	if want != 0 && c.pid != 0 && c.pid != want {
+		d.log.Warn("a process that is not the guest called", "pid", c.pid, "want", want)
+		c.conn.Close()
+		return
+	}
+	for {
+		select {
+		case d.waiting <- c:
+			return
+		default:
+		}
+		select {
+		case old := <-d.waiting:
+			old.conn.Close()
+		default:
+		}
+	}
+}
+
+// take waits for the next live connection. The caller closes it.
+func (d *door) take(ctx context.Context) (net.Conn, error) {
+	c, err := d.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.conn, nil
+}
+
+// wait returns when a live connection waits, and leaves it there.
+func (d *door) wait(ctx context.Context) error {
+	c, err := d.next(ctx)
+	if err == nil {
+		d.enqueue(c)
+	}
+	return err
+}
+
+func (d *door) next(ctx context.Context) (caller, error) {
+	for {
+		select {
+		case c := <-d.waiting:
+			if !alive(c.conn) {
+				c.conn.Close()
+				continue
+			}
+			return c, nil
+		default:
+		}
+		select {
+		case c := <-d.waiting:
+			if !alive(c.conn) {
+				c.conn.Close()
+				continue
+			}
+			return c, nil
+		case <-ctx.Done():
+			return caller{}, context.Cause(ctx)
+		case <-d.done:
+			return caller{}, errDoorClosed
+		}
+	}
+}
+
+func (d *door) close() {
+	close(d.done)
+	d.listener.Close()
+	d.wg.Wait()
+	d.clear()
+}
+
+// peerPid is the process that dialled, as this process's PID namespace numbers it.
+func peerPid(conn *net.UnixConn) int {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	_ = raw.Control(func(fd uintptr) { // a connection that is closed has no peer
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
+}
+
+// alive tells whether the other side has hung up, without taking a byte of what it sent.
+func alive(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	err = raw.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		ok = n > 0 || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)
+	})
+	return err == nil && ok
+}

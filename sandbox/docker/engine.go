@@ -1,0 +1,242 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/moby/moby/api/types/system"
+	"github.com/moby/moby/client"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// limits are how long the engine may take for one call. Each call has its own: one that hangs is told from one that is
+// busy. They are fields so that tests of an engine that hangs end soon.
+type limits struct{ quick, create, start, remove time.Duration }
+
+var defaultLimits = limits{quick: 10 * time.Second, create: 30 * time.Second, start: 60 * time.Second, remove: 60 * time.Second}
+
+// What an engine can do seldom changes while it runs.
+const factsAge = 5 * time.Minute
+
+// hinted is an error with what to do about it; BootError.Hint is taken from it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (e hinted) Unwrap() error { return e.error }
+
+func hintOf(err error) string {
+	var h hinted
+	if errors.As(err, &h) {
+		return h.hint
+	}
+	return ""
+}
+
+// call asks the engine for one thing, for at most d. Errors: ctx's cause when ctx ended, ErrEngine when the engine did not
+// answer, else what it answered.
+func (b *Backend) call(ctx context.Context, d time.Duration, what string, f func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	err := f(bounded)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
+	case bounded.Err() != nil:
+		b.engine.forget()
+		return hinted{fmt.Errorf("%s: %w within %v", what, sandbox.ErrEngine, d), "see the engine's log (journalctl -u docker)"}
+	case isUnreachable(err):
+		b.engine.forget()
+		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err), unreachableHint(err)}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// isUnreachable tells an engine that is away from one that refuses.
+func isUnreachable(err error) bool {
+	var netErr net.Error
+	return client.IsErrConnectionFailed(err) || errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+func unreachableHint(err error) string {
+	if errors.Is(err, os.ErrPermission) || strings.Contains(err.Error(), "permission denied") {
+		return "this user may not use the engine: sudo usermod -aG docker $USER, and log in again"
+	}
+	return "start the engine (systemctl start docker), or let scripts/setup install one"
+}
+
+// facts are what an engine is and can do, as far as sandboxes depend on it.
+type facts struct {
+	version        string
+	arch           string // Go's spelling
+	cpus           int
+	runtimes       []string // names a person would use, sorted
+	defaultRuntime string
+	swapLimit      bool
+	noFile         int64 // its own limit; 0: not to be seen
+}
+
+// engineCache keeps facts for a while: asking costs as much as starting half a container.
+type engineCache struct {
+	mu      sync.Mutex
+	facts   facts     // guarded by mu
+	at      time.Time // guarded by mu; zero: nothing known
+	inherit bool      // guarded by mu; containers get the engine's own descriptor limit, because it refused ours
+}
+
+func (c *engineCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = time.Time{}
+}
+
+// refusedNoFile takes note that the engine cannot raise the descriptor limit of a container to what we asked for.
+func (c *engineCache) refusedNoFile() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inherit = true
+}
+
+// defaultNoFile is the smaller of ours and the engine's own, 0 to leave the engine's.
+func (c *engineCache) defaultNoFile(f facts) int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.inherit:
+		return 0
+	case f.noFile > 0:
+		return min(defaultNoFile, f.noFile)
+	}
+	return defaultNoFile
+}
+
+// facts asks the engine, or the memory of an earlier answer, and refuses an engine that cannot hold a sandbox.
+func (b *Backend) facts(ctx context.Context) (facts, error) {
+	b.engine.mu.Lock()
+	f, fresh := b.engine.facts, time.Since(b.engine.at) < factsAge
+	b.engine.mu.Unlock()
+	if fresh {
+		return f, nil
+	}
+	var info system.Info
+	err := b.call(ctx, b.limits.quick, "ask engine", func(ctx context.Context) error {
+		r, err := b.api.Info(ctx, client.InfoOptions{})
+		info = r.Info
+		return err
+	})
+	if err != nil {
+		return facts{}, err
+	}
+	if f, err = factsOf(info); err != nil {
+		return facts{}, err
+	}
+	f.noFile = engineNoFile(ctx, strings.TrimPrefix(b.opts.Host, "unix://"))
+	b.engine.mu.Lock()
+	b.engine.facts, b.engine.at = f, time.Now()
+	b.engine.mu.Unlock()
+	return f, nil
+}
+
+// factsOf reads what the engine said of itself. What a sandbox needs and the engine does not have is an error that says
+// what is there instead: nothing is left out in silence.
+func factsOf(info system.Info) (facts, error) {
+	unsupported := func(format string, args ...any) (facts, error) {
+		return facts{}, fmt.Errorf("engine %s: %w: %s", info.ServerVersion, sandbox.ErrUnsupported, fmt.Sprintf(format, args...))
+	}
+	f := facts{version: info.ServerVersion, cpus: info.NCPU, defaultRuntime: info.DefaultRuntime, swapLimit: info.SwapLimit}
+	switch info.Architecture {
+	case "x86_64", "amd64":
+		f.arch = "amd64"
+	case "aarch64", "arm64":
+		f.arch = "arm64"
+	default:
+		return unsupported("there is no guest for architecture %q", info.Architecture)
+	}
+	if info.OSType != "linux" {
+		return unsupported("it runs %s containers, not Linux ones", info.OSType)
+	}
+	if strings.Contains(info.OperatingSystem, "Docker Desktop") {
+		return unsupported("Docker Desktop keeps its containers in a virtual machine that does not see this machine's sockets")
+	}
+	seccomp := false
+	for _, option := range info.SecurityOptions {
+		switch {
+		case strings.Contains(option, "name=userns"):
+			return unsupported("it maps users of containers (userns-remap) away from those that own their sockets")
+		case strings.Contains(option, "name=seccomp"):
+			seccomp = !strings.Contains(option, "profile=unconfined")
+		}
+	}
+	switch {
+	case !seccomp:
+		return unsupported("it filters no system calls (it has %s, no default seccomp profile)", strings.Join(info.SecurityOptions, ", "))
+	case !info.MemoryLimit:
+		return unsupported("its kernel limits no memory (memory cgroup is missing)")
+	case !info.PidsLimit:
+		return unsupported("its kernel limits no processes (pids cgroup is missing)")
+	case !info.CPUCfsQuota:
+		return unsupported("its kernel limits no CPU time (CFS quota is missing)")
+	}
+	for _, name := range slices.Sorted(maps.Keys(info.Runtimes)) {
+		if !strings.HasPrefix(name, "io.containerd.") {
+			f.runtimes = append(f.runtimes, name)
+		}
+	}
+	return f, nil
+}
+
+// engineNoFile is the descriptor limit of the process that listens on the engine's socket, 0 if it cannot be seen. An
+// engine that lacks CAP_SYS_RESOURCE cannot give a container more than it has. Where systemd holds the socket it is
+// systemd's, which is not lower.
+func engineNoFile(ctx context.Context, socket string) int64 {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	pid := peerPid(conn.(*net.UnixConn))
+	if pid == 0 {
+		return 0
+	}
+	var limit unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit); err != nil || limit.Max > 1<<40 {
+		return 0
+	}
+	return int64(limit.Max)
+}
+
+// processNoFile is the descriptor limit of a process on this machine, 0 if it cannot be seen. It is read from proc(5): the
+// guest lets nobody without CAP_SYS_RESOURCE ask prlimit(2).
+func processNoFile(pid int) int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(text), "\nMax open files ")
+	soft := strings.Fields(rest)
+	if len(soft) == 0 {
+		return 0
+	}
+	limit, err := strconv.ParseInt(soft[0], 10, 64)
+	if err != nil {
+		return 0 // unlimited
+	}
+	return limit
+}

@@ -1,0 +1,190 @@
+package docker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+)
+
+const (
+	busybox = "sandboxd/busybox:latest"
+	empty   = "sandboxd/empty:latest"
+)
+
+// shared is built at most once for all tests of this package.
+var shared struct {
+	dir   string // removed at the end
+	guest func() (string, error)
+}
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "sandboxd-docker-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	shared.dir = dir
+	shared.guest = sync.OnceValues(func() (string, error) {
+		out := filepath.Join(dir, "sandboxd-guest")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/sandboxd/sandboxd/cmd/sandboxd-guest")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := build.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build guest: %w\n%s", err, text)
+		}
+		return out, nil
+	})
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// needEngine skips the test where there is no engine, unless this run must not skip: in CI, or when SANDBOXD_TEST_REQUIRE
+// is set.
+func needEngine(t *testing.T) {
+	t.Helper()
+	conn, err := net.DialTimeout("unix", strings.TrimPrefix(DefaultHost, "unix://"), time.Second)
+	if err == nil {
+		conn.Close()
+		return
+	}
+	if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
+		t.Fatalf("no Docker engine: %v (scripts/setup test installs one)", err)
+	}
+	t.Skipf("no Docker engine: %v (scripts/setup test installs one)", err)
+}
+
+// needImage builds a test image that is missing.
+func needImage(t *testing.T, b *Backend, ref string) {
+	t.Helper()
+	if _, err := b.inspectImage(t.Context(), ref); err == nil {
+		return
+	}
+	name := strings.TrimSuffix(strings.TrimPrefix(ref, "sandboxd/"), ":latest")
+	if out, err := exec.Command("../../images/" + name + "/build").CombinedOutput(); err != nil {
+		t.Fatalf("build image %s: %v\n%s", ref, err, out)
+	}
+}
+
+func newID() string {
+	var b [8]byte
+	rand.Read(b[:])
+	return "t" + hex.EncodeToString(b[:])
+}
+
+// testBackend returns a Backend with a state directory and an identity of its own. At the end of the test all its
+// containers are removed, and there must be none but those that the test knew of.
+func testBackend(t *testing.T, change ...func(*Options)) *Backend {
+	t.Helper()
+	needEngine(t)
+	// Longer than the address of a socket may be.
+	o := Options{Dir: filepath.Join(t.TempDir(), strings.Repeat("long", 30), "instances"), GuestDir: filepath.Join(t.TempDir(), "guest"), DaemonID: newID(),
+		Guest: func(string) (string, error) { return shared.guest() }}
+	for _, f := range change {
+		f(&o)
+	}
+	b, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	needImage(t, b, busybox)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		sweep(ctx, t, b)
+		b.Close()
+	})
+	return b
+}
+
+// sweep destroys what is left of b's containers.
+func sweep(ctx context.Context, t *testing.T, b *Backend) {
+	left, err := b.List(ctx)
+	if err != nil {
+		t.Errorf("list what the test left: %v", err)
+	}
+	for _, inst := range left {
+		if err := b.Destroy(ctx, inst); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func boot(t *testing.T, b *Backend, spec sandbox.Spec) sandbox.Instance {
+	t.Helper()
+	if spec.ID == "" {
+		spec.ID = newID()
+	}
+	if spec.Image == "" {
+		spec.Image = busybox
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	inst, err := b.Boot(ctx, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inst
+}
+
+// login returns an SSH client of a sandbox.
+func login(t *testing.T, b *Backend, inst sandbox.Instance) *ssh.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	peer, err := b.Dial(ctx, inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sandboxtest.Login(t, peer)
+}
+
+// sh runs a command in a sandbox and returns what it printed; err is that of ssh.Session.Wait.
+func sh(t *testing.T, c *ssh.Client, command string) (string, error) {
+	t.Helper()
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	out, err := s.CombinedOutput(command)
+	return strings.TrimSuffix(string(out), "\n"), err
+}
+
+func mustSh(t *testing.T, c *ssh.Client, command string) string {
+	t.Helper()
+	out, err := sh(t, c, command)
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, out)
+	}
+	return out
+}
+
+func TestContract(t *testing.T) {
+	sandboxtest.Run(t, sandboxtest.Suite{
+		Open:    func(t *testing.T) sandbox.Backend { return testBackend(t) },
+		Spec:    sandbox.Spec{Image: busybox},
+		NoImage: "registry.invalid/none:latest",
+		Refused: []sandbox.Network{sandbox.NetworkFiltered, sandbox.NetworkAllowlist},
+	})
+}

@@ -1,0 +1,141 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/api/types/system"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+func TestFactsOf(t *testing.T) {
+	good := func() system.Info {
+		return system.Info{ServerVersion: "20.10", OSType: "linux", Architecture: "x86_64", OperatingSystem: "Debian", NCPU: 2, MemoryLimit: true,
+			SwapLimit: true, PidsLimit: true, CPUCfsQuota: true, SecurityOptions: []string{"name=apparmor", "name=seccomp,profile=default"},
+			DefaultRuntime: "runc", Runtimes: map[string]system.RuntimeWithStatus{"runc": {}, "crun": {}, "io.containerd.runc.v2": {}}}
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*system.Info)
+		want   string // in the error
+	}{
+		{"good", func(*system.Info) {}, ""},
+		{"arm", func(i *system.Info) { i.Architecture = "aarch64" }, ""},
+		{"other architecture", func(i *system.Info) { i.Architecture = "riscv64" }, `architecture "riscv64"`},
+		{"windows", func(i *system.Info) { i.OSType = "windows" }, "windows containers"},
+		{"desktop", func(i *system.Info) { i.OperatingSystem = "Docker Desktop" }, "Docker Desktop"},
+		{"users mapped", func(i *system.Info) { i.SecurityOptions = append(i.SecurityOptions, "name=userns") }, "userns-remap"},
+		{"no seccomp", func(i *system.Info) { i.SecurityOptions = []string{"name=apparmor"} }, "it has name=apparmor, no default seccomp"},
+		{"unconfined", func(i *system.Info) { i.SecurityOptions = []string{"name=seccomp,profile=unconfined"} }, "no default seccomp"},
+		{"no memory", func(i *system.Info) { i.MemoryLimit = false }, "memory cgroup"},
+		{"no pids", func(i *system.Info) { i.PidsLimit = false }, "pids cgroup"},
+		{"no cpu", func(i *system.Info) { i.CPUCfsQuota = false }, "CFS quota"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			info := good()
+			tt.change(&info)
+			got, err := factsOf(info)
+			if tt.want != "" {
+				if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), tt.want) {
+					t.Errorf("got error %v, want unsupported with %q in it", err, tt.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff([]string{"crun", "runc"}, got.runtimes); diff != "" {
+				t.Errorf("runtimes (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDefaultNoFile(t *testing.T) {
+	var c engineCache
+	for _, tt := range []struct{ engine, want int64 }{{0, 65536}, {20000, 20000}, {1 << 20, 65536}} {
+		if got := c.defaultNoFile(facts{noFile: tt.engine}); got != tt.want {
+			t.Errorf("engine has %d: got %d, want %d", tt.engine, got, tt.want)
+		}
+	}
+	c.refusedNoFile()
+	if got := c.defaultNoFile(facts{noFile: 1 << 20}); got != 0 {
+		t.Errorf("after a refusal: got %d, want 0", got)
+	}
+}
+
+// The engine's own limit is that of the process behind its socket: here this one.
+func TestEngineNoFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	limits, err := os.ReadFile("/proc/self/limits")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprint(engineNoFile(t.Context(), path))
+	for line := range strings.Lines(string(limits)) {
+		if fields := strings.Fields(line); strings.HasPrefix(line, "Max open files") && fields[4] != got {
+			t.Errorf("got %s, want the hard limit of: %s", got, line)
+		}
+	}
+	if got := engineNoFile(t.Context(), path+".none"); got != 0 {
+		t.Errorf("no socket: got %d, want 0", got)
+	}
+}
+
+func TestCheckHost(t *testing.T) {
+	for _, tt := range []struct {
+		host string
+		want string // in the error
+	}{
+		{"unix:///var/run/docker.sock", ""},
+		{"tcp://10.0.0.1:2376", "on this machine"},
+		{"ssh://root@far", "on this machine"},
+		{"npipe:////./pipe/docker_engine", "on this machine"},
+		{"/var/run/docker.sock", "on this machine"},
+		{"unix://docker.sock", "absolute path"},
+		{"unix://%zz", "not a URL"},
+	} {
+		err := checkHost(tt.host)
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: got error %v, want %q in it", tt.host, err, tt.want)
+		}
+	}
+	if err := checkHost("tcp://far:1"); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("tcp: got error %v, want %v", err, sandbox.ErrUnsupported)
+	}
+}
+
+func TestCountOOM(t *testing.T) {
+	for _, tt := range []struct {
+		name, text string
+		want       int
+	}{
+		{"version 1", "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", 3},
+		{"version 2", "low 0\nhigh 0\nmax 12\noom 4\noom_kill 2\noom_group_kill 0\n", 2},
+		{"none", "oom_kill 0\n", 0},
+		{"old kernel", "oom_kill_disable 0\n", 0},
+	} {
+		path := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := countOOM(path); got != tt.want {
+			t.Errorf("%s: got %d, want %d", tt.name, got, tt.want)
+		}
+	}
+	if got := countOOM("/nonexistent"); got != 0 {
+		t.Errorf("no file: got %d, want 0", got)
+	}
+}

@@ -1,0 +1,90 @@
+package docker
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func TestParseImage(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{"", sandbox.DefaultImage},
+		{"debian", "debian:latest"},
+		{"docker.io/library/debian:12", "debian:12"},
+		{"ghcr.io/a/b", "ghcr.io/a/b:latest"},
+		{"localhost:5000/a@sha256:" + strings.Repeat("a", 64), "localhost:5000/a@sha256:" + strings.Repeat("a", 64)},
+		{"A", "error"},
+		{"-x", "error"},
+		{"a:b:c", "error"},
+		{"a\nb", "error"},
+	} {
+		got, err := parseImage(tt.in)
+		if err != nil {
+			got = "error"
+		}
+		if got != tt.want {
+			t.Errorf("%q: got %q (%v), want %q", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+func FuzzParseImage(f *testing.F) {
+	f.Add("debian")
+	f.Add("a/b:c@sha256:0")
+	f.Fuzz(func(t *testing.T, s string) {
+		got, err := parseImage(s)
+		if err != nil {
+			return
+		}
+		if again, err := parseImage(got); err != nil || again != got {
+			t.Errorf("%q became %q, which becomes %q (%v)", s, got, again, err)
+		}
+	})
+}
+
+func TestIsShell(t *testing.T) {
+	for _, tt := range []struct {
+		argv string
+		want bool
+	}{
+		{"", true}, {"sh", true}, {"/bin/bash", true}, {"bash -l", true}, {"/usr/bin/zsh --login", true},
+		{"bash -c postgres", false}, {"sh /entrypoint.sh", false}, {"postgres", false}, {"/bin/sh-server", false}, {"python3", false},
+	} {
+		if got := isShell(strings.Fields(tt.argv)); got != tt.want {
+			t.Errorf("%q: got %v, want %v", tt.argv, got, tt.want)
+		}
+	}
+}
+
+func TestGuestConfig(t *testing.T) {
+	config := dockerspec.DockerOCIImageConfig{ImageConfig: ocispec.ImageConfig{User: "postgres", WorkingDir: "/data", StopSignal: "SIGINT",
+		Env: []string{"PATH=/usr/lib/postgresql/bin", "LANG=C", "PIP_CERT=/image.pem"}, Entrypoint: []string{"docker-entrypoint.sh"}, Cmd: []string{"postgres"}}}
+	got := guestConfig(sandbox.Spec{ID: "s1", Name: "demo", Env: []string{"LANG=C.UTF-8", "NEW=1=2", "GIT_SSL_CAINFO="}}, config, true)
+	want := wire.GuestConfig{Version: wire.Version, Name: "demo", Socket: "/.sandboxd/run/s", User: "postgres", Workdir: "/data", StopSignal: "SIGINT",
+		Entrypoint: []string{"docker-entrypoint.sh", "postgres"},
+		Env: []string{"PATH=/usr/lib/postgresql/bin", "LANG=C.UTF-8", "PIP_CERT=/.sandboxd/ca.crt", "SSL_CERT_FILE=/.sandboxd/ca.crt",
+			"REQUESTS_CA_BUNDLE=/.sandboxd/ca.crt", "NODE_EXTRA_CA_CERTS=/.sandboxd/ca.crt", "GIT_SSL_CAINFO=", "CURL_CA_BUNDLE=/.sandboxd/ca.crt",
+			"CARGO_HTTP_CAINFO=/.sandboxd/ca.crt", "NEW=1=2"}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("config (-want +got):\n%s", diff)
+	}
+
+	config.Cmd, config.Entrypoint = []string{"bash"}, nil
+	got = guestConfig(sandbox.Spec{ID: "s1", User: "1000"}, config, false)
+	if got.Entrypoint != nil || got.User != "1000" || got.Name != "s1" || len(got.Env) != 3 {
+		t.Errorf("shell image, own user, no name, no trust: got %+v", got)
+	}
+	config.Cmd = []string{"postgres"}
+	if got = guestConfig(sandbox.Spec{ID: "s1", Entrypoint: sandbox.EntrypointOff}, config, false); got.Entrypoint != nil {
+		t.Errorf("entrypoint off: got %q", got.Entrypoint)
+	}
+	if got = guestConfig(sandbox.Spec{ID: "s1"}, dockerspec.DockerOCIImageConfig{}, false); len(got.Env) != 1 || got.Env[0] != "PATH="+defaultPath {
+		t.Errorf("empty image: got variables %q, want the default PATH", got.Env)
+	}
+}

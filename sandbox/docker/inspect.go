@@ -1,0 +1,159 @@
+package docker
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Inspect says how the container of inst is. See sandbox.Inspector.
+func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
+	c, err := b.container(ctx, refOf(inst))
+	if err != nil {
+		return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
+	}
+	s := sandbox.Status{Running: c.State.Running, Paused: c.State.Paused, ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled}
+	if s.Running {
+		// The engine's flag is often false when a process other than the first was killed; the cgroup counts them.
+		if n := oomKills(c.State.Pid); n > 0 {
+			s.OOMKilled = true
+			s.Notes = append(s.Notes, fmt.Sprintf("oom_killed: %d processes ran out of memory", n))
+		}
+		return s, nil
+	}
+	if c.State.Error != "" {
+		s.Notes = append(s.Notes, c.State.Error)
+	}
+	return s, nil
+}
+
+// oomKills counts the processes that the kernel killed for memory in the cgroup of pid, 0 where it cannot be seen.
+func oomKills(pid int) int {
+	if pid == 0 {
+		return 0
+	}
+	f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		// hierarchy:controllers:path (cgroups(7))
+		parts := strings.SplitN(lines.Text(), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		file := ""
+		switch {
+		case slices.Contains(strings.Split(parts[1], ","), "memory"):
+			file = filepath.Join("/sys/fs/cgroup/memory", parts[2], "memory.oom_control")
+		case parts[0] == "0" && parts[1] == "":
+			file = filepath.Join("/sys/fs/cgroup", parts[2], "memory.events")
+		default:
+			continue
+		}
+		if n := countOOM(file); n > 0 {
+			return n
+		}
+	}
+	return 0
+}
+
+func countOOM(file string) int {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(data)) {
+		if count, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+			n, _ := strconv.Atoi(count)
+			return n
+		}
+	}
+	return 0
+}
+
+// List returns the instances that this daemon made. See sandbox.Lister.
+func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
+	var found []container.Summary
+	err := b.call(ctx, b.limits.start, "list containers", func(ctx context.Context) error {
+		r, err := b.api.ContainerList(ctx, client.ContainerListOptions{All: true,
+			Filters: make(client.Filters).Add("label", labelDaemon+"="+b.opts.DaemonID)})
+		found = r.Items
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var list []sandbox.Instance
+	for _, c := range found {
+		id := c.Labels[labelID]
+		// A container that somebody started from a committed sandbox has its labels, and another name.
+		if !validID.MatchString(id) || !slices.Contains(c.Names, "/"+containerName(id)) {
+			continue
+		}
+		inst, err := b.recall(ctx, id, c)
+		if errors.Is(err, sandbox.ErrGone) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list: sandbox %s: %w", id, err)
+		}
+		list = append(list, inst)
+	}
+	return list, nil
+}
+
+// recall returns what Boot returned for a container, or as much of it as the engine knows when the note is missing.
+func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (sandbox.Instance, error) {
+	var n note
+	err := readJSON(b.notePath(id), &n)
+	if err == nil && n.Instance.ID == id && n.Instance.Ref == c.ID {
+		return n.Instance, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		b.log(id).Error("read note", "err", err)
+	}
+	full, err := b.container(ctx, c.ID)
+	if err != nil {
+		return sandbox.Instance{}, err
+	}
+	inst := instanceOf(id, full)
+	if k, err := b.readKeys(id); err == nil {
+		inst.User = userOf(k.Guest)
+	}
+	return inst, nil
+}
+
+// instanceOf reads an instance back from its container.
+func instanceOf(id string, c container.InspectResponse) sandbox.Instance {
+	inst := sandbox.Instance{Backend: Name, ID: id, Ref: c.ID, Image: c.Image, Digest: c.Image}
+	inst.Created, _ = time.Parse(time.RFC3339, c.Config.Labels[labelCreated])
+	if h := c.HostConfig; h != nil {
+		inst.Runtime = h.Runtime
+		inst.Network = sandbox.Network(h.NetworkMode)
+		inst.Limits = sandbox.Limits{Memory: h.Memory, CPUs: float64(h.NanoCPUs) / 1e9, Shm: h.ShmSize}
+		if h.PidsLimit != nil {
+			inst.Limits.PIDs = *h.PidsLimit
+		}
+		for _, u := range h.Ulimits {
+			if u.Name == "nofile" {
+				inst.Limits.NoFile = u.Hard
+			}
+		}
+	}
+	return inst
+}

@@ -1,0 +1,116 @@
+package docker
+
+import (
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// keys is what keys.json holds: all that a guest is told, and our half of its login. It never leaves this machine but on
+// the guest's standard input.
+type keys struct {
+	Guest     wire.GuestConfig `json:"guest"`
+	ClientKey string           `json:"client_key"` // private, OpenSSH PEM
+}
+
+// newKeys makes the two keys of a sandbox and completes config with them.
+func newKeys(config wire.GuestConfig) (keys, error) {
+	_, host, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return keys{}, err
+	}
+	_, client, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return keys{}, err
+	}
+	hostPEM, err := ssh.MarshalPrivateKey(host, "")
+	if err != nil {
+		return keys{}, err
+	}
+	clientPEM, err := ssh.MarshalPrivateKey(client, "")
+	if err != nil {
+		return keys{}, err
+	}
+	public, err := ssh.NewPublicKey(client.Public())
+	if err != nil {
+		return keys{}, err
+	}
+	config.HostKey = string(pem.EncodeToMemory(hostPEM))
+	config.ClientKey = string(ssh.MarshalAuthorizedKey(public))
+	return keys{Guest: config, ClientKey: string(pem.EncodeToMemory(clientPEM))}, nil
+}
+
+// line is what the guest reads before anything else.
+func (k keys) line() ([]byte, error) {
+	b, err := json.Marshal(k.Guest)
+	return append(b, '\n'), err
+}
+
+// peer is how to log in to the guest, without a connection.
+func (k keys) peer() (sandbox.Peer, error) {
+	host, err := ssh.ParsePrivateKey([]byte(k.Guest.HostKey))
+	if err != nil {
+		return sandbox.Peer{}, fmt.Errorf("host key: %w", err)
+	}
+	client, err := ssh.ParsePrivateKey([]byte(k.ClientKey))
+	if err != nil {
+		return sandbox.Peer{}, fmt.Errorf("client key: %w", err)
+	}
+	return sandbox.Peer{User: "sandbox", HostKeys: []ssh.PublicKey{host.PublicKey()},
+		Auth: []ssh.AuthMethod{ssh.PublicKeys(client)}}, nil
+}
+
+func (b *Backend) keysPath(id string) string { return filepath.Join(b.dir(id), "keys.json") }
+
+func (b *Backend) readKeys(id string) (keys, error) {
+	var k keys
+	return k, readJSON(b.keysPath(id), &k)
+}
+
+// note is what name.json holds: what a lost store can be rebuilt from. It stays outside the sandbox.
+type note struct {
+	Name     string           `json:"name"`
+	Instance sandbox.Instance `json:"instance"`
+}
+
+func (b *Backend) notePath(id string) string { return filepath.Join(b.dir(id), "name.json") }
+
+func readJSON(path string, v any) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
+// writeJSON writes v to path, whole or not at all, for nobody else to read.
+func writeJSON(path string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	tmp, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer tmp.Close()
+	if _, err := tmp.Write(data); err != nil {
+		return err
+	}
+	if err := tmp.Sync(); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), path)
+}

@@ -1,0 +1,173 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+)
+
+// A guest calls in a few milliseconds after its start. It gives up itself when its keys have not come after 10 s.
+const guestTimeout = 15 * time.Second
+
+var errGuestEnded = errors.New("guest ended")
+
+// run attaches to the container, hands over the keys, starts it and waits for its guest to call in. It returns the first
+// process of the container, 0 where it cannot be seen.
+func (s *booting) run(ctx context.Context, runtime string, k keys, d *door) (int, error) {
+	if err := s.enter(ctx, stageAttach); err != nil {
+		return 0, err
+	}
+	line, err := k.line()
+	if err != nil {
+		return 0, err
+	}
+	a, err := s.b.attach(ctx, s.ref, line)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = a.close() }() // by then the guest has read it, or never will
+
+	if err := s.enter(ctx, stageStart); err != nil {
+		return 0, err
+	}
+	err = s.b.call(ctx, s.b.limits.start, "start container", func(ctx context.Context) error {
+		_, err := s.b.api.ContainerStart(ctx, s.ref, client.ContainerStartOptions{})
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+
+	if err := s.enter(ctx, stageGuest); err != nil {
+		return 0, err
+	}
+	c, err := s.b.container(ctx, s.ref)
+	if err != nil {
+		return 0, err
+	}
+	if c.State.Running {
+		pid := visiblePid(runtime, c.State)
+		d.admit(pid)
+		if err = s.await(ctx, d); err == nil {
+			if pid != 0 { // which the guest has just called from
+				if err := capTerminals(pid); err != nil {
+					s.b.opts.Log.Debug("terminals of a sandbox have no limit of their own", "container", s.ref, "err", err)
+				}
+			}
+			return pid, nil
+		}
+		if !errors.Is(err, errGuestEnded) {
+			return 0, err
+		}
+		if c, err = s.b.container(ctx, s.ref); err != nil {
+			return 0, err
+		}
+	}
+	return 0, fmt.Errorf("guest ended with exit code %d%s", c.State.ExitCode, s.b.lastWords(ctx, s.ref))
+}
+
+// await returns when the guest has called in, or errGuestEnded when the container has ended.
+func (s *booting) await(ctx context.Context, d *door) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, fmt.Errorf("guest did not call in within %v", guestTimeout))
+	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer end(nil)
+	wg.Go(func() {
+		if s.b.waitEnded(ctx, s.ref, 2*guestTimeout) == nil {
+			end(errGuestEnded)
+		}
+	})
+	return d.wait(ctx)
+}
+
+// visiblePid is the container's first process where callers can be compared with it. A runtime with a kernel of its own
+// dials from elsewhere; there the pinned host key alone says who calls.
+func visiblePid(runtime string, state *container.State) int {
+	switch runtime {
+	case "runc", "crun", "io.containerd.runc.v2":
+		return state.Pid
+	}
+	return 0
+}
+
+// attachment is the standard input of a container that is about to start. Its output is not attached: the engine would hold
+// that connection for as long as the container runs.
+type attachment struct {
+	conn    client.HijackedResponse
+	written chan error // what became of the line
+}
+
+// attach connects to the input of a container that has not been started, and hands over line and the end of input. Nobody
+// reads it before the start, so it is written beside.
+func (b *Backend) attach(ctx context.Context, ref string, line []byte) (*attachment, error) {
+	a := &attachment{written: make(chan error, 1)}
+	err := b.call(ctx, b.limits.quick, "attach to container", func(ctx context.Context) error {
+		r, err := b.api.ContainerAttach(ctx, ref, client.ContainerAttachOptions{Stream: true, Stdin: true})
+		a.conn = r.HijackedResponse
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	go func() { // ends with close
+		_, err := a.conn.Conn.Write(line)
+		if err == nil {
+			err = a.conn.CloseWrite()
+		}
+		a.written <- err
+	}()
+	return a, nil
+}
+
+// close ends the attachment; what the guest has not read is lost. It returns what became of the line.
+func (a *attachment) close() error {
+	a.conn.Close()
+	return <-a.written
+}
+
+// lastWords is the end of what a container printed, as the end of an error: ": text", or nothing.
+func (b *Backend) lastWords(ctx context.Context, ref string) string {
+	var text bytes.Buffer
+	err := b.call(ctx, b.limits.quick, "read log", func(ctx context.Context) error {
+		r, err := b.api.ContainerLogs(ctx, ref, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "10"})
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		_, err = stdcopy.StdCopy(&text, &text, io.LimitReader(r, maxWords))
+		return err
+	})
+	// The image's programs may have written it: nothing of it may act on a terminal.
+	clean := strings.Map(func(r rune) rune {
+		if r != '\n' && r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
+			return '?'
+		}
+		return r
+	}, text.String())
+	var lines []string
+	for line := range strings.Lines(clean) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 && err != nil {
+		return ": " + err.Error()
+	}
+	if len(lines) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(lines, "; ")
+}
+
+const maxWords = 4 << 10

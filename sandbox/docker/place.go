@@ -1,0 +1,118 @@
+package docker
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// placer keeps copies of files that are mounted into containers, named by checksum. A container mounts the file that it was
+// made with for as long as it exists, so a copy is never replaced.
+type placer struct {
+	dir string
+
+	mu    sync.Mutex
+	known map[string]placed // guarded by mu; by source and name
+}
+
+type placed struct {
+	path string
+	size int64 // of the source when it was copied
+	time time.Time
+}
+
+// place returns the path of the copy of source, dir/name-<first 12 digits of its SHA-256>, made if it is not there.
+func (p *placer) place(source, name string, mode os.FileMode) (string, error) {
+	info, err := os.Stat(source)
+	if err != nil {
+		return "", err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	key := name + "\x00" + source
+	if got, ok := p.known[key]; ok && got.size == info.Size() && got.time.Equal(info.ModTime()) {
+		if _, err := os.Stat(got.path); err == nil {
+			return got.path, nil
+		}
+	}
+	path, err := p.copy(source, name, mode)
+	if err != nil {
+		return "", err
+	}
+	if p.known == nil {
+		p.known = make(map[string]placed)
+	}
+	p.known[key] = placed{path, info.Size(), info.ModTime()}
+	return path, nil
+}
+
+func (p *placer) copy(source, name string, mode os.FileMode) (string, error) {
+	in, err := os.Open(source)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	tmp, err := os.CreateTemp(p.dir, ".new-*")
+	if err != nil {
+		return "", err
+	}
+	defer os.Remove(tmp.Name()) // of no effect once renamed
+	defer tmp.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(io.MultiWriter(tmp, sum), in); err != nil {
+		return "", fmt.Errorf("copy %s: %w", source, err)
+	}
+	path := filepath.Join(p.dir, name+"-"+hex.EncodeToString(sum.Sum(nil))[:12])
+	if same(path, sum.Sum(nil)) {
+		return path, nil
+	}
+	if err := tmp.Chmod(mode); err != nil {
+		return "", err
+	}
+	if err := tmp.Sync(); err != nil {
+		return "", err
+	}
+	// A copy that was damaged keeps its inode in the containers that run from it; new ones get a whole one.
+	return path, os.Rename(tmp.Name(), path)
+}
+
+// same tells whether the file at path has the checksum want.
+func same(path string, want []byte) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	sum := sha256.New()
+	_, err = io.Copy(sum, f)
+	return err == nil && string(sum.Sum(nil)) == string(want)
+}
+
+// bundles are where distributions keep the certificate authorities that programs trust, as one PEM file.
+var bundles = []string{
+	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Arch, Gentoo
+	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, RHEL
+	"/etc/ssl/ca-bundle.pem",                            // SUSE
+	"/etc/ssl/cert.pem",                                 // Alpine
+}
+
+// findBundle returns the host's bundle, or "" if it has none.
+func findBundle(configured string) (string, error) {
+	if configured != "" {
+		if _, err := os.Stat(configured); err != nil {
+			return "", fmt.Errorf("certificate bundle: %w", err)
+		}
+		return configured, nil
+	}
+	for _, path := range bundles {
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+			return path, nil
+		}
+	}
+	return "", nil
+}

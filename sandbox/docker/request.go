@@ -1,0 +1,134 @@
+package docker
+
+import (
+	"math"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/api/types/network"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Labels by which our containers are found. Nothing else of a sandbox is told to the engine.
+const (
+	labelDaemon  = "sandboxd.daemon"
+	labelID      = "sandboxd.id"
+	labelCreated = "sandboxd.created"
+)
+
+// Where things are inside a sandbox. All of it is mounted read-only: connecting to a socket on a read-only mount works, and
+// a writable one would let the sandbox fill this machine's disk and leave setuid files on it.
+const (
+	// The guest's own program lies below /dev, which is new and empty whenever a container starts. In a directory that
+	// lasts, root in the sandbox could leave a symbolic link that means one file when the runtime mounts (/proc/self/cwd is
+	// then the runtime's) and another when it executes, and so be PID 1 at the next start, with its keys and capabilities.
+	guestBin    = "/dev/.sandboxd"
+	guestRun    = "/.sandboxd/run"
+	guestSocket = guestRun + "/" + socketName
+	guestCA     = "/.sandboxd/ca.crt"
+)
+
+// Limits of a sandbox that asks for none.
+const (
+	defaultMemory = 2 << 30
+	defaultCPUs   = 2
+	defaultPIDs   = 512
+	defaultShm    = 64 << 20
+	defaultNoFile = 65536
+)
+
+// capabilities are what apt, PostgreSQL, nginx and gcc need of root, and no more – and two that the guest takes from
+// everything that it starts: SYS_PTRACE, with which it alone sees what programs that changed their user wait for, and
+// SETPCAP, with which it does the taking.
+var capabilities = []string{"CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID", "SYS_CHROOT", "AUDIT_WRITE", "FOWNER", "FSETID",
+	"KILL", "SETFCAP", "NET_BIND_SERVICE", "SYS_PTRACE", "SETPCAP"}
+
+// plan is everything that decides what a container may do.
+type plan struct {
+	Daemon  string
+	ID      string
+	Created time.Time
+	Image   string // the image's own ID: a tag may have moved since we looked
+	Network sandbox.Network
+	Limits  sandbox.Limits // resolved; NoFile 0 leaves the engine's own
+	Sudo    bool
+	Runtime string // empty: the engine's default
+
+	// Files of this machine.
+	GuestFile string
+	RunDir    string
+	CAFile    string // empty: none
+}
+
+// createRequest is the one place where it is decided what a container may do. It reads nothing but p; no request of a user
+// reaches the engine but through it.
+func createRequest(p plan) container.CreateRequest {
+	no := false
+	pids := p.Limits.PIDs
+	ulimits := []*container.Ulimit{{Name: "core", Soft: 0, Hard: 0}}
+	if p.Limits.NoFile > 0 {
+		ulimits = append(ulimits, &container.Ulimit{Name: "nofile", Soft: p.Limits.NoFile, Hard: p.Limits.NoFile})
+	}
+	mounts := []mount.Mount{
+		readOnly(p.RunDir, guestRun),
+		readOnly(p.GuestFile, guestProgram(p.GuestFile)),
+	}
+	if p.CAFile != "" {
+		mounts = append(mounts, readOnly(p.CAFile, guestCA))
+	}
+	var security []string
+	if !p.Sudo {
+		security = append(security, "no-new-privileges")
+	}
+	return container.CreateRequest{
+		Config: &container.Config{
+			Hostname:   p.ID,
+			Image:      p.Image,
+			User:       "0:0", // of the guest; sessions run as the image says
+			WorkingDir: "/",   // not the image's: one at /proc/self/fd/N led out of older runtimes (CVE-2024-21626)
+			Entrypoint: []string{guestProgram(p.GuestFile)},
+			Cmd:        []string{},
+			// The engine adds the image's variables. Those that a Go program obeys are not the image's to set.
+			Env:         []string{"GODEBUG=", "GOGC=", "GOMAXPROCS=", "GOMEMLIMIT=", "GOTRACEBACK="},
+			Labels:      map[string]string{labelDaemon: p.Daemon, labelID: p.ID, labelCreated: p.Created.UTC().Format(time.RFC3339)},
+			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}, // it would be an exec
+			AttachStdin: true,
+			OpenStdin:   true,
+			StdinOnce:   true, // the key line, then nothing
+		},
+		HostConfig: &container.HostConfig{
+			Runtime:       p.Runtime,
+			NetworkMode:   container.NetworkMode(p.Network),
+			RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled}, // only we start it: a guest needs its keys
+			Init:          &no,                                                            // the guest is PID 1
+			IpcMode:       container.IPCModePrivate,
+			CgroupnsMode:  container.CgroupnsModePrivate,
+			CapDrop:       []string{"ALL"},
+			CapAdd:        capabilities,
+			SecurityOpt:   security,
+			ShmSize:       p.Limits.Shm,
+			Mounts:        mounts,
+			LogConfig:     container.LogConfig{Type: "local", Config: map[string]string{"max-size": "10m", "max-file": "3"}},
+			Resources: container.Resources{
+				Memory:     p.Limits.Memory,
+				MemorySwap: p.Limits.Memory, // memory and swap together: no swap
+				NanoCPUs:   int64(math.Round(p.Limits.CPUs * 1e9)),
+				PidsLimit:  &pids,
+				Ulimits:    ulimits,
+			},
+		},
+		NetworkingConfig: &network.NetworkingConfig{},
+	}
+}
+
+func readOnly(source, target string) mount.Mount {
+	return mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: true,
+		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate}}
+}
+
+// guestProgram is where a guest file is mounted: under its own name, so that ps shows which one a sandbox has.
+func guestProgram(file string) string { return path.Join(guestBin, filepath.Base(file)) }

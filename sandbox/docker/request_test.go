@@ -1,0 +1,57 @@
+package docker
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// What a container may do changes by a changed golden file, and in no other way.
+func TestCreateRequest(t *testing.T) {
+	base := plan{
+		Daemon: "d1", ID: "s1", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Image: "sha256:0123", Network: sandbox.NetworkNone,
+		Limits:    sandbox.Limits{Memory: defaultMemory, CPUs: defaultCPUs, PIDs: defaultPIDs, Shm: defaultShm, NoFile: defaultNoFile},
+		GuestFile: "/state/guest/guest-0123456789ab", RunDir: "/state/instances/s1/run", CAFile: "/state/guest/ca-ba9876543210",
+	}
+	for _, tt := range []struct {
+		name   string
+		change func(*plan)
+	}{
+		{"none", func(*plan) {}},
+		{"bridge", func(p *plan) { p.Network = sandbox.NetworkBridge }},
+		{"sudo", func(p *plan) { p.Sudo = true }},
+		{"bare", func(p *plan) { p.CAFile, p.Limits.NoFile, p.Runtime = "", 0, "runsc" }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := base
+			tt.change(&p)
+			got, err := json.MarshalIndent(createRequest(p), "", "\t")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, '\n')
+			path := filepath.Join("testdata", "request-"+tt.name+".json")
+			if *update {
+				if err := os.WriteFile(path, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("request differs from %s (-want +got); go test -update rewrites it:\n%s", path, diff)
+			}
+		})
+	}
+}

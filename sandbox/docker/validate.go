@@ -1,0 +1,129 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+var (
+	validID   = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
+	validUser = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31})?$`)
+)
+
+// Bounds of what a spec may ask for. The lower one of memory is what the engine needs to start anything.
+const (
+	minMemory = 6 << 20
+	minPIDs   = 64 // the guest alone has more than forty threads
+	maxPIDs   = 4 << 20
+	minNoFile = 64
+	maxEnv    = 256       // variables
+	maxEnvLen = 256 << 10 // bytes, all together: they reach the guest in one line
+)
+
+// validate reads spec without asking the engine, and returns it with the defaults that do not depend on it.
+func validate(spec sandbox.Spec) (sandbox.Spec, error) {
+	if !validID.MatchString(spec.ID) {
+		return spec, fmt.Errorf("id %q is not a DNS label of at most 32 characters", spec.ID)
+	}
+	var err error
+	if spec.Image, err = parseImage(spec.Image); err != nil {
+		return spec, err
+	}
+	switch spec.Network {
+	case "":
+		spec.Network = sandbox.NetworkNone
+	case sandbox.NetworkNone, sandbox.NetworkBridge:
+	case sandbox.NetworkFiltered, sandbox.NetworkAllowlist:
+		return spec, fmt.Errorf("network %s: %w: it has none and bridge", spec.Network, sandbox.ErrUnsupported)
+	default:
+		return spec, fmt.Errorf("network %q is not one of none, filtered, allowlist, bridge", spec.Network)
+	}
+	switch spec.Entrypoint {
+	case sandbox.EntrypointSession, sandbox.EntrypointOff:
+	default:
+		return spec, fmt.Errorf("entrypoint %q is neither empty nor off", spec.Entrypoint)
+	}
+	switch spec.Trust {
+	case "", sandbox.TrustHost, sandbox.TrustImage:
+	default:
+		return spec, fmt.Errorf("trust %q is neither host nor image", spec.Trust)
+	}
+	if spec.User != "" && !validUser.MatchString(spec.User) {
+		return spec, fmt.Errorf("user %q is neither a name nor uid[:gid]", spec.User)
+	}
+	if err := validateEnv(spec.Env); err != nil {
+		return spec, err
+	}
+	return spec, validateLimits(spec.Limits)
+}
+
+func validateEnv(env []string) error {
+	if len(env) > maxEnv {
+		return fmt.Errorf("%d variables are more than %d", len(env), maxEnv)
+	}
+	size := 0
+	for _, kv := range env {
+		size += len(kv)
+		name, _, ok := strings.Cut(kv, "=")
+		switch {
+		case !ok || name == "":
+			return fmt.Errorf("variable %.40q is not NAME=VALUE", kv)
+		case strings.ContainsRune(kv, 0):
+			return fmt.Errorf("variable %.40q holds a NUL byte", name)
+		case size > maxEnvLen:
+			return fmt.Errorf("variables are more than %d bytes", maxEnvLen)
+		}
+	}
+	return nil
+}
+
+func validateLimits(l sandbox.Limits) error {
+	switch {
+	case l.Memory < 0 || l.Memory > 0 && l.Memory < minMemory:
+		return fmt.Errorf("memory of %d bytes is below %d", l.Memory, minMemory)
+	case l.CPUs < 0 || l.CPUs > 0 && l.CPUs < 0.01:
+		return fmt.Errorf("%g cpus is below 0.01", l.CPUs)
+	case l.PIDs < 0 || l.PIDs > 0 && l.PIDs < minPIDs:
+		return fmt.Errorf("%d pids is below %d", l.PIDs, minPIDs)
+	case l.PIDs > maxPIDs:
+		return fmt.Errorf("%d pids is above %d", l.PIDs, maxPIDs)
+	case l.Shm < 0:
+		return errors.New("shm is negative")
+	case l.NoFile < 0 || l.NoFile > 0 && l.NoFile < minNoFile:
+		return fmt.Errorf("%d open files is below %d", l.NoFile, minNoFile)
+	}
+	return nil
+}
+
+// fit settles what depends on the engine. Something asked for that it does not have is an error, never less than that.
+func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
+	l := spec.Limits
+	if spec.Isolation != "" && !slices.Contains(f.runtimes, spec.Isolation) {
+		return l, hinted{fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation, sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
+			"install it and add it to the engine's runtimes, or leave --isolation out"}
+	}
+	if l.CPUs > float64(f.cpus) {
+		return l, fmt.Errorf("%g cpus: %w: the engine has %d", l.CPUs, sandbox.ErrUnsupported, f.cpus)
+	}
+	if l.NoFile == 0 {
+		l.NoFile = noFile
+	}
+	if l.Memory == 0 {
+		l.Memory = defaultMemory
+	}
+	if l.CPUs == 0 {
+		l.CPUs = min(defaultCPUs, float64(f.cpus))
+	}
+	if l.PIDs == 0 {
+		l.PIDs = defaultPIDs
+	}
+	if l.Shm == 0 {
+		l.Shm = defaultShm
+	}
+	return l, nil
+}

@@ -1,0 +1,106 @@
+package docker
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+func TestValidate(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*sandbox.Spec)
+		want   string // in the error; empty: valid
+	}{
+		{"defaults", func(*sandbox.Spec) {}, ""},
+		{"all set", func(s *sandbox.Spec) {
+			s.Image, s.Network, s.User, s.Env = "Registry.example:5000/a/b@sha256:"+strings.Repeat("0", 64), sandbox.NetworkBridge, "1000:1000", []string{"A=", "B=c=d"}
+			s.Image = strings.ToLower(s.Image)
+			s.Limits = sandbox.Limits{Memory: 64 << 20, CPUs: 0.5, PIDs: 100, Shm: 1 << 20, NoFile: 1024}
+			s.Entrypoint, s.Trust = sandbox.EntrypointOff, sandbox.TrustImage
+		}, ""},
+		{"no id", func(s *sandbox.Spec) { s.ID = "" }, "DNS label"},
+		{"id that is a path", func(s *sandbox.Spec) { s.ID = "../x" }, "DNS label"},
+		{"id with a newline", func(s *sandbox.Spec) { s.ID = "x\n" }, "DNS label"},
+		{"id of 33", func(s *sandbox.Spec) { s.ID = strings.Repeat("x", 33) }, "DNS label"},
+		{"image with spaces", func(s *sandbox.Spec) { s.Image = "a b" }, "image"},
+		{"image that is an option", func(s *sandbox.Spec) { s.Image = "--privileged" }, "image"},
+		{"filtered", func(s *sandbox.Spec) { s.Network = sandbox.NetworkFiltered }, "network filtered"},
+		{"allowlist", func(s *sandbox.Spec) { s.Network = sandbox.NetworkAllowlist }, "network allowlist"},
+		{"host network", func(s *sandbox.Spec) { s.Network = "host" }, "not one of"},
+		{"another container's network", func(s *sandbox.Spec) { s.Network = "container:x" }, "not one of"},
+		{"entrypoint", func(s *sandbox.Spec) { s.Entrypoint = "on" }, "entrypoint"},
+		{"trust", func(s *sandbox.Spec) { s.Trust = "me" }, "trust"},
+		{"user with a newline", func(s *sandbox.Spec) { s.User = "root\nx" }, "user"},
+		{"user with two groups", func(s *sandbox.Spec) { s.User = "a:b:c" }, "user"},
+		{"variable without a value", func(s *sandbox.Spec) { s.Env = []string{"A"} }, "NAME=VALUE"},
+		{"variable without a name", func(s *sandbox.Spec) { s.Env = []string{"=a"} }, "NAME=VALUE"},
+		{"variable with NUL", func(s *sandbox.Spec) { s.Env = []string{"A=\x00"} }, "NUL"},
+		{"too many variables", func(s *sandbox.Spec) { s.Env = make([]string, maxEnv+1) }, "more than"},
+		{"too long variables", func(s *sandbox.Spec) { s.Env = []string{"A=" + strings.Repeat("x", maxEnvLen)} }, "more than"},
+		{"negative memory", func(s *sandbox.Spec) { s.Limits.Memory = -1 }, "memory"},
+		{"little memory", func(s *sandbox.Spec) { s.Limits.Memory = 1 << 20 }, "memory"},
+		{"negative cpus", func(s *sandbox.Spec) { s.Limits.CPUs = -1 }, "cpus"},
+		{"few pids", func(s *sandbox.Spec) { s.Limits.PIDs = 10 }, "pids"},
+		{"unlimited pids", func(s *sandbox.Spec) { s.Limits.PIDs = -1 }, "pids"},
+		{"many pids", func(s *sandbox.Spec) { s.Limits.PIDs = 1 << 40 }, "pids"},
+		{"negative shm", func(s *sandbox.Spec) { s.Limits.Shm = -1 }, "shm"},
+		{"few files", func(s *sandbox.Spec) { s.Limits.NoFile = 3 }, "open files"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			spec := sandbox.Spec{ID: "s1"}
+			tt.change(&spec)
+			got, err := validate(spec)
+			switch {
+			case tt.want == "" && err != nil:
+				t.Errorf("got error %v, want none", err)
+			case tt.want == "" && (got.Network == "" || got.Image == ""):
+				t.Errorf("got %+v, want its defaults filled in", got)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("got error %v, want one with %q in it", err, tt.want)
+			}
+			unsupported := tt.name == "filtered" || tt.name == "allowlist"
+			if errors.Is(err, sandbox.ErrUnsupported) != unsupported {
+				t.Errorf("error %v: is unsupported %v, want %v", err, !unsupported, unsupported)
+			}
+		})
+	}
+}
+
+func TestFit(t *testing.T) {
+	two := facts{cpus: 2, runtimes: []string{"crun", "runc"}}
+	for _, tt := range []struct {
+		name string
+		spec sandbox.Spec
+		f    facts
+		want sandbox.Limits
+		err  string
+	}{
+		{"defaults", sandbox.Spec{}, two, sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 20000}, ""},
+		{"one core", sandbox.Spec{}, facts{cpus: 1}, sandbox.Limits{Memory: 2 << 30, CPUs: 1, PIDs: 512, Shm: 64 << 20, NoFile: 20000}, ""},
+		{"asked for", sandbox.Spec{Isolation: "runc", Limits: sandbox.Limits{Memory: 1, CPUs: 1.5, PIDs: 2, Shm: 3, NoFile: 4}}, two,
+			sandbox.Limits{Memory: 1, CPUs: 1.5, PIDs: 2, Shm: 3, NoFile: 4}, ""},
+		{"too many cores", sandbox.Spec{Limits: sandbox.Limits{CPUs: 3}}, two, sandbox.Limits{}, "3 cpus: not supported by this backend: the engine has 2"},
+		{"isolation", sandbox.Spec{Isolation: "runsc"}, two, sandbox.Limits{}, `isolation "runsc": not supported by this backend: the engine has crun, runc`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := fit(tt.spec, tt.f, 20000)
+			if tt.err != "" {
+				if err == nil || err.Error() != tt.err || !errors.Is(err, sandbox.ErrUnsupported) {
+					t.Errorf("got error %v, want %s", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("limits (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
