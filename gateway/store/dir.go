@@ -1,0 +1,107 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// DirError says why a state directory is refused, and what to do.
+type DirError struct {
+	Dir  string
+	Why  string
+	Hint string
+}
+
+func (e *DirError) Error() string {
+	return fmt.Sprintf("state directory %s: %s; %s", e.Dir, e.Why, e.Hint)
+}
+
+// MakeDir makes the state directory, or checks the one that is there: keys and records lie in it, so it must be a
+// directory of ours, not a symbolic link, and nobody else may look into it or write to it.
+func MakeDir(dir string) error {
+	info, err := os.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("state directory: %w", err)
+		}
+		info, err = os.Lstat(dir)
+	}
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	refuse := func(hint, why string, args ...any) error {
+		return &DirError{Dir: dir, Why: fmt.Sprintf(why, args...), Hint: hint}
+	}
+	const another = "choose another with --state"
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		return refuse("name the directory itself with --state", "is a symbolic link")
+	case !info.IsDir():
+		return refuse(another, "is not a directory")
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; int(owner) != os.Geteuid() {
+		return refuse(another, "belongs to uid %d, the daemon runs as uid %d", owner, os.Geteuid())
+	}
+	switch mode := info.Mode().Perm(); {
+	case mode&0o022 != 0:
+		return refuse("look at what is in it, then chmod 700 "+dir, "others can write to it (mode %04o)", mode)
+	case mode&0o077 != 0:
+		return refuse("chmod 700 "+dir, "others can look into it (mode %04o)", mode)
+	case mode&0o700 != 0o700:
+		return refuse("chmod 700 "+dir, "its owner may not use it (mode %04o)", mode)
+	}
+	return nil
+}
+
+// LockedError says that another daemon uses the state directory.
+type LockedError struct {
+	Dir string
+	Pid int // of the other daemon; 0 if it did not say
+}
+
+func (e *LockedError) Error() string {
+	if e.Pid == 0 {
+		return fmt.Sprintf("state directory %s: another daemon uses it", e.Dir)
+	}
+	return fmt.Sprintf("state directory %s: the daemon with pid %d uses it; stop that one or choose another with --state", e.Dir, e.Pid)
+}
+
+// lock is a held flock(2). The kernel drops it when the process ends, however it ends: there are no stale locks.
+type lock struct{ file *os.File }
+
+func lockDir(dir string) (*lock, error) {
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		defer f.Close()
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		b, _ := io.ReadAll(io.LimitReader(f, 32)) // the pid is a courtesy; without it the refusal stands
+		pid, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+		return nil, &LockedError{Dir: dir, Pid: pid}
+	}
+	if err = f.Truncate(0); err == nil {
+		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return &lock{file: f}, nil
+}
+
+// release drops the lock. The file stays: removing it would let two daemons lock two files of one name.
+func (l *lock) release() error { return l.file.Close() }
