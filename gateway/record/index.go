@@ -1,0 +1,237 @@
+package record
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// index is what the events of a record say about its log.
+type index struct {
+	begin    wire.Event
+	marks    []timed
+	gaps     gaps
+	sizes    sizes
+	end      uint64
+	seq      uint64
+	stopped  string
+	ended    *wire.Event // the session's shell; nil if something came after it
+	finish   *wire.Event
+	last     int64 // TimeUnix of the newest event
+	whole    int64 // bytes of whole lines
+	torn     bool  // something follows the last whole line
+	damaged  int   // whole lines that are not events
+	gapTotal uint64
+}
+
+// timed is an offset and when the log had reached it.
+type timed struct {
+	offset uint64
+	unix   int64 // milliseconds
+}
+
+// readIndex reads all events. Lines that are none are counted and left out; only a read error is an error.
+func readIndex(r io.Reader) (*index, error) {
+	x := &index{}
+	err := scan(r, func(line []byte, size int64, whole bool) bool {
+		if !whole {
+			x.torn = true
+			return true
+		}
+		x.whole += size
+		var e wire.Event
+		if err := json.Unmarshal(line, &e); err != nil || e.Kind == "" {
+			x.damaged++
+			return true
+		}
+		x.add(e)
+		return true
+	})
+	return x, err
+}
+
+// scan calls f with each line, without its newline, and with the line's size in the file, until f returns false. The last
+// one may not be whole. A line that is too long to be an event comes as an empty one.
+func scan(r io.Reader, f func(line []byte, size int64, whole bool) bool) error {
+	br := bufio.NewReaderSize(r, 64<<10)
+	var line []byte
+	for {
+		part, err := br.ReadSlice('\n')
+		line = append(line, part...)
+		if errors.Is(err, bufio.ErrBufferFull) {
+			if len(line) > maxLine {
+				n, err := skipLine(br)
+				if size := int64(len(line)) + n; !f(nil, size, err == nil) || err != nil {
+					return ignoreEOF(err)
+				}
+				line = line[:0]
+			}
+			continue
+		}
+		if err != nil {
+			if len(line) > 0 {
+				f(line, int64(len(line)), false)
+			}
+			return ignoreEOF(err)
+		}
+		if !f(line[:len(line)-1], int64(len(line)), true) {
+			return nil
+		}
+		line = line[:0]
+	}
+}
+
+// skipLine reads to the end of the line and returns how many bytes that took.
+func skipLine(br *bufio.Reader) (int64, error) {
+	var n int64
+	for {
+		part, err := br.ReadSlice('\n')
+		n += int64(len(part))
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return n, err
+		}
+	}
+}
+
+func ignoreEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+func (x *index) add(e wire.Event) {
+	x.seq = max(x.seq, e.Seq)
+	x.last = max(x.last, e.TimeUnix)
+	switch e.Kind {
+	case wire.EventEnded:
+		x.ended = &e
+	case wire.EventState, wire.EventCommand, Output:
+		x.ended = nil // started again
+	}
+	switch e.Kind {
+	case Begin:
+		if x.begin.Kind == "" {
+			x.begin = e
+			x.sizes.add(0, e.Cols, e.Rows)
+		}
+	case wire.EventResize:
+		x.sizes.add(x.end, e.Cols, e.Rows)
+	case Output:
+		if e.Offset > x.end && e.Offset <= maxOffset {
+			x.end = e.Offset
+			x.marks = append(x.marks, timed{e.Offset, e.TimeUnix})
+		}
+	case Gap:
+		if e.Offset <= maxOffset && e.Missed <= maxOffset-e.Offset {
+			x.addGap(GapError{From: e.Offset, To: e.Offset + e.Missed, Why: e.Text})
+			x.end = max(x.end, e.Offset+e.Missed)
+		}
+	case Stopped:
+		x.stopped = e.Text
+	case Finish:
+		x.finish = &e
+	}
+}
+
+// addGap adds what of g is not in a gap yet. Gaps come in order but for those that recovery found.
+func (x *index) addGap(g GapError) {
+	if g.From >= g.To {
+		return
+	}
+	if n := len(x.gaps); n == 0 || x.gaps[n-1].To <= g.From {
+		x.gaps = append(x.gaps, g)
+		x.gapTotal += g.To - g.From
+		return
+	}
+	var pieces gaps
+	for _, old := range x.gaps {
+		if old.To <= g.From || old.From >= g.To {
+			continue
+		}
+		if old.From > g.From {
+			pieces = append(pieces, GapError{From: g.From, To: old.From, Why: g.Why})
+		}
+		g.From = min(old.To, g.To)
+	}
+	if g.From < g.To {
+		pieces = append(pieces, g)
+	}
+	for _, p := range pieces {
+		x.gapTotal += p.To - p.From
+	}
+	x.gaps = append(x.gaps, pieces...)
+	slices.SortFunc(x.gaps, func(a, b GapError) int {
+		if a.From < b.From {
+			return -1
+		}
+		return 1
+	})
+}
+
+// settle compares the events with a log of size bytes, last written at mtime, and returns the events that say what the
+// others do not: bytes that nobody timed, and bytes that are lost.
+func (x *index) settle(size int64, mtime time.Time) []wire.Event {
+	var found []wire.Event
+	if x.begin.Kind == "" {
+		x.begin = wire.Event{Kind: Begin, TimeUnix: mtime.UnixMilli(), Cols: wire.DefaultCols, Rows: wire.DefaultRows}
+		if x.whole == 0 {
+			found = append(found, x.begin)
+		}
+	}
+	x.begin.Cols, x.begin.Rows = clamp(x.begin.Cols, x.begin.Rows)
+	have := uint64(max(size, 0))
+	switch {
+	case have > x.end && x.finish == nil && x.stopped == "" && have <= maxOffset:
+		found = append(found, wire.Event{Kind: Output, Offset: have, TimeUnix: max(mtime.UnixMilli(), x.last)})
+	case have < x.end:
+		before := slices.Clone(x.gaps)
+		x.addGap(GapError{From: have, To: x.end, Why: WhyCrash})
+		for _, g := range x.gaps {
+			if !slices.Contains(before, g) {
+				found = append(found, wire.Event{Kind: Gap, Offset: g.From, Missed: g.To - g.From, TimeUnix: mtime.UnixMilli(), Text: WhyCrash})
+			}
+		}
+	}
+	for _, e := range found {
+		x.add(e)
+	}
+	return found
+}
+
+// sizes are in order of offset.
+type sizes []Size
+
+// maxSizes is how many are remembered: a guest that resizes without end pushes its own past out.
+const maxSizes = 10_000
+
+func (s *sizes) add(off uint64, cols, rows int) {
+	cols, rows = clamp(cols, rows)
+	if n := len(*s); n > 0 && (*s)[n-1].Offset == off {
+		(*s)[n-1] = Size{off, cols, rows}
+		return
+	}
+	if len(*s) >= maxSizes {
+		*s = append((*s)[:0:0], (*s)[maxSizes/2:]...)
+	}
+	*s = append(*s, Size{off, cols, rows})
+}
+
+func clamp(cols, rows int) (int, int) {
+	return wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0)))
+}
+
+// marshalLine is e as a line of events.ndjson.
+func marshalLine(e wire.Event) ([]byte, error) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("record: event: %w", err)
+	}
+	return append(b, '\n'), nil
+}

@@ -1,0 +1,499 @@
+package record
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var begun = time.UnixMilli(1_700_000_000_000)
+
+func create(t *testing.T, o Options) (*Writer, string) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "main")
+	if o.Begun.IsZero() {
+		o.Begun = begun
+	}
+	w, err := Create(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w, dir
+}
+
+func reopen(t *testing.T, dir string, o Options) *Writer {
+	t.Helper()
+	w, err := Open(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w
+}
+
+func appendAll(t *testing.T, w *Writer, off uint64, p string) {
+	t.Helper()
+	if err := w.Append(off, []byte(p)); err != nil {
+		t.Fatalf("Append(%d, %q): %v", off, p, err)
+	}
+}
+
+// content is what can be read, with a ~ for each byte that is missing.
+func content(t *testing.T, r interface {
+	ReadAt([]byte, uint64) (int, error)
+}) string {
+	t.Helper()
+	var all []byte
+	buf := make([]byte, 7) // small: reads end at any place
+	for off := uint64(0); ; {
+		n, err := r.ReadAt(buf, off)
+		var gap *GapError
+		switch {
+		case errors.Is(err, io.EOF):
+			return string(all)
+		case errors.As(err, &gap):
+			all = append(all, bytes.Repeat([]byte("~"), int(gap.To-gap.From))...)
+			off = gap.To
+		case err != nil:
+			t.Fatalf("ReadAt(%d): %v", off, err)
+		case n == 0:
+			t.Fatalf("ReadAt(%d): nothing, and no error", off)
+		default:
+			all = append(all, buf[:n]...)
+			off += uint64(n)
+		}
+	}
+}
+
+func kinds(t *testing.T, dir string) string {
+	t.Helper()
+	r, err := OpenReader(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var words []string
+	for e, err := range r.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		words = append(words, string(e.Kind))
+	}
+	return strings.Join(words, " ")
+}
+
+func TestBytesAreExactAndPositionIsOffset(t *testing.T) {
+	w, dir := create(t, Options{})
+	appendAll(t, w, 0, "hello \x00\xff")
+	appendAll(t, w, 4, "o \x00\xffworld") // four bytes again
+	appendAll(t, w, 0, "hello")           // all again
+	if got, want := w.End(), uint64(13); got != want {
+		t.Errorf("End = %d, want %d", got, want)
+	}
+	want := "hello \x00\xffworld"
+	if got := content(t, w); got != want {
+		t.Errorf("content = %q, want %q", got, want)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, LogFile))
+	if err != nil || string(b) != want {
+		t.Errorf("%s = %q, %v, want %q", LogFile, b, err, want)
+	}
+}
+
+func TestEventComesAfterTheBytesBeforeIt(t *testing.T) {
+	w, dir := create(t, Options{})
+	appendAll(t, w, 0, "abc")
+	state := wire.State{Phase: wire.PhasePrompt, Basis: []wire.Basis{}}
+	// The offset of the guest does not count: a record's is that of the log.
+	for _, e := range []wire.Event{{Seq: 7, Kind: wire.EventState, Offset: 1 << 63, State: &state}, {Seq: 7, Kind: wire.EventState}} {
+		if err := w.Event(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	appendAll(t, w, 3, "def")
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenReader(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var got []wire.Event
+	for e, err := range r.Events() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, e)
+	}
+	want := []wire.Event{{Kind: Begin, Cols: 200, Rows: 50}, {Kind: Output, Offset: 3},
+		{Seq: 7, Kind: wire.EventState, Offset: 3, State: &state}, {Kind: Output, Offset: 6}}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(wire.Event{}, "TimeUnix")); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if w := reopen(t, dir, Options{}); w.Seq() != 7 || w.End() != 6 {
+		t.Errorf("after opening: Seq %d, End %d, want 7, 6", w.Seq(), w.End())
+	}
+}
+
+func TestGapIsAHoleOfTheSameLength(t *testing.T) {
+	w, dir := create(t, Options{})
+	appendAll(t, w, 0, "abc")
+	appendAll(t, w, 1<<30, "def") // 1 GiB fell out of the guest's ring
+	if err := w.Skip(1<<30+5, WhyQuota); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, r := range map[string]interface {
+		ReadAt([]byte, uint64) (int, error)
+	}{"writer": w, "opened": reopen(t, dir, Options{})} {
+		buf := make([]byte, 100)
+		if n, err := r.ReadAt(buf, 1); n != 2 || err != nil {
+			t.Errorf("%s: before the gap: %d, %v", name, n, err)
+		}
+		_, err := r.ReadAt(buf, 3)
+		if diff := cmp.Diff(&GapError{From: 3, To: 1 << 30, Why: WhyLagged}, err); diff != "" {
+			t.Errorf("%s: in the gap (-want +got):\n%s", name, diff)
+		}
+		if n, err := r.ReadAt(buf, 1<<30); string(buf[:n]) != "def" || err != nil {
+			t.Errorf("%s: after the gap: %q, %v", name, buf[:n], err)
+		}
+		_, err = r.ReadAt(buf, 1<<30+4)
+		if diff := cmp.Diff(&GapError{From: 1<<30 + 4, To: 1<<30 + 5, Why: WhyQuota}, err); diff != "" {
+			t.Errorf("%s: in the gap (-want +got):\n%s", name, diff)
+		}
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(filepath.Join(dir, LogFile), &st); err != nil {
+		t.Fatal(err)
+	}
+	if st.Blocks*512 > 1<<20 {
+		t.Errorf("the log takes %d bytes of disk, want a sparse file", st.Blocks*512)
+	}
+}
+
+func TestOffsetsOutOfRangeAreRefused(t *testing.T) {
+	w, _ := create(t, Options{})
+	if err := w.Append(1<<63, []byte("x")); err == nil {
+		t.Error("Append beyond any file succeeded")
+	}
+	if err := w.Skip(1<<63, WhyLagged); err == nil {
+		t.Error("Skip beyond any file succeeded")
+	}
+	if w.End() != 0 {
+		t.Errorf("End = %d, want 0", w.End())
+	}
+}
+
+func TestQuotaStopsTheRecordAndNotTheSession(t *testing.T) {
+	w, dir := create(t, Options{Quota: 1000})
+	appendAll(t, w, 0, "abc")
+	if err := w.Append(3, make([]byte, 1000)); !errors.Is(err, ErrStopped) {
+		t.Fatalf("Append over the quota: %v, want ErrStopped", err)
+	}
+	if err := w.Append(1003, []byte("x")); !errors.Is(err, ErrStopped) {
+		t.Fatalf("Append after it: %v, want ErrStopped", err)
+	}
+	if err := w.Event(wire.Event{Seq: 1, Kind: wire.EventNotice}); !errors.Is(err, ErrStopped) {
+		t.Fatalf("Event after it: %v, want ErrStopped", err)
+	}
+	if got, want := w.End(), uint64(1004); got != want {
+		t.Errorf("End = %d, want %d", got, want)
+	}
+	if err := w.Finish(wire.State{Phase: wire.PhaseDead}); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := kinds(t, dir), "begin output stopped gap finish"; got != want {
+		t.Errorf("events: %s, want %s", got, want)
+	}
+	r, err := OpenReader(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if r.Stopped() != WhyQuota || r.End() != 1004 || !r.Finished() {
+		t.Errorf("stopped %q, end %d, finished %v; want quota, 1004, true", r.Stopped(), r.End(), r.Finished())
+	}
+}
+
+func TestFullDiskLeavesAMarkedHole(t *testing.T) {
+	if os.Geteuid() != 0 {
+		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
+			t.Fatal("this test is for root")
+		}
+		t.Skip("only root can mount a small file system")
+	}
+	mount := t.TempDir()
+	if err := unix.Mount("tmpfs", mount, "tmpfs", 0, "size=128k"); err != nil {
+		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skipf("no mounts here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(mount, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	dir := filepath.Join(mount, "main")
+	w, err := Create(dir, Options{Begun: begun})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	appendAll(t, w, 0, "before ")
+	ballast := filepath.Join(mount, "ballast")
+	if err := os.WriteFile(ballast, make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("filling the disk: %v, want ENOSPC", err)
+	}
+	big := bytes.Repeat([]byte("x"), 8192)
+	if err := w.Append(w.End(), big); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("Append on a full disk: %v, want ENOSPC", err)
+	}
+	if err := w.Append(w.End(), []byte("lost")); err == nil {
+		t.Fatal("Append on a full disk succeeded")
+	}
+	end := w.End()
+	if want := uint64(7 + 8192 + 4); end != want {
+		t.Errorf("End = %d, want %d", end, want)
+	}
+	if err := os.Remove(ballast); err != nil {
+		t.Fatal(err)
+	}
+	// The record tries again when its time has come.
+	w.wmu.Lock()
+	w.again = time.Now()
+	w.wmu.Unlock()
+	appendAll(t, w, end, "after")
+	got := content(t, w)
+	if !strings.HasPrefix(got, "before ") || !strings.HasSuffix(got, "~~~~after") || len(got) != int(end)+5 {
+		t.Errorf("content = %.20q…%.20q, %d bytes", got, got[max(0, len(got)-20):], len(got))
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := reopen(t, dir, Options{})
+	if again := content(t, r); again != got {
+		t.Errorf("after opening the content differs")
+	}
+	r.Close()
+}
+
+func TestRecovery(t *testing.T) {
+	const begin = `{"seq":0,"kind":"begin","offset":0,"time_unix_ms":1700000000000,"cols":80,"rows":24}` + "\n"
+	const out3 = `{"seq":0,"kind":"output","offset":3,"time_unix_ms":1700000001000}` + "\n"
+	const state4 = `{"seq":4,"kind":"state","offset":3,"time_unix_ms":1700000002000}` + "\n"
+	for _, tt := range []struct {
+		name, events, log string
+		content, kinds    string
+		seq               uint64
+	}{
+		{"whole", begin + out3 + state4, "abc", "abc", "begin output state", 4},
+		{"torn last line", begin + out3 + state4[:20], "abc", "abc", "begin output", 0},
+		{"last line without its newline", begin + out3 + state4[:len(state4)-1], "abc", "abc", "begin output", 0},
+		{"bytes beyond the last event", begin + out3, "abcdef", "abcdef", "begin output output", 0},
+		{"bytes and no event", begin, "abcdef", "abcdef", "begin output", 0},
+		{"bytes that were lost", begin + out3, "a", "a~~", "begin output gap", 0},
+		{"garbage in between", begin + "\x00\x00\x00\n" + out3, "abc", "abc", "begin output", 0},
+		{"nothing", "", "abc", "abc", "begin output", 0},
+		{"gap at the end", begin + out3 + `{"kind":"gap","offset":3,"missed":2,"text":"lagged"}` + "\n", "abc", "abc~~", "begin output gap", 0},
+		{"gap over bytes", begin + out3 + `{"kind":"gap","offset":1,"missed":1}` + "\n", "abc", "a~c", "begin output gap", 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := errors.Join(os.WriteFile(filepath.Join(dir, EventsFile), []byte(tt.events), 0o600),
+				os.WriteFile(filepath.Join(dir, LogFile), []byte(tt.log), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			w := reopen(t, dir, Options{})
+			if got := content(t, w); got != tt.content {
+				t.Errorf("content = %q, want %q", got, tt.content)
+			}
+			if w.Seq() != tt.seq {
+				t.Errorf("Seq = %d, want %d", w.Seq(), tt.seq)
+			}
+			if got := kinds(t, dir); got != tt.kinds {
+				t.Errorf("events: %s, want %s", got, tt.kinds)
+			}
+			appendAll(t, w, w.End(), "more")
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := content(t, reopen(t, dir, Options{})), tt.content+"more"; got != want {
+				t.Errorf("content after going on = %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestNewRunKeepsTheOldOnes(t *testing.T) {
+	w, dir := create(t, Options{Title: "first"})
+	if err := w.Finish(wire.State{Phase: wire.PhaseDead}); err != nil {
+		t.Fatal(err)
+	}
+	for _, title := range []string{"second", "third"} {
+		w, err := Create(dir, Options{Title: title, Begun: begun.Add(time.Second)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := List(filepath.Dir(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[int]string)
+	for _, i := range list {
+		got[i.Run] = i.Session + " " + i.Title
+	}
+	if diff := cmp.Diff(map[int]string{1: "main first", 2: "main second", 0: "main third"}, got); diff != "" {
+		t.Errorf("runs (-want +got):\n%s", diff)
+	}
+	if list[0].Ended == nil || list[0].State == nil {
+		t.Errorf("the finished one has no end: %+v", list[0])
+	}
+}
+
+func TestFinishedRecordTakesNoMore(t *testing.T) {
+	w, dir := create(t, Options{})
+	appendAll(t, w, 0, "abc")
+	for range 2 {
+		if err := w.Finish(wire.State{Phase: wire.PhaseDead}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Append(3, []byte("x")); !errors.Is(err, ErrFinished) {
+		t.Errorf("Append: %v, want ErrFinished", err)
+	}
+	if got := content(t, w); got != "abc" {
+		t.Errorf("content = %q, want abc", got)
+	}
+	again := reopen(t, dir, Options{})
+	if !again.Finished() || again.Event(wire.Event{Kind: wire.EventNotice}) == nil {
+		t.Error("an opened record that was finished takes events")
+	}
+	if got, want := kinds(t, dir), "begin output finish"; got != want {
+		t.Errorf("events: %s, want %s", got, want)
+	}
+}
+
+func TestIdleRecordHoldsNoFiles(t *testing.T) {
+	w, _ := create(t, Options{})
+	appendAll(t, w, 0, "abc")
+	if got := content(t, w); got != "abc" {
+		t.Fatalf("content = %q", got)
+	}
+	if err := w.Tidy(0); err != nil {
+		t.Fatal(err)
+	}
+	w.wmu.Lock()
+	w.mu.RLock()
+	if w.log != nil || w.events != nil || w.read != nil {
+		t.Error("files are open after Tidy(0)")
+	}
+	w.mu.RUnlock()
+	w.wmu.Unlock()
+	appendAll(t, w, 3, "def")
+	if got := content(t, w); got != "abcdef" {
+		t.Errorf("content = %q, want abcdef", got)
+	}
+}
+
+// One writes, one tidies, one reads: what is read is what was written, in order, and never more than that.
+func TestReadersFollowWhileFilesAreClosed(t *testing.T) {
+	w, _ := create(t, Options{})
+	var want bytes.Buffer
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 2000 {
+			p := []byte(strings.Repeat(string(rune('a'+i%26)), i%50))
+			want.Write(p)
+			if err := w.Append(w.End(), p); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+	tidied := make(chan struct{})
+	go func() {
+		defer close(tidied)
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if err := w.Tidy(0); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	var got []byte
+	buf := make([]byte, 1000)
+	for finished := false; ; {
+		n, err := w.ReadAt(buf, uint64(len(got)))
+		got = append(got, buf[:n]...)
+		if errors.Is(err, io.EOF) {
+			if finished {
+				break
+			}
+			select {
+			case <-done:
+				finished = true
+			default:
+			}
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-tidied
+	if !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("read %d bytes that differ from the %d written", len(got), want.Len())
+	}
+}
+
+func TestTimeIndex(t *testing.T) {
+	dir := t.TempDir()
+	events := `{"kind":"begin","time_unix_ms":1000}
+{"kind":"output","offset":3,"time_unix_ms":2000}
+{"kind":"output","offset":6,"time_unix_ms":4000}
+`
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, EventsFile), []byte(events), 0o600),
+		os.WriteFile(filepath.Join(dir, LogFile), []byte("abcdef"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenReader(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for ms, want := range map[int64]uint64{0: 0, 1999: 0, 2000: 3, 3999: 3, 4000: 6, 9000: 6} {
+		if got := r.At(time.UnixMilli(ms)); got != want {
+			t.Errorf("At(%d) = %d, want %d", ms, got, want)
+		}
+	}
+	for off, want := range map[uint64]int64{0: 2000, 2: 2000, 3: 4000, 5: 4000, 6: 4000} {
+		if got := r.Time(off).UnixMilli(); got != want {
+			t.Errorf("Time(%d) = %d, want %d", off, got, want)
+		}
+	}
+}

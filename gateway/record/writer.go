@@ -1,0 +1,400 @@
+package record
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Writer adds to a record. Append, Skip, Event and Finish are called by one goroutine at a time, in the order in which
+// things happened; the other methods by anybody, at once.
+type Writer struct {
+	dir   string
+	quota int64
+
+	wmu     sync.Mutex  // held while files are written; taken before mu
+	log     *os.File    // guarded by wmu; nil while closed
+	events  *os.File    // guarded by wmu; nil while closed
+	size    int64       // guarded by wmu; of events.ndjson
+	used    int64       // guarded by wmu; of the quota
+	dirty   bool        // guarded by wmu; written since the last fsync
+	wrote   time.Time   // guarded by wmu; last write
+	waiting *wire.Event // guarded by wmu; Output that is not written yet
+	again   time.Time   // guarded by wmu; when a full disk is tried again; zero while it is not full
+
+	mu       sync.RWMutex // never held during I/O
+	read     *os.File     // guarded by mu; for ReadAt; nil while closed
+	gaps     gaps         // guarded by mu
+	sizes    sizes        // guarded by mu
+	pending  bool         // guarded by mu; the last gap is not written yet
+	end      uint64       // guarded by mu
+	seq      uint64       // guarded by mu
+	begin    wire.Event   // guarded by mu
+	stopped  string       // guarded by mu; why recording stopped, or empty
+	finished bool         // guarded by mu
+}
+
+// Create begins a record in dir. A record that is there already is kept beside it, as dir.1, dir.2 and so on.
+func Create(dir string, o Options) (*Writer, error) {
+	if err := setAside(dir); err != nil {
+		return nil, fmt.Errorf("record %s: %w", dir, err)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	w := &Writer{dir: dir, quota: o.quota()}
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	if err := w.openLocked(); err != nil {
+		return nil, err
+	}
+	if o.Begun.IsZero() {
+		o.Begun = time.Now()
+	}
+	if o.Cols <= 0 || o.Rows <= 0 {
+		o.Cols, o.Rows = wire.DefaultCols, wire.DefaultRows
+	}
+	w.sizes.add(0, o.Cols, o.Rows)
+	w.begin = wire.Event{Kind: Begin, TimeUnix: o.Begun.UnixMilli(), Text: o.Title, Cols: o.Cols, Rows: o.Rows}
+	if err := w.lineLocked(w.begin); err != nil {
+		// A record without its first line is none.
+		return nil, errors.Join(fmt.Errorf("record %s: %w", dir, err), w.closeLocked(), os.RemoveAll(dir))
+	}
+	return w, nil
+}
+
+func (o Options) quota() int64 {
+	if o.Quota == 0 {
+		return defaultQuota
+	}
+	return o.Quota
+}
+
+func (w *Writer) openLocked() error {
+	if w.log != nil {
+		return nil
+	}
+	log, err := os.OpenFile(filepath.Join(w.dir, LogFile), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("record: %w", err)
+	}
+	events, err := os.OpenFile(filepath.Join(w.dir, EventsFile), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		log.Close()
+		return fmt.Errorf("record: %w", err)
+	}
+	w.log, w.events = log, events
+	return nil
+}
+
+// Append adds output at offset off. Bytes that are here already are left out, and a gap before them is marked. An error
+// says that they, or some, were not recorded – ErrStopped, ErrFinished, or what the disk said; End counts them all the
+// same, and there is nothing to repeat.
+func (w *Writer) Append(off uint64, p []byte) error {
+	end := w.End()
+	if off > maxOffset {
+		return fmt.Errorf("record %s: offset %d is out of range", w.dir, off)
+	}
+	if off > end {
+		if err := w.Skip(off, WhyLagged); err != nil {
+			return err
+		}
+	} else if n := end - off; n >= uint64(len(p)) {
+		return nil
+	} else {
+		p = p[n:]
+	}
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	now := time.Now()
+	switch err := w.readyLocked(now, int64(len(p))); {
+	case errors.Is(err, ErrFinished):
+		return err
+	case err != nil:
+		w.skipLocked(w.End()+uint64(len(p)), w.whyLocked())
+		return err
+	}
+	n, err := w.log.WriteAt(p, int64(w.End()))
+	w.used += int64(n)
+	w.dirty, w.wrote = true, now
+	w.mu.Lock()
+	w.end += uint64(n)
+	end = w.end
+	w.mu.Unlock()
+	if err != nil {
+		w.again = now.Add(retry)
+		w.skipLocked(end+uint64(len(p)-n), WhyFull)
+		return fmt.Errorf("record: %w", err)
+	}
+	w.markLocked(now, end)
+	return nil
+}
+
+// Skip marks the bytes up to offset to as missing.
+func (w *Writer) Skip(to uint64, why string) error {
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	if w.Finished() {
+		return ErrFinished
+	}
+	if to > maxOffset {
+		return fmt.Errorf("record %s: offset %d is out of range", w.dir, to)
+	}
+	w.skipLocked(to, why)
+	return nil
+}
+
+// Event adds an event. One that is here already, by its Seq, is left out. Its offset is that of the log at this moment,
+// whatever the guest says. The errors are those of Append.
+func (w *Writer) Event(e wire.Event) error {
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	w.mu.Lock()
+	if e.Seq != 0 && e.Seq <= w.seq {
+		w.mu.Unlock()
+		return nil
+	}
+	w.seq = max(w.seq, e.Seq)
+	e.Offset = w.end
+	if e.Kind == wire.EventResize {
+		w.sizes.add(w.end, e.Cols, e.Rows)
+	}
+	w.mu.Unlock()
+	now := time.Now()
+	if e.TimeUnix == 0 {
+		e.TimeUnix = now.UnixMilli()
+	}
+	if err := w.readyLocked(now, 0); err != nil {
+		return err
+	}
+	return w.writeLocked(now, e)
+}
+
+// Finish adds the last event, with the state in which the session ended, and closes the record. The record can still be
+// read by ReadAt. Finishing twice is not an error.
+func (w *Writer) Finish(state wire.State) error {
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	if w.Finished() {
+		return nil
+	}
+	now := time.Now()
+	err := w.flushLocked()
+	if err == nil {
+		err = w.lineLocked(wire.Event{Kind: Finish, Offset: w.End(), TimeUnix: now.UnixMilli(), State: &state})
+	}
+	w.mu.Lock()
+	w.finished = true
+	w.mu.Unlock()
+	return errors.Join(err, w.syncLocked(), w.closeLocked())
+}
+
+// Tidy makes what was written durable, and closes the files of a record that nobody wrote to for idle. It is called now
+// and then, for ever; the next Append opens them again.
+func (w *Writer) Tidy(idle time.Duration) error {
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	if w.log == nil {
+		return w.closeLocked() // a reader may have opened it again
+	}
+	var err error
+	if time.Now().After(w.again) {
+		err = w.flushLocked()
+	}
+	err = errors.Join(err, w.syncLocked())
+	if time.Since(w.wrote) >= idle && w.waiting == nil {
+		err = errors.Join(err, w.closeLocked())
+	}
+	return err
+}
+
+// Close makes the record durable and closes its files, without finishing it: Open goes on with it.
+func (w *Writer) Close() error {
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	if w.log == nil {
+		return w.closeLocked()
+	}
+	return errors.Join(w.flushLocked(), w.syncLocked(), w.closeLocked())
+}
+
+// readyLocked prepares for writing n bytes of output: files open, gaps marked, quota kept. Its error says that they
+// cannot be written now.
+func (w *Writer) readyLocked(now time.Time, n int64) error {
+	w.mu.RLock()
+	finished, stopped, gaps := w.finished, w.stopped, len(w.gaps)
+	w.mu.RUnlock()
+	switch {
+	case finished:
+		return ErrFinished
+	case stopped != "":
+		return ErrStopped
+	case w.quota >= 0 && w.used+n > w.quota:
+		return w.stopLocked(now, WhyQuota)
+	case gaps > maxGaps:
+		return w.stopLocked(now, "gaps")
+	case now.Before(w.again):
+		return fmt.Errorf("record %s: %s", w.dir, WhyFull)
+	}
+	if err := w.openLocked(); err != nil {
+		w.again = now.Add(retry)
+		return err
+	}
+	if err := w.flushGapLocked(now); err != nil {
+		return err
+	}
+	w.again = time.Time{}
+	return nil
+}
+
+// stopLocked ends the recording of a session that goes on. The mark itself may exceed the quota.
+func (w *Writer) stopLocked(now time.Time, why string) error {
+	err := w.openLocked()
+	if err == nil {
+		err = w.flushLocked()
+	}
+	if err == nil {
+		err = w.lineLocked(wire.Event{Kind: Stopped, Offset: w.End(), TimeUnix: now.UnixMilli(), Text: why})
+	}
+	w.mu.Lock()
+	w.stopped = why
+	w.mu.Unlock()
+	return errors.Join(ErrStopped, err)
+}
+
+// whyLocked is the reason for a hole that begins now.
+func (w *Writer) whyLocked() string {
+	w.mu.RLock()
+	defer w.mu.RUnlock()
+	if w.stopped != "" {
+		return w.stopped
+	}
+	return WhyFull
+}
+
+// skipLocked moves the end to offset to over bytes that are missing. The gap is written before what comes after it.
+func (w *Writer) skipLocked(to uint64, why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if to <= w.end {
+		return
+	}
+	if w.pending {
+		// It ends here: what comes after a gap is written after the gap is. One reason for both has to do.
+		w.gaps[len(w.gaps)-1].To = to
+	} else {
+		w.gaps = append(w.gaps, GapError{From: w.end, To: to, Why: why})
+		w.pending = true
+	}
+	w.end = to
+}
+
+// markLocked notes that the log is end bytes long now; bytes that come shortly after share the note.
+func (w *Writer) markLocked(now time.Time, end uint64) {
+	if w.waiting != nil && now.UnixMilli()-w.waiting.TimeUnix < mark.Milliseconds() {
+		w.waiting.Offset = end
+		return
+	}
+	// A failure shows at the next write; the bytes are in the log, and recovery times them.
+	_ = w.flushMarkLocked()
+	w.waiting = &wire.Event{Kind: Output, Offset: end, TimeUnix: now.UnixMilli()}
+}
+
+func (w *Writer) flushMarkLocked() error {
+	e := w.waiting
+	if e == nil {
+		return nil
+	}
+	w.waiting = nil
+	return w.lineLocked(*e)
+}
+
+// flushGapLocked writes the gap that is not written yet.
+func (w *Writer) flushGapLocked(now time.Time) error {
+	w.mu.RLock()
+	pending := w.pending
+	var g GapError
+	if pending {
+		g = w.gaps[len(w.gaps)-1]
+	}
+	w.mu.RUnlock()
+	if !pending {
+		return nil
+	}
+	err := w.flushMarkLocked()
+	if err == nil {
+		err = w.lineLocked(wire.Event{Kind: Gap, Offset: g.From, Missed: g.To - g.From, TimeUnix: now.UnixMilli(), Text: g.Why})
+	}
+	if err != nil {
+		w.again = now.Add(retry)
+		return err
+	}
+	w.mu.Lock()
+	w.pending = false
+	w.mu.Unlock()
+	return nil
+}
+
+func (w *Writer) flushLocked() error {
+	if err := w.openLocked(); err != nil {
+		return err
+	}
+	return errors.Join(w.flushMarkLocked(), w.flushGapLocked(time.Now()))
+}
+
+// writeLocked writes an event after the output that came before it.
+func (w *Writer) writeLocked(now time.Time, e wire.Event) error {
+	err := w.flushMarkLocked()
+	if err == nil {
+		err = w.lineLocked(e)
+	}
+	if err != nil {
+		w.again = now.Add(retry)
+	}
+	w.wrote = now
+	return err
+}
+
+// lineLocked adds a line to events.ndjson, or nothing of it.
+func (w *Writer) lineLocked(e wire.Event) error {
+	b, err := marshalLine(e)
+	if err != nil {
+		return err
+	}
+	if _, err := w.events.WriteAt(b, w.size); err != nil {
+		// Half a line would join with the next one into garbage. Cutting needs no space.
+		return errors.Join(fmt.Errorf("record: %w", err), w.events.Truncate(w.size))
+	}
+	w.size += int64(len(b))
+	w.used += int64(len(b))
+	w.dirty = true
+	return nil
+}
+
+func (w *Writer) syncLocked() error {
+	if !w.dirty || w.log == nil {
+		return nil
+	}
+	w.dirty = false
+	return errors.Join(w.log.Sync(), w.events.Sync())
+}
+
+func (w *Writer) closeLocked() error {
+	w.mu.Lock()
+	read := w.read
+	w.read = nil
+	w.mu.Unlock()
+	var errs []error
+	for _, f := range []*os.File{w.log, w.events, read} {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	w.log, w.events = nil, nil
+	return errors.Join(errs...)
+}
