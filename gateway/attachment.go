@@ -1,0 +1,367 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Attachment is one party on a session. Its methods may be called at once.
+//
+// A person who only looks on is known to the hub alone. The party's own stream to the guest is opened when it first
+// drives, and again, as the same party, after the connection to the sandbox or the daemon's control connection broke.
+type Attachment struct {
+	hub     *Hub
+	box     *box
+	live    *Live
+	target  wire.Target
+	party   wire.Party
+	options JoinOptions
+	opening chan struct{} // semaphore of who opens the stream
+
+	life context.Context //nolint:containedctx // ends with the attachment; its cause says why
+	end  context.CancelCauseFunc
+
+	imu  sync.Mutex   // serialises Input
+	last *wire.Client // guarded by imu; on which input was sent last
+	sent uint64       // guarded by imu; input bytes of last that the guest dealt with
+
+	mu     sync.Mutex
+	client *wire.Client // guarded by mu; nil before the party first drives
+	resume string       // guarded by mu
+	cols   int          // guarded by mu
+	rows   int          // guarded by mu
+	holds  bool         // guarded by mu
+	seq    uint64       // guarded by mu; of the newest event on the party's stream
+	leave  func()       // guarded by mu; takes the party off the replica's list
+}
+
+// broke reports whether err is that of a connection which broke, rather than the guest's answer or the caller's leaving.
+func broke(ctx context.Context, client *wire.Client, err error) bool {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	if e, ok := errors.AsType[*wire.Error](err); ok && (e.Code != wire.CodeLost || client.Err() == nil) {
+		return false
+	}
+	client.Close() // its reader may not have noticed yet
+	return true
+}
+
+// maxResumes is how often one call goes on after a broken connection. The pauses between them are the pool's.
+const maxResumes = 20
+
+// Live is the session's replica.
+func (a *Attachment) Live() *Live { return a.live }
+
+// Target is where the attachment is, with the name that a fresh session was given.
+func (a *Attachment) Target() wire.Target { return a.target }
+
+// Party is how the attachment appears to others.
+func (a *Attachment) Party() wire.Party { return a.party }
+
+// open opens the party's stream to the guest. at says to which session.
+func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attach) (*wire.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	s, err := c.OpenStream(ctx)
+	if err != nil {
+		return nil, a.box.reach(err)
+	}
+	party := a.party
+	at.Party, at.Quiet, at.From = &party, true, wire.Offset{Word: wire.FromNow}
+	client, err := wire.Open(ctx, s, at, wire.Handler{Event: a.event})
+	if err != nil {
+		if errors.As(err, new(*wire.Error)) {
+			return nil, err
+		}
+		return nil, a.box.reach(err)
+	}
+	a.mu.Lock()
+	err = a.Err()
+	if err == nil {
+		a.client, a.resume = client, client.Attached().Resume
+	}
+	a.mu.Unlock()
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	return client, nil
+}
+
+// event watches who holds the keyboard. An agent holds it by name: all its parties are one.
+func (a *Attachment) event(e wire.Event) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.seq = max(a.seq, e.Seq)
+	if e.Kind == wire.EventKeyboard && e.Keyboard != a.party.String() {
+		a.holds = false
+	}
+}
+
+// stream returns the party's stream, opened first or again if need be.
+func (a *Attachment) stream(ctx context.Context) (*wire.Client, error) {
+	select {
+	case a.opening <- struct{}{}:
+		defer func() { <-a.opening }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := a.Err(); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	client, resume, cols, rows := a.client, a.resume, a.cols, a.rows
+	a.mu.Unlock()
+	if client != nil && client.Err() == nil {
+		return client, nil
+	}
+	c, err := a.box.control(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	if resume != "" {
+		client, err := a.open(ctx, c, wire.Attach{Session: a.target.Session, Resume: resume})
+		if err == nil {
+			return client, nil
+		}
+		// The grace is over: another party, which holds nothing.
+		a.mu.Lock()
+		a.resume, a.holds = "", false
+		a.mu.Unlock()
+		if !errors.As(err, new(*wire.Error)) {
+			return nil, err
+		}
+	}
+	client, err = a.open(ctx, c, wire.Attach{Session: a.target.Session, Create: a.options.Create && !a.options.Fresh})
+	if err != nil {
+		return nil, err
+	}
+	if cols > 0 && rows > 0 && a.party.Kind == wire.Person {
+		// The size that the session gets when this party drives.
+		if _, err := client.Request(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows}); err != nil && client.Err() != nil {
+			return nil, err
+		}
+	}
+	return client, nil
+}
+
+// reattach opens the stream again on a new control connection, so that the party keeps what it holds.
+func (a *Attachment) reattach(ctx context.Context, _ *connect.Control) {
+	a.mu.Lock()
+	had := a.client != nil && a.Err() == nil
+	a.mu.Unlock()
+	if !had {
+		return
+	}
+	if _, err := a.stream(ctx); err != nil && ctx.Err() == nil {
+		a.hub.log.Debug("party not attached again", "sandbox", a.box.id, "session", a.target.Session, "party", a.party.String(), "err", err)
+	}
+}
+
+// within returns ctx, which also ends when the attachment does.
+func (a *Attachment) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(a.life, func() { cancel(a.Err()) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// Input sends bytes to the terminal, taking the keyboard if it is free. A *wire.Error says that they were refused: its
+// message names the holder. When the connection to the sandbox breaks, the bytes that it had not taken are sent again on
+// the next one, and none twice.
+func (a *Attachment) Input(ctx context.Context, p []byte) error {
+	if err := a.mayDrive(); err != nil {
+		return err
+	}
+	ctx, done := a.within(ctx)
+	defer done()
+	a.imu.Lock()
+	defer a.imu.Unlock()
+	for tries := 0; ; tries++ {
+		client, err := a.stream(ctx)
+		if err != nil {
+			return err
+		}
+		switch at := client.Attached(); {
+		case client == a.last:
+		case tries == 0:
+			a.last, a.sent = client, at.Accepted
+		case !at.Resumed || at.Accepted < a.sent:
+			return &wire.Error{Code: wire.CodeLost, Message: "the connection to the sandbox broke; it is not known how much of the input arrived"}
+		default:
+			p = p[min(at.Accepted-a.sent, uint64(len(p))):]
+			a.last, a.sent = client, at.Accepted
+		}
+		err = client.Input(ctx, p)
+		switch {
+		case err == nil:
+			a.sent += uint64(len(p))
+			a.took()
+			return nil
+		case broke(ctx, client, err) && tries < maxResumes:
+			continue
+		case errors.As(err, new(*wire.Error)):
+			a.sent += uint64(len(p)) // dealt with: refused
+		}
+		return err
+	}
+}
+
+// Request asks the session for something else: run, type, keys, wait, screen… What it does is done once, also when the
+// connection to the sandbox breaks in the middle.
+func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, error) {
+	if r.Party != nil {
+		return wire.Reply{}, wire.Errorf(wire.CodeUsage, "party comes from the login")
+	}
+	switch r.Verb {
+	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
+		if err := a.mayDrive(); err != nil {
+			return wire.Reply{}, err
+		}
+		if r.Op == "" {
+			r.Op = wire.NewOp()
+		}
+	}
+	ctx, done := a.within(ctx)
+	defer done()
+	for tries := 0; ; tries++ {
+		client, err := a.stream(ctx)
+		if err != nil {
+			return wire.Reply{}, err
+		}
+		if r.Verb == wire.VerbRun {
+			if refused := checkCommand(client.Attached().Shell, r.Text); refused != nil {
+				return wire.Reply{Error: refused}, refused
+			}
+		}
+		reply, err := client.Request(ctx, r)
+		again := r.Op != "" || r.Verb == wire.VerbWait || r.Verb == wire.VerbScreen
+		if again && broke(ctx, client, err) && tries < maxResumes {
+			continue
+		}
+		if reply.Result != nil {
+			reply.Result.Sandbox = a.target.Sandbox
+		}
+		if err == nil {
+			err = a.settled(ctx, reply)
+		}
+		return reply, err
+	}
+}
+
+// settled waits until the replica knows what an answer tells of: nobody hears of bytes that are not in the record, and
+// who asks the replica next finds it no older than the answer.
+func (a *Attachment) settled(ctx context.Context, reply wire.Reply) error {
+	a.mu.Lock()
+	seq := a.seq
+	a.mu.Unlock()
+	if err := a.live.caughtUp(ctx, seq); err != nil {
+		return a.box.reach(err)
+	}
+	if reply.Result == nil {
+		return nil
+	}
+	for gen := a.live.Generation(); a.live.Len() < reply.Result.To; {
+		next, err := a.live.Wait(ctx, gen)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		gen = next
+	}
+	return nil
+}
+
+// Resize says the size of the attachment's terminal. It becomes the session's while the attachment drives.
+func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
+	cols, rows = wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0)))
+	a.mu.Lock()
+	a.cols, a.rows = cols, rows
+	drove := a.client != nil
+	a.mu.Unlock()
+	if !drove {
+		return nil
+	}
+	_, err := a.Request(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows})
+	return err
+}
+
+// Err is nil while the attachment lives; ErrKicked when somebody ended it.
+func (a *Attachment) Err() error {
+	if a.life.Err() == nil {
+		return nil
+	}
+	return context.Cause(a.life)
+}
+
+// Wait returns the attachment's end: io.EOF when the session ended, ErrKicked, or ctx's cause.
+func (a *Attachment) Wait(ctx context.Context) error {
+	ctx, done := a.within(ctx)
+	defer done()
+	for gen := a.live.Generation(); ; {
+		next, err := a.live.Wait(ctx, gen)
+		if err != nil {
+			return err
+		}
+		gen = next
+	}
+}
+
+// finish ends the attachment for a reason; the first one counts. A party that goes for good gives the keyboard back: the
+// guest keeps that of one which was cut off, for it may come again.
+func (a *Attachment) finish(why error) {
+	a.mu.Lock()
+	client, holds, leave := a.client, a.holds, a.leave
+	a.holds, a.leave = false, nil
+	a.mu.Unlock()
+	if holds && client != nil && client.Err() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), giveWithin)
+		if _, err := client.Request(ctx, wire.Request{Verb: wire.VerbGive}); err != nil {
+			a.hub.log.Debug("keyboard not given back", "sandbox", a.box.id, "session", a.target.Session, "err", err)
+		}
+		cancel()
+	}
+	a.end(why)
+	// Who opens the stream at this moment closes it again, for it sees the end.
+	a.mu.Lock()
+	client = a.client
+	a.mu.Unlock()
+	if client != nil {
+		client.Close()
+	}
+	if leave != nil {
+		leave()
+	}
+}
+
+// giveWithin bounds the good manners of one who leaves.
+const giveWithin = 2 * time.Second
+
+// errLeft ends an attachment that its owner closed.
+var errLeft = errors.New("detached")
+
+// Close detaches. The session goes on unless JoinOptions.Close was set.
+func (a *Attachment) Close() error {
+	var err error
+	if a.options.Close && a.Err() == nil && !a.live.final() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if _, err = a.Request(ctx, wire.Request{Verb: wire.VerbClose}); err != nil {
+			err = fmt.Errorf("close session %s: %w", a.target, err)
+		}
+		cancel()
+		if a.live.final() || errors.Is(err, &wire.Error{Code: wire.CodeLost}) {
+			err = nil // its stream ended with the session, as was asked for
+		}
+	}
+	a.finish(errLeft)
+	return err
+}

@@ -1,0 +1,190 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// facts are what the store keeps of a sandbox.
+type facts struct {
+	name    string
+	owner   string
+	spec    sandbox.Spec
+	inst    sandbox.Instance // its ID is empty until there is one
+	state   State
+	since   time.Time
+	created time.Time
+	reason  string
+}
+
+func factsOf(row store.Sandbox) (facts, error) {
+	f := facts{name: row.Name, owner: row.Owner, state: State(row.State), since: row.Since, created: row.Created, reason: row.Error}
+	if err := json.Unmarshal(row.Spec, &f.spec); err != nil {
+		return f, fmt.Errorf("spec: %w", err)
+	}
+	if len(row.Instance) > 0 {
+		if err := json.Unmarshal(row.Instance, &f.inst); err != nil {
+			return f, fmt.Errorf("instance: %w", err)
+		}
+	}
+	return f, nil
+}
+
+func (f facts) row(id string) (store.Sandbox, error) {
+	row := store.Sandbox{ID: id, Name: f.name, Owner: f.owner, State: string(f.state), Since: f.since, Created: f.created, Error: f.reason}
+	var err error
+	if row.Spec, err = json.Marshal(f.spec); err != nil {
+		return row, fmt.Errorf("spec: %w", err)
+	}
+	if f.inst.Backend != "" {
+		if row.Instance, err = json.Marshal(f.inst); err != nil {
+			return row, fmt.Errorf("instance: %w", err)
+		}
+	}
+	return row, nil
+}
+
+// box is one sandbox in the hub.
+type box struct {
+	hub *Hub
+	id  string
+	op  chan struct{} // semaphore: one act at a time changes what the sandbox is
+
+	wmu sync.Mutex // held while a change is written down; taken before mu
+	amu sync.Mutex // held while a session's record is opened; taken before mu
+
+	mu        sync.Mutex
+	facts     facts                   // guarded by mu
+	gone      bool                    // guarded by mu; removed, or never made
+	abort     context.CancelCauseFunc // guarded by mu; ends the act under way; nil if there is none that can be ended
+	link      *link                   // guarded by mu; nil unless it is being kept in touch with
+	lives     map[string]*Live        // guarded by mu; by session
+	notes     []string                // guarded by mu; of the instance's last inspection
+	described *inside                 // guarded by mu; what describe found last
+}
+
+func newBox(h *Hub, id string, f facts) *box {
+	return &box{hub: h, id: id, op: make(chan struct{}, 1), facts: f, lives: make(map[string]*Live)}
+}
+
+func (b *box) get() facts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.facts
+}
+
+// title is the sandbox's name in messages to its owner.
+func (b *box) title() string { return b.get().name }
+
+// lock waits for the acts of others on this sandbox.
+func (b *box) lock(ctx context.Context) error {
+	select {
+	case b.op <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b *box) unlock() { <-b.op }
+
+func (b *box) isGone() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.gone
+}
+
+// become writes a change down and then makes it so. It does not end with ctx: half a transition is none.
+func (b *box) become(ctx context.Context, change func(*facts)) error {
+	b.wmu.Lock()
+	defer b.wmu.Unlock()
+	f := b.get()
+	before := f.state
+	change(&f)
+	if f.state != before {
+		f.since = time.Now()
+	}
+	row, err := f.row(b.id)
+	if err != nil {
+		return err
+	}
+	if err := b.hub.options.Store.Put(context.WithoutCancel(ctx), row); err != nil {
+		return stored(err)
+	}
+	b.mu.Lock()
+	b.facts = f
+	b.mu.Unlock()
+	if f.state != before {
+		b.hub.log.Info("sandbox", "id", b.id, "name", f.name, "state", f.state, "reason", f.reason)
+		b.hub.journal.add(b.id, "state", map[string]any{"state": f.state, "reason": f.reason})
+	}
+	return nil
+}
+
+// acting makes the act under way one that abortAct ends. The returned function ends that.
+func (b *box) acting(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	b.mu.Lock()
+	b.abort = cancel
+	b.mu.Unlock()
+	return ctx, func() {
+		b.mu.Lock()
+		b.abort = nil
+		b.mu.Unlock()
+		cancel(nil)
+	}
+}
+
+func (b *box) abortAct(cause error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.abort != nil {
+		b.abort(cause)
+	}
+}
+
+func (b *box) live(session string) *Live {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lives[session]
+}
+
+func (b *box) allLives() []*Live {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Collect(maps.Values(b.lives))
+}
+
+// info is the sandbox as lists show it.
+func (b *box) info() Info {
+	b.mu.Lock()
+	f, notes := b.facts, slices.Concat(b.facts.inst.Notes, b.notes)
+	lives := slices.Collect(maps.Values(b.lives))
+	b.mu.Unlock()
+	i := Info{Name: f.name, ID: b.id, Owner: f.owner, State: f.state, Since: f.since, Reason: f.reason, Created: f.created,
+		Backend: f.inst.Backend, Image: f.inst.Image, Digest: f.inst.Digest, User: f.inst.User, Network: f.inst.Network,
+		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Notes: notes, Sessions: []wire.SessionInfo{}}
+	if f.inst.ID == "" {
+		i.Image, i.Network, i.Limits, i.User = f.spec.Image, f.spec.Network, f.spec.Limits, f.spec.User
+	}
+	if b.hub.options.Command != nil {
+		i.Command = b.hub.options.Command(f.name)
+	}
+	for _, l := range lives {
+		if !l.final() {
+			i.Sessions = append(i.Sessions, l.info())
+		}
+	}
+	slices.SortFunc(i.Sessions, func(a, b wire.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
+	return i
+}

@@ -1,0 +1,271 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// What a spec may carry besides what the backend checks.
+const (
+	maxEnv      = 64
+	maxEnvBytes = 4 << 10 // of one variable
+)
+
+// cleanup bounds what undoes an act whose caller has gone.
+const cleanup = time.Minute
+
+var errRemoved = errors.New("it was removed")
+
+// Create makes a sandbox for p and returns when its guest has called in. It is all or nothing: when it fails, or ctx ends
+// first, nothing is left. progress, if not nil, receives lines that a person may want to see while it takes long. Of
+// several calls with one name one wins; the others fail with code exists, or with Reuse wait and get the same sandbox,
+// started if it was stopped.
+func (h *Hub) Create(ctx context.Context, p Principal, spec NewSpec, progress func(line string)) (Info, error) {
+	if err := p.mayMake("creating"); err != nil {
+		return Info{}, err
+	}
+	f, err := h.plan(p, spec)
+	if err != nil {
+		return Info{}, err
+	}
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	for {
+		b, mine, err := h.reserve(p, f, spec)
+		if err != nil {
+			return Info{}, err
+		}
+		if mine {
+			if err := b.create(ctx, progress); err != nil {
+				return Info{}, err
+			}
+			return b.info(), nil
+		}
+		switch _, err := b.awake(ctx, progress); {
+		case b.isGone() && ctx.Err() == nil:
+			continue // its maker gave up: now it is our turn
+		case err != nil:
+			return Info{}, err
+		}
+		return b.info(), nil
+	}
+}
+
+// plan checks a spec and fills in the daemon's defaults.
+func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
+	name := spec.Name
+	if name == "" {
+		name = "box-" + strings.ToLower(rand.Text()[:6])
+	}
+	if _, err := wire.ParseSandbox(name); err != nil {
+		return facts{}, err
+	}
+	if spec.Backend == "" {
+		spec.Backend = h.options.Backend
+	}
+	if _, err := h.backend(spec.Backend); err != nil {
+		return facts{}, err
+	}
+	if spec.Network == "" {
+		spec.Network = h.options.Network
+	}
+	if spec.Image == "" {
+		spec.Image = h.options.Image
+	}
+	if len(spec.Env) > maxEnv {
+		return facts{}, wire.Errorf(wire.CodeUsage, "%d environment variables are more than %d", len(spec.Env), maxEnv)
+	}
+	for _, kv := range spec.Env {
+		if key, _, ok := strings.Cut(kv, "="); !ok || key == "" || len(kv) > maxEnvBytes || strings.ContainsAny(kv, "\x00\n") {
+			return facts{}, wire.Errorf(wire.CodeUsage, "environment variable %q is not K=V of at most %d bytes in one line", oneLine(kv, 64), maxEnvBytes)
+		}
+	}
+	id := strings.ToLower(rand.Text()[:12]) // 60 bits; the host name inside
+	now := time.Now()
+	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, spec: sandbox.Spec{
+		ID: id, Name: name, Image: spec.Image, Network: spec.Network, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
+		Env: spec.Env, Entrypoint: spec.Entrypoint, Trust: spec.Trust, Isolation: spec.Isolation},
+		inst: sandbox.Instance{Backend: spec.Backend}}, nil
+}
+
+// reserve takes the name, or finds who has it. A new box comes with its act begun.
+func (h *Hub) reserve(p Principal, f facts, spec NewSpec) (b *box, mine bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if b := h.names[f.name]; b != nil {
+		switch {
+		case b.get().owner != p.Name:
+			// Saying that it exists would tell a stranger that it does. A name that cannot be had has to be refused somehow.
+			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "the name " + f.name + " cannot be had", Hint: "choose another"}
+		case !spec.Reuse:
+			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.name + " already", Hint: "use it, rm it, or choose another name"}
+		}
+		return b, false, nil
+	}
+	owned := 0
+	for _, b := range h.boxes {
+		if b.get().owner == p.Name {
+			owned++
+		}
+	}
+	if limit := h.options.SandboxesPerOwner; owned >= limit {
+		e := wire.Errorf(wire.CodeLimitSandboxes, "you have %d sandboxes, the limit is %d", owned, limit)
+		e.Hint = "rm one that is not needed any more"
+		return nil, false, e
+	}
+	b = newBox(h, f.spec.ID, f)
+	b.op <- struct{}{}
+	h.boxes[b.id], h.names[f.name] = b, b
+	return b, true, nil
+}
+
+// create carries out what reserve began, and ends the act.
+func (b *box) create(ctx context.Context, progress func(string)) (err error) {
+	h := b.hub
+	defer b.unlock()
+	f := b.get()
+	undo := func() {
+		b.mu.Lock()
+		b.gone = true
+		b.mu.Unlock()
+		h.unregister(b)
+	}
+	row, err := f.row(b.id)
+	if err == nil {
+		err = stored(h.options.Store.Add(context.WithoutCancel(ctx), row))
+	}
+	if err != nil {
+		undo()
+		if errors.Is(err, store.ErrNameTaken) {
+			return &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.name + " already", Hint: "use it, rm it, or choose another name"}
+		}
+		return err
+	}
+	ctx, done := b.acting(ctx)
+	defer done()
+	if err = b.boot(ctx, f, progress); err == nil {
+		b.keep()
+		return nil
+	}
+	// Nothing is left behind, also when the caller has gone; what the engine does not let us undo now is undone later.
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	var left error
+	if nothingMade(err) {
+		left = b.erase(clean)
+	} else {
+		left = b.destroy(clean)
+	}
+	if left != nil {
+		h.log.Error("create undone in part; the rest follows", "id", b.id, "err", left)
+		// In the store, too, the name is free from here on.
+		if err := b.become(clean, func(f *facts) { f.state, f.reason = Deleting, "its creation failed" }); err != nil {
+			h.log.Error("create undone in part", "id", b.id, "err", err)
+		}
+		h.unname(b)
+		h.later(b)
+		return err
+	}
+	undo()
+	return err
+}
+
+// nothingMade reports whether a boot failed before the backend made anything, so that there is nothing to ask of an
+// engine that may be away.
+func nothingMade(err error) bool {
+	var boot *sandbox.BootError
+	if !errors.As(err, &boot) {
+		return false
+	}
+	switch boot.Stage {
+	case "validate", "engine", "image":
+		return true
+	}
+	return false
+}
+
+// boot makes the instance and writes it down.
+func (b *box) boot(ctx context.Context, f facts, progress func(string)) error {
+	h := b.hub
+	if err := h.slot(ctx); err != nil {
+		return b.bootError("create", err)
+	}
+	defer func() { <-h.boots }()
+	if err := h.note(b.id, f); err != nil {
+		return stored(err)
+	}
+	be, err := h.backend(f.inst.Backend)
+	if err != nil {
+		return err
+	}
+	spec := f.spec
+	spec.Progress = progress
+	inst, err := be.Boot(ctx, spec)
+	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
+			return &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", f.name, cause), err: err}
+		}
+		return b.bootError("create", err)
+	}
+	inst.Backend = f.inst.Backend
+	return b.become(ctx, func(f *facts) { f.inst, f.state, f.reason = inst, Running, "" })
+}
+
+// slot waits for its turn to start something.
+func (h *Hub) slot(ctx context.Context) error {
+	select {
+	case h.boots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// label is what is noted beside a sandbox's records, so that a lost store can be rebuilt.
+type label struct {
+	Name    string       `json:"name"`
+	Owner   string       `json:"owner"`
+	Created time.Time    `json:"created"`
+	Spec    sandbox.Spec `json:"spec"`
+}
+
+const labelFile = "sandbox.json"
+
+func (h *Hub) note(id string, f facts) error {
+	b, err := json.Marshal(label{Name: f.name, Owner: f.owner, Created: f.created, Spec: f.spec})
+	if err != nil {
+		return err
+	}
+	dir := h.records(id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	fresh := filepath.Join(dir, labelFile+".new")
+	if err := os.WriteFile(fresh, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(fresh, filepath.Join(dir, labelFile))
+}
+
+// noted reads what note wrote. What is not there or not whole is not there.
+func (h *Hub) noted(id string) (label, bool) {
+	var l label
+	b, err := os.ReadFile(filepath.Join(h.records(id), labelFile))
+	if err != nil || json.Unmarshal(b, &l) != nil {
+		return label{}, false
+	}
+	if _, err := wire.ParseSandbox(l.Name); err != nil || l.Owner == "" {
+		return label{}, false
+	}
+	return l, true
+}

@@ -1,0 +1,235 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	lookWithin = 3 * time.Second  // for what is asked inside
+	lookAgain  = 30 * time.Second // after which it is asked again
+	maxLook    = 32 << 10         // bytes of answer
+)
+
+// tools are programs that agents ask for first.
+var tools = []string{"bash", "sh", "python3", "pip", "node", "npm", "go", "gcc", "make", "git", "curl", "wget", "tar", "rsync",
+	"vim", "nano", "less", "sudo", "apt-get", "apk", "dnf", "tmux", "jq"}
+
+// script prints what there is to know inside as lines of key=value. It starts no process but its shell: in a sandbox that
+// is at its limit of processes every further one fails.
+var script = `while IFS= read -r l; do case $l in PRETTY_NAME=*) echo "os=${l#*=}";; esac; done </etc/os-release
+read -r l </proc/sys/kernel/osrelease && echo "kernel=$l"
+read -r l 2>/dev/null </proc/sys/kernel/arch && echo "arch=$l"
+while read -r k u l; do case $k in Uid:) echo "uid=$u";; esac; done </proc/self/status
+echo "user=$USER"; echo "cwd=$PWD"; echo "shell=$SHELL"
+for f in pids/pids.current pids.current; do read -r l 2>/dev/null </sys/fs/cgroup/$f && echo "pids=$l"; done
+for f in memory/memory.usage_in_bytes memory.current; do read -r l 2>/dev/null </sys/fs/cgroup/$f && echo "memory=$l"; done
+for t in ` + strings.Join(tools, " ") + `; do printf 'tool.%s=' "$t"; command -v "$t" || echo; done
+:`
+
+// inside is what the script found.
+type inside struct {
+	facts map[string]string
+	when  time.Time
+}
+
+// Describe gathers what there is to say about a sandbox. It answers also when the sandbox does not.
+func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Description, error) {
+	b, err := h.find(p, name)
+	if err != nil {
+		return Description{}, err
+	}
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	d := Description{Info: b.info()}
+	f := b.get()
+	d.NetworkText = networkText(d.Network)
+	d.LimitsText = limitsText(d.Limits)
+	if f.spec.Sudo {
+		d.Notes = append(d.Notes, "setuid programs work in it (--sudo): the kernel's no-new-privileges is off")
+	}
+	for _, l := range b.allLives() {
+		if why := l.Recording(); why != "" {
+			d.Notes = append(d.Notes, fmt.Sprintf("session %s is not recorded fully: %s", l.Name(), why))
+		}
+	}
+	d.Health = string(f.state)
+	if f.reason != "" {
+		d.Health += ": " + f.reason
+	}
+	if f.state != Running && f.state != Broken {
+		return d, nil
+	}
+	within, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	d.Health = b.health(within, f.inst)
+	found, err := b.look(within, f.inst)
+	if err != nil && d.Health == "ok" {
+		d.Health = "no command runs in it: " + oneLine(h.Public(b.reach(err)).Message, 200)
+	}
+	d.fill(found)
+	if infos, err := h.Sessions(within, p, name); err == nil {
+		d.Sessions = infos
+	}
+	return d, nil
+}
+
+// health asks the guest how it is.
+func (b *box) health(ctx context.Context, inst sandbox.Instance) string {
+	c, err := b.hub.pool.Control(ctx, inst)
+	if err == nil {
+		var reply wire.ControlReply
+		if reply, err = c.Do(ctx, wire.Control{Do: "health"}); err == nil {
+			return cmp.Or(oneLine(reply.Health, 300), "ok")
+		}
+	}
+	if f := b.get(); f.state == Broken && f.reason != "" {
+		return "broken: " + f.reason
+	}
+	return "broken: " + brokenWhy(err)
+}
+
+// look asks inside, by one command, unless it did so lately.
+func (b *box) look(ctx context.Context, inst sandbox.Instance) (*inside, error) {
+	b.mu.Lock()
+	found := b.described
+	b.mu.Unlock()
+	if found != nil && time.Since(found.when) < lookAgain {
+		return found, nil
+	}
+	out, err := b.run(ctx, inst, script)
+	if len(out) == 0 && err != nil {
+		return found, err
+	}
+	fresh := &inside{facts: make(map[string]string), when: time.Now()}
+	for line := range strings.Lines(string(out)) {
+		if key, value, ok := strings.Cut(strings.TrimRight(line, "\n"), "="); ok && len(fresh.facts) < 100 {
+			fresh.facts[oneLine(key, 64)] = oneLine(strings.Trim(value, `"`), 200)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.described = fresh
+	return fresh, nil
+}
+
+// run runs a command in the sandbox, without a terminal, and returns the beginning of what it printed.
+func (b *box) run(ctx context.Context, inst sandbox.Instance, command string) ([]byte, error) {
+	conn, err := b.hub.pool.SSH(ctx, inst)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	client := ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs)
+	s, err := client.NewSession()
+	if err != nil {
+		return nil, err
+	}
+	defer s.Close()
+	out := &head{limit: maxLook}
+	s.Stdout, s.Stderr = out, io.Discard
+	err = s.Run(command)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return out.Bytes(), err
+}
+
+// head keeps the first bytes that are written to it.
+type head struct {
+	bytes.Buffer
+	limit int
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	if n := min(len(p), h.limit-h.Len()); n > 0 {
+		h.Buffer.Write(p[:n])
+	}
+	return len(p), nil
+}
+
+// fill takes over what was found inside.
+func (d *Description) fill(found *inside) {
+	if found == nil {
+		return
+	}
+	f := found.facts
+	d.OS, d.Kernel, d.Arch, d.Cwd, d.Shell = f["os"], f["kernel"], f["arch"], f["cwd"], f["shell"]
+	if f["uid"] != "" {
+		d.Account = strings.TrimPrefix(f["user"]+" ", " ") + "(uid " + f["uid"] + ")"
+	}
+	for _, t := range tools {
+		if path := f["tool."+t]; path != "" {
+			if d.Tools == nil {
+				d.Tools = make(map[string]string)
+			}
+			d.Tools[t] = path
+		}
+	}
+	var usage []string
+	if f["pids"] != "" {
+		usage = append(usage, fmt.Sprintf("%s of %d processes", f["pids"], d.Limits.PIDs))
+	}
+	var n int64
+	if _, err := fmt.Sscan(f["memory"], &n); err == nil {
+		usage = append(usage, fmt.Sprintf("%s of %s memory", size(n), size(d.Limits.Memory)))
+	}
+	d.Usage = strings.Join(usage, ", ")
+}
+
+func networkText(n sandbox.Network) string {
+	switch n {
+	case sandbox.NetworkNone, "":
+		return "none: loopback only. Files come and go by scp, sftp and rsync; ports by ssh -L"
+	case sandbox.NetworkBridge:
+		return "bridge: OPEN. The engine's own network: this machine's services, the local network, cloud metadata and the " +
+			"internet are reachable from inside, and no rule of sandboxd protects them"
+	case sandbox.NetworkFiltered:
+		return "filtered: public addresses through the daemon's policy; private and metadata addresses are closed"
+	case sandbox.NetworkAllowlist:
+		return "allowlist: the listed names only"
+	}
+	return string(n)
+}
+
+func limitsText(l sandbox.Limits) string {
+	var words []string
+	if l.Memory > 0 {
+		words = append(words, size(l.Memory)+" memory with swap")
+	}
+	if l.CPUs > 0 {
+		words = append(words, fmt.Sprintf("%g cpus", l.CPUs))
+	}
+	if l.PIDs > 0 {
+		words = append(words, fmt.Sprintf("%d processes", l.PIDs))
+	}
+	if l.Shm > 0 {
+		words = append(words, size(l.Shm)+" /dev/shm")
+	}
+	if l.NoFile > 0 {
+		words = append(words, fmt.Sprintf("%d open files a process", l.NoFile))
+	}
+	return strings.Join(words, ", ")
+}
+
+// size is a number of bytes in the largest unit of two that leaves at least 1.
+func size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	f, i := float64(n), 0
+	for f >= 1024 && i < len(units)-1 {
+		f, i = f/1024, i+1
+	}
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") + " " + units[i]
+}

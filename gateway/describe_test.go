@@ -1,0 +1,156 @@
+package gateway
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func TestDescribe(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Command = func(target string) string { return "ssh " + target + "@gw" }
+	d := w.start()
+	if _, err := d.Create(w.ctx(), alice, NewSpec{Name: "demo", Sudo: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.run(d, "true")
+	got, err := d.Describe(w.ctx(), alice, "demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Health != "ok" || got.OS == "" || got.Kernel == "" || got.Cwd == "" || !strings.Contains(got.Account, "uid") {
+		t.Errorf("description = %+v", got)
+	}
+	if got.Tools["sh"] == "" || got.Tools["bash"] == "" {
+		t.Errorf("tools = %v", got.Tools)
+	}
+	if len(got.Sessions) != 1 || got.Sessions[0].Name != "main" || got.Command != "ssh demo@gw" {
+		t.Errorf("sessions %+v, command %q", got.Sessions, got.Command)
+	}
+	if !strings.Contains(strings.Join(got.Notes, "\n"), "sudo") {
+		t.Errorf("notes = %q", got.Notes)
+	}
+	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	got, err = d.Describe(w.ctx(), alice, "demo")
+	if err != nil || got.Health != "stopped" || got.State != Stopped || got.OS != "" {
+		t.Errorf("description of a stopped one = %+v, %v", got, err)
+	}
+}
+
+func TestNetworkTextIsLoudWhereItIsOpen(t *testing.T) {
+	if text := networkText(sandbox.NetworkBridge); !strings.Contains(text, "OPEN") || !strings.Contains(text, "metadata") {
+		t.Errorf("bridge: %q", text)
+	}
+	if text := networkText(""); !strings.HasPrefix(text, "none") {
+		t.Errorf("empty: %q", text)
+	}
+}
+
+func TestLimitsText(t *testing.T) {
+	got := limitsText(sandbox.Limits{Memory: 2 << 30, CPUs: 1.5, PIDs: 512, Shm: 64 << 20, NoFile: 1024})
+	if want := "2 GiB memory with swap, 1.5 cpus, 512 processes, 64 MiB /dev/shm, 1024 open files a process"; got != want {
+		t.Errorf("limits = %q, want %q", got, want)
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	for in, want := range map[string]string{"a\nb\x1b[31m\u0085\u2028": "a b [31m  ", "ümlaut": "ümlaut", "\xff": " ", "long text": "long t…"} {
+		n := 100
+		if strings.HasPrefix(in, "long") {
+			n = 6
+		}
+		if got := oneLine(in, n); got != want {
+			t.Errorf("oneLine(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestRelayedTerminalIsRecorded(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	term, err := d.Terminal(w.ctx(), alice, "demo", "htop", 80, 24)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{"one ", "two"} {
+		if n, err := term.Write([]byte(s)); n != len(s) || err != nil {
+			t.Fatalf("Write = %d, %v", n, err)
+		}
+	}
+	term.Resize(100, 30)
+	term.Close(7)
+	records, err := d.Records(w.ctx(), alice, "demo")
+	if err != nil || len(records) != 1 {
+		t.Fatalf("records = %+v, %v", records, err)
+	}
+	r := records[0]
+	if !strings.HasPrefix(r.Session, "exec-") || r.Title != "htop" || r.Ended == nil || r.State.ExitCode == nil || *r.State.ExitCode != 7 {
+		t.Errorf("record = %+v", r)
+	}
+	if text, _ := w.recorded(d, wire.Target{Sandbox: "demo", Session: r.Session}); text != "one two" {
+		t.Errorf("its bytes are %q", text)
+	}
+}
+
+// The replica keeps a little of what the record has, and much of what nothing else has.
+func TestReplicaKeepsWhatNothingElseHas(t *testing.T) {
+	var r replica
+	chunk := make([]byte, 10_000)
+	add := func(n int, recorded bool) {
+		for range n {
+			for i := range chunk {
+				chunk[i] = byte((r.end + uint64(i)) % 251)
+			}
+			r.add(chunk, recorded)
+		}
+	}
+	check := func(what string, least, most uint64) {
+		t.Helper()
+		if kept := r.end - r.start; kept < least || kept > most {
+			t.Errorf("%s: %d bytes kept, want %d to %d", what, kept, least, most)
+		}
+		buf := make([]byte, 777)
+		for off := r.start; off < r.end; {
+			n := r.read(buf, off)
+			if n == 0 {
+				t.Fatalf("%s: nothing at %d of %d to %d", what, off, r.start, r.end)
+			}
+			for i := range n {
+				if buf[i] != byte((off+uint64(i))%251) {
+					t.Fatalf("%s: wrong byte at %d", what, off+uint64(i))
+				}
+			}
+			off += uint64(n)
+		}
+		if r.read(buf, r.end) != 0 || r.start > 0 && r.read(buf, r.start-1) != 0 {
+			t.Errorf("%s: something outside", what)
+		}
+	}
+	add(100, true)
+	check("recorded", keepHot-chunkSize, keepHot+chunkSize)
+	add(1000, false)
+	check("not recorded", keepCold-chunkSize, keepCold+chunkSize)
+	add(2000, true)
+	check("recorded again", keepHot-chunkSize, keepHot+chunkSize)
+	r.shrink()
+	check("idle", keepIdle, keepIdle)
+	add(1, false)
+	r.shrink()
+	check("idle and not recorded", keepIdle+10_000, keepIdle+10_000)
+	add(100, true)
+	r.skip(r.end + 5)
+	check("after a gap", 0, 0)
+	add(1, true)
+	check("after the gap", 10_000, 10_000)
+	lagged := r.lagged(&record.GapError{From: 1, To: r.end, Why: "x"})
+	if lagged.To != r.start {
+		t.Errorf("a gap of the record ends at %d, want %d where the replica begins", lagged.To, r.start)
+	}
+}

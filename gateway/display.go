@@ -1,0 +1,136 @@
+package gateway
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+)
+
+const (
+	scrollback    = 1000             // lines that a person who falls behind still gets as lines
+	feedAtMost    = 64 << 20         // bytes that a screen catches up with; beyond, it begins anew
+	feedAnew      = 4 << 20          // this far before the end
+	forgetDisplay = 10 * time.Minute // of a screen that nobody looks at
+)
+
+// display is the screen model of a session, fed when somebody looks.
+type display struct {
+	mu     sync.Mutex // held while the screen is fed and looked at; taken before Live.mu
+	screen *screen.Screen
+	fed    uint64    // guarded by mu
+	used   time.Time // guarded by mu
+
+	smu   sync.Mutex
+	sizes []record.Size // guarded by smu; changes that the screen has not been fed up to
+}
+
+// resized notes that the terminal has this size from offset off on. It is called with Live.mu held.
+func (d *display) resized(off uint64, cols, rows int) {
+	d.smu.Lock()
+	defer d.smu.Unlock()
+	if n := len(d.sizes); n > 0 && d.sizes[n-1].Offset == off {
+		d.sizes = d.sizes[:n-1]
+	}
+	if len(d.sizes) >= 1000 {
+		d.sizes = slices.Clone(d.sizes[len(d.sizes)/2:])
+	}
+	d.sizes = append(d.sizes, record.Size{Offset: off, Cols: cols, Rows: rows})
+}
+
+// next returns the size that the terminal has at off, if it changed there or before, and where it changes next.
+func (d *display) next(off, end uint64) (now *record.Size, until uint64) {
+	d.smu.Lock()
+	defer d.smu.Unlock()
+	for len(d.sizes) > 0 && d.sizes[0].Offset <= off {
+		now = &record.Size{Offset: d.sizes[0].Offset, Cols: d.sizes[0].Cols, Rows: d.sizes[0].Rows}
+		d.sizes = d.sizes[1:]
+	}
+	if len(d.sizes) > 0 && d.sizes[0].Offset < end {
+		return now, d.sizes[0].Offset
+	}
+	return now, end
+}
+
+// expire lets go of a screen that nobody has looked at for long.
+func (d *display) expire() {
+	if !d.mu.TryLock() {
+		return
+	}
+	defer d.mu.Unlock()
+	if d.screen != nil && time.Since(d.used) > forgetDisplay {
+		d.screen = nil
+	}
+}
+
+// Screen calls f with the session's screen, fed up to offset. The screen is valid during the call and f must not change
+// it; f must be quick, for others wait for it. The first look at a session with a long log begins near its end.
+func (l *Live) Screen(f func(s *screen.Screen, offset uint64)) error {
+	d := &l.display
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := l.feedDisplay(d); err != nil {
+		return err
+	}
+	d.used = time.Now()
+	f(d.screen, d.fed)
+	return nil
+}
+
+// feedDisplay brings the screen up to the end of the log. d.mu is held.
+func (l *Live) feedDisplay(d *display) error {
+	end := l.Len()
+	if d.screen == nil || end-d.fed > feedAtMost {
+		l.beginDisplay(d, end)
+	}
+	buf := make([]byte, 64<<10)
+	for d.fed < end {
+		now, until := d.next(d.fed, end)
+		if now != nil {
+			d.screen.Resize(now.Cols, now.Rows)
+		}
+		n, wait, err := l.readNow(d.fed, buf[:min(uint64(len(buf)), until-d.fed)])
+		var lagged *LaggedError
+		switch {
+		case errors.As(err, &lagged):
+			d.fed = lagged.To
+		case err != nil:
+			return err
+		case wait != nil:
+			return errors.New("the log is shorter than it was") // never: logs grow
+		default:
+			if _, err := d.screen.Write(buf[:n]); err != nil {
+				return err
+			}
+			d.fed += uint64(n)
+		}
+	}
+	if now, _ := d.next(d.fed, d.fed); now != nil {
+		d.screen.Resize(now.Cols, now.Rows)
+	}
+	return nil
+}
+
+// beginDisplay makes a new screen, with the sizes that the record knows.
+func (l *Live) beginDisplay(d *display, end uint64) {
+	l.mu.Lock()
+	cols, rows, rec := l.cols, l.rows, l.rec
+	l.mu.Unlock()
+	d.fed = 0
+	if end > feedAtMost {
+		d.fed = end - feedAnew
+	}
+	if rec != nil {
+		sizes := rec.Sizes()
+		d.smu.Lock()
+		d.sizes = sizes
+		d.smu.Unlock()
+		if len(sizes) > 0 {
+			cols, rows = sizes[0].Cols, sizes[0].Rows
+		}
+	}
+	d.screen = screen.New(screen.Options{Cols: cols, Rows: rows, Scrollback: scrollback})
+}

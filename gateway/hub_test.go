@@ -1,0 +1,154 @@
+package gateway
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func TestRunThroughTheHub(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	if info.State != Running || info.Owner != "alice" || info.ID == "" {
+		t.Errorf("info = %+v", info)
+	}
+	res := w.run(d, "echo hello; cd /; exit_code() { return 3; }; exit_code")
+	if res.Ended != wire.Done || res.ExitCode == nil || *res.ExitCode != 3 || res.Output != "hello\n" || res.Cwd != "/" {
+		t.Errorf("result = %+v", res)
+	}
+	l, err := d.Live(w.ctx(), alice, wire.Target{Sandbox: "demo"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := everything(w.ctx(), l, res.From, res.To)
+	if err != nil || !strings.Contains(text, "hello\r\n") {
+		t.Errorf("replica has %q, %v between the command's offsets", text, err)
+	}
+	if got := l.State().Phase; got != wire.PhasePrompt {
+		t.Errorf("phase = %s, want prompt", got)
+	}
+}
+
+func TestOthersSandboxesAreUnknown(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	calls := map[string]func(p Principal, name string) error{
+		"Get":      func(p Principal, n string) error { _, err := d.Get(w.ctx(), p, n); return err },
+		"Remove":   func(p Principal, n string) error { return d.Remove(w.ctx(), p, n) },
+		"Stop":     func(p Principal, n string) error { return d.Stop(w.ctx(), p, n) },
+		"Start":    func(p Principal, n string) error { _, err := d.Start(w.ctx(), p, n, nil); return err },
+		"Rescue":   func(p Principal, n string) error { _, err := d.Rescue(w.ctx(), p, n); return err },
+		"Describe": func(p Principal, n string) error { _, err := d.Describe(w.ctx(), p, n); return err },
+		"Upstream": func(p Principal, n string) error { _, err := d.Upstream(w.ctx(), p, n, nil); return err },
+		"Join": func(p Principal, n string) error {
+			_, err := d.Join(w.ctx(), p, wire.Target{Sandbox: n}, JoinOptions{Create: true})
+			return err
+		},
+		"Standing": func(p Principal, n string) error {
+			_, err := d.Standing(w.ctx(), p, wire.Target{Sandbox: n}, JoinOptions{Create: true})
+			return err
+		},
+		"Live":     func(p Principal, n string) error { _, err := d.Live(w.ctx(), p, wire.Target{Sandbox: n}); return err },
+		"Sessions": func(p Principal, n string) error { _, err := d.Sessions(w.ctx(), p, n); return err },
+		"CloseSession": func(p Principal, n string) error {
+			return d.CloseSession(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"})
+		},
+		"Kick": func(p Principal, n string) error {
+			_, err := d.Kick(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, "x")
+			return err
+		},
+		"Take":    func(p Principal, n string) error { _, err := d.Take(w.ctx(), p, wire.Target{Sandbox: n}); return err },
+		"Give":    func(p Principal, n string) error { _, err := d.Give(w.ctx(), p, wire.Target{Sandbox: n}); return err },
+		"Events":  func(p Principal, n string) error { _, err := d.Events(w.ctx(), p, n, 1); return err },
+		"Records": func(p Principal, n string) error { _, err := d.Records(w.ctx(), p, n); return err },
+		"OpenRecord": func(p Principal, n string) error {
+			_, err := d.OpenRecord(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, 0)
+			return err
+		},
+		"Terminal": func(p Principal, n string) error { _, err := d.Terminal(w.ctx(), p, n, "x", 80, 24); return err },
+	}
+	for name, call := range calls {
+		forbidden := call(bob, "demo")
+		wantCode(t, forbidden, wire.CodeNotFound)
+		if !errors.Is(forbidden, ErrUnknown) {
+			t.Errorf("%s: %v is not ErrUnknown", name, forbidden)
+		}
+		unknown := d.Public(call(bob, "demp"))
+		if got, want := strings.ReplaceAll(unknown.Message+unknown.Hint, "demp", "demo"), d.Public(forbidden).Message+d.Public(forbidden).Hint; got != want {
+			t.Errorf("%s: unknown says %q, forbidden %q", name, got, want)
+		}
+	}
+	if list, err := d.List(w.ctx(), bob); err != nil || len(list) != 0 {
+		t.Errorf("bob's list: %v, %v", list, err)
+	}
+	if got := w.state(d, "demo"); got != Running {
+		t.Errorf("after bob's calls demo is %s", got)
+	}
+}
+
+func TestWatcherMakesNothing(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	watcher := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
+	for name, err := range map[string]error{
+		"Create": func() error { _, err := d.Create(w.ctx(), watcher, NewSpec{Name: "x"}, nil); return err }(),
+		"Remove": d.Remove(w.ctx(), watcher, "demo"),
+		"Stop":   d.Stop(w.ctx(), watcher, "demo"),
+		"Upstream": func() error { // of exec in the lobby too
+			c, err := d.Upstream(w.ctx(), watcher, "demo", nil)
+			if err == nil {
+				c.Conn.Close()
+			}
+			return err
+		}(),
+		"Fresh": func() error {
+			_, err := d.Join(w.ctx(), watcher, wire.Target{Sandbox: "demo"}, JoinOptions{Fresh: true})
+			return err
+		}(),
+	} {
+		if !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+			t.Errorf("%s by a watcher: %v, want denied", name, err)
+		}
+	}
+}
+
+func TestAutoCreate(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	principals := 1
+	w.options.Principals = func() int { return principals }
+	d := w.start()
+	for name, code := range map[string]wire.Code{"demo": "", "localuser": wire.CodeNotFound, "root": wire.CodeUsage, "../x": wire.CodeUsage} {
+		err := d.AutoCreate(alice, name)
+		if code == "" {
+			if err != nil {
+				t.Errorf("%s: %v, want nil", name, err)
+			}
+			continue
+		}
+		wantCode(t, err, code)
+	}
+	principals = 2
+	wantCode(t, d.AutoCreate(alice, "demo"), wire.CodeNotFound)
+}
+
+func TestPublicHidesWhatIsNotForStrangers(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	got := d.Public(errors.New("open /var/lib/secret: permission denied"))
+	if got.Code != wire.CodeInternal || strings.Contains(got.Message, "secret") {
+		t.Errorf("public error = %+v", got)
+	}
+	id := strings.TrimPrefix(got.Message, "internal error ")
+	if log := w.log.String(); !strings.Contains(log, id) || !strings.Contains(log, "/var/lib/secret") {
+		t.Errorf("the log has not got %s with the cause", id)
+	}
+	if d.Public(nil) != nil {
+		t.Error("Public(nil) is an error")
+	}
+}

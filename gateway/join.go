@@ -1,0 +1,197 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// JoinOptions say how to join a session.
+type JoinOptions struct {
+	Create bool     // start the session when it does not exist, and its shell again when that has ended
+	Fresh  bool     // start a new one with a generated name; the target's session is ignored
+	Watch  bool     // never drive, whatever the rights
+	Close  bool     // closing the attachment ends the session: a terminal of its own
+	Cols   int      // of the joining terminal; sizes a session that this call starts
+	Rows   int      //
+	Term   string   // TERM of a session that this call starts
+	Bare   bool     // a session that this call starts is a plain terminal, as wire.Start.Bare
+	Argv   []string // a session that this call starts runs this program
+	Env    []string // of a session that this call starts
+
+	// Progress receives lines that a person may want to see while the sandbox starts. nil drops them.
+	Progress func(line string)
+}
+
+// Join attaches p to a session as a person or, with an agent's key, as a raw agent. Joining takes nothing: the
+// attachment watches until it drives. The caller closes it.
+func (h *Hub) Join(ctx context.Context, p Principal, t wire.Target, o JoinOptions) (*Attachment, error) {
+	kind := p.Kind
+	if kind == "" {
+		kind = wire.Person
+	}
+	return h.attach(ctx, p, kind, t, o)
+}
+
+func (h *Hub) attach(ctx context.Context, p Principal, kind wire.PartyKind, t wire.Target, o JoinOptions) (*Attachment, error) {
+	b, err := h.find(p, t.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	if t.Session == "" {
+		t.Session = wire.DefaultSession
+	}
+	if o.Fresh {
+		t.Session = wire.NewSession
+	}
+	if _, err := wire.ParseLabel("session name", t.Session); err != nil {
+		return nil, err
+	}
+	party := p.party(kind, partyID())
+	if o.Watch {
+		party.Rights = wire.RightWatch
+	}
+	if party.Rights == wire.RightWatch && o.Fresh {
+		return nil, p.mayMake("starting sessions")
+	}
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	c, err := b.control(ctx, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	a := &Attachment{hub: h, box: b, target: t, party: party, options: o, cols: o.Cols, rows: o.Rows,
+		opening: make(chan struct{}, 1)}
+	a.life, a.end = context.WithCancelCause(context.Background())
+	if err := a.begin(ctx, c); err != nil {
+		a.finish(err)
+		return nil, err
+	}
+	return a, nil
+}
+
+// begin finds the session, or starts it.
+func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
+	drives := a.party.Rights != wire.RightWatch
+	l := a.box.live(a.target.Session)
+	alive := l != nil && !l.Ended()
+	// A person only looks on for now. Whoever starts a session, and an agent, is a party of the guest at once.
+	if a.options.Fresh || drives && a.options.Create && !alive || drives && a.party.Kind == wire.Agent {
+		attach := wire.Attach{Session: a.target.Session, Create: a.options.Create, Fresh: a.options.Fresh, Start: &wire.Start{
+			Argv: a.options.Argv, Env: a.options.Env, Term: a.options.Term, Cols: a.cols, Rows: a.rows, Bare: a.options.Bare}}
+		if a.party.Kind == wire.Agent && !a.options.Fresh && !a.options.Bare {
+			attach.Start.Cols, attach.Start.Rows = 0, 0 // an agent's size is pinned
+		}
+		client, err := a.open(ctx, c, attach)
+		if err != nil {
+			return err
+		}
+		at := client.Attached()
+		a.target.Session = at.Session
+		if l, err = a.box.session(ctx, c, at.Session, at.Created); err != nil {
+			return err
+		}
+		if l.Ended() && at.State.Phase != wire.PhaseDead { // its shell has just been started again
+			if err := l.caughtUp(ctx, at.Seq); err != nil {
+				return a.box.reach(err)
+			}
+		}
+	} else if !alive {
+		var err error
+		if l, err = a.box.session(ctx, c, a.target.Session, false); err != nil {
+			return err
+		}
+	}
+	a.live = l
+	leave := l.join(&member{party: a.party, attachment: a, kick: a.finish, resume: a.reattach})
+	a.mu.Lock()
+	a.leave = leave
+	a.mu.Unlock()
+	if a.Err() != nil {
+		leave() // kicked in between
+	}
+	return a.Err()
+}
+
+// partyID tells apart the parties of one principal.
+func partyID() string { return strings.ToLower(rand.Text()[:8]) }
+
+// Take gives the keyboard of a session to p's attached person, if there is one, else to its standing agent party.
+func (h *Hub) Take(ctx context.Context, p Principal, t wire.Target) (keyboard string, err error) {
+	a, err := h.ownParty(ctx, p, t)
+	if err != nil {
+		return "", err
+	}
+	if err := a.Take(ctx); err != nil {
+		return "", err
+	}
+	return a.party.String(), nil
+}
+
+// Give gives it back. Giving what one does not hold is not an error.
+func (h *Hub) Give(ctx context.Context, p Principal, t wire.Target) (keyboard string, err error) {
+	a, err := h.ownParty(ctx, p, t)
+	if err != nil {
+		return "", err
+	}
+	if err := a.Give(ctx); err != nil {
+		return "", err
+	}
+	return a.Live().Keyboard(), nil
+}
+
+// ownParty is the attachment on which a command of p acts: of several persons the one that holds the keyboard, else the
+// one that came last.
+func (h *Hub) ownParty(ctx context.Context, p Principal, t wire.Target) (*Attachment, error) {
+	b, err := h.find(p, t.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	if l := b.live(t.Session); l != nil {
+		var found *Attachment
+		for _, m := range l.attached() {
+			if m.attachment == nil || m.party.Name != p.Name || m.party.Kind != wire.Person {
+				continue
+			}
+			if found == nil || !found.Holds() {
+				found = m.attachment
+			}
+		}
+		if found != nil {
+			return found, nil
+		}
+	}
+	return h.Standing(ctx, p, t, JoinOptions{})
+}
+
+// Kick ends the attachments of a party, named as Parties lists it, on a session of p. It returns how many.
+func (h *Hub) Kick(ctx context.Context, p Principal, t wire.Target, party string) (int, error) {
+	b, err := h.find(p, t.Sandbox)
+	if err != nil {
+		return 0, err
+	}
+	if err := p.mayMake("kicking"); err != nil {
+		return 0, err
+	}
+	l := b.live(t.Session)
+	if l == nil {
+		return 0, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", t.Session, t.Sandbox)
+	}
+	n := 0
+	for _, m := range l.attached() {
+		if m.party.String() == party || m.party.ID == party {
+			m.kick(ErrKicked)
+			n++
+		}
+	}
+	if n == 0 {
+		e := wire.Errorf(wire.CodeNotFound, "no party %s on %s", oneLine(party, 64), t)
+		e.Hint = "sandboxd sessions " + t.Sandbox + " lists them"
+		return 0, e
+	}
+	h.journal.add(b.id, "kick", map[string]any{"by": p.Name, "session": t.Session, "party": party})
+	return n, nil
+}

@@ -1,0 +1,306 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func (w *world) join(d *daemon, p Principal, t wire.Target, o JoinOptions) *Attachment {
+	w.t.Helper()
+	a, err := d.Join(w.ctx(), p, t, o)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { a.Close() })
+	return a
+}
+
+// shows waits until the session has printed text after offset from.
+func (w *world) shows(l *Live, from uint64, text string) {
+	w.t.Helper()
+	var got strings.Builder
+	buf := make([]byte, 4096)
+	for !strings.Contains(got.String(), text) {
+		n, err := l.ReadAt(w.ctx(), from, buf)
+		if err != nil {
+			w.t.Fatalf("waiting for %q: %v; got %q", text, err, got.String())
+		}
+		got.Write(buf[:n])
+		from += uint64(n)
+	}
+}
+
+func TestPersonJoinsTypesAndLeaves(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 90, Rows: 25})
+	l := a.Live()
+	if cols, rows := l.Size(); cols != 90 || rows != 25 {
+		t.Errorf("size = %d×%d, want that of who started it", cols, rows)
+	}
+	if a.Holds() || l.Keyboard() != "" {
+		t.Errorf("joining took the keyboard: %q", l.Keyboard())
+	}
+	if err := a.Input(w.ctx(), []byte("echo ty''ped\r")); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(l, 0, "typed\r\n")
+	if !a.Holds() {
+		t.Error("who types a free keyboard does not hold it")
+	}
+	w.eventually("the keyboard is theirs", func() bool { return l.Keyboard() == "person:alice" })
+	if diff := cmp.Diff([]string{"person:alice"}, names(l.Parties())); diff != "" {
+		t.Errorf("parties (-want +got):\n%s", diff)
+	}
+	if err := a.Give(w.ctx()); err != nil || a.Holds() {
+		t.Errorf("Give: %v, holds %v", err, a.Holds())
+	}
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if len(l.Parties()) != 0 {
+		t.Errorf("parties after leaving = %v", l.Parties())
+	}
+	if err := a.Input(w.ctx(), []byte("x")); err == nil {
+		t.Error("input after Close was taken")
+	}
+}
+
+func TestPersonTakesFromAnAgentAndNotTheOtherWay(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	agent, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Take(w.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	person := w.join(d, alice, main, JoinOptions{Cols: 80, Rows: 24})
+	wantCode(t, person.Input(w.ctx(), []byte("x")), wire.CodeKeyboardHeld)
+	if err := person.Take(w.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	if !person.Holds() {
+		t.Error("the person took it and does not hold it")
+	}
+	w.eventually("the agent knows", func() bool { return !agent.Holds() })
+	wantCode(t, agent.Input(w.ctx(), []byte("x")), wire.CodeKeyboardHeld)
+	wantCode(t, agent.Take(w.ctx()), wire.CodeKeyboardHeld)
+	second := w.join(d, alice, main, JoinOptions{})
+	wantCode(t, second.Take(w.ctx()), wire.CodeKeyboardHeld)
+	if second.Holds() {
+		t.Error("two persons hold it")
+	}
+	if cols, rows := person.Live().Size(); cols != 80 || rows != 24 {
+		t.Errorf("size = %d×%d, want the driver's", cols, rows)
+	}
+	person.Close()
+	w.eventually("leaving gives it back", func() bool { return agent.Take(w.ctx()) == nil })
+}
+
+// Commands act on the caller's attached person, if there is one.
+func TestTakeByCommand(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "true")
+	if got, err := d.Take(w.ctx(), alice, main); err != nil || got != "agent:alice" {
+		t.Errorf("Take without a person = %q, %v", got, err)
+	}
+	person := w.join(d, alice, main, JoinOptions{})
+	if got, err := d.Take(w.ctx(), alice, main); err != nil || got != "person:alice" || !person.Holds() {
+		t.Errorf("Take with a person = %q, %v, holds %v", got, err, person.Holds())
+	}
+	if got, err := d.Give(w.ctx(), alice, main); err != nil || got != "" || person.Holds() {
+		t.Errorf("Give = %q, %v, holds %v", got, err, person.Holds())
+	}
+}
+
+func TestWatcherNeverDrives(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "true")
+	for name, p := range map[string]Principal{"by key": {Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}, "by wish": alice} {
+		a := w.join(d, p, main, JoinOptions{Watch: name == "by wish"})
+		wantCode(t, a.Input(w.ctx(), []byte("x")), wire.CodeDenied)
+		wantCode(t, a.Take(w.ctx()), wire.CodeDenied)
+		_, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "id"})
+		wantCode(t, err, wire.CodeDenied)
+		a.Close()
+	}
+	if _, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "none"}, JoinOptions{Watch: true, Create: true}); err == nil {
+		t.Error("a watcher started a session")
+	}
+}
+
+func TestFreshTerminalsAreApartAndEndWithTheirAttachment(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	o := JoinOptions{Fresh: true, Close: true, Bare: true, Cols: 80, Rows: 24, Term: "dumb"}
+	one, two := w.join(d, robot, main, o), w.join(d, robot, main, o)
+	if one.Target() == two.Target() || one.Target().Session == "main" {
+		t.Fatalf("targets %v and %v", one.Target(), two.Target())
+	}
+	if cols, rows := one.Live().Size(); cols != 80 || rows != 24 {
+		t.Errorf("size = %d×%d, want 80×24", cols, rows)
+	}
+	if err := one.Input(w.ctx(), []byte("echo $TERM o''ne\r")); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(one.Live(), 0, "dumb one\r\n")
+	if err := two.Input(w.ctx(), []byte("echo t''wo\r")); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(two.Live(), 0, "two\r\n")
+	if text, _ := everything(w.ctx(), two.Live(), 0, two.Live().Len()); strings.Contains(text, "one") {
+		t.Error("one terminal shows the other's output")
+	}
+	if err := one.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	w.eventually("its session is gone", func() bool {
+		infos, err := d.Sessions(w.ctx(), alice, "demo")
+		return err == nil && len(infos) == 1 && infos[0].Name == two.Target().Session
+	})
+	if text, r := w.recorded(d, one.Target()); !strings.Contains(text, "dumb one") || !r.Finished() {
+		t.Errorf("its record has %q, finished %v", text, r.Finished())
+	}
+}
+
+func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	if err := a.Input(w.ctx(), []byte("exit 4\r")); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Wait(w.ctx()); !errors.Is(err, io.EOF) {
+		t.Fatalf("Wait = %v, want EOF", err)
+	}
+	st := a.Live().State()
+	if st.Phase != wire.PhaseDead || st.ExitCode == nil || *st.ExitCode != 4 || !a.Live().Ended() {
+		t.Errorf("state = %+v", st)
+	}
+	a.Close()
+	records, err := d.Records(w.ctx(), alice, "demo")
+	if err != nil || len(records) != 1 || records[0].Ended == nil || *records[0].State.ExitCode != 4 {
+		t.Errorf("records = %+v, %v", records, err)
+	}
+	again := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	if again.Live().Ended() {
+		t.Fatal("who joins again finds the end of the last shell")
+	}
+	from := again.Live().Len()
+	if err := again.Input(w.ctx(), []byte("echo ag''ain\r")); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(again.Live(), from, "again\r\n")
+}
+
+func TestKick(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "true")
+	a, b := w.join(d, alice, main, JoinOptions{}), w.join(d, alice, main, JoinOptions{})
+	var seen transcript
+	c, served, err := w.dial(d, robot, wire.Attach{Session: "main"}, seen.handler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := d.Kick(w.ctx(), alice, main, a.Party().ID); n != 1 || err != nil {
+		t.Errorf("Kick by id = %d, %v", n, err)
+	}
+	if err := a.Wait(w.ctx()); !errors.Is(err, ErrKicked) || b.Err() != nil {
+		t.Errorf("who was kicked: %v, who was not: %v", err, b.Err())
+	}
+	if n, err := d.Kick(w.ctx(), alice, main, "agent:alice"); n != 2 || err != nil { // the standing one too
+		t.Errorf("Kick of the agents = %d, %v", n, err)
+	}
+	if err := <-served; !errors.Is(err, ErrKicked) {
+		t.Errorf("Stream = %v, want ErrKicked", err)
+	}
+	<-c.Done()
+	_, err = d.Kick(w.ctx(), alice, main, "person:mallory")
+	wantCode(t, err, wire.CodeNotFound)
+}
+
+// All calls of one principal are one party: what one call left waiting, the next one answers.
+func TestStandingPartyIsOne(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	one, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply, err := one.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read -p 'name? ' n; echo hi $n"})
+	if err != nil || reply.Result.Ended == wire.Done || reply.Result.Keyboard != "agent:alice" {
+		t.Fatalf("run = %+v, %v", reply.Result, err)
+	}
+	two, err := d.Standing(w.ctx(), alice, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+	if err != nil || two != one {
+		t.Fatalf("the second call is another party: %v", err)
+	}
+	reply, err = two.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "bob"})
+	if err != nil || reply.Result.Ended != wire.Done || !strings.Contains(reply.Result.Output, "hi bob") {
+		t.Errorf("type = %+v, %v", reply.Result, err)
+	}
+	if err := d.CloseSession(w.ctx(), alice, main); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the session is gone", func() bool { return one.Live().final() })
+	three, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+	if err != nil || three == one {
+		t.Errorf("after the session's end: %v, the same party %v", err, three == one)
+	}
+}
+
+// Input that was on its way when the connection broke arrives, and once.
+func TestInputAcrossABrokenConnection(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 200, Rows: 50})
+	if err := a.Input(w.ctx(), []byte("stty -echo; cat >typed; stty echo; echo e''nd\r")); err != nil {
+		t.Fatal(err)
+	}
+	want := new(strings.Builder)
+	for i := range 400 {
+		line := strings.Repeat(string(rune('a'+i%26)), 60) + "\n"
+		want.WriteString(line)
+		if i%40 == 20 {
+			go d.pool.Forget(info.ID)
+		}
+		if err := a.Input(w.ctx(), []byte(line)); err != nil {
+			t.Fatalf("line %d: %v", i, err)
+		}
+	}
+	if err := a.Input(w.ctx(), []byte("\x04")); err != nil {
+		t.Fatal(err)
+	}
+	w.shows(a.Live(), 0, "end\r\n")
+	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}}); err != nil {
+		t.Fatal(err)
+	}
+	reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "cat typed", MaxOutput: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reply.Result.Output != want.String() {
+		t.Errorf("%d bytes arrived of %d: %+v", len(reply.Result.Output), want.Len(), reply.Result)
+	}
+}

@@ -1,0 +1,86 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/store"
+)
+
+// journal writes the events of sandboxes in batches: an exec must not wait for a disk.
+type journal struct {
+	hub  *Hub
+	wake chan struct{}
+
+	mu      sync.Mutex
+	waiting []store.Event // guarded by mu
+	dropped int           // guarded by mu
+}
+
+const (
+	maxWaiting  = 10_000
+	batchWithin = 100 * time.Millisecond // events that come within it share a write
+)
+
+func (j *journal) init(h *Hub) {
+	j.hub, j.wake = h, make(chan struct{}, 1)
+}
+
+// add notes an event. It never waits.
+func (j *journal) add(id, kind string, data any) {
+	b, err := json.Marshal(data)
+	if err != nil {
+		j.hub.log.Error("event cannot be written", "sandbox", id, "kind", kind, "err", err)
+		return
+	}
+	j.mu.Lock()
+	if len(j.waiting) < maxWaiting {
+		j.waiting = append(j.waiting, store.Event{Sandbox: id, Time: time.Now(), Kind: kind, Data: b})
+	} else {
+		j.dropped++
+	}
+	j.mu.Unlock()
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flush writes what waits.
+func (j *journal) flush(ctx context.Context) {
+	j.mu.Lock()
+	batch, dropped := j.waiting, j.dropped
+	j.waiting, j.dropped = nil, 0
+	j.mu.Unlock()
+	if dropped > 0 {
+		j.hub.log.Warn("events dropped: the store is too slow", "events", dropped)
+	}
+	if len(batch) == 0 {
+		return
+	}
+	if err := j.hub.options.Store.AddEvents(ctx, batch...); err != nil {
+		j.hub.log.Error("events lost", "events", len(batch), "err", err)
+	}
+}
+
+// run writes until ctx ends, and then the rest.
+func (j *journal) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-j.wake:
+		case <-ctx.Done():
+			j.flush(context.WithoutCancel(ctx))
+			return
+		}
+		timer.Reset(batchWithin)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		j.flush(context.WithoutCancel(ctx))
+	}
+}

@@ -1,0 +1,366 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	redialPause = 500 * time.Millisecond // after an attempt that failed without waiting
+	brokenAfter = 10 * time.Second       // of a running sandbox that does not answer
+	listWithin  = 10 * time.Second
+)
+
+// link keeps in touch with one running sandbox: it dials the control connection again whenever that ends, and follows the
+// sessions on it.
+type link struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	control *connect.Control            // guarded by mu; nil while there is none
+	start   func(func(context.Context)) // guarded by mu; runs something that ends with control; nil without one
+}
+
+// keep begins to keep in touch with b.
+func (b *box) keep() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.link != nil {
+		select {
+		case <-b.link.done:
+		default:
+			return
+		}
+	}
+	ended, cancel := context.WithCancelCause(context.Background())
+	lk := &link{cancel: cancel, done: make(chan struct{})}
+	if b.hub.tasks.start(func(ctx context.Context) {
+		defer close(lk.done)
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		stop := context.AfterFunc(ended, func() { cancel(context.Cause(ended)) })
+		defer stop()
+		lk.run(ctx, b)
+	}) {
+		b.link = lk
+	}
+}
+
+// letGo ends the link, the control connection and the sessions: the sandbox is about to be stopped, started or removed.
+func (b *box) letGo(cause error) {
+	b.mu.Lock()
+	lk := b.link
+	b.link = nil
+	b.mu.Unlock()
+	if lk != nil {
+		lk.cancel(cause)
+		<-lk.done
+	}
+	b.hub.pool.Forget(b.id)
+	b.endSessions(cause)
+}
+
+// endSessions finishes the records of all sessions of b: their terminals are gone.
+func (b *box) endSessions(cause error) {
+	b.mu.Lock()
+	lives := b.lives
+	b.lives = make(map[string]*Live)
+	b.described = nil
+	b.mu.Unlock()
+	for _, l := range lives {
+		l.end(wire.State{Phase: wire.PhaseDead, Reason: cause.Error(), SinceUnix: time.Now().UnixMilli(), Offset: l.Len(), Basis: []wire.Basis{}})
+	}
+}
+
+func (lk *link) run(ctx context.Context, b *box) {
+	var silent time.Time // since when the sandbox has not answered
+	for ctx.Err() == nil {
+		began := time.Now()
+		inst := b.get().inst
+		c, err := b.hub.pool.Control(ctx, inst)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			silent = time.Time{}
+			b.answered(ctx)
+			lk.follow(ctx, b, c)
+			if ctx.Err() != nil {
+				return
+			}
+			if b.inspect(ctx, inst, nil) {
+				return
+			}
+			continue
+		}
+		if silent.IsZero() {
+			silent = began
+		}
+		cause := err
+		if time.Since(silent) < brokenAfter && !isVerdict(err) {
+			cause = nil
+		}
+		if b.inspect(ctx, inst, cause) {
+			return
+		}
+		if !sleep(ctx, redialPause) {
+			return
+		}
+	}
+}
+
+// isVerdict reports whether an error of dialling says at once what is wrong.
+func isVerdict(err error) bool {
+	for _, v := range []error{connect.ErrIdentity, connect.ErrLogin, connect.ErrNoGuest, connect.ErrVersion} {
+		if errors.Is(err, v) {
+			return true
+		}
+	}
+	return false
+}
+
+// answered notes that the sandbox does.
+func (b *box) answered(ctx context.Context) {
+	if b.lockNow() {
+		defer b.unlock()
+		if f := b.get(); f.state == Broken || f.state == Paused || f.state == Running && f.reason != "" {
+			b.note(ctx, Running, "")
+		}
+	}
+}
+
+// lockNow is lock for those who let an act under way decide.
+func (b *box) lockNow() bool {
+	select {
+	case b.op <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// inspect asks the engine how a sandbox is whose connection failed, and notes it. cause is why it cannot be reached, if
+// that is to count against a sandbox that runs. It reports whether there is nothing left to keep in touch with.
+func (b *box) inspect(ctx context.Context, inst sandbox.Instance, cause error) (over bool) {
+	if !b.lockNow() {
+		return false // whoever acts on it knows better
+	}
+	defer b.unlock()
+	if f := b.get(); f.state == Deleting || f.state == Creating || f.state == Stopped {
+		return true
+	}
+	be, err := b.hub.backend(inst.Backend)
+	if err != nil {
+		return true
+	}
+	var status sandbox.Status
+	if i, ok := be.(sandbox.Inspector); ok {
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		status, err = i.Inspect(within, inst)
+		cancel()
+	} else {
+		// Such a backend says so when it is dialled.
+		status.Running = !errors.Is(cause, sandbox.ErrStopped) && !errors.Is(cause, sandbox.ErrGone)
+		if errors.Is(cause, sandbox.ErrGone) {
+			err = sandbox.ErrGone
+		}
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	b.mu.Lock()
+	b.notes = status.Notes
+	b.mu.Unlock()
+	switch {
+	case errors.Is(err, sandbox.ErrGone):
+		b.note(ctx, Broken, "gone: it was removed behind the daemon's back")
+	case err != nil:
+		b.note(ctx, b.get().state, "engine: "+firstLine(err))
+		return false
+	case status.Paused:
+		b.note(ctx, Paused, "")
+		return false
+	case !status.Running:
+		b.note(ctx, Stopped, why(status))
+	case cause != nil:
+		b.note(ctx, Broken, brokenWhy(cause))
+		return false
+	default:
+		return false
+	}
+	b.hub.pool.Forget(b.id)
+	b.endSessions(errors.New(b.get().reason))
+	return true
+}
+
+// why says why an instance does not run.
+func why(s sandbox.Status) string {
+	var words []string
+	if s.OOMKilled {
+		words = append(words, "oom_killed")
+	}
+	if s.ExitCode != 0 {
+		words = append(words, fmt.Sprintf("its guest ended with %d", s.ExitCode))
+	}
+	if len(words) == 0 {
+		words = append(words, "stopped by itself")
+	}
+	return strings.Join(words, ", ")
+}
+
+func brokenWhy(err error) string {
+	switch {
+	case errors.Is(err, connect.ErrIdentity):
+		return "identity changed: " + firstLine(err)
+	case errors.Is(err, connect.ErrLogin):
+		return "login refused"
+	case errors.Is(err, connect.ErrNoGuest):
+		return "no guest answers in it"
+	case errors.Is(err, connect.ErrVersion):
+		return "its guest speaks another protocol version"
+	}
+	return "does not answer: " + firstLine(err)
+}
+
+// follow follows the sessions on a control connection until that ends.
+func (lk *link) follow(ctx context.Context, b *box, c *connect.Control) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	lk.mu.Lock()
+	lk.control = c
+	lk.start = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
+	lk.mu.Unlock()
+	defer func() {
+		lk.mu.Lock()
+		lk.control, lk.start = nil, nil
+		lk.mu.Unlock()
+		cancel(nil)
+	}()
+	for pause := redialPause; ; pause = min(2*pause, 10*time.Second) {
+		err := lk.refresh(ctx, b, c)
+		if err == nil {
+			break
+		}
+		if c.Err() == nil {
+			b.hub.log.Warn("sessions cannot be listed", "id", b.id, "err", err)
+		}
+		select {
+		case <-c.Done():
+			return
+		default:
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
+	}
+	select {
+	case <-c.Done():
+	case <-ctx.Done():
+	}
+}
+
+// refresh takes up the sessions that the guest has, and ends those that it no longer has.
+func (lk *link) refresh(ctx context.Context, b *box, c *connect.Control) error {
+	infos, err := list(ctx, c)
+	if err != nil {
+		return err
+	}
+	have := make(map[string]bool)
+	for _, info := range infos {
+		have[info.Name] = true
+		if _, err := lk.take(b, c, info); err != nil {
+			b.hub.log.Warn("session not followed", "id", b.id, "session", oneLine(info.Name, 64), "err", err)
+		}
+	}
+	for _, l := range b.allLives() {
+		if !have[l.Name()] {
+			b.drop(l, "lost: the guest no longer has it")
+			continue
+		}
+		for _, m := range l.attached() {
+			if m.resume != nil {
+				lk.begin(func(ctx context.Context) { m.resume(ctx, c) })
+			}
+		}
+	}
+	return nil
+}
+
+// begin runs f while the control connection lives, if there is one.
+func (lk *link) begin(f func(ctx context.Context)) {
+	lk.mu.Lock()
+	defer lk.mu.Unlock()
+	if lk.start != nil {
+		lk.start(f)
+	}
+}
+
+// take returns the replica of a session that the guest has, followed on c.
+func (lk *link) take(b *box, c *connect.Control, info wire.SessionInfo) (*Live, error) {
+	if _, err := wire.ParseLabel("session name", info.Name); err != nil {
+		return nil, fmt.Errorf("sandbox %s lists a session: %w", b.id, err)
+	}
+	l, err := b.adopt(info)
+	if err != nil {
+		return nil, err
+	}
+	// Without a connection of the link's own there is nothing to run on yet; it lists the sessions when it has one.
+	lk.begin(func(ctx context.Context) { l.follow(ctx, c) })
+	return l, nil
+}
+
+// list asks a guest for its sessions.
+func list(ctx context.Context, c *connect.Control) ([]wire.SessionInfo, error) {
+	reply, err := ask(ctx, c, wire.Request{Verb: wire.VerbList})
+	return reply.Sessions, err
+}
+
+// ask makes one request on a stream of its own, without an attachment.
+func ask(ctx context.Context, c *connect.Control, r wire.Request) (wire.Reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, listWithin)
+	defer cancel()
+	s, err := c.OpenStream(ctx)
+	if err != nil {
+		return wire.Reply{}, err
+	}
+	client, err := wire.Open(ctx, s, wire.Attach{}, wire.Handler{})
+	if err != nil {
+		return wire.Reply{}, err
+	}
+	defer client.Close()
+	return client.Request(ctx, r)
+}
+
+// session returns the replica of a session that the guest has, as it has told us or will when asked.
+func (b *box) session(ctx context.Context, c *connect.Control, name string, fresh bool) (*Live, error) {
+	if l := b.live(name); l != nil && !fresh && !l.final() {
+		return l, nil
+	}
+	b.mu.Lock()
+	lk := b.link
+	b.mu.Unlock()
+	if lk == nil {
+		return nil, b.reach(sandbox.ErrStopped)
+	}
+	infos, err := list(ctx, c)
+	if err != nil {
+		return nil, b.reach(err)
+	}
+	for _, info := range infos {
+		if info.Name == name {
+			return lk.take(b, c, info)
+		}
+	}
+	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, b.title())
+}

@@ -1,0 +1,308 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/syntax"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// stream is one agent's stream: two connections and the replica between them.
+type stream struct {
+	client, guest *wire.Conn
+	live          *Live
+	quiet         bool   // the client reads the log elsewhere
+	shell         string // what the session's commands are for
+	sent          uint64 // the client has output up to here
+	heard         uint64 // and events up to this one
+	leave         func()
+
+	mu     sync.Mutex
+	held   []heldFrame   // guarded by mu; what came from the guest and waits for its turn
+	more   chan struct{} // guarded by mu; closed and replaced when held or over changes
+	over   bool          // guarded by mu; the guest sends nothing more
+	failed error         // guarded by mu; how the stream ended first
+}
+
+// heldFrame is a frame of the guest that may go out once the client has output up to a place.
+type heldFrame struct {
+	frame wire.Frame
+	after uint64
+	seq   uint64 // of an event
+}
+
+// maxHeld is how many frames wait for a client that does not read. Then the guest waits, for this stream alone.
+const maxHeld = 256
+
+// fail ends the stream; the first reason counts.
+func (st *stream) fail(why error) {
+	st.mu.Lock()
+	if st.failed == nil {
+		st.failed = why
+	}
+	st.over = true
+	st.changedLocked()
+	st.mu.Unlock()
+	st.guest.Close()
+	st.client.Close()
+}
+
+func (st *stream) changedLocked() {
+	close(st.more)
+	st.more = make(chan struct{})
+}
+
+// errEnded says that a side ended the stream in order.
+var errEnded = errors.New("ended")
+
+// serve passes frames both ways until one side ends.
+func (st *stream) serve(ctx context.Context) error {
+	defer st.leave()
+	var wg sync.WaitGroup
+	wg.Go(st.fromClient)
+	wg.Go(st.fromGuest)
+	st.fail(st.toClient(ctx))
+	wg.Wait()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if errors.Is(st.failed, errEnded) {
+		return nil
+	}
+	return st.failed
+}
+
+// fromClient passes on input and requests.
+func (st *stream) fromClient() {
+	for {
+		f, err := st.client.Read()
+		if errors.Is(err, io.EOF) {
+			err = errEnded // it detaches
+		}
+		var refused *wire.Error
+		if err == nil {
+			refused, err = st.check(f)
+		}
+		switch {
+		case err != nil:
+		case refused != nil:
+			err = st.client.WriteJSON(wire.FrameReply, f.ID, wire.Reply{Error: refused})
+		default:
+			err = st.guest.Write(f)
+		}
+		if err != nil {
+			st.fail(err)
+			return
+		}
+	}
+}
+
+// check refuses what a client may not send, and commands that are not whole. The rest is the guest's to judge. An error
+// ends the stream.
+func (st *stream) check(f wire.Frame) (refused *wire.Error, err error) {
+	switch f.Type {
+	case wire.FrameInput:
+		return nil, nil
+	case wire.FrameRequest:
+		var r struct {
+			Verb  wire.Verb       `json:"verb"`
+			Text  string          `json:"text"`
+			Party json.RawMessage `json:"party"`
+		}
+		if err := json.Unmarshal(f.Data, &r); err != nil {
+			return nil, fmt.Errorf("request: %w", err)
+		}
+		if r.Party != nil {
+			return nil, errors.New("request: party comes from the login")
+		}
+		if r.Verb == wire.VerbRun {
+			return checkCommand(st.shell, r.Text), nil
+		}
+		return nil, nil
+	}
+	return nil, fmt.Errorf("frame type %d is not for a server", f.Type)
+}
+
+// checkCommand refuses a command that its shell would find unfinished.
+func checkCommand(shell, command string) *wire.Error {
+	var refused *wire.Error
+	errors.As(syntax.Check(shell, command), &refused)
+	return refused
+}
+
+// fromGuest takes in what the guest sends. When too much waits it stops reading, and the guest waits.
+func (st *stream) fromGuest() {
+	for {
+		f, err := st.guest.Read()
+		var h heldFrame
+		if err == nil {
+			h, err = hold(f)
+		}
+		st.mu.Lock()
+		if err != nil {
+			// What it sent before is still passed on: that it ended the session may be among it.
+			st.over = true
+			st.changedLocked()
+			st.mu.Unlock()
+			return
+		}
+		for len(st.held) >= maxHeld && !st.over {
+			more := st.more
+			st.mu.Unlock()
+			<-more
+			st.mu.Lock()
+		}
+		st.held = append(st.held, h)
+		st.changedLocked()
+		st.mu.Unlock()
+	}
+}
+
+// hold says after which byte a frame of the guest belongs: events at N come after byte N, a result after its output.
+func hold(f wire.Frame) (heldFrame, error) {
+	h := heldFrame{frame: f}
+	h.frame.Data = slices.Clone(f.Data)
+	switch f.Type {
+	case wire.FrameAccepted:
+	case wire.FrameEvent:
+		var e struct {
+			Offset uint64 `json:"offset"`
+			Seq    uint64 `json:"seq"`
+		}
+		if err := json.Unmarshal(f.Data, &e); err != nil {
+			return h, fmt.Errorf("event: %w", err)
+		}
+		h.after, h.seq = e.Offset, e.Seq
+	case wire.FrameReply:
+		var r struct {
+			Result *struct {
+				To uint64 `json:"to"`
+			} `json:"result"`
+			Screen *struct {
+				Offset uint64 `json:"offset"`
+			} `json:"screen"`
+		}
+		if err := json.Unmarshal(f.Data, &r); err != nil {
+			return h, fmt.Errorf("reply: %w", err)
+		}
+		if r.Result != nil {
+			h.after = r.Result.To
+		}
+		if r.Screen != nil {
+			h.after = max(h.after, r.Screen.Offset)
+		}
+	default:
+		return h, fmt.Errorf("frame type %d is not for a client", f.Type)
+	}
+	return h, nil
+}
+
+// toClient sends output from the replica and, each in its place, what came from the guest.
+func (st *stream) toClient(ctx context.Context) error {
+	buf := make([]byte, 32<<10)
+	var patience <-chan time.Time // for what is held when the guest has gone: the replica is about to have its place
+	for {
+		st.mu.Lock()
+		more, over, failed := st.more, st.over, st.failed
+		var head *heldFrame
+		if len(st.held) > 0 {
+			head = &st.held[0]
+		}
+		st.mu.Unlock()
+		if over && (head == nil || failed != nil) {
+			return errOr(failed, errEnded)
+		}
+		if over && patience == nil {
+			timer := time.NewTimer(lastFrames)
+			defer timer.Stop()
+			patience = timer.C
+		}
+		seen := st.sent
+		if st.quiet {
+			seen = st.live.Len()
+		}
+		if head != nil && (head.after <= seen || st.live.final() && seen >= st.live.Len()) {
+			if err := st.client.Write(head.frame); err != nil {
+				return err
+			}
+			st.heard = max(st.heard, head.seq)
+			st.mu.Lock()
+			st.held = slices.Delete(st.held, 0, 1)
+			st.changedLocked()
+			st.mu.Unlock()
+			continue
+		}
+		room := uint64(len(buf))
+		if head != nil {
+			room = min(room, head.after-seen)
+		}
+		progress, changed, err := st.copyOutput(buf[:room], over)
+		if err != nil {
+			return err
+		}
+		if progress {
+			continue
+		}
+		select {
+		case <-changed:
+		case <-more:
+		case <-patience:
+			return errEnded
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// lastFrames is how long frames of a guest that has gone wait for their place in the log.
+const lastFrames = 5 * time.Second
+
+func errOr(err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	return otherwise
+}
+
+// copyOutput sends what the replica has now. If it has nothing it returns a channel that is closed when that changes,
+// or nil if it never will be.
+// Where a run's output begins or ends it stops until the client has been told, unless the guest will tell nothing more.
+func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-chan struct{}, err error) {
+	at := st.sent
+	if st.quiet {
+		at = st.live.Len()
+	}
+	n, changed, err := st.live.readNow(at, buf)
+	if n > 0 && !untold {
+		// Looked up after the reading: by then the edges within what was read are known.
+		if n = int(min(uint64(n), st.live.edge(at, st.heard)-at)); n == 0 {
+			return false, nil, nil // the event wakes us
+		}
+	}
+	var lagged *LaggedError
+	switch {
+	case errors.As(err, &lagged):
+		st.sent = lagged.To
+		e := wire.Event{Kind: wire.EventLagged, Offset: lagged.To, Missed: lagged.To - lagged.From, Text: lagged.Why}
+		return true, nil, st.client.WriteJSON(wire.FrameEvent, 0, e)
+	case errors.Is(err, io.EOF), errors.Is(err, ErrClosed):
+		return false, changed, nil
+	case err != nil:
+		return false, nil, err
+	case n == 0:
+		return false, changed, nil
+	case st.quiet:
+		return true, nil, nil // the log grew since at was looked up: what is held may have its place by now
+	}
+	if err := st.client.Write(wire.Frame{Type: wire.FrameOutput, Offset: at, Data: buf[:n]}); err != nil {
+		return false, nil, err
+	}
+	st.sent += uint64(n)
+	return true, nil, nil
+}

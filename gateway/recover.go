@@ -1,0 +1,139 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	firstLook = 2 * time.Second // how long Ready waits for backends
+	relist    = 10 * time.Second
+)
+
+// recover takes up every sandbox where a former daemon left it. Creations that were cut short are undone and removals
+// finished; the rest is kept in touch with. Then the backends are asked for what the store does not know.
+func (h *Hub) recover(ctx context.Context) {
+	for _, b := range h.all() {
+		switch f := b.get(); f.state {
+		case Creating:
+			// Nobody waits for it any more, and how far it got only the engine knows.
+			if err := b.become(ctx, func(f *facts) { f.state, f.reason = Deleting, "its creation was cut short" }); err != nil {
+				h.log.Error("creation not undone", "id", b.id, "err", err)
+				continue
+			}
+			h.unname(b)
+			h.laterNow(b)
+		case Deleting:
+			h.laterNow(b)
+		case Running, Broken, Paused:
+			b.keep()
+		}
+	}
+	looked := make(chan struct{}, len(h.options.Backends))
+	for name, be := range h.options.Backends {
+		l, ok := be.(sandbox.Lister)
+		if !ok {
+			looked <- struct{}{}
+			continue
+		}
+		h.tasks.start(func(ctx context.Context) {
+			for first := true; ; first = false {
+				err := h.orphans(ctx, name, be, l)
+				if first {
+					looked <- struct{}{}
+				}
+				if err == nil {
+					return
+				}
+				h.log.Warn("backend cannot list its sandboxes; it is asked again", "backend", name, "err", err)
+				if !sleep(ctx, relist) {
+					return
+				}
+			}
+		})
+	}
+	timer := time.NewTimer(firstLook)
+	defer timer.Stop()
+wait:
+	for range h.options.Backends {
+		select {
+		case <-looked:
+		case <-timer.C:
+			break wait
+		case <-ctx.Done():
+			break wait
+		}
+	}
+	close(h.ready)
+}
+
+// orphans adopts the instances of a backend that carry our label and that the store does not know. Nothing is deleted
+// because the store lost it.
+func (h *Hub) orphans(ctx context.Context, name string, be sandbox.Backend, l sandbox.Lister) error {
+	within, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	instances, err := l.List(within)
+	if err != nil {
+		return err
+	}
+	for _, inst := range instances {
+		inst.Backend = name
+		if _, err := wire.ParseLabel("sandbox id", inst.ID); err != nil {
+			h.log.Warn("an instance that carries our label has no id of ours; it is left alone", "backend", name, "ref", inst.Ref)
+			continue
+		}
+		h.mu.Lock()
+		known := h.boxes[inst.ID] != nil
+		h.mu.Unlock()
+		if known {
+			continue
+		}
+		if err := h.adoptOrphan(ctx, be, inst); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adoptOrphan makes a sandbox of an instance that the store does not know: the one that it was, where that is noted
+// beside its records, else one that is lost.
+func (h *Hub) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.Instance) error {
+	now := time.Now()
+	f := facts{name: "lost-" + inst.ID, owner: h.options.Owner, state: Lost, reason: "found without a row in the store", since: now,
+		created: inst.Created, inst: inst, spec: sandbox.Spec{ID: inst.ID, Image: inst.Image, Network: inst.Network, User: inst.User}}
+	if l, ok := h.noted(inst.ID); ok {
+		h.mu.Lock()
+		taken := h.names[l.Name] != nil
+		h.mu.Unlock()
+		f.owner, f.created, f.spec = l.Owner, l.Created, l.Spec
+		if !taken {
+			f.name, f.state, f.reason = l.Name, Stopped, ""
+		}
+		if i, ok := be.(sandbox.Inspector); ok && !taken {
+			if s, err := i.Inspect(ctx, inst); err == nil && s.Running {
+				f.state = Running
+			}
+		}
+	}
+	if f.created.IsZero() {
+		f.created = now
+	}
+	b := newBox(h, inst.ID, f)
+	row, err := f.row(b.id)
+	if err != nil {
+		return err
+	}
+	if err := h.options.Store.Add(ctx, row); err != nil {
+		return err
+	}
+	h.register(b)
+	h.journal.add(b.id, "adopted", map[string]any{"state": f.state})
+	h.log.Warn("adopted a sandbox that the store did not know", "id", b.id, "name", f.name, "state", f.state)
+	if f.state == Running {
+		b.keep()
+	}
+	return nil
+}

@@ -1,0 +1,258 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// withStore changes the rows of a daemon that is not running.
+func (w *world) withStore(f func(s *store.Store)) {
+	w.t.Helper()
+	s, err := store.Open(w.ctx(), w.dir)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	f(s)
+	if err := s.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// What a daemon that died leaves in the store, and what the next one makes of it: for each state, with and without an
+// instance in the backend.
+func TestStateAfterACrash(t *testing.T) {
+	for _, tt := range []struct {
+		stored   State
+		instance string // running, stopped, gone
+		want     State  // "" is nothing left
+	}{
+		{Creating, "running", ""},
+		{Creating, "gone", ""},
+		{Deleting, "running", ""},
+		{Deleting, "gone", ""},
+		{Running, "running", Running},
+		{Running, "stopped", Stopped},
+		{Running, "gone", Broken},
+		{Stopped, "running", Stopped},
+		{Stopped, "stopped", Stopped},
+		{Broken, "running", Running},
+		{Broken, "gone", Broken},
+		{Paused, "running", Running},
+		{Lost, "running", Lost},
+	} {
+		t.Run(string(tt.stored)+" "+tt.instance, func(t *testing.T) {
+			w := newWorld(t, sandboxtest.Options{})
+			d := w.start()
+			info := w.create(d, "demo")
+			w.run(d, "true")
+			d.stop()
+			inst := sandboxInstance(info)
+			var err error
+			switch tt.instance {
+			case "stopped":
+				err = w.memory.Stop(w.ctx(), inst, time.Second)
+			case "gone":
+				err = w.memory.Destroy(w.ctx(), inst)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.withStore(func(s *store.Store) {
+				rows, err := s.Sandboxes(w.ctx())
+				if err != nil || len(rows) != 1 {
+					t.Fatalf("rows = %v, %v", rows, err)
+				}
+				rows[0].State = string(tt.stored)
+				if tt.stored == Creating {
+					rows[0].Instance = []byte(`{"backend":"memory"}`) // Boot did not come back
+				}
+				if err := s.Put(w.ctx(), rows[0]); err != nil {
+					t.Fatal(err)
+				}
+			})
+
+			d = w.start()
+			w.eventually("state "+string(tt.want), func() bool {
+				infos, err := d.List(w.ctx(), alice)
+				if tt.want == "" {
+					list, _ := w.memory.List(w.ctx())
+					return err == nil && len(infos) == 0 && len(list) == 0
+				}
+				return err == nil && len(infos) == 1 && infos[0].State == tt.want
+			})
+			if tt.want == "" {
+				w.nothingLeft(d)
+				return
+			}
+			// The store agrees with the hub.
+			rows, err := d.store.Sandboxes(w.ctx())
+			if err != nil || len(rows) != 1 || rows[0].State != string(tt.want) {
+				t.Errorf("rows = %+v, %v", rows, err)
+			}
+			// A broken one that is gone can only be removed; all others start.
+			info, err = d.Start(w.ctx(), alice, "demo", nil)
+			if tt.instance == "gone" {
+				if !errors.Is(err, ErrBroken) {
+					t.Errorf("Start of what is gone: %v, want ErrBroken", err)
+				}
+			} else if err != nil || info.State != Running {
+				t.Errorf("Start = %s, %v", info.State, err)
+			}
+		})
+	}
+}
+
+// A store that went missing costs nothing: what carries our label is found again, by the name, owner and spec that are
+// noted beside its records.
+func TestLostStoreIsRebuilt(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	w.run(d, "echo ke''pt")
+	d.stop()
+	for _, f := range []string{store.File, store.File + "-wal", store.File + "-shm"} {
+		if err := os.Remove(filepath.Join(w.dir, f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	d = w.start()
+	got, err := d.Get(w.ctx(), alice, "demo")
+	if err != nil || got.ID != info.ID || got.State != Running {
+		t.Fatalf("Get = %+v, %v", got, err)
+	}
+	w.run(d, "true")
+	if text, r := w.recorded(d, main); !strings.Contains(text, "kept\r\n") || len(r.Gaps()) != 0 {
+		t.Errorf("the record was not gone on with: %q", text)
+	}
+}
+
+// One of which nothing is noted is the daemon's own, lost, and left as it is until somebody says what to do.
+func TestOrphanIsAdoptedAndLeftAlone(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	if _, err := w.memory.Boot(w.ctx(), sandbox.Spec{ID: "stray", Name: "whatever"}); err != nil {
+		t.Fatal(err)
+	}
+	d := w.start()
+	got, err := d.Get(w.ctx(), alice, "lost-stray")
+	if err != nil || got.State != Lost || got.Reason == "" {
+		t.Fatalf("Get = %+v, %v", got, err)
+	}
+	d.stop()
+	d = w.start()
+	if got := w.state(d, "lost-stray"); got != Lost {
+		t.Errorf("state after another start = %s, want lost", got)
+	}
+	if _, err := d.Start(w.ctx(), alice, "lost-stray", nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.state(d, "lost-stray"); got != Running {
+		t.Errorf("state after Start = %s, want running", got)
+	}
+	if err := d.Remove(w.ctx(), alice, "lost-stray"); err != nil {
+		t.Fatal(err)
+	}
+	w.nothingLeft(d)
+}
+
+// away is a backend whose engine does not answer while down is set.
+type away struct {
+	*sandboxtest.Backend
+	down atomic.Bool
+}
+
+func (a *away) err() error {
+	if a.down.Load() {
+		return sandbox.ErrEngine
+	}
+	return nil
+}
+
+func (a *away) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	if err := a.err(); err != nil {
+		return sandbox.Instance{}, &sandbox.BootError{Stage: "engine", Err: err}
+	}
+	return a.Backend.Boot(ctx, spec)
+}
+
+func (a *away) List(ctx context.Context) ([]sandbox.Instance, error) {
+	if err := a.err(); err != nil {
+		return nil, err
+	}
+	return a.Backend.List(ctx)
+}
+
+func (a *away) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
+	if err := a.err(); err != nil {
+		return sandbox.Status{}, err
+	}
+	return a.Backend.Inspect(ctx, inst)
+}
+
+func (a *away) Destroy(ctx context.Context, inst sandbox.Instance) error {
+	if err := a.err(); err != nil {
+		return err
+	}
+	return a.Backend.Destroy(ctx, inst)
+}
+
+// An engine that is away takes nothing with it: sandboxes that answer are used, nothing is removed, and what was asked
+// for meanwhile says whose fault it is.
+func TestEngineThatDoesNotAnswer(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	engine := &away{Backend: w.memory}
+	w.backend = engine
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "true")
+	d.stop()
+	engine.down.Store(true)
+	d = w.start()
+	if res := w.run(d, "echo works"); res.Output != "works\n" {
+		t.Errorf("output without engine = %q", res.Output)
+	}
+	_, err := d.Create(w.ctx(), alice, NewSpec{Name: "other"}, nil)
+	if !errors.Is(err, ErrEngine) || d.Public(err).Code != wire.CodeUnavailable || d.Public(err).Hint == "" {
+		t.Errorf("Create without engine: %v", err)
+	}
+	if got := w.state(d, "demo"); got != Running {
+		t.Errorf("state = %s, want running", got)
+	}
+}
+
+func TestCallsAfterTheEnd(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "true")
+	a := w.join(d, alice, main, JoinOptions{})
+	l := a.Live()
+	reading := make(chan error, 1)
+	go func() {
+		_, err := l.ReadAt(context.Background(), l.Len()+1, make([]byte, 1))
+		reading <- err
+	}()
+	d.stop()
+	if err := <-reading; !errors.Is(err, ErrClosed) {
+		t.Errorf("a read under way = %v, want ErrClosed", err)
+	}
+	if err := a.Wait(w.ctx()); !errors.Is(err, ErrClosed) {
+		t.Errorf("Wait = %v, want ErrClosed", err)
+	}
+	if _, err := d.Upstream(w.ctx(), alice, "demo", nil); !errors.Is(err, ErrClosed) {
+		t.Errorf("Upstream = %v, want ErrClosed", err)
+	}
+	if err := d.Remove(w.ctx(), alice, "demo"); !errors.Is(err, ErrClosed) {
+		t.Errorf("Remove = %v, want ErrClosed", err)
+	}
+}

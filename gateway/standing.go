@@ -1,0 +1,102 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// idleStanding is how long an unused standing party that holds nothing is kept.
+const idleStanding = 10 * time.Minute
+
+// standings are the agent parties of the command table: each call of it is a connection of its own, and together they are
+// one party.
+type standings struct {
+	mu  sync.Mutex
+	all map[standingKey]*standing // guarded by mu
+}
+
+type standingKey struct{ principal, box, session string }
+
+type standing struct {
+	opening    chan struct{} // semaphore of who makes it
+	attachment *Attachment   // guarded by opening; while calls is 0 by standings.mu
+	calls      int           // guarded by standings.mu; of Standing, under way
+	used       time.Time     // guarded by standings.mu
+}
+
+func (s *standings) init() { s.all = make(map[standingKey]*standing) }
+
+// Standing returns p's one lasting agent party on a session: all calls of the command table by one principal are one
+// party, however long in between. It is not closed by its callers.
+func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOptions) (*Attachment, error) {
+	b, err := h.find(p, t.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	if t.Session == "" {
+		t.Session = wire.DefaultSession
+	}
+	key := standingKey{p.Name, b.id, t.Session}
+	h.standing.mu.Lock()
+	st := h.standing.all[key]
+	if st == nil {
+		st = &standing{opening: make(chan struct{}, 1)}
+		h.standing.all[key] = st
+	}
+	st.calls++
+	st.used = time.Now()
+	h.standing.mu.Unlock()
+	defer func() {
+		h.standing.mu.Lock()
+		defer h.standing.mu.Unlock()
+		st.calls--
+	}()
+
+	select {
+	case st.opening <- struct{}{}:
+		defer func() { <-st.opening }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if a := st.attachment; a != nil && a.Err() == nil && !a.Live().final() {
+		// Its shell may have ended since: who asks for it to be there gets a new one on the same session.
+		if !o.Create || !a.Live().Ended() {
+			return a, nil
+		}
+		a.finish(errLeft)
+	}
+	o.Fresh, o.Close = false, false
+	a, err := h.attach(ctx, p, wire.Agent, t, o)
+	if err != nil {
+		return nil, err
+	}
+	st.attachment = a
+	return a, nil
+}
+
+// expire closes those that nobody has used for long, and forgets those that have ended. One that holds the keyboard
+// stays: its principal has a program waiting.
+func (s *standings) expire() {
+	var idle []*Attachment
+	s.mu.Lock()
+	for key, st := range s.all {
+		if st.calls > 0 {
+			continue
+		}
+		a := st.attachment
+		over := a == nil || a.Err() != nil || a.Live().final()
+		if over || time.Since(st.used) > idleStanding && a.Live().Keyboard() != a.Party().String() {
+			delete(s.all, key)
+			if a != nil {
+				idle = append(idle, a)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for _, a := range idle {
+		a.finish(errLeft)
+	}
+}

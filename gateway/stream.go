@@ -1,0 +1,225 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Stream serves a session stream of an agent on the sandbox called name until it ends, and closes rw. The client's
+// frames reach the guest as they are, with p as the party; output comes from the replica, so that nothing is seen that is
+// not recorded. nil means that the client ended it. It ends also when the connection to the sandbox breaks: the client
+// attaches again, with its resume secret, and is the same party.
+func (h *Hub) Stream(ctx context.Context, p Principal, name string, rw io.ReadWriteCloser) error {
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	stop := context.AfterFunc(ctx, func() { rw.Close() })
+	defer stop()
+	defer rw.Close()
+	client := wire.NewConn(rw)
+	first, err := greet(client)
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return fmt.Errorf("session stream: %w", err)
+	}
+	if first.Type == wire.FrameRequest {
+		return h.serveBare(ctx, p, name, client, first)
+	}
+	var a wire.Attach
+	if err := json.Unmarshal(first.Data, &a); err != nil {
+		return fmt.Errorf("session stream: attach: %w", err)
+	}
+	st, err := h.openStream(ctx, p, name, client, a)
+	if err != nil {
+		return client.WriteJSON(wire.FrameAttached, 0, wire.Attached{State: wire.State{Basis: []wire.Basis{}}, Error: h.Public(err)})
+	}
+	err = st.serve(ctx)
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// versions of the session stream that the hub speaks both ways.
+var versions = func() (all []int) {
+	for v := wire.MinVersion; v <= wire.Version; v++ {
+		all = append(all, v)
+	}
+	return all
+}()
+
+// greet reads a client's hello, answers it, and returns the frame after it: an attach or a request.
+func greet(client *wire.Conn) (wire.Frame, error) {
+	f, err := client.Read()
+	if err != nil {
+		return f, err
+	}
+	var hello wire.Hello
+	if f.Type != wire.FrameHello {
+		return f, fmt.Errorf("frame type %d where hello was due", f.Type)
+	}
+	if err := json.Unmarshal(f.Data, &hello); err != nil {
+		return f, fmt.Errorf("hello: %w", err)
+	}
+	if err := client.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: versions, Software: "sandboxd"}); err != nil {
+		return f, err
+	}
+	if !slices.ContainsFunc(hello.Versions, func(v int) bool { return slices.Contains(versions, v) }) {
+		return f, fmt.Errorf("the client speaks versions %v, not %v", hello.Versions, versions)
+	}
+	f, err = client.Read()
+	if err == nil && f.Type != wire.FrameAttach && f.Type != wire.FrameRequest {
+		err = fmt.Errorf("frame type %d where attach was due", f.Type)
+	}
+	f.Data = slices.Clone(f.Data)
+	return f, err
+}
+
+// serveBare answers the requests that need no attachment: list and close.
+func (h *Hub) serveBare(ctx context.Context, p Principal, name string, client *wire.Conn, f wire.Frame) error {
+	for {
+		if f.Type != wire.FrameRequest {
+			return fmt.Errorf("session stream: frame type %d without an attachment", f.Type)
+		}
+		var r wire.Request
+		if err := json.Unmarshal(f.Data, &r); err != nil {
+			return fmt.Errorf("session stream: request: %w", err)
+		}
+		var reply wire.Reply
+		var err error
+		switch r.Verb {
+		case wire.VerbList:
+			reply.Sessions, err = h.Sessions(ctx, p, name)
+		case wire.VerbClose:
+			err = h.CloseSession(ctx, p, wire.Target{Sandbox: name, Session: r.Session})
+		default:
+			err = wire.Errorf(wire.CodeUsage, "request %s needs an attachment", oneLine(string(r.Verb), 32))
+		}
+		reply.Error = h.Public(err)
+		if r.Verb != wire.VerbCancel { // which has no reply of its own
+			if err := client.WriteJSON(wire.FrameReply, f.ID, reply); err != nil {
+				return err
+			}
+		}
+		if f, err = client.Read(); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("session stream: %w", err)
+		}
+	}
+}
+
+// openStream attaches p to its session and answers the attach.
+func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *wire.Conn, a wire.Attach) (*stream, error) {
+	b, err := h.find(p, name)
+	if err != nil {
+		return nil, err
+	}
+	if a.Party != nil {
+		return nil, wire.Errorf(wire.CodeUsage, "party comes from the login")
+	}
+	if a.Session == "" && a.Resume == "" {
+		a.Session = wire.DefaultSession
+	}
+	if (a.Create || a.Fresh) && p.rights() == wire.RightWatch {
+		return nil, p.mayMake("starting sessions")
+	}
+	c, err := b.control(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	from, quiet := a.From, a.Quiet
+	party := p.party(wire.Agent, partyID())
+	a.Party, a.Quiet = &party, true
+	guest, at, err := attachGuest(ctx, c, a)
+	if err != nil {
+		if errors.As(err, new(*wire.Error)) {
+			return nil, err
+		}
+		return nil, b.reach(err)
+	}
+	st := &stream{client: client, guest: guest, quiet: quiet, shell: at.Shell, more: make(chan struct{})}
+	if st.live, err = b.session(ctx, c, at.Session, at.Created); err != nil {
+		guest.Close()
+		return nil, err
+	}
+	switch from.Word {
+	case wire.FromStart:
+		at.Offset = 0
+	case "", wire.FromNow:
+	default:
+		at.Offset = min(from.N, max(at.Offset, st.live.Len()))
+	}
+	st.sent, st.heard = at.Offset, at.Seq
+	if a.After > 0 || from.Word != "" && from.Word != wire.FromNow {
+		st.heard = min(a.After, at.Seq) // the guest tells those behind it again
+	}
+	st.leave = st.live.join(&member{party: party, kick: func(why error) { st.fail(why) }})
+	if err := client.WriteJSON(wire.FrameAttached, 0, at); err != nil {
+		st.leave()
+		guest.Close()
+		return nil, err
+	}
+	return st, nil
+}
+
+// attachGuest opens a party's stream to the guest, raw: frames are passed on, not understood.
+func attachGuest(ctx context.Context, c *connect.Control, a wire.Attach) (*wire.Conn, wire.Attached, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	s, err := c.OpenStream(ctx)
+	if err != nil {
+		return nil, wire.Attached{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	guest := wire.NewConn(s)
+	at, err := attachFrames(guest, a)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		s.Close()
+		return nil, at, err
+	}
+	return guest, at, nil
+}
+
+func attachFrames(guest *wire.Conn, a wire.Attach) (at wire.Attached, err error) {
+	if err := guest.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: versions, Software: "sandboxd"}); err != nil {
+		return at, err
+	}
+	if err := guest.WriteJSON(wire.FrameAttach, 0, a); err != nil {
+		return at, err
+	}
+	var hello wire.Hello
+	for _, step := range []struct {
+		want wire.FrameType
+		into any
+	}{{wire.FrameHello, &hello}, {wire.FrameAttached, &at}} {
+		f, err := guest.Read()
+		if err != nil {
+			return at, err
+		}
+		if f.Type != step.want {
+			return at, fmt.Errorf("frame type %d where %d was due", f.Type, step.want)
+		}
+		if err := json.Unmarshal(f.Data, step.into); err != nil {
+			return at, err
+		}
+	}
+	if !slices.ContainsFunc(hello.Versions, func(v int) bool { return slices.Contains(versions, v) }) {
+		return at, fmt.Errorf("the guest speaks versions %v, not %v", hello.Versions, versions)
+	}
+	if at.Error != nil {
+		return at, at.Error
+	}
+	return at, nil
+}
