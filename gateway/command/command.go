@@ -1,0 +1,275 @@
+// Package command is the command table: what `ssh sandboxd@gateway CMD` and `sandboxd CMD` mean. The command line tool is
+// an SSH client of it, so each command exists once, here, and acts as the principal that logged in.
+//
+// It knows the hub and the words of the protocol, and no SSH: a door hands it an Env and the words of the command line.
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/kballard/go-shellquote"
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Env is what a command runs with. Hub, Stdin, Stdout and Stderr are required to run one; Tree needs none.
+type Env struct {
+	Hub       *gateway.Hub
+	Principal gateway.Principal
+	Stdin     io.Reader
+	Stdout    io.Writer
+	Stderr    io.Writer
+
+	Pty        *wire.PtyReq             // the caller's terminal, nil without one
+	Resized    <-chan wire.WindowChange // its changes
+	Interrupts <-chan struct{}          // the caller's ^C; nil when it cannot send one
+
+	Gateway Gateway // where the caller reaches the gateway, for what is printed
+
+	watch func(wire.Target) // told what watch is asked for; see Watches
+	// Draw shows recorded bytes on the caller's terminal as they are played; nil where the door cannot.
+	Draw func(cols, rows int) (Canvas, error)
+}
+
+// Canvas is a person's terminal on which a record is played: raw bytes go in, safe ones come out.
+type Canvas interface {
+	io.Writer
+	Resize(cols, rows int)
+	Close() error
+}
+
+// Gateway is where clients reach the gateway.
+type Gateway struct {
+	Host       string `json:"host"`
+	Port       string `json:"port"`
+	KnownHosts string `json:"known_hosts"` // file that pins its key
+	Identity   string `json:"identity"`    // key file of the daemon's own user
+}
+
+// URI is the ssh URI of target.
+func (g Gateway) URI(target string) string {
+	return fmt.Sprintf("ssh://%s@%s:%s", target, g.Host, g.Port)
+}
+
+// SSHCommand is the ssh command that joins target and asks no question.
+func (g Gateway) SSHCommand(target string) string {
+	args := []string{"ssh"}
+	if g.KnownHosts != "" {
+		args = append(args, "-o", "UserKnownHostsFile="+g.KnownHosts)
+	}
+	if g.Identity != "" {
+		args = append(args, "-i", g.Identity)
+	}
+	return shellquote.Join(append(args, "-p", g.Port, target+"@"+g.Host)...)
+}
+
+// LobbyCommand is how line is run in the lobby, for those with this program and for those with ssh alone.
+func (g Gateway) LobbyCommand(line string) string {
+	return fmt.Sprintf("sandboxd %s, or ssh -p %s %s@%s %s", line, g.Port, wire.Lobby, g.Host, line)
+}
+
+// exitError ends a command with a status and prints nothing.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// Run runs one command of the table and returns its exit code. args are its words, the name first.
+func Run(ctx context.Context, env *Env, args []string) int {
+	root := Tree(env)
+	root.SetArgs(args)
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+	err := root.ExecuteContext(ctx)
+	var exit exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit):
+		return int(exit)
+	}
+	return Fail(env.Stdout, env.Stderr, wantsJSON(args), env.public(err))
+}
+
+// public is what the caller may see of an error: ours as they are, others as the hub says.
+func (env *Env) public(err error) *wire.Error {
+	var known *wire.Error
+	if errors.As(err, &known) {
+		return known
+	}
+	if env.Hub == nil {
+		return usage("%v", err)
+	}
+	return env.Hub.Public(err)
+}
+
+// Fail reports an error that ended a command, and returns the exit code: 2 for a mistake of usage, else 125.
+func Fail(stdout, stderr io.Writer, asJSON bool, e *wire.Error) int {
+	if asJSON {
+		_ = json.NewEncoder(stdout).Encode(map[string]*wire.Error{"error": e})
+	} else {
+		text := e.Message
+		if e.Hint != "" {
+			text += "; " + e.Hint
+		}
+		fmt.Fprintf(stderr, "sandboxd: %s\n", text)
+	}
+	if e.Code == wire.CodeUsage {
+		return wire.ExitUsage
+	}
+	return wire.ExitFailed
+}
+
+func usage(format string, args ...any) *wire.Error {
+	e := wire.Errorf(wire.CodeUsage, format, args...)
+	e.Hint = "see: sandboxd help"
+	return e
+}
+
+func wantsJSON(args []string) bool {
+	for _, arg := range args {
+		switch arg {
+		case "--":
+			return false
+		case "--json", "--json=true":
+			return true
+		}
+	}
+	return false
+}
+
+// Tree is the command table. Without a Hub it can be listed and parsed, for help and completion, not run.
+func Tree(env *Env) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "sandboxd",
+		Short:         "Sandboxes for agents, over SSH",
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          func(*cobra.Command, []string) error { return nil },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			return unknown(cmd, args[0])
+		},
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetHelpCommand(helpCommand(root))
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v", err) })
+	group := func(id, title string, commands ...*cobra.Command) {
+		root.AddGroup(&cobra.Group{ID: id, Title: title})
+		for _, c := range commands {
+			c.GroupID = id
+		}
+		root.AddCommand(commands...)
+	}
+	group("sandboxes", "Sandboxes:", sandboxCommands(env)...)
+	group("work", "Work in them:", append(shellCommands(env), execCommand(env))...)
+	group("people", "People and keyboards:", peopleCommands(env)...)
+	group("records", "Records:", recordCommands(env)...)
+	root.AddCommand(laterCommands()...)
+	for _, c := range root.Commands() {
+		if c.Args != nil {
+			c.Args = asUsage(c.Args)
+		}
+	}
+	return root
+}
+
+// unknown is the error for a command that the table does not have.
+func unknown(root *cobra.Command, name string) error {
+	e := usage("unknown command %q", name)
+	if near := root.SuggestionsFor(name); len(near) > 0 {
+		e.Hint = "did you mean: " + strings.Join(near, ", ")
+	}
+	return e
+}
+
+// helpCommand is cobra's, but a topic that does not exist is a mistake: the root command takes any argument.
+func helpCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "say how a command is used",
+		RunE: func(_ *cobra.Command, args []string) error {
+			topic, rest, err := root.Find(args)
+			if err != nil || len(rest) > 0 || topic.Hidden {
+				return unknown(root, strings.Join(args, " "))
+			}
+			topic.InitDefaultHelpFlag()
+			return topic.Help()
+		},
+	}
+}
+
+// asUsage makes a wrong number of arguments a mistake of usage.
+func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			e := usage("%s: %v", cmd.Name(), err)
+			e.Hint = "usage: " + cmd.UseLine()
+			return e
+		}
+		return nil
+	}
+}
+
+// laterCommands are names of the protocol that this version does not have; saying so beats "unknown command".
+func laterCommands() []*cobra.Command {
+	var all []*cobra.Command
+	for _, name := range []string{"conformance", "add", "port", "mcp", "task", "mcp-config", "allow", "pause", "resume", "snapshot", "fork"} {
+		all = append(all, &cobra.Command{
+			Use:                name,
+			Hidden:             true,
+			DisableFlagParsing: true,
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				return &wire.Error{Code: wire.CodeUnavailable, Message: cmd.Name() + ": not in this version"}
+			},
+		})
+	}
+	return all
+}
+
+// printJSON writes one object and a newline.
+func (env *Env) printJSON(v any) error {
+	e := json.NewEncoder(env.Stdout)
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}
+
+// afterDashes leaves out a -- in front of words: with flags that end at the first argument the parser keeps one behind it.
+func afterDashes(words []string) []string {
+	if len(words) > 0 && words[0] == "--" {
+		return words[1:]
+	}
+	return words
+}
+
+// target reads the session that a command means: -n, or its first argument. It returns the arguments that are left.
+func target(flag string, args []string) (wire.Target, []string, error) {
+	name := flag
+	if name == "" {
+		if len(args) == 0 {
+			return wire.Target{}, nil, usage("no sandbox named: say -n NAME")
+		}
+		name, args = args[0], afterDashes(args[1:])
+	}
+	t, err := wire.ParseTarget(name)
+	return t, args, err
+}
+
+// onlyTarget is target for commands that take nothing else.
+func onlyTarget(flag string, args []string) (wire.Target, error) {
+	t, rest, err := target(flag, args)
+	if err == nil && len(rest) > 0 {
+		err = usage("%q is one argument too many", rest[0])
+	}
+	return t, err
+}

@@ -1,0 +1,153 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func TestParseSize(t *testing.T) {
+	tests := []struct {
+		in   string
+		want int64 // 0: an error
+	}{
+		{"1", 1},
+		{"512m", 512 << 20},
+		{"2G", 2 << 30},
+		{"64kb", 64 << 10},
+		{"1t", 1 << 40},
+		{"4194304t", 1 << 62},
+		{"4194305t", 0}, // over what fits
+		{"0", 0},
+		{"-1m", 0},
+		{"1.5g", 0},
+		{"m", 0},
+		{"", 0},
+		{"1mm", 0},
+		{"9223372036854775808", 0},
+	}
+	for _, tt := range tests {
+		got, err := ParseSize(tt.in)
+		if got != tt.want || (err == nil) != (tt.want > 0) {
+			t.Errorf("ParseSize(%q) = %d, %v, want %d", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+// What a sandbox prints stands in tables and messages on people's terminals.
+func TestClean(t *testing.T) {
+	tests := []struct {
+		in   string
+		n    int
+		want string
+	}{
+		{"plain", 10, "plain"},
+		{"a\x1b[2Jb", 20, "a [2Jb"},
+		{"a\nb\tc\x7f\u009b", 20, "a b c  "},
+		{"\u202eevil\u2028", 20, " evil "},
+		{"grüße", 5, "grüße"},
+		{"too long", 4, "too…"},
+	}
+	for _, tt := range tests {
+		if got := clean(tt.in, tt.n); got != tt.want {
+			t.Errorf("clean(%q, %d) = %q, want %q", tt.in, tt.n, got, tt.want)
+		}
+	}
+}
+
+// The prompt behind a command's output is read before it is known where the output ends: it must not be shown.
+func TestWholeLines(t *testing.T) {
+	var out strings.Builder
+	w := &wholeLines{to: &out}
+	for _, part := range []string{"one\r\ntw", "o\r\nthree", "root@demo:~# "} {
+		w.at += uint64(len(part))
+		if _, err := w.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := out.String(), "one\r\ntwo\r\n"; got != want {
+		t.Errorf("before the end is known: %q, want %q", got, want)
+	}
+	w.end(uint64(len("one\r\ntwo\r\nthree")))
+	if got, want := out.String(), "one\r\ntwo\r\nthree"; got != want {
+		t.Errorf("at the end: %q, want %q", got, want)
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	seven, none := 7, 0
+	killed := "KILL"
+	tests := []struct {
+		name   string
+		result wire.Result
+		want   int
+	}{
+		{"done", wire.Result{Ended: wire.Done, ExitCode: &none}, 0},
+		{"done with a status", wire.Result{Ended: wire.Done, ExitCode: &seven}, 7},
+		{"shell killed", wire.Result{Ended: wire.Dead, Signal: &killed}, 137},
+		{"asks", wire.Result{Ended: wire.Waiting}, wire.ExitWaiting},
+		{"listens", wire.Result{Ended: wire.Attention}, wire.ExitWaiting},
+		{"late", wire.Result{Ended: wire.Deadline}, wire.ExitDeadline},
+		{"taken over", wire.Result{Ended: wire.TakenOver}, wire.ExitFailed},
+		{"interrupted", wire.Result{Ended: wire.Interrupted}, wire.ExitInterrupt},
+	}
+	for _, tt := range tests {
+		got := 0
+		if exit, ok := exitStatus(&tt.result).(exitError); ok { //nolint:errorlint // it is returned as it is
+			got = int(exit)
+		}
+		if got != tt.want {
+			t.Errorf("%s: exit %d, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// What watch is asked for is read by the table itself: the door draws it.
+func TestWatches(t *testing.T) {
+	tests := []struct {
+		args string
+		want string // empty: no watch, or a wrong one
+	}{
+		{"watch demo", "demo"},
+		{"watch -n demo~build", "demo~build"},
+		{"watch", ""},
+		{"watch Demo", ""},
+		{"watch demo --nonsense", ""},
+		{"watch --help", ""},
+		{"ls", ""},
+		{"", ""},
+	}
+	for _, tt := range tests {
+		target, ok := Watches(strings.Fields(tt.args))
+		if got := target.String(); ok != (tt.want != "") || ok && got != tt.want {
+			t.Errorf("Watches(%q) = %s, %v, want %q", tt.args, got, ok, tt.want)
+		}
+	}
+}
+
+// Every command says how it is used, and what this version does not have says so.
+func TestTree(t *testing.T) {
+	for _, c := range Tree(&Env{}).Commands() {
+		if !c.Hidden && (c.Short == "" || !strings.HasPrefix(c.Use, c.Name())) {
+			t.Errorf("%s: use %q, short %q", c.Name(), c.Use, c.Short)
+		}
+	}
+	later := func(root *cobra.Command, args ...string) string {
+		root.SetArgs(args)
+		root.SetOut(new(strings.Builder))
+		root.SetErr(new(strings.Builder))
+		err := root.Execute()
+		if err == nil {
+			return ""
+		}
+		return err.Error()
+	}
+	for _, args := range [][]string{{"mcp"}, {"fork", "demo"}, {"new", "--mount", "/tmp"}, {"new", "--network", "filtered"}, {"ls", "--watch"}, {"run", "--", "true"}} {
+		if got := later(Tree(&Env{}), args...); !strings.Contains(got, "not in this version") {
+			t.Errorf("%q: %q, want that it is not in this version", args, got)
+		}
+	}
+}

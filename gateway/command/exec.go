@@ -1,0 +1,146 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/kballard/go-shellquote"
+	"github.com/spf13/cobra"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func execCommand(env *Env) *cobra.Command {
+	var input, tty bool
+	cmd := &cobra.Command{
+		Use:   "exec [-i] [-t] NAME [--] CMD…",
+		Short: "run a command without a session",
+		Long: "Run a command as a process of its own: separate stdout and stderr, the exact exit code, no terminal unless -t.\n" +
+			"One argument is shell text, several are a program and its arguments.",
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name, err := wire.ParseLabel("sandbox name", args[0])
+			if err != nil {
+				return err
+			}
+			if tty && env.Pty == nil {
+				return &wire.Error{Code: wire.CodeUsage, Message: "exec -t needs a terminal", Hint: "leave out -t"}
+			}
+			words := afterDashes(args[1:])
+			if len(words) == 0 {
+				return usage("exec: no command")
+			}
+			text := words[0]
+			if len(words) > 1 {
+				text = shellquote.Join(words...)
+			}
+			return env.exec(cmd.Context(), name, text, input || tty, tty)
+		},
+	}
+	cmd.Flags().BoolVarP(&input, "interactive", "i", false, "pass standard input on")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "with a terminal of its own")
+	cmd.Flags().SetInterspersed(false)
+	return cmd
+}
+
+// exec runs text in a channel of its own on an SSH connection of its own.
+func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) error {
+	up, err := env.Hub.Upstream(ctx, env.Principal, name, env.progress(false))
+	if err != nil {
+		return err
+	}
+	client := ssh.NewClient(up.Conn, up.Chans, up.Reqs)
+	defer func() {
+		client.Close()
+		_ = client.Wait()
+	}()
+	defer context.AfterFunc(ctx, func() { client.Close() })()
+	session, err := client.NewSession()
+	if err != nil {
+		return fmt.Errorf("exec in %s: %w", name, err)
+	}
+	defer session.Close()
+	count := &counter{}
+	session.Stdout, session.Stderr = count.tee(env.Stdout), count.tee(env.Stderr)
+	if input {
+		session.Stdin = env.Stdin
+	}
+	if tty {
+		if _, err := session.SendRequest(wire.RequestPty, true, wire.Marshal(env.Pty)); err != nil {
+			return fmt.Errorf("exec in %s: terminal: %w", name, err)
+		}
+	}
+	if err := session.Start(text); err != nil {
+		return fmt.Errorf("exec in %s: %w", name, err)
+	}
+	ended, done := make(chan struct{}), make(chan struct{})
+	go func() { // passes on what the caller's terminal does
+		defer close(done)
+		for {
+			select {
+			case w := <-env.Resized:
+				if tty {
+					_, _ = session.SendRequest(wire.RequestWindowChange, false, wire.Marshal(w))
+				}
+			case <-env.Interrupts:
+				_ = session.Signal(ssh.SIGINT)
+			case <-ended:
+				return
+			}
+		}
+	}()
+	err = session.Wait()
+	close(ended)
+	<-done
+	event := gateway.ExecEvent{Command: text, Exit: -1, Bytes: count.total()}
+	var exit *ssh.ExitError
+	switch {
+	case err == nil:
+		event.Exit = 0
+	case errors.As(err, &exit):
+		event.Exit = exit.ExitStatus()
+	}
+	env.Hub.Record(context.WithoutCancel(ctx), env.Principal, name, event)
+	switch {
+	case err == nil:
+		return nil
+	case exit != nil:
+		return exitError(event.Exit)
+	}
+	if ctx.Err() != nil {
+		return exitError(wire.ExitInterrupt)
+	}
+	return fmt.Errorf("exec in %s: %w", name, err)
+}
+
+// counter counts the bytes of two writers.
+type counter struct {
+	mu sync.Mutex
+	n  int64 // guarded by mu
+}
+
+func (c *counter) total() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n
+}
+
+func (c *counter) tee(w io.Writer) io.Writer { return &counted{c, w} }
+
+type counted struct {
+	c *counter
+	w io.Writer
+}
+
+func (t *counted) Write(p []byte) (int, error) {
+	n, err := t.w.Write(p)
+	t.c.mu.Lock()
+	t.c.n += int64(n)
+	t.c.mu.Unlock()
+	return n, err
+}

@@ -1,0 +1,504 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// maxScript bounds a command that `run -` reads from standard input. It has to fit one frame of the session stream.
+const maxScript = 512 << 10
+
+// callFlags are those that run, type, keys, wait, screen and interrupt share.
+type callFlags struct {
+	name      string
+	timeout   time.Duration
+	maxOutput string
+	asJSON    bool
+	hold      bool
+}
+
+func (f *callFlags) add(cmd *cobra.Command, call bool) {
+	cmd.Flags().StringVarP(&f.name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the Result as one object")
+	if call {
+		cmd.Flags().DurationVar(&f.timeout, "timeout", 120*time.Second, "how long to follow; what runs goes on")
+		cmd.Flags().StringVar(&f.maxOutput, "max-output", "", "most bytes of Result.output, such as 64k; 0 is all (default 32k)")
+		cmd.Flags().BoolVar(&f.hold, "hold", false, "wait for a keyboard that a person holds")
+		cmd.Flags().SetInterspersed(false)
+	}
+}
+
+// request begins a request with what the flags say.
+func (f *callFlags) request(verb wire.Verb) (wire.Request, error) {
+	r := wire.Request{Verb: verb, Op: wire.NewOp(), TimeoutMS: f.timeout.Milliseconds(), Hold: f.hold}
+	if f.timeout <= 0 {
+		return r, usage("--timeout %v: a call takes longer than that", f.timeout)
+	}
+	switch f.maxOutput {
+	case "":
+	case "0":
+		r.MaxOutput = -1
+	default:
+		n, err := parseSize("max-output", f.maxOutput)
+		if err != nil {
+			return r, err
+		}
+		r.MaxOutput = int(min(n, 1<<30))
+	}
+	return r, nil
+}
+
+func shellCommands(env *Env) []*cobra.Command {
+	return []*cobra.Command{runCommand(env), typeCommand(env), keysCommand(env), waitCommand(env), screenCommand(env), interruptCommand(env)}
+}
+
+func runCommand(env *Env) *cobra.Command {
+	var f callFlags
+	var kill bool
+	cmd := &cobra.Command{
+		Use:   "run -n NAME[~SESSION] [--] CMD…",
+		Short: "run a command in a session and follow it",
+		Long: "Run a command in the terminal of a session, and follow it until the shell is at its prompt again, the command\n" +
+			"asks for something, or the time is up. A missing sandbox is made.\n\n" +
+			"One argument is shell text, several are a program and its arguments, and - alone reads shell text from standard\n" +
+			"input. The exit code is the command's own; 123 means that it waits for input, 124 that the time is up and it\n" +
+			"still runs, 125 that it did not run or that a person took over.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.name == "" {
+				return &wire.Error{Code: wire.CodeUnavailable, Message: "run without -n: not in this version", Hint: "say -n NAME"}
+			}
+			t, err := wire.ParseTarget(f.name)
+			if err != nil {
+				return err
+			}
+			r, err := f.request(wire.VerbRun)
+			if err != nil {
+				return err
+			}
+			if r.Text, err = env.script(args); err != nil {
+				return err
+			}
+			r.Kill = kill
+			if err := env.ensure(cmd.Context(), t.Sandbox); err != nil {
+				return err
+			}
+			return env.call(cmd.Context(), t, r, &f, !f.asJSON)
+		},
+	}
+	f.add(cmd, true)
+	cmd.Flags().BoolVar(&kill, "kill", false, "interrupt what still runs at the deadline")
+	return cmd
+}
+
+// script is the shell text that run's arguments mean.
+func (env *Env) script(args []string) (string, error) {
+	switch {
+	case len(args) == 0:
+		return "", usage("run: no command; write -- CMD…, or - to read it from standard input")
+	case len(args) > 1:
+		return shellquote.Join(args...), nil
+	case args[0] != "-":
+		return args[0], nil
+	}
+	script, err := io.ReadAll(io.LimitReader(env.Stdin, maxScript+1))
+	if err != nil {
+		return "", fmt.Errorf("standard input: %w", err)
+	}
+	if len(script) > maxScript {
+		return "", usage("standard input is longer than %d bytes: copy it into the sandbox as a file and run that", maxScript)
+	}
+	if strings.TrimSpace(string(script)) == "" {
+		return "", usage("standard input is empty")
+	}
+	return strings.TrimRight(string(script), "\n"), nil
+}
+
+// ensure makes a missing sandbox for run, where a login may.
+func (env *Env) ensure(ctx context.Context, name string) error {
+	_, err := env.Hub.Get(ctx, env.Principal, name)
+	if !errors.Is(err, gateway.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+		return err
+	}
+	if err := env.Hub.AutoCreate(env.Principal, name); err != nil {
+		return err
+	}
+	began := time.Now()
+	info, err := env.Hub.Create(ctx, env.Principal, gateway.NewSpec{Name: name, Reuse: true}, env.progress(false))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(env.Stderr, "new sandbox %s (%s, network %s, %.2f s)\n", name, info.ShortImage(), info.Network, time.Since(began).Seconds())
+	return nil
+}
+
+// call makes a request as the principal's standing party and prints its Result: rendered output on stdout, what a person
+// should know on stderr, the exit code.
+func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, stream bool) error {
+	party, err := env.Hub.Standing(ctx, env.Principal, t, gateway.JoinOptions{Create: true})
+	if err != nil {
+		return err
+	}
+	if stream {
+		return env.streamed(ctx, t, party, r)
+	}
+	reply, err := env.request(ctx, party, r)
+	if err != nil && reply.Result == nil {
+		return env.refused(t, f, err)
+	}
+	reply.Result.Sandbox = t.Sandbox
+	if f.asJSON {
+		if err := env.printJSON(reply.Result); err != nil {
+			return err
+		}
+		return exitStatus(reply.Result)
+	}
+	fmt.Fprint(env.Stdout, withNewline(reply.Result.Output))
+	return env.report(t, reply.Result)
+}
+
+// request is Attachment.Request that the caller's ^C turns into an interrupt of what runs.
+func (env *Env) request(ctx context.Context, party *gateway.Attachment, r wire.Request) (wire.Reply, error) {
+	ended := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-env.Interrupts:
+			_, _ = party.Request(ctx, wire.Request{Verb: wire.VerbInterrupt})
+		case <-ended:
+		}
+	}()
+	reply, err := party.Request(ctx, r)
+	close(ended)
+	<-stopped
+	return reply, err
+}
+
+// refused reports a request that did nothing: with --json as a Result, so that there is one shape to read.
+func (env *Env) refused(t wire.Target, f *callFlags, err error) error {
+	if f == nil || !f.asJSON {
+		return err
+	}
+	res := wire.Result{Sandbox: t.Sandbox, Session: t.Session, Ended: wire.Refused, Error: env.public(err)}
+	if err := env.printJSON(&res); err != nil {
+		return err
+	}
+	return exitStatus(&res)
+}
+
+// streamed runs a command and prints its output as it comes, rendered.
+func (env *Env) streamed(ctx context.Context, t wire.Target, party *gateway.Attachment, r wire.Request) error {
+	type answer struct {
+		reply wire.Reply
+		err   error
+	}
+	following, stop := context.WithCancel(ctx)
+	defer stop()
+	answered := make(chan answer, 1)
+	go func() {
+		reply, err := env.request(ctx, party, r)
+		answered <- answer{reply, err}
+		stop()
+	}()
+	out := text.NewStream(env.Stdout)
+	lines := &wholeLines{to: out}
+	from, began := party.Live().Began(following, r.Op)
+	if began == nil {
+		lines.at = from
+		lines.follow(following, party.Live(), 0)
+	}
+	a := <-answered
+	if a.reply.Result == nil {
+		return a.err
+	}
+	if began == nil {
+		lines.follow(ctx, party.Live(), a.reply.Result.To)
+		lines.end(a.reply.Result.To)
+		if err := out.Close(); err != nil {
+			return fmt.Errorf("standard output: %w", err)
+		}
+	} else { // its beginning was never announced here: the Result has what there is
+		fmt.Fprint(env.Stdout, withNewline(a.reply.Result.Output))
+	}
+	return env.report(t, a.reply.Result)
+}
+
+// wholeLines copies a log to a writer and holds the line back that is not done: it may be the prompt behind the command's
+// output, and where that ends is only known from the Result.
+type wholeLines struct {
+	to   io.Writer
+	at   uint64 // offset of the next byte to read
+	held []byte // the bytes before it
+}
+
+// follow reads until ctx ends or, unless it is 0, end is reached.
+func (w *wholeLines) follow(ctx context.Context, live *gateway.Live, end uint64) {
+	buf := make([]byte, 32<<10)
+	for end == 0 || w.at < end {
+		n, err := live.ReadAt(ctx, w.at, buf)
+		var lagged *gateway.LaggedError
+		switch {
+		case errors.As(err, &lagged):
+			w.flush(len(w.held))
+			w.at = lagged.To
+			continue
+		case err != nil:
+			return
+		}
+		w.at += uint64(n)
+		_, _ = w.Write(buf[:n])
+	}
+}
+
+// Write passes on what ends with a line. Errors are those of the writer below, which keeps them.
+func (w *wholeLines) Write(p []byte) (int, error) {
+	w.held = append(w.held, p...)
+	if i := bytes.LastIndexByte(w.held, '\n'); i >= 0 {
+		w.flush(i + 1)
+	} else if len(w.held) > 64<<10 { // no prompt is that long
+		w.flush(len(w.held))
+	}
+	return len(p), nil
+}
+
+// end writes what was held back of the bytes before offset to.
+func (w *wholeLines) end(to uint64) {
+	over := w.at - min(w.at, to)
+	w.flush(len(w.held) - int(min(over, uint64(len(w.held)))))
+}
+
+func (w *wholeLines) flush(n int) {
+	_, _ = w.to.Write(w.held[:n]) // its error is its Close's
+	w.held = append(w.held[:0], w.held[n:]...)
+}
+
+// report says on stderr what the Result means, and returns its exit code.
+func (env *Env) report(t wire.Target, r *wire.Result) error {
+	say := func(format string, args ...any) { fmt.Fprintf(env.Stderr, format+"\n", args...) }
+	for _, note := range r.Notes {
+		say("note: %s", clean(note, 200))
+	}
+	switch r.Ended {
+	case wire.Waiting, wire.Attention:
+		say("%s waits for %s: %s\n  answer: sandboxd type -n %s TEXT", foreground(r), wants(r.Want), clean(r.Prompt, 200), t)
+	case wire.Continuation:
+		say("the shell waits for the rest of the command\n  give it up: sandboxd interrupt %s", t)
+	case wire.Deadline:
+		say("%s still runs\n  wait: sandboxd wait %s   stop: sandboxd interrupt %s", foreground(r), t, t)
+	case wire.TakenOver:
+		say("%s took the keyboard; the command goes on\n  wait: sandboxd wait %s", dash(r.Keyboard), t)
+	case wire.Dead:
+		say("the shell of %s ended; the next command gets a fresh one", t)
+	case wire.Refused:
+		if r.Error != nil {
+			return r.Error
+		}
+	}
+	return exitStatus(r)
+}
+
+func exitStatus(r *wire.Result) error {
+	if code := r.ExitStatus(); code != 0 {
+		return exitError(code)
+	}
+	return nil
+}
+
+func foreground(r *wire.Result) string {
+	if r.Foreground == nil || len(r.Foreground.Argv) == 0 {
+		return "the program"
+	}
+	if isShell(r.Foreground.Argv) {
+		return "the shell" // its own read, say
+	}
+	return clean(strings.Join(r.Foreground.Argv, " "), 60)
+}
+
+// isShell says whether a command line is that of an interactive shell: without a script or a command of its own.
+func isShell(argv []string) bool {
+	switch strings.TrimPrefix(filepath.Base(argv[0]), "-") {
+	case "sh", "bash", "dash", "ash", "zsh", "fish", "ksh":
+		return len(argv) == 1 || argv[len(argv)-1] == "-i"
+	}
+	return false
+}
+
+func wants(w wire.Want) string {
+	switch w {
+	case wire.WantPassword:
+		return "a password"
+	case wire.WantRaw, wire.WantFullscreen, wire.WantPager:
+		return "keys"
+	}
+	return "a line"
+}
+
+func withNewline(s string) string {
+	if s == "" || strings.HasSuffix(s, "\n") {
+		return s
+	}
+	return s + "\n"
+}
+
+func typeCommand(env *Env) *cobra.Command {
+	var f callFlags
+	var raw bool
+	cmd := &cobra.Command{
+		Use:   "type -n NAME[~SESSION] TEXT…",
+		Short: "type text and Enter to the program that runs",
+		Long:  "Type text and Enter to the program that runs, and print what happens until the next state.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, args, err := target(f.name, args)
+			if err != nil {
+				return err
+			}
+			r, err := f.request(wire.VerbType)
+			if err != nil {
+				return err
+			}
+			r.Text, r.Raw = strings.Join(args, " "), raw
+			return env.call(cmd.Context(), t, r, &f, false)
+		},
+	}
+	f.add(cmd, true)
+	cmd.Flags().BoolVar(&raw, "raw", false, "without Enter")
+	return cmd
+}
+
+func keysCommand(env *Env) *cobra.Command {
+	var f callFlags
+	cmd := &cobra.Command{
+		Use:   "keys -n NAME[~SESSION] KEY…",
+		Short: "press keys: ^C Up Enter Tab F1 q",
+		Long: "Press keys, and print what happens until the next state. A key is ^C or C-c, M-x, a name (Enter Tab Escape Space\n" +
+			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12), or text, which is typed as it is.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, args, err := target(f.name, args)
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return usage("keys: no key; write names such as ^C Up Enter")
+			}
+			r, err := f.request(wire.VerbKeys)
+			if err != nil {
+				return err
+			}
+			r.Keys = args
+			return env.call(cmd.Context(), t, r, &f, false)
+		},
+	}
+	f.add(cmd, true)
+	return cmd
+}
+
+func waitCommand(env *Env) *cobra.Command {
+	var f callFlags
+	var phases []string
+	cmd := &cobra.Command{
+		Use:   "wait NAME[~SESSION]",
+		Short: "wait for a state of the terminal",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, err := onlyTarget(f.name, args)
+			if err != nil {
+				return err
+			}
+			r, err := f.request(wire.VerbWait)
+			if err != nil {
+				return err
+			}
+			for _, p := range phases {
+				switch phase := wire.Phase(p); phase {
+				case wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseContinuation, wire.PhaseOpaque, wire.PhaseDead:
+					r.For = append(r.For, phase)
+				default:
+					return usage("--for %q: use prompt, running, waiting, continuation, opaque or dead", p)
+				}
+			}
+			return env.call(cmd.Context(), t, r, &f, false)
+		},
+	}
+	f.add(cmd, true)
+	cmd.Flags().SetInterspersed(true)
+	cmd.Flags().StringSliceVar(&phases, "for", nil, "states to wait for, such as prompt,waiting (default any but running)")
+	return cmd
+}
+
+// standing is the principal's party on a session that exists, for commands that take nothing but its name.
+func (env *Env) standing(ctx context.Context, f *callFlags, args []string) (wire.Target, *gateway.Attachment, error) {
+	t, err := onlyTarget(f.name, args)
+	if err != nil {
+		return t, nil, err
+	}
+	party, err := env.Hub.Standing(ctx, env.Principal, t, gateway.JoinOptions{})
+	return t, party, err
+}
+
+func interruptCommand(env *Env) *cobra.Command {
+	var f callFlags
+	cmd := &cobra.Command{
+		Use:   "interrupt NAME[~SESSION]",
+		Short: "stop what runs: ^C, then TERM, then KILL",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, party, err := env.standing(cmd.Context(), &f, args)
+			if err != nil {
+				return err
+			}
+			reply, err := party.Request(cmd.Context(), wire.Request{Verb: wire.VerbInterrupt})
+			if err != nil && reply.Result == nil {
+				return env.refused(t, &f, err)
+			}
+			reply.Result.Sandbox = t.Sandbox
+			if f.asJSON {
+				return env.printJSON(reply.Result)
+			}
+			if receipt := reply.Result.Receipt; receipt != nil {
+				fmt.Fprintf(env.Stdout, "sent %s; %d signalled, %d ended, %d left\n", strings.Join(receipt.Steps, ", "), len(receipt.Signaled),
+					len(receipt.Died), len(receipt.Left))
+			}
+			fmt.Fprintf(env.Stdout, "%s is at: %s\n", t, reply.Result.Phase)
+			return nil
+		},
+	}
+	f.add(cmd, false)
+	return cmd
+}
+
+func screenCommand(env *Env) *cobra.Command {
+	var f callFlags
+	cmd := &cobra.Command{
+		Use:   "screen NAME[~SESSION]",
+		Short: "print what the terminal shows",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			_, party, err := env.standing(cmd.Context(), &f, args)
+			if err != nil {
+				return err
+			}
+			reply, err := party.Request(cmd.Context(), wire.Request{Verb: wire.VerbScreen})
+			if err != nil {
+				return err
+			}
+			if f.asJSON {
+				return env.printJSON(reply.Screen)
+			}
+			_, err = io.WriteString(env.Stdout, withNewline(reply.Screen.Text))
+			return err
+		},
+	}
+	f.add(cmd, false)
+	cmd.Flags().Lookup("json").Usage = "print text, size and cursor as one object"
+	return cmd
+}
