@@ -1,0 +1,27 @@
+package sshd
+
+import (
+	"bytes"
+	"strings"
+	"sync"
+)
+
+// syncBuffer is a buffer that is written and looked at at once.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+func (s *syncBuffer) contains(want string) bool { return strings.Contains(s.String(), want) }

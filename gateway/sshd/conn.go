@@ -1,0 +1,121 @@
+package sshd
+
+import (
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// quickReads is how many reads of a connection are acknowledged at once: enough for the login and the first command.
+const quickReads = 64
+
+// checkEvery is how many bytes may arrive until the meter looks again.
+const checkEvery = 1 << 20
+
+// conn is a client's connection with what the SSH library does not have: a strict first line, a time by which the
+// login must be done, and an end for peers that are gone. Reads come from one goroutine at a time.
+type conn struct {
+	net.Conn
+	raw     syscall.RawConn // nil unless TCP
+	slot    *slot           // of the unauthenticated
+	silence time.Duration   // after login, the longest time without a byte from the peer, or for one write
+
+	meter   *meter       // of what arrived and was not read
+	read    atomic.Int64 // bytes from the peer
+	checked int64        // of the reading goroutine: read when the meter last looked
+	reads   int          // of the reading goroutine
+	early   []byte       // of the reading goroutine: read with the version line and not yet delivered
+	started bool         // of the reading goroutine: the version line was read
+
+	open atomic.Bool // logged in
+
+	closing sync.Once
+	closed  func(*conn) // called once, after Close
+}
+
+// newConn takes over c; grace bounds the time until loggedIn is called.
+func newConn(c net.Conn, s *slot, l Limits, closed func(*conn)) *conn {
+	g := &conn{Conn: c, slot: s, closed: closed, meter: newMeter(l.Unread), silence: l.Keepalive * time.Duration(l.KeepaliveMax+1)}
+	if tcp, ok := c.(*net.TCPConn); ok {
+		g.raw, _ = tcp.SyscallConn()
+		// For a peer that logged in and asked for nothing, whom no SSH keepalive reaches.
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: l.Keepalive, Interval: l.Keepalive, Count: l.KeepaliveMax})
+	}
+	_ = c.SetDeadline(time.Now().Add(l.Grace))
+	return g
+}
+
+// loggedIn ends the login grace.
+func (c *conn) loggedIn() {
+	if c.open.Swap(true) {
+		return
+	}
+	c.slot.authenticated()
+	_ = c.Conn.SetDeadline(time.Time{})
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	if !c.started {
+		early, err := readVersionLine(firstReads{c})
+		if err != nil {
+			if errors.Is(err, errNotSSH2) {
+				// As OpenSSH says it, so that a person who came by the wrong program knows.
+				_, _ = c.Conn.Write([]byte("Invalid SSH identification string.\r\n"))
+				c.Close()
+			}
+			return 0, err
+		}
+		c.started, c.early = true, early
+	}
+	if len(c.early) > 0 {
+		n := copy(p, c.early)
+		if c.early = c.early[n:]; len(c.early) == 0 {
+			c.early = nil
+		}
+		c.read.Add(int64(n))
+		return n, nil
+	}
+	n, err := firstReads{c}.Read(p)
+	if total := c.read.Add(int64(n)); total-c.checked >= checkEvery {
+		c.checked = total
+		c.meter.review(total)
+	}
+	return n, err
+}
+
+// firstReads reads from the network and acknowledges the connection's first reads at once.
+type firstReads struct{ c *conn }
+
+func (r firstReads) Read(p []byte) (int, error) {
+	n, err := r.c.Conn.Read(p)
+	if r.c.raw != nil && r.c.reads < quickReads {
+		r.c.reads++
+		quickAck(r.c.raw)
+	}
+	return n, err
+}
+
+// Write fails when the peer has taken nothing for the time of the keepalives: otherwise one that is gone would block
+// the library's writes for ever.
+func (c *conn) Write(p []byte) (int, error) {
+	if c.open.Load() {
+		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.silence))
+	}
+	return c.Conn.Write(p)
+}
+
+// SetDeadline does nothing: gliderlabs/ssh clears the deadline before each read and write, and with it the grace.
+func (c *conn) SetDeadline(time.Time) error { return nil }
+
+func (c *conn) Close() error {
+	err := net.ErrClosed
+	c.closing.Do(func() {
+		err = c.Conn.Close()
+		c.slot.release()
+		c.closed(c)
+	})
+	return err
+}

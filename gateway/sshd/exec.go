@@ -1,0 +1,174 @@
+package sshd
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"golang.org/x/crypto/ssh"
+)
+
+// relay gives the channel to the sandbox's SSH server: a command, a shell without a terminal, a subsystem.
+func (s *session) relay(ctx context.Context) {
+	c := s.client
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
+	u, err := c.upstream(dialing, s.progress())
+	cancel()
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	channel, requests, err := u.conn.OpenChannel(wire.ChannelSession, nil)
+	if err != nil {
+		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s opens no session: %s", c.target.Sandbox, plain(err.Error())))
+		return
+	}
+	defer s.takeBack(u)
+	r := relay{client: side{s.channel, s.requests}, sandbox: side{channel, requests}, meter: c.meter, session: true,
+		kill: u.close}
+	term, err := s.start(ctx, u, channel)
+	if err != nil {
+		_ = channel.Close()
+		go ssh.DiscardRequests(requests) // until the sandbox has closed it too
+		if errors.Is(err, errAnswered) {
+			// As the sandbox answered: the client has its own words for that.
+			s.settle(nil, nil)
+			_ = s.final.Reply(false, nil)
+			return
+		}
+		s.fail(err)
+		return
+	}
+	if term != nil {
+		r.tap = term
+	}
+	r.allow = func(q *ssh.Request) bool { return s.allowLater(q, u, term) }
+	r.run()
+	if term != nil {
+		term.finish(r.exit)
+	}
+	command := s.ask.arg
+	if s.ask.kind == wire.RequestSubsystem {
+		command = "subsystem " + command
+	}
+	c.hub().Record(context.WithoutCancel(ctx), c.grant.Principal, c.target.Sandbox,
+		gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
+}
+
+// errAnswered says that the sandbox refused what the channel is for.
+var errAnswered = errors.New("the sandbox refused")
+
+// start makes the requests at the sandbox that the client made here, and answers those that still wait. The record that
+// it returns is nil without a terminal.
+func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*recording, error) {
+	name := s.client.target.Sandbox
+	if p := s.ask.pty; p != nil {
+		if ok, err := to.SendRequest(wire.RequestPty, true, wire.Marshal(*p)); err != nil || !ok {
+			return nil, wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
+		}
+	}
+	for _, e := range s.ask.env {
+		if _, err := to.SendRequest(wire.RequestEnv, false, wire.Marshal(e)); err != nil {
+			break // what follows fails too
+		}
+	}
+	s.settle(to, u)
+
+	var term *recording
+	if p := s.ask.pty; p != nil {
+		to, err := s.client.hub().Terminal(ctx, s.client.grant.Principal, name, s.ask.arg, int(p.Cols), int(p.Rows))
+		if err != nil {
+			return nil, err
+		}
+		term = &recording{to: to}
+	}
+	var payload []byte
+	switch s.ask.kind {
+	case wire.RequestExec:
+		payload = wire.Marshal(wire.Exec{Command: s.ask.arg})
+	case wire.RequestSubsystem:
+		payload = wire.Marshal(wire.Subsystem{Name: s.ask.arg})
+	}
+	ok, err := to.SendRequest(s.ask.kind, true, payload)
+	if err == nil && ok {
+		_ = s.final.Reply(true, nil)
+		return term, nil
+	}
+	if term != nil {
+		term.finish(-1)
+	}
+	if err != nil {
+		return nil, wire.Errorf(wire.CodeLost, "sandbox %s closed the channel", name)
+	}
+	return nil, errAnswered
+}
+
+// recording is the record of a relayed terminal, for its output and its size, which come from two goroutines.
+type recording struct {
+	mu sync.Mutex
+	to *gateway.Terminal // guarded by mu
+}
+
+func (r *recording) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.to.Write(p)
+}
+
+func (r *recording) resize(cols, rows int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.to.Resize(cols, rows)
+}
+
+// finish must be called once, when nothing else is.
+func (r *recording) finish(exit int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.to.Close(exit)
+}
+
+// allowLater decides on a request of the client while the channel is relayed.
+func (s *session) allowLater(q *ssh.Request, u *upstream, term *recording) bool {
+	switch q.Type {
+	case wire.RequestPty:
+		return false // there was time for it
+	case wire.RequestEnv:
+		var e wire.Env
+		return s.allowEnv(q.Payload, &e)
+	case wire.RequestWindowChange:
+		w, ok := parseWindow(q.Payload)
+		if !ok || s.ask.pty == nil {
+			return false
+		}
+		if term != nil {
+			term.resize(int(w.Cols), int(w.Rows))
+		}
+		q.Payload = wire.Marshal(w)
+		return true
+	}
+	if !s.mayRequest(q) {
+		return false
+	}
+	s.expect(q.Type, u)
+	return true
+}
+
+// expect lets the sandbox open what a request of this channel asks for, until the channel ends.
+func (s *session) expect(request string, u *upstream) {
+	what := map[string]string{wire.RequestAgent: wire.ChannelAgent, wire.RequestX11: wire.ChannelX11}[request]
+	if what == "" {
+		return
+	}
+	u.expect(what, 1)
+	s.granted = append(s.granted, what)
+}
+
+func (s *session) takeBack(u *upstream) {
+	for _, what := range s.granted {
+		u.expect(what, -1)
+	}
+	s.granted = nil
+}

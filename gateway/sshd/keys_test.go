@@ -1,0 +1,191 @@
+package sshd
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"log/slog"
+	"math/big"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+func TestKeysFile(t *testing.T) {
+	alice, bob, ca, bad := newSigner(t), newSigner(t), newSigner(t), newSigner(t)
+	var logged bytes.Buffer
+	path := writeKeys(t,
+		"# people\n\n",
+		keyLine(`principal="alice"`, alice.PublicKey()),
+		keyLine(``, bob.PublicKey()),
+		keyLine(`no-such-option`, bad.PublicKey()),
+		keyLine(`cert-authority`, ca.PublicKey()),
+		keyLine(`principal="mallory"`, alice.PublicKey()), // the first line counts
+		"garbage\n",
+		"ssh-ed25519 AAAAshort x\n", // A19: a short key
+	)
+	k := OpenKeys(path, "owner", slog.New(slog.NewTextHandler(&logged, nil)))
+	if g := k.lookup(alice.PublicKey()); g == nil || g.Name != "alice" || g.Key != ssh.FingerprintSHA256(alice.PublicKey()) {
+		t.Errorf("alice's key: got %+v", g)
+	}
+	if g := k.lookup(bob.PublicKey()); g == nil || g.Name != "owner" {
+		t.Errorf("a line without principal: got %+v", g)
+	}
+	if g := k.lookup(bad.PublicKey()); g != nil {
+		t.Errorf("a line with an unknown option lets in %+v", g)
+	}
+	if k.lookup(ca.PublicKey()) != nil || k.authority(ca.PublicKey()) == nil || k.authority(alice.PublicKey()) != nil {
+		t.Error("authorities and keys are mixed up")
+	}
+	for _, want := range []string{"line=5", "line=7", "line=8", "line=9"} {
+		if !strings.Contains(logged.String(), want) {
+			t.Errorf("log does not name %s:\n%s", want, logged.String())
+		}
+	}
+	if got, want := k.Principals(), 4; got != want { // alice, owner, and an authority that may name anybody
+		t.Errorf("%d principals, want %d", got, want)
+	}
+}
+
+func TestKeysReread(t *testing.T) {
+	alice, bob := newSigner(t), newSigner(t)
+	path := writeKeys(t, keyLine("", alice.PublicKey()))
+	k := OpenKeys(path, "owner", nil)
+	if k.lookup(bob.PublicKey()) != nil {
+		t.Fatal("bob is let in before he is in the file")
+	}
+	// As editors do it: another file in its place.
+	if err := os.WriteFile(path+".new", []byte(keyLine("", bob.PublicKey())), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	if k.lookup(bob.PublicKey()) == nil || k.lookup(alice.PublicKey()) != nil {
+		t.Error("the changed file does not count")
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if k.lookup(bob.PublicKey()) != nil || k.Principals() != 0 {
+		t.Error("bob is let in by a file that is gone")
+	}
+}
+
+// A file that others may write from now on is no longer believed, although nothing was written.
+func TestKeysFileOpened(t *testing.T) {
+	key := newSigner(t)
+	path := writeKeys(t, keyLine("", key.PublicKey()))
+	k := OpenKeys(path, "root", nil)
+	for _, step := range []struct {
+		mode os.FileMode
+		want bool
+	}{{0o600, true}, {0o666, false}, {0o600, true}} {
+		if err := os.Chmod(path, step.mode); err != nil {
+			t.Fatal(err)
+		}
+		if got := k.lookup(key.PublicKey()) != nil; got != step.want {
+			t.Errorf("mode %#o: let in %v, want %v", step.mode, got, step.want)
+		}
+	}
+}
+
+func TestKeysFileRefusedWhole(t *testing.T) {
+	key := newSigner(t)
+	line := keyLine("", key.PublicKey())
+	for _, tt := range []struct {
+		name string
+		make func(path string) error
+	}{
+		{"others can write it", func(path string) error { return os.Chmod(path, 0o666) }},
+		{"a directory", func(path string) error { os.Remove(path); return os.Mkdir(path, 0o700) }},
+		{"a FIFO", func(path string) error { os.Remove(path); return syscall.Mkfifo(path, 0o600) }},
+		{"too long", func(path string) error {
+			return os.WriteFile(path, []byte(line+"#"+strings.Repeat("x", maxKeyFile)), 0o600)
+		}},
+		{"a million lines", func(path string) error { return os.WriteFile(path, []byte(line+strings.Repeat("\n", 1e6)), 0o600) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := writeKeys(t, line)
+			if err := tt.make(path); err != nil {
+				t.Fatal(err)
+			}
+			began := time.Now()
+			if g := OpenKeys(path, "owner", nil).lookup(key.PublicKey()); g != nil {
+				t.Errorf("let in %+v", g)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("took %v", took)
+			}
+		})
+	}
+}
+
+// A19: keys that are too weak, too large or of a kind that we do not want.
+func TestWeakKeys(t *testing.T) {
+	rsaKey := func(bits int, e int) ssh.PublicKey {
+		n := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)
+		k, err := ssh.NewPublicKey(&rsa.PublicKey{N: n, E: e})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nist, err := ssh.NewPublicKey(&ec.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		key  ssh.PublicKey
+		ok   bool
+	}{
+		{"ed25519", newSigner(t).PublicKey(), true},
+		{"RSA 2048", rsaKey(2048, 65537), true},
+		{"RSA 4096", rsaKey(4096, 65537), true},
+		{"RSA 1024", rsaKey(1024, 65537), false},
+		{"RSA 16384", rsaKey(16384, 65537), false},
+		{"a NIST curve", nist, false},
+	} {
+		if err := weak(tt.key); (err == nil) != tt.ok {
+			t.Errorf("%s: %v, want accepted %v", tt.name, err, tt.ok)
+		}
+	}
+	for name, key := range map[string]ssh.PublicKey{"exponent 1": rsaKey(2048, 1), "20000 bits": rsaKey(20000, 3)} {
+		began := time.Now()
+		if k := OpenKeys(writeKeys(t, keyLine("", key)), "owner", nil); k.lookup(key) != nil {
+			t.Errorf("%s: let in", name)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("%s: took %v", name, took)
+		}
+	}
+}
+
+func FuzzParseKeys(f *testing.F) {
+	f.Add([]byte(`principal="a" ` + someKey + "\n# x\n" + someKey))
+	f.Add([]byte("cert-authority,restrict " + someKey))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		keys, signers := parseKeys(b, "me", func(int, error) {})
+		for _, g := range keys {
+			if g.authority {
+				t.Error("an authority may log in")
+			}
+		}
+		for _, g := range signers {
+			if !g.authority {
+				t.Error("a key may sign")
+			}
+		}
+	})
+}

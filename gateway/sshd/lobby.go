@@ -1,0 +1,216 @@
+package sshd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/kballard/go-shellquote"
+	"golang.org/x/term"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// lobby serves the reserved name: a command of the table, or, for a person without one, a list to pick from.
+func (s *session) lobby(ctx context.Context) {
+	if s.ask.kind == wire.RequestShell {
+		if s.ask.pty == nil {
+			s.fail(&wire.Error{Code: wire.CodeUsage, Message: "no command", Hint: "name one, such as ls, new NAME or help"})
+			return
+		}
+		s.pick(ctx)
+		return
+	}
+	args, err := shellquote.Split(s.ask.arg)
+	if err != nil {
+		s.fail(wire.Errorf(wire.CodeUsage, "command line: %v", err))
+		return
+	}
+	if s.ask.pty != nil && s.client.server.options.Watches != nil {
+		if target, ok := s.client.server.options.Watches(args); ok {
+			s.join(ctx, target, true)
+			return
+		}
+	}
+	s.begin()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	resized, interrupts := make(chan wire.WindowChange, 1), make(chan struct{}, 1)
+	c := CommandIO{Args: args, Stdin: s.input(), Stdout: s.channel, Stderr: s.channel.Stderr(), Pty: s.ask.pty, Resized: resized, Interrupts: interrupts}
+	if s.ask.pty != nil {
+		// The client's terminal is raw: what a terminal's line discipline does is ours to do.
+		out := newlines{s.channel}
+		c.Stdout, c.Stderr = out, out
+		typed := newTyped()
+		go typed.fill(s.input(), func() { cancel(errInterrupted) }) // ends with the channel
+		c.Stdin = typed
+		c.Draw = func(cols, rows int) *Canvas { return newCanvas(s.channel, cols, rows, s.ask.pty, resized) }
+	}
+	go s.commandRequests(resized, interrupts) // ends with the channel
+	status := s.client.server.options.Commands(ctx, s.client.grant.Principal, c)
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		status = wire.ExitInterrupt
+	}
+	s.exit(status)
+}
+
+// commandRequests passes on what a client says while its command runs.
+func (s *session) commandRequests(resized chan wire.WindowChange, interrupts chan<- struct{}) {
+	for q := range s.requests {
+		ok := false
+		var signal wire.Signal
+		switch q.Type {
+		case wire.RequestWindowChange:
+			var w wire.WindowChange
+			if w, ok = parseWindow(q.Payload); ok {
+				select { // only the newest size counts
+				case <-resized:
+				default:
+				}
+				resized <- w
+			}
+		case wire.RequestSignal:
+			if ok = wire.Unmarshal(q.Payload, &signal) == nil && signal.Name == "INT"; ok {
+				select {
+				case interrupts <- struct{}{}:
+				default: // one is on its way already
+				}
+			}
+		}
+		_ = q.Reply(ok, nil)
+	}
+}
+
+// errInterrupted ends a command whose person typed ^C.
+var errInterrupted = errors.New("interrupted")
+
+// pick shows a person their sandboxes and joins the one that they name, by its number or its name.
+func (s *session) pick(ctx context.Context) {
+	infos, err := s.client.hub().List(ctx, s.client.grant.Principal)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	s.settle(nil, nil)
+	_ = s.final.Reply(true, nil)
+	t := term.NewTerminal(struct {
+		io.Reader
+		io.Writer
+	}{s.input(), s.channel}, "sandbox: ")
+	_ = t.SetSize(int(s.ask.pty.Cols), int(s.ask.pty.Rows))
+	fmt.Fprint(t, list(infos))
+	for range 10 { // whoever types nonsense for longer is no person
+		line, err := t.ReadLine()
+		line = strings.TrimSpace(line)
+		if err != nil || line == "" {
+			s.exit(0)
+			return
+		}
+		target, err := choose(infos, line)
+		if err != nil {
+			fmt.Fprintf(t, "%s\n", plain(err.Error()))
+			continue
+		}
+		s.final.WantReply = false // answered above
+		if s.client.grant.Kind == wire.Agent {
+			s.raw(ctx, target, false)
+		} else {
+			s.join(ctx, target, false)
+		}
+		return
+	}
+	s.exit(wire.ExitUsage)
+}
+
+// list is what there is to pick from.
+func list(infos []gateway.Info) string {
+	var b strings.Builder
+	if len(infos) == 0 {
+		fmt.Fprintf(&b, "You have no sandboxes. Type a name to make one, or nothing to leave.\n")
+		return b.String()
+	}
+	for i, info := range infos {
+		fmt.Fprintf(&b, "%3d  %-24s %s\n", i+1, info.Name, info.State)
+	}
+	fmt.Fprintf(&b, "Type a number or a name, or nothing to leave.\n")
+	return b.String()
+}
+
+// choose reads what was picked.
+func choose(infos []gateway.Info, line string) (wire.Target, error) {
+	if n, err := strconv.Atoi(line); err == nil && n >= 1 && n <= len(infos) {
+		line = infos[n-1].Name
+	}
+	t, err := wire.ParseTarget(line)
+	if err != nil {
+		return t, err
+	}
+	if _, err := wire.ParseSandbox(t.Sandbox); err != nil {
+		return t, err
+	}
+	if t.Session == wire.NewSession {
+		return t, wire.Errorf(wire.CodeUsage, "log in as %s for a terminal of your own", t)
+	}
+	return t, nil
+}
+
+// newlines writes \n as \r\n, as a terminal's line discipline would.
+type newlines struct{ to io.Writer }
+
+func (w newlines) Write(p []byte) (int, error) {
+	if bytes.IndexByte(p, '\n') < 0 {
+		return w.to.Write(p)
+	}
+	if _, err := w.to.Write(bytes.ReplaceAll(p, []byte("\n"), []byte("\r\n"))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// typed is what a person types at a command. It is read whether the command reads it or not: ^C must get through.
+type typed struct {
+	chunks chan []byte
+	rest   []byte // of the reading goroutine
+}
+
+// A command that reads nothing loses what is typed beyond this many keystrokes.
+func newTyped() *typed { return &typed{chunks: make(chan []byte, 256)} }
+
+// fill reads src to its end. ^C calls interrupt and goes no further.
+func (t *typed) fill(src io.Reader, interrupt func()) {
+	defer close(t.chunks)
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := src.Read(buf)
+		if bytes.IndexByte(buf[:n], 0x03) >= 0 {
+			interrupt()
+		}
+		if b := bytes.ReplaceAll(buf[:n], []byte{0x03}, nil); len(b) > 0 {
+			select {
+			case t.chunks <- b:
+			default:
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func (t *typed) Read(p []byte) (int, error) {
+	if len(t.rest) == 0 {
+		b, ok := <-t.chunks
+		if !ok {
+			return 0, io.EOF
+		}
+		t.rest = b
+	}
+	n := copy(p, t.rest)
+	t.rest = t.rest[n:]
+	return n, nil
+}

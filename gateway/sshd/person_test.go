@@ -1,0 +1,386 @@
+package sshd
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// seat is somebody at a terminal of their own in front of the real ssh client.
+type seat struct {
+	t   testing.TB
+	tty *os.File
+	cmd *exec.Cmd
+
+	mu   sync.Mutex
+	show *screen.Screen // guarded by mu; what their terminal shows
+	all  bytes.Buffer   // guarded by mu; every byte that it was sent
+	over chan struct{}
+}
+
+// sit starts ssh in a terminal of 100 columns by 20 rows.
+func (w *world) sit(key string, args ...string) *seat {
+	w.t.Helper()
+	const cols, rows = 100, 20
+	s := &seat{t: w.t, cmd: w.ssh(key, args...), show: screen.New(screen.Options{Cols: cols, Rows: rows}), over: make(chan struct{})}
+	s.cmd.Env = append(s.cmd.Env, "TERM=xterm-256color")
+	var err error
+	if s.tty, err = pty.StartWithSize(s.cmd, &pty.Winsize{Cols: cols, Rows: rows}); err != nil {
+		w.t.Fatal(err)
+	}
+	go func() {
+		defer close(s.over)
+		buf := make([]byte, 4096)
+		for {
+			n, err := s.tty.Read(buf)
+			s.mu.Lock()
+			s.show.Write(buf[:n])
+			s.all.Write(buf[:n])
+			s.mu.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}()
+	w.t.Cleanup(func() {
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+		s.tty.Close()
+		<-s.over
+	})
+	return s
+}
+
+func (s *seat) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.show.Text()
+}
+
+func (s *seat) bytes() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all.String()
+}
+
+// status is the bottom row.
+func (s *seat) status() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, rows := s.show.Size()
+	return s.show.LineText(rows - 1)
+}
+
+func (s *seat) sees(want string) {
+	s.t.Helper()
+	s.until("sees "+want, func() bool { return strings.Contains(s.text(), want) })
+}
+
+func (s *seat) until(what string, cond func() bool) {
+	s.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("never %s; the terminal shows:\n%s", what, s.text())
+		}
+		<-tick.C
+	}
+}
+
+func (s *seat) types(text string) {
+	s.t.Helper()
+	if _, err := io.WriteString(s.tty, text); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// leaves waits for the end and returns ssh's exit status.
+func (s *seat) leaves() int {
+	s.t.Helper()
+	select {
+	case <-s.over:
+	case <-time.After(20 * time.Second):
+		s.t.Fatalf("does not leave; the terminal shows:\n%s", s.text())
+	}
+	s.cmd.Wait()
+	return s.cmd.ProcessState.ExitCode()
+}
+
+var (
+	alicePerson = gateway.Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightDrive}
+	aliceAgent  = gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive}
+)
+
+// standing is the agent of the principal's commands on main.
+func (w *world) standing() *gateway.Attachment {
+	w.t.Helper()
+	at, err := w.hub.Standing(w.t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, gateway.JoinOptions{Create: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return at
+}
+
+// The first login makes the sandbox, says so, and typing takes the free keyboard.
+func TestPersonFirstLogin(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	s := w.sit("alice", "demo@127.0.0.1")
+	s.until("told of the new sandbox", func() bool {
+		return strings.Contains(s.status(), "new sandbox demo (base, 0.") && strings.Contains(s.status(), "Ctrl-] ? help")
+	})
+	s.types("echo $((6*7))\r")
+	s.sees("42")
+	s.until("driving", func() bool { return strings.Contains(s.status(), "demo~main") })
+	s.types("exit 5\r")
+	if got := s.leaves(); got != 5 {
+		t.Errorf("exit status %d, want 5", got)
+	}
+	if !strings.Contains(s.text(), "demo~main ended with exit status 5") {
+		t.Errorf("last words:\n%s", s.text())
+	}
+	// The terminal is theirs again.
+	if all := s.bytes(); strings.LastIndex(all, "\x1b[?1049l") < strings.LastIndex(all, "\x1b[?1049h") {
+		t.Error("the alternate screen is still on")
+	}
+}
+
+// A person watches an agent at work, takes the keyboard by the chord, and gives it back.
+func TestPersonTakesFromAgent(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	agent := w.standing()
+	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo from the agent; read answer; echo got $answer", TimeoutMS: 20000}); err != nil {
+		t.Fatal(err)
+	}
+	s := w.sit("alice", "demo@127.0.0.1")
+	s.sees("from the agent")
+	s.until("sees who types", func() bool {
+		return strings.Contains(s.status(), "demo~main") && strings.Contains(s.status(), "agent:alice typing") &&
+			strings.Contains(s.status(), "you: watching") && strings.Contains(s.status(), "^]t take")
+	})
+	s.types("x")
+	s.until("gets a hint", func() bool {
+		return strings.Contains(s.status(), "agent:alice") && strings.Contains(s.status(), "^]t take")
+	})
+	s.types("\x1dt")
+	s.until("drives", func() bool { return agentLost(agent) })
+	s.types("42\r")
+	s.sees("got 42")
+	s.types("\x1dg")
+	s.until("gave it back", func() bool { return agent.Live().Keyboard() != "person:alice" })
+	s.types("\x1dd")
+	if got := s.leaves(); got != 0 {
+		t.Errorf("exit status %d, want 0", got)
+	}
+	if !strings.Contains(s.text(), "detached from demo~main") {
+		t.Errorf("last words:\n%s", s.text())
+	}
+	if agent.Live().Ended() {
+		t.Error("the session ended with the person")
+	}
+}
+
+func agentLost(a *gateway.Attachment) bool { return a.Live().Keyboard() == "person:alice" }
+
+// A watcher's key sees and does nothing else.
+func TestPersonWatchOnly(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	agent := w.standing()
+	s := w.sit("watch", "demo@127.0.0.1")
+	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo visible"}); err != nil {
+		t.Fatal(err)
+	}
+	s.sees("visible")
+	s.types("touch typed\r\x1dt")
+	s.until("told so", func() bool { return strings.Contains(s.status(), "may only watch") })
+	reply, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "ls typed; echo $LINES"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(reply.Result.Output, "typed\n") && !strings.Contains(reply.Result.Output, "No such file") {
+		t.Errorf("the watcher typed: %q", reply.Result.Output)
+	}
+	s.types("\x1dd")
+	s.leaves()
+}
+
+// The size of a watcher's window is not the terminal's; a driver's is.
+func TestPersonSize(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	agent := w.standing()
+	s := w.sit("alice", "demo@127.0.0.1")
+	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
+	if cols, rows := agent.Live().Size(); cols != wire.DefaultCols || rows != wire.DefaultRows {
+		t.Errorf("joining made it %d×%d", cols, rows)
+	}
+	s.until("told that it is clipped", func() bool { return strings.Contains(s.status(), "200×50") })
+	s.types("\x1dt")
+	s.until("drives at their size", func() bool { cols, rows := agent.Live().Size(); return cols == 100 && rows == 19 })
+	if err := pty.Setsize(s.tty, &pty.Winsize{Cols: 90, Rows: 30}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("resizes", func() bool { cols, rows := agent.Live().Size(); return cols == 90 && rows == 29 })
+	s.types("\x1dg")
+	s.until("gives the size back", func() bool { cols, rows := agent.Live().Size(); return cols == 200 && rows == 50 })
+}
+
+// Nothing of the program's control sequences but what our renderer draws reaches a person (A48 to A58, A63).
+func TestPersonSafety(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	s := w.sit("alice", "demo@127.0.0.1")
+	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
+	s.types(`printf '\033]0;title\007\033]52;c;aGk=\007\033P+q544e\033\\\033[5i\033[21t\033[?1000h\033]8;;file:///\033\\link\033]8;;\033\\'; echo; echo sa''fe` + "\r")
+	s.sees("safe")
+	for _, bad := range []string{"\x1b]", "\x1bP", "\x1b_", "\x1b^", "\x1bX", "\x1b[5i", "\x1b[21t", "\x9d", "\x90"} {
+		if strings.Contains(s.bytes(), bad) {
+			t.Errorf("%q reached the terminal", bad)
+		}
+	}
+	s.types("\x1dd")
+	s.leaves()
+	if all := s.bytes(); strings.Contains(all, "\x1b[?1000h") && strings.LastIndex(all, "\x1b[?1000l") < strings.LastIndex(all, "\x1b[?1000h") {
+		t.Error("mouse reports are still on")
+	}
+}
+
+// Two people: what one types the other sees; one's leaving leaves the other.
+func TestTwoPeople(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	one, two := w.sit("alice", "demo@127.0.0.1"), w.sit("alice", "demo@127.0.0.1")
+	one.until("is in", func() bool { return strings.Contains(one.status(), "demo~main") })
+	two.until("is in", func() bool { return strings.Contains(two.status(), "demo~main") })
+	one.types("echo se''en by both\r")
+	one.sees("seen by both")
+	two.sees("seen by both")
+	// ~. of OpenSSH only detaches.
+	one.types("\r~.")
+	one.leaves()
+	two.until("sees the keyboard free", func() bool { return !strings.Contains(two.status(), "person:alice typing") })
+	two.types("\x1dt")
+	two.until("drives", func() bool {
+		return strings.Contains(two.status(), "yours") || strings.Contains(two.status(), "you: typing")
+	})
+	two.types("echo al''one\r")
+	two.sees("alone")
+}
+
+// Somebody is sent away; the door closes: each time the terminal is given back and told why.
+func TestPersonSentAway(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	s := w.sit("alice", "demo~build@127.0.0.1")
+	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~build") })
+	n, err := w.hub.Kick(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "build"}, "person:alice")
+	if n != 1 || err != nil {
+		t.Fatalf("kicked %d, %v", n, err)
+	}
+	if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "you were sent away from demo~build") {
+		t.Errorf("exit status %d:\n%s", got, s.text())
+	}
+}
+
+// The daemon stops: the terminal is given back and told so, at once.
+func TestPersonAtClosingTime(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	s := w.sit("alice", "demo@127.0.0.1")
+	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
+	began := time.Now()
+	w.closeDoor()
+	if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "the gateway is stopping; demo~main goes on") {
+		t.Errorf("exit status %d:\n%s", got, s.text())
+	}
+	if took := time.Since(began); took > farewell {
+		t.Errorf("took %v", took)
+	}
+}
+
+// A command line that only watches is drawn by the door, and never drives.
+func TestLobbyWatch(t *testing.T) {
+	w := newWorld(t, worldOptions{watches: func(args []string) (wire.Target, bool) {
+		return wire.Target{Sandbox: "demo", Session: "main"}, args[0] == "watch"
+	}})
+	w.sandbox("demo")
+	agent := w.standing()
+	s := w.sit("alice", "-t", "sandboxd@127.0.0.1", "watch demo")
+	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo visible"}); err != nil {
+		t.Fatal(err)
+	}
+	s.sees("visible")
+	s.types("x")
+	s.until("told so", func() bool { return strings.Contains(s.status(), "only watch") })
+	s.types("\x1dd")
+	s.leaves()
+}
+
+// What a command draws on a person's terminal goes through the renderer.
+func TestLobbyCanvas(t *testing.T) {
+	w := newWorld(t, worldOptions{commands: func(ctx context.Context, _ gateway.Principal, c CommandIO) int {
+		canvas := c.Draw(80, 10)
+		io.WriteString(canvas, "\x1b]0;title\x07\x1b[31mplayed\x1b[m\r\n")
+		canvas.Resize(60, 10)
+		io.WriteString(canvas, "after it\r\n")
+		<-ctx.Done()
+		canvas.Close()
+		return 0
+	}})
+	s := w.sit("alice", "-t", "sandboxd@127.0.0.1", "replay demo")
+	s.sees("played")
+	s.sees("after it")
+	s.types("\x03")
+	if got := s.leaves(); got != 130 {
+		t.Errorf("exit status %d, want 130", got)
+	}
+	if strings.Contains(s.bytes(), "\x1b]") {
+		t.Error("a title reached the terminal")
+	}
+}
+
+// The lobby's list.
+func TestLobbyPick(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("one")
+	w.sandbox("two")
+	s := w.sit("alice", "sandboxd@127.0.0.1")
+	s.sees("Type a number or a name")
+	s.types("no such\r")
+	s.sees("is not a name")
+	s.types("2\r")
+	s.until("is in two", func() bool { return strings.Contains(s.status(), "two~main") })
+	s.types("\x1dd")
+	if got := s.leaves(); got != 0 {
+		t.Errorf("exit status %d", got)
+	}
+}
+
+// A name that may not be made by a login gets the one refusal.
+func TestPersonNoCreation(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	for _, name := range []string{"localuser", "root", "admin", "git", "new"} {
+		s := w.sit("alice", name+"@127.0.0.1")
+		if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "sandboxd: ") {
+			t.Errorf("%s: exit status %d:\n%s", name, got, s.text())
+		}
+	}
+	if infos, err := w.hub.List(t.Context(), alicePerson); err != nil || len(infos) != 0 {
+		t.Errorf("made %v, %v", infos, err)
+	}
+}

@@ -1,0 +1,155 @@
+package sshd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// raw joins a session as a program does: the log's exact bytes, no status line, no chord. A fresh one is a terminal of the
+// channel's own, with a generated name, that ends with the channel.
+func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
+	pty := s.ask.pty
+	o := gateway.JoinOptions{Fresh: fresh, Close: fresh, Cols: int(pty.Cols), Rows: int(pty.Rows), Term: pty.Term, Bare: fresh}
+	for _, e := range s.ask.env {
+		o.Env = append(o.Env, e.Name+"="+e.Value)
+	}
+	at, _, err := s.attach(ctx, target, o)
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	defer at.Close()
+	s.begin()
+
+	ctx, cancel := context.WithCancel(ctx)
+	var parts sync.WaitGroup
+	parts.Go(func() { s.rawRequests(ctx, at) })
+	parts.Go(func() { s.rawInput(ctx, at) })
+	parts.Go(func() {
+		if err := at.Wait(ctx); !errors.Is(err, io.EOF) { // at EOF there is still to be read
+			cancel()
+		}
+	})
+	var from uint64
+	if !fresh {
+		from = promptStart(ctx, at.Live())
+	}
+	err = copyLog(ctx, s.channel, at.Live(), from)
+	cancel()
+	switch {
+	case err == nil:
+		s.exit(exitOf(at.Live().State()))
+	case errors.Is(at.Err(), gateway.ErrKicked):
+		s.complain("you were sent away from " + at.Target().String())
+		s.exit(wire.ExitTransport)
+	default:
+		s.exit(wire.ExitTransport)
+	}
+	parts.Wait()
+}
+
+// lookBack is how far before the end of the log a raw reader may begin.
+const lookBack = 4 << 10
+
+// promptStart is where a program begins to read a session that has been running: at the last line, so that one that waits
+// for a prompt sees the prompt that is there.
+func promptStart(ctx context.Context, l *gateway.Live) uint64 {
+	end := l.Len()
+	at := end - min(end, lookBack)
+	start := at
+	buf := make([]byte, lookBack)
+	for at < end {
+		n, err := l.ReadAt(ctx, at, buf[:min(end-at, lookBack)])
+		var lagged *gateway.LaggedError
+		switch {
+		case errors.As(err, &lagged):
+			at, start = lagged.To, lagged.To
+			continue
+		case err != nil || n == 0:
+			return end
+		}
+		if i := bytes.LastIndexByte(buf[:n], '\n'); i >= 0 {
+			start = at + uint64(i) + 1
+		}
+		at += uint64(n)
+	}
+	return min(start, end)
+}
+
+// copyLog copies a session's log to w until the session has ended: then it returns nil.
+func copyLog(ctx context.Context, w io.Writer, l *gateway.Live, at uint64) error {
+	buf := make([]byte, 8<<10)
+	for {
+		n, err := l.ReadAt(ctx, at, buf)
+		if n > 0 {
+			if _, err := w.Write(buf[:n]); err != nil {
+				return err
+			}
+			at += uint64(n)
+		}
+		var lagged *gateway.LaggedError
+		switch {
+		case errors.As(err, &lagged):
+			at = lagged.To
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// rawInput passes on what the client types. What is refused because somebody else holds the keyboard is said on stderr,
+// once until it goes through again.
+func (s *session) rawInput(ctx context.Context, at *gateway.Attachment) {
+	src := s.input()
+	buf := make([]byte, 4<<10)
+	said := false
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			var refused *wire.Error
+			switch err := at.Input(ctx, buf[:n]); {
+			case err == nil:
+				said = false
+			case errors.As(err, &refused):
+				if !said {
+					s.complain("input was not taken: " + refused.Message)
+				}
+				said = true
+			default:
+				return
+			}
+		}
+		if err != nil {
+			return // EOF ends the input; the terminal goes on
+		}
+	}
+}
+
+// complain says something beside the terminal's bytes.
+func (s *session) complain(line string) {
+	s.ending.Lock()
+	defer s.ending.Unlock()
+	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandboxd: %s\r\n", plain(line))
+}
+
+// rawRequests follows the size of the client's terminal.
+func (s *session) rawRequests(ctx context.Context, at *gateway.Attachment) {
+	for q := range s.requests {
+		ok := false
+		if q.Type == wire.RequestWindowChange {
+			if w, parsed := parseWindow(q.Payload); parsed {
+				ok = at.Resize(ctx, int(w.Cols), int(w.Rows)) == nil
+			}
+		}
+		_ = q.Reply(ok, nil)
+	}
+}

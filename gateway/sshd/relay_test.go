@@ -1,0 +1,557 @@
+package sshd
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// The rules of the relay, each of which has broken somebody's client. The tests have their names.
+
+// openSession opens a raw session channel at demo.
+func openSession(t testing.TB, c *ssh.Client) (ssh.Channel, <-chan *ssh.Request) {
+	t.Helper()
+	ch, reqs, err := c.OpenChannel("session", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch, reqs
+}
+
+func execute(t testing.TB, ch ssh.Channel, command string) {
+	t.Helper()
+	if ok, err := ch.SendRequest("exec", true, wire.Marshal(wire.Exec{Command: command})); err != nil || !ok {
+		t.Fatalf("exec: %v, %v", ok, err)
+	}
+}
+
+func exitStatus(n uint32) []byte { return wire.Marshal(wire.ExitStatus{Status: n}) }
+
+// Rule 1: exit-status, then the rest of the output, EOF, CLOSE (RFC 4254, section 6.10).
+func TestRule1Order(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	rest := bytes.Repeat([]byte("0123456789"), 50_000)
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		started(reqs)
+		ch.Write([]byte("before"))
+		ch.SendRequest("exit-status", false, exitStatus(7))
+		ch.Write(rest)
+		ch.Stderr().Write(rest)
+		ch.CloseWrite()
+		ch.Close()
+		ssh.DiscardRequests(reqs)
+	}))
+	ch, reqs := openSession(t, w.dial("alice", "demo"))
+	execute(t, ch, "x")
+	var errs bytes.Buffer
+	var all sync.WaitGroup
+	all.Go(func() { io.Copy(&errs, ch.Stderr()) })
+	out := readAll(t, ch)
+	all.Wait()
+	if out != "before"+string(rest) || errs.String() != string(rest) {
+		t.Errorf("%d and %d bytes came, want %d and %d", len(out), errs.Len(), len(rest)+6, len(rest))
+	}
+	// Both streams have ended; the status was there before.
+	select {
+	case q, ok := <-reqs:
+		if !ok || q.Type != "exit-status" || !bytes.Equal(q.Payload, exitStatus(7)) {
+			t.Errorf("got %+v, %v", q, ok)
+		}
+	default:
+		t.Error("EOF came before exit-status")
+	}
+	if q, ok := <-reqs; ok {
+		t.Errorf("after EOF came %s, want CLOSE", q.Type)
+	}
+}
+
+// Rule 1: EOF travels each way on its own.
+func TestRule1HalfClose(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		started(reqs)
+		ch.CloseWrite() // the command has closed its output, and still reads
+		got, _ := io.ReadAll(ch)
+		ch.SendRequest("exit-status", false, exitStatus(uint32(len(got))))
+		ch.Close()
+		ssh.DiscardRequests(reqs)
+	}))
+	ch, reqs := openSession(t, w.dial("alice", "demo"))
+	execute(t, ch, "x")
+	if out := readAll(t, ch); out != "" {
+		t.Errorf("out %q", out)
+	}
+	// Written after the other direction has ended.
+	if _, err := io.WriteString(ch, "12345"); err != nil {
+		t.Fatal(err)
+	}
+	ch.CloseWrite()
+	if q := <-reqs; q == nil || !bytes.Equal(q.Payload, exitStatus(5)) {
+		t.Errorf("got %+v, want exit status 5", q)
+	}
+}
+
+// Rule 1: stderr that nobody has read yet does not hold up standard output.
+func TestRule1StderrIsPumped(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	const size = 5 << 20 // more than a window
+	got := outcome(t, w.ssh("alice", "demo@127.0.0.1", fmt.Sprintf("head -c %d /dev/zero >&2; echo done", size)), "")
+	if got.stdout != "done\n" || len(got.stderr) != size {
+		t.Errorf("%q and %d bytes", got.stdout, len(got.stderr))
+	}
+}
+
+// Rule 1: a request is answered as the sandbox answers it, and not at all where no answer is wanted.
+func TestRule1WantReply(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	seen := make(chan string, 16)
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		started(reqs)
+		for q := range reqs {
+			seen <- fmt.Sprint(q.Type, q.WantReply, string(q.Payload))
+			q.Reply(q.Type == "yes", nil)
+		}
+	}))
+	ch, reqs := openSession(t, w.dial("alice", "demo"))
+	execute(t, ch, "x")
+	for _, tt := range []struct {
+		name string
+		want bool
+	}{{"yes", true}, {"no", false}, {"break@example.com", false}} {
+		got, err := ch.SendRequest(tt.name, true, []byte("p"))
+		if err != nil || got != tt.want {
+			t.Errorf("%s: got %v, %v", tt.name, got, err)
+		}
+		if s, want := <-seen, tt.name+"truep"; s != want {
+			t.Errorf("sandbox saw %s, want %s", s, want)
+		}
+	}
+	if _, err := ch.SendRequest("signal", false, wire.Marshal(wire.Signal{Name: "TERM"})); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-seen; !strings.HasPrefix(s, "signalfalse") {
+		t.Errorf("sandbox saw %s", s)
+	}
+	// What is between daemon and guest is not for clients.
+	if ok, err := ch.SendRequest("control@sandboxd", true, nil); ok || err != nil {
+		t.Errorf("control@sandboxd: %v, %v", ok, err)
+	}
+	ch.Close()
+	ssh.DiscardRequests(reqs)
+	select {
+	case s := <-seen:
+		t.Errorf("sandbox saw %s", s)
+	default:
+	}
+}
+
+// Rule 1: the sandbox's requests go to the client with their answers.
+func TestRule1RequestsOfTheSandbox(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	answers := make(chan bool, 2)
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		started(reqs)
+		for _, name := range []string{"keepalive@openssh.com", "secret@sandboxd"} {
+			ok, _ := ch.SendRequest(name, true, nil)
+			answers <- ok
+		}
+		ch.Close()
+		ssh.DiscardRequests(reqs)
+	}))
+	ch, reqs := openSession(t, w.dial("alice", "demo"))
+	execute(t, ch, "x")
+	var saw []string
+	for q := range reqs {
+		saw = append(saw, q.Type)
+		q.Reply(true, nil)
+	}
+	if len(saw) != 1 || saw[0] != "keepalive@openssh.com" {
+		t.Errorf("the client saw %q", saw)
+	}
+	if one, two := <-answers, <-answers; !one || two {
+		t.Errorf("the sandbox was answered %v, %v", one, two)
+	}
+}
+
+// Rule 2: a session channel is confirmed at once, before the sandbox answers; what the client asks meanwhile waits, however
+// much it is, and other channels go on.
+func TestRule2ConfirmedAtOnce(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	boot := make(chan struct{})
+	w.backend.delay.Store(&boot)
+	c := w.dial("alice", "demo")
+	ch, reqs := openSession(t, c)
+	go ssh.DiscardRequests(reqs)
+	for range 100 { // more than the library keeps
+		if _, err := ch.SendRequest("env", false, wire.Marshal(wire.Env{Name: "LC_X", Value: "y"})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan string, 1)
+	go func() {
+		ok, err := ch.SendRequest("exec", true, wire.Marshal(wire.Exec{Command: "echo $LC_X; cat"}))
+		if !ok || err != nil {
+			done <- fmt.Sprint(ok, err)
+			return
+		}
+		b, _ := io.ReadAll(ch)
+		done <- string(b)
+	}()
+	for range 40 {
+		ch.SendRequest("window-change", false, wire.Marshal(wire.WindowChange{Cols: 80, Rows: 24}))
+	}
+	// Rule 9: the connection is held while the sandbox boots, and is alive.
+	if _, _, err := c.SendRequest("keepalive@openssh.com", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	other, otherReqs := openSession(t, c)
+	go ssh.DiscardRequests(otherReqs)
+	other.Close()
+	io.WriteString(ch, "typed ahead")
+	ch.CloseWrite()
+	close(boot)
+	if got := <-done; got != "y\ntyped ahead" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Rule 2: without a terminal a failure is one line on stderr and exit status 255; nothing on standard output.
+func TestRule2FailureIsOneLine(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	for _, args := range [][]string{{"nosuch@127.0.0.1", "true"}, {"-T", "nosuch@127.0.0.1"}, {"-s", "nosuch@127.0.0.1", "sftp"}} {
+		got := outcome(t, w.ssh("alice", args...), "")
+		want := result{stderr: "sandboxd: no sandbox nosuch for you; create it: ssh sandboxd@gw new nosuch\n", exit: 255}
+		if got != want {
+			t.Errorf("%q: got %+v, want %+v", args, got, want)
+		}
+	}
+	// Other types of channels fail with the reason.
+	_, err := w.dial("alice", "nosuch").Dial("tcp", "127.0.0.1:1")
+	var refused *ssh.OpenChannelError
+	if !errors.As(err, &refused) || !strings.Contains(refused.Message, "no sandbox nosuch for you") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Rule 3: a refusal has a reason.
+func TestRule3Refusals(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	for _, tt := range []struct{ key, user, channel, want string }{
+		{"watch", "demo", "direct-tcpip", "only watch"},
+		{"watch", "demo", "direct-streamlocal@openssh.com", "only watch"},
+		{"watch", "demo", "tun@openssh.com", "only watch"},
+		{"alice", "sandboxd", "direct-tcpip", "lobby"},
+		{"alice", "demo", "auth-agent@openssh.com", "not from a client"},
+		{"alice", "demo", "x11", "not from a client"},
+		{"alice", "demo", "forwarded-tcpip", "not from a client"},
+		{"alice", "demo", "egress@sandboxd", "not from a client"},
+		{"alice", "demo", "nonsense@example.com", "not known"}, // as the sandbox says it
+	} {
+		extra := wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 1})
+		if strings.HasPrefix(tt.channel, "direct-stream") {
+			extra = wire.Marshal(wire.DirectUnix{Path: "/x"})
+		}
+		_, _, err := w.dial(tt.key, tt.user).OpenChannel(tt.channel, extra)
+		var refused *ssh.OpenChannelError
+		if !errors.As(err, &refused) || !strings.Contains(refused.Message, tt.want) {
+			t.Errorf("%+v: got %v", tt, err)
+		}
+	}
+}
+
+// Rule 4: hostkeys-00 of a sandbox is dropped, keepalives are answered on both sides, nothing is left without an answer.
+func TestRule4GlobalRequests(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	type answer struct {
+		name string
+		ok   bool
+	}
+	answers := make(chan answer, 8)
+	w.play(func(conn *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
+		go ssh.DiscardRequests(reqs)
+		sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+			started(reqs)
+			for _, name := range []string{"hostkeys-00@openssh.com", "keepalive@openssh.com", "tcpip-forward", "control@sandboxd"} {
+				ok, _, err := conn.SendRequest(name, true, wire.Marshal(wire.TCPForward{Host: "0.0.0.0", Port: 22}))
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				answers <- answer{name, ok}
+			}
+			ch.Close()
+			ssh.DiscardRequests(reqs)
+		})(conn, chans, nil)
+	})
+	conn, err := w.tryDial("alice", "demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, reqs := openSession(t, conn)
+	go ssh.DiscardRequests(reqs)
+	execute(t, ch, "x")
+	for range 4 {
+		if a := <-answers; a.ok != (a.name == "keepalive@openssh.com") { // A30, A31
+			t.Errorf("the sandbox's %s was answered %v", a.name, a.ok)
+		}
+	}
+	for name, want := range map[string]bool{"keepalive@openssh.com": true, "hostkeys-prove-00@openssh.com": false,
+		"control@sandboxd": false, "nonsense@example.com": false} {
+		if ok, _, err := conn.SendRequest(name, true, nil); err != nil || ok != want {
+			t.Errorf("the client's %s was answered %v, %v", name, ok, err)
+		}
+	}
+}
+
+// Rule 4, A24: a thousand requests, answered ones and others, freeze nothing.
+func TestRule4ManyRequests(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	c := w.dial("alice", "demo")
+	for i := range 1000 {
+		if _, _, err := c.SendRequest("nonsense@example.com", i%2 == 0, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.Output("echo alive"); err != nil || string(out) != "alive\n" {
+		t.Errorf("got %q, %v", out, err)
+	}
+}
+
+// Rule 4: after no-more-sessions there are none, and it goes no further.
+func TestRule4NoMoreSessions(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	c := w.dial("alice", "demo")
+	if _, _, err := c.SendRequest("no-more-sessions@openssh.com", true, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.NewSession(); err == nil {
+		t.Error("there was one more session")
+	}
+	if _, err := c.Listen("tcp", "127.0.0.1:0"); err != nil {
+		t.Errorf("but forwards: %v", err)
+	}
+}
+
+// Rule 5: what a sandbox opens unasked is refused, for each kind until the client asked for that kind.
+func TestRule5OnlyWhatWasAsked(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	refusals := make(chan string, 16)
+	try := func(conn *ssh.ServerConn, what string, extra []byte) {
+		ch, reqs, err := conn.OpenChannel(what, extra)
+		if err == nil {
+			ch.Close()
+			ssh.DiscardRequests(reqs)
+			refusals <- what + " was opened"
+			return
+		}
+		var refused *ssh.OpenChannelError
+		if !errors.As(err, &refused) {
+			refusals <- fmt.Sprint(what, err)
+			return
+		}
+		refusals <- ""
+	}
+	w.play(func(conn *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
+		go func() {
+			for q := range reqs {
+				q.Reply(true, nil)
+			}
+		}()
+		sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+			started(reqs)
+			try(conn, "auth-agent@openssh.com", nil)
+			try(conn, "x11", wire.Marshal(struct {
+				Host string
+				Port uint32
+			}{"127.0.0.1", 6000}))
+			try(conn, "forwarded-tcpip", wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 4444}))
+			try(conn, "forwarded-tcpip", wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 22}))
+			try(conn, "forwarded-tcpip", []byte("x"))
+			try(conn, "forwarded-streamlocal@openssh.com", wire.Marshal(wire.ForwardedUnix{Path: "/x"}))
+			try(conn, "session", nil)
+			try(conn, "direct-tcpip", wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 22}))
+			ch.Close()
+			ssh.DiscardRequests(reqs)
+		})(conn, chans, nil)
+	})
+	c := w.dial("alice", "demo")
+	// The client asked for this port and would take what comes by any.
+	if ok, _, err := c.SendRequest("tcpip-forward", true, wire.Marshal(wire.TCPForward{Host: "127.0.0.1", Port: 4445})); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	for _, kind := range []string{"auth-agent@openssh.com", "x11", "forwarded-tcpip", "forwarded-streamlocal@openssh.com"} {
+		go func() {
+			for nc := range c.HandleChannelOpen(kind) {
+				t.Errorf("the client was asked for %s", nc.ChannelType())
+				nc.Reject(ssh.Prohibited, "no")
+			}
+		}()
+	}
+	ch, reqs := openSession(t, c)
+	go ssh.DiscardRequests(reqs)
+	execute(t, ch, "x")
+	for range 8 {
+		if r := <-refusals; r != "" {
+			t.Error(r)
+		}
+	}
+}
+
+// Rule 6: a command is over when it ends, not when the last one who holds its pipe does.
+func TestRule6BackgroundChild(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	began := time.Now()
+	got := outcome(t, w.ssh("alice", "demo@127.0.0.1", "sleep 10 & echo hi"), "")
+	if got != (result{stdout: "hi\n"}) {
+		t.Errorf("got %+v", got)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	// And where the sandbox's sshd waits for the pipe, as OpenSSH's does, or never closes (A33).
+	for _, eof := range []bool{false, true} {
+		w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+			started(reqs)
+			io.WriteString(ch, "hi\n")
+			ch.SendRequest("exit-status", false, exitStatus(3))
+			if eof {
+				ch.CloseWrite()
+			}
+			ssh.DiscardRequests(reqs)
+		}))
+		began = time.Now()
+		got = outcome(t, w.ssh("alice", "demo@127.0.0.1", "x"), "")
+		if got != (result{stdout: "hi\n", exit: 3}) {
+			t.Errorf("eof %v: got %+v", eof, got)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("eof %v: took %v", eof, took)
+		}
+	}
+}
+
+// Rule 7 and A42: the environment of a client is an allow-list.
+func TestRule7Environment(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	c := w.dial("alice", "demo")
+	ch, reqs := openSession(t, c)
+	go ssh.DiscardRequests(reqs)
+	for name, want := range map[string]bool{
+		"LANG": true, "LC_ALL": true, "LC_A1": true, "TERM": true, "COLORTERM": true, "GIT_PROTOCOL": true,
+		"LD_PRELOAD": false, "LD_LIBRARY_PATH": false, "BASH_ENV": false, "ENV": false, "PATH": false, "SSH_CONNECTION": false,
+		"IFS": false, "LC_": false, "LC_a": false, "lang": false, "": false, "LANG=x": false, "LC_A\n": false, "HOME": false,
+	} {
+		if ok, err := ch.SendRequest("env", true, wire.Marshal(wire.Env{Name: name, Value: "marked"})); err != nil || ok != want {
+			t.Errorf("%q: got %v, %v", name, ok, err)
+		}
+	}
+	for value, want := range map[string]bool{"": true, "x y": true, strings.Repeat("x", 4<<10): true,
+		strings.Repeat("x", 4<<10+1): false, strings.Repeat("x", 100<<10): false, "a\nb": false, "a\x00b": false} {
+		if ok, err := ch.SendRequest("env", true, wire.Marshal(wire.Env{Name: "LC_V", Value: value})); err != nil || ok != want {
+			t.Errorf("value of %d bytes: got %v, %v", len(value), ok, err)
+		}
+	}
+	granted := 0
+	for i := range 10_000 {
+		ok, err := ch.SendRequest("env", true, wire.Marshal(wire.Env{Name: fmt.Sprintf("LC_N%d", i), Value: "x"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok {
+			granted++
+		}
+	}
+	if granted > maxEnv {
+		t.Errorf("%d variables were taken", granted)
+	}
+	execute(t, ch, "env")
+	if out := readAll(t, ch); strings.Count(out, "marked") != 6 {
+		t.Errorf("the command saw:\n%s", out)
+	}
+}
+
+// A28: an exit status that is no exit status, and two of them.
+func TestOddExitStatus(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		started(reqs)
+		ch.SendRequest("exit-status", false, []byte{1})
+		ch.SendRequest("exit-status", true, nil)
+		ch.SendRequest("exit-signal", false, []byte("x"))
+		ch.SendRequest("exit-status", false, exitStatus(4))
+		ch.SendRequest("exit-status", false, exitStatus(5))
+		io.WriteString(ch, "after")
+		ch.Close()
+		ssh.DiscardRequests(reqs)
+	}))
+	got := outcome(t, w.ssh("alice", "demo@127.0.0.1", "x"), "")
+	if got != (result{stdout: "after", exit: 4}) {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// A34: the sandbox's sshd dies in the middle: the command has failed, the connection goes on, the next one works.
+func TestSandboxGoes(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	w.play(func(conn *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
+		go ssh.DiscardRequests(reqs)
+		nc, ok := <-chans
+		if !ok {
+			return
+		}
+		ch, requests, err := nc.Accept()
+		if err != nil {
+			return
+		}
+		started(requests)
+		io.WriteString(ch, "half")
+	})
+	c := w.dial("alice", "demo")
+	ch, reqs := openSession(t, c)
+	execute(t, ch, "x")
+	out := readAll(t, ch)
+	if q, ok := <-reqs; ok || out != "half" {
+		t.Errorf("got %q and %+v, want the half and CLOSE", out, q)
+	}
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		started(reqs)
+		ch.SendRequest("exit-status", false, exitStatus(0))
+		ch.Close()
+		ssh.DiscardRequests(reqs)
+	}))
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Run("x"); err != nil {
+		t.Errorf("the next command: %v", err)
+	}
+}

@@ -1,0 +1,94 @@
+package sshd
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+)
+
+// A script is an SSH server that a test writes: a sandbox whose sshd is not the guest, or not in its right mind. It
+// returns when it is done with the connection.
+type script func(conn *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request)
+
+// scripted is the in-memory backend, whose sandboxes are replaced by a script once a test sets one.
+type scripted struct {
+	*sandboxtest.Backend
+	t      testing.TB
+	key    ssh.Signer
+	script atomic.Pointer[script]
+	delay  atomic.Pointer[chan struct{}] // holds up Dial until it is closed
+}
+
+func (b *scripted) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
+	if wait := b.delay.Load(); wait != nil {
+		select {
+		case <-*wait:
+		case <-ctx.Done():
+			return sandbox.Peer{}, context.Cause(ctx)
+		}
+	}
+	s := b.script.Load()
+	if s == nil {
+		return b.Backend.Dial(ctx, inst)
+	}
+	// Not net.Pipe: both SSH peers write before they read.
+	near, far, err := sandboxtest.Pipe()
+	if err != nil {
+		return sandbox.Peer{}, err
+	}
+	var done sync.WaitGroup
+	done.Go(func() { b.serve(far, *s) })
+	b.t.Cleanup(func() { far.Close(); done.Wait() })
+	return sandbox.Peer{Conn: near, User: "sandbox", HostKeys: []ssh.PublicKey{b.key.PublicKey()}}, nil
+}
+
+func (b *scripted) serve(c net.Conn, s script) {
+	defer c.Close()
+	config := &ssh.ServerConfig{NoClientAuth: true}
+	config.AddHostKey(b.key)
+	conn, chans, reqs, err := ssh.NewServerConn(c, config)
+	if err != nil { // the other side has thought better of it
+		return
+	}
+	s(conn, chans, reqs)
+}
+
+// play replaces the world's sandboxes by a script.
+func (w *world) play(s script) { w.backend.script.Store(&s) }
+
+// sessions makes a script of what happens on each session channel.
+func sessions(f func(ch ssh.Channel, reqs <-chan *ssh.Request)) script {
+	return func(_ *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
+		var serving sync.WaitGroup
+		defer serving.Wait()
+		if reqs != nil { // nil: the script has another reader for them
+			serving.Go(func() { ssh.DiscardRequests(reqs) })
+		}
+		for nc := range chans {
+			ch, requests, err := nc.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { f(ch, requests) })
+		}
+	}
+}
+
+// started answers requests until the one that starts something.
+func started(reqs <-chan *ssh.Request) (*ssh.Request, bool) {
+	for q := range reqs {
+		_ = q.Reply(true, nil)
+		switch q.Type {
+		case "exec", "shell", "subsystem":
+			return q, true
+		}
+	}
+	return nil, false
+}

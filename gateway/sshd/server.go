@@ -1,0 +1,340 @@
+// Package sshd is the SSH door of the gateway: it finds out who somebody is, reads from the user name which sandbox they
+// mean and from what they ask for what they want with it, and then either relays their channel to the sandbox's own SSH
+// server or puts them into a session that the hub knows. Reach for it from the daemon's main function.
+//
+// It keeps no sandbox and no session, and knows neither backends nor the other doors.
+package sshd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	gssh "github.com/gliderlabs/ssh"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Options are what a Server works with. Hub, HostKeys, Keys and Commands are required.
+type Options struct {
+	Hub      *gateway.Hub
+	HostKeys []ssh.Signer // at most one of a type
+	Keys     *Keys        // who may log in
+	Commands Commands     // the lobby's command table
+	// Watches reports whether a command line only asks to watch a session: the door draws it. nil means none does.
+	Watches func(args []string) (wire.Target, bool)
+	Limits  Limits
+	Log     *slog.Logger // nil discards
+}
+
+// Commands runs one command of the lobby for a principal and returns its exit status. ctx ends when the client is gone or
+// interrupted it.
+type Commands func(ctx context.Context, p gateway.Principal, c CommandIO) int
+
+// CommandIO is what a command of the lobby reads and writes.
+type CommandIO struct {
+	Args   []string // the command line, taken apart as a shell would, without expansion
+	Stdin  io.Reader
+	Stdout io.Writer // with Pty, \n goes out as \r\n
+	Stderr io.Writer // with Pty, the same as Stdout
+
+	Pty        *wire.PtyReq             // nil without a terminal
+	Resized    <-chan wire.WindowChange // the newest size that was not received yet
+	Interrupts <-chan struct{}          // INT of a client without a terminal; with one, ^C ends ctx
+
+	// Draw makes the client's terminal show what a session of that size printed: raw bytes go in, safe ones come out.
+	// It needs Pty, and is called at most once.
+	Draw func(cols, rows int) *Canvas
+}
+
+// Server is the door. Its methods may be called at once.
+type Server struct {
+	options Options
+	limits  Limits
+	log     *slog.Logger
+	gate    *gate
+}
+
+// New returns a Server that serves nothing yet.
+func New(o Options) (*Server, error) {
+	switch {
+	case len(o.HostKeys) == 0:
+		return nil, errors.New("ssh door: no host key")
+	case o.Keys == nil:
+		return nil, errors.New("ssh door: nobody to let in")
+	}
+	s := &Server{options: o, limits: o.Limits.withDefaults(), log: o.Log}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	s.options.HostKeys = slices.Clone(o.HostKeys)
+	s.gate = newGate(s.limits)
+	return s, nil
+}
+
+// farewell is how long people's terminals may take to be given back when the door closes.
+const farewell = time.Second
+
+// Serve lets clients in that come by l until ctx ends, and returns when the last of them has gone; their terminals are
+// given back first. It closes l. The error is nil when ctx ended it.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	h := &house{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}), quiet: make(chan struct{})}
+	g := &gssh.Server{
+		Version:                  "sandboxd",
+		ConnCallback:             h.accept,
+		ServerConfigCallback:     s.config,
+		ConnectionFailedCallback: h.refused,
+		// Our own for everything: the library's close both directions at the first EOF, rewrite line ends and share the
+		// forwards of all users.
+		ChannelHandlers: map[string]gssh.ChannelHandler{"default": func(_ *gssh.Server, sc *ssh.ServerConn, nc ssh.NewChannel, gctx gssh.Context) {
+			h.channel(ctx, gctx, sc, nc)
+		}},
+		RequestHandlers: map[string]gssh.RequestHandler{"default": func(gctx gssh.Context, _ *gssh.Server, q *ssh.Request) (bool, []byte) {
+			return h.request(gctx, q)
+		}},
+	}
+	for _, k := range s.options.HostKeys {
+		g.AddHostKey(withoutSHA1(k))
+	}
+	served := make(chan struct{})
+	var err error
+	go func() {
+		defer close(served)
+		err = g.Serve(l)
+	}()
+	select {
+	case <-served:
+	case <-ctx.Done():
+		_ = l.Close()
+		<-served
+		err = nil // it says that the listener is closed
+	}
+	h.close(farewell)
+	return err
+}
+
+// config is the library's configuration for one connection. Identity is what the attempt that succeeded left in its
+// Permissions: no callback here keeps anything of an attempt.
+func (s *Server) config(gctx gssh.Context) *ssh.ServerConfig {
+	n, _ := gctx.Value(connKey{}).(*conn)
+	c := &ssh.ServerConfig{
+		MaxAuthTries: s.limits.Tries,
+		PublicKeyCallback: func(m ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+			return s.options.Keys.login(m, key, time.Now())
+		},
+		// gliderlabs/ssh lets everybody in where it knows of no way to log in, and ours it does not know.
+		NoClientAuthCallback: func(ssh.ConnMetadata) (*ssh.Permissions, error) { return nil, ssh.ErrNoAuth },
+		AuthLogCallback: func(m ssh.ConnMetadata, method string, err error) {
+			switch {
+			case err == nil:
+				n.loggedIn()
+			case !errors.Is(err, ssh.ErrNoAuth):
+				n.slot.failed()
+				s.log.Debug("login refused", "client", m.RemoteAddr().String(), "method", plain(method), "err", plain(err.Error()))
+			}
+		},
+	}
+	algorithms(c)
+	return c
+}
+
+// public is what a client may see of an error.
+func (s *Server) public(err error) *wire.Error {
+	var shown *wire.Error
+	if errors.As(err, &shown) {
+		return shown
+	}
+	if shown = s.options.Hub.Public(err); shown != nil {
+		return shown
+	}
+	return wire.Errorf(wire.CodeInternal, "internal error")
+}
+
+// house is who is inside by one listener.
+type house struct {
+	*Server
+
+	mu      sync.Mutex
+	conns   map[*conn]struct{} // guarded by mu; also those that are not logged in
+	guests  int                // guarded by mu; goroutines that serve a client
+	people  int                // guarded by mu; terminals that have to be given back
+	closing bool               // guarded by mu
+
+	restored chan struct{} // closed when closing and no terminal is left to be given back
+	quiet    chan struct{} // closed when closing and nobody is inside
+}
+
+type connKey struct{}
+
+// accept is the library's ConnCallback: nil closes the connection.
+func (h *house) accept(gctx gssh.Context, c net.Conn) net.Conn {
+	slot, err := h.gate.enter(c.RemoteAddr(), func() { c.Close() })
+	if err != nil {
+		h.log.Debug("connection refused", "client", c.RemoteAddr().String(), "err", err)
+		return nil
+	}
+	n := newConn(c, slot, h.limits, h.left)
+	h.mu.Lock()
+	closing := h.closing
+	if !closing {
+		h.conns[n] = struct{}{}
+	}
+	h.mu.Unlock()
+	if closing {
+		n.Close()
+		return nil
+	}
+	gctx.SetValue(connKey{}, n)
+	return n
+}
+
+// left is called when a connection has been closed.
+func (h *house) left(n *conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.conns, n)
+	h.settleLocked()
+}
+
+// refused logs a connection that did not log in. Anybody can cause it, so it is no more than a debug line, and quoted.
+func (h *house) refused(c net.Conn, err error) {
+	h.log.Debug("not logged in", "client", c.RemoteAddr().String(), "err", plain(err.Error()))
+}
+
+// channel serves one channel of a client.
+func (h *house) channel(ctx context.Context, gctx gssh.Context, sc *ssh.ServerConn, nc ssh.NewChannel) {
+	if !h.enter() {
+		_ = nc.Reject(ssh.ResourceShortage, "the door is closing")
+		return
+	}
+	defer h.exit()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(gctx, func() { cancel(errClientGone) })
+	defer stop()
+	if c := h.client(gctx, sc); c != nil {
+		c.channel(ctx, nc)
+	}
+}
+
+// request takes one global request. The library would answer when this returns, and take no other until then; its answer
+// is left out and given, in order, when it is known.
+func (h *house) request(gctx gssh.Context, q *ssh.Request) (bool, []byte) {
+	sc, ok := gctx.Value(gssh.ContextKeyConn).(*ssh.ServerConn)
+	if !ok {
+		return false, nil
+	}
+	if c := h.client(gctx, sc); c != nil {
+		later := *q
+		q.WantReply = false
+		c.global(&later)
+	}
+	return false, nil
+}
+
+type clientKey struct{}
+
+// client returns the client of a connection, made when it first asks for something.
+func (h *house) client(gctx gssh.Context, sc *ssh.ServerConn) *client {
+	gctx.Lock()
+	defer gctx.Unlock()
+	if c, ok := gctx.Value(clientKey{}).(*client); ok {
+		return c
+	}
+	n, _ := gctx.Value(connKey{}).(*conn)
+	if n == nil || !h.enter() {
+		return nil
+	}
+	c := h.newClient(sc, n)
+	gctx.SetValue(clientKey{}, c)
+	c.log.Info("logged in", "user", plain(sc.User()), "software", plain(string(sc.ClientVersion())))
+	go func() { // close waits for it
+		defer h.exit()
+		c.serve(gctx)
+	}()
+	return c
+}
+
+// enter counts a goroutine in that serves a client, unless the door is closing.
+func (h *house) enter() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closing {
+		return false
+	}
+	h.guests++
+	return true
+}
+
+func (h *house) exit() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.guests--
+	h.settleLocked()
+}
+
+// sit counts a terminal in that has to be given back, rise out.
+func (h *house) sit() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.people++
+}
+
+func (h *house) rise() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.people--
+	h.settleLocked()
+}
+
+func (h *house) settleLocked() {
+	if !h.closing {
+		return
+	}
+	if h.people == 0 {
+		closeOnce(h.restored)
+	}
+	if h.guests == 0 && len(h.conns) == 0 {
+		closeOnce(h.quiet)
+	}
+}
+
+// closeOnce closes c unless it is closed; its callers hold a lock.
+func closeOnce(c chan struct{}) {
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+}
+
+// close sends everybody away and returns when they have gone. Their terminals have grace to be given back.
+func (h *house) close(grace time.Duration) {
+	h.mu.Lock()
+	h.closing = true
+	h.settleLocked()
+	h.mu.Unlock()
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-h.restored:
+	case <-timer.C:
+	}
+	h.mu.Lock()
+	conns := make([]*conn, 0, len(h.conns))
+	for n := range h.conns {
+		conns = append(conns, n)
+	}
+	h.mu.Unlock()
+	for _, n := range conns {
+		n.Close()
+	}
+	<-h.quiet
+}

@@ -1,0 +1,329 @@
+package sshd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"golang.org/x/crypto/ssh"
+)
+
+// session is one session channel of a client, confirmed before anything is known of it: only its requests tell whether it
+// has a terminal, and what it is for.
+type session struct {
+	client   *client
+	channel  ssh.Channel
+	requests <-chan *ssh.Request // in order, never filling the connection's queue; drained to its end
+	gone     <-chan struct{}     // closed when the client has closed the channel
+
+	ask     ask
+	final   *ssh.Request // shell, exec or subsystem
+	pending []pending    // that have no answer yet
+	granted []string     // what a sandbox may open because of this channel, until it ends
+	envs    int
+
+	ending sync.Mutex // held while stderr is written and while EOF is sent
+}
+
+// pending is a request before the final one whose answer waits, for answers go out in order.
+type pending struct {
+	q       *ssh.Request
+	relay   bool // the sandbox answers
+	ok      bool // else the answer
+	assumed bool // the client got its answer before the sandbox was asked
+}
+
+// holdFor is how long a request that only the sandbox can answer waits for the one that tells where the channel goes.
+// OpenSSH sends them all at once; a client that waits for each answer is told that it is granted.
+const holdFor = 100 * time.Millisecond
+
+// session serves one session channel to its end.
+func (c *client) session(ctx context.Context, nc ssh.NewChannel) {
+	channel, requests, err := nc.Accept()
+	if err != nil {
+		return
+	}
+	s := &session{client: c, channel: channel}
+	s.requests, s.gone = hold(requests, func() { c.conn.Close() })
+	defer func() {
+		_ = channel.Close()
+		for q := range s.requests { // until the client has closed it too
+			_ = q.Reply(false, nil)
+		}
+	}()
+	if !s.listen() {
+		return
+	}
+	if c.grant != nil && c.grant.Options.Command != "" {
+		s.ask.kind, s.ask.arg = wire.RequestExec, c.grant.Options.Command
+	}
+	if c.wrong != nil {
+		s.fail(c.wrong)
+		return
+	}
+	to, err := decide(c.grant, c.target, s.ask)
+	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil, "route", to.String())
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with the channel
+		<-s.gone
+		cancel(errClientGone)
+	}()
+	switch to {
+	case refuse:
+		s.fail(err)
+	case own, relayed:
+		s.relay(ctx)
+	case stream:
+		s.stream(ctx)
+	case lobby:
+		s.lobby(ctx)
+	case join:
+		s.join(ctx, c.target, false)
+	case raw:
+		s.raw(ctx, c.target, false)
+	case fresh:
+		s.raw(ctx, c.target, true)
+	}
+}
+
+// listen takes requests up to the one that says what the channel is for. False means that there was none.
+func (s *session) listen() bool {
+	var timer <-chan time.Time
+	for {
+		select {
+		case q, ok := <-s.requests:
+			switch {
+			case !ok:
+				return false
+			case s.take(q):
+				return true
+			case timer == nil && s.waits():
+				timer = time.After(holdFor)
+			}
+		case <-timer:
+			timer = nil
+			s.assume()
+		}
+	}
+}
+
+// take takes one request and reports whether it says what the channel is for.
+func (s *session) take(q *ssh.Request) bool {
+	switch q.Type {
+	case wire.RequestPty:
+		p, ok := parsePty(q.Payload)
+		if ok = ok && s.ask.pty == nil && !s.grant().Options.NoPty; ok {
+			s.ask.pty = p
+		}
+		s.answer(q, ok)
+	case wire.RequestEnv:
+		var e wire.Env
+		ok := s.allowEnv(q.Payload, &e)
+		if ok {
+			s.ask.env = append(s.ask.env, e)
+		}
+		s.answer(q, ok)
+	case wire.RequestWindowChange:
+		w, ok := parseWindow(q.Payload)
+		if ok = ok && s.ask.pty != nil; ok {
+			s.ask.pty.Cols, s.ask.pty.Rows, s.ask.pty.Width, s.ask.pty.Height = w.Cols, w.Rows, w.Width, w.Height
+		}
+		s.answer(q, ok)
+	case wire.RequestShell:
+		s.final, s.ask.kind = q, q.Type
+		return true
+	case wire.RequestExec:
+		var e wire.Exec
+		if wire.Unmarshal(q.Payload, &e) == nil {
+			s.final, s.ask.kind, s.ask.arg = q, q.Type, e.Command
+			return true
+		}
+		s.answer(q, false)
+	case wire.RequestSubsystem:
+		var e wire.Subsystem
+		if wire.Unmarshal(q.Payload, &e) == nil {
+			s.final, s.ask.kind, s.ask.arg = q, q.Type, e.Name
+			return true
+		}
+		s.answer(q, false)
+	default:
+		if !s.mayRequest(q) {
+			s.answer(q, false)
+			return false
+		}
+		s.pending = append(s.pending, pending{q: q, relay: true})
+	}
+	return false
+}
+
+// nobody is granted to a connection whose user name leads nowhere.
+var nobody grant
+
+func (s *session) grant() *grant {
+	if s.client.grant == nil {
+		return &nobody
+	}
+	return s.client.grant
+}
+
+// waits reports whether the client waits for an answer.
+func (s *session) waits() bool {
+	return slices.ContainsFunc(s.pending, func(p pending) bool { return !p.assumed })
+}
+
+// answer answers q, after those that came before it.
+func (s *session) answer(q *ssh.Request, ok bool) {
+	if !s.waits() {
+		_ = q.Reply(ok, nil)
+		return
+	}
+	if len(s.pending) < waitingRequests {
+		s.pending = append(s.pending, pending{q: q, ok: ok})
+		return
+	}
+	s.client.conn.Close()
+}
+
+// assume answers what waits as if the sandbox had granted it.
+func (s *session) assume() {
+	for i := range s.pending {
+		p := &s.pending[i]
+		if p.assumed {
+			continue
+		}
+		_ = p.q.Reply(p.ok || p.relay, nil)
+		p.assumed = true
+	}
+	s.pending = slices.DeleteFunc(s.pending, func(p pending) bool { return !p.relay })
+}
+
+// settle answers what waits: what is the sandbox's to answer is asked there, by to on u. A nil to refuses it.
+func (s *session) settle(to ssh.Channel, u *upstream) {
+	for _, p := range s.pending {
+		ok := p.ok
+		if p.relay && to != nil {
+			s.expect(p.q.Type, u)
+			var err error
+			ok, err = to.SendRequest(p.q.Type, p.q.WantReply, p.q.Payload)
+			ok = ok && err == nil
+		}
+		if !p.assumed {
+			_ = p.q.Reply(ok, nil)
+		}
+	}
+	s.pending = nil
+}
+
+// begin answers the request that the channel is for.
+func (s *session) begin() {
+	s.settle(nil, nil)
+	_ = s.final.Reply(true, nil)
+}
+
+func (s *session) allowEnv(payload []byte, e *wire.Env) bool {
+	if wire.Unmarshal(payload, e) != nil || s.envs >= maxEnv || !allowEnv(*e) {
+		return false
+	}
+	s.envs++
+	return true
+}
+
+// mayRequest reports whether a request that is not looked into may go to the sandbox.
+func (s *session) mayRequest(q *ssh.Request) bool {
+	g := s.grant()
+	switch {
+	case ours(q.Type), g.Rights == wire.RightWatch:
+		return false
+	case q.Type == wire.RequestAgent:
+		return !g.Options.NoAgent
+	case q.Type == wire.RequestX11:
+		return !g.Options.NoX11
+	}
+	return true
+}
+
+// fail ends the channel with one line that says why, and exit status 255. Without a terminal the line is on stderr:
+// standard output is the program's.
+func (s *session) fail(err error) {
+	s.begin()
+	e := s.client.public(err)
+	line := plain(e.Message)
+	if e.Hint != "" {
+		line += "; " + plain(e.Hint)
+	}
+	s.say(line)
+	s.exit(wire.ExitTransport)
+}
+
+// say writes one line of our own.
+func (s *session) say(line string) {
+	if s.ask.pty != nil {
+		_, _ = fmt.Fprintf(s.channel, "sandboxd: %s\r\n", line)
+		return
+	}
+	_, _ = fmt.Fprintf(s.channel.Stderr(), "sandboxd: %s\n", line)
+}
+
+// exit ends the channel: exit-status, EOF, CLOSE (RFC 4254, section 6.10).
+func (s *session) exit(status int) {
+	_, _ = s.channel.SendRequest(wire.RequestExitStatus, false, wire.Marshal(wire.ExitStatus{Status: uint32(status)}))
+	s.ending.Lock()
+	defer s.ending.Unlock()
+	_ = s.channel.CloseWrite()
+	_ = s.channel.Close()
+}
+
+// input is what the client types or sends.
+func (s *session) input() io.Reader { return s.client.meter.source(s.channel) }
+
+// progress tells a person what takes long. Without a terminal there is nowhere to tell it: it returns nil.
+func (s *session) progress() func(string) {
+	if s.ask.pty == nil {
+		return nil
+	}
+	return func(line string) { s.say(plain(line)) }
+}
+
+// hold receives a channel's requests at once, whatever the session is waiting for: the library freezes the connection
+// when seventeen wait. A window-change that another follows is left out. gone is closed when the client has closed the
+// channel; overflow is called when it sends more than it can want.
+func hold(in <-chan *ssh.Request, overflow func()) (<-chan *ssh.Request, <-chan struct{}) {
+	out, gone := make(chan *ssh.Request), make(chan struct{})
+	go func() { // ends with the channel; out is received from until then
+		defer close(out)
+		var waiting []*ssh.Request
+		for in != nil || len(waiting) > 0 {
+			var to chan *ssh.Request
+			var first *ssh.Request
+			if len(waiting) > 0 {
+				to, first = out, waiting[0]
+			}
+			select {
+			case q, ok := <-in:
+				last := len(waiting) - 1
+				switch {
+				case !ok:
+					in = nil
+					close(gone)
+				case last >= 0 && q.Type == wire.RequestWindowChange && waiting[last].Type == wire.RequestWindowChange:
+					_ = waiting[last].Reply(true, nil)
+					waiting[last] = q
+				case len(waiting) >= waitingRequests:
+					_ = q.Reply(false, nil)
+					overflow()
+				default:
+					waiting = append(waiting, q)
+				}
+			case to <- first:
+				waiting = waiting[1:]
+			}
+		}
+	}()
+	return out, gone
+}

@@ -1,0 +1,5 @@
+package sshd
+
+import "syscall"
+
+const stopSignal = syscall.SIGSTOP

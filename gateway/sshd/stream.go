@@ -1,0 +1,36 @@
+package sshd
+
+import (
+	"context"
+	"io"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// stream gives the channel to the hub, which speaks the session stream on it: who is asked for comes in its frames, who asks
+// is known from the login. A refusal is a frame of the stream too.
+func (s *session) stream(ctx context.Context) {
+	c := s.client
+	s.begin()
+	go refuseAll(s.requests) // ends with the channel
+	rw := streamEnd{Reader: s.input(), Channel: s.channel}
+	if err := c.hub().Stream(ctx, c.grant.Principal, c.target.Sandbox, rw); err != nil {
+		c.log.Debug("session stream ended", "sandbox", c.target.Sandbox, "err", err)
+	}
+	rw.Close()
+}
+
+// streamEnd is a channel whose reads are counted.
+type streamEnd struct {
+	io.Reader
+	ssh.Channel
+}
+
+func (e streamEnd) Read(p []byte) (int, error) { return e.Reader.Read(p) }
+
+// refuseAll answers requests where none has a meaning any more.
+func refuseAll(requests <-chan *ssh.Request) {
+	for q := range requests {
+		_ = q.Reply(false, nil)
+	}
+}

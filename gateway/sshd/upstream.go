@@ -1,0 +1,220 @@
+package sshd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"golang.org/x/crypto/ssh"
+)
+
+// reverseChannels is how many channels a sandbox may have open at a client at once.
+const reverseChannels = 128
+
+// upstream is one client connection's own SSH connection to its sandbox. Its own, because a channel that a sandbox opens
+// – an agent, X11, a forward – names nobody: on a shared one, one user's agent would sign for another.
+type upstream struct {
+	conn   *connect.Conn
+	client *client
+	done   chan struct{} // closed when conn has ended and everything here with it
+
+	mu    sync.Mutex
+	asked map[string]int // guarded by mu; what the client asked the sandbox to open, how often
+	open  int            // guarded by mu; channels that the sandbox has open
+}
+
+// errClientGone ends what belongs to a client whose connection has ended.
+var errClientGone = errors.New("the client is gone")
+
+// upstream returns the client's connection to its sandbox, made by the first caller: the others wait for it. ctx bounds the
+// wait; progress, if not nil, is told what takes long.
+func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream, error) {
+	select {
+	case c.dialing <- struct{}{}:
+		defer func() { <-c.dialing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if u := c.current(); u != nil {
+		return u, nil
+	}
+	conn, err := c.hub().Upstream(ctx, c.grant.Principal, c.target.Sandbox, progress)
+	if err != nil {
+		return nil, err
+	}
+	u := &upstream{conn: conn, client: c, done: make(chan struct{}), asked: make(map[string]int)}
+	if !c.adopt(u) {
+		conn.Close()
+		return nil, errClientGone
+	}
+	return u, nil
+}
+
+// serve answers what the sandbox asks and opens, until the connection ends.
+func (u *upstream) serve() {
+	defer close(u.done)
+	ctx, cancel := context.WithCancel(context.Background()) // for as long as the connection
+	var parts sync.WaitGroup
+	parts.Go(func() { _ = u.conn.KeepAlive(ctx) })
+	parts.Go(func() {
+		for q := range u.conn.Reqs {
+			// hostkeys-00 is dropped: a client would write the sandbox's keys down as the gateway's. Nothing else is the
+			// business of a sandbox either, a keepalive wants any answer.
+			_ = q.Reply(q.Type == wire.GlobalKeepalive, nil)
+		}
+	})
+	for nc := range u.conn.Chans {
+		parts.Go(func() { u.reverse(nc) })
+	}
+	cancel()
+	u.conn.Close()
+	parts.Wait()
+	// Its listeners are gone with it: a client that waits for connections would wait for ever.
+	u.mu.Lock()
+	listens := false
+	for what := range u.asked {
+		listens = listens || strings.HasPrefix(what, wire.ChannelForwardedTCP) || strings.HasPrefix(what, wire.ChannelForwardedUnix)
+	}
+	u.mu.Unlock()
+	u.client.lost(u, listens)
+}
+
+// close ends the connection, and with it everything that goes over it.
+func (u *upstream) close() { u.conn.Close() }
+
+// reverse relays a channel that the sandbox opens, if this client asked for its kind.
+func (u *upstream) reverse(nc ssh.NewChannel) {
+	what, err := reverseKind(nc.ChannelType(), nc.ExtraData())
+	if err != nil {
+		_ = nc.Reject(ssh.UnknownChannelType, err.Error())
+		return
+	}
+	u.mu.Lock()
+	asked, full := u.asked[what] > 0, u.open >= reverseChannels
+	if asked && !full {
+		u.open++
+	}
+	u.mu.Unlock()
+	switch {
+	case !asked:
+		_ = nc.Reject(ssh.Prohibited, "nobody asked for it")
+		return
+	case full:
+		_ = nc.Reject(ssh.ResourceShortage, "too many channels")
+		return
+	}
+	defer func() {
+		u.mu.Lock()
+		u.open--
+		u.mu.Unlock()
+	}()
+	channel, requests, err := u.client.conn.OpenChannel(nc.ChannelType(), nc.ExtraData())
+	if err != nil {
+		reject(nc, err)
+		return
+	}
+	accepted, sandboxRequests, err := nc.Accept()
+	if err != nil {
+		go ssh.DiscardRequests(requests) // until the client closes, too
+		_ = channel.Close()
+		return
+	}
+	r := relay{client: side{channel, requests}, sandbox: side{accepted, sandboxRequests}, meter: u.client.meter, kill: u.close}
+	r.run()
+}
+
+// reverseKind names what a client must have asked for before a sandbox may open a channel: the type, and for forwards where
+// it listens. A sandbox that forwards what it was not asked to reaches nothing.
+func reverseKind(channelType string, extra []byte) (string, error) {
+	switch channelType {
+	case wire.ChannelAgent, wire.ChannelX11:
+		return channelType, nil
+	case wire.ChannelForwardedTCP:
+		var to wire.DirectTCP
+		if err := wire.Unmarshal(extra, &to); err != nil {
+			return "", errors.New("malformed")
+		}
+		return listenKey(channelType, "", to.Port), nil
+	case wire.ChannelForwardedUnix:
+		var to wire.ForwardedUnix
+		if err := wire.Unmarshal(extra, &to); err != nil {
+			return "", errors.New("malformed")
+		}
+		return listenKey(channelType, to.Path, 0), nil
+	}
+	return "", errors.New("a sandbox opens no channel of this type")
+}
+
+// listenKey is how a forward is remembered. Not by its address: what a client calls "" or localhost a server may call
+// by another name.
+func listenKey(channelType, path string, port uint32) string {
+	return fmt.Sprintf("%s %s %d", channelType, path, port)
+}
+
+// expect says that the sandbox may open what n more times asked for; a negative n takes it back.
+func (u *upstream) expect(what string, n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.asked[what] += n; u.asked[what] <= 0 {
+		delete(u.asked, what)
+	}
+}
+
+// forward passes a request to listen, or to stop, on to the sandbox.
+func (u *upstream) forward(q *ssh.Request) (bool, []byte, error) {
+	var what string
+	var port uint32
+	cancel := q.Type == wire.GlobalCancelTCPForward || q.Type == wire.GlobalCancelUnixForward
+	switch q.Type {
+	case wire.GlobalTCPForward, wire.GlobalCancelTCPForward:
+		var f wire.TCPForward
+		if err := wire.Unmarshal(q.Payload, &f); err != nil {
+			return false, nil, errors.New("malformed")
+		}
+		port = f.Port
+		what = listenKey(wire.ChannelForwardedTCP, "", port)
+	default:
+		var f wire.UnixForward
+		if err := wire.Unmarshal(q.Payload, &f); err != nil {
+			return false, nil, errors.New("malformed")
+		}
+		what = listenKey(wire.ChannelForwardedUnix, f.Path, 0)
+	}
+	anyPort := q.Type == wire.GlobalTCPForward && port == 0
+	if !cancel && !anyPort {
+		u.expect(what, 1) // before the sandbox can be connected to
+	}
+	// The answer is wanted also where the client wants none: it says which port to expect.
+	ok, payload, err := u.conn.SendRequest(q.Type, true, q.Payload)
+	granted := err == nil && ok
+	switch {
+	case cancel && granted:
+		u.expect(what, -1)
+	case !cancel && !granted && !anyPort:
+		u.expect(what, -1)
+	case anyPort && granted:
+		var r wire.TCPForwardReply
+		if e := wire.Unmarshal(payload, &r); e == nil {
+			u.expect(listenKey(wire.ChannelForwardedTCP, "", r.Port), 1)
+		}
+	}
+	return granted, payload, err
+}
+
+// reject passes a refusal on as it was given: a reason that the client can show.
+func reject(nc ssh.NewChannel, err error) {
+	var refused *ssh.OpenChannelError
+	if errors.As(err, &refused) {
+		_ = nc.Reject(refused.Reason, plain(refused.Message))
+		return
+	}
+	_ = nc.Reject(ssh.ConnectionFailed, err.Error())
+}
+
+// dialTimeout bounds how long a client's channel waits for its sandbox, which may have to be started.
+const dialTimeout = 2 * time.Minute
