@@ -1,0 +1,102 @@
+// Package agent drives sandboxes over nothing but SSH: sessions that know what their terminal is doing, commands without a
+// terminal, and files.
+//
+//	c, err := agent.Dial(ctx, "ssh://demo@localhost:2222", agent.Options{Create: true})
+//	sh, err := c.Shell(ctx, "main")
+//	res, err := sh.Run(ctx, "apt-get install toilet") // res.Ended == agent.Waiting, res.Prompt is the question
+//	res, err = sh.Type(ctx, "y")                      // res.Ended == agent.Done, *res.ExitCode == 0
+//
+// An error is about the transport or a mistake of the caller; what the terminal did is in the Result.
+package agent
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+type (
+	// Result is what one call did and what the terminal does now; docs/protocol.md explains every field.
+	Result = wire.Result
+	// State is what a session is doing, and why we say so.
+	State = wire.State
+	// Error is a code to branch on, what happened, and what to do.
+	Error = wire.Error
+)
+
+// Why a call came back; see wire.Ended.
+const (
+	Done         = wire.Done
+	Waiting      = wire.Waiting
+	Attention    = wire.Attention
+	Deadline     = wire.Deadline
+	TakenOver    = wire.TakenOver
+	Interrupted  = wire.Interrupted
+	Dead         = wire.Dead
+	Continuation = wire.Continuation
+	Refused      = wire.Refused
+)
+
+// What a session is doing; see wire.Phase.
+const (
+	Prompt       = wire.PhasePrompt
+	Running      = wire.PhaseRunning
+	InputWanted  = wire.PhaseWaiting
+	Unfinished   = wire.PhaseContinuation
+	Opaque       = wire.PhaseOpaque
+	SessionEnded = wire.PhaseDead
+)
+
+// Client is a connection to one sandbox. It reconnects by itself when the link breaks. Its methods may be called at once.
+type Client struct {
+	name    string // of the sandbox
+	session string // that is meant where none is named
+
+	// open makes a new session stream. It is the one thing that differs between a client over SSH and one in the
+	// gateway's own process.
+	open func(ctx context.Context) (io.ReadWriteCloser, error)
+
+	dial    func(ctx context.Context) (*link, error) // nil in the gateway's own process
+	dialing chan struct{}                            // semaphore of who dials
+
+	life context.Context //nolint:containedctx // the client's own life, which no call bounds; its cause is errClientClosed
+	end  context.CancelCauseFunc
+
+	mu   sync.Mutex
+	link *link // guarded by mu; nil when there is none
+}
+
+var errClientClosed = errors.New("client is closed")
+
+func newClient(name, session string) *Client {
+	c := &Client{name: name, session: session, dialing: make(chan struct{}, 1)}
+	c.life, c.end = context.WithCancelCause(context.Background())
+	return c
+}
+
+// NewClient returns a client whose session streams come from open, for callers that are in the gateway's own process. It has
+// no SSH connection: Exec and Files are unavailable on it. name is the sandbox that open reaches.
+func NewClient(name string, open func(ctx context.Context) (io.ReadWriteCloser, error)) *Client {
+	c := newClient(name, wire.DefaultSession)
+	c.open = open
+	return c
+}
+
+// Sandbox is the name of the sandbox.
+func (c *Client) Sandbox() string { return c.name }
+
+// Close ends the connection. Sessions, and what runs in them, go on; shells of this client are detached.
+func (c *Client) Close() error {
+	c.end(errClientClosed)
+	c.mu.Lock()
+	l := c.link
+	c.link = nil
+	c.mu.Unlock()
+	if l != nil {
+		l.close()
+	}
+	return nil
+}

@@ -1,0 +1,314 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/expect"
+)
+
+// The examples talk to the gateway of this package's tests. Elsewhere the URI is ssh://NAME@localhost:2222, and the zero
+// Options do for a daemon on this machine.
+func exampleGateway(sandbox string) (uri string, o agent.Options) {
+	return world.uri(sandbox), world.options()
+}
+
+// exampleShell is where ExampleDial ends.
+func exampleShell(sandbox string) (ctx context.Context, sh *agent.Shell, end func()) {
+	uri, options := exampleGateway(sandbox)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	c, err := agent.Dial(ctx, uri, options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if sh, err = c.Shell(ctx, "main"); err != nil {
+		log.Fatal(err)
+	}
+	return ctx, sh, func() {
+		sh.Close()
+		c.Close()
+		cancel()
+	}
+}
+
+func ExampleDial() {
+	uri, options := exampleGateway("demo")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	options.Create = true
+	c, err := agent.Dial(ctx, uri, options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	sh, err := c.Shell(ctx, "main")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sh.Close()
+	res, err := sh.Run(ctx, "echo hello; (exit 3)")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s with exit code %d: %q\n", res.Ended, *res.ExitCode, res.Output)
+	// Output:
+	// done with exit code 3: "hello\n"
+}
+
+func ExampleShell_Run() {
+	ctx, sh, end := exampleShell("run")
+	defer end()
+
+	for _, command := range []string{
+		"cd /tmp && greeting=hello",
+		"echo $greeting from $PWD",
+		"cat <<EOF | tr a-z A-Z\nsome lines,\nas they are\nEOF",
+		"echo 'no end",
+		"no-such-command",
+	} {
+		res, err := sh.Run(ctx, command)
+		switch {
+		case err != nil:
+			log.Fatal(err)
+		case res.Ended == agent.Refused:
+			fmt.Println(res.Error.Code)
+		default:
+			fmt.Printf("%d %q\n", *res.ExitCode, res.Output)
+		}
+	}
+	// Output:
+	// 0 ""
+	// 0 "hello from /tmp\n"
+	// 0 "SOME LINES,\nAS THEY ARE\n"
+	// syntax
+	// 127 "bash: no-such-command: command not found\n"
+}
+
+// A question is a Result like any other, with its text.
+func ExampleShell_Type() {
+	ctx, sh, end := exampleShell("type")
+	defer end()
+
+	res, err := sh.Run(ctx, `python3 -c 'print("Hello,", input("Your name: "))'`)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s for a %s: %q\n", res.Ended, res.Want, res.Prompt)
+
+	if res, err = sh.Type(ctx, "Ann"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s with exit code %d: %q\n", res.Ended, *res.ExitCode, res.Output)
+	// Output:
+	// waiting for a line: "Your name: "
+	// done with exit code 0: "Ann\nHello, Ann\n"
+}
+
+// What is typed without echo is known for a password, and is in no log.
+func ExampleShell_Type_password() {
+	ctx, sh, end := exampleShell("password")
+	defer end()
+
+	res, err := sh.Run(ctx, `read -sp 'Password: ' password; echo; test "$password" = secret`)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s for a %s: %q\n", res.Ended, res.Want, res.Prompt)
+
+	if res, err = sh.Type(ctx, "secret"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s with exit code %d: %q\n", res.Ended, *res.ExitCode, res.Output)
+	// Output:
+	// waiting for a password: "Password: "
+	// done with exit code 0: "\n"
+}
+
+// A read-eval-print loop waits for each next line by itself. Expect is for what no state tells.
+func ExampleShell_Expect() {
+	ctx, sh, end := exampleShell("repl")
+	defer end()
+
+	res, err := sh.Run(ctx, "python3 -q")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s at %q\n", res.Ended, res.Prompt)
+
+	if _, err := sh.Type(ctx, "answer = 6 * 7"); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := sh.Type(ctx, "print('it is', answer)"); err != nil {
+		log.Fatal(err)
+	}
+	m, err := sh.Expect(ctx, expect.Pattern(`it is \d+\r\n`))
+	if err != nil {
+		log.Fatal(err)
+	}
+	lines := strings.Fields(m.Text)
+	fmt.Println(strings.Join(lines[len(lines)-3:], " "))
+
+	if res, err = sh.Keys(ctx, "^D"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Ended)
+	// Output:
+	// waiting at ">>> "
+	// it is 42
+	// done
+}
+
+// A server is left running when the time is up, used, and interrupted.
+func ExampleShell_Interrupt() {
+	ctx, sh, end := exampleShell("server")
+	defer end()
+
+	res, err := sh.Do(ctx, agent.Call{Command: `sh -c 'echo serving; while :; do sleep 1; done'`, Timeout: 500 * time.Millisecond})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s, %s: %q\n", res.Ended, res.Phase, res.Output)
+
+	if res, err = sh.Run(ctx, "echo another"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Ended, res.Error.Code)
+
+	if res, err = sh.Interrupt(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Ended, res.Phase, res.Receipt.Steps)
+	// Output:
+	// deadline, running: "serving\n"
+	// refused not_prompt
+	// interrupted prompt [^C]
+}
+
+// The exact bytes of a command, as they come.
+func ExampleShell_Do() {
+	ctx, sh, end := exampleShell("stdout")
+	defer end()
+
+	var raw strings.Builder
+	res, err := sh.Do(ctx, agent.Call{Command: `printf '10%%\r100%%\n'`, Stdout: &raw})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%q, for people %q\n", raw.String(), res.Output)
+	// Output:
+	// "10%\r100%\r\n", for people "100%\n"
+}
+
+func ExampleShell_Screen() {
+	ctx, sh, end := exampleShell("screen")
+	defer end()
+
+	if _, err := sh.Run(ctx, `printf '\033[2J\033[3;5Hx marks the spot'; read -s`); err != nil {
+		log.Fatal(err)
+	}
+	screen, err := sh.Screen(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%q, cursor in column %d of line %d\n", screen.Text, screen.CursorX, screen.CursorY)
+	// Output:
+	// "\n\n    x marks the spot", cursor in column 20 of line 2
+}
+
+// Another agent, or the same one after a crash, goes on where it was: a call with the same Op is not made again.
+func ExampleShell_Resume() {
+	ctx, sh, end := exampleShell("resume")
+	call := agent.Call{Command: "echo once >>count; wc -l <count", Op: agent.NewOp()}
+	if _, err := sh.Do(ctx, call); err != nil {
+		log.Fatal(err)
+	}
+	secret := sh.Resume()
+	end()
+
+	uri, options := exampleGateway("resume")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := agent.Dial(ctx, uri, options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	again, err := c.Attach(ctx, agent.ShellOptions{Resume: secret})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer again.Close()
+	res, err := again.Do(ctx, call)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%q\n", res.Output)
+	// Output:
+	// "1\n"
+}
+
+// Without a session: separate outputs and an exact exit code.
+func ExampleClient_Exec() {
+	uri, options := exampleGateway("exec")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := agent.Dial(ctx, uri, options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+
+	var stdout, stderr strings.Builder
+	exit, err := c.Exec(ctx, agent.Cmd{Command: "tr a-z A-Z; echo oops >&2; exit 7", Stdin: strings.NewReader("input"), Stdout: &stdout, Stderr: &stderr})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%d %q %q\n", exit.Code, stdout.String(), stderr.String())
+	// Output:
+	// 7 "INPUT" "oops\n"
+}
+
+func ExampleClient_Files() {
+	uri, options := exampleGateway("files")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c, err := agent.Dial(ctx, uri, options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Close()
+	files, err := c.Files(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer files.Close()
+
+	up, err := files.Create("greeting")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Fprintln(up, "hello")
+	if err := up.Close(); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := c.Exec(ctx, agent.Cmd{Command: "tr a-z A-Z <greeting >shouted"}); err != nil {
+		log.Fatal(err)
+	}
+	down, err := files.Open("shouted")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer down.Close()
+	if _, err := io.Copy(os.Stdout, down); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// HELLO
+}

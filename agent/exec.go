@@ -1,0 +1,171 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Cmd is a command without a session: its own process, separate stdout and stderr, an exact exit code.
+type Cmd struct {
+	Command        string // run by the sandbox user's shell
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer                // nil discards
+	Env            map[string]string        // LANG, LC_*, TERM, COLORTERM and GIT_PROTOCOL reach the command
+	Pty            *wire.PtyReq             // a terminal of its own; stdout and stderr are one then
+	Resized        <-chan wire.WindowChange // changes of the terminal's size
+	Signals        <-chan string            // names without SIG, passed on to the command
+}
+
+// Exit is how a command ended.
+type Exit struct {
+	Code   int    // exit status; 128+n after a signal
+	Signal string // without SIG, empty when it exited
+}
+
+// Exec runs a command and waits for it. When ctx ends first the command gets HUP by the end of its channel, and ctx's cause
+// is returned. Stdout and Stderr are not written to after Exec has returned.
+func (c *Client) Exec(ctx context.Context, cmd Cmd) (Exit, error) {
+	session, err := opened(ctx, c, (*ssh.Client).NewSession)
+	if err != nil {
+		return Exit{}, fmt.Errorf("exec in %s: %w", c.name, err)
+	}
+	stdout, stderr := &gate{w: cmd.Stdout}, &gate{w: cmd.Stderr}
+	defer stdout.shut()
+	defer stderr.shut()
+	session.Stdin = cmd.Stdin
+	if cmd.Stdout != nil {
+		session.Stdout = stdout
+	}
+	if cmd.Stderr != nil {
+		session.Stderr = stderr
+	}
+	type answer struct {
+		exit Exit
+		err  error
+	}
+	answered := make(chan answer, 1)
+	go func() { // ends with the channel, at the latest with the connection
+		exit, err := cmd.run(session)
+		session.Close()
+		answered <- answer{exit, err}
+	}()
+	select {
+	case a := <-answered:
+		if a.err != nil {
+			return Exit{}, fmt.Errorf("exec in %s: %w", c.name, a.err)
+		}
+		return a.exit, nil
+	case <-ctx.Done():
+		go session.Close() // on a dead connection it blocks until that is known
+		return Exit{}, fmt.Errorf("exec in %s: %w", c.name, context.Cause(ctx))
+	}
+}
+
+func (cmd Cmd) run(session *ssh.Session) (Exit, error) {
+	for name, value := range cmd.Env {
+		if err := session.Setenv(name, value); err != nil {
+			return Exit{}, fmt.Errorf("environment variable %s: %w", name, err)
+		}
+	}
+	if cmd.Pty != nil {
+		ok, err := session.SendRequest(wire.RequestPty, true, wire.Marshal(cmd.Pty))
+		if err == nil && !ok {
+			err = errors.New("refused")
+		}
+		if err != nil {
+			return Exit{}, fmt.Errorf("terminal: %w", err)
+		}
+	}
+	if err := session.Start(cmd.Command); err != nil {
+		return Exit{}, err
+	}
+	ended, passed := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(passed)
+		cmd.pass(session, ended)
+	}()
+	err := session.Wait()
+	close(ended)
+	<-passed
+	var exit *ssh.ExitError
+	switch {
+	case err == nil:
+		return Exit{}, nil
+	case errors.As(err, &exit):
+		return Exit{Code: exit.ExitStatus(), Signal: exit.Signal()}, nil
+	}
+	return Exit{}, err
+}
+
+// pass tells the command of signals and sizes until it has ended.
+func (cmd Cmd) pass(session *ssh.Session, ended <-chan struct{}) {
+	for {
+		select {
+		case w, ok := <-cmd.Resized:
+			if !ok {
+				cmd.Resized = nil
+				continue
+			}
+			_, _ = session.SendRequest(wire.RequestWindowChange, false, wire.Marshal(w)) // too late is no error
+		case name, ok := <-cmd.Signals:
+			if !ok {
+				cmd.Signals = nil
+				continue
+			}
+			_ = session.Signal(ssh.Signal(name)) // the same
+		case <-ended:
+			return
+		}
+	}
+}
+
+// gate passes on what is written until it is shut.
+type gate struct {
+	mu sync.Mutex
+	w  io.Writer // guarded by mu; nil once shut
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.w == nil {
+		return len(p), nil
+	}
+	return g.w.Write(p)
+}
+
+// shut returns when no write is under way any more.
+func (g *gate) shut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.w = nil
+}
+
+// Files opens an SFTP connection to the sandbox. ctx bounds the opening. The caller closes it.
+func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
+	ch, err := c.subsystem(ctx, "sftp")
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { ch.Close() })
+	files, err := sftp.NewClientPipe(ch, ch, sftp.UseConcurrentWrites(true))
+	switch {
+	case !stop():
+		if err == nil {
+			files.Close()
+		}
+		return nil, fmt.Errorf("files of %s: %w", c.name, context.Cause(ctx))
+	case err != nil:
+		ch.Close()
+		return nil, fmt.Errorf("files of %s: %w", c.name, err)
+	}
+	return files, nil
+}

@@ -1,0 +1,251 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	goexpect "github.com/Netflix/go-expect"
+
+	"github.com/sandboxd/sandboxd/agent/expect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Shell is an attachment to one session. Its methods may be called at once, but a session runs one command at a time: a
+// second Run is refused with not_prompt.
+type Shell struct {
+	client *Client
+	window *expect.Window
+
+	attaching chan struct{} // semaphore of who attaches again
+
+	life context.Context //nolint:containedctx // the shell's own life, which no call bounds; its cause is errShellClosed
+	end  context.CancelCauseFunc
+
+	mu       sync.Mutex
+	stream   *wire.Client  // guarded by mu; broken or not, the newest
+	attached wire.Attached // guarded by mu; of the newest attach
+	next     uint64        // guarded by mu; offset of the next byte
+	seq      uint64        // guarded by mu; of the newest event
+	state    wire.State    // guarded by mu
+	keyboard string        // guarded by mu
+	taken    bool          // guarded by mu; by Take, until Give
+	taps     map[*tap]bool // guarded by mu
+	changed  chan struct{} // guarded by mu; closed and replaced on every event
+}
+
+var errShellClosed = errors.New("shell is closed")
+
+// Shell attaches to a session by name ("" is the one of the client's URI, else main) and starts it if it is missing. ctx bounds the attaching.
+func (c *Client) Shell(ctx context.Context, session string) (*Shell, error) {
+	return c.Attach(ctx, ShellOptions{Session: session})
+}
+
+// Session is the session's name, also where it was generated.
+func (s *Shell) Session() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attached.Session
+}
+
+// Resume is the secret with which Attach, on any connection of the same principal and within 30 s of this one's loss, is the
+// same party again: same keyboard, and a repeated Call.Op returns what the first one did.
+func (s *Shell) Resume() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attached.Resume
+}
+
+// State is the last state that the session reported. It costs no round trip; Wait asks.
+func (s *Shell) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// Close detaches. The session and what runs in it go on; a keyboard that was taken is given back.
+func (s *Shell) Close() error {
+	s.mu.Lock()
+	taken, stream := s.taken, s.stream
+	s.taken = false
+	s.mu.Unlock()
+	if taken && stream.Err() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), giveWithin)
+		_, _ = stream.Request(ctx, wire.Request{Verb: wire.VerbGive}) // else the session does it, in 30 s
+		cancel()
+	}
+	s.end(errShellClosed)
+	s.window.Close(errShellClosed)
+	s.mu.Lock()
+	stream = s.stream
+	s.mu.Unlock()
+	stream.Close() // what it says is of no use to one who leaves
+	return nil
+}
+
+// giveWithin bounds the good manners of one who leaves.
+const giveWithin = 2 * time.Second
+
+// Run gives the shell one complete command, as data: nothing is typed, quoted or split. It returns when the shell is at
+// its prompt again, a program waits for input, the shell died, or the time is up; the program goes on in that case.
+// Unfinished syntax is refused before anything runs.
+func (s *Shell) Run(ctx context.Context, command string) (Result, error) {
+	return s.call(ctx, wire.VerbRun, Call{Command: command})
+}
+
+// Type types text and Enter to the program that runs, and returns as Run does. A line longer than the 4,095 bytes that a
+// terminal takes is refused.
+func (s *Shell) Type(ctx context.Context, text string) (Result, error) {
+	return s.call(ctx, wire.VerbType, Call{Text: text})
+}
+
+// Keys sends named keys ("^C", "Up", "Enter", "q") and returns as Run does.
+func (s *Shell) Keys(ctx context.Context, keys ...string) (Result, error) {
+	return s.call(ctx, wire.VerbKeys, Call{Keys: keys})
+}
+
+// Do makes a call with its options.
+func (s *Shell) Do(ctx context.Context, c Call) (Result, error) {
+	verb, err := c.verb()
+	if err != nil {
+		return Result{}, err
+	}
+	return s.call(ctx, verb, c)
+}
+
+func (s *Shell) call(ctx context.Context, verb wire.Verb, c Call) (Result, error) {
+	if c.Op == "" {
+		c.Op = NewOp()
+	}
+	all := c.MaxOutput < 0 && verb == wire.VerbRun
+	if c.Stdout == nil && !all {
+		return s.result(s.ask(ctx, c.request(ctx, verb)))
+	}
+	t := newTap(c.Op, c.Stdout, all)
+	s.mu.Lock()
+	s.taps[t] = true
+	s.mu.Unlock()
+	res, err := s.result(s.ask(ctx, c.request(ctx, verb)))
+	s.mu.Lock()
+	delete(s.taps, t)
+	s.mu.Unlock()
+	text, whole := t.close(res.From, res.To)
+	if err == nil && res.Truncated && whole {
+		res.Output, res.Truncated = text, false
+		res.Notes = slices.DeleteFunc(res.Notes, func(n string) bool { return n == noteTruncated })
+	}
+	return res, err
+}
+
+// noteTruncated is what a session notes when it had to cut Result.Output, as to what fits a frame.
+const noteTruncated = "output_truncated"
+
+// Wait returns when the session is in one of the phases, at once if it is; none means any but running. A timeout of ctx, or
+// 120 s, ends it with Deadline.
+func (s *Shell) Wait(ctx context.Context, phases ...wire.Phase) (Result, error) {
+	return s.result(s.ask(ctx, wire.Request{Verb: wire.VerbWait, For: phases, TimeoutMS: callTimeout(ctx, 0)}))
+}
+
+// Interrupt stops what runs: ^C, then TERM, then KILL to everything of the session, each step only if the one before did
+// not do. Result.Receipt lists what was signalled and what died.
+func (s *Shell) Interrupt(ctx context.Context) (Result, error) {
+	return s.result(s.ask(ctx, wire.Request{Verb: wire.VerbInterrupt, TimeoutMS: callTimeout(ctx, 0)}))
+}
+
+// Screen returns what the terminal shows now.
+func (s *Shell) Screen(ctx context.Context) (wire.Screen, error) {
+	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbScreen})
+	if err != nil {
+		return wire.Screen{}, err
+	}
+	if reply.Screen == nil {
+		return wire.Screen{}, errors.New("screen: the answer has none")
+	}
+	return *reply.Screen, nil
+}
+
+// Take takes the keyboard and keeps it until Give or Close. It fails with keyboard_held while another party holds it.
+func (s *Shell) Take(ctx context.Context) error {
+	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbTake})
+	if err == nil {
+		s.mu.Lock()
+		s.taken = true
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// Give gives the keyboard back. Giving what one does not hold is not an error.
+func (s *Shell) Give(ctx context.Context) error {
+	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbGive})
+	if err == nil {
+		s.mu.Lock()
+		s.taken = false
+		s.mu.Unlock()
+	}
+	return err
+}
+
+// Resize sets the terminal's size. It needs the keyboard, or that nobody has it.
+func (s *Shell) Resize(ctx context.Context, cols, rows int) error {
+	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows})
+	return err
+}
+
+// WaitKeyboard returns when no person holds the keyboard.
+func (s *Shell) WaitKeyboard(ctx context.Context) error {
+	for {
+		stream, err := s.live(ctx)
+		if err != nil {
+			return err
+		}
+		s.mu.Lock()
+		held, changed := strings.HasPrefix(s.keyboard, string(wire.Person)+":"), s.changed
+		s.mu.Unlock()
+		if !held {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-stream.Done():
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Expect waits until one of the patterns has been printed, whatever the state. The text before it counts from the end of the
+// previous match. Reach for it when a program has no other way of telling; it looks back at ShellOptions.Window bytes.
+func (s *Shell) Expect(ctx context.Context, patterns ...goexpect.ExpectOpt) (expect.Match, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watching := make(chan struct{})
+	go func() { // nobody else notices that the stream has ended
+		defer close(watching)
+		for {
+			stream, err := s.live(ctx)
+			if err != nil {
+				cancel(err)
+				return
+			}
+			select {
+			case <-stream.Done():
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	m, err := s.window.Expect(ctx, patterns...)
+	cancel(nil)
+	<-watching
+	return m, err
+}
+
+// End ends the session: its programs get HUP, then KILL.
+func (s *Shell) End(ctx context.Context) error {
+	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbClose})
+	return err
+}

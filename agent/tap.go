@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+)
+
+// tap follows the bytes of one command on their way through a shell. The session says where they begin and end before it
+// sends what comes after.
+type tap struct {
+	op string
+
+	mu     sync.Mutex
+	w      io.Writer        // guarded by mu; receives exact bytes; nil when nobody wants them, or any more
+	keep   *strings.Builder // guarded by mu; collects them; may be nil
+	begun  bool             // guarded by mu
+	over   bool             // guarded by mu; to is known
+	next   uint64           // guarded by mu; the next byte to pass on, once begun
+	to     uint64           // guarded by mu; after the command's last byte, once over
+	broken bool             // guarded by mu; bytes were missed
+}
+
+// maxKept bounds what a call with MaxOutput −1 collects.
+const maxKept = 256 << 20
+
+func newTap(op string, w io.Writer, keep bool) *tap {
+	t := &tap{op: op, w: w}
+	if keep {
+		t.keep = new(strings.Builder)
+	}
+	return t
+}
+
+func (t *tap) output(offset uint64, p []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	end := offset + uint64(len(p))
+	if t.over {
+		end = min(end, t.to)
+	}
+	if !t.begun || end <= t.next { // not the command's, or known
+		return
+	}
+	if offset > t.next {
+		t.broken = true
+		t.next = offset
+	}
+	if end <= t.next {
+		return
+	}
+	p = p[t.next-offset : end-offset]
+	t.next = end
+	if t.w != nil {
+		_, _ = t.w.Write(p) // Call.Stdout says so
+	}
+	if t.keep != nil && !t.broken {
+		if t.keep.Len()+len(p) > maxKept {
+			t.broken = true
+			return
+		}
+		t.keep.Write(p)
+	}
+}
+
+// begin says where the command's output begins.
+func (t *tap) begin(from uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.begun {
+		t.begun, t.next = true, from
+	}
+}
+
+// end says where it ends.
+func (t *tap) end(to uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.over {
+		t.over, t.to = true, to
+	}
+}
+
+// close ends the tap; nothing is written to w afterwards. It returns what was collected of the bytes between from and to,
+// rendered, and whether that is all.
+func (t *tap) close(from, to uint64) (string, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.w = nil
+	whole := t.keep != nil && t.begun && !t.broken && t.next >= to
+	if !whole {
+		return "", false
+	}
+	kept := t.keep.String()
+	first := t.next - uint64(len(kept))
+	if from < first {
+		return "", false
+	}
+	// A call that came back early, at a question, may have collected what came after.
+	rendered, _ := text.Render([]byte(kept[min(from-first, uint64(len(kept))):uint64(len(kept))-(t.next-to)]), -1)
+	return rendered, true
+}
