@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/client"
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// finding is what one check of doctor found.
+type finding struct {
+	Check string `json:"check"`
+	OK    bool   `json:"ok"`
+	Found string `json:"found"`
+	Fix   string `json:"fix,omitempty"` // what to do, where it is not OK
+}
+
+// checkPatience bounds each check.
+const checkPatience = 5 * time.Second
+
+func (c *cli) doctorCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "check what sandboxd needs on this machine, with a fix for what is missing",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			bad := 0
+			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkGuests, c.checkState, c.checkDoor, c.checkTools} {
+				ctx, cancel := context.WithTimeout(cmd.Context(), checkPatience)
+				findings := check(ctx)
+				cancel()
+				for _, f := range findings {
+					if !f.OK {
+						bad++
+					}
+					if asJSON {
+						if err := json.NewEncoder(os.Stdout).Encode(f); err != nil {
+							return err
+						}
+						continue
+					}
+					mark := "ok  "
+					if !f.OK {
+						mark = "FAIL"
+					}
+					fmt.Printf("%s  %-14s %s\n", mark, f.Check, f.Found)
+					if f.Fix != "" {
+						fmt.Printf("      %-14s → %s\n", "", f.Fix)
+					}
+				}
+			}
+			if bad > 0 {
+				return exitCode(wire.ExitFailed)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per check")
+	return cmd
+}
+
+func (c *cli) checkEngine(ctx context.Context) []finding {
+	missing := finding{Check: "engine", Fix: "start Docker; on Debian: scripts/setup demo, or apt-get install docker.io"}
+	engine, err := newEngine(c.config)
+	if err != nil {
+		missing.Found = err.Error()
+		return []finding{missing}
+	}
+	defer engine.Close()
+	v, err := engine.ServerVersion(ctx, client.ServerVersionOptions{})
+	if err != nil {
+		missing.Found = err.Error()
+		return []finding{missing}
+	}
+	all := []finding{{Check: "engine", OK: true, Found: fmt.Sprintf("docker %s, API %s", v.Version, v.APIVersion)}}
+	info, err := engine.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return append(all, finding{Check: "engine info", Found: err.Error()})
+	}
+	all = append(all, finding{Check: "runtime", OK: true, Found: info.Info.DefaultRuntime + ", cgroup " + info.Info.CgroupVersion})
+	live := finding{Check: "live-restore", OK: true, Found: "on: sandboxes survive a restart of the engine"}
+	if !info.Info.LiveRestoreEnabled {
+		live.Found = "off: a restart of the engine ends all processes of sandboxes (their files stay)"
+	}
+	return append(all, live)
+}
+
+func (c *cli) checkImage(ctx context.Context) []finding {
+	image := c.config.value("image")
+	engine, err := newEngine(c.config)
+	if err != nil {
+		return nil // checkEngine said so
+	}
+	defer engine.Close()
+	if _, err := engine.Ping(ctx, client.PingOptions{}); err != nil {
+		return nil
+	}
+	if !hasImage(ctx, engine, image) {
+		fix := "pull it: docker pull " + image
+		if image == sandbox.DefaultImage {
+			fix = "build it: scripts/setup demo; the first sandbox builds it, too"
+		}
+		return []finding{{Check: "image", Found: image + " is missing", Fix: fix}}
+	}
+	return []finding{{Check: "image", OK: true, Found: image}}
+}
+
+func (c *cli) checkGuests(context.Context) []finding {
+	dir, err := guestDir(c.config.value("guest_dir"))
+	if err != nil {
+		return []finding{{Check: "guest", Found: err.Error(), Fix: "build them: make build"}}
+	}
+	name := "sandboxd-guest-linux-" + runtime.GOARCH
+	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+		return []finding{{Check: "guest", Found: name + " is not in " + dir, Fix: "build it: make build"}}
+	}
+	return []finding{{Check: "guest", OK: true, Found: filepath.Join(dir, name)}}
+}
+
+// checkState looks at the state directory without making one.
+func (c *cli) checkState(context.Context) []finding {
+	dir := c.config.value("state")
+	info, err := os.Lstat(dir)
+	if os.IsNotExist(err) {
+		return []finding{{Check: "state", OK: true, Found: dir + " does not exist yet"}}
+	}
+	if err != nil {
+		return []finding{{Check: "state", Found: err.Error()}}
+	}
+	if err := makeState(dir); err != nil {
+		return []finding{{Check: "state", Found: err.Error(), Fix: "chmod 700 " + dir}}
+	}
+	all := []finding{{Check: "state", OK: true, Found: fmt.Sprintf("%s, %v", dir, info.Mode())}}
+	for _, name := range []string{"identity", "host_ed25519_key"} {
+		key, err := os.Stat(filepath.Join(dir, name))
+		if err == nil && key.Mode().Perm()&0o077 != 0 {
+			all = append(all, finding{Check: "key", Found: fmt.Sprintf("%s can be read by others (%v)", name, key.Mode()), Fix: "chmod 600 " + filepath.Join(dir, name)})
+		}
+	}
+	return all
+}
+
+func (c *cli) checkDoor(ctx context.Context) []finding {
+	if e, err := c.daemon(); err == nil {
+		return []finding{{Check: "daemon", OK: true, Found: fmt.Sprintf("%s at %s, pid %d", e.Version, e.SSH, e.PID)}}
+	}
+	addr := c.config.value("ssh")
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return []finding{{Check: "port", Found: err.Error(), Fix: "sandboxd up takes the next free one; or set ssh in the configuration"}}
+	}
+	l.Close()
+	return []finding{{Check: "daemon", OK: true, Found: "not running; " + addr + " is free"}}
+}
+
+func (c *cli) checkTools(context.Context) []finding {
+	var missing []string
+	for _, name := range []string{"ssh", "scp"} {
+		if _, err := exec.LookPath(name); err != nil {
+			missing = append(missing, name)
+		}
+	}
+	if len(missing) > 0 {
+		return []finding{{Check: "ssh client", Found: strings.Join(missing, " and ") + " not found", Fix: "apt-get install openssh-client"}}
+	}
+	clock := finding{Check: "clock", OK: true, Found: time.Now().UTC().Format(time.RFC3339)}
+	if time.Now().Year() < 2025 {
+		clock.OK, clock.Fix = false, "set the clock: certificates and records depend on it"
+	}
+	return []finding{{Check: "ssh client", OK: true, Found: "ssh and scp"}, clock}
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/signal"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// forwarded makes cmd, of the daemon's table, run there.
+func (c *cli) forwarded(cmd *cobra.Command) {
+	if strings.Contains(cmd.Use, "NAME") && cmd.Name() != "new" {
+		cmd.ValidArgsFunction = c.completeName
+		if cmd.Flags().Lookup("name") != nil {
+			_ = cmd.RegisterFlagCompletionFunc("name", func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+				return c.completeName(cmd, nil, begun)
+			})
+		}
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		lobby, err := c.dial(cmd.Context(), wire.Lobby, startsDaemon(cmd))
+		if err != nil {
+			return err
+		}
+		defer lobby.Close()
+		remote := agent.Cmd{Command: remoteLine(cmd, args), Stdout: os.Stdout, Stderr: os.Stderr}
+		if readsInput(cmd, args) {
+			remote.Stdin = os.Stdin
+		}
+		if wantsTerminal(cmd) && isTerminal(os.Stdin) && isTerminal(os.Stdout) {
+			return throughTerminal(cmd.Context(), lobby, remote)
+		}
+		return forward(cmd.Context(), lobby, remote)
+	}
+}
+
+// completePatience bounds what a press of Tab waits for.
+const completePatience = 2 * time.Second
+
+// completeName completes the name of a sandbox, where a daemon runs; it starts none. What follows the name is no file of
+// this machine.
+func (c *cli) completeName(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	several := cmd.Name() == "rm" || cmd.Name() == "stop" || cmd.Name() == "start"
+	if len(args) > 0 && !several || c.load() != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
+	defer cancel()
+	infos, err := c.sandboxes(ctx, io.Discard)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for _, info := range infos {
+		if strings.HasPrefix(info.Name, begun) {
+			names = append(names, info.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// startsDaemon says for which commands a missing daemon is started: those with which people begin.
+func startsDaemon(cmd *cobra.Command) bool { return cmd.Name() == "run" || cmd.Name() == "new" }
+
+// readsInput says whether a command reads standard input; the others leave it to the caller's shell.
+func readsInput(cmd *cobra.Command, args []string) bool {
+	switch cmd.Name() {
+	case "run":
+		return len(args) == 1 && args[0] == "-"
+	case "exec":
+		return flagSet(cmd, "interactive") || flagSet(cmd, "tty")
+	}
+	return false
+}
+
+// wantsTerminal says whether a command draws on the caller's terminal.
+func wantsTerminal(cmd *cobra.Command) bool {
+	switch cmd.Name() {
+	case "watch":
+		return true
+	case "replay":
+		return !flagSet(cmd, "cast") && !flagSet(cmd, "json")
+	}
+	return cmd.Name() == "exec" && flagSet(cmd, "tty")
+}
+
+func flagSet(cmd *cobra.Command, name string) bool {
+	f := cmd.Flags().Lookup(name)
+	return f != nil && f.Value.String() == "true"
+}
+
+// remoteLine is the command line as the daemon reads it: flags in one form, then the arguments untouched.
+func remoteLine(cmd *cobra.Command, args []string) string {
+	words := []string{cmd.Name()}
+	cmd.Flags().Visit(func(f *pflag.Flag) {
+		if cmd.InheritedFlags().Lookup(f.Name) != nil {
+			return // of this program: where the daemon is
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			for _, v := range list.GetSlice() {
+				words = append(words, "--"+f.Name+"="+v)
+			}
+			return
+		}
+		words = append(words, "--"+f.Name+"="+f.Value.String())
+	})
+	return shellquote.Join(append(append(words, "--"), args...)...)
+}
+
+// forward runs a command in the daemon. ^C goes there once; a second one ends the client.
+func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	interrupts := make(chan os.Signal, 2)
+	signal.Notify(interrupts, os.Interrupt)
+	defer signal.Stop(interrupts)
+	signals := make(chan string)
+	remote.Signals = signals
+	go func() {
+		first := true
+		for {
+			select {
+			case <-interrupts:
+				if !first {
+					cancel()
+					return
+				}
+				first = false
+				select {
+				case signals <- "INT":
+				case <-ctx.Done():
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	exit, err := lobby.Exec(ctx, remote)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return exitCode(wire.ExitInterrupt)
+	case err != nil:
+		return err
+	case exit.Code != 0:
+		return exitCode(exit.Code)
+	}
+	return nil
+}
+
+// throughTerminal is forward with the caller's terminal in raw mode.
+func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
+	cols, rows, err := term.GetSize(int(os.Stdout.Fd()))
+	if err != nil {
+		return fmt.Errorf("terminal size: %w", err)
+	}
+	before, err := term.MakeRaw(int(os.Stdin.Fd()))
+	if err != nil {
+		return fmt.Errorf("terminal: %w", err)
+	}
+	defer func() { _ = term.Restore(int(os.Stdin.Fd()), before) }() // nobody is left to be told
+	resized := make(chan wire.WindowChange)
+	changes := make(chan os.Signal, 1)
+	signal.Notify(changes, syscall.SIGWINCH)
+	ctx, cancel := context.WithCancel(ctx)
+	defer signal.Stop(changes)
+	defer cancel()
+	go func() {
+		for {
+			select {
+			case <-changes:
+				if cols, rows, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+					select {
+					case resized <- wire.WindowChange{Cols: uint32(cols), Rows: uint32(rows)}:
+					case <-ctx.Done():
+					}
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	remote.Stdin = os.Stdin
+	remote.Pty = &wire.PtyReq{Term: os.Getenv("TERM"), Cols: uint32(cols), Rows: uint32(rows)}
+	remote.Resized = resized
+	return forward(ctx, lobby, remote)
+}
+
+// dial connects to the daemon as user: the lobby's name, or a sandbox's. It starts a daemon on this machine if start is
+// set and none answers.
+func (c *cli) dial(ctx context.Context, user string, start bool) (*agent.Client, error) {
+	host, o, err := c.reach(ctx, start)
+	if err != nil {
+		return nil, err
+	}
+	client, err := agent.Dial(ctx, "ssh://"+user+"@"+host, o)
+	if errors.Is(err, syscall.ECONNREFUSED) && c.gateway == "" { // its process is another's by now
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the daemon of %s does not answer at %s", o.State, host), Hint: "start it: sandboxd up"}
+	}
+	return client, err
+}
+
+// reach says where the daemon answers and how to log in.
+func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, error) {
+	o := agent.Options{State: c.config.value("state")}
+	if c.gateway != "" {
+		u, err := url.Parse(c.gateway)
+		if err != nil || u.Scheme != "ssh" || u.Hostname() == "" {
+			return "", o, usage(fmt.Sprintf("--gateway %q is no ssh URI", c.gateway), "write ssh://HOST:PORT")
+		}
+		if u.Port() == "" {
+			return u.Hostname(), o, nil
+		}
+		return u.Host, o, nil
+	}
+	e, err := c.daemon()
+	if err != nil && start {
+		e, err = c.startDaemon(ctx, os.Stderr)
+	}
+	if err != nil {
+		return "", o, err
+	}
+	o.KnownHosts, o.Identity = []string{e.KnownHosts}, e.Identity
+	return e.SSH, o, nil
+}
+
+// daemon returns the endpoint of the daemon that serves the state directory, if it runs. It does not connect: whoever
+// does finds out more.
+func (c *cli) daemon() (endpoint, error) {
+	state := c.config.value("state")
+	e, err := readEndpoint(state)
+	if err != nil || e.PID <= 0 || errors.Is(syscall.Kill(e.PID, 0), syscall.ESRCH) {
+		return e, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("no daemon runs for %s", state), Hint: "start it: sandboxd up"}
+	}
+	return e, nil
+}
+
+// absolute resolves a path against the working directory. Paths are those of this machine.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+// loginName is the user's own, empty if the system does not know it.
+func loginName() string {
+	u, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	return u.Username
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write docs/cli.md anew")
+
+// TestReference holds docs/cli.md to the command line: it is written from it, by -update.
+func TestReference(t *testing.T) {
+	const path = "../../docs/cli.md"
+	want := reference((&cli{}).tree())
+	if *update {
+		if err := os.WriteFile(path, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("docs/cli.md differs from the command line (write it with go test ./cmd/sandboxd -run TestReference -update):\n%s", diff)
+	}
+}
+
+func reference(root *cobra.Command) []byte {
+	var b bytes.Buffer
+	b.WriteString("# Command line\n\nWritten from the program by `go test ./cmd/sandboxd -run TestReference -update`.\n\n" +
+		"What is marked *local* touches this machine. Everything else runs in the daemon, and by `ssh sandboxd@gw` too. Exit codes are in\n" +
+		"[protocol.md](protocol.md#command-table).\n\nEvery command also takes:\n\n")
+	flags(&b, root.PersistentFlags())
+	local := make(map[*cobra.Command]bool)
+	for _, c := range root.Commands() {
+		local[c] = c.RunE == nil || strings.Contains(" serve up down demo config cp ssh ssh-config doctor version completion ", " "+c.Name()+" ")
+	}
+	for _, c := range root.Commands() {
+		if c.Hidden || c.Name() == "help" {
+			continue
+		}
+		section(&b, c, local[c])
+		for _, sub := range c.Commands() {
+			section(&b, sub, true)
+		}
+	}
+	return b.Bytes()
+}
+
+func section(b *bytes.Buffer, c *cobra.Command, local bool) {
+	fmt.Fprintf(b, "\n## %s\n\n", strings.TrimPrefix(c.CommandPath(), "sandboxd "))
+	fmt.Fprintf(b, "    %s\n\n", strings.TrimSuffix(c.UseLine(), " [flags]"))
+	text := c.Long
+	if text == "" {
+		text = strings.ToUpper(c.Short[:1]) + c.Short[1:] + "."
+	}
+	b.WriteString(text)
+	if local {
+		b.WriteString(" *Local.*")
+	}
+	b.WriteString("\n")
+	if c.LocalFlags().HasAvailableFlags() {
+		b.WriteString("\n")
+		flags(b, c.LocalFlags())
+	}
+}
+
+func flags(b *bytes.Buffer, set *pflag.FlagSet) {
+	b.WriteString("| flag | meaning |\n| --- | --- |\n")
+	set.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		name := "--" + f.Name
+		if f.Shorthand != "" {
+			name = "-" + f.Shorthand + ", " + name
+		}
+		usage := f.Usage
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" && f.DefValue != "0" && !strings.Contains(usage, "default") {
+			usage += " (default " + f.DefValue + ")"
+		}
+		fmt.Fprintf(b, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", "\\|"))
+	})
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// guests is where the guest binaries for the tests are; TestMain builds them.
+var guests string
+
+func TestMain(m *testing.M) {
+	os.Exit(testMain(m))
+}
+
+func testMain(m *testing.M) int {
+	if os.Getenv("SANDBOXD_TEST_GUESTS") == "" { // not in a sandboxd that a script runs
+		dir, err := os.MkdirTemp("", "sandboxd-guests-")
+		if err != nil {
+			panic(err)
+		}
+		defer os.RemoveAll(dir)
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "sandboxd-guest-linux-amd64"), "../sandboxd-guest")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			panic(fmt.Sprintf("guest: %s", out))
+		}
+		guests = dir
+		os.Setenv("SANDBOXD_TEST_GUESTS", dir)
+	}
+	testscript.Main(m, map[string]func(){"sandboxd": func() { os.Exit(run()) }})
+	return 0
+}
+
+// TestScripts runs the stories in testdata/script through the real binary, the real ssh and a real engine. Each has a state
+// directory, a home and a daemon of its own; what it made is removed.
+func TestScripts(t *testing.T) {
+	requireEngine(t)
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			state := filepath.Join(e.WorkDir, "state")
+			home := filepath.Join(e.WorkDir, "home")
+			if err := os.MkdirAll(filepath.Join(home, ".ssh"), 0o700); err != nil {
+				return err
+			}
+			e.Setenv("HOME", home)
+			e.Setenv("XDG_CONFIG_HOME", filepath.Join(home, ".config"))
+			e.Setenv("SANDBOXD_STATE", state)
+			e.Setenv("SANDBOXD_GUEST_DIR", guests)
+			e.Setenv("SANDBOXD_SSH", "127.0.0.1:0")
+			e.Setenv("SANDBOXD_TEST_GUESTS", guests)
+			e.Setenv("TERM", "xterm-256color")
+			e.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
+			e.Defer(func() {
+				cleanUp(t, e, state)
+				_ = syscall.Unmount(state, syscall.MNT_DETACH) // a story may have put a file system there
+			})
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"daemon":  daemonCmd,
+			"kill9":   kill9Cmd,
+			"waitfor": waitForCmd,
+		},
+	})
+}
+
+func requireEngine(t *testing.T) {
+	t.Helper()
+	if err := exec.Command("docker", "version").Run(); err == nil {
+		return
+	}
+	if os.Getenv("CI") == "true" || os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
+		t.Fatal("no Docker engine answers; scripts/setup test starts one")
+	}
+	t.Skip("no Docker engine answers; scripts/setup test starts one")
+}
+
+// cleanUp removes the sandboxes of a story and ends its daemon, whatever the story left of it.
+func cleanUp(t *testing.T, e *testscript.Env, state string) {
+	if _, err := os.Stat(filepath.Join(state, "sandboxd.db")); err != nil {
+		return
+	}
+	sandboxd := func(args ...string) *exec.Cmd {
+		cmd := exec.Command("sandboxd", args...)
+		cmd.Env = e.Vars
+		if path, err := lookIn(e.Getenv("PATH"), "sandboxd"); err == nil {
+			cmd.Path, cmd.Err = path, nil
+		}
+		return cmd
+	}
+	_ = sandboxd("up").Run()
+	if out, err := sandboxd("rm", "--all").CombinedOutput(); err != nil && !strings.Contains(string(out), "name the sandboxes") {
+		t.Errorf("clean up: %v: %s", err, out)
+	}
+	if out, err := sandboxd("down").CombinedOutput(); err != nil {
+		t.Errorf("clean up: %v: %s", err, out)
+	}
+}
+
+func lookIn(path, name string) (string, error) {
+	for _, dir := range filepath.SplitList(path) {
+		if p := filepath.Join(dir, name); exec.Command(p, "version").Run() == nil {
+			return p, nil
+		}
+	}
+	return "", os.ErrNotExist
+}
+
+// daemonCmd starts a daemon for the story, or another one after kill9, and an ssh configuration for it: ssh demo@sbx.
+//
+//	daemon [flags of serve]
+func daemonCmd(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("unsupported: ! daemon")
+	}
+	path, err := lookIn(ts.Getenv("PATH"), "sandboxd")
+	ts.Check(err)
+	cmd := exec.Command(path, append([]string{"serve", "--json"}, args...)...)
+	cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE", "SANDBOXD_GUEST_DIR", "SANDBOXD_SSH", "SANDBOXD_TEST_GUESTS", "DOCKER_HOST", "SSH_AUTH_SOCK"} {
+		if v := ts.Getenv(name); v != "" {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	log, err := os.OpenFile(ts.MkAbs("daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	ts.Check(err)
+	cmd.Stderr = log
+	out, err := cmd.StdoutPipe()
+	ts.Check(err)
+	ts.Check(cmd.Start())
+	log.Close()
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil {
+		cmd.Wait()
+		ts.Fatalf("the daemon ended: %s", ts.ReadFile("daemon.log"))
+	}
+	go cmd.Wait() // ended by kill9, down or the clean-up
+	var e endpoint
+	ts.Check(json.Unmarshal(line, &e))
+	ts.Setenv("DAEMON_PID", fmt.Sprint(e.PID))
+	g := e.gateway()
+	ts.Setenv("PORT", g.Port)
+	config := ts.MkAbs("ssh_config")
+	ts.Check(os.WriteFile(config, []byte(sshConfigBlock(e)+"\tIdentitiesOnly yes\n\tLogLevel ERROR\n"), 0o600))
+	ts.Setenv("SSHCONFIG", config)
+}
+
+// kill9Cmd kills the story's daemon and waits until it is gone.
+func kill9Cmd(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: kill9")
+	}
+	var pid int
+	_, err := fmt.Sscan(ts.Getenv("DAEMON_PID"), &pid)
+	ts.Check(err)
+	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
+	for range 500 {
+		if err := syscall.Kill(pid, 0); errors.Is(err, syscall.ESRCH) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // there is no event for the end of a process that another goroutine waits for
+	}
+	ts.Fatalf("daemon %d does not die", pid)
+}
+
+// waitForCmd runs a shell command until it succeeds, for at most 20 s.
+//
+//	waitfor COMMAND
+func waitForCmd(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: waitfor COMMAND")
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		err := ts.Exec("sh", "-c", args[0])
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			ts.Fatalf("%s: %v", args[0], err)
+		}
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // what is waited for is another program's doing
+	}
+}

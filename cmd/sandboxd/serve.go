@@ -1,0 +1,445 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/lmittmann/tint"
+	"github.com/spf13/cobra"
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/knownhosts"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/sshd"
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/images"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func (c *cli) serveCommand() *cobra.Command {
+	var addr, httpAddr string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "run the daemon in the foreground",
+		Long: "Run the daemon in the foreground until TERM or ^C. Sandboxes and what runs in them go on afterwards.\n\n" +
+			"The first run makes a host key and a key for this command line, and trusts the invoking user's own SSH keys;\n" +
+			"later runs trust what authorized_keys in the state directory says.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if httpAddr != "" {
+				return &wire.Error{Code: wire.CodeUnavailable, Message: "--http: not in this version"}
+			}
+			if addr != "" {
+				if err := c.config.set("ssh", addr, "--ssh"); err != nil {
+					return err
+				}
+			}
+			return serve(cmd.Context(), c.config, asJSON)
+		},
+	}
+	cmd.Flags().StringVar(&addr, "ssh", "", "address of the SSH front door (default "+defaultSSH+"); may end in :0")
+	cmd.Flags().StringVar(&httpAddr, "http", "", "")
+	_ = cmd.Flags().MarkHidden("http")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON when ready")
+	return cmd
+}
+
+// daemon is what serve puts together.
+type daemon struct {
+	config  config
+	log     *slog.Logger
+	store   *store.Store
+	backend *docker.Backend
+	hub     *gateway.Hub
+	door    *sshd.Server
+	listen  net.Listener
+	address endpoint
+}
+
+func serve(ctx context.Context, c config, asJSON bool) error {
+	ctx, stop := interruptible(ctx)
+	defer stop()
+	began := time.Now()
+	d := &daemon{config: c, log: newLog(c.value("log_level"))}
+	if err := d.open(ctx); err != nil {
+		return err
+	}
+	defer d.close()
+	return d.run(ctx, func() error { return d.announce(ctx, asJSON, time.Since(began)) })
+}
+
+// interruptible ends ctx on ^C, too.
+func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, os.Interrupt)
+}
+
+func newLog(level string) *slog.Logger {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		l = slog.LevelInfo // the configuration was checked before
+	}
+	if isTerminal(os.Stderr) {
+		return slog.New(tint.NewTextHandler(os.Stderr, &tint.Options{Level: l, TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != ""}))
+	}
+	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+}
+
+// makeState makes the state directory, or says why the one that is there will not do.
+func makeState(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return store.MakeDir(dir)
+}
+
+// open takes hold of everything that may be missing, damaged or taken, before anything is changed.
+func (d *daemon) open(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	state := d.config.value("state")
+	if err := makeState(state); err != nil {
+		return err
+	}
+	if d.store, err = store.Open(ctx, state); err != nil {
+		return err
+	}
+	if d.listen, err = new(net.ListenConfig).Listen(ctx, "tcp", d.config.value("ssh")); err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return &wire.Error{Code: wire.CodeUnavailable, Message: "address " + d.config.value("ssh") + " is taken", Hint: "use another with --ssh, or --ssh 127.0.0.1:0 for any; sandboxd up finds one"}
+		}
+		return fmt.Errorf("ssh door: %w", err)
+	}
+	keys, hostKey, err := d.openKeys(state)
+	if err != nil {
+		return err
+	}
+	if d.backend, err = d.openBackend(state); err != nil {
+		return err
+	}
+	records := filepath.Join(state, "records")
+	if err := os.MkdirAll(records, 0o700); err != nil {
+		return fmt.Errorf("records: %w", err)
+	}
+	quota, err := command.ParseSize(d.config.value("record_quota"))
+	if err != nil {
+		return fmt.Errorf("record_quota: %w", err)
+	}
+	most, err := strconv.Atoi(d.config.value("max_sandboxes"))
+	if err != nil {
+		return fmt.Errorf("max_sandboxes: %w", err)
+	}
+	where := d.address.gateway()
+	d.hub, err = gateway.New(gateway.Options{
+		Store:             d.store,
+		Backends:          map[string]sandbox.Backend{docker.Name: d.backend},
+		Backend:           docker.Name,
+		Records:           records,
+		Owner:             owner(),
+		Logins:            []string{owner()},
+		Network:           sandbox.Network(d.config.value("network")),
+		Image:             d.config.value("image"),
+		Log:               d.log,
+		Principals:        keys.Principals,
+		Command:           where.SSHCommand,
+		Lobby:             where.LobbyCommand,
+		SandboxesPerOwner: most,
+		RecordQuota:       quota,
+	})
+	if err != nil {
+		return err
+	}
+	d.door, err = sshd.New(sshd.Options{
+		Hub:      d.hub,
+		HostKeys: []ssh.Signer{hostKey},
+		Keys:     keys,
+		Commands: d.lobby,
+		Watches:  command.Watches,
+		Limits:   sshd.Limits{Exempt: loopback},
+		Log:      d.log,
+	})
+	return err
+}
+
+// loopback is one source for every user of this machine: counting and penalising it would let one of them lock out the
+// others. The limits on all connections that are not logged in hold for it, too.
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+
+// owner is the principal of the daemon's own user.
+func owner() string {
+	if name := loginName(); name != "" {
+		return name
+	}
+	return strconv.Itoa(os.Getuid())
+}
+
+// openKeys opens, and on a first run makes, the keys of the door and of the command line.
+func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
+	hostKey, err := sshd.KeyPair(filepath.Join(state, "host_ed25519_key"), sshd.ED25519, "sandboxd")
+	if err != nil {
+		return nil, nil, err
+	}
+	identity := filepath.Join(state, "identity")
+	self, err := sshd.KeyPair(identity, sshd.ED25519, "sandboxd command line")
+	if err != nil {
+		return nil, nil, err
+	}
+	d.address = endpoint{SSH: d.listen.Addr().String(), KnownHosts: filepath.Join(state, "known_hosts"), Identity: identity, State: state,
+		PID: os.Getpid(), Version: version}
+	if err := writeKnownHosts(d.address, hostKey.PublicKey()); err != nil {
+		return nil, nil, err
+	}
+	if err := refreshSSHConfig(d.address); err != nil {
+		return nil, nil, err
+	}
+	authorized := filepath.Join(state, "authorized_keys")
+	if _, err := os.Lstat(authorized); errors.Is(err, fs.ErrNotExist) {
+		trusted, err := d.firstRun(authorized, self.PublicKey())
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, t := range trusted {
+			d.address.Trusts = append(d.address.Trusts, trust{t.Fingerprint, t.Why})
+		}
+	}
+	return sshd.OpenKeys(authorized, owner(), d.log), hostKey, nil
+}
+
+// firstRun trusts the invoking user's own keys. A store that knows sandboxes already had its first run: whoever removed
+// authorized_keys since must say anew whom to trust.
+func (d *daemon) firstRun(file string, identity ssh.PublicKey) ([]sshd.Trusted, error) {
+	o := sshd.FirstRunOptions{File: file, Identity: identity, Agent: os.Getenv("SSH_AUTH_SOCK"), Forwarded: os.Getenv("SSH_CONNECTION") != ""}
+	known, err := d.store.Sandboxes(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	addr, ok := d.listen.Addr().(*net.TCPAddr)
+	o.Loopback = ok && addr.IP.IsLoopback() && len(known) == 0
+	if home, err := os.UserHomeDir(); err == nil {
+		o.SSHDir = filepath.Join(home, ".ssh")
+	}
+	return sshd.FirstRun(o)
+}
+
+// writeKnownHosts pins the daemon's key for every name by which this machine reaches it.
+func writeKnownHosts(e endpoint, key ssh.PublicKey) error {
+	host, port, err := net.SplitHostPort(e.SSH)
+	if err != nil {
+		return err
+	}
+	names := []string{net.JoinHostPort(host, port)}
+	if ip := net.ParseIP(host); ip == nil || ip.IsLoopback() || ip.IsUnspecified() {
+		names = []string{net.JoinHostPort("localhost", port), net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)}
+	}
+	line := knownhosts.Line(names, key) + "\n"
+	if err := os.WriteFile(e.KnownHosts+".new", []byte(line), 0o644); err != nil {
+		return fmt.Errorf("known_hosts: %w", err)
+	}
+	return os.Rename(e.KnownHosts+".new", e.KnownHosts)
+}
+
+// openBackend makes the Docker backend. It does not ask the engine: a daemon whose engine is down starts, says so, and
+// goes on when the engine is back.
+func (d *daemon) openBackend(state string) (*docker.Backend, error) {
+	guests, err := guestDir(d.config.value("guest_dir"))
+	if err != nil {
+		return nil, err
+	}
+	id, err := daemonID(state)
+	if err != nil {
+		return nil, err
+	}
+	return docker.New(docker.Options{
+		Dir:      filepath.Join(state, "instances"),
+		GuestDir: filepath.Join(state, "guest"),
+		Guest: func(arch string) (string, error) {
+			path := filepath.Join(guests, "sandboxd-guest-linux-"+arch)
+			if _, err := os.Stat(path); err != nil {
+				return "", fmt.Errorf("guest binary for %s: %w; build it with make build", arch, err)
+			}
+			return path, nil
+		},
+		DaemonID: id,
+		Host:     engineHost(d.config),
+		CABundle: d.config.value("ca_bundle"),
+		Build:    buildImage,
+		Log:      d.log,
+	})
+}
+
+// engineHost is the engine's socket: as configured, as DOCKER_HOST says, or empty for Docker's default.
+func engineHost(c config) string {
+	if host := c.value("docker_host"); host != "" {
+		return host
+	}
+	return os.Getenv("DOCKER_HOST")
+}
+
+// buildImage builds the default image from the recipe that is built into this program.
+func buildImage(ctx context.Context, progress func(string)) error {
+	r, w := io.Pipe()
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		for lines := bufio.NewScanner(r); lines.Scan(); {
+			progress(lines.Text())
+		}
+		r.CloseWithError(io.ErrClosedPipe) // a line too long for the scanner does not block the build
+	}()
+	err := images.Build(ctx, images.Default, w)
+	w.Close()
+	<-said
+	return err
+}
+
+// daemonID is the identity by which this state directory's daemon knows its containers among those of others.
+func daemonID(state string) (string, error) {
+	path := filepath.Join(state, "daemon_id")
+	text, err := os.ReadFile(path)
+	if err == nil {
+		return strings.TrimSpace(string(text)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("daemon id: %w", err)
+	}
+	var b [8]byte
+	rand.Read(b[:]) // never fails (crypto/rand)
+	id := hex.EncodeToString(b[:])
+	if err := os.WriteFile(path+".new", []byte(id+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("daemon id: %w", err)
+	}
+	return id, os.Rename(path+".new", path)
+}
+
+// guestDir is the directory that holds the guest binaries: the one that is configured, else the first of those where an
+// installed or a built sandboxd has them.
+func guestDir(configured string) (string, error) {
+	if configured != "" {
+		return configured, nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("guest binaries: %w", err)
+	}
+	if real, err := filepath.EvalSymlinks(self); err == nil {
+		self = real
+	}
+	here := filepath.Dir(self)
+	for _, dir := range []string{here, filepath.Join(here, "..", "libexec", "sandboxd"), filepath.Join(here, "..", "lib", "sandboxd")} {
+		if found, _ := filepath.Glob(filepath.Join(dir, "sandboxd-guest-linux-*")); len(found) > 0 {
+			return filepath.Clean(dir), nil
+		}
+	}
+	return "", &wire.Error{Code: wire.CodeUnavailable, Message: "there are no guest binaries beside " + self,
+		Hint: "build them with make build, or name their directory: guest_dir"}
+}
+
+// lobby runs a command of the table for somebody who came by SSH.
+func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandIO) int {
+	env := &command.Env{
+		Hub: d.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
+		Pty: c.Pty, Resized: c.Resized, Interrupts: c.Interrupts,
+		Gateway: d.address.gateway(),
+	}
+	if c.Pty != nil {
+		env.Draw = func(cols, rows int) (command.Canvas, error) { return c.Draw(cols, rows), nil }
+	}
+	return command.Run(ctx, env, c.Args)
+}
+
+// run serves until ctx ends. ready is called once clients can connect.
+func (d *daemon) run(ctx context.Context, ready func() error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var parts sync.WaitGroup
+	part := func(name string, run func(context.Context) error) {
+		parts.Go(func() {
+			if err := run(ctx); err != nil && ctx.Err() == nil {
+				cancel(fmt.Errorf("%s: %w", name, err))
+			}
+		})
+	}
+	hubCtx, hubStop := context.WithCancel(context.WithoutCancel(ctx))
+	defer hubStop()
+	hubDone := make(chan error, 1)
+	go func() { hubDone <- d.hub.Run(hubCtx) }() // ends after the door: what a client still does needs the hub
+	if err := d.hub.Ready(ctx); err != nil {
+		hubStop()
+		return errors.Join(err, <-hubDone)
+	}
+	part("ssh door", func(ctx context.Context) error { return d.door.Serve(ctx, d.listen) })
+	parts.Go(func() { collectRarely(ctx) })
+	err := d.address.write()
+	if err == nil {
+		err = ready()
+	}
+	if err != nil {
+		cancel(err)
+	}
+	select {
+	case <-ctx.Done():
+	case err := <-hubDone:
+		hubDone <- err
+		cancel(fmt.Errorf("hub: %w", err))
+	}
+	parts.Wait()
+	hubStop()
+	hubErr := <-hubDone
+	d.address.remove()
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return hubErr
+}
+
+// announce says where the daemon answers.
+func (d *daemon) announce(ctx context.Context, asJSON bool, took time.Duration) error {
+	if asJSON {
+		return json.NewEncoder(os.Stdout).Encode(d.address)
+	}
+	facts, note := engineFacts(ctx, d.config)
+	printReady(os.Stdout, d.address, facts, note, took)
+	printPaste(os.Stdout, d.address)
+	return nil
+}
+
+// close lets go of what open took. The endpoint file and the sandboxes are not its business.
+func (d *daemon) close() {
+	if d.listen != nil {
+		d.listen.Close()
+	}
+	if d.backend != nil {
+		if err := d.backend.Close(); err != nil {
+			d.log.Warn("backend not closed", "err", err)
+		}
+	}
+	if d.store != nil {
+		if err := d.store.Close(); err != nil {
+			d.log.Warn("store not closed", "err", err)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// startPatience is how long a daemon may take until it listens. Images are not built before.
+const startPatience = 30 * time.Second
+
+func (c *cli) upCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "start the daemon in the background, and say how to reach it",
+		Long: "Start the daemon in the background, and say how to reach it. One that runs already is left alone. Where the port\n" +
+			"is taken, the next free one is used, and said.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e, missing := c.daemon()
+			started := missing != nil
+			if started {
+				say := os.Stdout
+				if asJSON {
+					say = os.Stderr
+				}
+				var err error
+				if e, err = c.startDaemon(cmd.Context(), say); err != nil {
+					return err
+				}
+			}
+			switch {
+			case asJSON:
+				return json.NewEncoder(os.Stdout).Encode(e)
+			case started:
+				printPaste(os.Stdout, e)
+				return nil //nolint:nilerr // it was missing, and was started
+			}
+			fmt.Printf("sandboxd %s runs already (pid %d)\n", e.Version, e.PID)
+			printPaste(os.Stdout, e)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print where it answers as one object, as serve does")
+	return cmd
+}
+
+// startDaemon starts a daemon that outlives this program, waits until it listens, and says so.
+func (c *cli) startDaemon(ctx context.Context, say io.Writer) (endpoint, error) {
+	var none endpoint
+	began := time.Now()
+	state := c.config.value("state")
+	if err := makeState(state); err != nil {
+		return none, err
+	}
+	logPath := filepath.Join(state, "daemon.log")
+	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return none, fmt.Errorf("daemon log: %w", err)
+	}
+	defer log.Close()
+	from, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return none, fmt.Errorf("daemon log: %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return none, fmt.Errorf("daemon: %w", err)
+	}
+	args := []string{"serve", "--state", state}
+	if addr, moved := freeAddress(ctx, c.config.value("ssh")); moved {
+		fmt.Fprintf(say, "port %s is taken, using %s\n", portOf(c.config.value("ssh")), portOf(addr))
+		args = append(args, "--ssh", addr)
+	}
+	if c.configFile != "" {
+		args = append(args, "--config", absolute(c.configFile))
+	}
+	daemon := exec.CommandContext(context.WithoutCancel(ctx), self, args...) // it outlives us
+	daemon.Stdout, daemon.Stderr = log, log
+	daemon.Dir = "/"
+	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal that closes does not take it along
+	if err := daemon.Start(); err != nil {
+		return none, fmt.Errorf("daemon: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() { // until the daemon ends or this program does
+		defer close(ended)
+		_ = daemon.Wait() // its log says why
+	}()
+	patience := time.NewTimer(startPatience)
+	defer patience.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			e, err := readEndpoint(state)
+			if err != nil || e.PID != daemon.Process.Pid { // written once it listens
+				continue
+			}
+			took := time.Since(began)
+			facts, note := engineFacts(ctx, c.config)
+			printReady(say, e, facts, note, took)
+			return e, nil
+		case <-ended:
+			return none, &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon ended at once: " + lastLine(logPath, from), Hint: "see " + logPath}
+		case <-patience.C:
+			return none, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the daemon does not listen after %v", startPatience), Hint: "see " + logPath}
+		case <-ctx.Done():
+			return none, exitCode(wire.ExitInterrupt)
+		}
+	}
+}
+
+// freeAddress returns addr, or the next of a hundred ports that is free.
+func freeAddress(ctx context.Context, addr string) (string, bool) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr, false
+	}
+	first, err := net.DefaultResolver.LookupPort(ctx, "tcp", port)
+	if err != nil || first == 0 {
+		return addr, false
+	}
+	for p := first; p < first+100 && p < 1<<16; p++ {
+		candidate := net.JoinHostPort(host, fmt.Sprint(p))
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", candidate)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err == nil {
+			l.Close()
+		}
+		return candidate, p != first
+	}
+	return addr, false
+}
+
+func portOf(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return port
+}
+
+// lastLine is the last line of a log, from an offset on.
+func lastLine(path string, from int64) string {
+	text, err := os.ReadFile(path)
+	if err != nil || int64(len(text)) <= from {
+		return "it said nothing"
+	}
+	lines := strings.Split(strings.TrimSpace(string(text[from:])), "\n")
+	return strings.TrimPrefix(lines[len(lines)-1], "sandboxd: ")
+}
+
+func (c *cli) downCommand() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "down [--all]",
+		Short: "stop the daemon; sandboxes go on",
+		Long: "Stop the daemon. Sandboxes and what runs in them go on, and the next daemon finds them again. With --all the\n" +
+			"sandboxes are stopped first; their files stay.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			e, err := c.daemon()
+			if err != nil {
+				fmt.Println("no daemon runs")
+				return nil //nolint:nilerr // which is what was wanted
+			}
+			names, err := c.runningSandboxes(cmd.Context())
+			if err != nil {
+				return err
+			}
+			if all && len(names) > 0 {
+				if err := c.lobby(cmd.Context(), os.Stdout, os.Stderr, append([]string{"stop"}, names...)...); err != nil {
+					return err
+				}
+			}
+			if err := stopProcess(cmd.Context(), e); err != nil {
+				return err
+			}
+			switch {
+			case len(names) == 0:
+				fmt.Println("daemon stopped; no sandbox was running")
+			case all:
+				fmt.Printf("daemon stopped; stopped, with files kept: %s\n", strings.Join(names, " "))
+			default:
+				fmt.Printf("daemon stopped; still running: %s\n", strings.Join(names, " "))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "stop the sandboxes, too")
+	return cmd
+}
+
+// stopProcess ends a daemon in order and waits until it is gone.
+func stopProcess(ctx context.Context, e endpoint) error {
+	if e.PID <= 1 {
+		return fmt.Errorf("the endpoint file of %s names no process", e.State)
+	}
+	if err := syscall.Kill(e.PID, syscall.SIGTERM); err != nil {
+		return fmt.Errorf("daemon (pid %d): %w", e.PID, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, startPatience)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := syscall.Kill(e.PID, 0); errors.Is(err, syscall.ESRCH) {
+				return nil
+			}
+			// A zombie answers too, until whoever started it looks; its endpoint file is gone by then.
+			if now, err := readEndpoint(e.State); err != nil || now.PID != e.PID {
+				return nil
+			}
+		case <-ctx.Done():
+			return fmt.Errorf("the daemon (pid %d) does not end", e.PID)
+		}
+	}
+}
