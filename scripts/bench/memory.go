@@ -1,0 +1,164 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/client"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/agent"
+)
+
+// guest: the file, and the memory that it does not share.
+func guest(ctx context.Context, b *bench) ([]row, error) {
+	info, err := os.Stat("bin/sandboxd-guest-linux-" + runtime.GOARCH)
+	if err != nil {
+		return nil, err
+	}
+	size := float64(info.Size()) / (1 << 20)
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.at.SSH, agent.Options{State: b.at.State})
+	if err != nil {
+		return nil, err
+	}
+	defer lobby.Close()
+	if exit, err := lobby.Exec(ctx, agent.Cmd{Command: "new --if-missing idle"}); err != nil || exit.Code != 0 {
+		return nil, fmt.Errorf("new idle: exit %d, %w", exit.Code, err)
+	}
+	pid, err := b.initPID(ctx, "idle")
+	if err != nil {
+		return nil, err
+	}
+	if err := pause(ctx, 3*time.Second); err != nil { // until the boot's garbage is collected
+		return nil, err
+	}
+	private, err := privateMemory(pid)
+	if err != nil {
+		return nil, err
+	}
+	mib := float64(private) / (1 << 20)
+	return []row{
+		{What: "guest binary", Unit: "MiB", Ours: sample{size, size, size, 1}, Goal: "≤ 6", Passes: size <= 6},
+		{What: "guest, idle, private memory", Unit: "MiB", Ours: sample{mib, mib, mib, 1}, Goal: "≤ 1.5", Passes: mib <= 1.5},
+	}, nil
+}
+
+// initPID is the host's number of a sandbox's PID 1.
+func (b *bench) initPID(ctx context.Context, name string) (int, error) {
+	var out bytes.Buffer
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.at.SSH, agent.Options{State: b.at.State})
+	if err != nil {
+		return 0, err
+	}
+	defer lobby.Close()
+	if _, err := lobby.Exec(ctx, agent.Cmd{Command: "describe --json " + name, Stdout: &out}); err != nil {
+		return 0, err
+	}
+	_, id, _ := strings.Cut(out.String(), `"id":"`)
+	id, _, _ = strings.Cut(id, `"`)
+	list, err := b.docker.ContainerList(ctx, client.ContainerListOptions{Filters: make(client.Filters).Add("label", "sandboxd.id="+id)})
+	if err != nil {
+		return 0, err
+	}
+	if len(list.Items) != 1 {
+		return 0, fmt.Errorf("%d containers have the label of %s", len(list.Items), id)
+	}
+	c, err := b.docker.ContainerInspect(ctx, list.Items[0].ID, client.ContainerInspectOptions{})
+	if err != nil {
+		return 0, err
+	}
+	return c.Container.State.Pid, nil
+}
+
+// privateMemory is what a process shares with no other, in bytes (proc_pid_smaps(5)).
+func privateMemory(pid int) (int64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	var sum int64
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 3 && strings.HasPrefix(f[0], "Private_") {
+			kb, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += kb << 10
+		}
+	}
+	return sum, nil
+}
+
+// daemonMemory: what connections with a terminal cost the daemon.
+func daemonMemory(ctx context.Context, b *bench) ([]row, error) {
+	const n = 24 // each is a shell in the sandbox, whose processes are limited
+	// A daemon that has just begun: what earlier measurements left in its heap would be taken for theirs.
+	b.client.Close()
+	if err := b.daemon.Process.Signal(os.Interrupt); err != nil {
+		return nil, err
+	}
+	_ = b.daemon.Wait() // how it ended does not matter, it has
+	if err := b.startDaemon(ctx); err != nil {
+		return nil, err
+	}
+	var err error
+	if b.client, err = agent.Dial(ctx, "ssh://bench@"+b.at.SSH, agent.Options{State: b.at.State}); err != nil {
+		return nil, err
+	}
+	var before int64
+	var conns []*ssh.Client
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	for i := range n + 1 {
+		if i == 1 { // the first has the daemon touch what it needs for any
+			if err := pause(ctx, 3*time.Second); err != nil {
+				return nil, err
+			}
+			if before, err = privateMemory(b.daemon.Process.Pid); err != nil {
+				return nil, err
+			}
+		}
+		c, err := b.gateway()
+		if err != nil {
+			return nil, err
+		}
+		conns = append(conns, c)
+		s, err := c.NewSession()
+		if err != nil {
+			return nil, err
+		}
+		if err := s.RequestPty("xterm", 24, 80, ssh.TerminalModes{}); err != nil {
+			return nil, err
+		}
+		if err := s.Start("cat"); err != nil {
+			return nil, err
+		}
+	}
+	if err := pause(ctx, 3*time.Second); err != nil {
+		return nil, err
+	}
+	after, err := privateMemory(b.daemon.Process.Pid)
+	if err != nil {
+		return nil, err
+	}
+	kib := float64(after-before) / n / (1 << 10)
+	return []row{{What: "daemon, per connection with a terminal", Unit: "KiB", Ours: sample{kib, kib, kib, n}, Goal: "≤ 150", Passes: kib <= 150}}, nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
