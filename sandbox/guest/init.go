@@ -57,12 +57,14 @@ func runInit() int {
 		return exitUsage
 	}
 	ended := takeSignals()
-	parkThreads()
 	if err := errors.Join(keepFromChildren(), keepOwnLimits()); err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd:", err)
 		return 1
 	}
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
+	// After what is done on every thread at once: the runtime does that by a signal to each, whose frame stays on the
+	// thread's signal stack, a page or three that nobody needs again. New threads inherit what was done.
+	parkThreads()
 	unix.Umask(0o022)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := os.Chdir("/"); err != nil {

@@ -23,7 +23,7 @@ import (
 const entrypoint = "entrypoint"
 
 func (g *Guest) newSessions() *session.Set {
-	return session.NewSet(session.Options{Start: g.startTerminal, Shell: g.shell, Prober: proc.Prober{}, Name: g.config.Name,
+	return session.NewSet(session.Options{Start: g.startTerminal, Shell: g.shell, Prober: proc.Prober{}, Pause: proc.Pause, Name: g.config.Name,
 		MaxSessions: g.config.Sessions, Log: g.log})
 }
 

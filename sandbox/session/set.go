@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -24,6 +25,9 @@ type Options struct {
 	// install one. Nil leaves the choice, and sessions without marks, to the Starter.
 	Shell  func() Shell
 	Prober Prober // nil: states have no process facts
+	// Pause sleeps for less than a millisecond, exactly; nil leaves it to the runtime's timers. It is called by at most one
+	// goroutine for each session that somebody waits for.
+	Pause func(time.Duration)
 	Name   string // of the sandbox, for prompts and results
 	// MaxSessions is the most sessions at once, dead ones not counted; 0 is 32.
 	MaxSessions int

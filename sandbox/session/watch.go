@@ -15,6 +15,13 @@ import (
 const (
 	firstLook = 300 * time.Microsecond
 	lastLook  = 64 * time.Millisecond
+
+	// pauseMost is the longest rest between looks that has to be exact, pausePiece how long output may go unnoticed in it.
+	pauseMost  = 2 * time.Millisecond
+	pausePiece = 300 * time.Microsecond
+
+	// fewOutputs is how many outputs in a row are no flood yet.
+	fewOutputs = 4
 )
 
 const (
@@ -79,24 +86,18 @@ func (s *session) watch() {
 		unwatched := s.unwatched
 		s.mu.Unlock()
 
-		timer.Reset(delay)
-		select {
-		case <-timer.C:
+		switch s.rest(timer, delay, unwatched, s.log.changed(end)) {
+		case restWhole:
 			busy = 0
-		case <-unwatched:
+		case restUnwatched:
 			continue
-		case <-s.log.changed(end):
+		case restOutput:
 			// Output: begin anew, at first soon after it, in a flood less often than it comes.
-			busy = min(busy+1, 6)
+			busy = min(busy+1, fewOutputs+6)
 			delay, verdicts = firstLook, 0
 			_, end = s.log.bounds()
-			timer.Reset(time.Duration(busy) * firstLook)
-			select {
-			case <-timer.C:
-			case <-unwatched:
-				continue
-			}
-			if _, now := s.log.bounds(); now != end {
+			// A program prints a few times before it asks.
+			if s.rest(timer, time.Duration(max(1, busy-fewOutputs))*firstLook, unwatched, s.log.changed(end)) != restWhole {
 				continue
 			}
 		}
@@ -105,6 +106,45 @@ func (s *session) watch() {
 			continue
 		}
 		delay = min(delay*2, lastLook)
+	}
+}
+
+// How a rest ended.
+const (
+	restWhole = iota
+	restOutput
+	restUnwatched
+)
+
+// rest waits for d, or until there is output or nobody waits any more.
+//
+// The runtime's timers are a millisecond late in a process that does nothing else: it sleeps in epoll_wait(2), which counts
+// in milliseconds. A short rest is therefore given to Options.Pause, in pieces.
+func (s *session) rest(timer *time.Timer, d time.Duration, unwatched <-chan struct{}, output <-chan struct{}) int {
+	if d <= pauseMost && s.set.opt.Pause != nil {
+		for until := time.Now().Add(d); ; {
+			select {
+			case <-unwatched:
+				return restUnwatched
+			case <-output:
+				return restOutput
+			default:
+			}
+			left := time.Until(until)
+			if left <= 0 {
+				return restWhole
+			}
+			s.set.opt.Pause(min(left, pausePiece))
+		}
+	}
+	timer.Reset(d)
+	select {
+	case <-timer.C:
+		return restWhole
+	case <-unwatched:
+		return restUnwatched
+	case <-output:
+		return restOutput
 	}
 }
 

@@ -27,6 +27,9 @@ type Prober struct{}
 // looks the same until it runs.
 const settle = time.Millisecond
 
+// settlePiece is how long it may take to notice that nobody wants the answer any more.
+const settlePiece = 500 * time.Microsecond
+
 // maxRelays bounds how many terminals inside terminals are followed.
 const maxRelays = 4
 
@@ -109,11 +112,14 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 	}
 
 	// The same once more, a little later.
-	timer := time.NewTimer(settle)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+	for until := time.Now().Add(settle); ctx.Err() == nil; {
+		left := time.Until(until)
+		if left <= 0 {
+			break
+		}
+		Pause(min(left, settlePiece))
+	}
+	if ctx.Err() != nil {
 		return f, context.Cause(ctx)
 	}
 	// Before the second look, so that input which is on its way is either seen here, or has moved its reader by then.
@@ -134,6 +140,13 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 		f.Why = "moving: " + f.Why
 	}
 	return f, nil
+}
+
+// Pause sleeps for d, to some 50 µs (nanosleep(2)), and takes an operating system thread for as long. The runtime's timers can be
+// a millisecond late in a process that does nothing else: it then sleeps in epoll_wait(2), which counts in milliseconds.
+func Pause(d time.Duration) {
+	t := unix.NsecToTimespec(d.Nanoseconds())
+	_ = unix.Nanosleep(&t, nil) // a signal cuts it short, which does no harm
 }
 
 // describe fills f with what is known of the group of now.
