@@ -36,6 +36,7 @@ type row struct {
 // sample is a set of measurements.
 type sample struct {
 	Median float64 `json:"median"`
+	P99    float64 `json:"p99"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 	N      int     `json:"n"`
@@ -46,7 +47,7 @@ func summarize(values []float64) sample {
 		return sample{}
 	}
 	slices.Sort(values)
-	return sample{Median: values[len(values)/2], Min: values[0], Max: values[len(values)-1], N: len(values)}
+	return sample{Median: values[len(values)/2], P99: values[(len(values)*99+99)/100-1], Min: values[0], Max: values[len(values)-1], N: len(values)}
 }
 
 // benchmark is one measurement; it returns its rows.
@@ -163,18 +164,26 @@ func load() string {
 // times calls each of fs n times in turn, so that what disturbs the machine disturbs all alike, and returns
 // milliseconds.
 func times(ctx context.Context, n int, fs ...func() error) ([]sample, error) {
+	return inTurns(ctx, n, 1, fs...)
+}
+
+// inTurns is times with turns of several calls each: for a peer that leaves caches and processor cold for whoever comes
+// next.
+func inTurns(ctx context.Context, n, turn int, fs ...func() error) ([]sample, error) {
 	values := make([][]float64, len(fs))
-	for i := range n + 2 { // the first two warm up
+	for i := -2; i < n; i += turn { // the first two warm up
 		for j, f := range fs {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			began := time.Now()
-			if err := f(); err != nil {
-				return nil, err
-			}
-			if i >= 2 {
-				values[j] = append(values[j], float64(time.Since(began).Microseconds())/1000)
+			for k := i; k < min(i+turn, n); k++ {
+				if err := ctx.Err(); err != nil {
+					return nil, err
+				}
+				began := time.Now()
+				if err := f(); err != nil {
+					return nil, err
+				}
+				if k >= 0 {
+					values[j] = append(values[j], float64(time.Since(began).Microseconds())/1000)
+				}
 			}
 		}
 	}
@@ -196,4 +205,5 @@ func against(what, unit string, ours, peer sample, name, goal string, pass func(
 }
 
 func atMost(limit float64) func(float64) bool  { return func(v float64) bool { return v <= limit } }
+func always(float64) bool                      { return true }
 func atLeast(limit float64) func(float64) bool { return func(v float64) bool { return v >= limit } }

@@ -44,8 +44,8 @@ func guest(ctx context.Context, b *bench) ([]row, error) {
 	}
 	mib := float64(private) / (1 << 20)
 	return []row{
-		{What: "guest binary", Unit: "MiB", Ours: sample{size, size, size, 1}, Goal: "≤ 6", Passes: size <= 6},
-		{What: "guest, idle, private memory", Unit: "MiB", Ours: sample{mib, mib, mib, 1}, Goal: "≤ 1.5", Passes: mib <= 1.5},
+		{What: "guest binary", Unit: "MiB", Ours: summarize([]float64{size}), Goal: "≤ 6", Passes: size <= 6},
+		{What: "guest, idle, private memory", Unit: "MiB", Ours: summarize([]float64{mib}), Goal: "≤ 1.5", Passes: mib <= 1.5},
 	}, nil
 }
 
@@ -151,7 +151,7 @@ func daemonMemory(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	kib := float64(after-before) / n / (1 << 10)
-	return []row{{What: "daemon, per connection with a terminal", Unit: "KiB", Ours: sample{kib, kib, kib, n}, Goal: "≤ 150", Passes: kib <= 150}}, nil
+	return []row{{What: "daemon, per connection with a terminal", Unit: "KiB", Ours: sample{Median: kib, P99: kib, Min: kib, Max: kib, N: n}, Goal: "≤ 150", Passes: kib <= 150}}, nil
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -187,13 +187,51 @@ func (b *bench) gateway() (*ssh.Client, error) { return b.connect(b.at.SSH, "ben
 func (b *bench) sshdConn() (*ssh.Client, error) { return b.connect(b.sshdAddr, "root") }
 
 func (b *bench) connect(addr, user string) (*ssh.Client, error) {
-	config := &ssh.ClientConfig{
+	return ssh.Dial("tcp", addr, b.clientConfig(user))
+}
+
+func (b *bench) clientConfig(user string) *ssh.ClientConfig {
+	return &ssh.ClientConfig{
 		User:            user,
 		Auth:            []ssh.AuthMethod{ssh.PublicKeys(b.signer)},
 		HostKeyCallback: acceptOwn,
 		Timeout:         10 * time.Second,
 	}
-	return ssh.Dial("tcp", addr, config)
+}
+
+// throughJumpHost returns a connection to OpenSSH through OpenSSH (ssh -J): the peer that has as many programs in the way of a byte
+// as we have. Closing it closes both.
+func (b *bench) throughJumpHost() (*ssh.Client, error) {
+	host, err := b.sshdConn()
+	if err != nil {
+		return nil, err
+	}
+	addr, err := net.ResolveTCPAddr("tcp", b.sshdAddr)
+	if err != nil {
+		host.Close()
+		return nil, err
+	}
+	conn, err := host.DialTCP("tcp", nil, addr)
+	if err != nil {
+		host.Close()
+		return nil, err
+	}
+	c, channels, requests, err := ssh.NewClientConn(conn, b.sshdAddr, b.clientConfig("root"))
+	if err != nil {
+		host.Close()
+		return nil, err
+	}
+	go func() { // ends with the connection
+		_ = c.Wait()
+		host.Close()
+	}()
+	return ssh.NewClient(c, channels, requests), nil
+}
+
+// jump are the options with which the ssh program goes to OpenSSH through OpenSSH.
+func (b *bench) jump(options ...string) []string {
+	first := append([]string{"ssh"}, b.sshArgs(b.sshdAddr, "root", append(options, "-W", "%h:%p")...)...)
+	return append([]string{"-o", "ProxyCommand=" + strings.Join(first, " ")}, options...)
 }
 
 // acceptOwn accepts the keys of the two servers that this program started itself on loopback a moment ago.
