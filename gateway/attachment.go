@@ -24,6 +24,7 @@ type Attachment struct {
 	party   wire.Party
 	options JoinOptions
 	opening chan struct{} // semaphore of who opens the stream
+	lost    time.Time     // guarded by opening; since when there is none, although it is wanted; zero while there is
 
 	life context.Context //nolint:containedctx // ends with the attachment; its cause says why
 	end  context.CancelCauseFunc
@@ -106,7 +107,16 @@ func (a *Attachment) event(e wire.Event) {
 	}
 }
 
-// stream returns the party's stream, opened first or again if need be.
+// rememberedFor is how long a guest remembers a party that was cut off.
+const rememberedFor = 30 * time.Second
+
+const (
+	firstRetry = 50 * time.Millisecond // pauses between tries to open a party's stream
+	maxRetry   = time.Second
+)
+
+// stream returns the party's stream, opened first or again if need be. When a connection breaks, the next one may, too: it
+// is tried again for as long as the guest remembers the party, unless something is known to be wrong.
 func (a *Attachment) stream(ctx context.Context) (*wire.Client, error) {
 	select {
 	case a.opening <- struct{}{}:
@@ -114,15 +124,45 @@ func (a *Attachment) stream(ctx context.Context) (*wire.Client, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+	a.mu.Lock()
+	client := a.client
+	a.mu.Unlock()
+	if err := a.Err(); err != nil {
+		return nil, err
+	}
+	if client != nil && client.Err() == nil {
+		return client, nil
+	}
+	ctx, done := a.hub.tasks.bound(ctx)
+	defer done()
+	if a.lost.IsZero() {
+		a.lost = time.Now()
+	}
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		client, err := a.reopen(ctx)
+		switch {
+		case err == nil:
+			a.lost = time.Time{}
+			return client, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case !isPassing(err) || time.Since(a.lost) > rememberedFor:
+			return nil, err
+		case !sleep(ctx, pause):
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// reopen opens the stream: as the party that it was or, when the guest no longer knows that, as another one, which holds
+// nothing.
+func (a *Attachment) reopen(ctx context.Context) (*wire.Client, error) {
 	if err := a.Err(); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
-	client, resume, cols, rows := a.client, a.resume, a.cols, a.rows
+	resume, cols, rows := a.resume, a.cols, a.rows
 	a.mu.Unlock()
-	if client != nil && client.Err() == nil {
-		return client, nil
-	}
 	c, err := a.box.control(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -132,22 +172,21 @@ func (a *Attachment) stream(ctx context.Context) (*wire.Client, error) {
 		if err == nil {
 			return client, nil
 		}
-		// The grace is over: another party, which holds nothing.
+		if !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+			return nil, err // the secret is good still
+		}
 		a.mu.Lock()
 		a.resume, a.holds = "", false
 		a.mu.Unlock()
-		if !errors.As(err, new(*wire.Error)) {
-			return nil, err
-		}
 	}
-	client, err = a.open(ctx, c, wire.Attach{Session: a.target.Session, Create: a.options.Create && !a.options.Fresh})
+	client, err := a.open(ctx, c, wire.Attach{Session: a.target.Session, Create: a.options.Create && !a.options.Fresh})
 	if err != nil {
 		return nil, err
 	}
 	if cols > 0 && rows > 0 && a.party.Kind == wire.Person {
 		// The size that the session gets when this party drives.
 		if _, err := client.Request(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows}); err != nil && client.Err() != nil {
-			return nil, err
+			return nil, a.box.reach(client.Err())
 		}
 	}
 	return client, nil

@@ -28,6 +28,8 @@ type shown struct {
 	public *wire.Error
 	kind   error // one of the sentinels above; may be nil
 	err    error // what happened; may be nil
+
+	passing bool // nothing is known to be wrong but a connection: it may be otherwise in a moment
 }
 
 func (e *shown) Error() string {
@@ -45,6 +47,12 @@ func (e *shown) Unwrap() []error {
 		}
 	}
 	return all
+}
+
+// isPassing reports whether err is no more than a connection to a sandbox that broke or could not be made just now.
+func isPassing(err error) bool {
+	e, ok := errors.AsType[*shown](err)
+	return ok && e.passing
 }
 
 // Public returns what a stranger may see of err: the *wire.Error within it, or "internal error" with an id under which
@@ -88,7 +96,7 @@ func (b *box) reach(err error) error {
 		return err
 	}
 	name := b.title()
-	public := func(code wire.Code, kind error, hint, format string, args ...any) error {
+	public := func(code wire.Code, kind error, hint, format string, args ...any) *shown {
 		e := wire.Errorf(code, format, args...)
 		e.Hint = hint
 		return &shown{public: e, kind: kind, err: err}
@@ -108,11 +116,14 @@ func (b *box) reach(err error) error {
 		return public(wire.CodeLost, ErrBroken, "start it", "sandbox %s has stopped", name)
 	case errors.Is(err, sandbox.ErrUnsupported):
 		return public(wire.CodeUnavailable, nil, "", "sandbox %s: %s", name, firstLine(err))
-	case errors.Is(err, connect.ErrClosed):
-		return public(wire.CodeLost, ErrClosed, "try again", "sandbox %s: the connection to it was closed", name)
 	}
-	return public(wire.CodeUnavailable, ErrBroken, "sandboxd describe "+name+" says more; rescue, stop and start may help",
+	e := public(wire.CodeUnavailable, ErrBroken, "sandboxd describe "+name+" says more; rescue, stop and start may help",
 		"sandbox %s does not answer", name)
+	if errors.Is(err, connect.ErrClosed) {
+		e = public(wire.CodeLost, ErrClosed, "try again", "sandbox %s: the connection to it was closed", name)
+	}
+	e.passing = !isVerdict(err)
+	return e
 }
 
 // bootError turns an error of Boot or Start into one that names the stage. These texts are for whoever asked for the sandbox:

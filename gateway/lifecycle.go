@@ -313,7 +313,8 @@ func (b *box) control(ctx context.Context, progress func(string)) (*connect.Cont
 	return reached(ctx, b, progress, b.hub.pool.Control)
 }
 
-// reached dials b. One that stopped without our knowing is started, once.
+// reached dials b. One that stopped without our knowing is started, once; one that was stopped or started by us while it was
+// being dialled is dialled again, once.
 func reached[C any](ctx context.Context, b *box, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
 	var none C
 	for again := true; ; again = false {
@@ -329,6 +330,12 @@ func reached[C any](ctx context.Context, b *box, progress func(string), dial fun
 		}
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
+		}
+		if errors.Is(err, connect.ErrClosed) { // the dialling was given up: that says nothing of the sandbox
+			if again {
+				continue
+			}
+			return none, b.reach(err)
 		}
 		if b.inspect(ctx, inst, err); again && b.get().state == Stopped {
 			continue

@@ -55,7 +55,7 @@ func TestDaemonDiesWhileACommandRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The command goes on when the file is there.
-	res, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, TimeoutMS: 1,
+	res, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, TimeoutMS: 2000,
 		Text: "seq 1 500; while [ ! -e go ]; do sleep 0.01; done; seq 1001 4000; echo out''age; (exit 5)"})
 	if err != nil || res.Result.Ended != wire.Deadline {
 		t.Fatalf("the command that runs on: %+v, %v", res.Result, err)

@@ -29,7 +29,7 @@ var (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // world is a state directory and a backend that outlive the hubs that a test runs on them.
 type world struct {
