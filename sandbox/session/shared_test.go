@@ -51,7 +51,7 @@ func (w *watch) handler() wire.Handler {
 
 func (w *watch) until(t *testing.T, what string, cond func(output string, events []wire.Event) bool) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		w.mu.Lock()
 		ok := cond(string(w.output), w.events)
@@ -320,6 +320,25 @@ func TestNarrow(t *testing.T) {
 				t.Errorf("%s, %d columns: log %q", shell, cols, plain)
 			}
 		}
+	}
+}
+
+// TestSlowPrompt has a prompt that takes its time: what is typed meanwhile would be echoed by the terminal and by the shell.
+func TestSlowPrompt(t *testing.T) {
+	set := newSet(t, "/bin/bash")
+	w := newWatch()
+	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
+	run(t, c, `PS1='$(sleep 0.3)> '`)
+	for range 3 {
+		if res := run(t, c, "echo hi"); res.Ended != wire.Done || res.Output != "hi\n" {
+			t.Errorf("%s, %q", res.Ended, res.Output)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	plain := regexp.MustCompile(`\x1b\[\?2004[hl]\r?`).ReplaceAllString(string(w.output), "")
+	if want := strings.Repeat("> echo hi\r\nhi\r\n", 3) + "> "; !strings.HasSuffix(plain, want) {
+		t.Errorf("log %q, want it to end in %q", plain, want)
 	}
 }
 

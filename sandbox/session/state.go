@@ -12,6 +12,9 @@ import (
 // that mark.
 const promptPatience = 50 * time.Millisecond
 
+// promptTries is how many times that a shell which does not read yet is given: it is busy with its prompt, or the machine is.
+const promptTries = 40
+
 // stateLocked is the present state with what changes by the clock.
 func (s *session) stateLocked() wire.State {
 	st := s.state
@@ -100,17 +103,35 @@ func (s *session) overLocked(cmd *command, end uint64) {
 	}
 }
 
-// expectPromptLocked takes the prompt for complete when the mark of its end does not come.
+// expectPromptLocked takes the prompt for complete when the shell reads and the mark of its end does not come. Earlier would
+// be wrong: a line that is typed before the shell has set its terminal up is echoed twice.
 func (c *console) expectPromptLocked() {
-	n := c.prompted
+	n, tries := c.prompted, 0
 	c.expecting = true
-	c.prompting = time.AfterFunc(promptPatience, func() {
+	var timer *time.Timer
+	timer = time.AfterFunc(promptPatience, func() {
+		busy := c.busy()
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
-		if c == c.s.console && c.prompted == n && c.phase == wire.PhaseRunning && c.s.state.Phase != wire.PhaseDead {
-			c.promptLocked()
+		if c != c.s.console || c.prompted != n || c.phase != wire.PhaseRunning || c.s.state.Phase == wire.PhaseDead {
+			return
 		}
+		if tries++; busy && tries < promptTries {
+			timer.Reset(promptPatience)
+			return
+		}
+		c.promptLocked()
 	})
+	c.prompting = timer
+}
+
+// busy reports whether the shell is known not to read its terminal.
+func (c *console) busy() bool {
+	if c.local == nil {
+		return false
+	}
+	facts, err := c.s.probe(c.s.ctx, c)
+	return err == nil && facts.ShellIsForeground && !facts.Blocked
 }
 
 // promptLocked is the moment at which the shell is ready for a command, by its mark. It counts only if the shell's own
