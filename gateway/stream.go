@@ -48,34 +48,12 @@ func (h *Hub) Stream(ctx context.Context, p Principal, name string, rw io.ReadWr
 	return err
 }
 
-// versions of the session stream that the hub speaks both ways.
-var versions = func() (all []int) {
-	for v := wire.MinVersion; v <= wire.Version; v++ {
-		all = append(all, v)
-	}
-	return all
-}()
-
 // greet reads a client's hello, answers it, and returns the frame after it: an attach or a request.
 func greet(client *wire.Conn) (wire.Frame, error) {
+	if err := client.Welcome(); err != nil {
+		return wire.Frame{}, err
+	}
 	f, err := client.Read()
-	if err != nil {
-		return f, err
-	}
-	var hello wire.Hello
-	if f.Type != wire.FrameHello {
-		return f, fmt.Errorf("frame type %d where hello was due", f.Type)
-	}
-	if err := json.Unmarshal(f.Data, &hello); err != nil {
-		return f, fmt.Errorf("hello: %w", err)
-	}
-	if err := client.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: versions, Software: "sandboxd"}); err != nil {
-		return f, err
-	}
-	if !slices.ContainsFunc(hello.Versions, func(v int) bool { return slices.Contains(versions, v) }) {
-		return f, fmt.Errorf("the client speaks versions %v, not %v", hello.Versions, versions)
-	}
-	f, err = client.Read()
 	if err == nil && f.Type != wire.FrameAttach && f.Type != wire.FrameRequest {
 		err = fmt.Errorf("frame type %d where attach was due", f.Type)
 	}
@@ -181,7 +159,7 @@ func attachGuest(ctx context.Context, c *connect.Control, a wire.Attach) (*wire.
 	}
 	stop := context.AfterFunc(ctx, func() { s.Close() })
 	guest := wire.NewConn(s)
-	at, err := attachFrames(guest, a)
+	at, err := guest.Attach(a)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -190,36 +168,4 @@ func attachGuest(ctx context.Context, c *connect.Control, a wire.Attach) (*wire.
 		return nil, at, err
 	}
 	return guest, at, nil
-}
-
-func attachFrames(guest *wire.Conn, a wire.Attach) (at wire.Attached, err error) {
-	if err := guest.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: versions, Software: "sandboxd"}); err != nil {
-		return at, err
-	}
-	if err := guest.WriteJSON(wire.FrameAttach, 0, a); err != nil {
-		return at, err
-	}
-	var hello wire.Hello
-	for _, step := range []struct {
-		want wire.FrameType
-		into any
-	}{{wire.FrameHello, &hello}, {wire.FrameAttached, &at}} {
-		f, err := guest.Read()
-		if err != nil {
-			return at, err
-		}
-		if f.Type != step.want {
-			return at, fmt.Errorf("frame type %d where %d was due", f.Type, step.want)
-		}
-		if err := json.Unmarshal(f.Data, step.into); err != nil {
-			return at, err
-		}
-	}
-	if !slices.ContainsFunc(hello.Versions, func(v int) bool { return slices.Contains(versions, v) }) {
-		return at, fmt.Errorf("the guest speaks versions %v, not %v", hello.Versions, versions)
-	}
-	if at.Error != nil {
-		return at, at.Error
-	}
-	return at, nil
 }

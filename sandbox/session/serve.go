@@ -79,7 +79,7 @@ func (st *stream) serve(ctx context.Context, cancel context.CancelCauseFunc) err
 			st.session.cutOff(st.party, st)
 		}
 	}()
-	if err := st.greet(); err != nil {
+	if err := st.conn.Welcome(); err != nil {
 		return err
 	}
 	writing := false
@@ -130,33 +130,6 @@ func (st *stream) serve(ctx context.Context, cancel context.CancelCauseFunc) err
 			return fmt.Errorf("frame type %d is not for a session", f.Type)
 		}
 	}
-}
-
-// greet exchanges hello.
-func (st *stream) greet() error {
-	f, err := st.conn.Read()
-	if err != nil {
-		return err
-	}
-	var hello wire.Hello
-	if f.Type != wire.FrameHello {
-		return fmt.Errorf("frame type %d where hello was due", f.Type)
-	}
-	if err := json.Unmarshal(f.Data, &hello); err != nil {
-		return fmt.Errorf("hello: %w", err)
-	}
-	var mine []int
-	for v := wire.MinVersion; v <= wire.Version; v++ {
-		mine = append(mine, v)
-	}
-	// Answered also when the versions do not meet, so that the other side can say why.
-	if err := st.conn.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: mine, Software: "sandboxd"}); err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(hello.Versions, func(v int) bool { return slices.Contains(mine, v) }) {
-		return fmt.Errorf("session stream versions %v are not among %v", hello.Versions, mine)
-	}
-	return nil
 }
 
 // reply queues the answer to request id.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"sync"
 )
 
@@ -47,7 +46,8 @@ func Open(ctx context.Context, rw io.ReadWriteCloser, a Attach, h Handler) (*Cli
 	c := &Client{conn: NewConn(rw), handler: h, done: make(chan struct{}),
 		waiting: make(map[uint32]chan Reply), progress: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { rw.Close() })
-	err := c.handshake(a)
+	attached, err := c.conn.Attach(a)
+	c.attached, c.sent, c.accepted = attached, attached.Accepted, attached.Accepted
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -61,56 +61,6 @@ func Open(ctx context.Context, rw io.ReadWriteCloser, a Attach, h Handler) (*Cli
 	// The reader ends when rw does; Close waits for it.
 	go c.read()
 	return c, nil
-}
-
-func (c *Client) handshake(a Attach) error {
-	versions := make([]int, 0, Version-MinVersion+1)
-	for v := MinVersion; v <= Version; v++ {
-		versions = append(versions, v)
-	}
-	if err := c.conn.WriteJSON(FrameHello, 0, Hello{Versions: versions}); err != nil {
-		return err
-	}
-	attach := a.Session != "" || a.Resume != ""
-	if attach {
-		// Sent with hello, not after its answer: attaching costs one round trip.
-		if err := c.conn.WriteJSON(FrameAttach, 0, a); err != nil {
-			return err
-		}
-	}
-	var hello Hello
-	if err := c.readJSON(FrameHello, &hello); err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(hello.Versions, func(v int) bool { return v >= MinVersion && v <= Version }) {
-		return Errorf(CodeUnavailable, "the other side speaks session stream versions %v, not %d to %d", hello.Versions, MinVersion, Version)
-	}
-	if !attach {
-		return nil
-	}
-	if err := c.readJSON(FrameAttached, &c.attached); err != nil {
-		return err
-	}
-	if c.attached.Error != nil {
-		return c.attached.Error
-	}
-	c.sent, c.accepted = c.attached.Accepted, c.attached.Accepted
-	return nil
-}
-
-// readJSON reads the frame that must come now.
-func (c *Client) readJSON(t FrameType, v any) error {
-	f, err := c.conn.Read()
-	if err != nil {
-		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
-		return err
-	}
-	if f.Type != t {
-		return fmt.Errorf("frame type %d where %d was due", f.Type, t)
-	}
-	return json.Unmarshal(f.Data, v)
 }
 
 // Attached is the answer to the attach, as it was then.

@@ -7,13 +7,6 @@ import (
 	"fmt"
 )
 
-// Hello is the first frame each way.
-type Hello struct {
-	Versions []int    `json:"versions"`           // that the sender speaks
-	Features []string `json:"features,omitempty"` // optional abilities; unknown ones are ignored
-	Software string   `json:"software,omitempty"` // for logs
-}
-
 // PartyKind is what a party is to the keyboard rules: a person may take it from an agent, never the other way.
 type PartyKind string
 
