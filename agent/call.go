@@ -15,6 +15,7 @@ type Call struct {
 	Command string   // shell text of any length, given to the shell as data when it is at its prompt
 	Text    string   // typed to the program, with Enter unless Raw
 	Raw     bool     // Text without Enter
+	Answer  bool     // with Text or Keys: only to a program that asks, see [Shell.Answer]
 	Keys    []string // named keys: "^C", "Up", "Enter", "F1", "a"
 
 	Timeout   time.Duration // 0 is 120 s, less if ctx ends before; negative is none but ctx
@@ -75,6 +76,8 @@ func (c Call) verb() (wire.Verb, error) {
 	switch {
 	case set != 1:
 		return "", &Error{Code: wire.CodeUsage, Message: "a call has one of Command, Text and Keys", Hint: `to press Enter alone, use Keys "Enter"`}
+	case verb == wire.VerbRun && c.Answer:
+		return "", &Error{Code: wire.CodeUsage, Message: "Answer is for Text and Keys"}
 	case verb != wire.VerbRun && (c.Stdout != nil || c.Kill):
 		return "", &Error{Code: wire.CodeUsage, Message: "Stdout and Kill are for a Command"}
 	}
@@ -82,7 +85,7 @@ func (c Call) verb() (wire.Verb, error) {
 }
 
 func (c Call) request(ctx context.Context, verb wire.Verb) wire.Request {
-	r := wire.Request{Verb: verb, Op: c.Op, TimeoutMS: callTimeout(ctx, c.Timeout), Kill: c.Kill, Hold: c.Hold, MaxOutput: c.MaxOutput}
+	r := wire.Request{Verb: verb, Op: c.Op, TimeoutMS: callTimeout(ctx, c.Timeout), Kill: c.Kill, Hold: c.Hold, Answer: c.Answer, MaxOutput: c.MaxOutput}
 	switch verb {
 	case wire.VerbKeys:
 		r.Keys = c.Keys

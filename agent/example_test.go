@@ -22,7 +22,7 @@ func exampleGateway(sandbox string) (uri string, o agent.Options) {
 // exampleShell is where ExampleDial ends.
 func exampleShell(sandbox string) (ctx context.Context, sh *agent.Shell, end func()) {
 	uri, options := exampleGateway(sandbox)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	c, err := agent.Dial(ctx, uri, options)
 	if err != nil {
 		log.Fatal(err)
@@ -39,7 +39,7 @@ func exampleShell(sandbox string) (ctx context.Context, sh *agent.Shell, end fun
 
 func ExampleDial() {
 	uri, options := exampleGateway("demo")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 
 	options.Create = true
@@ -131,6 +131,87 @@ func ExampleShell_Type_password() {
 	// done with exit code 0: "\n"
 }
 
+// apt-get asks when it would install more than it was told to. Answer types nothing unless somebody asks.
+func ExampleShell_Answer() {
+	ctx, sh, end := exampleShell("answer")
+	defer end()
+
+	res, err := sh.Run(ctx, `read -p 'Do you want to continue? [Y/n] ' answer; test "$answer" = y`)
+	for n := 0; err == nil && res.Ended == agent.Waiting && n < 5; n++ {
+		fmt.Printf("%q\n", res.Prompt)
+		res, err = sh.Answer(ctx, "y")
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s with exit code %d\n", res.Ended, *res.ExitCode)
+
+	if res, err = sh.Answer(ctx, "y"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Ended, res.Error.Message)
+	// Output:
+	// "Do you want to continue? [Y/n] "
+	// done with exit code 0
+	// refused nobody asks: the shell is at its prompt
+}
+
+// git starts an editor for the message: a full-screen program that waits for keys.
+func ExampleShell_Keys() {
+	ctx, sh, end := exampleShell("editor")
+	defer end()
+
+	setup := "cd $(mktemp -d) && git init -q . && git config user.name Ann && git config user.email ann@example.org && git config core.editor 'vi -u NONE'"
+	if _, err := sh.Run(ctx, setup); err != nil {
+		log.Fatal(err)
+	}
+	res, err := sh.Run(ctx, "git commit -q --allow-empty")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Want)
+	for _, keys := range [][]string{{"i", "first steps", "Escape"}, {":wq", "Enter"}} {
+		if res, err = sh.Keys(ctx, keys...); err != nil {
+			log.Fatal(err)
+		}
+	}
+	fmt.Println(res.Ended)
+
+	if res, err = sh.Run(ctx, "git log --format=%s"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Print(res.Output)
+	// Output:
+	// fullscreen
+	// done
+	// first steps
+}
+
+// Run refuses what the shell would ask the rest of; typed, the shell does ask.
+func ExampleShell_Run_unfinished() {
+	ctx, sh, end := exampleShell("unfinished")
+	defer end()
+
+	res, err := sh.Run(ctx, "cat <<END\nno end")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Ended, res.Error.Code)
+
+	if res, err = sh.Type(ctx, "cat <<END"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Ended)
+	if res, err = sh.Interrupt(ctx); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(res.Phase)
+	// Output:
+	// refused syntax
+	// continuation
+	// prompt
+}
+
 // A read-eval-print loop waits for each next line by itself. Expect is for what no state tells.
 func ExampleShell_Expect() {
 	ctx, sh, end := exampleShell("repl")
@@ -170,7 +251,7 @@ func ExampleShell_Interrupt() {
 	ctx, sh, end := exampleShell("server")
 	defer end()
 
-	res, err := sh.Do(ctx, agent.Call{Command: `sh -c 'echo serving; while :; do sleep 1; done'`, Timeout: 500 * time.Millisecond})
+	res, err := sh.Do(ctx, agent.Call{Command: `sh -c 'echo serving; while :; do sleep 1; done'`, Timeout: 3 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -233,7 +314,7 @@ func ExampleShell_Resume() {
 	end()
 
 	uri, options := exampleGateway("resume")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	c, err := agent.Dial(ctx, uri, options)
 	if err != nil {
@@ -257,7 +338,7 @@ func ExampleShell_Resume() {
 // Without a session: separate outputs and an exact exit code.
 func ExampleClient_Exec() {
 	uri, options := exampleGateway("exec")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	c, err := agent.Dial(ctx, uri, options)
 	if err != nil {
@@ -277,7 +358,7 @@ func ExampleClient_Exec() {
 
 func ExampleClient_Files() {
 	uri, options := exampleGateway("files")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	c, err := agent.Dial(ctx, uri, options)
 	if err != nil {

@@ -102,6 +102,12 @@ func (s *Shell) Type(ctx context.Context, text string) (Result, error) {
 	return s.call(ctx, wire.VerbType, Call{Text: text})
 }
 
+// Answer is Type to a program that asks: it waits for input, or listens and has come to rest. To anything else nothing is typed, and
+// the Result is refused with not_waiting and what runs. It is for callers who know the question and not who else answers it.
+func (s *Shell) Answer(ctx context.Context, text string) (Result, error) {
+	return s.call(ctx, wire.VerbType, Call{Text: text, Answer: true})
+}
+
 // Keys sends named keys ("^C", "Up", "Enter", "q") and returns as Run does.
 func (s *Shell) Keys(ctx context.Context, keys ...string) (Result, error) {
 	return s.call(ctx, wire.VerbKeys, Call{Keys: keys})

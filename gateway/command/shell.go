@@ -355,7 +355,7 @@ func withNewline(s string) string {
 
 func typeCommand(env *Env) *cobra.Command {
 	var f callFlags
-	var raw bool
+	var raw, answer bool
 	cmd := &cobra.Command{
 		Use:   "type -n NAME[~SESSION] TEXT…",
 		Short: "type text and Enter to the program that runs",
@@ -369,12 +369,13 @@ func typeCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r.Text, r.Raw = strings.Join(args, " "), raw
+			r.Text, r.Raw, r.Answer = strings.Join(args, " "), raw, answer
 			return env.call(cmd.Context(), t, r, &f, false)
 		},
 	}
 	f.add(cmd, true)
 	cmd.Flags().BoolVar(&raw, "raw", false, "without Enter")
+	cmd.Flags().BoolVar(&answer, "answer", false, "only to a program that asks; nothing is typed to another")
 	return cmd
 }
 

@@ -25,9 +25,20 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	if err != nil {
 		return s.refused(err)
 	}
+	if r.Answer {
+		if err := s.awaitQuestion(ctx); err != nil {
+			undo()
+			return s.refused(err)
+		}
+	}
 	if err := s.lockWriting(ctx); err != nil {
 		undo()
 		return s.refused(err)
+	}
+	if r.Answer && !s.asks() {
+		s.unlockWriting()
+		undo()
+		return s.refused(&wire.Error{Code: wire.CodeNotWaiting, Message: "somebody else was faster", Hint: "look what it does now: wait"})
 	}
 	before := s.baseline()
 	if ctx.Err() != nil {

@@ -154,12 +154,7 @@ func (s *session) awaitPrompt(ctx context.Context, c *console) error {
 	case wire.PhaseContinuation:
 		return &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell waits for the rest of a command that was typed", Hint: "type the rest, or interrupt"}
 	}
-	what := "a program"
-	if len(facts.Argv) > 0 && !facts.ShellIsForeground {
-		what = fmt.Sprintf("%q (process %d)", clip(strings.Join(facts.Argv, " ")), facts.Pid)
-	} else if s.command != nil {
-		what = "a command"
-	}
+	what := s.occupantLocked(facts)
 	e := wire.Errorf(wire.CodeNotPrompt, "%s runs in session %s", what, s.name)
 	e.Hint = "wait for it, type to it, or interrupt it"
 	if st.Phase == wire.PhaseWaiting {
@@ -167,6 +162,17 @@ func (s *session) awaitPrompt(ctx context.Context, c *console) error {
 		e.Hint = "type the answer, or interrupt it"
 	}
 	return e
+}
+
+// occupantLocked names what is in front of the shell's prompt.
+func (s *session) occupantLocked(facts Facts) string {
+	switch {
+	case len(facts.Argv) > 0 && !facts.ShellIsForeground:
+		return fmt.Sprintf("%q (process %d)", clip(strings.Join(facts.Argv, " ")), facts.Pid)
+	case s.command != nil:
+		return "a command"
+	}
+	return "a program"
 }
 
 // handOver types the constant line that makes the shell read the command, and shows the command in place of its echo.

@@ -28,7 +28,7 @@ type Options struct {
 	// Pause sleeps for less than a millisecond, exactly; nil leaves it to the runtime's timers. It is called by at most one
 	// goroutine for each session that somebody waits for.
 	Pause func(time.Duration)
-	Name   string // of the sandbox, for prompts and results
+	Name  string // of the sandbox, for prompts and results
 	// MaxSessions is the most sessions at once, dead ones not counted; 0 is 32.
 	MaxSessions int
 	Log         *slog.Logger // nil discards
@@ -157,6 +157,11 @@ func (s *Set) open(ctx context.Context, a wire.Attach) (one *session, created bo
 	var start wire.Start
 	if a.Start != nil {
 		start = *a.Start
+	}
+	for _, layer := range start.Without {
+		if layer != wire.BasisProcess && layer != wire.BasisMark && layer != wire.BasisScreen {
+			return nil, false, wire.Errorf(wire.CodeUsage, "no session can go without the layer %.40q", layer)
+		}
 	}
 	one, created, err = s.reserve(a, name, start)
 	if err != nil {

@@ -129,6 +129,7 @@ type Code string
 const (
 	CodeNotFound       Code = "not_found"      // no such sandbox or session for this caller
 	CodeNotPrompt      Code = "not_prompt"     // the shell is not at its prompt
+	CodeNotWaiting     Code = "not_waiting"    // an answer was given, and nobody asks
 	CodeSyntax         Code = "syntax"         // the command is not complete shell syntax
 	CodeKeyboardHeld   Code = "keyboard_held"  // another party holds the keyboard
 	CodeLineTooLong    Code = "line_too_long"  // a line longer than the terminal takes
@@ -140,7 +141,6 @@ const (
 	CodeInternal       Code = "internal"       // a fault of ours; the message carries an id to find in the log
 	CodeLimitSessions  Code = "limit_sessions" //
 	CodeLimitSandboxes Code = "limit_sandboxes"
-	CodeLimitQuota     Code = "limit_quota"
 	CodeLimitPids      Code = "limit_pids"
 	CodeLimitOps       Code = "limit_ops" // too many operations under way on one session
 )
