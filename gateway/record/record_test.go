@@ -211,7 +211,7 @@ func TestQuotaStopsTheRecordAndNotTheSession(t *testing.T) {
 	if err := w.Append(1003, []byte("x")); !errors.Is(err, ErrStopped) {
 		t.Fatalf("Append after it: %v, want ErrStopped", err)
 	}
-	if err := w.Event(wire.Event{Seq: 1, Kind: wire.EventNotice}); !errors.Is(err, ErrStopped) {
+	if err := w.Event(wire.Event{Seq: 1, Kind: wire.EventCommand}); !errors.Is(err, ErrStopped) {
 		t.Fatalf("Event after it: %v, want ErrStopped", err)
 	}
 	if got, want := w.End(), uint64(1004); got != want {
@@ -388,7 +388,7 @@ func TestFinishedRecordTakesNoMore(t *testing.T) {
 		t.Errorf("content = %q, want abc", got)
 	}
 	again := reopen(t, dir, Options{})
-	if !again.Finished() || again.Event(wire.Event{Kind: wire.EventNotice}) == nil {
+	if !again.Finished() || again.Event(wire.Event{Kind: wire.EventCommand}) == nil {
 		t.Error("an opened record that was finished takes events")
 	}
 	if got, want := kinds(t, dir), "begin output finish"; got != want {

@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-func event(text string) wire.Event { return wire.Event{Kind: wire.EventNotice, Text: text} }
+func event(text string) wire.Event { return wire.Event{Kind: wire.EventCommand, Text: text} }
 
 // FuzzRecovery: whatever is in the two files, opening neither fails nor panics, the record goes on where it says that it
 // ended, and opening it again finds the same.

@@ -22,7 +22,7 @@ func TestOrder(t *testing.T) {
 			m.last().print(strings.Repeat("x", i*7%50+1))
 			synctest.Wait()
 			s.mu.Lock()
-			s.emitLocked(wire.Event{Kind: wire.EventNotice, Text: fmt.Sprint(i)})
+			s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: fmt.Sprint(i)})
 			s.mu.Unlock()
 		}
 		r, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
@@ -45,7 +45,7 @@ func TestOrder(t *testing.T) {
 				seq = x.Seq
 			}
 		}
-		if n := len(alice.events(wire.EventNotice)); n != 200 {
+		if n := len(alice.events(wire.EventCommand)); n != 200 {
 			t.Errorf("%d events before the reply, want 200", n)
 		}
 		alice.leave()
