@@ -105,6 +105,10 @@ type Start struct {
 	Cols int      `json:"cols,omitempty"` // 200 when 0
 	Rows int      `json:"rows,omitempty"` // 50 when 0
 	Bare bool     `json:"bare,omitempty"` // no shell integration, no pager-safe environment: a plain terminal
+
+	// Without are layers of evidence that the session's states go without: BasisProcess, BasisMark, BasisScreen. It is for
+	// tests of what the other layers know where those are not to be had.
+	Without []Basis `json:"without,omitempty"`
 }
 
 // DefaultCols and DefaultRows are the size of a session that nobody sized.
@@ -155,6 +159,7 @@ type Request struct {
 	Op        string   `json:"op,omitempty"`         // run, type, keys: 128 bits of hex; a repeated one gets the first one's result
 	Text      string   `json:"text,omitempty"`       // run: the command; type: the text
 	Raw       bool     `json:"raw,omitempty"`        // type: without Enter
+	Answer    bool     `json:"answer,omitempty"`     // type, keys: only to a program that asks, else refused with not_waiting
 	Keys      []string `json:"keys,omitempty"`       // keys: ^C, Up, Enter, F1, "a"…
 	TimeoutMS int64    `json:"timeout_ms,omitempty"` // run, type, keys, wait: 0 is 120 s, negative is none
 	Kill      bool     `json:"kill,omitempty"`       // run: interrupt what still runs at the deadline
@@ -218,7 +223,6 @@ const (
 	EventKeyboard EventKind = "keyboard" // Keyboard, By
 	EventResize   EventKind = "resize"   // Cols, Rows
 	EventLagged   EventKind = "lagged"   // Missed bytes were skipped; output goes on at Offset
-	EventNotice   EventKind = "notice"   // Text
 	EventEnded    EventKind = "ended"    // the session ended; State says how
 	EventCommand  EventKind = "command"  // a run began: Text, By, Op
 	EventBegun    EventKind = "begun"    // that run's output begins here, behind what shows the command: Op

@@ -1,0 +1,215 @@
+package wire
+
+import "fmt"
+
+// Ended says why a call came back.
+type Ended string
+
+const (
+	Done         Ended = "done"         // the shell is at its prompt again; ExitCode is set
+	Waiting      Ended = "waiting"      // a program waits for input
+	Attention    Ended = "attention"    // a listening program has come to rest
+	Deadline     Ended = "deadline"     // still running when the caller's time was up
+	TakenOver    Ended = "taken_over"   // a person took the keyboard
+	Interrupted  Ended = "interrupted"  // ended by an interrupt that the caller or another party asked for
+	Dead         Ended = "dead"         // the shell ended
+	Continuation Ended = "continuation" // typed text left the shell at PS2
+	Refused      Ended = "refused"      // nothing was done; Error says why
+)
+
+// Phase is what a session is doing.
+type Phase string
+
+const (
+	PhasePrompt       Phase = "prompt"
+	PhaseRunning      Phase = "running"
+	PhaseWaiting      Phase = "waiting"
+	PhaseContinuation Phase = "continuation"
+	PhaseOpaque       Phase = "opaque"
+	PhaseDead         Phase = "dead"
+)
+
+// Want is the kind of input that a waiting program wants.
+type Want string
+
+const (
+	WantLine       Want = "line"
+	WantPassword   Want = "password"
+	WantRaw        Want = "raw"
+	WantPager      Want = "pager"
+	WantFullscreen Want = "fullscreen"
+)
+
+// Basis is a layer of evidence for a state, strongest first: exit, process, mark, screen, silence.
+type Basis string
+
+const (
+	BasisExit    Basis = "exit"
+	BasisProcess Basis = "process"
+	BasisMark    Basis = "mark"
+	BasisScreen  Basis = "screen"
+	BasisSilence Basis = "silence"
+)
+
+// Process is the leader of the terminal's foreground group.
+type Process struct {
+	Pid  int      `json:"pid"`
+	Argv []string `json:"argv"`
+}
+
+// State is what a session is doing, why we say so, and since which offset of its log.
+type State struct {
+	Phase      Phase    `json:"phase"`
+	Want       Want     `json:"want,omitempty"`       // when waiting
+	ExitCode   *int     `json:"exit_code"`            // of the last command when at prompt; of the shell when dead
+	Signal     string   `json:"signal,omitempty"`     // of the shell when dead, without SIG
+	Reason     string   `json:"reason,omitempty"`     // why dead, or why a layer could not tell
+	Cwd        string   `json:"cwd,omitempty"`        // of the shell
+	Foreground *Process `json:"foreground,omitempty"` //
+	Prompt     string   `json:"prompt,omitempty"`     // text before the cursor, when waiting
+	Listens    bool     `json:"listens,omitempty"`    // a program reads the keyboard beside its work
+	Attention  string   `json:"attention,omitempty"`  // likely or no, for one that listens
+	QuietMS    int64    `json:"quiet_ms,omitempty"`   // age of the last byte of output
+	Basis      []Basis  `json:"basis"`                // layers that agree, strongest first
+	Disputed   []Basis  `json:"disputed,omitempty"`   // layers that do not
+	Offset     uint64   `json:"offset"`               // where in the log it became true
+	SinceUnix  int64    `json:"since_unix_ms"`        // when, in milliseconds of Unix time
+	LastLine   string   `json:"last_line,omitempty"`  // last line of text on the screen, bounded
+	AltScreen  bool     `json:"alt_screen,omitempty"` //
+}
+
+// Result is what one call did and what the terminal does now. Its fields are the same in Go, JSON and every door.
+type Result struct {
+	Sandbox    string   `json:"sandbox"`
+	Session    string   `json:"session"`
+	Ended      Ended    `json:"ended"`
+	Phase      Phase    `json:"phase"`
+	Want       Want     `json:"want,omitempty"`
+	Prompt     string   `json:"prompt"`
+	ExitCode   *int     `json:"exit_code"`
+	Signal     *string  `json:"signal"`
+	Listens    bool     `json:"listens"`
+	Attention  string   `json:"attention"` // likely or no
+	QuietMS    int64    `json:"quiet_ms"`
+	Notice     *string  `json:"notice"`
+	Output     string   `json:"output"`    // as a person would read it, head and tail where it was too long
+	Truncated  bool     `json:"truncated"` //
+	From       uint64   `json:"from"`      // the call's bytes in the log: [From, To)
+	To         uint64   `json:"to"`
+	Cwd        string   `json:"cwd"`
+	Foreground *Process `json:"foreground"`
+	Basis      []Basis  `json:"basis"`
+	Disputed   []Basis  `json:"disputed"`
+	ElapsedMS  int64    `json:"elapsed_ms"`
+	Keyboard   string   `json:"keyboard"` // holder, as Party.String, or empty
+	Notes      []string `json:"notes"`    // shell_restarted, output_truncated, and why a shell that died did: oom_killed, rescued
+	Denied     []Denial `json:"denied"`
+	Receipt    *Receipt `json:"receipt"`
+	Error      *Error   `json:"error"`
+}
+
+// Denial is a connection that the sandbox's network policy refused.
+type Denial struct {
+	Host string `json:"host"`
+	Port int    `json:"port"`
+	Why  string `json:"why"`
+}
+
+// Receipt lists what an interrupt did.
+type Receipt struct {
+	Steps    []string `json:"steps"`    // what was sent, in order: "^C", "TERM", "KILL"
+	Signaled []int    `json:"signaled"` // process IDs, as seen inside the sandbox
+	Died     []int    `json:"died"`
+	Left     []int    `json:"left"`
+}
+
+// Code names what went wrong. These words and no others appear in Go, JSON, CLI and docs.
+type Code string
+
+const (
+	CodeNotFound       Code = "not_found"      // no such sandbox or session for this caller
+	CodeNotPrompt      Code = "not_prompt"     // the shell is not at its prompt
+	CodeNotWaiting     Code = "not_waiting"    // an answer was given, and nobody asks
+	CodeSyntax         Code = "syntax"         // the command is not complete shell syntax
+	CodeKeyboardHeld   Code = "keyboard_held"  // another party holds the keyboard
+	CodeLineTooLong    Code = "line_too_long"  // a line longer than the terminal takes
+	CodeLost           Code = "lost"           // the connection or the sandbox is gone, and what was under way with it
+	CodeDenied         Code = "denied"         // the caller may not
+	CodeUnavailable    Code = "unavailable"    // asked for and not to be had here
+	CodeUsage          Code = "usage"          // the call itself is wrong
+	CodeExists         Code = "exists"         // the name is taken
+	CodeInternal       Code = "internal"       // a fault of ours; the message carries an id to find in the log
+	CodeLimitSessions  Code = "limit_sessions" //
+	CodeLimitSandboxes Code = "limit_sandboxes"
+	CodeLimitPids      Code = "limit_pids"
+	CodeLimitOps       Code = "limit_ops" // too many operations under way on one session
+)
+
+// Error is an error that a stranger may see: a code to branch on, what happened, and what to do.
+type Error struct {
+	Code    Code   `json:"code"`
+	Message string `json:"message"`
+	Hint    string `json:"hint,omitempty"`
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Is makes errors.Is match by code: errors.Is(err, &Error{Code: CodeNotFound}).
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code && t.Message == ""
+}
+
+// Errorf returns an *Error with a formatted message.
+func Errorf(code Code, format string, args ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// Exit codes of the command line besides a command's own.
+const (
+	ExitUsage     = 2
+	ExitWaiting   = 123 // waiting, attention, continuation
+	ExitDeadline  = 124
+	ExitFailed    = 125 // taken_over, refused, or sandboxd failed
+	ExitInterrupt = 130
+	ExitTransport = 255
+)
+
+// ExitStatus is the exit code that a command line tool ends with for r.
+func (r *Result) ExitStatus() int {
+	switch r.Ended {
+	case Done, Dead:
+		if r.ExitCode != nil {
+			return *r.ExitCode & 0xff
+		}
+		if r.Signal != nil {
+			return 128 + SignalNumber(*r.Signal)
+		}
+		return ExitFailed
+	case Waiting, Attention, Continuation:
+		return ExitWaiting
+	case Deadline:
+		return ExitDeadline
+	case Interrupted:
+		return ExitInterrupt
+	}
+	return ExitFailed
+}
+
+// signalNumbers are Linux's numbers for the signals of RFC 4254, section 6.10, and the others in common use.
+var signalNumbers = map[string]int{"HUP": 1, "INT": 2, "QUIT": 3, "ILL": 4, "TRAP": 5, "ABRT": 6, "BUS": 7, "FPE": 8, "KILL": 9,
+	"USR1": 10, "SEGV": 11, "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15, "CHLD": 17, "CONT": 18, "STOP": 19, "TSTP": 20,
+	"TTIN": 21, "TTOU": 22, "URG": 23, "XCPU": 24, "XFSZ": 25, "VTALRM": 26, "PROF": 27, "WINCH": 28, "IO": 29, "PWR": 30, "SYS": 31}
+
+// SignalNumber returns Linux's number for a signal name without SIG, 0 if unknown.
+func SignalNumber(name string) int { return signalNumbers[name] }
+
+// SignalName returns the name without SIG, or the number in digits if it has none here.
+func SignalName(number int) string {
+	for name, n := range signalNumbers {
+		if n == number {
+			return name
+		}
+	}
+	return fmt.Sprint(number)
+}
