@@ -119,7 +119,7 @@ func (c *console) integrate(sh Shell, start *Start) error {
 	if sh.Login {
 		start.Argv = append(start.Argv, "-l")
 	}
-	if c.s.start.Bare || sh.FDDir == "" {
+	if c.s.start.Bare || sh.FDDir == "" || c.s.without(wire.BasisMark) {
 		return nil
 	}
 	nonce := marks.NewNonce()

@@ -8,6 +8,7 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -129,6 +130,9 @@ func (s *session) until(ctx context.Context, cond func() bool) error {
 		}
 	}
 }
+
+// without reports whether a layer of evidence was switched off for the session.
+func (s *session) without(layer wire.Basis) bool { return slices.Contains(s.start.Without, layer) }
 
 // isShell reports whether the session is the sandbox's shell and not a program of its own.
 func (s *session) isShell() bool { return len(s.start.Argv) == 0 }

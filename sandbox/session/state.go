@@ -144,23 +144,19 @@ func (c *console) promptLocked() {
 	c.phase = wire.PhasePrompt
 	c.expecting = false
 	c.prompted++
-	if c.local != nil {
-		if group, err := c.local.Front(); err == nil && group != c.local.TTY().SessionPID {
-			c.doubt = true
-			c.s.state.Disputed = []wire.Basis{wire.BasisMark}
-			c.s.fireLocked()
-			return
-		}
+	if ours, known := c.inFront(); known && !ours {
+		c.doubt = true
+		c.s.state.Disputed = []wire.Basis{wire.BasisMark}
+		c.s.fireLocked()
+		return
 	}
 	c.s.readyLocked(c.basisLocked())
 }
 
 // basisLocked is what a mark that has just come stands on.
 func (c *console) basisLocked() []wire.Basis {
-	if c.local != nil {
-		if group, err := c.local.Front(); err == nil && group == c.local.TTY().SessionPID {
-			return []wire.Basis{wire.BasisProcess, wire.BasisMark}
-		}
+	if ours, _ := c.inFront(); ours {
+		return []wire.Basis{wire.BasisProcess, wire.BasisMark}
 	}
 	return []wire.Basis{wire.BasisMark}
 }

@@ -212,7 +212,10 @@ func (s *session) probeUntil(c *console, end uint64) (Facts, error) {
 
 // probe asks the prober about a terminal.
 func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
-	if s.set.opt.Prober == nil || c.local == nil {
+	switch {
+	case s.without(wire.BasisProcess):
+		return Facts{}, errWithout
+	case s.set.opt.Prober == nil || c.local == nil:
 		return Facts{}, errBlind
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -220,7 +223,19 @@ func (s *session) probe(ctx context.Context, c *console) (Facts, error) {
 	return s.set.opt.Prober.Probe(ctx, c.local.TTY())
 }
 
-var errBlind = &wire.Error{Code: wire.CodeUnavailable, Message: "the processes of this terminal cannot be seen from here"}
+var (
+	errBlind   = &wire.Error{Code: wire.CodeUnavailable, Message: "the processes of this terminal cannot be seen from here"}
+	errWithout = &wire.Error{Code: wire.CodeUnavailable, Message: "this session was started without a look at its processes"}
+)
+
+// inFront reports whether the shell's own group has the terminal. It is not known where processes are not looked at.
+func (c *console) inFront() (is, known bool) {
+	if c.local == nil || c.s.without(wire.BasisProcess) {
+		return false, false
+	}
+	group, err := c.local.Front()
+	return group == c.local.TTY().SessionPID, err == nil
+}
 
 // judgeLocked makes facts the state, or returns true if another look has to confirm them.
 func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verdicts *int) (again bool) {
