@@ -113,7 +113,7 @@ func (b *box) listen(t testing.TB) {
 // claim takes the guest's waiting connection and logs in.
 func (b *box) claim(t testing.TB) *ssh.Client {
 	t.Helper()
-	if err := b.listener.(*net.UnixListener).SetDeadline(time.Now().Add(15 * time.Second)); err != nil {
+	if err := b.listener.(*net.UnixListener).SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	conn, err := b.listener.Accept()
@@ -308,7 +308,7 @@ func TestInitStops(t *testing.T) {
 			t.Errorf("exit status: %v, want 0", err)
 		}
 		b.waited <- nil // for the cleanup
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("still there")
 	}
 }

@@ -124,7 +124,7 @@ func (s *sandbox) dial(t testing.TB) *ssh.Client {
 
 func (s *sandbox) clientConfig() *ssh.ClientConfig {
 	return &ssh.ClientConfig{User: "sandbox", Auth: []ssh.AuthMethod{ssh.PublicKeys(s.client)},
-		HostKeyCallback: ssh.FixedHostKey(s.host), Timeout: 10 * time.Second}
+		HostKeyCallback: ssh.FixedHostKey(s.host), Timeout: time.Minute}
 }
 
 // order sends a control request.
@@ -193,7 +193,7 @@ func await(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(15 * time.Second); !cond(); <-tick.C {
+	for deadline := time.Now().Add(time.Minute); !cond(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited 15 s in vain: %s", what)
 		}

@@ -28,7 +28,7 @@ func openSession(t testing.TB, client *ssh.Client, a wire.Attach, h wire.Handler
 	if ok, err := ch.SendRequest(wire.RequestSubsystem, true, wire.Marshal(wire.Subsystem{Name: wire.SessionSubsystem})); !ok || err != nil {
 		t.Fatalf("subsystem: %v, %v", ok, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, err := wire.Open(ctx, ch, a, h)
 	if err != nil {
@@ -40,7 +40,7 @@ func openSession(t testing.TB, client *ssh.Client, a wire.Attach, h wire.Handler
 
 func ask(t testing.TB, c *wire.Client, r wire.Request) *wire.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	reply, err := c.Request(ctx, r)
 	if err != nil {

@@ -3,6 +3,7 @@ package session_test
 import (
 	"context"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,7 +227,7 @@ func TestTypeAtPrompt(t *testing.T) {
 func TestDeadlineAndInterrupt(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
-	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 100", TimeoutMS: 200})
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 100", TimeoutMS: 2000})
 	if res.Ended != wire.Deadline || res.Phase != wire.PhaseRunning || res.Output != "begun\n" {
 		t.Fatalf("deadline: %s, %s, %q", res.Ended, res.Phase, res.Output)
 	}
@@ -234,21 +235,20 @@ func TestDeadlineAndInterrupt(t *testing.T) {
 	if res.Error == nil || res.Error.Code != wire.CodeNotPrompt || !strings.Contains(res.Error.Message, "sleep") {
 		t.Errorf("run while it runs: %v", res.Error)
 	}
-	began := time.Now()
 	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
 	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || code(res) != 130 {
 		t.Errorf("interrupt: %s, %s, %d", res.Ended, res.Phase, code(res))
 	}
-	if d := time.Since(began); d > 500*time.Millisecond {
-		t.Errorf("^C took %v", d)
+	if got, want := strings.Join(res.Receipt.Steps, " "), "^C"; got != want { // no step's time passed
+		t.Errorf("steps %s, want %s", got, want)
 	}
 
-	res = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 100", TimeoutMS: 100, Kill: true})
+	res = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 100", TimeoutMS: 1000, Kill: true})
 	if res.Ended != wire.Deadline || res.Receipt == nil || res.Receipt.Steps[0] != "^C" {
 		t.Errorf("kill at the deadline: %s, %+v", res.Ended, res.Receipt)
 	}
 
-	do(t, c, wire.Request{Verb: wire.VerbRun, Text: `bash -c 'trap "" INT TERM; while :; do sleep 0.1; done'`, TimeoutMS: 300})
+	do(t, c, wire.Request{Verb: wire.VerbRun, Text: `bash -c 'trap "" INT TERM; while :; do sleep 0.1; done'`, TimeoutMS: 3000})
 	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
 	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || len(res.Receipt.Died) == 0 || len(res.Receipt.Left) != 0 {
 		t.Errorf("a program that ignores signals: %s, %s, %+v", res.Ended, res.Phase, res.Receipt)
@@ -264,14 +264,13 @@ func TestDeadlineAndInterrupt(t *testing.T) {
 func TestFlood(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
-	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "yes", TimeoutMS: 300})
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "yes", TimeoutMS: 2000})
 	if res.Ended != wire.Deadline || !res.Truncated || res.To-res.From < 100<<10 {
 		t.Errorf("yes: %s, %d bytes", res.Ended, res.To-res.From)
 	}
-	began := time.Now()
 	res = do(t, c, wire.Request{Verb: wire.VerbInterrupt})
-	if d := time.Since(began); res.Phase != wire.PhasePrompt || d > time.Second {
-		t.Errorf("interrupt of yes: %s after %v", res.Phase, d)
+	if res.Phase != wire.PhasePrompt || slices.Contains(res.Receipt.Steps, "KILL") {
+		t.Errorf("interrupt of yes: %s, %+v", res.Phase, res.Receipt)
 	}
 	res = run(t, c, "seq 1 2000000; exit_code() { return 7; }; exit_code")
 	if code(res) != 7 || !strings.HasPrefix(res.Output, "1\n2\n") || !strings.HasSuffix(res.Output, "1999999\n2000000\n") {

@@ -234,10 +234,7 @@ func TestNames(t *testing.T) {
 	}
 	defer c.leave()
 	list := m.List()
-	for range 1000 {
-		if list[2].State.Phase == wire.PhaseDead {
-			break
-		}
+	for late := time.Now().Add(time.Minute); list[2].State.Phase != wire.PhaseDead && time.Now().Before(late); {
 		time.Sleep(time.Millisecond)
 		list = m.List()
 	}

@@ -82,19 +82,19 @@ func TestOnce(t *testing.T) {
 	defer cancel()
 	lost := make(chan error, 1)
 	go func() {
-		_, err := first.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "n=$((n+1)); sleep 0.3; echo n is $n", Op: op(1)})
+		_, err := first.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "n=$((n+1)); sleep 4; echo n is $n", Op: op(1)})
 		lost <- err
 	}()
 	w := newWatch()
 	watcher := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), From: wire.Offset{Word: wire.FromStart}}, w.handler())
-	w.text(t, "sleep 0.3")
+	w.text(t, "sleep 4")
 	first.Close()
 	if err := <-lost; err == nil {
 		t.Fatal("a reply on a closed stream")
 	}
 	again := dial(t, set, wire.Attach{Resume: first.Attached().Resume, Party: agentParty("alice")}, wire.Handler{})
 	for range 3 {
-		res := do(t, again, wire.Request{Verb: wire.VerbRun, Text: "n=$((n+1)); sleep 0.3; echo n is $n", Op: op(1)})
+		res := do(t, again, wire.Request{Verb: wire.VerbRun, Text: "n=$((n+1)); sleep 4; echo n is $n", Op: op(1)})
 		if res.Ended != wire.Done || res.Output != "n is 1\n" {
 			t.Errorf("repeated: %s, %q", res.Ended, res.Output)
 		}
@@ -115,7 +115,7 @@ func TestTakenOver(t *testing.T) {
 	run(t, alice, "true")
 	result := make(chan *wire.Result, 1)
 	go func() {
-		r, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 0.5; read x; echo got $x"})
+		r, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo begun; sleep 4; read x; echo got $x"})
 		result <- r.Result
 	}()
 	w := newWatch()

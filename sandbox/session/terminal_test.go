@@ -221,11 +221,11 @@ func tryDial(t *testing.T, set *session.Set, a wire.Attach, h wire.Handler) (*wi
 		near.Close()
 		select {
 		case <-served:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Error("a stream does not end")
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	c, err := wire.Open(ctx, near, a, h)
 	if err == nil {

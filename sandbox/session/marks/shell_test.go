@@ -18,7 +18,7 @@ import (
 )
 
 // patience in tests: a real shell on a busy machine.
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // shell is a real shell with marks on a real terminal.
 type shell struct {

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // terminal is a real terminal with a real program as its session leader.
 type terminal struct {
