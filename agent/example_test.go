@@ -251,7 +251,7 @@ func ExampleShell_Interrupt() {
 	ctx, sh, end := exampleShell("server")
 	defer end()
 
-	res, err := sh.Do(ctx, agent.Call{Command: `sh -c 'echo serving; while :; do sleep 1; done'`, Timeout: 3 * time.Second})
+	res, err := sh.Do(ctx, agent.Call{Command: `sh -c 'echo serving; while :; do sleep 60; done'`, Timeout: 3 * time.Second})
 	if err != nil {
 		log.Fatal(err)
 	}
