@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -417,6 +418,38 @@ print(len(held))`
 	want := fmt.Sprint(maxTerminals)
 	if got := mustSh(t, c, python(take)); got != want {
 		t.Errorf("got %s terminals, want %s", got, want)
+	}
+	// While they are gone, who wants a session is told what there is none left of.
+	holder := "exec 3<&0\n" + python(take+"\nsys.stdout.flush()\nos.read(3, 1)")
+	hold, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Close()
+	release, err := hold.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := hold.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := hold.Start(holder); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAtLeast(out, make([]byte, 16), len(want)+1); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := control(t, b, inst).OpenStream(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	attach := wire.Attach{Session: "main", Create: true, Party: &wire.Party{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive}}
+	if _, err := wire.Open(t.Context(), stream, attach, wire.Handler{}); !errors.Is(err, &wire.Error{Code: wire.CodeLimitPtys}) {
+		t.Errorf("a session without terminals: got %v, want limit_ptys", err)
+	}
+	if err := errors.Join(release.Close(), hold.Wait()); err != nil {
+		t.Errorf("the program that held them: %v", err)
 	}
 	if got := mustSh(t, c, "stat -c '%a %g' /dev/pts/ptmx; "+python("import pty\nm, s = pty.openpty()\nst = os.fstat(s)\nprint(oct(st.st_mode & 0o777), st.st_gid)")); got != "666 0\n0o620 5" {
 		t.Errorf("modes of terminals: got %q", got)

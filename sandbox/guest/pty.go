@@ -4,15 +4,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // maxPtys bounds the terminals that the guest opens: all sandboxes of a machine share its 4,096.
 const maxPtys = 256
 
-var errPtys = fmt.Errorf("more than %d terminals in this sandbox", maxPtys)
+// ptysError says that there is no terminal to be had, and whose limit that is.
+func ptysError(whose string) *wire.Error {
+	return &wire.Error{Code: wire.CodeLimitPtys, Message: "no terminal is left: " + whose,
+		Hint: "close sessions, or end the programs that hold terminals; rescue ends all of them"}
+}
 
 // pty is the master side of a pseudo-terminal. Its descriptor is non-blocking from the start, so that a reader is a
 // goroutine and not a thread – which is why no library opens it.
@@ -25,15 +32,18 @@ type pty struct {
 }
 
 // openPty returns a new terminal and its slave, which the caller closes once the process on it is started. The slave
-// belongs to the account, as login(1) leaves it.
+// belongs to the account, as login(1) leaves it. Where there is none left the error has code limit_ptys.
 func openPty(count *atomic.Int32, a Account) (*pty, *os.File, error) {
 	if count.Add(1) > maxPtys {
 		count.Add(-1)
-		return nil, nil, errPtys
+		return nil, nil, ptysError("the sandbox's sessions and channels have all of its " + strconv.Itoa(maxPtys))
 	}
 	master, slave, err := openPair()
 	if err != nil {
 		count.Add(-1)
+		if errors.Is(err, unix.ENOSPC) { // devpts_new_index in the kernel: its mount's max, or kernel.pty.max
+			return nil, nil, ptysError("programs in the sandbox, or others of the machine, have them all")
+		}
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
 	}
 	p := &pty{File: master, name: slave.Name(), count: count}

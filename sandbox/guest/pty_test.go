@@ -9,6 +9,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // onTerminal runs a command on a terminal and returns what it printed and its exit status.
@@ -126,8 +128,8 @@ func TestPtyShell(t *testing.T) {
 func TestPtyLimit(t *testing.T) {
 	var count atomic.Int32
 	count.Store(maxPtys)
-	if _, _, err := openPty(&count, Account{}); !errors.Is(err, errPtys) {
-		t.Errorf("got %v, want %v", err, errPtys)
+	if _, _, err := openPty(&count, Account{}); !errors.Is(err, &wire.Error{Code: wire.CodeLimitPtys}) {
+		t.Errorf("got %v, want limit_ptys", err)
 	}
 	if count.Load() != maxPtys {
 		t.Errorf("a refusal counts: %d", count.Load())

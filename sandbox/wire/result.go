@@ -142,7 +142,8 @@ const (
 	CodeLimitSessions  Code = "limit_sessions" //
 	CodeLimitSandboxes Code = "limit_sandboxes"
 	CodeLimitPids      Code = "limit_pids"
-	CodeLimitOps       Code = "limit_ops" // too many operations under way on one session
+	CodeLimitPtys      Code = "limit_ptys" // pseudo-terminals: of the sandbox, or of its machine
+	CodeLimitOps       Code = "limit_ops"  // too many operations under way on one session
 )
 
 // Error is an error that a stranger may see: a code to branch on, what happened, and what to do.
