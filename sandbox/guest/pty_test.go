@@ -112,7 +112,7 @@ func TestPtyShell(t *testing.T) {
 	if err := sess.WindowChange(31, 101); err != nil {
 		t.Fatal(err)
 	}
-	say("stty size", "31 101\r\n")
+	say("until stty size | grep '31 101'; do :; done", "31 101\r\n") // a request and input have no order between them
 	say("sh -c 'echo ready; exec cat'", "ready\r\n")
 	say("\x03", "^C")
 	say("echo code $?", "code 130\r\n")
