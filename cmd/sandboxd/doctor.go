@@ -24,7 +24,7 @@ type finding struct {
 	Check string `json:"check"`
 	OK    bool   `json:"ok"`
 	Found string `json:"found"`
-	Fix   string `json:"fix,omitempty"` // what to do, where it is not OK
+	Fix   string `json:"fix,omitempty"` // what to do, where it is not OK or could be better
 }
 
 // checkPatience bounds each check.
@@ -38,7 +38,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			bad := 0
-			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkGuests, c.checkState, c.checkDoor, c.checkTools} {
+			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkFilter, c.checkGuests, c.checkState, c.checkDoor, c.checkTools} {
 				ctx, cancel := context.WithTimeout(cmd.Context(), checkPatience)
 				findings := check(ctx)
 				cancel()
@@ -53,8 +53,11 @@ func (c *cli) doctorCommand() *cobra.Command {
 						continue
 					}
 					mark := "ok  "
-					if !f.OK {
+					switch {
+					case !f.OK:
 						mark = "FAIL"
+					case f.Fix != "":
+						mark = "warn"
 					}
 					fmt.Printf("%s  %-14s %s\n", mark, f.Check, f.Found)
 					if f.Fix != "" {

@@ -108,6 +108,7 @@ func (c *cli) tree() *cobra.Command {
 		root.AddCommand(cmd)
 	}
 	root.SetHelpCommandGroupID("machine")
+	root.AddCommand(filterProbeCommand())
 	return root
 }
 

@@ -24,7 +24,8 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
-	if os.Getenv("SANDBOXD_TEST_GUESTS") == "" { // not in a sandboxd that a script runs
+	// Not in a sandboxd that a script runs, nor in one that runs in a container.
+	if os.Getenv("SANDBOXD_TEST_GUESTS") == "" && filepath.Base(os.Args[0]) != "sandboxd" {
 		dir, err := os.MkdirTemp("", "sandboxd-guests-")
 		if err != nil {
 			panic(err)
