@@ -184,7 +184,19 @@ func (env *Env) request(ctx context.Context, party *gateway.Attachment, r wire.R
 	reply, err := party.Request(ctx, r)
 	close(ended)
 	<-stopped
+	hintHold(r, reply, err)
 	return reply, err
+}
+
+// hintHold puts the flag that helps into the refusal of a call that did not have it.
+func hintHold(r wire.Request, reply wire.Reply, err error) {
+	refused, _ := errors.AsType[*wire.Error](err)
+	if refused == nil && reply.Result != nil {
+		refused = reply.Result.Error
+	}
+	if refused != nil && refused.Code == wire.CodeKeyboardHeld && !r.Hold {
+		refused.Hint = "wait for it: --hold"
+	}
 }
 
 // refused reports a request that did nothing: with --json as a Result, so that there is one shape to read.
