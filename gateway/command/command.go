@@ -224,7 +224,7 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 // laterCommands are names of the protocol that this version does not have; saying so beats "unknown command".
 func laterCommands() []*cobra.Command {
 	var all []*cobra.Command
-	for _, name := range []string{"conformance", "add", "port", "mcp", "task", "mcp-config", "allow", "pause", "resume", "snapshot", "fork"} {
+	for _, name := range []string{"add", "port", "mcp", "task", "mcp-config", "allow", "pause", "resume", "snapshot", "fork"} {
 		all = append(all, &cobra.Command{
 			Use:                name,
 			Hidden:             true,

@@ -1,0 +1,76 @@
+package corpus_test
+
+import (
+	"encoding/json"
+	"regexp"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+
+	"github.com/sandboxd/sandboxd/agent/conformance"
+	"github.com/sandboxd/sandboxd/agent/conformance/corpus"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestCases holds what another program that reads the corpus relies on.
+func TestCases(t *testing.T) {
+	name := regexp.MustCompile(`^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*$`)
+	seen := make(map[string]bool)
+	var check func(id string, steps []conformance.Step)
+	check = func(id string, steps []conformance.Step) {
+		for _, s := range steps {
+			for _, w := range append([]conformance.Want{s.Want}, values(s.Without)...) {
+				for _, text := range []*conformance.Text{w.Prompt, w.Output, w.Bytes, w.Stderr} {
+					if text != nil {
+						if _, err := regexp.Compile(text.Matches); err != nil {
+							t.Errorf("%s: %v", id, err)
+						}
+					}
+				}
+			}
+			check(id, s.Meanwhile)
+		}
+	}
+	for _, c := range corpus.All() {
+		switch {
+		case seen[c.ID()]:
+			t.Errorf("%s is there twice", c.ID())
+		case !name.MatchString(c.Group), !name.MatchString(c.Name):
+			t.Errorf("%q is no name", c.ID())
+		case c.About == "":
+			t.Errorf("%s does not say what it is about", c.ID())
+		case (c.Do == nil) != (c.Func == ""), (c.Do == nil) == (len(c.Steps) == 0):
+			t.Errorf("%s is neither steps nor a named function", c.ID())
+		}
+		seen[c.ID()] = true
+		check(c.ID(), c.Steps)
+		for tier, why := range c.Cannot {
+			if tier == conformance.Full || why == "" {
+				t.Errorf("%s is excused on %s by %q", c.ID(), tier, why)
+			}
+		}
+
+		text, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var back conformance.Case
+		if err := json.Unmarshal(text, &back); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(c, back, cmpopts.IgnoreFields(conformance.Case{}, "Do"), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s does not survive JSON:\n%s", c.ID(), diff)
+		}
+	}
+}
+
+func values(m map[conformance.Tier]conformance.Want) []conformance.Want {
+	var all []conformance.Want
+	for _, w := range m {
+		all = append(all, w)
+	}
+	return all
+}

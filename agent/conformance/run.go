@@ -1,0 +1,223 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Options say how cases are run. Client is required, the zero value of everything else works.
+type Options struct {
+	Client *agent.Client // of the sandbox in which cases run
+
+	// Privileged is of a sandbox in which setuid programs work, for the cases that need one. Without it they are not run.
+	Privileged *agent.Client
+
+	Dial     func(ctx context.Context) (*agent.Client, error) // see World
+	Packages map[string]string                                // Debian packages of programs; a program is one of its own name otherwise
+	Tiers    []Tier                                           // Full when empty
+	Slow     float64                                          // how many times as long an answer may take on this machine; 1 when 0
+
+	Report  func(Outcome)     // gets each outcome as it comes
+	Install func(what string) // is told of programs that are being installed
+}
+
+// Outcome is what became of one case on one tier.
+type Outcome struct {
+	Case   string       `json:"case"`
+	Group  string       `json:"group"`
+	Tier   Tier         `json:"tier"`
+	Pass   bool         `json:"pass"`
+	Basis  []wire.Basis `json:"basis"`  // of the last verdict
+	Got    Facts        `json:"got"`    // of the step that failed, else of the last
+	Want   Facts        `json:"want"`   // the same fields
+	MS     int64        `json:"ms"`     // the whole case
+	Reason string       `json:"reason"` // why it did not pass; empty when it did
+
+	Excused bool `json:"excused,omitempty"` // the case says that it cannot pass on this tier; it was not run
+	NotRun  bool `json:"not_run,omitempty"` // it must pass, and what it needs could not be had
+}
+
+// caseTime bounds a case, whatever its steps say.
+const caseTime = 4 * time.Minute
+
+// setupTime bounds its files and its set-up.
+const setupTime = 90 * time.Second
+
+// cleanTime bounds ending a session and cleaning up.
+const cleanTime = 20 * time.Second
+
+// All runs the cases, one after the other, tier by tier, and returns their outcomes. A case that fails, hangs or loses its
+// connection is an outcome; an error is returned only when ctx ends.
+func All(ctx context.Context, cases []Case, o Options) ([]Outcome, error) {
+	if len(o.Tiers) == 0 {
+		o.Tiers = []Tier{Full}
+	}
+	if o.Slow == 0 {
+		o.Slow = 1
+	}
+	missing := o.provide(ctx, cases)
+	var all []Outcome
+	for _, tier := range o.Tiers {
+		for _, c := range cases {
+			if err := context.Cause(ctx); err != nil {
+				return all, err
+			}
+			out := o.one(ctx, c, tier, missing)
+			all = append(all, out)
+			if o.Report != nil {
+				o.Report(out)
+			}
+		}
+	}
+	return all, nil
+}
+
+// one runs a case.
+func (o Options) one(ctx context.Context, c Case, tier Tier, missing map[*agent.Client]map[string]string) (out Outcome) {
+	out = Outcome{Case: c.Name, Group: c.Group, Tier: tier, Basis: []wire.Basis{}, Got: Facts{}, Want: Facts{}}
+	if why := c.Cannot[tier]; why != "" {
+		out.Excused, out.Reason = true, why
+		return out
+	}
+	client := o.client(c)
+	if client == nil {
+		out.NotRun, out.Reason = true, "it needs a sandbox made with --sudo, and none was named"
+		return out
+	}
+	for _, program := range c.Needs {
+		if why := missing[client][program]; why != "" {
+			out.NotRun, out.Reason = true, program+": "+why
+			return out
+		}
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, caseTime, errors.New("the case has taken too long"))
+	defer cancel()
+	p := &play{Case: c, tier: tier, slow: o.Slow, client: client, shells: make(map[string]*agent.Shell), out: &out}
+	defer p.clean(ctx)
+	err := p.prepare(ctx)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("set up: %w", err)
+	case c.Do != nil:
+		err = c.Do(ctx, World{Client: client, Tier: tier, Dial: o.Dial})
+	default:
+		err = p.steps(ctx, c.Steps, "")
+	}
+	out.MS = time.Since(began).Milliseconds()
+	out.Pass = err == nil
+	if err != nil {
+		out.Reason = err.Error()
+	}
+	return out
+}
+
+func (o Options) client(c Case) *agent.Client {
+	if c.Privileged {
+		return o.Privileged
+	}
+	return o.Client
+}
+
+// provide installs what the cases need, and says of each sandbox which programs could not be had, and why.
+func (o Options) provide(ctx context.Context, cases []Case) map[*agent.Client]map[string]string {
+	missing := make(map[*agent.Client]map[string]string)
+	for _, client := range []*agent.Client{o.Client, o.Privileged} {
+		var here []Case
+		for _, c := range cases {
+			if o.client(c) == client {
+				here = append(here, c)
+			}
+		}
+		if client != nil {
+			missing[client] = o.install(ctx, client, programs(here))
+		}
+	}
+	return missing
+}
+
+// installTime bounds an installation.
+const installTime = 15 * time.Minute
+
+// absent lists the programs that are not there.
+func absent(ctx context.Context, c *agent.Client, names []string) ([]string, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	out, err := quiet(ctx, c, "for p in "+shellquote.Join(names...)+`; do command -v "$p" >/dev/null || echo "$p"; done`)
+	return strings.Fields(out), err
+}
+
+// install makes programs available by one apt-get, or, when that fails, one for each.
+func (o Options) install(ctx context.Context, c *agent.Client, names []string) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, installTime)
+	defer cancel()
+	why := make(map[string]string)
+	all := func(names []string, err error) map[string]string {
+		for _, n := range names {
+			why[n] = err.Error()
+		}
+		return why
+	}
+	need, err := absent(ctx, c, names)
+	if err != nil {
+		return all(names, err)
+	}
+	if len(need) == 0 {
+		return why
+	}
+	packages := make([]string, len(need))
+	for i, n := range need {
+		packages[i] = n
+		if p := o.Packages[n]; p != "" {
+			packages[i] = p
+		}
+	}
+	if o.Install != nil {
+		o.Install(strings.Join(packages, " ") + " in " + c.Sandbox())
+	}
+	const get = "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "
+	if _, err := quiet(ctx, c, "apt-get update -qq"); err != nil {
+		return all(need, err)
+	}
+	if _, err := quiet(ctx, c, get+shellquote.Join(packages...)); err != nil {
+		for i, n := range need {
+			if _, err := quiet(ctx, c, get+shellquote.Join(strings.Fields(packages[i])...)); err != nil {
+				why[n] = err.Error()
+			}
+		}
+	}
+	need, err = absent(ctx, c, need)
+	if err != nil {
+		return all(need, err)
+	}
+	for _, n := range need {
+		if why[n] == "" {
+			why[n] = "its package has no such program"
+		}
+	}
+	return why
+}
+
+// quiet runs shell text without a terminal and returns what it printed. Another exit code than 0 is an error.
+func quiet(ctx context.Context, c *agent.Client, script string) (string, error) {
+	var stdout, stderr bytes.Buffer
+	exit, err := c.Exec(ctx, agent.Cmd{Command: script, Stdout: &stdout, Stderr: &stderr})
+	if err != nil {
+		return "", err
+	}
+	if exit.Code != 0 {
+		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+		return "", fmt.Errorf("exit code %d: %s", exit.Code, short(lines[len(lines)-1]))
+	}
+	return stdout.String(), nil
+}

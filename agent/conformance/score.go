@@ -1,0 +1,122 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Count counts outcomes.
+type Count struct {
+	Cases   int `json:"cases"`
+	Pass    int `json:"pass"`
+	Fail    int `json:"fail"`
+	NotRun  int `json:"not_run"` // they count as failed
+	Excused int `json:"excused"` // they cannot pass on their tier, and say why
+}
+
+// OK reports whether everything that must pass did.
+func (c Count) OK() bool { return c.Fail == 0 && c.NotRun == 0 }
+
+func (c *Count) add(o Outcome) {
+	c.Cases++
+	switch {
+	case o.Excused:
+		c.Excused++
+	case o.NotRun:
+		c.NotRun++
+	case o.Pass:
+		c.Pass++
+	default:
+		c.Fail++
+	}
+}
+
+// Score counts by tier, by group, and by the strongest layer that the last verdict of a case rests on.
+type Score struct {
+	Count
+	Tiers  map[Tier]Count            `json:"tiers"`
+	Groups map[string]map[Tier]Count `json:"groups"`
+	Basis  map[string]map[Tier]Count `json:"basis"`
+	order  []string                  // of the groups
+	tiers  []Tier
+}
+
+// ScoreOf counts outcomes.
+func ScoreOf(all []Outcome) Score {
+	s := Score{Tiers: make(map[Tier]Count), Groups: make(map[string]map[Tier]Count), Basis: make(map[string]map[Tier]Count)}
+	for _, o := range all {
+		if !slices.Contains(s.order, o.Group) {
+			s.order = append(s.order, o.Group)
+		}
+		if !slices.Contains(s.tiers, o.Tier) {
+			s.tiers = append(s.tiers, o.Tier)
+		}
+		s.add(o)
+		c := s.Tiers[o.Tier]
+		c.add(o)
+		s.Tiers[o.Tier] = c
+		count(s.Groups, o.Group, o)
+		if len(o.Basis) > 0 {
+			count(s.Basis, string(o.Basis[0]), o)
+		}
+	}
+	return s
+}
+
+func count(by map[string]map[Tier]Count, key string, o Outcome) {
+	if by[key] == nil {
+		by[key] = make(map[Tier]Count)
+	}
+	c := by[key][o.Tier]
+	c.add(o)
+	by[key][o.Tier] = c
+}
+
+// Table is the score as a table of Markdown: a row for each group and each layer, a column for each tier. A cell says how
+// many of those that must pass did, and how many cannot.
+func (s Score) Table() string {
+	var b strings.Builder
+	row := func(name string, counts map[Tier]Count) {
+		fmt.Fprintf(&b, "| %s |", name)
+		for _, t := range s.tiers {
+			fmt.Fprintf(&b, " %s |", counts[t])
+		}
+		b.WriteByte('\n')
+	}
+	head := func(first string) {
+		fmt.Fprintf(&b, "| %s |", first)
+		for _, t := range s.tiers {
+			fmt.Fprintf(&b, " %s |", t)
+		}
+		b.WriteString("\n| --- |" + strings.Repeat(" --- |", len(s.tiers)) + "\n")
+	}
+	head("group")
+	for _, g := range s.order {
+		row(g, s.Groups[g])
+	}
+	row("**all**", s.Tiers)
+	b.WriteByte('\n')
+	head("strongest layer")
+	for _, layer := range []string{"exit", "process", "mark", "screen", "silence"} {
+		if s.Basis[layer] != nil {
+			row(layer, s.Basis[layer])
+		}
+	}
+	return b.String()
+}
+
+// String is a cell of the table.
+func (c Count) String() string {
+	if c.Cases == 0 {
+		return "–"
+	}
+	text := fmt.Sprintf("%d of %d", c.Pass, c.Cases-c.Excused)
+	if c.NotRun > 0 {
+		text += fmt.Sprintf(", %d not run", c.NotRun)
+	}
+	if c.Excused > 0 {
+		text += fmt.Sprintf(", %d cannot", c.Excused)
+	}
+	return text
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/conformance"
+	"github.com/sandboxd/sandboxd/agent/conformance/corpus"
+)
+
+// conformanceFlags are what the command line of conformance says.
+type conformanceFlags struct {
+	groups     []string
+	cases      []string
+	tier       string
+	privileged string
+	slow       float64
+	list       bool
+	json       bool
+}
+
+func (c *cli) conformanceCommand() *cobra.Command {
+	var f conformanceFlags
+	cmd := &cobra.Command{
+		Use:   "conformance TARGET",
+		Short: "check what a sandbox's terminals do and what is told of them, case by case",
+		Long: "Run the public suite of cases in a sandbox, each in a fresh session, over SSH alone. TARGET is the name of a sandbox\n" +
+			"or an ssh URI. Programs that cases need are installed in it. It ends with 0 only if all passed that must: cases\n" +
+			"that could not be run count as failed; those that cannot pass on a tier say why.",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.list != (len(args) == 0) || len(args) > 1 {
+				return usage("conformance: name one sandbox, or say --list", "usage: "+cmd.UseLine())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			cases, tiers, err := f.choose()
+			if err != nil {
+				return err
+			}
+			if f.list {
+				return listCases(cases, f.json)
+			}
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			return c.conformance(ctx, args[0], f, cases, tiers)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.groups, "group", nil, "only these groups of cases")
+	flags.StringSliceVar(&f.cases, "case", nil, "only these cases, as GROUP/CASE")
+	flags.StringVar(&f.tier, "tier", string(conformance.Full), "layers of evidence that sessions have: full, no-process, no-marks, neither or all")
+	flags.StringVar(&f.privileged, "privileged", "", "a sandbox made with --sudo, for cases that need setuid programs")
+	flags.Float64Var(&f.slow, "slow", 1, "how many times as long as on a quiet machine an answer may take")
+	flags.BoolVar(&f.list, "list", false, "print the cases and run nothing; with --json all of them as data")
+	flags.BoolVar(&f.json, "json", false, "print one object per case, then the score")
+	return cmd
+}
+
+// choose reads which cases and tiers are meant.
+func (f conformanceFlags) choose() ([]conformance.Case, []conformance.Tier, error) {
+	all := corpus.All()
+	groups := corpus.Groups(all)
+	for _, g := range f.groups {
+		if !slices.Contains(groups, g) {
+			return nil, nil, usage(fmt.Sprintf("conformance: there is no group %q", g), "groups: "+strings.Join(groups, " "))
+		}
+	}
+	for _, id := range f.cases {
+		if !slices.ContainsFunc(all, func(c conformance.Case) bool { return c.ID() == id }) {
+			return nil, nil, usage(fmt.Sprintf("conformance: there is no case %q", id), "see: sandboxd conformance --list")
+		}
+	}
+	cases := slices.DeleteFunc(all, func(c conformance.Case) bool {
+		return len(f.groups) > 0 && !slices.Contains(f.groups, c.Group) || len(f.cases) > 0 && !slices.Contains(f.cases, c.ID())
+	})
+	if f.tier == "all" {
+		return cases, conformance.Tiers, nil
+	}
+	if !slices.Contains(conformance.Tiers, conformance.Tier(f.tier)) {
+		return nil, nil, usage(fmt.Sprintf("conformance: there is no tier %q", f.tier), "tiers: full no-process no-marks neither all")
+	}
+	return cases, []conformance.Tier{conformance.Tier(f.tier)}, nil
+}
+
+// listCases prints the cases, for people or as data.
+func listCases(cases []conformance.Case, asJSON bool) error {
+	if !asJSON {
+		for _, c := range cases {
+			fmt.Printf("%-40s %s\n", c.ID(), c.About)
+		}
+		return nil
+	}
+	out := json.NewEncoder(os.Stdout)
+	out.SetEscapeHTML(false)
+	for _, c := range cases {
+		if err := out.Encode(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// conformance runs cases and prints what became of them.
+func (c *cli) conformance(ctx context.Context, name string, f conformanceFlags, cases []conformance.Case, tiers []conformance.Tier) error {
+	o := conformance.Options{Packages: corpus.Packages, Tiers: tiers, Slow: f.slow,
+		Dial:    func(ctx context.Context) (*agent.Client, error) { return c.dialTarget(ctx, name) },
+		Install: func(what string) { fmt.Fprintf(os.Stderr, "installing %s\n", what) },
+		Report:  func(out conformance.Outcome) { printOutcome(os.Stdout, out) }}
+	encoder := json.NewEncoder(os.Stdout)
+	encoder.SetEscapeHTML(false)
+	if f.json {
+		o.Report = func(out conformance.Outcome) { _ = encoder.Encode(out) } // to a pipe that is gone: the exit code says it
+	}
+	var err error
+	if o.Client, err = c.dialTarget(ctx, name); err != nil {
+		return err
+	}
+	defer o.Client.Close()
+	if f.privileged != "" {
+		if o.Privileged, err = c.dialTarget(ctx, f.privileged); err != nil {
+			return err
+		}
+		defer o.Privileged.Close()
+	}
+	all, err := conformance.All(ctx, cases, o)
+	if err != nil {
+		return err
+	}
+	score := conformance.ScoreOf(all)
+	if f.json {
+		err = encoder.Encode(map[string]conformance.Score{"score": score})
+	} else {
+		_, err = fmt.Printf("\n%s", score.Table())
+	}
+	if err == nil && !score.OK() {
+		return exitCode(1)
+	}
+	return err
+}
+
+// dialTarget connects to a sandbox by name, or to anything by its URI.
+func (c *cli) dialTarget(ctx context.Context, name string) (*agent.Client, error) {
+	if !strings.Contains(name, "@") && !strings.Contains(name, "://") {
+		return c.dial(ctx, name, false)
+	}
+	return agent.Dial(ctx, name, agent.Options{State: c.config.value("state")})
+}
+
+// printOutcome is the line of a case for people.
+func printOutcome(w io.Writer, out conformance.Outcome) {
+	word := "FAIL"
+	switch {
+	case out.Excused:
+		word = "cannot"
+	case out.NotRun:
+		word = "NOT RUN"
+	case out.Pass:
+		word = "ok"
+	}
+	basis := make([]string, len(out.Basis))
+	for i, b := range out.Basis {
+		basis[i] = string(b)
+	}
+	fmt.Fprintf(w, "%-8s %-10s %-42s %6d ms  %s", word, out.Tier, out.Group+"/"+out.Case, out.MS, strings.Join(basis, "+"))
+	if out.Reason != "" {
+		fmt.Fprintf(w, "\n         %s", out.Reason)
+	}
+	fmt.Fprintln(w)
+}
