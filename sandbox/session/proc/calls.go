@@ -2,7 +2,11 @@
 
 package proc
 
-import "golang.org/x/sys/unix"
+import (
+	"runtime"
+	"strconv"
+	"strings"
+)
 
 // call says how to read the arguments of a blocking system call.
 type call struct {
@@ -15,10 +19,11 @@ type call struct {
 type callKind int
 
 const (
-	callRead   callKind = iota + 1 // argument 0 is the descriptor
-	callPoll                       // arguments 0 and 1 are the set and its length
-	callSelect                     // arguments 0 and 1 are the length and the set
-	callEpoll                      // argument 0 is the epoll descriptor
+	callUnknown callKind = iota
+	callRead             // argument 0 is the descriptor
+	callPoll             // arguments 0 and 1 are the set and its length
+	callSelect           // arguments 0 and 1 are the length and the set
+	callEpoll            // argument 0 is the epoll descriptor
 	callFutex
 	callWait    // for a child or a signal
 	callRestart // of a call that was interrupted by a stop
@@ -33,28 +38,164 @@ const (
 	timeoutPointer             // to a struct timespec or timeval, NULL for none
 )
 
-// calls are the blocking calls of every architecture, by number; init adds those that only some have. Every call that
-// is not here counts as one that goes on by itself.
-var calls = map[int]call{
-	unix.SYS_READ:            {name: "read", kind: callRead},
-	unix.SYS_READV:           {name: "readv", kind: callRead},
-	unix.SYS_PPOLL:           {"ppoll", callPoll, timeoutPointer, 2},
-	unix.SYS_PSELECT6:        {"pselect6", callSelect, timeoutPointer, 4},
-	unix.SYS_EPOLL_PWAIT:     {"epoll_pwait", callEpoll, timeoutMillis, 3},
-	unix.SYS_EPOLL_PWAIT2:    {"epoll_pwait2", callEpoll, timeoutPointer, 3},
-	unix.SYS_FUTEX:           {"futex", callFutex, timeoutPointer, 3},
-	unix.SYS_FUTEX_WAITV:     {"futex_waitv", callFutex, timeoutPointer, 3},
-	unix.SYS_WAIT4:           {name: "wait4", kind: callWait},
-	unix.SYS_WAITID:          {name: "waitid", kind: callWait},
-	unix.SYS_RT_SIGSUSPEND:   {name: "rt_sigsuspend", kind: callWait},
-	unix.SYS_RT_SIGTIMEDWAIT: {"rt_sigtimedwait", callWait, timeoutPointer, 2},
-	unix.SYS_RESTART_SYSCALL: {name: "restart_syscall", kind: callRestart},
-	unix.SYS_NANOSLEEP:       {name: "nanosleep", kind: callOther},
-	unix.SYS_CLOCK_NANOSLEEP: {name: "clock_nanosleep", kind: callOther},
-	unix.SYS_WRITE:           {name: "write", kind: callOther},
-	unix.SYS_RECVFROM:        {name: "recvfrom", kind: callRead},
-	unix.SYS_RECVMSG:         {name: "recvmsg", kind: callRead},
-	unix.SYS_CONNECT:         {name: "connect", kind: callOther},
-	unix.SYS_ACCEPT:          {name: "accept", kind: callRead},
-	unix.SYS_ACCEPT4:         {name: "accept4", kind: callRead},
+// arguments of a system call.
+type arguments [6]uint64
+
+// decode reads a line of /proc/PID/task/TID/syscall (proc_pid_syscall(5)): the number of the call, six arguments, stack and
+// program counter; "running"; or -1 for a thread that is blocked outside a call. table is the architecture's. Of what is no
+// call in it, kind is callUnknown and name says what is known.
+func decode(line string, table func(nr int) call) (call, arguments) {
+	var a arguments
+	f := strings.Fields(line)
+	switch {
+	case line == "running":
+		return call{name: "running"}, a
+	case len(f) < 7:
+		return call{name: "blocked in the kernel"}, a
+	}
+	nr, err := strconv.Atoi(f[0])
+	for i := range a {
+		v, e := strconv.ParseUint(f[i+1], 0, 64)
+		if e != nil {
+			err = e
+		}
+		a[i] = v
+	}
+	if err != nil {
+		return call{name: "in an unreadable call"}, a
+	}
+	c := table(nr)
+	if c.kind == callUnknown {
+		c.name = "in system call " + f[0]
+	}
+	return c, a
+}
+
+// timed reports whether the call was given a timeout.
+func (c call) timed(a arguments) bool {
+	switch c.timeout {
+	case timeoutMillis:
+		return int32(a[c.arg]) >= 0
+	case timeoutPointer:
+		return a[c.arg] != 0
+	}
+	return false
+}
+
+// callHere returns the blocking call that has this number for programs of our own architecture.
+func callHere(nr int) call {
+	if runtime.GOARCH == "arm64" {
+		return callARM64(nr)
+	}
+	return callAMD64(nr)
+}
+
+// callAMD64 returns the blocking call of that number (arch/x86/entry/syscalls/syscall_64.tbl in the kernel). Every call that is
+// not here counts as one that goes on by itself.
+func callAMD64(nr int) call {
+	switch nr {
+	case 0:
+		return call{name: "read", kind: callRead}
+	case 1:
+		return call{name: "write", kind: callOther}
+	case 7:
+		return call{"poll", callPoll, timeoutMillis, 2}
+	case 19:
+		return call{name: "readv", kind: callRead}
+	case 23:
+		return call{"select", callSelect, timeoutPointer, 4}
+	case 34:
+		return call{name: "pause", kind: callWait}
+	case 35:
+		return call{name: "nanosleep", kind: callOther}
+	case 42:
+		return call{name: "connect", kind: callOther}
+	case 43:
+		return call{name: "accept", kind: callRead}
+	case 45:
+		return call{name: "recvfrom", kind: callRead}
+	case 47:
+		return call{name: "recvmsg", kind: callRead}
+	case 61:
+		return call{name: "wait4", kind: callWait}
+	case 128:
+		return call{"rt_sigtimedwait", callWait, timeoutPointer, 2}
+	case 130:
+		return call{name: "rt_sigsuspend", kind: callWait}
+	case 202:
+		return call{"futex", callFutex, timeoutPointer, 3}
+	case 219:
+		return call{name: "restart_syscall", kind: callRestart}
+	case 230:
+		return call{name: "clock_nanosleep", kind: callOther}
+	case 232:
+		return call{"epoll_wait", callEpoll, timeoutMillis, 3}
+	case 247:
+		return call{name: "waitid", kind: callWait}
+	case 270:
+		return call{"pselect6", callSelect, timeoutPointer, 4}
+	case 271:
+		return call{"ppoll", callPoll, timeoutPointer, 2}
+	case 281:
+		return call{"epoll_pwait", callEpoll, timeoutMillis, 3}
+	case 288:
+		return call{name: "accept4", kind: callRead}
+	}
+	return callCommon(nr)
+}
+
+// callARM64 is the same for arm64 (include/uapi/asm-generic/unistd.h), which has neither poll nor select, epoll_wait or pause.
+func callARM64(nr int) call {
+	switch nr {
+	case 22:
+		return call{"epoll_pwait", callEpoll, timeoutMillis, 3}
+	case 63:
+		return call{name: "read", kind: callRead}
+	case 64:
+		return call{name: "write", kind: callOther}
+	case 65:
+		return call{name: "readv", kind: callRead}
+	case 72:
+		return call{"pselect6", callSelect, timeoutPointer, 4}
+	case 73:
+		return call{"ppoll", callPoll, timeoutPointer, 2}
+	case 95:
+		return call{name: "waitid", kind: callWait}
+	case 98:
+		return call{"futex", callFutex, timeoutPointer, 3}
+	case 101:
+		return call{name: "nanosleep", kind: callOther}
+	case 115:
+		return call{name: "clock_nanosleep", kind: callOther}
+	case 128:
+		return call{name: "restart_syscall", kind: callRestart}
+	case 133:
+		return call{name: "rt_sigsuspend", kind: callWait}
+	case 137:
+		return call{"rt_sigtimedwait", callWait, timeoutPointer, 2}
+	case 202:
+		return call{name: "accept", kind: callRead}
+	case 203:
+		return call{name: "connect", kind: callOther}
+	case 207:
+		return call{name: "recvfrom", kind: callRead}
+	case 212:
+		return call{name: "recvmsg", kind: callRead}
+	case 242:
+		return call{name: "accept4", kind: callRead}
+	case 260:
+		return call{name: "wait4", kind: callWait}
+	}
+	return callCommon(nr)
+}
+
+// callCommon is the calls that were added after 423, from where on all architectures have the same numbers.
+func callCommon(nr int) call {
+	switch nr {
+	case 441:
+		return call{"epoll_pwait2", callEpoll, timeoutPointer, 3}
+	case 449:
+		return call{"futex_waitv", callFutex, timeoutPointer, 3}
+	}
+	return call{}
 }

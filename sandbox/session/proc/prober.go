@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,8 +37,8 @@ const maxRelays = 4
 // Probe looks at the foreground group of tty. It takes some 50 µs for one process that is busy, and a millisecond
 // longer to say that one is blocked.
 //
-// With an error the Facts hold what can be known without tracing: the group, its leader, and Want by the terminal's
-// modes.
+// With an error the Facts hold what can be known without tracing: the group, its leader, Want by the terminal's modes, and
+// Runs.
 func (Prober) Probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
 	runtime.LockOSThread() // credentials are the thread's
 	l := &look{}
@@ -92,6 +93,7 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 		first = l.judge(now)
 		l.describe(&f, now, first)
 		if first.denied != nil {
+			f.Runs = l.runs(now.members)
 			return f, first.denied
 		}
 		if first.reader == nil || depth == maxRelays {
@@ -100,7 +102,7 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 		inner, relay, err := l.follow(first.reader.proc)
 		if err != nil {
 			f.Listens, f.Opaque, f.Why = true, true, err.Error()
-			return f, nil
+			return f, nil //nolint:nilerr // that is the answer
 		}
 		if !relay {
 			break
@@ -168,7 +170,7 @@ func (l *look) describe(f *session.Facts, now layer, o outcome) {
 		return
 	}
 	switch {
-	case opaque[program(f.Argv)]:
+	case opaque[program(f.Argv)] && !o.asks(now.modes):
 		f.Opaque, f.Listens = true, true
 		f.Why = "passes the keyboard on: " + f.Why
 	case o.reader.class == listener || o.busy:
@@ -206,6 +208,12 @@ type outcome struct {
 	runs   uint64
 	print  string // equal in two readings if nobody has moved
 	why    string
+}
+
+// asks reports whether a program that passes the keyboard on has a question of its own, as ssh has before it is connected: it
+// reads a whole line, and nothing else. What it passes on it waits for beside its connection.
+func (o outcome) asks(m modes) bool {
+	return m.canonical && !o.busy && !o.timers && o.reader.class == reader && strings.HasPrefix(o.reader.call, "read ")
 }
 
 // judge reads what every thread of the group does.

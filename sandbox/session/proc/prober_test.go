@@ -40,9 +40,10 @@ type terminal struct {
 	done chan struct{} // the output has ended
 }
 
-func open(t testing.TB, argv ...string) *terminal { return openAs(t, nil, argv...) }
+func open(t testing.TB, argv ...string) *terminal { return openIn(t, "", nil, argv...) }
 
-func openAs(t testing.TB, cred *syscall.Credential, argv ...string) *terminal {
+// openIn starts the program in dir, with cred.
+func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) *terminal {
 	t.Helper()
 	master, slave, err := pty.Open()
 	if err != nil {
@@ -53,7 +54,8 @@ func openAs(t testing.TB, cred *syscall.Credential, argv ...string) *terminal {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "PS1=$ ", "ENV=", "TERM=xterm", "PYTHON_HISTORY=/dev/null", "LANG=C.UTF-8")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "PS1=$ ", "ENV=", "TERM=xterm", "SHELL=/bin/dash", "PYTHON_HISTORY=/dev/null", "LANG=C.UTF-8")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true, Credential: cred}
 	if err := cmd.Start(); err != nil {
@@ -122,135 +124,6 @@ func needs(t testing.TB, program string) {
 	t.Helper()
 	if _, err := exec.LookPath(program); err != nil {
 		t.Fatalf("%s is needed: %v", program, err)
-	}
-}
-
-// TestBlocked starts programs that end up waiting for a person.
-func TestBlocked(t *testing.T) {
-	tests := []struct {
-		name string
-		argv []string
-		want wire.Want
-		pid  string // argv[0] of the process that reads
-	}{
-		{"cat", []string{"cat"}, wire.WantLine, "cat"},
-		{"tee", []string{"tee", "/dev/null"}, wire.WantLine, "tee"},
-		{"bash at its prompt", []string{"bash", "--norc", "-i"}, wire.WantRaw, "bash"},
-		{"dash at its prompt", []string{"dash", "-i"}, wire.WantLine, "dash"},
-		{"busybox at its prompt", []string{"busybox", "ash", "-i"}, wire.WantRaw, "busybox"},
-		{"read", []string{"bash", "-c", "read -p 'x? ' y"}, wire.WantLine, "bash"},
-		{"read -s", []string{"bash", "-c", "read -s -p 'x? ' y"}, wire.WantPassword, "bash"},
-		{"read -n 1", []string{"bash", "-c", "read -n 1 y"}, wire.WantRaw, "bash"},
-		{"select", []string{"bash", "-c", "select x in a b; do :; done"}, wire.WantLine, "bash"},
-		{"input", []string{"python3", "-c", "input('name? ')"}, wire.WantLine, "python3"},
-		{"input with readline", []string{"python3", "-c", "import readline; input('name? ')"}, wire.WantRaw, "python3"},
-		{"getpass", []string{"python3", "-c", "import getpass; getpass.getpass()"}, wire.WantPassword, "python3"},
-		{"python", []string{"python3", "-q"}, wire.WantRaw, "python3"},
-		{"epoll", []string{"python3", "-c", "import select; e = select.epoll(); e.register(0, select.EPOLLIN); e.poll()"}, wire.WantLine, "python3"},
-		{"poll", []string{"python3", "-c", "import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()"}, wire.WantLine, "python3"},
-		{"select call", []string{"python3", "-c", "import select; select.select([0], [], [])"}, wire.WantLine, "python3"},
-		{"asyncio", []string{"python3", "-c", `
-import asyncio, sys
-async def main():
-    r = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(r), sys.stdin)
-    await r.readline()
-asyncio.run(main())`}, wire.WantLine, "python3"},
-		{"reader beside an idle thread", []string{"python3", "-c", `
-import threading
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-input()`}, wire.WantLine, "python3"},
-		{"perl", []string{"perl", "-e", "<STDIN>"}, wire.WantLine, "perl"},
-		{"/dev/tty", []string{"sh", "-c", "cat </dev/tty"}, wire.WantLine, "cat"},
-		{"pipeline", []string{"sh", "-c", "cat | grep x"}, wire.WantLine, "cat"},
-		{"pipeline of a shell with jobs", []string{"bash", "--norc", "-i", "-c", "cat | grep x"}, wire.WantLine, "cat"},
-		{"after a while", []string{"sh", "-c", "(sleep 0.2; read x)"}, wire.WantLine, "sh"},
-		{"timeout --foreground", []string{"timeout", "--foreground", "100", "cat"}, wire.WantLine, "cat"},
-		{"child in its own session", []string{"sh", "-c", "setsid -w cat; :"}, wire.WantLine, "cat"},
-		{"less", []string{"sh", "-c", "seq 1000 | LESS= less"}, wire.WantRaw, "less"},
-		{"script", []string{"script", "-qc", "cat", "/dev/null"}, wire.WantLine, "cat"},
-		{"script of a shell", []string{"script", "-qc", "bash --norc -i", "/dev/null"}, wire.WantRaw, "bash"},
-		{"script in script", []string{"script", "-qc", "script -qc 'bash -c \"read -s x\"' /dev/null", "/dev/null"}, wire.WantPassword, "bash"},
-		{"pty.spawn", []string{"python3", "-c", "import pty; pty.spawn(['cat'])"}, wire.WantLine, "cat"},
-		{"expect interact", []string{"expect", "-c", "spawn -noecho cat; interact"}, wire.WantLine, "cat"},
-		{"sudo", []string{"sudo", "-n", "cat"}, wire.WantLine, "cat"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			needs(t, test.argv[0])
-			x := open(t, test.argv...)
-			f := x.until("blocked", func(f session.Facts) bool { return f.Blocked && f.Want == test.want && program(f.Argv) == test.pid })
-			if f.Listens || f.Pending || f.OnlyTimers {
-				t.Errorf("got %+v, want nothing but blocked", f)
-			}
-			if f.FgCwd == "" || f.ShellCwd == "" || f.Runs == 0 || f.Foreground == 0 {
-				t.Errorf("got %+v, want directories, runs and a group", f)
-			}
-		})
-	}
-}
-
-// TestNotBlocked starts programs that go on by themselves, or that may.
-func TestNotBlocked(t *testing.T) {
-	const py = "python3"
-	tests := []struct {
-		name          string
-		argv          []string
-		listens, only bool
-		why           string
-	}{
-		{"sleep", []string{"sleep", "100"}, false, false, "nanosleep"},
-		{"a loop", []string{"sh", "-c", "while :; do :; done"}, false, false, "running"},
-		{"wait", []string{"bash", "-c", "sleep 100 & wait"}, false, false, "nanosleep"},
-		{"tail -f", []string{"tail", "-f", "/dev/null"}, false, false, ""},
-		{"a socket", []string{py, "-c", "import socket; s = socket.create_server(('127.0.0.1', 0)); s.accept()"}, false, false, "socket"},
-		{"cat of a busy program", []string{"sh", "-c", "sleep 100 | cat"}, false, false, "nanosleep"},
-		{"poll with a timeout", []string{py, "-c", "import select\nwhile 1: select.select([0], [], [], 0.5)"}, true, false, "timeout"},
-		{"read -t", []string{"bash", "-c", "read -t 100 x"}, true, false, "timeout"},
-		{"keyboard and socket", []string{py, "-c", "import socket, select; s = socket.create_server(('127.0.0.1', 0)); select.select([0, s], [], [])"}, true, false, "socket"},
-		{"keyboard beside a timer", []string{py, "-c", `
-import threading, time
-threading.Thread(target=lambda: time.sleep(1000), daemon=True).start()
-input()`}, true, false, "nanosleep"},
-		{"keyboard beside work", []string{py, "-c", `
-import threading
-def work():
-    while 1: pass
-threading.Thread(target=work, daemon=True).start()
-input()`}, true, false, ""},
-		{"keyboard beside a timed futex", []string{"TIMER"}, true, true, "futex"},
-		{"pipeline that works", []string{"sh", "-c", "cat | sh -c 'sleep 100'"}, true, false, "nanosleep"},
-		{"script of sleep", []string{"script", "-qc", "sleep 100", "/dev/null"}, false, false, "nanosleep"},
-		{"job of a shell", []string{"bash", "--norc", "-i", "-c", "sleep 100"}, false, false, "nanosleep"},
-	}
-	for _, test := range tests {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			if test.argv[0] == "TIMER" {
-				test.argv = []string{py, "-c", `
-import threading, ctypes
-e = threading.Lock(); e.acquire()
-threading.Thread(target=lambda: e.acquire(timeout=1000), daemon=True).start()
-input()`}
-			}
-			needs(t, test.argv[0])
-			x := open(t, test.argv...)
-			f := x.until("as wanted", func(f session.Facts) bool {
-				return f.Listens == test.listens && f.OnlyTimers == test.only && strings.Contains(f.Why, test.why) &&
-					(test.listens || f.Why != "")
-			})
-			// It is that way for good.
-			for range 20 {
-				f, err := Prober{}.Probe(context.Background(), x.tty)
-				if err != nil || f.Blocked {
-					t.Fatalf("got %+v, %v, want not blocked", f, err)
-				}
-			}
-			if f.Blocked {
-				t.Errorf("got %+v, want not blocked", f)
-			}
-		})
 	}
 }
 
@@ -331,7 +204,7 @@ func TestOpaque(t *testing.T) {
 	if err := os.Symlink(cat, link); err != nil {
 		t.Fatal(err)
 	}
-	x := open(t, link)
+	x := open(t, "sh", "-c", "stty raw; exec "+link)
 	f := x.until("opaque", func(f session.Facts) bool { return f.Opaque })
 	if f.Blocked || !f.Listens {
 		t.Errorf("got %+v, want listening", f)
@@ -345,7 +218,7 @@ func TestOtherUser(t *testing.T) {
 	}
 	runtime.LockOSThread() // and never unlocked: the thread ends with this test
 	dropTrace(t)
-	x := openAs(t, &syscall.Credential{Uid: 12345, Gid: 23456}, "cat")
+	x := openIn(t, "", &syscall.Credential{Uid: 12345, Gid: 23456}, "cat")
 	f := x.until("blocked", func(f session.Facts) bool { return f.Blocked })
 	if f.FgCwd == "" {
 		t.Errorf("got %+v, want a directory", f)
@@ -355,7 +228,7 @@ func TestOtherUser(t *testing.T) {
 	}
 
 	// One that changed its user cannot be looked into: the modes are still known.
-	y := openAs(t, nil, "python3", "-c", "import os, getpass; os.setresuid(0, 12345, 0); getpass.getpass()")
+	y := openIn(t, "", nil, "python3", "-c", "import os, getpass; os.setresuid(0, 12345, 0); getpass.getpass()")
 	for end := time.Now().Add(deadline); ; {
 		f, err := Prober{}.Probe(context.Background(), y.tty)
 		if err != nil && f.Want == wire.WantPassword && f.Foreground == y.tty.SessionPID && f.Pid == f.Foreground {

@@ -48,12 +48,7 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	threads := make([]thread, 0, len(tids))
 	for _, tid := range tids {
 		task := dir + "/task/" + strconv.Itoa(tid)
-		t := thread{proc: p, tid: tid}
-		if b, err := l.read(task + "/schedstat"); err == nil {
-			if f := strings.Fields(string(b)); len(f) == 3 {
-				t.runs, _ = strconv.ParseUint(f[2], 10, 64)
-			}
-		}
+		t := thread{proc: p, tid: tid, runs: l.schedstat(task)}
 		b, err := l.read(task + "/syscall")
 		switch {
 		case err == nil:
@@ -77,6 +72,28 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	return threads, nil
 }
 
+// schedstat returns how often a thread was given a processor, 0 if that is not told. Anybody may read it.
+func (l *look) schedstat(task string) (runs uint64) {
+	if b, err := l.read(task + "/schedstat"); err == nil {
+		if f := strings.Fields(string(b)); len(f) == 3 {
+			runs, _ = strconv.ParseUint(f[2], 10, 64)
+		}
+	}
+	return runs
+}
+
+// runs returns how often all threads of the processes were given a processor.
+func (l *look) runs(members []*process) (sum uint64) {
+	for _, p := range members {
+		dir := "/proc/" + strconv.Itoa(p.pid) + "/task"
+		tids, _ := list(dir) // one that has ended has none
+		for _, tid := range tids {
+			sum += l.schedstat(dir + "/" + strconv.Itoa(tid))
+		}
+	}
+	return sum
+}
+
 // inspector looks at the descriptors and the memory of one process.
 type inspector struct {
 	*look
@@ -92,56 +109,22 @@ func (x *inspector) close() {
 	}
 }
 
-// classify reads a line of /proc/PID/task/TID/syscall: the number of the call and its arguments, "running", or -1 for
-// one that is blocked outside a call.
+// classify says what a thread does whose line of /proc/PID/task/TID/syscall is given.
 func (x *inspector) classify(line string) (class, string) {
-	f := strings.Fields(line)
-	if len(f) < 7 {
-		if line == "running" {
-			return busy, "running"
-		}
-		return busy, "blocked in the kernel"
-	}
-	nr, err := strconv.Atoi(f[0])
-	var a [6]uint64
-	for i := range a {
-		if v, e := strconv.ParseUint(f[i+1], 0, 64); e == nil {
-			a[i] = v
-		} else {
-			err = e
-		}
-	}
-	if err != nil {
-		return busy, "in an unreadable call"
-	}
-	c, ok := calls[nr]
-	if !ok {
-		return busy, "in system call " + f[0]
-	}
+	c, a := decode(line, callHere)
+	var fds []int
+	ok := true
 	switch c.kind {
 	case callRead:
-		fd := int(int32(a[0]))
-		return x.sources(c.name, []int{fd}, false)
+		fds = []int{int(int32(a[0]))}
 	case callPoll:
-		fds, ok := x.pollSet(a[0], a[1])
-		if !ok {
-			return busy, c.name + " of what cannot be read"
-		}
-		return x.sources(c.name, fds, x.timed(c, a))
+		fds, ok = x.pollSet(a[0], a[1])
 	case callSelect:
-		fds, ok := x.selectSet(a[0], a[1])
-		if !ok {
-			return busy, c.name + " of what cannot be read"
-		}
-		return x.sources(c.name, fds, x.timed(c, a))
+		fds, ok = x.selectSet(a[0], a[1])
 	case callEpoll:
-		fds, ok := x.epollSet(int(int32(a[0])))
-		if !ok {
-			return busy, c.name + " of what cannot be read"
-		}
-		return x.sources(c.name, fds, x.timed(c, a))
+		fds, ok = x.epollSet(int(int32(a[0])))
 	case callFutex:
-		if x.timed(c, a) {
+		if c.timed(a) {
 			return timer, c.name + " with a timeout"
 		}
 		return rest, c.name
@@ -155,23 +138,17 @@ func (x *inspector) classify(line string) (class, string) {
 		}
 		return busy, c.name
 	case callWait:
-		if x.timed(c, a) {
+		if c.timed(a) {
 			return busy, c.name + " with a timeout"
 		}
 		return rest, c.name
+	default:
+		return busy, c.name
 	}
-	return busy, c.name
-}
-
-// timed reports whether the call was given a timeout.
-func (x *inspector) timed(c call, a [6]uint64) bool {
-	switch c.timeout {
-	case timeoutMillis:
-		return int32(a[c.arg]) >= 0
-	case timeoutPointer:
-		return a[c.arg] != 0
+	if !ok {
+		return busy, c.name + " of what cannot be read"
 	}
-	return false
+	return x.sources(c.name, fds, c.timed(a))
 }
 
 // sources classifies a wait for any of fds.
@@ -327,7 +304,11 @@ func (x *inspector) epollSet(ep int) (fds []int, ok bool) {
 	if err != nil || len(b) == len(x.buf) {
 		return nil, false // unreadable, or too many to know all
 	}
-	for line := range strings.Lines(string(b)) {
+	return parseEpoll(string(b))
+}
+
+func parseEpoll(fdinfo string) (fds []int, ok bool) {
+	for line := range strings.Lines(fdinfo) {
 		f := strings.Fields(line)
 		if len(f) < 4 || f[0] != "tfd:" {
 			continue
