@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -175,17 +176,19 @@ func (p *person) paint(r *view.Renderer) <-chan time.Time {
 	holds := p.at.Holds()
 	var out []byte
 	err := live.Screen(func(sc *screen.Screen, _ uint64) {
-		status := p.status(live.Keyboard(), live.Parties(), holds, notice)
-		if notice == "" && r.Clipped(sc) {
+		var clipped string
+		if r.Clipped(sc) {
 			cols, rows := sc.Size()
-			status += fmt.Sprintf("   %d×%d, clipped", cols, rows)
+			clipped = fmt.Sprintf("%d×%d, clipped", cols, rows)
 		}
+		status, brief := p.status(live.Keyboard(), live.Parties(), holds, notice, clipped)
 		p.wantFocus(holds && sc.Modes().FocusEvents)
 		// The bytes are the renderer's own; they last until the next Draw.
-		out = r.Draw(view.Frame{Screen: sc, Status: status, Driver: holds})
+		out = r.Draw(view.Frame{Screen: sc, Status: status, Brief: brief, Driver: holds})
 	})
 	if err != nil {
-		out = r.Draw(view.Frame{Status: p.status("", nil, false, notice)})
+		status, brief := p.status("", nil, false, notice, "")
+		out = r.Draw(view.Frame{Status: status, Brief: brief})
 	}
 	if len(out) > 0 {
 		_, _ = p.s.channel.Write(out) // an error comes with the end of the channel, too
@@ -193,38 +196,47 @@ func (p *person) paint(r *view.Renderer) <-chan time.Time {
 	return fade
 }
 
-// status is the status line: where, who types, what one is oneself, and what to do about it.
-func (p *person) status(keyboard string, parties []wire.Party, holds bool, notice string) string {
-	words := []string{full(p.at.Target())}
-	if !holds && keyboard != "" {
-		words = append(words, keyboard+" typing")
+// status is the status line: where, who types, what one is oneself, and what to do about it. clipped is what else there is to
+// say, or empty. brief are its shorter forms: who types outlives everything else.
+func (p *person) status(keyboard string, parties []wire.Party, holds bool, notice, clipped string) (line string, brief []string) {
+	where := full(p.at.Target())
+	if notice != "" { // the news; the rest can wait
+		return words(where, notice), []string{words(notice)}
 	}
-	self, others := p.at.Party(), 0
+	self, count := p.at.Party(), 0
 	for _, other := range parties {
 		if other.ID != self.ID && other.String() != keyboard {
-			others++
+			count++
 		}
 	}
-	if others > 0 {
-		words = append(words, fmt.Sprintf("%d more", others))
+	var others string
+	if count > 0 {
+		others = fmt.Sprintf("%d more", count)
 	}
+	var typing string
+	if !holds && keyboard != "" {
+		typing = keyboard + " typing"
+	}
+	you, key := "you: watching", "^]t take"
 	switch {
 	case holds:
-		words = append(words, "you: typing", "^]g give")
+		you, key = "you: typing", "^]g give"
 	case self.Rights == wire.RightWatch:
-		words = append(words, "you: watching", "^]d leave")
+		key = "^]d leave"
 	case keyboard == "":
-		words = append(words, "you: watching", "type, or ^]t take")
-	default:
-		words = append(words, "you: watching", "^]t take")
+		key = "type, or ^]t take"
 	}
-	if notice != "" {
-		words = append(words, notice)
-		if len(words) > 2 { // a notice is the news; it goes first
-			words = []string{words[0], notice}
-		}
+	last := typing
+	if last == "" {
+		last = you
 	}
-	return " " + strings.Join(words, "   ")
+	return words(where, typing, others, you, key, clipped), []string{words(where, typing, others, you, key), words(where, typing, you, key),
+		words(where, last, key), words(last, key), words(last)}
+}
+
+// words are those that there are, as a status line.
+func words(all ...string) string {
+	return " " + strings.Join(slices.DeleteFunc(all, func(w string) bool { return w == "" }), "   ")
 }
 
 func (p *person) wantFocus(want bool) {

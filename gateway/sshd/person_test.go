@@ -194,6 +194,35 @@ func TestPersonTakesFromAgent(t *testing.T) {
 	}
 }
 
+// In a narrow window the status line says who types before anything else.
+func TestPersonNarrow(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	agent := w.standing()
+	if _, err := agent.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "read answer"}); err != nil {
+		t.Fatal(err)
+	}
+	s := w.sit("alice", "demo@127.0.0.1")
+	for _, tt := range []struct {
+		cols uint16
+		want string
+	}{
+		{80, " demo~main   agent:alice typing   you: watching   ^]t take   200×50, clipped"},
+		{70, " demo~main   agent:alice typing   you: watching   ^]t take"},
+		{50, " demo~main   agent:alice typing   ^]t take"},
+		{40, " agent:alice typing   ^]t take"},
+		{20, " agent:alice typing"},
+		{15, " agent:alice t…"},
+	} {
+		if err := pty.Setsize(s.tty, &pty.Winsize{Cols: tt.cols, Rows: 20}); err != nil {
+			t.Fatal(err)
+		}
+		s.until("says "+tt.want, func() bool { return s.status() == tt.want })
+	}
+	s.types("\x1dt")
+	s.until("says that they type", func() bool { return s.status() == " you: typing" })
+}
+
 func agentLost(a *gateway.Attachment) bool { return a.Live().Keyboard() == "person:alice" }
 
 // A watcher's key sees and does nothing else.

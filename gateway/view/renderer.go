@@ -18,6 +18,9 @@ type Frame struct {
 	Screen *screen.Screen
 	// Status is plain text for the bottom row of the person's window. Control and invisible characters in it are dropped.
 	Status string
+	// Brief are shorter forms of Status for windows in which it does not fit, the longest first. The last one is cut where that
+	// does not fit either.
+	Brief []string
 	// Driver says that the person holds the keyboard: their terminal gets the input modes that the program switched on.
 	Driver bool
 }
@@ -35,8 +38,8 @@ type Renderer struct {
 	shown  [][]screen.Cell // the rows of the window without trailing blanks, the status line last
 	gens   []uint64        // the generation of the screen's line that is shown at a row, 0 for none
 	source *screen.Screen
-	x0, y0 int // the cell of the source in the window's top left corner
-	status string
+	x0, y0 int      // the cell of the source in the window's top left corner
+	status []string // in all its forms
 
 	pen     screen.Style
 	x, y    int // where the terminal's cursor is; x is -1 where we do not know
@@ -143,7 +146,7 @@ func (r *Renderer) Draw(f Frame) []byte {
 		}
 	}
 	if r.rows > 1 {
-		r.drawStatus(f.Status)
+		r.drawStatus(f.Status, f.Brief)
 	}
 	r.drawCursor(f.Screen)
 	var modes screen.Modes
@@ -163,7 +166,7 @@ func (r *Renderer) clear() {
 		r.shown[y] = r.shown[y][:0]
 	}
 	clear(r.gens)
-	r.status = ""
+	r.status = nil
 }
 
 // follow chooses the part of s that the window shows: the same as before while the cursor is in it.

@@ -204,6 +204,33 @@ func TestStatusLine(t *testing.T) {
 	}
 }
 
+// Of the forms of a status line the first that fits is shown; a window that takes none gets the beginning of the last.
+func TestStatusLineBrief(t *testing.T) {
+	f := Frame{Screen: screen.New(screen.Options{Cols: 20, Rows: 4}), Status: " demo~main   agent:alice typing", Brief: []string{" agent:alice typing", " agent:alice"}}
+	for _, tt := range []struct {
+		cols int
+		want string
+	}{
+		{80, f.Status}, {31, f.Status}, {30, f.Brief[0]}, {20, f.Brief[0]}, {19, f.Brief[0]}, {18, f.Brief[1]}, {12, f.Brief[1]}, {11, " agent:ali…"}, {1, "…"},
+	} {
+		r, term := NewRenderer(tt.cols, 5), newTerminal(t, tt.cols, 5)
+		term.feed(r.Enter())
+		term.feed(r.Draw(f))
+		if got := term.LineText(4); got != tt.want {
+			t.Errorf("%d columns: %q, want %q", tt.cols, got, tt.want)
+		}
+		if again := r.Draw(f); len(again) > 0 {
+			t.Errorf("%d columns: drawn again: %q", tt.cols, again)
+		}
+		g := f
+		g.Brief = []string{"other"}
+		term.feed(r.Draw(g))
+		if got := term.LineText(4); tt.cols < 31 && tt.cols > 5 && got != "other" {
+			t.Errorf("%d columns: another form is shown as %q", tt.cols, got)
+		}
+	}
+}
+
 func TestSizes(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 30, Rows: 5})
 	s.Write([]byte("世界 hello"))

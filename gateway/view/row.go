@@ -1,6 +1,7 @@
 package view
 
 import (
+	"slices"
 	"strconv"
 	"unicode"
 	"unicode/utf8"
@@ -72,20 +73,25 @@ func steady(text string) bool {
 	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Greek, unicode.Cyrillic)
 }
 
-// drawStatus draws the status line, in inverse video, as wide as the window.
-func (r *Renderer) drawStatus(text string) {
+// drawStatus draws the status line, in inverse video, as wide as the window: the first form that fits.
+func (r *Renderer) drawStatus(text string, brief []string) {
 	y := r.rows - 1
-	if text == r.status && len(r.shown[y]) > 0 {
+	if len(r.shown[y]) > 0 && len(r.status) == 1+len(brief) && r.status[0] == text && slices.Equal(r.status[1:], brief) {
 		return
 	}
-	r.status = text
-	r.drawRow(y, statusLine(text, r.cols))
+	r.status = append(append(r.status[:0], text), brief...)
+	for i, form := range r.status {
+		if line, cut := statusLine(form, r.cols); !cut || i == len(brief) {
+			r.drawRow(y, line)
+			return
+		}
+	}
 }
 
-// statusLine lays out plain text in one row. A screen of our own does it, with the widths that it gives to a program's text.
-func statusLine(text string, cols int) []screen.Cell {
+// statusLine lays out plain text in one row, and reports whether it was too long for it. A screen of our own does it, with the
+// widths that it gives to a program's text.
+func statusLine(text string, cols int) (line []screen.Cell, cut bool) {
 	s := screen.New(screen.Options{Cols: cols, Rows: 2})
-	cut := false
 	for _, c := range text {
 		if !unicode.IsGraphic(c) || c == utf8.RuneError {
 			continue
@@ -95,7 +101,7 @@ func statusLine(text string, cols int) []screen.Cell {
 			break
 		}
 	}
-	line := s.Line(0)
+	line = s.Line(0)
 	if cut {
 		last := len(line) - 1
 		if line[last].Width == 0 {
@@ -106,7 +112,7 @@ func statusLine(text string, cols int) []screen.Cell {
 	for i := range line {
 		line[i].Style = screen.Style{Attr: screen.Inverse}
 	}
-	return line
+	return line, cut
 }
 
 func (r *Renderer) setPen(st screen.Style) {
