@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 
@@ -170,7 +172,7 @@ func (h *Hub) Records(ctx context.Context, p Principal, name string) ([]record.I
 }
 
 // OpenRecord opens a session's record for reading, as it is now; the caller closes it. run is the Info.Run to open, 0 the
-// latest.
+// latest. A record that does not exist is an error with code not_found, one that cannot be read an error with code unavailable.
 func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run int) (*record.Reader, error) {
 	b, err := h.find(p, t.Sandbox)
 	if err != nil {
@@ -182,10 +184,17 @@ func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run in
 	if run < 0 {
 		return nil, wire.Errorf(wire.CodeUsage, "run %d is not a number of a record", run)
 	}
-	r, err := record.OpenReader(record.Dir(h.records(b.id), t.Session, run))
-	if err != nil {
-		e := wire.Errorf(wire.CodeNotFound, "no record of session %s in sandbox %s", t.Session, t.Sandbox)
-		return nil, &shown{public: e, err: err}
+	dir := record.Dir(h.records(b.id), t.Session, run)
+	r, err := record.OpenReader(dir)
+	if err == nil {
+		return r, nil
 	}
-	return r, nil
+	e := wire.Errorf(wire.CodeNotFound, "no record of session %s in sandbox %s", t.Session, t.Sandbox)
+	if _, none := os.Lstat(dir); !errors.Is(none, fs.ErrNotExist) {
+		// Why is the daemon's business: it speaks of its files.
+		h.log.Warn("record cannot be read", "dir", dir, "err", err)
+		e = wire.Errorf(wire.CodeUnavailable, "the record of session %s in sandbox %s is there and cannot be read", t.Session, t.Sandbox)
+		e.Hint = "the daemon's log says why"
+	}
+	return nil, &shown{public: e, err: err}
 }

@@ -1,0 +1,61 @@
+package gateway
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// A record that was never made and one that cannot be read are two things.
+func TestOpenRecordErrors(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	w.run(d, "echo kept")
+	dir := record.Dir(filepath.Join(w.dir, "records", info.ID), "main", 0)
+	target := wire.Target{Sandbox: "demo", Session: "main"}
+	r, err := d.OpenRecord(w.ctx(), alice, target, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+
+	_, err = d.OpenRecord(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "other"}, 0)
+	wantCode(t, err, wire.CodeNotFound)
+	_, err = d.OpenRecord(w.ctx(), alice, target, 7)
+	wantCode(t, err, wire.CodeNotFound)
+
+	damages := []struct {
+		name, file string
+		directory  bool // in its place
+	}{{"no log", record.LogFile, false}, {"no events", record.EventsFile, false}, {"events that are no file", record.EventsFile, true}}
+	for _, tt := range damages {
+		file, away := filepath.Join(dir, tt.file), filepath.Join(dir, "away")
+		if err := os.Rename(file, away); err != nil {
+			t.Fatal(err)
+		}
+		if tt.directory {
+			if err := os.Mkdir(file, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := d.OpenRecord(w.ctx(), alice, target, 0)
+		wantCode(t, err, wire.CodeUnavailable)
+		if public := d.Public(err); !strings.Contains(public.Message, "cannot be read") || strings.Contains(public.Message+public.Hint, w.dir) {
+			t.Errorf("%s: a stranger is told %q; %q", tt.name, public.Message, public.Hint)
+		}
+		if tt.directory {
+			if err := os.Remove(file); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Rename(away, file); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
