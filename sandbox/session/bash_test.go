@@ -17,13 +17,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func newSet(t testing.TB, shell string) *session.Set {
+func newSet(t testing.TB, shell string) *session.Set { return newProbedSet(t, shell, proc.Prober{}) }
+
+func newProbedSet(t testing.TB, shell string, prober session.Prober) *session.Set {
 	t.Helper()
 	home := t.TempDir()
 	if err := os.WriteFile(home+"/.bashrc", []byte("PS1='$ '\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	set := session.NewSet(session.Options{Name: "demo", Prober: proc.Prober{},
+	set := session.NewSet(session.Options{Name: "demo", Prober: prober,
 		Start: func(ctx context.Context, s session.Start) (session.Terminal, error) {
 			s.Env = append([]string{"HOME=" + home, "ENV="}, s.Env...)
 			if s.Dir == "" {

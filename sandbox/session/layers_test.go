@@ -1,11 +1,14 @@
 package session_test
 
 import (
+	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/session/proc"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -40,12 +43,78 @@ func TestWithout(t *testing.T) {
 			t.Errorf("got %+v, want a refusal: nobody would know when the command ends", res)
 		}
 	})
+	t.Run("process and mark", func(t *testing.T) {
+		c := without(t, set, wire.BasisProcess, wire.BasisMark)
+		res := do(t, c, wire.Request{Verb: wire.VerbWait})
+		if res.Ended != wire.Attention || res.Phase != wire.PhaseOpaque || res.Want != wire.WantRaw || !slices.Equal(res.Basis, []wire.Basis{wire.BasisScreen, wire.BasisSilence}) {
+			t.Errorf("got %+v, want a line editor, by the terminal's modes", res)
+		}
+		res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "read -sp 'secret? ' x"})
+		if res.Ended != wire.Attention || res.Want != wire.WantPassword || res.Prompt != "secret? " {
+			t.Errorf("got %+v, want a password", res)
+		}
+	})
 	t.Run("unknown", func(t *testing.T) {
 		_, err := tryDial(t, set, wire.Attach{Session: "new", Fresh: true, Party: agentParty("alice"), Start: &wire.Start{Without: []wire.Basis{"exit"}}}, wire.Handler{})
 		if e := refusal(err); e == nil || e.Code != wire.CodeUsage {
 			t.Errorf("got %v, want a usage error", err)
 		}
 	})
+}
+
+// denied is a Prober to which the kernel refuses to look into programs.
+type denied struct{ proc.Prober }
+
+var errDenied = errors.New("may not look into pid 1")
+
+func (d denied) Probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
+	f, err := d.Prober.Probe(ctx, tty)
+	if err != nil {
+		return f, err
+	}
+	return session.Facts{Foreground: f.Foreground, Pid: f.Pid, Argv: f.Argv, ShellCwd: f.ShellCwd, Runs: f.Runs}, errDenied
+}
+
+// TestDenied runs programs that may not be traced: what a question looks like is told as what it is, a likelihood.
+func TestDenied(t *testing.T) {
+	set := newProbedSet(t, "/bin/bash", denied{})
+	for _, test := range []struct {
+		command string
+		ended   wire.Ended
+		want    wire.Want
+		prompt  string
+	}{
+		{"read -sp 'secret? ' x", wire.Attention, wire.WantPassword, "secret? "},
+		{"read -p 'name? ' x", wire.Attention, wire.WantLine, "name? "},
+		{"PS1='nested> ' bash --norc", wire.Attention, wire.WantRaw, "nested> "},
+		{"less /etc/services", wire.Attention, wire.WantPager, ""},
+		{"vim -u NONE -N", wire.Attention, wire.WantFullscreen, ""},
+		{"sleep 60", wire.Deadline, "", ""},
+		{"printf 'building '; while :; do /bin/true; done", wire.Deadline, "", ""},
+	} {
+		t.Run(test.command, func(t *testing.T) {
+			t.Parallel()
+			c := without(t, set)
+			timeout := int64(60_000)
+			if test.ended == wire.Deadline {
+				timeout = 4000
+			}
+			res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: test.command, TimeoutMS: timeout})
+			if res.Ended != test.ended || res.Want != test.want || !strings.HasPrefix(res.Prompt, test.prompt) {
+				t.Fatalf("got %+v, want %s, %s", res, test.ended, test.want)
+			}
+			phase, basis := wire.PhaseOpaque, []wire.Basis{wire.BasisScreen, wire.BasisSilence}
+			if test.ended == wire.Deadline {
+				phase, basis = wire.PhaseRunning, []wire.Basis{wire.BasisMark}
+			}
+			if res.Phase != phase || !slices.Equal(res.Basis, basis) {
+				t.Errorf("got %s by %v, want %s by %v", res.Phase, res.Basis, phase, basis)
+			}
+			if res.Foreground == nil {
+				t.Error("got no process, which is known all the same")
+			}
+		})
+	}
 }
 
 func refusal(err error) *wire.Error {

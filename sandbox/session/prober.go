@@ -51,7 +51,7 @@ type Facts struct {
 	Want wire.Want
 	// Runs counts how often the threads that the facts are about were given a processor (third field of schedstat), 0 if
 	// not readable: two Blocked with the same Pid and Runs are one wait, so that a look right after a write is not
-	// answered with the wait before it.
+	// answered with the wait before it. With an error it is how long they have run: it has changed if they did.
 	Runs uint64
 	// Why explains the answer in one line, naming processes and system calls.
 	Why string

@@ -10,13 +10,20 @@ import (
 )
 
 // canonical reports whether the terminal whose master this is gathers lines before a program reads them.
-func canonical(master *os.File) (is bool) {
+func canonical(master *os.File) bool {
+	lines, _ := inputModes(master)
+	return lines
+}
+
+// inputModes reports whether the terminal whose master this is gathers lines before a program reads them, and whether it shows
+// them.
+func inputModes(master *os.File) (lines, echo bool) {
 	withFD(master, func(fd int) {
 		if t, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
-			is = t.Lflag&unix.ICANON != 0
+			lines, echo = t.Lflag&unix.ICANON != 0, t.Lflag&unix.ECHO != 0
 		}
 	})
-	return is
+	return lines, echo
 }
 
 // unread reports whether a master has output that was not read from it. What a program has printed may be on its way, in a

@@ -37,8 +37,6 @@ const (
 	// markTime is how long a mark may be on its way: printed by the shell, which reads again, and not yet come out of the
 	// terminal. On a busy machine that takes more than the few looks of everybody else.
 	markTime = 25 * time.Millisecond
-	// blindTime is how long a program that nobody can look at must be quiet for its caller to be told.
-	blindTime = 2 * time.Second
 )
 
 // look is one reading of the prober.
@@ -166,7 +164,7 @@ func (s *session) lookOnce(verdicts *int) (again bool) {
 	if err == nil && facts.Blocked && (unread(c.local.TTY().Master) || c.taking.Load()) {
 		return true // what it printed before it blocked is not in the log yet
 	}
-	if err == nil && (facts.Blocked || facts.Listens || facts.Opaque) || err != nil && quiet >= blindTime {
+	if err == nil && (facts.Blocked || facts.Listens || facts.Opaque) || err != nil && quiet >= secretTime {
 		// What the answer quotes of the screen has to be what the program has printed.
 		if s.display.sync(s.ctx, end) != nil {
 			return false
@@ -181,7 +179,7 @@ func (s *session) lookOnce(verdicts *int) (again bool) {
 		return true
 	}
 	if err != nil {
-		s.judgeBlindLocked(err)
+		s.judgeBlindLocked(c, facts, err, modes.AltScreen, prompt)
 		return false
 	}
 	l := look{pid: facts.Pid, runs: facts.Runs, blocked: facts.Blocked}
@@ -248,7 +246,7 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 	case f.Opaque:
 		st.Phase, st.Reason, st.Prompt = wire.PhaseOpaque, f.Why, prompt
 		if time.Since(s.lastByte) >= restTime {
-			st.Attention = "likely"
+			st.Attention, st.Basis = "likely", append(st.Basis, wire.BasisSilence)
 		}
 	case f.Blocked && f.ShellIsForeground && c.marked && c.phase != wire.PhaseRunning:
 		// The shell reads a line: it is where its last mark said. Input has been edited, or the mark came while another
@@ -273,7 +271,7 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 	case f.Listens:
 		st.Listens, st.Want, st.Prompt, st.Attention = true, wantOf(f, alt), prompt, "no"
 		quiet := time.Since(s.lastByte)
-		if quiet >= restTime || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader {
+		if quiet >= restTime || s.calledLocked() || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader {
 			st.Attention = "likely"
 			st.Basis = append(st.Basis, wire.BasisScreen)
 		}
@@ -305,15 +303,6 @@ func (s *session) settleLocked(c *console) {
 	}
 	s.verdicts++
 	s.fireLocked()
-}
-
-// judgeBlindLocked is the weakest layer: nothing can be seen of the processes, and nothing is printed.
-func (s *session) judgeBlindLocked(err error) {
-	if s.state.Phase != wire.PhaseRunning && s.state.Phase != wire.PhaseOpaque || time.Since(s.lastByte) < blindTime ||
-		time.Since(s.inputAt) < blindTime {
-		return
-	}
-	s.tellLocked(wire.State{Phase: wire.PhaseOpaque, Reason: err.Error(), Attention: "likely", Basis: []wire.Basis{wire.BasisSilence}})
 }
 
 // tellLocked makes st the state unless it is already, and counts it as a verdict if callers wait for one like it.

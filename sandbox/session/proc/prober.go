@@ -93,7 +93,7 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 		first = l.judge(now)
 		l.describe(&f, now, first)
 		if first.denied != nil {
-			f.Runs = l.runs(now.members)
+			f.Runs = l.ran(now.members)
 			return f, first.denied
 		}
 		if first.reader == nil || depth == maxRelays {

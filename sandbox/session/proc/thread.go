@@ -48,7 +48,8 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	threads := make([]thread, 0, len(tids))
 	for _, tid := range tids {
 		task := dir + "/task/" + strconv.Itoa(tid)
-		t := thread{proc: p, tid: tid, runs: l.schedstat(task)}
+		t := thread{proc: p, tid: tid}
+		_, t.runs = l.schedstat(task)
 		b, err := l.read(task + "/syscall")
 		switch {
 		case err == nil:
@@ -72,23 +73,27 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	return threads, nil
 }
 
-// schedstat returns how often a thread was given a processor, 0 if that is not told. Anybody may read it.
-func (l *look) schedstat(task string) (runs uint64) {
+// schedstat returns how long a thread has run, in nanoseconds, and how often it was given a processor; 0 if that is not told.
+// Anybody may read it.
+func (l *look) schedstat(task string) (ran, runs uint64) {
 	if b, err := l.read(task + "/schedstat"); err == nil {
 		if f := strings.Fields(string(b)); len(f) == 3 {
+			ran, _ = strconv.ParseUint(f[0], 10, 64)
 			runs, _ = strconv.ParseUint(f[2], 10, 64)
 		}
 	}
-	return runs
+	return ran, runs
 }
 
-// runs returns how often all threads of the processes were given a processor.
-func (l *look) runs(members []*process) (sum uint64) {
+// ran returns how long all threads of the processes have run. Unlike the number of times it grows for one that is alone on its
+// processor, too.
+func (l *look) ran(members []*process) (sum uint64) {
 	for _, p := range members {
 		dir := "/proc/" + strconv.Itoa(p.pid) + "/task"
 		tids, _ := list(dir) // one that has ended has none
 		for _, tid := range tids {
-			sum += l.schedstat(dir + "/" + strconv.Itoa(tid))
+			ran, _ := l.schedstat(dir + "/" + strconv.Itoa(tid))
+			sum += ran
 		}
 	}
 	return sum
