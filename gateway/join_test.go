@@ -199,15 +199,25 @@ func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
 	if err != nil || len(records) != 1 || records[0].Ended == nil || *records[0].State.ExitCode != 4 {
 		t.Errorf("records = %+v, %v", records, err)
 	}
-	again := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	again := w.join(d, alice, main, JoinOptions{Create: true, Cols: 111, Rows: 33})
 	if again.Live().Ended() {
 		t.Fatal("who joins again finds the end of the last shell")
 	}
+	// As when it was new: the size is that of who starts it.
+	if cols, rows := again.Live().Size(); cols != 111 || rows != 33 {
+		t.Errorf("size = %d×%d, want 111×33", cols, rows)
+	}
 	from := again.Live().Len()
-	if err := again.Input(w.ctx(), []byte("echo ag''ain\r")); err != nil {
+	if err := again.Input(w.ctx(), []byte("stty size; echo ag''ain\r")); err != nil {
 		t.Fatal(err)
 	}
-	w.shows(again.Live(), from, "again\r\n")
+	w.shows(again.Live(), from, "33 111\r\nagain\r\n")
+	if err := again.Give(w.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	if res := w.run(d, "stty size"); res.Output != "33 111\n" {
+		t.Errorf("an agent without a size of its own has %q", res.Output)
+	}
 }
 
 func TestKick(t *testing.T) {

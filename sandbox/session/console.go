@@ -63,8 +63,8 @@ var defaults = []string{"PAGER=cat", "GIT_PAGER=cat", "MANPAGER=cat", "SYSTEMD_P
 // launch starts a terminal as the session's start says.
 func (s *session) launch(ctx context.Context) (*console, error) {
 	c := &console{s: s, drained: make(chan struct{}), exited: make(chan struct{}), phase: wire.PhaseRunning}
-	start := Start{Session: s.name, Start: s.start}
 	s.mu.Lock()
+	start := Start{Session: s.name, Start: s.start}
 	start.Cols, start.Rows = s.cols, s.rows
 	s.mu.Unlock()
 	var sh Shell

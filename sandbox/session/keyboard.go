@@ -263,6 +263,23 @@ func (s *session) resize(p *party, cols, rows int) error {
 	return nil
 }
 
+// resizeDead gives a session whose shell has ended the size that a brings along: a starts it again, as it would a new one.
+func (s *session) resizeDead(a wire.Attach) {
+	if a.Start == nil || a.Start.Cols <= 0 || a.Start.Rows <= 0 {
+		return
+	}
+	by := local
+	if a.Party != nil {
+		by = *a.Party
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.aliveLocked() {
+		s.start.Cols, s.start.Rows = wire.ClampSize(uint32(a.Start.Cols), uint32(a.Start.Rows))
+		s.resizeLocked(s.start.Cols, s.start.Rows, by.String())
+	}
+}
+
 func (s *session) resizeLocked(cols, rows int, by string) {
 	if cols == s.cols && rows == s.rows {
 		return

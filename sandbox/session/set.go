@@ -192,6 +192,7 @@ func (s *Set) open(ctx context.Context, a wire.Attach) (one *session, created bo
 		if err := s.roomFor(one); err != nil {
 			return nil, false, err
 		}
+		one.resizeDead(a)
 		revived, err := one.restart(ctx)
 		if err != nil {
 			return nil, false, err
