@@ -57,7 +57,7 @@ func runInit() int {
 		return exitUsage
 	}
 	ended := takeSignals()
-	if err := errors.Join(keepFromChildren(), keepOwnLimits()); err != nil {
+	if err := errors.Join(harmless(), keepFromChildren(), keepOwnLimits()); err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd:", err)
 		return 1
 	}
