@@ -205,7 +205,6 @@ func TestThousandCommands(t *testing.T) {
 		n = 300
 	}
 	sh := shell(t)
-	ctx := bounded(t)
 	began := time.Now()
 	for i := range n {
 		code := i % 200
@@ -228,7 +227,7 @@ func TestThousandCommands(t *testing.T) {
 		case 7:
 			command, want = fmt.Sprintf("echo %d & wait $!; (exit %d)", i, code), ""
 		}
-		res, err := sh.Run(ctx, command)
+		res, err := sh.Run(bounded(t), command)
 		out := done(t, res, err, code)
 		if i%8 == 7 { // with the job's number, and at any time the word that it is done
 			if !strings.Contains(out, fmt.Sprintf("%d\n", i)) {
