@@ -10,7 +10,9 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -154,21 +156,20 @@ func TestTries(t *testing.T) {
 	}
 }
 
-// garbage sends b and returns how long it took until the gateway closed the connection.
-func garbage(t testing.TB, addr string, b []byte) time.Duration {
+// garbage sends b and waits until the gateway closes the connection, sooner than it would one that is only slow to log in:
+// that has 30 s.
+func garbage(t testing.TB, addr string, b []byte) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	began := time.Now()
-	_ = c.SetDeadline(began.Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(25 * time.Second))
 	go c.Write(b)
 	if _, err := io.Copy(io.Discard, c); os.IsTimeout(err) {
 		t.Fatalf("%.40q: not closed", b)
 	}
-	return time.Since(began)
 }
 
 // A3 to A7: what is no SSH is refused at once.
@@ -198,9 +199,7 @@ func TestGarbage(t *testing.T) {
 		"cut short KEXINIT": packet(12, append([]byte{4, 20}, make([]byte, 64)...)...),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if took := garbage(t, w.addr, []byte(in)); took > 5*time.Second {
-				t.Errorf("closed after %v", took)
-			}
+			garbage(t, w.addr, []byte(in))
 		})
 	}
 	for line := range strings.SplitSeq(w.log.String(), "\n") {
@@ -215,7 +214,7 @@ func TestGarbage(t *testing.T) {
 
 // A1, A2: who does not log in within the grace is sent away, silent or slow.
 func TestGrace(t *testing.T) {
-	const grace = 300 * time.Millisecond
+	const grace = time.Second
 	w := newWorld(t, worldOptions{limits: Limits{Grace: grace}})
 	for name, feed := range map[string]func(net.Conn){
 		"silent": func(net.Conn) {},
@@ -239,7 +238,7 @@ func TestGrace(t *testing.T) {
 			}
 			defer c.Close()
 			go feed(c)
-			_ = c.SetReadDeadline(began.Add(20 * time.Second))
+			_ = c.SetReadDeadline(began.Add(time.Minute))
 			if _, err := io.Copy(io.Discard, c); os.IsTimeout(err) {
 				t.Fatal("not closed")
 			}
@@ -249,7 +248,13 @@ func TestGrace(t *testing.T) {
 		})
 	}
 	// Who is logged in may be silent for longer.
-	c := w.dial("alice", "sandboxd")
+	var c *ssh.Client
+	eventually(t, "a login within the grace", func() (ok bool) {
+		var err error
+		c, err = w.tryDial("alice", "sandboxd")
+		return err == nil
+	})
+	defer c.Close()
 	<-time.After(2 * grace)
 	if got := whoami(t, c); got != "alice" {
 		t.Errorf("after the grace: %q", got)
@@ -258,18 +263,16 @@ func TestGrace(t *testing.T) {
 
 // A9: half-open connections of one source and of many leave room for who logs in.
 func TestHalfOpen(t *testing.T) {
-	w := newWorld(t, worldOptions{limits: Limits{PerSource: 8, Grace: time.Minute}})
-	open := 0
+	w := newWorld(t, worldOptions{limits: Limits{PerSource: 8, Grace: time.Hour}})
 	for i := range 600 {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, byte(1+i%100), 1)}, Timeout: 5 * time.Second}
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, byte(1+i%100), 1)}, Timeout: time.Minute}
 		c, err := d.Dial("tcp", w.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		open++
 	}
-	began := time.Now()
+	// Soon: none of them goes by itself before an hour is over.
 	eventually(t, "a login", func() bool {
 		c, err := w.tryDial("alice", "sandboxd")
 		if err == nil {
@@ -277,9 +280,6 @@ func TestHalfOpen(t *testing.T) {
 		}
 		return err == nil
 	})
-	if took := time.Since(began); took > 2*time.Second {
-		t.Errorf("login beside %d half-open connections took %v", open, took)
-	}
 	if n := runtime.NumGoroutine(); n > 1000 {
 		t.Errorf("%d goroutines", n)
 	}
@@ -337,23 +337,68 @@ func TestAlgorithms(t *testing.T) {
 	}
 }
 
-// A fresh OpenSSH connection must not wait for delayed acknowledgements: 40 ms each, several times over.
+// A fresh OpenSSH connection must not wait for delayed acknowledgements: 40 ms each, most times, and several times over. How
+// long one takes otherwise is the machine's business, so each is held against one by way of a listener that leaves
+// acknowledgements to the kernel: that one waits.
 func TestFreshConnectionIsQuick(t *testing.T) {
-	// With one of those waits no connection is below it, without them some is even on a busy machine.
-	const limit = 40 * time.Millisecond
+	const wait = 40 * time.Millisecond
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	best := time.Hour
-	for tries := 0; tries < 100 && best > limit; tries++ {
+	detour := passOn(t, w.addr)
+	took := func(port string) time.Duration {
+		c := w.ssh("alice", "-o", "HostKeyAlias=[127.0.0.1]:"+w.port, "demo@127.0.0.1", "true")
+		c.Args = replace(c.Args, "Port="+w.port, "Port="+port)
 		began := time.Now()
-		if got := outcome(t, w.ssh("alice", "demo@127.0.0.1", "true"), ""); got.exit != 0 {
+		if got := outcome(t, c, ""); got.exit != 0 {
 			t.Fatalf("got %+v", got)
 		}
-		best = min(best, time.Since(began))
+		return time.Since(began)
 	}
-	if best > limit {
-		t.Errorf("the best of 100 took %v", best)
+	var saved []time.Duration
+	median := func() time.Duration { return saved[len(saved)/2] }
+	for len(saved) < 25 || len(saved) < 100 && median() < wait/2 {
+		saved = append(saved, took(detour)-took(w.port))
+		slices.Sort(saved)
 	}
+	if median() < wait/2 {
+		t.Errorf("without delayed acknowledgements a connection saves %v, want %v or more", median(), wait/2)
+	}
+}
+
+// passOn returns the port of a listener that passes connections on to addr.
+func passOn(t testing.TB, addr string) (port string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() { l.Close(); all.Wait() })
+	pass := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from) // ends with either
+		to.Close()
+		from.Close()
+	}
+	all.Go(func() {
+		for {
+			near, err := l.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", addr)
+			if err != nil {
+				near.Close()
+				continue
+			}
+			all.Go(func() { pass(far, near) })
+			all.Go(func() { pass(near, far) })
+		}
+	})
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // An RSA host key beside the ed25519 one, for clients without that.

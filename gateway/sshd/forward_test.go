@@ -44,12 +44,12 @@ func echoServer(t testing.TB, network, address string) net.Listener {
 
 // askEcho sends text, closes its half, and returns the answer.
 func askEcho(network, address, text string) (string, error) {
-	c, err := net.DialTimeout(network, address, 10*time.Second)
+	c, err := net.DialTimeout(network, address, time.Minute)
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, text); err != nil {
 		return "", err
 	}

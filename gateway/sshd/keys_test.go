@@ -120,7 +120,7 @@ func TestKeysFileRefusedWhole(t *testing.T) {
 			if g := OpenKeys(path, "owner", nil).lookup(key.PublicKey()); g != nil {
 				t.Errorf("let in %+v", g)
 			}
-			if took := time.Since(began); took > 2*time.Second {
+			if took := time.Since(began); took > 20*time.Second {
 				t.Errorf("took %v", took)
 			}
 		})
@@ -166,7 +166,7 @@ func TestWeakKeys(t *testing.T) {
 		if k := OpenKeys(writeKeys(t, keyLine("", key)), "owner", nil); k.lookup(key) != nil {
 			t.Errorf("%s: let in", name)
 		}
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 20*time.Second {
 			t.Errorf("%s: took %v", name, took)
 		}
 	}

@@ -183,7 +183,7 @@ func TestSessionSubsystem(t *testing.T) {
 		if err := s.RequestSubsystem(wire.SessionSubsystem); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		return wire.Open(ctx, streamOf{out, in, s}, a, h)
 	}

@@ -158,7 +158,7 @@ func (w *world) background(f func(context.Context) error) context.CancelFunc {
 			if err != nil && !errors.Is(err, context.Canceled) {
 				w.t.Errorf("ended with %v", err)
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(time.Minute):
 			buf := make([]byte, 1<<20)
 			w.t.Errorf("does not end:\n%s", buf[:runtime.Stack(buf, true)])
 		}
@@ -187,7 +187,7 @@ func (w *world) sandboxOf(owner, name string) {
 func (w *world) sshOptions(key string) []string {
 	return []string{"-F", "none", "-o", "IdentityFile=" + w.key(key), "-o", "IdentitiesOnly=yes", "-o", "IdentityAgent=none",
 		"-o", "UserKnownHostsFile=" + w.file("known_hosts"), "-o", "GlobalKnownHostsFile=none", "-o", "StrictHostKeyChecking=yes",
-		"-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "Port=" + w.port, "-o", "ConnectTimeout=20"}
+		"-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", "Port=" + w.port, "-o", "ConnectTimeout=60"}
 }
 
 // ssh is the real client: ssh(“alice”, “demo@127.0.0.1”, “true”).
@@ -197,7 +197,7 @@ func (w *world) ssh(key string, args ...string) *exec.Cmd {
 
 // command is a program that ends with the test.
 func (w *world) command(name string, args ...string) *exec.Cmd {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	w.t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, name, args...)
 	c.WaitDelay = time.Second
@@ -250,13 +250,13 @@ func (w *world) signer(key string) ssh.Signer {
 
 func (w *world) tryDial(key, user string) (*ssh.Client, error) {
 	return ssh.Dial("tcp", w.addr, &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer(key))},
-		HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()), Timeout: 20 * time.Second})
+		HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey()), Timeout: time.Minute})
 }
 
 // eventually waits until cond holds; what it waits for has no event of its own.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !cond() {
