@@ -15,9 +15,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// mustOpen returns a Control that waits a minute for the guest to answer a CLOSE.
 func mustOpen(t *testing.T, s *testServer) *Control {
 	t.Helper()
-	c, err := openControl(t.Context(), s.peer(t), time.Minute, 50*time.Millisecond)
+	return mustOpenClosing(t, s, time.Minute)
+}
+
+func mustOpenClosing(t *testing.T, s *testServer, closing time.Duration) *Control {
+	t.Helper()
+	c, err := openControl(t.Context(), s.peer(t), time.Minute, closing)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +96,7 @@ func TestDoEndsWithContext(t *testing.T) {
 		}
 		cancel()
 	}
-	within(t, 5*time.Second, "Close", func() { c.Close() })
+	within(t, patience, "Close", func() { c.Close() })
 	if _, err := c.Do(t.Context(), wire.Control{Do: "health"}); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: got error %v, want %v", err, ErrClosed)
 	}
@@ -126,7 +132,7 @@ func TestStreamClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Close()
-		within(t, 5*time.Second, "Read", func() { io.ReadAll(s) })
+		within(t, patience, "Read", func() { io.ReadAll(s) })
 		<-s.ended
 		if err := c.Err(); err != nil {
 			t.Errorf("connection: got %v, want it alive", err)
@@ -134,7 +140,7 @@ func TestStreamClose(t *testing.T) {
 	})
 	t.Run("never answered", func(t *testing.T) {
 		srv := newServer(t, nil)
-		c := mustOpen(t, srv)
+		c := mustOpenClosing(t, srv, 50*time.Millisecond)
 		s, err := c.OpenStream(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -142,7 +148,7 @@ func TestStreamClose(t *testing.T) {
 		srv.deaf.Lock() // x/crypto answers a CLOSE as soon as it sees it
 		defer srv.deaf.Unlock()
 		s.Close()
-		within(t, 5*time.Second, "Read", func() { io.ReadAll(s) })
+		within(t, patience, "Read", func() { io.ReadAll(s) })
 		<-c.Done()
 		if err := c.Err(); err == nil || !strings.Contains(err.Error(), "does not close") {
 			t.Errorf("connection: got %v, want it ended because the stream is not closed", err)
@@ -176,7 +182,7 @@ func TestOpenStreamUnanswered(t *testing.T) {
 	if got := len(c.opening); got > maxOpening {
 		t.Errorf("got %d openings under way, want at most %d", got, maxOpening)
 	}
-	within(t, 5*time.Second, "Close", func() { c.Close() })
+	within(t, patience, "Close", func() { c.Close() })
 }
 
 // What a guest asks for unasked is refused, always answered, and never freezes the connection.
@@ -221,11 +227,11 @@ func TestControlEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.hangUp()
-	within(t, 5*time.Second, "Done", func() { <-c.Done() })
+	within(t, patience, "Done", func() { <-c.Done() })
 	if c.Err() == nil {
 		t.Error("got no error from a connection that the guest ended")
 	}
-	within(t, 5*time.Second, "Read", func() {
+	within(t, patience, "Read", func() {
 		if _, err := stream.Read(make([]byte, 1)); err == nil {
 			t.Error("read from a dead connection: got no error")
 		}
@@ -240,7 +246,7 @@ func TestControlNoticesDeadPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	within(t, 5*time.Second, "Done", func() { <-c.Done() })
+	within(t, patience, "Done", func() { <-c.Done() })
 	if c.Err() == nil {
 		t.Error("got no error from a dead peer")
 	}

@@ -208,6 +208,9 @@ func (s *testServer) dial(ctx context.Context, _ sandbox.Instance) (sandbox.Peer
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(s.client)}}, nil
 }
 
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
 // within fails the test when f has not returned after d.
 func within(t *testing.T, d time.Duration, what string, f func()) {
 	t.Helper()

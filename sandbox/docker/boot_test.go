@@ -246,7 +246,7 @@ func TestImageMissing(t *testing.T) {
 		if len(lines) == 0 || lines[0] != "pulling registry.invalid/none:latest" {
 			t.Errorf("got progress %q, want it to begin with the pull", lines)
 		}
-		if took := time.Since(began); took > pullSilence+5*time.Second {
+		if took := time.Since(began); took > pullSilence+time.Minute {
 			t.Errorf("took %v", took)
 		}
 		nothingLeft(t, b, id)

@@ -43,7 +43,7 @@ func call(t *testing.T, dir string) net.Conn {
 // hungUp returns when the other side of conn has closed it.
 func hungUp(t *testing.T, conn net.Conn) {
 	t.Helper()
-	conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := conn.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatalf("read: got error %v, want the end of the connection", err)
 	}
@@ -51,7 +51,7 @@ func hungUp(t *testing.T, conn net.Conn) {
 
 func take(t *testing.T, d *door) net.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	conn, err := d.take(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func TestDoorAdmitsOneProcess(t *testing.T) {
 
 func waits(t *testing.T, d *door) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := d.wait(ctx); err != nil {
 		t.Fatal(err)

@@ -29,7 +29,7 @@ import (
 // control opens the daemon's own connection to a sandbox.
 func control(t *testing.T, b *Backend, inst sandbox.Instance) *connect.Control {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	peer, err := b.Dial(ctx, inst)
 	if err != nil {
@@ -45,7 +45,7 @@ func control(t *testing.T, b *Backend, inst sandbox.Instance) *connect.Control {
 
 func health(t *testing.T, c *connect.Control) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	reply, err := c.Do(ctx, wire.Control{Do: "health"})
 	if err != nil {
@@ -329,7 +329,7 @@ func TestDaemonRestart(t *testing.T) {
 	}
 	began := time.Now()
 	c = login(t, second, list[0])
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("took %v until the guest was back", took)
 	}
 	if got := mustSh(t, c, "cat /kept; kill -0 $(cat /pid) && echo runs"); got != "kept\nruns" {
@@ -427,7 +427,7 @@ func TestStop(t *testing.T) {
 	if err := b.Stop(t.Context(), inst, 300*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took < 300*time.Millisecond || took > 5*time.Second {
+	if took := time.Since(began); took < 300*time.Millisecond || took > 9*time.Second {
 		t.Errorf("with a process that does not go: took %v, want the grace and a little", took)
 	}
 	if got, err := b.Inspect(t.Context(), inst); err != nil || got.Running || got.ExitCode != 0 {
