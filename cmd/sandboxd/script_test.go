@@ -167,7 +167,7 @@ func kill9Cmd(ts *testscript.TestScript, neg bool, args []string) {
 	_, err := fmt.Sscan(ts.Getenv("DAEMON_PID"), &pid)
 	ts.Check(err)
 	ts.Check(syscall.Kill(pid, syscall.SIGKILL))
-	for range 500 {
+	for range 6000 {
 		if err := syscall.Kill(pid, 0); errors.Is(err, syscall.ESRCH) {
 			return
 		}
@@ -176,14 +176,14 @@ func kill9Cmd(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Fatalf("daemon %d does not die", pid)
 }
 
-// waitForCmd runs a shell command until it succeeds, for at most 20 s.
+// waitForCmd runs a shell command until it succeeds, for at most a minute.
 //
 //	waitfor COMMAND
 func waitForCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: waitfor COMMAND")
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := ts.Exec("sh", "-c", args[0])
 		if err == nil {
