@@ -71,6 +71,7 @@ type box struct {
 	lives     map[string]*Live        // guarded by mu; by session
 	notes     []string                // guarded by mu; of the instance's last inspection
 	described *inside                 // guarded by mu; what describe found last
+	kicked    map[string]time.Time    // guarded by mu; resume secrets of parties that were sent away, since when
 }
 
 func newBox(h *Hub, id string, f facts) *box {

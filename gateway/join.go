@@ -166,32 +166,3 @@ func (h *Hub) ownParty(ctx context.Context, p Principal, t wire.Target) (*Attach
 	}
 	return h.Standing(ctx, p, t, JoinOptions{})
 }
-
-// Kick ends the attachments of a party, named as Parties lists it, on a session of p. It returns how many.
-func (h *Hub) Kick(ctx context.Context, p Principal, t wire.Target, party string) (int, error) {
-	b, err := h.find(p, t.Sandbox)
-	if err != nil {
-		return 0, err
-	}
-	if err := p.mayMake("kicking"); err != nil {
-		return 0, err
-	}
-	l := b.live(t.Session)
-	if l == nil {
-		return 0, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", t.Session, t.Sandbox)
-	}
-	n := 0
-	for _, m := range l.attached() {
-		if m.party.String() == party || m.party.ID == party {
-			m.kick(ErrKicked)
-			n++
-		}
-	}
-	if n == 0 {
-		e := wire.Errorf(wire.CodeNotFound, "no party %s on %s", oneLine(party, 64), t)
-		e.Hint = "sandboxd sessions " + t.Sandbox + " lists them"
-		return 0, e
-	}
-	h.journal.add(b.id, "kick", map[string]any{"by": p.Name, "session": t.Session, "party": party})
-	return n, nil
-}

@@ -64,6 +64,8 @@ type member struct {
 	attachment *Attachment // nil for the party of a stream
 	// kick ends the attachment.
 	kick func(error)
+	// secret is that with which the client of a stream could be the same party again; empty without one.
+	secret string
 	// resume opens its stream to the guest again; nil if it has none that outlives a connection.
 	resume func(ctx context.Context, c *connect.Control)
 }

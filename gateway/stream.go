@@ -110,6 +110,9 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 	if (a.Create || a.Fresh) && p.rights() == wire.RightWatch {
 		return nil, p.mayMake("starting sessions")
 	}
+	if b.sentAway(a.Resume) {
+		return nil, &wire.Error{Code: wire.CodeDenied, Message: "that party was sent away", Hint: "attach by the session's name, as another one"}
+	}
 	c, err := b.control(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -140,7 +143,7 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 	if a.After > 0 || from.Word != "" && from.Word != wire.FromNow {
 		st.heard = min(a.After, at.Seq) // the guest tells those behind it again
 	}
-	st.leave = st.live.join(&member{party: party, kick: func(why error) { st.fail(why) }})
+	st.leave = st.live.join(&member{party: party, kick: func(why error) { st.fail(why) }, secret: at.Resume})
 	if err := client.WriteJSON(wire.FrameAttached, 0, at); err != nil {
 		st.leave()
 		guest.Close()

@@ -316,6 +316,118 @@ func TestStreamResumes(t *testing.T) {
 	wantCode(t, err, wire.CodeNotFound)
 }
 
+// A resume secret is worth nothing to another principal, also for a sandbox of that one's own.
+func TestSecretOfAnother(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	bobsAgent := Principal{Name: "bob", Kind: wire.Agent}
+	if _, err := d.Create(w.ctx(), bob, NewSpec{Name: "bobs"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	c, _, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
+		t.Fatal(err)
+	}
+	secret := c.Attached().Resume
+	for _, name := range []string{"demo", "bobs", "nosuch"} {
+		near, far := pair(t)
+		served := make(chan error, 1)
+		go func() { served <- d.Stream(context.Background(), bobsAgent, name, far) }()
+		_, err := wire.Open(w.ctx(), near, wire.Attach{Resume: secret}, wire.Handler{})
+		wantCode(t, err, wire.CodeNotFound)
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+	// The same principal's other logins are that party – on a stream everybody is an agent –, unless they have other rights.
+	if _, _, err = w.dial(d, alice, wire.Attach{Resume: secret}, wire.Handler{}); err != nil {
+		t.Errorf("the same principal: %v", err)
+	}
+	watcher := Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightWatch}
+	_, _, err = w.dial(d, watcher, wire.Attach{Resume: secret}, wire.Handler{})
+	wantCode(t, err, wire.CodeNotFound)
+}
+
+// Who was sent away is no longer that party: neither is the keyboard his, nor does his secret bring him back.
+func TestKickedStreamStaysAway(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := d.Live(w.ctx(), alice, main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
+	if n, err := d.Kick(w.ctx(), alice, main, "agent:alice"); n != 1 || err != nil {
+		t.Fatalf("Kick = %d, %v", n, err)
+	}
+	if err := <-served; !errors.Is(err, ErrKicked) {
+		t.Errorf("Stream = %v, want ErrKicked", err)
+	}
+	w.eventually("the keyboard is free", func() bool { return l.Keyboard() == "" })
+	for _, session := range []string{"main", ""} {
+		_, _, err = w.dial(d, robot, wire.Attach{Session: session, Resume: c.Attached().Resume}, wire.Handler{})
+		wantCode(t, err, wire.CodeDenied)
+	}
+	// By the door he may come in again, as another.
+	again, _, err := w.dial(d, robot, wire.Attach{Session: "main"}, wire.Handler{})
+	if err != nil || again.Attached().Resumed || again.Attached().Resume == c.Attached().Resume {
+		t.Errorf("by name: %+v, %v", again, err)
+	}
+}
+
+// A kick by the id of one of an agent's parties leaves the others what they hold.
+func TestKickLeavesTheOthers(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	one, _, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	two, served, err := w.dial(d, robot, wire.Attach{Session: "main"}, wire.Handler{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Request(w.ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
+		t.Fatal(err)
+	}
+	l, err := d.Live(w.ctx(), alice, main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
+	var id string
+	for _, m := range l.attached() {
+		if m.secret == two.Attached().Resume {
+			id = m.party.ID
+		}
+	}
+	if n, err := d.Kick(w.ctx(), alice, main, id); n != 1 || err != nil {
+		t.Fatalf("Kick = %d, %v", n, err)
+	}
+	if err := <-served; !errors.Is(err, ErrKicked) {
+		t.Errorf("Stream = %v, want ErrKicked", err)
+	}
+	if err := one.Input(w.ctx(), []byte("x")); err != nil {
+		t.Errorf("who stayed: %v", err)
+	}
+	if got := l.Keyboard(); got != "agent:alice" {
+		t.Errorf("the keyboard is %q", got)
+	}
+}
+
 func TestGarbageEndsTheStream(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

@@ -47,8 +47,8 @@ func (s *session) joinLocked(p *party, st *stream) {
 	s.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
 }
 
-// resumeLocked returns the party with that secret, if it is one of the principal who asks. The comparison takes the same
-// time wherever the secrets differ.
+// resumeLocked returns the party with that secret, if it is one of the principal who asks, with the rights of this login. The
+// comparison takes the same time wherever the secrets differ.
 func (s *session) resumeLocked(secret string, who wire.Party) *party {
 	var found *party
 	for p := range s.parties {
@@ -56,7 +56,7 @@ func (s *session) resumeLocked(secret string, who wire.Party) *party {
 			found = p
 		}
 	}
-	if found == nil || found.Name != who.Name || found.Kind != who.Kind {
+	if found == nil || found.Name != who.Name || found.Kind != who.Kind || found.Rights != who.Rights {
 		return nil
 	}
 	return found
