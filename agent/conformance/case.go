@@ -129,6 +129,8 @@ type Step struct {
 
 	TimeoutMS int64 `json:"timeout_ms,omitempty"` // 20,000 when 0
 
+	Times int `json:"times,omitempty"` // the step is made so often, each time with the same answer; once when 0
+
 	// Meanwhile are steps that are made while this one is under way, AfterMS after it began.
 	Meanwhile []Step `json:"meanwhile,omitempty"`
 	AfterMS   int64  `json:"after_ms,omitempty"`

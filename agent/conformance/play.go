@@ -86,8 +86,13 @@ func (p *play) shell(ctx context.Context, name string) (*agent.Shell, error) {
 func (p *play) steps(ctx context.Context, steps []Step, within string) error {
 	for i, s := range steps {
 		name := fmt.Sprintf("%s%d %s", within, i+1, s.Do)
-		if err := p.step(ctx, s, name); err != nil {
-			return err
+		for n := range max(s.Times, 1) {
+			if s.Times > 1 {
+				name = fmt.Sprintf("%s%d %s, time %d", within, i+1, s.Do, n+1)
+			}
+			if err := p.step(ctx, s, name); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

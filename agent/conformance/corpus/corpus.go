@@ -36,12 +36,20 @@ func All() []conformance.Case {
 		name  string
 		cases []conformance.Case
 	}{
+		{"commands", commands()},
+		{"flow", flow()},
+		{"prompts", prompts()},
+		{"death", death()},
 		{"waiting", waiting()},
 		{"not-waiting", notWaiting()},
 		{"listening", listening()},
 		{"interrupts", interrupting()},
-		{"death", death()},
+		{"stdin", stdin()},
+		{"background", background()},
+		{"output", output()},
 		{"exit", exits()},
+		{"nesting", nesting()},
+		{"transport", transport()},
 	} {
 		for _, c := range group.cases {
 			c.Group = group.name

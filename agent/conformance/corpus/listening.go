@@ -47,7 +47,7 @@ print("got", sys.stdin.readline().strip())'`, with(likely(3000), func(w *conform
 		{Name: "poller-at-work", About: "the same while it prints asks nobody", Needs: []string{"python3"}, Steps: steps(
 			conformance.Step{Do: conformance.Run, Text: `python3 -c 'import select, sys
 while not select.select([0], [], [], 0.2)[0]: print("working", flush=True)
-'`, TimeoutMS: 3000, Want: conformance.Want{Ended: ends(wire.Deadline), Phase: []wire.Phase{wire.PhaseRunning}, Listens: yes(), Attention: "no"}}, types("", done(0)))},
+'`, TimeoutMS: 3000, Want: conformance.Want{Ended: ends(wire.Deadline), Phase: []wire.Phase{wire.PhaseRunning}, Listens: yes(), Attention: "no"}}, keys(done(0), "Enter"))},
 		{Name: "raw-poller", About: "one in raw mode, as full-screen programs are", Needs: []string{"python3"}, Steps: steps(
 			runs(`python3 -c 'import select, sys, tty, termios
 old = termios.tcgetattr(0); tty.setraw(0)
@@ -59,7 +59,7 @@ sys.stdout.write("\x1b[?1049l"); termios.tcsetattr(0, termios.TCSANOW, old)'`, l
 time.sleep(0.3); sys.stdout.write("\a"); sys.stdout.flush()
 t = time.time()
 while not select.select([0], [], [], 0.1)[0]: sys.stdout.write("."); sys.stdout.flush()
-'`, conformance.Want{Ended: ends(wire.Attention), Attention: "likely", Listens: yes(), LatestMS: 3000}), types("", done(0)))},
+'`, conformance.Want{Ended: ends(wire.Attention), Attention: "likely", Listens: yes(), LatestMS: 3000}), keys(done(0), "Enter"))},
 		{Name: "go-scanln", About: "Go's fmt.Scanln: its runtime keeps timed futexes for ever", Needs: []string{"go"}, Files: []conformance.File{{Path: "conformance-go/main.go", Text: goScan}},
 			Setup: "cd conformance-go && go build -o ask main.go", Steps: steps(runs("conformance-go/ask", either("who? ")), types("Ada", contains("hi Ada"))), Cleanup: "rm -rf conformance-go"},
 		{Name: "java-scanner", About: "Java's Scanner: so does every JVM", Needs: []string{"java"}, Files: []conformance.File{{Path: "conformance-java/Ask.java", Text: javaScan}},

@@ -43,6 +43,6 @@ http.server.test(http.server.SimpleHTTPRequestHandler, port=0, bind="127.0.0.1")
 			Files: []conformance.File{{Path: "conformance-threads.py", Text: threads}}, Steps: steps(
 				conformance.Step{Do: conformance.Run, Text: "python3 conformance-threads.py", TimeoutMS: 3000, Want: conformance.Want{
 					Ended: ends(wire.Attention, wire.Deadline), Phase: []wire.Phase{wire.PhaseRunning}, Listens: yes()}},
-				types("", done(0))), Cleanup: "rm -f conformance-threads.py"},
+				keys(done(0), "Enter")), Cleanup: "rm -f conformance-threads.py"},
 	}
 }

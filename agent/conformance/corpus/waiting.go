@@ -129,7 +129,7 @@ asyncio.run(main())
 // sshdSetup starts an SSH server on the sandbox's own loopback, sshdCleanup ends it.
 const (
 	sshdSetup = "mkdir -p /run/sshd && ssh-keygen -q -t ed25519 -N '' -f /tmp/conformance-host <<<y >/dev/null && " +
-		"/usr/sbin/sshd -h /tmp/conformance-host -p 2299 -o ListenAddress=127.0.0.1 -o PidFile=/tmp/conformance-sshd.pid -o PasswordAuthentication=yes -o PermitRootLogin=yes -o UsePAM=no -E /dev/null </dev/null >/dev/null 2>&1"
+		"/usr/sbin/sshd -h /tmp/conformance-host -p 2299 -o ListenAddress=127.0.0.1 -o PidFile=/tmp/conformance-sshd.pid -o PasswordAuthentication=yes -o PermitRootLogin=yes -o StrictModes=no -o AuthorizedKeysFile=/tmp/conformance-host.pub -o UsePAM=no -E /dev/null </dev/null >/dev/null 2>&1"
 	sshdCleanup = "kill $(cat /tmp/conformance-sshd.pid); rm -f /tmp/conformance-sshd.pid /tmp/conformance-host*"
 )
 

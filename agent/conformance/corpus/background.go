@@ -1,0 +1,45 @@
+package corpus
+
+import (
+	"github.com/sandboxd/sandboxd/agent/conformance"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// background is about what runs beside the prompt.
+func background() []conformance.Case {
+	soon := func(w conformance.Want) conformance.Want {
+		w.LatestMS = 1000
+		return w
+	}
+	gone := func(pattern string) conformance.Step {
+		return conformance.Step{Do: conformance.Exec, Text: "pgrep -fx '" + pattern + "'", Want: conformance.Want{ExitCode: code(1)}}
+	}
+	end := conformance.Step{Do: conformance.End}
+	return []conformance.Case{
+		{Name: "job", About: "a job in the background: the call returns at once, the job runs", Steps: steps(
+			runs("sleep 100 &", soon(done(0))), runs("jobs", contains("Running", "sleep 100")), runs("kill %1", done(0)))},
+		{Name: "noise", About: "a job that prints delays nothing, and what it prints is kept", Steps: steps(
+			runs("(while :; do echo noise; sleep 0.2; done) &", soon(done(0))),
+			runs("echo one", soon(with(done(0), outputHas("one\n")))), runs("sleep 1", with(done(0), outputHas("noise\n"))),
+			runs("(exit 3)", soon(done(3))), conformance.Step{Do: conformance.Screen, Want: conformance.Want{Output: has("noise")}}, runs("kill %1", done(0)))},
+		{Name: "noise-waiting", About: "nor does it hide that a program waits", Steps: steps(
+			run("(while :; do echo noise; sleep 0.2; done) &"), runs("read x; echo got $x", conformance.Want{Ended: ends(wire.Waiting), Want: []wire.Want{wire.WantLine}, LatestMS: 3000}),
+			types("a", contains("got a")), runs("kill %1", done(0)))},
+		{Name: "ended", About: "a job that ends while nobody looks changes no status", Steps: steps(
+			run("(sleep 0.2; exit 9) &"), runs("sleep 0.5", done(0)), runs("(exit 3)", done(3)), runs("wait %1", conformance.Want{Ended: ends(wire.Done)}))},
+		{Name: "wait", About: "wait gives a job's status", Steps: steps(run("(sleep 0.3; exit 9) & P=$!"), runs("wait $P", done(9)))},
+		{Name: "nohup", About: "nohup", Steps: steps(runs("nohup sleep 4721 >/dev/null 2>&1 &", soon(done(0))), run("true"), run("pkill -fx 'sleep 4721'"))},
+		{Name: "disown", About: "disown", Steps: steps(run("sleep 4722 & disown"), runs("jobs", prints("")), run("pkill -fx 'sleep 4722'"))},
+		{Name: "setsid", About: "setsid: a program without a terminal of its own is nobody's business", Steps: steps(
+			runs("setsid -f sleep 4723", soon(done(0))), run("true"), run("pkill -fx 'sleep 4723'"))},
+		{Name: "open-output", About: "a daemon that keeps the terminal open does not keep its starter's call open", Steps: steps(
+			runs("setsid sh -c 'sleep 4724' & true", soon(done(0))), runs("echo one", prints("one\n")), run("pkill -fx 'sleep 4724'"))},
+		{Name: "outlives-shell", About: "what a shell left behind does not delay that its end is told", Steps: steps(
+			run("setsid -f sleep 4725"), runs("exit 2", soon(dies(2))), runs("echo fresh", contains("fresh\n"))), Cleanup: "pkill -fx 'sleep 4725'; true"},
+		{Name: "close-job", About: "closing a session ends its jobs", Steps: steps(run("sleep 4726 &"), end, gone("sleep 4726"))},
+		{Name: "close-nohup", About: "also those that ignore HUP", Steps: steps(run("nohup sleep 4727 >/dev/null 2>&1 &"), end, gone("sleep 4727"))},
+		{Name: "close-setsid", About: "and those that left the terminal", Steps: steps(run("setsid -f sleep 4728"), end, gone("sleep 4728"))},
+		{Name: "exec-left", About: "a job that a command without a terminal leaves behind holds nothing up", Steps: steps(
+			conformance.Step{Do: conformance.Exec, Text: "sleep 4729 >/dev/null 2>&1 & echo over", Want: conformance.Want{ExitCode: code(0), Output: text("over\n"), LatestMS: 1000}}), Cleanup: "pkill -fx 'sleep 4729'; true"},
+	}
+}
