@@ -371,26 +371,3 @@ func TestSFTP(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// A hostile packet ends the file server of its channel and nothing else.
-func TestSFTPGarbage(t *testing.T) {
-	s := newSandbox(t)
-	client := s.dial(t)
-	ch, reqs, err := client.OpenChannel(wire.ChannelSession, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go ssh.DiscardRequests(reqs)
-	if ok, err := ch.SendRequest(wire.RequestSubsystem, true, wire.Marshal(wire.Subsystem{Name: wire.SubsystemSFTP})); !ok || err != nil {
-		t.Fatalf("subsystem: %v, %v", ok, err)
-	}
-	if _, err := ch.Write([]byte("\x10\x00\x00\x00garbage of 256 MB")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.ReadAll(ch); err != nil {
-		t.Errorf("end of the channel: %v", err)
-	}
-	if got := execute(t, client, "echo fine", ""); got.Out != "fine\n" {
-		t.Errorf("afterwards: %+v", got)
-	}
-}
