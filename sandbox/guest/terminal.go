@@ -128,14 +128,19 @@ func (t *terminal) Members(group int) ([]int, error) {
 	return pids, nil
 }
 
+// Below returns what descends from some processes.
+func (t *terminal) Below(pids []int) ([]int, error) { return pidsOf(tree(pids...)), nil }
+
 // Tree returns what descends from the session.
-func (t *terminal) Tree() ([]int, error) {
-	var pids []int
-	for _, p := range t.tree() {
+func (t *terminal) Tree() ([]int, error) { return pidsOf(t.tree()), nil }
+
+func pidsOf(list []process) []int {
+	pids := make([]int, 0, len(list))
+	for _, p := range list {
 		pids = append(pids, p.pid)
 	}
 	slices.Sort(pids)
-	return pids, nil
+	return pids
 }
 
 // tree returns the processes below the keeper; should that have been killed, the ones that stayed in the session.

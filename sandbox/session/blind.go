@@ -3,7 +3,6 @@ package session
 import (
 	"time"
 
-	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -91,11 +90,4 @@ func (s *session) hintLocked(c *console, f Facts, alt bool, prompt string) hint 
 		return hint{want: wire.WantLine, after: blindTime, works: true}
 	}
 	return hint{after: silentTime, works: true}
-}
-
-// calledLocked reports whether the program has rung or sent a message since it was last typed to. Titles and progress do not count:
-// programs that work change them all the time.
-func (s *session) calledLocked() bool {
-	n := s.display.notice()
-	return n.Count > s.noticed && (n.Kind == screen.NoticeBell || n.Kind == screen.NoticeText)
 }

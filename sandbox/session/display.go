@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
@@ -21,6 +22,8 @@ const (
 // up with costs the pump nothing; and it answers the queries of programs, as the only one who does.
 type display struct {
 	s *session
+
+	calls atomic.Uint64 // count of the last notice that was a bell or a message
 
 	mu      sync.Mutex
 	screen  *screen.Screen // guarded by mu
@@ -53,6 +56,10 @@ func (d *display) run() {
 		} else {
 			_, _ = d.screen.Write(p) // in memory: it takes everything
 			d.fed += uint64(len(p))
+		}
+		// Titles and progress are no calls: programs that work change them all the time.
+		if n := d.screen.Notice(); n.Kind == screen.NoticeBell || n.Kind == screen.NoticeText {
+			d.calls.Store(n.Count)
 		}
 		answers := d.answers
 		d.answers = nil

@@ -12,9 +12,13 @@ import (
 
 // How long each step of an interrupt is given before the next.
 const (
-	intTime  = time.Second     // ^C
-	termTime = 2 * time.Second // TERM
-	killTime = 2 * time.Second // KILL
+	lostTime = 100 * time.Millisecond // between two times that it is asked whether ^C was lost
+	intTime  = time.Second            // ^C
+	termTime = 2 * time.Second        // TERM
+	killTime = 2 * time.Second        // KILL
+
+	accountTime = 500 * time.Millisecond // what was signalled may take to go
+	lookAgain   = 2 * time.Millisecond   // between two looks at what is left
 )
 
 // interrupt stops what runs: it drops input that was not read yet, sends ^C, then TERM to the foreground group, then KILL to
@@ -65,20 +69,29 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 			q.stream.dropInput()
 		}
 	}
-	busy := s.state.Phase == wire.PhaseRunning
+	busy := s.state.Phase == wire.PhaseRunning && s.state.Attention != "likely"
 	release := s.waitLocked()
 	s.mu.Unlock()
 	defer release()
 
-	s.controlC(ctx, c)
+	var left []int
+	if c.local != nil {
+		left = s.underneath(c)
+		defer func() { s.account(c, receipt, left) }()
+	}
+	before := s.controlC(ctx, c)
 	receipt.Steps = append(receipt.Steps, "^C")
-	if ended, ok := s.stopped(ctx, f, busy, intTime); ok {
-		return ended
+	for range intTime / lostTime {
+		if ended, ok := s.stopped(ctx, f, busy, lostTime); ok {
+			return ended
+		}
+		if c.lost(before) {
+			before = s.controlC(ctx, c)
+		}
 	}
 	if c.local == nil {
 		return s.stillRuns(f)
 	}
-	defer s.account(c, receipt)
 	if group, err := c.local.Front(); err == nil && group != 0 && group != c.local.TTY().SessionPID {
 		// The shell itself ignores TERM while it is interactive.
 		members, _ := c.local.Members(group)
@@ -103,8 +116,8 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 }
 
 // controlC drops what the terminal has not delivered and sends ^C. It is not held up by a write that the interrupt has just
-// cut short.
-func (s *session) controlC(ctx context.Context, c *console) {
+// cut short. It returns what was in front then.
+func (s *session) controlC(ctx context.Context, c *console) front {
 	ctx, cancel := context.WithTimeout(ctx, intTime)
 	defer cancel()
 	if s.lockWriting(ctx) == nil {
@@ -121,7 +134,11 @@ func (s *session) controlC(ctx context.Context, c *console) {
 	s.inputTakenLocked([]byte{3})
 	_ = c.term.SetWriteDeadline(time.Now().Add(intTime))
 	s.mu.Unlock()
+	at := c.lookFront()
 	_, err := c.term.Write([]byte{3})
+	if c.local != nil && at.group != c.local.TTY().SessionPID {
+		at.members, _ = c.local.Members(at.group) // those that have died meanwhile have got it
+	}
 	s.mu.Lock()
 	s.inputs++
 	s.inputAt = time.Now()
@@ -129,6 +146,22 @@ func (s *session) controlC(ctx context.Context, c *console) {
 	if err != nil {
 		s.set.log.Debug("write ^C", "session", s.name, "error", err)
 	}
+	return at
+}
+
+// underneath returns what descends from the foreground job without being in its group, as what it has started with setsid: ^C
+// does not reach that.
+func (s *session) underneath(c *console) []int {
+	group, err := c.local.Front()
+	if err != nil || group == c.local.TTY().SessionPID {
+		return nil
+	}
+	members, _ := c.local.Members(group)
+	below, err := c.local.Below(members)
+	if err != nil {
+		s.set.log.Warn("look for processes", "session", s.name, "error", err)
+	}
+	return slices.DeleteFunc(below, func(pid int) bool { return slices.Contains(members, pid) })
 }
 
 // stopped waits until the prompt is back, at most d. If what ran was busy, waiting for input will do.
@@ -145,7 +178,7 @@ func (s *session) stopped(ctx context.Context, f *follow, busy bool, d time.Dura
 			ended = wire.Interrupted
 		case e == wire.Dead, e == wire.Refused:
 			ended = e
-		case e == wire.Waiting && busy:
+		case (e == wire.Waiting || e == wire.Attention) && (busy || s.console.bare()):
 			ended = wire.Interrupted
 		default:
 			return false
@@ -153,6 +186,15 @@ func (s *session) stopped(ctx context.Context, f *follow, busy bool, d time.Dura
 		return true
 	})
 	return ended, err == nil
+}
+
+// bare reports whether the terminal's own shell is in front and has no marks to say that it is at its prompt.
+func (c *console) bare() bool {
+	if c.marked || c.local == nil || !c.s.isShell() {
+		return false
+	}
+	group, err := c.local.Front()
+	return err == nil && group == c.local.TTY().SessionPID
 }
 
 // stillRuns is the answer when every step was in vain.
@@ -195,26 +237,39 @@ func (s *session) killTree(ctx context.Context, c *console, receipt *wire.Receip
 			s.signal(c, receipt, pids, syscall.SIGKILL)
 		}
 		select {
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(lookAgain):
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// account says what became of what was signalled.
-func (s *session) account(c *console, receipt *wire.Receipt) {
-	left, err := c.local.Tree()
-	if err != nil {
-		s.set.log.Warn("look for processes", "session", s.name, "error", err)
-		return
-	}
-	for _, pid := range receipt.Signaled {
-		if slices.Contains(left, pid) {
-			receipt.Left = append(receipt.Left, pid)
-		} else {
-			receipt.Died = append(receipt.Died, pid)
+// account says what became of what was signalled, which may take a moment to go, and what lives on of below, which was out of
+// the reach of ^C.
+func (s *session) account(c *console, receipt *wire.Receipt, below []int) {
+	for deadline := time.Now().Add(accountTime); ; {
+		tree, err := c.local.Tree()
+		if err != nil {
+			s.set.log.Warn("look for processes", "session", s.name, "error", err)
+			return
 		}
+		receipt.Died, receipt.Left = receipt.Died[:0], receipt.Left[:0]
+		for _, pid := range receipt.Signaled {
+			if slices.Contains(tree, pid) {
+				receipt.Left = append(receipt.Left, pid)
+			} else {
+				receipt.Died = append(receipt.Died, pid)
+			}
+		}
+		if len(receipt.Left) == 0 || time.Now().After(deadline) {
+			for _, pid := range below {
+				if slices.Contains(tree, pid) && !slices.Contains(receipt.Signaled, pid) {
+					receipt.Left = append(receipt.Left, pid)
+				}
+			}
+			return
+		}
+		<-time.After(lookAgain)
 	}
 }
 

@@ -4,8 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/hex"
-	"slices"
-	"strings"
+	"sort"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -159,8 +158,7 @@ func (s *session) partiesLocked() []wire.Party {
 			list = append(list, p.Party)
 		}
 	}
-	slices.SortFunc(list, func(a, b wire.Party) int {
-		return strings.Compare(a.String()+"\x00"+a.ID, b.String()+"\x00"+b.ID)
-	})
+	// Not slices.SortFunc, here and in List: each is as much code as a small package, in a guest that has to stay small.
+	sort.Slice(list, func(i, j int) bool { return list[i].String()+"\x00"+list[i].ID < list[j].String()+"\x00"+list[j].ID })
 	return list
 }

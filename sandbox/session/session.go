@@ -62,7 +62,7 @@ type session struct {
 	inputAt   time.Time         // guarded by mu; end of the last write
 	before    look              // guarded by mu; what the prober saw before the last write
 	blind     blind             // guarded by mu; what is known of processes that may not be traced
-	noticed   uint64            // guarded by mu; calls for attention up to the last input
+	called    uint64            // guarded by mu; display.calls at the last input
 	command   *command          // guarded by mu; the run whose command the shell has, nil when there is none
 	follows   map[*follow]bool  // guarded by mu; calls under way
 	ops       []*op             // guarded by mu; oldest first

@@ -7,8 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"slices"
-	"strings"
+	"sort"
 	"sync"
 	"time"
 
@@ -89,7 +88,7 @@ func (s *Set) List() []wire.SessionInfo {
 	for _, one := range s.all() {
 		infos = append(infos, one.info())
 	}
-	slices.SortFunc(infos, func(a, b wire.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
+	sort.Slice(infos, func(i, j int) bool { return infos[i].Name < infos[j].Name }) // see partiesLocked
 	return infos
 }
 

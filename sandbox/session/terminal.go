@@ -56,6 +56,8 @@ type Local interface {
 	Flush() error
 	// Members returns the process IDs of a process group; empty when it is gone.
 	Members(group int) ([]int, error)
+	// Below returns the process IDs of everything that descends from the given processes, these not included.
+	Below(pids []int) ([]int, error)
 	// Tree returns the process IDs of everything that descends from the session, whatever group or session it put itself
 	// into: the shell with its descendants, not the keeper above it.
 	Tree() ([]int, error)

@@ -168,6 +168,15 @@ func (t *ptyTerminal) Members(group int) (pids []int, err error) {
 	return pids, nil
 }
 
+func (t *ptyTerminal) Below(roots []int) (pids []int, err error) {
+	for _, p := range processes() {
+		if slices.Contains(roots, p.parent) || slices.Contains(pids, p.parent) {
+			pids = append(pids, p.pid)
+		}
+	}
+	return pids, nil
+}
+
 func (t *ptyTerminal) Tree() (pids []int, err error) {
 	for _, p := range processes() {
 		if p.sid == t.cmd.Process.Pid || slices.Contains(pids, p.parent) {

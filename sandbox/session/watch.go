@@ -271,7 +271,7 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 	case f.Listens:
 		st.Listens, st.Want, st.Prompt, st.Attention = true, wantOf(f, alt), prompt, "no"
 		quiet := time.Since(s.lastByte)
-		if quiet >= restTime || s.calledLocked() || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader {
+		if quiet >= restTime || s.display.calls.Load() > s.called || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader {
 			st.Attention = "likely"
 			st.Basis = append(st.Basis, wire.BasisScreen)
 		}

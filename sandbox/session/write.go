@@ -145,7 +145,7 @@ func deadError(name string) *wire.Error {
 // inputTakenLocked makes a state that the program is given input for no longer the present one. What it is instead
 // is for marks and the prober to say.
 func (s *session) inputTakenLocked(p []byte) {
-	s.noticed = s.display.notice().Count
+	s.called = s.display.calls.Load()
 	switch s.state.Phase {
 	case wire.PhaseWaiting, wire.PhaseOpaque:
 	case wire.PhasePrompt, wire.PhaseContinuation:

@@ -118,9 +118,9 @@ type Denial struct {
 // Receipt lists what an interrupt did.
 type Receipt struct {
 	Steps    []string `json:"steps"`    // what was sent, in order: "^C", "TERM", "KILL"
-	Signaled []int    `json:"signaled"` // process IDs, as seen inside the sandbox
+	Signaled []int    `json:"signaled"` // by TERM or KILL; process IDs, as seen inside the sandbox
 	Died     []int    `json:"died"`
-	Left     []int    `json:"left"`
+	Left     []int    `json:"left"` // alive: of those, and of what the program had started in sessions of their own
 }
 
 // Code names what went wrong. These words and no others appear in Go, JSON, CLI and docs.
