@@ -101,6 +101,9 @@ func (cmd Cmd) run(session *ssh.Session) (Exit, error) {
 		return Exit{}, nil
 	case errors.As(err, &exit):
 		return Exit{Code: exit.ExitStatus(), Signal: exit.Signal()}, nil
+	case cmd.Stdin != nil && err == io.EOF: //nolint:errorlint // of the library's own Write, as it is
+		// It ended with 0 and did not read all of its input: that came too late for the channel.
+		return Exit{}, nil
 	}
 	return Exit{}, err
 }

@@ -33,6 +33,7 @@ func TestExec(t *testing.T) {
 		{name: "255", cmd: agent.Cmd{Command: "exit 255"}, exit: agent.Exit{Code: 255}},
 		{name: "input", cmd: agent.Cmd{Command: "cat; echo done"}, in: "a\x00\xff", out: "a\x00\xffdone\n"},
 		{name: "no input is the end of input", cmd: agent.Cmd{Command: "cat; echo done"}, out: "done\n"},
+		{name: "input that nobody reads", cmd: agent.Cmd{Command: "exec 0<&-; echo over"}, in: strings.Repeat("x", 3<<20), out: "over\n"},
 		{name: "signal", cmd: agent.Cmd{Command: "kill -TERM $$"}, exit: agent.Exit{Code: 143, Signal: "TERM"}},
 		{name: "environment", cmd: agent.Cmd{Command: "echo $LC_TEST", Env: map[string]string{"LC_TEST": "x y"}}, out: "x y\n"},
 		{name: "no terminal", cmd: agent.Cmd{Command: "test -t 0 || echo none"}, out: "none\n"},
