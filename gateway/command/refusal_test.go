@@ -1,0 +1,45 @@
+package command
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// To every command a sandbox of somebody else is one that does not exist, byte by byte.
+func TestForeignIsUnknown(t *testing.T) {
+	w := newWorld(t)
+	if code, _, stderr := w.command("new", "hers"); code != 0 {
+		t.Fatal(stderr)
+	}
+	if code, _, stderr := w.command("run", "-n", "hers", "--", "true"); code != 0 {
+		t.Fatal(stderr)
+	}
+	bob := gateway.Principal{Name: "bob", Kind: wire.Person, Rights: wire.RightDrive}
+	for _, line := range []string{
+		"describe NAME", "rm NAME", "stop NAME", "start NAME", "rescue NAME", "sessions NAME", "take NAME", "give NAME", "kick NAME agent:alice",
+		"type -n NAME x", "keys -n NAME Enter", "wait NAME", "screen NAME", "interrupt NAME", "exec NAME -- true",
+		"log NAME", "log --raw NAME", "replay NAME", "describe NAME --json", "screen NAME --json", "wait --json NAME",
+	} {
+		said := make(map[string]string)
+		for _, name := range []string{"none", "hers"} {
+			var out, errs bytes.Buffer
+			env := Env{Hub: w.hub, Principal: bob, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+			code := Run(t.Context(), &env, strings.Fields(strings.ReplaceAll(line, "NAME", name)))
+			if code == 0 || out.Len()+errs.Len() == 0 {
+				t.Errorf("%s of %s: exit %d, %q, %q", line, name, code, out.String(), errs.String())
+			}
+			said[name] = strings.ReplaceAll(fmt.Sprintf("%d %q %q", code, out.String(), errs.String()), name, "NAME")
+		}
+		if said["none"] != said["hers"] {
+			t.Errorf("%s: unknown %q, foreign %q", line, said["none"], said["hers"])
+		}
+	}
+	if code, out, _ := w.command("ls"); code != 0 || !strings.Contains(out, "hers") {
+		t.Errorf("afterwards: %q", out)
+	}
+}
