@@ -52,10 +52,10 @@ func agentClient(t *testing.T, set *session.Set) *wire.Client {
 
 func do(t *testing.T, c *wire.Client, r wire.Request) *wire.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if r.TimeoutMS == 0 {
-		r.TimeoutMS = 20_000
+		r.TimeoutMS = 120_000
 	}
 	reply, err := c.Request(ctx, r)
 	if err != nil {
@@ -266,7 +266,7 @@ func TestDeadlineAndInterrupt(t *testing.T) {
 func TestFlood(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
-	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "yes", TimeoutMS: 2000})
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "yes", TimeoutMS: 1000})
 	if res.Ended != wire.Deadline || !res.Truncated || res.To-res.From < 100<<10 {
 		t.Errorf("yes: %s, %d bytes", res.Ended, res.To-res.From)
 	}
@@ -274,8 +274,8 @@ func TestFlood(t *testing.T) {
 	if res.Phase != wire.PhasePrompt || slices.Contains(res.Receipt.Steps, "KILL") {
 		t.Errorf("interrupt of yes: %s, %+v", res.Phase, res.Receipt)
 	}
-	res = run(t, c, "seq 1 2000000; exit_code() { return 7; }; exit_code")
-	if code(res) != 7 || !strings.HasPrefix(res.Output, "1\n2\n") || !strings.HasSuffix(res.Output, "1999999\n2000000\n") {
+	res = run(t, c, "seq 1 1300000; exit_code() { return 7; }; exit_code")
+	if code(res) != 7 || !strings.HasPrefix(res.Output, "1\n2\n") || !strings.HasSuffix(res.Output, "1299999\n1300000\n") {
 		t.Errorf("seq: %s, %d, %q", res.Ended, code(res), res.Output[max(0, len(res.Output)-40):])
 	}
 }
