@@ -42,7 +42,7 @@ func (s *session) judgeBlindLocked(c *console, f Facts, err error, alt bool, pro
 		s.blind = blind{runs: f.Runs, at: now}
 	}
 	h := s.hintLocked(c, f, alt, prompt)
-	quiet := min(now.Sub(s.lastByte), now.Sub(s.inputAt))
+	quiet := s.quietLocked()
 	if h.works {
 		quiet = min(quiet, now.Sub(s.blind.at))
 	}

@@ -15,6 +15,8 @@ import (
 const (
 	firstLook = 300 * time.Microsecond
 	lastLook  = 64 * time.Millisecond
+	// idleLook is the longest rest when the terminal needs input to go on: then only what could not be foreseen changes anything.
+	idleLook = time.Second
 
 	// pauseMost is the longest rest between looks that has to be exact, pausePiece how long output may go unnoticed in it.
 	pauseMost  = 2 * time.Millisecond
@@ -52,6 +54,7 @@ func (s *session) waitLocked() (release func()) {
 	if s.waiters == 1 {
 		s.unwatched = make(chan struct{})
 	}
+	s.fireLocked() // whoever comes anew is not kept waiting by a long rest
 	if !s.watching && !s.closed {
 		s.watching = true
 		s.spawn(s.watch)
@@ -82,12 +85,19 @@ func (s *session) watch() {
 			return
 		}
 		unwatched := s.unwatched
+		var changed <-chan struct{}
+		if delay > lastLook { // input that is not echoed and a caller who has just come end a long rest
+			changed = s.changedLocked()
+		}
 		s.mu.Unlock()
 
-		switch s.rest(timer, delay, unwatched, s.log.changed(end)) {
+		switch s.rest(timer, delay, unwatched, s.log.changed(end), changed) {
 		case restWhole:
 			busy = 0
 		case restUnwatched:
+			continue
+		case restChanged:
+			delay, verdicts = firstLook, 0
 			continue
 		case restOutput:
 			// Output: begin anew, at first soon after it, in a flood less often than it comes.
@@ -95,7 +105,7 @@ func (s *session) watch() {
 			delay, verdicts = firstLook, 0
 			_, end = s.log.bounds()
 			// A program prints a few times before it asks.
-			if s.rest(timer, time.Duration(max(1, busy-fewOutputs))*firstLook, unwatched, s.log.changed(end)) != restWhole {
+			if s.rest(timer, time.Duration(max(1, busy-fewOutputs))*firstLook, unwatched, s.log.changed(end), nil) != restWhole {
 				continue
 			}
 		}
@@ -103,8 +113,19 @@ func (s *session) watch() {
 			delay = firstLook
 			continue
 		}
-		delay = min(delay*2, lastLook)
+		delay = min(delay*2, s.longestRest())
 	}
+}
+
+// longestRest is for how long the prober may rest now.
+func (s *session) longestRest() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch s.state.Phase {
+	case wire.PhasePrompt, wire.PhaseContinuation, wire.PhaseWaiting:
+		return idleLook
+	}
+	return lastLook
 }
 
 // How a rest ended.
@@ -112,13 +133,14 @@ const (
 	restWhole = iota
 	restOutput
 	restUnwatched
+	restChanged
 )
 
-// rest waits for d, or until there is output or nobody waits any more.
+// rest waits for d, or until there is output, nobody waits any more, or changed is closed; nil never is.
 //
 // The runtime's timers are a millisecond late in a process that does nothing else: it sleeps in epoll_wait(2), which counts
 // in milliseconds. A short rest is therefore given to Options.Pause, in pieces.
-func (s *session) rest(timer *time.Timer, d time.Duration, unwatched <-chan struct{}, output <-chan struct{}) int {
+func (s *session) rest(timer *time.Timer, d time.Duration, unwatched, output, changed <-chan struct{}) int {
 	if d <= pauseMost && s.set.opt.Pause != nil {
 		for until := time.Now().Add(d); ; {
 			select {
@@ -143,6 +165,8 @@ func (s *session) rest(timer *time.Timer, d time.Duration, unwatched <-chan stru
 		return restUnwatched
 	case <-output:
 		return restOutput
+	case <-changed:
+		return restChanged
 	}
 }
 
@@ -245,7 +269,7 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 		return false // the shell is about to read the line that its mark promised
 	case f.Opaque:
 		st.Phase, st.Reason, st.Prompt = wire.PhaseOpaque, f.Why, prompt
-		if time.Since(s.lastByte) >= restTime {
+		if s.quietLocked() >= restTime {
 			st.Attention, st.Basis = "likely", append(st.Basis, wire.BasisSilence)
 		}
 	case f.Blocked && f.ShellIsForeground && c.marked && c.phase != wire.PhaseRunning:
@@ -270,7 +294,7 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 		}
 	case f.Listens:
 		st.Listens, st.Want, st.Prompt, st.Attention = true, wantOf(f, alt), prompt, "no"
-		quiet := time.Since(s.lastByte)
+		quiet := s.quietLocked()
 		if quiet >= restTime || s.display.calls.Load() > s.called || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader {
 			st.Attention = "likely"
 			st.Basis = append(st.Basis, wire.BasisScreen)
@@ -282,6 +306,12 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 	*verdicts = 0
 	s.tellLocked(st)
 	return false
+}
+
+// quietLocked is how long nothing has been printed, nor typed: what has just been typed to has yet to answer, however quiet it
+// was before.
+func (s *session) quietLocked() time.Duration {
+	return min(time.Since(s.lastByte), time.Since(s.inputAt))
 }
 
 // markDueLocked reports whether a mark may still be on its way.

@@ -167,6 +167,10 @@ func (l *look) describe(f *session.Facts, now layer, o outcome) {
 	}
 	f.Pid, f.Argv, f.FgCwd = p.pid, l.argv(p.pid), l.cwd(p.pid)
 	if o.reader == nil {
+		if handsOver[program(f.Argv)] {
+			f.Opaque, f.Listens = true, true
+			f.Why = "hands the terminal over to its server: " + f.Why
+		}
 		return
 	}
 	switch {
@@ -198,6 +202,10 @@ var opaque = map[string]bool{
 	"podman": true, "nerdctl": true, "crictl": true, "kubectl": true, "oc": true, "lxc": true, "incus": true,
 	"machinectl": true, "virsh": true, "picocom": true, "minicom": true, "socat": true, "abduco": true, "dtach": true,
 }
+
+// handsOver lists programs whose server, which is not below them, reads the terminal in their place: it is given the
+// descriptor (tmux) or opens the terminal itself (screen).
+var handsOver = map[string]bool{"tmux": true, "screen": true}
 
 // outcome is what one reading of a foreground group says.
 type outcome struct {

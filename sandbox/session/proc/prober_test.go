@@ -212,6 +212,19 @@ func TestOpaque(t *testing.T) {
 }
 
 // TestOtherUser looks at programs of another user without the capability to trace them.
+// A tmux client does not read its terminal: it gives the descriptor to its server.
+func TestHandsOver(t *testing.T) {
+	needs(t, "tmux")
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "tmux")
+	t.Cleanup(func() { exec.Command("tmux", "-S", socket, "kill-server").Run() })
+	x := openIn(t, dir, nil, "tmux", "-S", socket, "-f", "/dev/null", "new-session", "cat")
+	f := x.until("opaque", func(f session.Facts) bool { return f.Opaque && f.Listens })
+	if f.Blocked || program(f.Argv) != "tmux" || !strings.Contains(f.Why, "server") {
+		t.Errorf("got %+v, want the tmux client and its server", f)
+	}
+}
+
 func TestOtherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test is for root, as which the guest runs")
