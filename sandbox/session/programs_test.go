@@ -9,6 +9,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// timedCompany is what every idle Go and Java program looks like: a reader beside a thread in a timed futex.
+const timedCompany = `
+import threading
+e = threading.Lock(); e.acquire()
+threading.Thread(target=lambda: e.acquire(timeout=1000), daemon=True).start()
+input()`
+
 // TestPrograms says what a call comes back with for programs that read the keyboard in their different ways.
 func TestPrograms(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
@@ -30,6 +37,17 @@ func TestPrograms(t *testing.T) {
 		{"less", "less /etc/services", wire.Waiting, wire.WantPager, false},
 		{"vim", "vim -u NONE -N", wire.Attention, "", true},
 		{"top", "top", wire.Attention, "", true},
+		{"nano", "nano", wire.Waiting, wire.WantFullscreen, false},
+		{"man", "MANPAGER=less man man", wire.Waiting, wire.WantPager, false},
+		{"gdb", "gdb -q -nx", wire.Waiting, wire.WantRaw, false},
+		{"sqlite3", "sqlite3", wire.Waiting, wire.WantRaw, false},
+		{"strace", "strace -fo /dev/null cat", wire.Waiting, wire.WantLine, false},
+		{"script", "script -qc cat /dev/null", wire.Waiting, wire.WantLine, false},
+		{"sudo", "sudo -n cat", wire.Waiting, wire.WantLine, false},
+		{"ssh-keygen", "ssh-keygen -t ed25519 -f key", wire.Waiting, wire.WantPassword, false},
+		{"python3", "python3 -c '" + timedCompany + "'", wire.Attention, wire.WantLine, true},
+		{"cat", "cat &", wire.Done, "", false},                         // stopped by SIGTTIN
+		{"sleep", "(sleep 100 &) ; sleep 100 &", wire.Done, "", false}, // what is left in the background delays nothing
 		{"sleep", "sleep 30", wire.Deadline, "", false},
 		{"tail", "tail -f /dev/null", wire.Deadline, "", false},
 	} {
@@ -42,7 +60,7 @@ func TestPrograms(t *testing.T) {
 		}
 		timeout := int64(1500)
 		if tt.ended != wire.Deadline {
-			timeout = 15_000
+			timeout = 50_000
 		}
 		began := time.Now()
 		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: tt.command, TimeoutMS: timeout})

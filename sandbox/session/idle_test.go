@@ -1,0 +1,62 @@
+package session_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/session/proc"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// counting is a Prober that counts how often it is asked.
+type counting struct {
+	proc.Prober
+	asked *atomic.Int64
+}
+
+func (c counting) Probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
+	c.asked.Add(1)
+	return c.Prober.Probe(ctx, tty)
+}
+
+// TestIdle counts how often the processes of an idle shell are looked at: never while nobody waits, about once a second while
+// somebody waits for something else.
+func TestIdle(t *testing.T) {
+	var asked atomic.Int64
+	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
+	c := fresh(t, set)
+	settled := asked.Load()
+	for end := time.Now().Add(time.Minute); ; { // the look that was under way when the last caller left
+		<-time.After(200 * time.Millisecond)
+		now := asked.Load()
+		if now == settled {
+			break
+		}
+		if settled = now; time.Now().After(end) {
+			t.Fatal("the prober looks for nobody")
+		}
+	}
+	<-time.After(2 * time.Second)
+	if n := asked.Load() - settled; n != 0 {
+		t.Errorf("looked %d times for nobody", n)
+	}
+	res := do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseDead}, TimeoutMS: 5000})
+	if res.Ended != wire.Deadline {
+		t.Fatalf("got %+v", res)
+	}
+	if n := asked.Load() - settled; n == 0 || n > 35 { // a look every 64 ms is 78
+		t.Errorf("looked %d times in 5 s", n)
+	}
+	// Input that prints nothing is noticed at once all the same.
+	res = do(t, c, wire.Request{Verb: wire.VerbRun, Text: "read -s x; read y"})
+	if res.Want != wire.WantPassword {
+		t.Fatalf("got %+v", res)
+	}
+	if res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "secret"}); res.Ended != wire.Waiting || res.Want != wire.WantLine {
+		t.Errorf("got %+v", res)
+	}
+	t.Logf("told of the next question after %d ms", res.ElapsedMS)
+}
