@@ -72,11 +72,16 @@ class OpenHands:
     def open(self, session: str, start: dict) -> None:
         if start.get("argv"):
             raise Cannot("a login shell of one's choice: it speaks to bash")
-        self.tools[session] = self._make()
         # Its set-up is typed, and a first call that comes at once takes the prompt of that for its own. So it is given
-        # time, and a call that nobody judges.
-        time.sleep(1)
-        self._call(session, command="true", timeout=5)
+        # time, and a call that nobody judges; when that comes to nothing it is started again.
+        for _ in range(3):
+            self.tools[session] = self._make()
+            time.sleep(1)
+            if self._call(session, command="true", timeout=5).ended == "done":
+                return
+            self.end(session)
+            self.busy.discard(session)
+        raise TimeoutError("no prompt after three starts")
 
     def _make(self) -> Tool:
         return TerminalExecutor(working_dir=os.path.expanduser("~"), terminal_type=self.backend)  # type: ignore[arg-type]
