@@ -20,7 +20,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops reproducible conformance-peers setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops reproducible conformance conformance-peers setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -68,6 +68,11 @@ conformance-peers: ## play the conformance cases with other products, too, and p
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
 	scripts/peers/run --docs
+
+conformance: ## run every conformance case on every tier, and rewrite the table of docs/conformance.md
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	scripts/conformance $(CONFORMANCEFLAGS)
 
 bench-loops: ## the Go benchmarks of the inner loops that match BENCH (.)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...

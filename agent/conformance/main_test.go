@@ -27,7 +27,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what must happen soon, so that a test which waits in vain says where.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // bounded is a context for one test.
 func bounded(t *testing.T) context.Context {

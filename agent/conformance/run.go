@@ -56,13 +56,21 @@ const setupTime = 90 * time.Second
 const cleanTime = 20 * time.Second
 
 // All runs the cases, one after the other, tier by tier, and returns their outcomes. A case that fails, hangs or loses its
-// connection is an outcome; an error is returned only when ctx ends.
+// connection is an outcome; an error is returned when ctx ends, and when nothing can be run in a sandbox to begin with.
 func All(ctx context.Context, cases []Case, o Options) ([]Outcome, error) {
 	if len(o.Tiers) == 0 {
 		o.Tiers = []Tier{Full}
 	}
 	if o.Slow == 0 {
 		o.Slow = 1
+	}
+	for _, client := range []*agent.Client{o.Client, o.Privileged} {
+		if client == nil {
+			continue
+		}
+		if _, err := quiet(ctx, client, "true"); err != nil {
+			return nil, fmt.Errorf("sandbox %s: %w", client.Sandbox(), err)
+		}
 	}
 	missing := o.provide(ctx, cases)
 	var all []Outcome

@@ -38,8 +38,10 @@ type Score struct {
 	Tiers  map[Tier]Count            `json:"tiers"`
 	Groups map[string]map[Tier]Count `json:"groups"`
 	Basis  map[string]map[Tier]Count `json:"basis"`
-	order  []string                  // of the groups
-	tiers  []Tier
+
+	order []string  // of the groups
+	tiers []Tier    // in their order
+	short []Outcome // those that did not pass
 }
 
 // ScoreOf counts outcomes.
@@ -60,6 +62,9 @@ func ScoreOf(all []Outcome) Score {
 		if len(o.Basis) > 0 {
 			count(s.Basis, string(o.Basis[0]), o)
 		}
+		if !o.Pass {
+			s.short = append(s.short, o)
+		}
 	}
 	return s
 }
@@ -73,8 +78,8 @@ func count(by map[string]map[Tier]Count, key string, o Outcome) {
 	by[key][o.Tier] = c
 }
 
-// Table is the score as a table of Markdown: a row for each group and each layer, a column for each tier. A cell says how
-// many of those that must pass did, and how many cannot.
+// Table is the score in Markdown: a row for each group and each layer, a column for each tier, then the cases that failed or
+// were not run, and the reasons of those that cannot pass. A cell says how many of those that must pass did.
 func (s Score) Table() string {
 	var b strings.Builder
 	row := func(name string, counts map[Tier]Count) {
@@ -103,7 +108,40 @@ func (s Score) Table() string {
 			row(layer, s.Basis[layer])
 		}
 	}
+	s.reasons(&b)
 	return b.String()
+}
+
+// reasons lists what did not pass.
+func (s Score) reasons(b *strings.Builder) {
+	var failed, reasons []string
+	excused := make(map[string]int) // cases by tier and reason
+	for _, o := range s.short {
+		if !o.Excused {
+			why, _, _ := strings.Cut(o.Reason, "\n")
+			failed = append(failed, fmt.Sprintf("| %s/%s | %s | %s |\n", o.Group, o.Case, o.Tier, cell(why)))
+			continue
+		}
+		key := fmt.Sprintf("| %s | %s |", o.Tier, cell(o.Reason))
+		if excused[key] == 0 {
+			reasons = append(reasons, key)
+		}
+		excused[key]++
+	}
+	if len(failed) > 0 {
+		b.WriteString("\n| failed, or not run | tier | what was seen |\n| --- | --- | --- |\n" + strings.Join(failed, ""))
+	}
+	if len(reasons) > 0 {
+		b.WriteString("\n| tier | why cases cannot pass | how many |\n| --- | --- | --- |\n")
+		for _, key := range reasons {
+			fmt.Fprintf(b, "%s %d |\n", key, excused[key])
+		}
+	}
+}
+
+// cell makes a text fit a cell of a table.
+func cell(s string) string {
+	return strings.NewReplacer("|", "\\|", "\n", " ", "<", "&lt;", "`", "'").Replace(short(s))
 }
 
 // String is a cell of the table.

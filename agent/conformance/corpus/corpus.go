@@ -53,7 +53,7 @@ func All() []conformance.Case {
 	} {
 		for _, c := range group.cases {
 			c.Group = group.name
-			all = append(all, c)
+			all = append(all, tiered(c))
 		}
 	}
 	return all

@@ -112,6 +112,8 @@ func stalledReader(ctx context.Context, w conformance.World) error {
 	}()
 	select {
 	case <-stalled.begun:
+	case <-ended:
+		return errors.New("yes ended by itself")
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

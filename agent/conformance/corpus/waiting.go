@@ -15,7 +15,7 @@ func waiting() []conformance.Case {
 			runs(`read -p 'name? ' x; echo "hello $x"`, asks(line, "name? ")), types("Ada", prints("Ada\nhello Ada\n")))},
 		{Name: "read-s", About: "bash's read without echo wants a password", Steps: steps(
 			runs(`read -s -p 'secret: ' x; echo; echo ${#x}`, asks(password, "secret: ")), types("abcd", prints("\n4\n")))},
-		{Name: "read-t", About: "bash's read with a time-out polls: it listens, and goes on by itself", Steps: steps(
+		{Name: "read-t", Cannot: cannotBlind(listenUnknown), About: "bash's read with a time-out polls: it listens, and goes on by itself", Steps: steps(
 			runs(`read -t 2 -p 'quick: ' x; echo "code $?"`, conformance.Want{Ended: ends(wire.Attention), Listens: yes(), Attention: "likely", EarliestMS: 700}),
 			wait(prompted(0)))},
 		{Name: "select", About: "bash's select menu", Steps: steps(

@@ -1,0 +1,116 @@
+package corpus
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/agent/conformance"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Why cases cannot hold where a layer is missing.
+const (
+	endByMark     = "without marks nothing tells the end of a command and its status"
+	handedByMark  = "without marks a command is typed, and the line editor, history and PS2 have their way with it"
+	outputByMark  = "without marks nothing tells where a command's output begins and ends"
+	aboutMarks    = "it is about marks, and there are none"
+	quietUnknown  = "without process facts a quiet program is told as one that may ask, whether it does or not"
+	listenUnknown = "without process facts nobody knows who reads the keyboard, and that it is read in time"
+)
+
+// cannotBlind is for a case that cannot hold where there are no process facts.
+func cannotBlind(why string) map[conformance.Tier]string {
+	return map[conformance.Tier]string{conformance.NoProcess: why, conformance.Neither: why}
+}
+
+// unmarked are groups whose cases rest on marks, but for those that need no session.
+var unmarked = map[string]string{"commands": handedByMark, "prompts": aboutMarks, "exit": endByMark, "output": outputByMark, "transport": endByMark}
+
+// tiered says of a case what becomes of it on each tier: what weaker layers have to answer, or why they cannot.
+func tiered(c conformance.Case) conformance.Case {
+	cannot := make(map[conformance.Tier]string)
+	for _, t := range conformance.Tiers {
+		if !t.Marks() && unmarked[c.Group] != "" && !sessionless(c) {
+			cannot[t] = unmarked[c.Group]
+		}
+	}
+	maps.Copy(cannot, c.Cannot)
+	c.Cannot = cannot
+	c.Steps = weakerSteps(c.Steps, c.Cannot)
+	return c
+}
+
+// sessionless reports whether a case needs no session.
+func sessionless(c conformance.Case) bool {
+	return c.Do == nil && !slices.ContainsFunc(c.Steps, func(s conformance.Step) bool { return s.Do != conformance.Exec })
+}
+
+func weakerSteps(all []conformance.Step, cannot map[conformance.Tier]string) []conformance.Step {
+	all = slices.Clone(all)
+	for i, s := range all {
+		if s.Meanwhile != nil {
+			all[i].Meanwhile = weakerSteps(s.Meanwhile, cannot)
+		}
+		if s.Do == conformance.Exec || s.Do == conformance.Screen {
+			continue
+		}
+		all[i].Without = make(map[conformance.Tier]conformance.Want)
+		for _, t := range conformance.Tiers[1:] {
+			if cannot[t] == "" {
+				all[i].Without[t] = weaker(s.Want, t)
+			}
+		}
+	}
+	return all
+}
+
+// weaker is what a tier has to answer in place of w.
+func weaker(w conformance.Want, t conformance.Tier) conformance.Want {
+	w.Ended, w.Phase = slices.Clone(w.Ended), slices.Clone(w.Phase)
+	if t != conformance.NoMarks { // no process facts: who waits and who listens is a guess, told as such, and later
+		asks := slices.Contains(w.Ended, wire.Waiting) || slices.Contains(w.Ended, wire.Attention)
+		if asks {
+			w.Ended = append(w.Ended, wire.Attention)
+			w.LatestMS = 0
+		}
+		if slices.Contains(w.Phase, wire.PhaseWaiting) || asks && slices.Contains(w.Phase, wire.PhaseRunning) {
+			w.Phase = append(w.Phase, wire.PhaseOpaque)
+		}
+		if !slices.Equal(w.Want, []wire.Want{wire.WantPassword}) { // that, the terminal's own modes say
+			w.Want = nil
+		}
+		w.Listens, w.Foreground = nil, ""
+	}
+	if !t.Marks() { // a shell at its prompt is a program that waits
+		if slices.Contains(w.Ended, wire.Done) || slices.Contains(w.Ended, wire.Interrupted) {
+			w.Ended = append(w.Ended, wire.Waiting)
+			if t == conformance.Neither {
+				w.Ended, w.LatestMS = append(w.Ended, wire.Attention), 0
+			}
+		}
+		if slices.Contains(w.Phase, wire.PhasePrompt) {
+			w.Phase = append(w.Phase, wire.PhaseWaiting)
+			if t == conformance.Neither {
+				w.Phase = append(w.Phase, wire.PhaseOpaque)
+			}
+		}
+		if !slices.Contains(w.Ended, wire.Dead) {
+			w.ExitCode = nil
+		}
+		w.Bytes, w.Cwd, w.Output = nil, "", within(w.Output)
+	}
+	return w
+}
+
+// within is what a text must hold that stands between the echo of a command and a prompt.
+func within(t *conformance.Text) *conformance.Text {
+	if t == nil || t.Matches != "" {
+		return nil
+	}
+	has := slices.Clone(t.Has)
+	if t.Is != nil {
+		has = append(has, strings.Split(strings.TrimSpace(*t.Is), "\n")...)
+	}
+	return &conformance.Text{Has: has}
+}
