@@ -228,6 +228,9 @@ func (s *Screen) reset() {
 	s.saved = [2]savedCursor{}
 	s.resetTabs(0)
 	s.title = ""
+	if s.status != "" {
+		s.report([]byte("state=clear"))
+	}
 	s.eraseRows(0, s.rows)
 }
 

@@ -125,6 +125,8 @@ func (s *Screen) osc(p []byte) {
 		if string(rest) == "?" {
 			s.answer("\x1b]11;rgb:0000/0000/0000\x1b\\")
 		}
+	case 7501:
+		s.report(rest)
 	}
 }
 

@@ -60,6 +60,8 @@ type Screen struct {
 
 	title      string
 	notice     Notice
+	status     Status
+	statuses   uint64 // how often the program said one
 	generation uint64
 
 	parser parser
