@@ -23,7 +23,8 @@ const (
 type display struct {
 	s *session
 
-	calls atomic.Uint64 // count of the last notice that was a bell or a message
+	calls atomic.Uint64             // count of the last notice that was a bell or a message
+	said  atomic.Pointer[statement] // the program's last of itself; nil when there was none
 
 	mu      sync.Mutex
 	screen  *screen.Screen // guarded by mu
@@ -43,6 +44,7 @@ func (d *display) init(s *session) {
 
 // run feeds the screen until the session ends.
 func (d *display) run() {
+	var told uint64 // how many statements of the program are known
 	for {
 		// The offset is this goroutine's own; others only look at it.
 		p, err := d.s.log.wait(d.s.ctx, d.fed)
@@ -60,6 +62,10 @@ func (d *display) run() {
 		// Titles and progress are no calls: programs that work change them all the time.
 		if n := d.screen.Notice(); n.Kind == screen.NoticeBell || n.Kind == screen.NoticeText {
 			d.calls.Store(n.Count)
+		}
+		if status, n := d.screen.Status(); n > told {
+			told = n
+			d.said.Store(&statement{status: status, count: n, at: d.fed, when: time.Now()})
 		}
 		answers := d.answers
 		d.answers = nil

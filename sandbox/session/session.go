@@ -61,6 +61,8 @@ type session struct {
 	inputs    uint64            // guarded by mu; writes of input so far, begun or done
 	inputAt   time.Time         // guarded by mu; end of the last write
 	before    look              // guarded by mu; what the prober saw before the last write
+	speaker   speaker           // guarded by mu; who made the display's statement
+	listener  listener          // guarded by mu
 	blind     blind             // guarded by mu; what is known of processes that may not be traced
 	called    uint64            // guarded by mu; display.calls at the last input
 	command   *command          // guarded by mu; the run whose command the shell has, nil when there is none

@@ -295,10 +295,13 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 	case f.Listens:
 		st.Listens, st.Want, st.Prompt, st.Attention = true, wantOf(f, alt), prompt, "no"
 		quiet := s.quietLocked()
-		if quiet >= restTime || s.display.calls.Load() > s.called || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader {
+		s.listener = listener{group: f.Foreground, at: time.Now()}
+		if s.restsLocked(c, f, quiet) {
 			st.Attention = "likely"
 			st.Basis = append(st.Basis, wire.BasisScreen)
 		}
+	case s.stirsLocked(f):
+		return false
 	}
 	if c.doubt && c.phase == wire.PhasePrompt {
 		st.Disputed = []wire.Basis{wire.BasisMark}

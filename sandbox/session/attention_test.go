@@ -1,0 +1,71 @@
+package session
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// TestRests says when a program that listens has come to rest, by what it prints, what is typed and what it says of itself.
+func TestRests(t *testing.T) {
+	const (
+		never = time.Hour
+		ms    = time.Millisecond
+	)
+	for _, tt := range []struct {
+		name                string
+		printed, typed      time.Duration // how long ago
+		status              screen.Status
+		said                time.Duration // how long ago
+		facts               Facts
+		before, gone, rests bool // said before the last prompt; by another group
+	}{
+		{name: "it has just printed", printed: 699 * ms, typed: never},
+		{name: "quiet", printed: 700 * ms, typed: never, rests: true},
+		{name: "quiet, but just typed to", printed: never, typed: 699 * ms},
+		{name: "quiet since it was typed to", printed: never, typed: 700 * ms, rests: true},
+		{name: "a reader of lines", printed: 100 * ms, typed: never, facts: Facts{OnlyTimers: true, Want: wire.WantLine}, rests: true},
+		{name: "a reader of lines that was typed to", printed: never, typed: 99 * ms, facts: Facts{OnlyTimers: true, Want: wire.WantLine}},
+		{name: "a reader of keys", printed: 100 * ms, typed: never, facts: Facts{OnlyTimers: true, Want: wire.WantRaw}},
+		{name: "it works and pauses", printed: 10 * time.Second, typed: never, status: screen.StatusWorking, said: never},
+		{name: "it is said to work, and dead still", printed: 30 * time.Second, typed: never, status: screen.StatusWorking, said: never, rests: true},
+		{name: "it asks", printed: 300 * ms, typed: never, status: screen.StatusBlocked, said: 300 * ms, rests: true},
+		{name: "it asks and still draws", printed: 299 * ms, typed: never, status: screen.StatusBlocked, said: 500 * ms},
+		{name: "it asks and blinks", printed: 0, typed: never, status: screen.StatusBlocked, said: 700 * ms, rests: true},
+		{name: "it asked and was typed to", printed: never, typed: 500 * ms, status: screen.StatusBlocked, said: never},
+		{name: "it asked, was typed to, and blinks", printed: 0, typed: 700 * ms, status: screen.StatusBlocked, said: never, rests: true},
+		{name: "it is done", printed: 300 * ms, typed: never, status: screen.StatusDone, said: 310 * ms, rests: true},
+		{name: "it takes the next task", printed: 300 * ms, typed: never, status: screen.StatusIdle, said: 310 * ms, rests: true},
+		{name: "it has failed", printed: 300 * ms, typed: never, status: screen.StatusError, said: 310 * ms, rests: true},
+		{name: "the one before it said that it works", printed: 700 * ms, typed: never, status: screen.StatusWorking, said: never, before: true, rests: true},
+		{name: "the one behind it said that it works", printed: 700 * ms, typed: never, status: screen.StatusWorking, said: never, gone: true, rests: true},
+		{name: "the one before it asked", printed: 300 * ms, typed: never, status: screen.StatusBlocked, said: never, before: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSession(NewSet(Options{}), "main", wire.Start{})
+				c := &console{s: s, overAt: 10}
+				now := time.Now()
+				s.inputAt = now.Add(-tt.typed)
+				tt.facts.Foreground = 7
+				if tt.status != "" {
+					said := &statement{status: tt.status, count: 1, at: 11, when: now.Add(-tt.said)}
+					if tt.before {
+						said.at = 10
+					}
+					s.display.said.Store(said)
+				}
+				if tt.gone {
+					s.speaker = speaker{count: 1, group: 6}
+				}
+				quiet := min(tt.printed, tt.typed)
+				if got := s.restsLocked(c, tt.facts, quiet); got != tt.rests {
+					t.Errorf("rests %t, want %t", got, tt.rests)
+				}
+			})
+		})
+	}
+}
