@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -49,6 +50,8 @@ type console struct {
 	continued uint64        // guarded by s.mu; times that PS2 was shown
 	prompting *time.Timer   // guarded by s.mu; takes a prompt for complete
 	expecting bool          // guarded by s.mu; a prompt has begun and was not taken for complete yet
+	dotDir    string        // guarded by s.mu; where the shell looks for its start-up files, until it has
+	editing   bool          // guarded by s.mu; the present prompt said where it ends
 	phase     wire.Phase    // guarded by s.mu; what the marks say: prompt, continuation or running
 	end       Exit          // guarded by s.mu; how its end was told, which may be before exited
 	doubt     bool          // guarded by s.mu; phase is prompt, and another group was in front when the mark came
@@ -128,6 +131,14 @@ func (c *console) integrate(sh Shell, start *Start) error {
 	if !ok {
 		return nil
 	}
+	c.marks = in
+	if in.DotDir != "" {
+		if err := c.makeDotDir(); err != nil {
+			c.s.set.log.Warn("no marks", "session", c.s.name, "error", err)
+			return nil
+		}
+		start.Env = append(start.Env, in.DotDir+"="+c.dotDir)
+	}
 	script, w, err := os.Pipe()
 	if err != nil {
 		return fmt.Errorf("start shell: %w", err)
@@ -145,8 +156,26 @@ func (c *console) integrate(sh Shell, start *Start) error {
 	}
 	start.Argv = in.Args
 	start.Env = append(start.Env, in.Env...)
-	c.marks, c.marked, c.parser = in, true, marks.NewParser(nonce)
+	c.marked, c.parser = true, marks.NewParser(nonce)
 	return nil
+}
+
+// makeDotDir makes the directory in which a shell finds the way to its script: no secret, and for everybody to read, since
+// the shell may run as another user.
+func (c *console) makeDotDir() error {
+	dir := os.TempDir() + "/sandboxd-" + marks.NewNonce().String()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	c.dotDir = dir
+	return errors.Join(os.Chmod(dir, 0o755), os.Symlink(c.marks.Target, dir+"/"+c.marks.Link)) //nolint:gosec // see above
+}
+
+// dropDotDir removes that directory.
+func (c *console) dropDotDir(dir string) {
+	if err := errors.Join(os.Remove(dir+"/"+c.marks.Link), os.Remove(dir)); err != nil {
+		c.s.set.log.Warn("remove directory", "session", c.s.name, "error", err)
+	}
 }
 
 // openCommand makes the file through which the shell gets its commands: in memory, writable only here. The descriptor
@@ -173,7 +202,21 @@ func (c *console) hand(payload []byte) error {
 	return err
 }
 
+// takeBack empties the command descriptor, so that a person who happens on the key runs nothing.
+func (c *console) takeBack() {
+	if err := c.handoff.Truncate(0); err != nil {
+		c.s.set.log.Warn("empty the command", "session", c.s.name, "error", err)
+	}
+}
+
 func (c *console) release() {
+	c.s.mu.Lock()
+	dir := c.dotDir
+	c.dotDir = ""
+	c.s.mu.Unlock()
+	if dir != "" {
+		c.dropDotDir(dir)
+	}
 	if c.handoff != nil {
 		c.handoff.Close()
 	}

@@ -16,6 +16,7 @@ const (
 type echo struct {
 	typed []byte
 	bytes []byte
+	own   bool // all of bytes is the shell's own doing, and nobody's output
 	timer *time.Timer
 }
 
@@ -54,6 +55,9 @@ func (c *console) endEchoLocked() *echo {
 // others' may stand between them.
 func (e *echo) output() []byte {
 	out := marks.Keep(e.bytes)
+	if e.own {
+		return out
+	}
 	typed := e.typed
 	for len(typed) > 0 && typed[0] < 0x20 { // the keys that empty the line leave nothing
 		typed = typed[escape(typed):]

@@ -23,13 +23,14 @@ const (
 // command is a run whose text the shell was given, from then until the next prompt. It outlives the call that asked for
 // it, which comes back when the command waits for input.
 type command struct {
-	op, by  string
-	started bool   // its start mark came
-	ended   bool   // its end mark came, or the prompt's
-	over    bool   // the shell is at its prompt again
-	from    uint64 // of its output
-	to      uint64
-	exit    *int
+	op, by     string
+	started    bool   // its start mark came
+	unfinished bool   // the shell did not run it: its parser wants more, or finds it wrong
+	ended      bool   // its end mark came, or the prompt's
+	over       bool   // the shell is at its prompt again
+	from       uint64 // of its output
+	to         uint64
+	exit       *int
 }
 
 // follow is a call that waits for what the terminal does next. Its fields are guarded by session.mu, but for those of

@@ -15,6 +15,8 @@ const (
 	startTime = 30 * time.Second
 	// settleTime is how long one waits for a shell that was at its prompt and has been typed to.
 	settleTime = 200 * time.Millisecond
+	// editorTime is how long one waits for the line editor of a shell at its prompt.
+	editorTime = 2 * time.Second
 	// maxCommand bounds a command; a frame bounds it anyway.
 	maxCommand = 900 << 10
 )
@@ -44,6 +46,12 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	if ended == wire.Refused {
 		res.Error = &wire.Error{Code: wire.CodeUnavailable, Message: "the shell did not take the command: another program read what was typed, or its descriptor was closed",
 			Hint: "type the command instead"}
+		s.mu.Lock()
+		if cmd.unfinished {
+			res.Error = &wire.Error{Code: wire.CodeSyntax, Message: "the command is not complete, or not the shell's language: " + s.console.shell + " does not parse it",
+				Hint: "close what it opens"}
+		}
+		s.mu.Unlock()
 	}
 	return res
 }
@@ -57,8 +65,9 @@ func bound(ctx context.Context, ms int64) (context.Context, context.CancelFunc) 
 }
 
 // prepare does what a run needs before it may type: a shell at its prompt, the keyboard. That the command is whole is
-// checked outside the sandbox, by package syntax: a parser would make the guest a tenth larger. The shell reads a command
-// as a file, so one that is not ends in its own error and not at a second prompt.
+// checked outside the sandbox for the shells that package syntax knows: a parser would make the guest a tenth larger. They
+// read a command as a file, so one that is not ends in their own error and not at a second prompt. Others check it
+// themselves before they run it, see marks.Refused.
 func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *follow) (undo func(), err error) {
 	switch {
 	case !s.isShell():
@@ -78,16 +87,33 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 	s.mu.Unlock()
 	if !c.marked || !c.marks.CommandFD {
 		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " prints no marks, so the end of a command would be a guess",
-			Hint: "type the command, or run it in a session with bash or sh"}
+			Hint: "type the command, or run it in a session with bash, zsh, fish or sh"}
 	}
 	if undo, err = s.await(ctx, p, r.Hold); err != nil {
 		return nil, err
 	}
-	if err := s.awaitPrompt(ctx, c); err != nil {
+	err = s.awaitPrompt(ctx, c)
+	if err == nil && c.marks.Key {
+		err = s.awaitEditor(ctx, c)
+	}
+	if err != nil {
 		undo()
 		return nil, err
 	}
 	return undo, nil
+}
+
+// awaitEditor returns nil when the line editor of a shell that takes commands by a key has come up: the prompt may have been
+// taken for complete before.
+func (s *session) awaitEditor(ctx context.Context, c *console) error {
+	ctx, cancel := context.WithTimeout(ctx, editorTime)
+	defer cancel()
+	err := s.until(ctx, func() bool { return c.editing || s.state.Phase != wire.PhasePrompt })
+	if err != nil && !errors.Is(err, errClosed) {
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " has its line editor switched off",
+			Hint: "type the command"}
+	}
+	return err
 }
 
 // revive starts the shell again if it has ended, and waits until one that has just begun is at its first prompt.

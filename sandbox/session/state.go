@@ -49,7 +49,16 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 	switch m.Kind {
 	case marks.CommandStart:
 		c.phase = wire.PhaseRunning
+		if e := c.echo; e != nil && c.marks.Key && !m.Run {
+			// The shell has seen the key. What was printed up to now is others' output.
+			s.log.append(e.bytes)
+			e.bytes, e.own = nil, true
+			return
+		}
 		if cmd := s.command; m.Run && cmd != nil && !cmd.started {
+			if c.marks.Key {
+				c.takeBack()
+			}
 			cmd.started, cmd.from = true, end
 			if c.echo != nil {
 				cmd.from = s.log.append(c.endEchoLocked().output())
@@ -66,7 +75,22 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 		if cmd := s.command; cmd != nil && cmd.started && !cmd.ended {
 			s.overLocked(cmd, end)
 		}
+	case marks.Refused:
+		c.phase = wire.PhasePrompt
+		if cmd := s.command; cmd != nil && !cmd.started {
+			cmd.unfinished = true
+		}
+		if c.echo != nil {
+			s.log.append(c.endEchoLocked().output())
+		}
+		c.takeBack()
+		s.readyLocked(c.basisLocked())
 	case marks.PromptStart:
+		if dir := c.dotDir; dir != "" { // the shell has found its script
+			c.dotDir = ""
+			s.spawn(func() { c.dropDotDir(dir) })
+		}
+		c.editing = false
 		s.lastExit = &m.Exit
 		if m.Cwd != "" {
 			s.cwd = m.Cwd
@@ -83,7 +107,9 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 		}
 		c.expectPromptLocked()
 	case marks.PromptEnd:
+		c.editing = true
 		if cmd := s.command; cmd != nil && !cmd.started && !c.expecting {
+			s.fireLocked()
 			return // late, of the prompt that was taken for complete and at which the command was handed over
 		}
 		c.promptLocked()

@@ -31,10 +31,18 @@ __sbx_ey='{ "${__sbx_vy-:}"&&:;}>/dev/null 2>&1'
 
 __sbx_y() { return $?; }
 
+# Make the terminal usable again, which a crash left raw or silent. Only after a failure, as it costs a process.
+__sbx_tty() {
+	case $(stty -a </dev/tty) in
+	*-icanon*|*-isig*|*-opost*|*' -echo '*) stty sane </dev/tty ;;
+	esac
+}
+
 # First of PROMPT_COMMAND: the command is over. Says nothing where something ran before it, for then $? is not the
 # command's; PS1 knows it still.
 __sbx_a() {
 	__sbx_rc=$? __sbx_s=0
+	((__sbx_rc)) && __sbx_tty
 	if [[ ${PROMPT_COMMAND-} == "$__sbx_ea"* ]]; then
 		__sbx_s=1
 		[[ $__sbx_n == 0 ]] || builtin printf '\e]7337;D;%s;%s;%s\a' "$__sbx_k" "$__sbx_n" "$__sbx_rc" >/dev/tty

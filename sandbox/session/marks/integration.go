@@ -19,14 +19,25 @@ const (
 	CommandFD = 61
 )
 
-// clearKey is no key of any keyboard; bash binds it to emptying the line, in emacs and in both vi modes.
+// clearKey is no key of any keyboard; bash binds it to emptying the line, in emacs and in both vi modes, zsh to running
+// what it finds on CommandFD.
 const clearKey = "\x1b[7337~"
 
+// runKey is the same for fish, which drops sequences that no terminal has: ^^ ^_.
+const runKey = "\x1e\x1f"
+
+//go:generate go run generate.go
+
+// The scripts for the shells, shortened.
 var (
-	//go:embed bash.sh
+	//go:embed bash.min
 	bashScript string
-	//go:embed posix.sh
+	//go:embed posix.min
 	posixScript string
+	//go:embed zsh.min
+	zshScript string
+	//go:embed fish.min
+	fishScript string
 )
 
 // Options says more about the shell to start. The zero value works.
@@ -37,8 +48,8 @@ type Options struct {
 	// Login makes the shell load the login start-up files (/etc/profile and so on). The shell itself is not told,
 	// because a login shell would not read ours: `shopt login_shell` says off.
 	Login bool
-	// Env is the environment that the shell will be started with. Only its ENV matters, which the shell will find
-	// as it is here, and load if it is a POSIX shell.
+	// Env is the environment that the shell will be started with. Only ENV and ZDOTDIR matter, which POSIX shells and zsh
+	// will find as they are here, and use.
 	Env []string
 	// FDDir is the directory in which a process finds its own descriptors. Empty means /dev/fd. The caller looks:
 	// /dev/fd, else /proc/self/fd, and where there is neither, the shell has to be started without marks.
@@ -51,6 +62,13 @@ type Integration struct {
 	Script    []byte   // what the shell has to find on ScriptFD; fits into a pipe
 	Env       []string // NAME=value to set over the shell's environment; holds no secret
 	CommandFD bool     // the shell takes commands from CommandFD
+	// DotDir is the name of a variable that has to be set to a directory which holds nothing but a symbolic link
+	// called Link to Target. The shell has followed it when it prints its first mark. Empty for most shells.
+	DotDir, Link, Target string
+	// Key says that what [Integration.Command] types is a key which only a shell with line editing understands, after the
+	// PromptEnd mark. Nothing echoes it. The shell answers by a CommandStart without Run, and what it prints from there
+	// to the one with Run is its own doing.
+	Key bool
 
 	kind  kind
 	fdDir string
@@ -61,6 +79,8 @@ type kind int
 const (
 	bash kind = iota + 1
 	posix
+	zsh
+	fish
 )
 
 // For returns how to start the shell at path so that it prints marks with n, or false for a shell that it does not
@@ -93,8 +113,22 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 		in.kind, script = posix, posixScript
 		in.Args, in.Env = []string{path, "-i"}, []string{"ENV=" + scriptPath}
 		startup = posixStartup(opt)
+	case name == "zsh":
+		in.kind, script, in.Key = zsh, zshScript, true
+		in.Args = []string{path, "-i"}
+		in.DotDir, in.Link, in.Target = "ZDOTDIR", ".zshenv", scriptPath
+		startup = "unset ZDOTDIR"
+		if v, ok := variable(opt.Env, "ZDOTDIR"); ok {
+			startup = "export ZDOTDIR=" + quote(v)
+		}
+	case name == "fish":
+		in.kind, script, in.Key = fish, fishScript, true
+		in.Args = []string{path, "-i", "-C", "source <" + scriptPath}
 	default:
 		return Integration{}, false
+	}
+	if in.Key && opt.Login {
+		in.Args = append(in.Args, "-l")
 	}
 	if !hostname(opt.Hostname) {
 		opt.Hostname = ""
@@ -104,9 +138,11 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 		"@HOSTNAME@", opt.Hostname,
 		"@COMMANDFD@", strconv.Itoa(CommandFD),
 		"@KEY@", strings.ReplaceAll(clearKey, "\x1b", `\e`),
+		"@RUNKEY@", strings.NewReplacer("\x1e", `\x1e`, "\x1f", `\x1f`).Replace(runKey),
 		"@ESC@", "\x1b",
 		"@BEL@", "\a",
 		"@STARTUP@", startup,
+		"@FDDIR@", in.fdDir,
 	).Replace(script))
 	return in, true
 }
@@ -128,10 +164,8 @@ done`
 // posixStartup gives ENV back its value and loads what a POSIX shell would have loaded.
 func posixStartup(opt Options) string {
 	text := "unset ENV\n"
-	for _, e := range opt.Env {
-		if v, ok := strings.CutPrefix(e, "ENV="); ok {
-			text = "ENV=" + quote(v) + "\nexport ENV\n"
-		}
+	if v, ok := variable(opt.Env, "ENV"); ok {
+		text = "ENV=" + quote(v) + "\nexport ENV\n"
 	}
 	if opt.Login {
 		text += "[ ! -r /etc/profile ] || . /etc/profile\n[ ! -r ~/.profile ] || . ~/.profile\n"
@@ -140,6 +174,16 @@ func posixStartup(opt Options) string {
 	eval "__sbx_p=\"$ENV\""
 	[ ! -r "$__sbx_p" ] || . "$__sbx_p"
 fi`
+}
+
+// variable returns the last value of name in env.
+func variable(env []string, name string) (value string, ok bool) {
+	for _, e := range env {
+		if v, is := strings.CutPrefix(e, name+"="); is {
+			value, ok = v, true
+		}
+	}
+	return value, ok
 }
 
 // quote returns s as one word of the shell.
@@ -173,26 +217,38 @@ func (in Integration) Command(text string) (typed, payload []byte) {
 		// The empty line ends a text whose last byte is a backslash.
 		return fmt.Appendf(nil, "\x05\x15. %s/%d;{ __sbx_f&&:;}>/dev/null 2>&1\n", in.fdDir, CommandFD),
 			[]byte("{ __sbx_g&&:;}>/dev/null 2>&1\n" + text + "\n\n{ __sbx_x=$?;}>/dev/null 2>&1\n")
+	case zsh: // an empty file is no command
+		return []byte(clearKey), []byte(text + "\n")
+	case fish:
+		return []byte(runKey), []byte(text + "\n")
 	}
 	return nil, nil
 }
 
 // Keep returns what of the echo of a typed command still matters to a terminal that does not see the rest of it:
-// the switching of private modes (CSI ? … h and l), such as the end of bracketed paste.
+// the switching of private modes (CSI ? … h and l), such as the end of bracketed paste, and of the keypad (ESC = and >).
 func Keep(echo []byte) []byte {
 	var kept []byte
-	for i := 0; i+2 < len(echo); i++ {
-		if echo[i] != 0x1b || echo[i+1] != '[' || echo[i+2] != '?' {
+	for i := 0; i+1 < len(echo); i++ {
+		if echo[i] != 0x1b {
 			continue
 		}
-		j := i + 3
-		for j < len(echo) && ('0' <= echo[j] && echo[j] <= '9' || echo[j] == ';') {
-			j++
+		j := i + 1
+		switch {
+		case echo[j] == '=' || echo[j] == '>':
+		case echo[j] == '[' && j+1 < len(echo) && echo[j+1] == '?':
+			j += 2
+			for j < len(echo) && ('0' <= echo[j] && echo[j] <= '9' || echo[j] == ';') {
+				j++
+			}
+			if j == len(echo) || echo[j] != 'h' && echo[j] != 'l' {
+				continue
+			}
+		default:
+			continue
 		}
-		if j < len(echo) && (echo[j] == 'h' || echo[j] == 'l') {
-			kept = append(kept, echo[i:j+1]...)
-			i = j
-		}
+		kept = append(kept, echo[i:j+1]...)
+		i = j
 	}
 	return kept
 }

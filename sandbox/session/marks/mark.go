@@ -41,6 +41,7 @@ const (
 	Continuation                 // the shell shows PS2: what was typed so far is not a whole command
 	CommandStart                 // a command begins to run, what follows is its output
 	CommandEnd                   // the command is over; carries Exit
+	Refused                      // in place of CommandStart with Run: the command is not whole, and the shell is where it was
 )
 
 // String returns the name of the kind as documentation writes it.
@@ -56,6 +57,8 @@ func (k Kind) String() string {
 		return "command-start"
 	case CommandEnd:
 		return "command-end"
+	case Refused:
+		return "refused"
 	}
 	return "unknown"
 }
@@ -67,8 +70,8 @@ type Mark struct {
 	Exit int
 	// Cwd is the shell's $PWD, any bytes, for PromptStart. Empty when the shell could not say.
 	Cwd string
-	// Run is set on the CommandStart that a command from [Integration.Command] prints. Shells with PS0 print two
-	// for such a command: a first one without Run, as for everything that is typed, then the one with it.
+	// Run is set on the CommandStart that a command from [Integration.Command] prints. Most shells print two for such a
+	// command: a first one without Run, as for everything that is typed, then the one with it.
 	Run bool
 	// At is the index into the bytes that Parse returned with the mark at which it stood: all bytes before At were
 	// printed before it.

@@ -125,7 +125,7 @@ func (p *Parser) scan(buf []byte) (seq sequence, n int, v verdict) {
 		return seq, 0, partial
 	}
 	seq.kind = rest[0]
-	if !strings.ContainsRune("ABCDE", rune(seq.kind)) {
+	if !strings.ContainsRune("ABCDEX", rune(seq.kind)) {
 		return seq, 0, other
 	}
 	if rest, v = literal(rest[1:], p.nonce); v != whole {
@@ -272,7 +272,7 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 		return true
 	case 'D':
 		if !busy {
-			return atPrompt // there was no command: an empty line, ^C
+			return atPrompt || p.phase == ended // there was no command: an empty line, ^C; or zsh says it twice
 		}
 		p.phase = ended
 		report(Mark{Kind: CommandEnd, Exit: s.exit})
@@ -282,6 +282,13 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 			report(Mark{Kind: Continuation})
 		}
 		return atPrompt
+	case 'X':
+		if p.phase != command {
+			return false
+		}
+		p.phase = ready
+		report(Mark{Kind: Refused})
+		return true
 	}
 	return false
 }

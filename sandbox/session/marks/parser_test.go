@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 
@@ -54,6 +55,10 @@ func TestParser(t *testing.T) {
 			Mark{Kind: Continuation, At: 4}, Mark{Kind: Continuation, At: 6})},
 		{"stale prompt behind a new start", first + write("A", 2, ";2;0;/") + write("A", 1, ";0;0;/") + "$ " + write("B", 1, ""), "$ $ ", append(firstMarks[:2:2],
 			Mark{Kind: PromptStart, Exit: 2, Cwd: "/", At: 2}, Mark{Kind: PromptEnd, At: 4})},
+		{"a command that is not whole", first + write("C", 1, "") + write("X", 1, "") + "$ " + write("B", 1, ""), "$ $ ", append(firstMarks[:2:2],
+			Mark{Kind: CommandStart, At: 2}, Mark{Kind: Refused, At: 2})},
+		{"command end, said twice", first + write("C", 1, "") + write("D", 1, ";3") + "%" + write("D", 1, ";3") + write("A", 2, ";3;0;/"), "$ %", append(firstMarks[:2:2],
+			Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandEnd, Exit: 3, At: 2}, Mark{Kind: PromptStart, Exit: 3, Cwd: "/", At: 3})},
 		{"pasted lines", first + write("C", 1, "") + write("C", 2, "") + write("D", 3, ";1") + write("A", 4, ";1;0;/"), "$ ", append(firstMarks[:2:2],
 			Mark{Kind: CommandStart, At: 2}, Mark{Kind: CommandEnd, Exit: 1, At: 2}, Mark{Kind: PromptStart, Exit: 1, Cwd: "/", At: 2})},
 		{"cwd of any bytes", write("A", 1, ";0;0;/a;b\x1b\\\a\xff;"+n[:31]+"\r\n\r\r\nü"), "", []Mark{{Kind: PromptStart, Cwd: "/a;b\x1b\\\a\xff;" + n[:31] + "\n\r\nü"}}},
@@ -74,6 +79,7 @@ func TestParser(t *testing.T) {
 		"continuation":         write("E", 2, ""),
 		"command again":        write("C", 2, ";run") + write("C", 2, ";run"),
 		"unknown kind":         write("Z", 2, ""),
+		"refused":              write("X", 2, ""),
 		"unknown field":        write("C", 2, ";fun"),
 		"negative":             write("A", -3, ";0;0;/"),
 		"status beyond":        write("D", 2, ";256"),
@@ -200,6 +206,7 @@ func TestKeep(t *testing.T) {
 		" . /dev/fd/61\r\n\x1b[?2004l\r":   "\x1b[?2004l",
 		"\x1b[K\x1b[?25l\x1b[31mx\x1b[?1h": "\x1b[?25l\x1b[?1h",
 		"\x1b[?1;2004h\x1b[?u\x1b[?12":     "\x1b[?1;2004h",
+		"x\x1b[?1l\x1b>\x1b(B\x1b=\x1b[":   "\x1b[?1l\x1b>\x1b=",
 	} {
 		if got := string(Keep([]byte(in))); got != want {
 			t.Errorf("Keep(%q): got %q, want %q", in, got, want)
@@ -208,7 +215,7 @@ func TestKeep(t *testing.T) {
 }
 
 func TestFor(t *testing.T) {
-	for _, path := range []string{"/bin/bash", "/nix/store/bin/bash", "/bin/sh", "/nosuch/sh", "/bin/dash", "/bin/ash", "/usr/bin/bash"} {
+	for _, path := range []string{"/bin/bash", "/nix/store/bin/bash", "/bin/sh", "/nosuch/sh", "/bin/dash", "/bin/ash", "/usr/bin/bash", "/bin/zsh", "/usr/bin/fish"} {
 		in, ok := For(path, testNonce, Options{})
 		if !ok || in.Args[0] != path || !in.CommandFD || len(in.Script) == 0 || len(in.Script) > 60<<10 {
 			t.Errorf("For(%q): got %v %v, %d bytes of script", path, ok, in.Args, len(in.Script))
@@ -220,9 +227,28 @@ func TestFor(t *testing.T) {
 			t.Errorf("For(%q): something is not filled in", path)
 		}
 	}
-	for _, path := range []string{"", "/usr/bin/fish", "/bin/ksh", "/usr/bin/python3", "/bin/busybox"} {
+	for _, path := range []string{"", "/bin/ksh", "/usr/bin/python3", "/bin/busybox"} {
 		if in, ok := For(path, testNonce, Options{}); ok {
 			t.Errorf("For(%q): got %v, want none", path, in.Args)
+		}
+	}
+}
+
+// TestGenerated compares the scripts that are embedded with those that are written.
+func TestGenerated(t *testing.T) {
+	for name, got := range map[string]string{"bash.sh": bashScript, "posix.sh": posixScript, "zsh.sh": zshScript, "fish.fish": fishScript} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want strings.Builder
+		for line := range strings.Lines(string(text)) {
+			if line = strings.TrimLeft(line, " \t"); line != "\n" && line[0] != '#' {
+				want.WriteString(line)
+			}
+		}
+		if got != want.String() {
+			t.Errorf("%s has changed: run go generate", name)
 		}
 	}
 }

@@ -77,11 +77,19 @@ __sbx_g() {
 	return "$__sbx_rc"
 }
 
+# Make the terminal usable again, which a crash left raw or silent. Only after a failure, as it costs a process.
+__sbx_tty() {
+	case $(stty -a </dev/tty) in
+	*-icanon*|*-isig*|*-opost*|*' -echo '*) stty sane </dev/tty ;;
+	esac
+}
+
 # It is over. The file ends by keeping the command's status in __sbx_x, lest set -e, which has seen it already, takes
 # it for a second failure.
 __sbx_f() {
 	__sbx_rc=$?
 	[ "$__sbx_rc" != 0 ] || __sbx_rc=$__sbx_x
+	[ "$__sbx_rc" = 0 ] || __sbx_tty
 	__sbx_fix
 	return "$__sbx_rc"
 }

@@ -355,25 +355,30 @@ func TestSecret(t *testing.T) {
 			t.Parallel()
 			s := open(t, start{path: path})
 			s.prompt()
-			got := s.run(`cat /proc/$$/environ /proc/$$/cmdline /proc/self/environ /dev/fd/61; ls -l /dev/fd/`)
+			got := s.run(strings.ReplaceAll(`cat /proc/$$/environ /proc/$$/cmdline /proc/self/environ /dev/fd/61 /dev/fd/9; ls -l /dev/fd/`,
+				"$$", map[bool]string{true: "$fish_pid", false: "$$"}[name == "fish"]))
 			if strings.Contains(got.out, s.nonce.String()) {
 				t.Errorf("the nonce is in plain sight: %q", got.out)
 			}
-			if strings.Contains(got.out, " 9 -> ") {
+			if strings.Contains(got.out, " 9 -> ") && name != "fish" { // which cannot close a descriptor: the pipe is empty
 				t.Errorf("a program inherits the script's pipe: %q", got.out)
 			}
 		})
 	}
 }
 
+// heedInterrupts has shells that a test starts end by ^C. Tests that are started in the background have it ignored, and so
+// would their shells. A handler is the default in what is executed.
+func heedInterrupts(t *testing.T) {
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt)
+	t.Cleanup(func() { signal.Stop(interrupts) })
+}
+
 // TestInterruptedStartup types ^C while a start-up file runs: the rest of it, and the marks, come all the same.
 func TestInterruptedStartup(t *testing.T) {
 	paths := shells(t)
-	// Tests that are started in the background have ^C ignored, and so would their shells. A handler is the default in what
-	// is executed.
-	interrupts := make(chan os.Signal, 1)
-	signal.Notify(interrupts, os.Interrupt)
-	defer signal.Stop(interrupts)
+	heedInterrupts(t)
 	shrc := t.TempDir() + "/shrc"
 	const text = "sh -c 'echo ready; exec sleep 60'; PS1='rc> '\n" // in one process: ^C comes when it runs
 	if err := os.WriteFile(shrc, []byte(text), 0o600); err != nil {
@@ -382,6 +387,7 @@ func TestInterruptedStartup(t *testing.T) {
 	for name, s := range map[string]start{
 		"bash": {home: map[string]string{".bashrc": text}},
 		"dash": {env: []string{"ENV=" + shrc}},
+		"zsh":  {home: map[string]string{".zshrc": text}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.path = paths[name]
@@ -389,7 +395,11 @@ func TestInterruptedStartup(t *testing.T) {
 			sh.until("the start-up file", func() bool { return strings.Contains(string(sh.clean), "ready") })
 			sh.tty.WriteString("\x03")
 			sh.prompt()
-			if got := sh.run("echo $PS1 | grep -c rc"); got.out != "1\n" {
+			want := "1\n"
+			if name == "zsh" {
+				want = "0\n" // as without marks: ^C ends zsh's file
+			}
+			if got := sh.run("echo $PS1 | grep -c rc"); got.out != want {
 				t.Errorf("after ^C: %+v", got)
 			}
 			if got := sh.run("trap"); got.out != "" {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -40,11 +41,12 @@ type shell struct {
 }
 
 type start struct {
-	path string
-	opt  Options
-	home map[string]string // files in $HOME
-	env  []string
-	args []string // appended to the integration's
+	path  string
+	opt   Options
+	home  map[string]string // files in $HOME
+	env   []string
+	files map[string]string // in $HOME, with their folders
+	args  []string          // appended to the integration's
 }
 
 func open(t testing.TB, s start) *shell {
@@ -55,12 +57,27 @@ func open(t testing.TB, s start) *shell {
 			t.Fatal(err)
 		}
 	}
+	for name, text := range s.files {
+		if err := os.MkdirAll(filepath.Dir(home+"/"+name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(home+"/"+name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	env := append([]string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TERM=xterm-256color", "LANG=C.UTF-8", "INPUTRC=/dev/null"}, s.env...)
 	s.opt.Env = env
 	nonce := NewNonce()
 	in, ok := For(s.path, nonce, s.opt)
 	if !ok {
 		t.Fatalf("For(%q): not known", s.path)
+	}
+	if in.DotDir != "" {
+		dir := t.TempDir()
+		if err := os.Symlink(in.Target, dir+"/"+in.Link); err != nil {
+			t.Fatal(err)
+		}
+		in.Env = append(in.Env, in.DotDir+"="+dir)
 	}
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -251,6 +268,14 @@ func (s *shell) output() string   { s.mu.Lock(); defer s.mu.Unlock(); return str
 func (s *shell) terminal() string { s.mu.Lock(); defer s.mu.Unlock(); return string(s.raw) }
 func (s *shell) list() []Mark     { s.mu.Lock(); defer s.mu.Unlock(); return slices.Clone(s.marks) }
 
+// line is what was printed since the last mark. Called with mu held.
+func (s *shell) line() string {
+	if len(s.marks) == 0 {
+		return string(s.clean)
+	}
+	return string(s.clean[s.marks[len(s.marks)-1].At:])
+}
+
 // exit waits for the shell to end and returns its status.
 func (s *shell) exit() int {
 	s.t.Helper()
@@ -268,7 +293,7 @@ func shells(t testing.TB) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
 	m := map[string]string{"bash": "/bin/bash"}
-	for name, program := range map[string]string{"dash": "dash", "ash": "busybox", "sh": "bash"} {
+	for name, program := range map[string]string{"dash": "dash", "ash": "busybox", "sh": "bash", "zsh": "zsh", "fish": "fish"} {
 		path, err := exec.LookPath(program)
 		if err != nil {
 			t.Fatalf("%s is needed: %v", program, err)

@@ -1,0 +1,151 @@
+# Marks for zsh: read once, as .zshenv, from a pipe that only this shell holds. The nonce stands in a function only, and
+# prompts stay as they are: hooks print the marks. A hook's body is in braces to hide set -x, and sets all options to
+# their defaults, as long as it runs.
+exec 9<&-
+@STARTUP@
+# The prompt's number; the last status; the prompt's start is printed; a run; set -x is to be restored; in __sbx_l.
+typeset -gi +x __sbx_n=0 __sbx_rc=0 __sbx_h=0 __sbx_w=0 __sbx_xt=0 __sbx_in=0
+typeset -g +x __sbx_c= __sbx_eol=
+precmd_functions=(__sbx_a $precmd_functions __sbx_z)
+preexec_functions=($preexec_functions __sbx_e)
+
+__sbx_p() { print -rn -- $'\e]7337;'"$1;@NONCE@;$__sbx_n$2"$'\a' >/dev/tty }
+
+# First of precmd: the command is over.
+__sbx_a() { {
+	local rc=$?
+	emulate -LR zsh
+	__sbx_rc=rc
+	((__sbx_n)) && __sbx_p D ";$((__sbx_rc & 255))"
+	# What a crash left behind; as it costs a process, only after a failure.
+	((__sbx_rc)) && [[ $(stty -a </dev/tty) == *-(icanon|opost|echo|isig)[\;[:space:]]* ]] && stty sane </dev/tty
+	:
+} >/dev/null 2>&1 }
+
+# Last of precmd.
+__sbx_z() { {
+	emulate -LR zsh
+	[[ -z $__sbx_eol || $PROMPT_EOL_MARK != "$__sbx_eol"* ]] || PROMPT_EOL_MARK=${PROMPT_EOL_MARK#"$__sbx_eol"}
+	__sbx_fix
+	((__sbx_n++, __sbx_h = 1, __sbx_w = 0))
+	__sbx_p A ";$((__sbx_rc & 255));0;$PWD;@NONCE@"
+} >/dev/null 2>&1 }
+
+# Last of preexec. The end of the command is to stand before the mark for a missing newline.
+__sbx_e() { {
+	emulate -LR zsh
+	__sbx_h=0
+	((__sbx_w)) || __sbx_p C
+	__sbx_eol=$'%{\e]7337;D;@NONCE@;'$__sbx_n$';%?\a%}'
+	typeset -g +x PROMPT_EOL_MARK=$__sbx_eol${PROMPT_EOL_MARK-%B%S%#%s%b}
+	__sbx_fix
+} >/dev/null 2>&1 }
+
+# In a function, where allexport is off.
+__sbx_i() {
+	emulate -LR zsh
+	((!__sbx_in && ${+widgets[__sbx_u]})) && __sbx_in=1
+}
+
+# The editor is ready for a line. Whose widget stood here before comes first, unless it is what called this.
+__sbx_l() {
+	if { __sbx_i } 2>/dev/null; then
+		zle __sbx_u -- "$@"
+	fi
+	{
+		emulate -LR zsh
+		__sbx_in=0
+		case $CONTEXT in
+		start)
+			if ((!__sbx_h)); then # somebody overwrote precmd_functions
+				__sbx_a
+				__sbx_z
+			fi
+			__sbx_p B
+			;;
+		cont) __sbx_p E ;;
+		esac
+	} >/dev/null 2>&1
+}
+
+# Not into the history: the line that stands for a command.
+__sbx_y() { {
+	emulate -LR zsh
+	[[ $1 != ' \eval "$__sbx_c"'* ]]
+} >/dev/null 2>&1 }
+
+# Put our parts back where they belong.
+__sbx_fix() {
+	precmd_functions=(__sbx_a ${precmd_functions:#__sbx_[az]} __sbx_z)
+	preexec_functions=(${preexec_functions:#__sbx_e} __sbx_e)
+	zshaddhistory_functions=(${zshaddhistory_functions:#__sbx_y} __sbx_y)
+	if [[ $widgets[zle-line-init] != user:__sbx_l ]]; then
+		((!${+widgets[__sbx_u]})) || zle -D __sbx_u
+		((!${+widgets[zle-line-init]})) || zle -A zle-line-init __sbx_u
+		zle -N zle-line-init __sbx_l
+		zle -N __sbx_r
+	fi
+	local m
+	for m in emacs viins vicmd; bindkey -M $m '@KEY@' __sbx_r
+}
+
+# Run: the key was typed.
+__sbx_r() {
+	{
+		__sbx_t || return 0
+		unsetopt xtrace
+	} >/dev/null 2>&1
+	BUFFER=' \eval "$__sbx_c";__sbx_x&&:' # an alias shall not stand in the way
+	zle .accept-line
+}
+
+# Take the command. It is whole if zsh takes it for a function's body, and does not take one more line into it, as it
+# would into a here-document.
+__sbx_t() {
+	[[ -o xtrace ]]
+	local x=$?
+	emulate -LR zsh
+	[[ -s @FDDIR@/@COMMANDFD@ ]] || return 1
+	__sbx_xt=!x
+	local t=$(<@FDDIR@/@COMMANDFD@)
+	__sbx_p C
+	functions[__sbx_b]=$t
+	local -i ok=${+functions[__sbx_b]}
+	functions[__sbx_d]=$t$'\n)'
+	if ((!ok || ${+functions[__sbx_d]})) || [[ ${${(Z:Cn:)t}[-1]-} == (\&\&|\|\|) ]]; then
+		__sbx_p X
+		zle -I
+		ok=0
+	fi
+	unset 'functions[__sbx_b]' 'functions[__sbx_d]'
+	__sbx_w=ok
+	__sbx_c='{ __sbx_g&&:;}>/dev/null 2>&1'$'\n'$t$'\n\n{ __sbx_f;}>/dev/null 2>&1'
+	return $((!ok))
+}
+
+# The command starts.
+__sbx_g() {
+	local rc=$?
+	((!__sbx_xt)) || setopt xtrace
+	[[ -o histignorespace ]]
+	local ignore=$((!$?))
+	emulate -LR zsh
+	__sbx_xt=0
+	__sbx_rc=0
+	local t=${${__sbx_c#*$'\n'}%$'\n\n'*}
+	((ignore)) && [[ $t == ' '* ]] || print -rs -- "$t"
+	__sbx_p C ';run'
+	return rc
+}
+
+# It is over. The line's last part gives the status back, where set -e takes no notice of it.
+__sbx_f() {
+	local rc=$?
+	emulate -LR zsh
+	__sbx_rc=rc
+	__sbx_c=
+	__sbx_p D ";$((rc & 255))"
+}
+__sbx_x() { return $(($? ? $? : __sbx_rc)) }
+
+[[ ! -r ${ZDOTDIR-~}/.zshenv ]] || . ${ZDOTDIR-~}/.zshenv
