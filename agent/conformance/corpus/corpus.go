@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sandboxd/sandboxd/agent/conformance"
+	"github.com/sandboxd/sandboxd/agent/conformance/programs"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -27,6 +28,8 @@ var Packages = map[string]string{
 	"dpkg-divert": "dpkg",
 	"killall":     "psmisc",
 	"watch":       "procps",
+	"pip3":        "python3-pip",
+	"setsid":      "util-linux",
 }
 
 // All is the corpus, group by group.
@@ -50,6 +53,7 @@ func All() []conformance.Case {
 		{"exit", exits()},
 		{"nesting", nesting()},
 		{"transport", transport()},
+		{"agents", programs.Cases()},
 	} {
 		for _, c := range group.cases {
 			c.Group = group.name
