@@ -18,7 +18,8 @@ func interrupting() []conformance.Case {
 		{Name: "ignores-term", About: "one that ignores both gets KILL", Steps: steps(
 			works(`bash -c 'trap "" INT TERM; while :; do sleep 1; done'`, 300), stops(true, "^C", "TERM", "KILL"), run("true"))},
 		{Name: "raw", About: "^C is only a byte to a program in raw mode: it gets TERM", Needs: []string{"python3"}, Steps: steps(
-			conformance.Step{Do: conformance.Run, Text: `python3 -c 'import tty, time; tty.setraw(0); time.sleep(100)'`, TimeoutMS: 800, Want: conformance.Want{Ended: ends(wire.Deadline)}},
+			conformance.Step{Do: conformance.Run, Text: `python3 -c 'import tty, time; tty.setraw(0); time.sleep(100)'`, TimeoutMS: 800, Want: conformance.Want{Ended: ends(wire.Deadline)}, Without: map[conformance.Tier]conformance.Want{
+				conformance.NoProcess: {Ended: ends(wire.Deadline, wire.Attention)}, conformance.Neither: {Ended: ends(wire.Deadline, wire.Attention)}}},
 			stops(true, "^C", "TERM"), run("true"))},
 		{Name: "keyboard-interrupt", About: "a program that catches ^C and cleans up is given the time", Needs: []string{"python3"}, Steps: steps(
 			works("python3 -c 'import time\ntry: time.sleep(100)\nexcept KeyboardInterrupt: print(\"cleaned up\")'", 800),
@@ -34,11 +35,11 @@ func interrupting() []conformance.Case {
 			works("sleep 100; echo second; echo third", 300), stops(false, "^C"), conformance.Step{Do: conformance.Screen, Want: conformance.Want{Output: &conformance.Text{Matches: `\A(?s:.*)\z`}}})},
 		{Name: "loop", About: "^C ends a loop, not only its turn", Steps: steps(
 			works("for i in 1 2 3 4 5 6 7 8 9; do sleep 1; done", 1500), stops(false, "^C"), run("true"))},
-		{Name: "kill-at-deadline", About: "a call may ask that what still runs at its deadline is stopped", Steps: steps(
+		{Name: "kill-at-deadline", Cannot: cannotTyped(handedByMark), About: "a call may ask that what still runs at its deadline is stopped", Steps: steps(
 			conformance.Step{Do: conformance.Run, Text: "sleep 100", TimeoutMS: 300, Kill: true, Want: conformance.Want{Phase: prompt, Steps: []string{"^C"}}}, run("true"))},
 		{Name: "deadline", About: "a deadline stops waiting and nothing else", Steps: steps(
 			works("sleep 2; echo over", 300), wait(with(prompted(0), func(w *conformance.Want) { w.EarliestMS = 500 })))},
-		{Name: "busy", About: "a second command is refused while one runs, with what runs", Steps: steps(
+		{Name: "busy", Cannot: cannotTyped(handedByMark), About: "a second command is refused while one runs, with what runs", Steps: steps(
 			works("sleep 100", 300), runs("true", conformance.Want{Ended: ends(wire.Refused), Error: wire.CodeNotPrompt}), stops(false, "^C"))},
 		{Name: "others", About: "a stuck command blocks no other session", Steps: steps(
 			conformance.Step{Do: conformance.Run, Text: "trap '' INT; while :; do :; done", TimeoutMS: 4000, Want: conformance.Want{Ended: ends(wire.Deadline)}, AfterMS: 500, Meanwhile: steps(

@@ -54,7 +54,7 @@ old = termios.tcgetattr(0); tty.setraw(0)
 sys.stdout.write("\x1b[?1049hmenu"); sys.stdout.flush()
 while not select.select([0], [], [], 0.5)[0]: pass
 sys.stdout.write("\x1b[?1049l"); termios.tcsetattr(0, termios.TCSANOW, old)'`, likely(4000)), rawText("x", prompted(0)))},
-		{Name: "bell", About: "a listener that rings the bell since the last input asks at once", Needs: []string{"python3"}, Steps: steps(
+		{Name: "bell", Cannot: cannotBlind(listenUnknown), About: "a listener that rings the bell since the last input asks at once", Needs: []string{"python3"}, Steps: steps(
 			runs(`python3 -c 'import select, sys, time
 time.sleep(0.3); sys.stdout.write("\a"); sys.stdout.flush()
 t = time.time()

@@ -24,6 +24,11 @@ func cannotBlind(why string) map[conformance.Tier]string {
 	return map[conformance.Tier]string{conformance.NoProcess: why, conformance.Neither: why}
 }
 
+// cannotTyped is for a case that cannot hold where commands are typed.
+func cannotTyped(why string) map[conformance.Tier]string {
+	return map[conformance.Tier]string{conformance.NoMarks: why, conformance.Neither: why}
+}
+
 // unmarked are groups whose cases rest on marks, but for those that need no session.
 var unmarked = map[string]string{"commands": handedByMark, "prompts": aboutMarks, "exit": endByMark, "output": outputByMark, "transport": endByMark}
 
@@ -57,8 +62,12 @@ func weakerSteps(all []conformance.Step, cannot map[conformance.Tier]string) []c
 		}
 		all[i].Without = make(map[conformance.Tier]conformance.Want)
 		for _, t := range conformance.Tiers[1:] {
+			w, said := s.Without[t]
+			if !said {
+				w = s.Want
+			}
 			if cannot[t] == "" {
-				all[i].Without[t] = weaker(s.Want, t)
+				all[i].Without[t] = weaker(w, t)
 			}
 		}
 	}
