@@ -87,21 +87,8 @@ func ready(ctx context.Context, w conformance.World, sh *agent.Shell, p program)
 	if _, err := sh.Do(ctx, call); err != nil {
 		return err
 	}
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		screen, err := sh.Screen(ctx)
-		if err != nil {
-			return err
-		}
-		if strings.Contains(screen.Text, p.ready) {
-			break
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("%w; its screen: %q", context.Cause(ctx), tail(screen.Text))
-		}
+	if err := shows(ctx, sh, p.ready); err != nil {
+		return err
 	}
 	res, err := sh.Wait(ctx)
 	if err != nil {
@@ -145,7 +132,33 @@ func write(ctx context.Context, sh *agent.Shell, task string) error {
 	if err != nil {
 		return err
 	}
-	return rests(ctx, sh, res, "with "+task+" typed", task, restTime)
+	if err := rests(ctx, sh, res, "with "+task+" typed", "", restTime); err != nil {
+		return err
+	}
+	// A program that has only just started may be slow to read it.
+	ctx, cancel := context.WithTimeoutCause(ctx, callTime, fmt.Errorf("%s is not on the screen", task))
+	defer cancel()
+	return shows(ctx, sh, task)
+}
+
+// shows returns when text is on the screen.
+func shows(ctx context.Context, sh *agent.Shell, text string) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		screen, err := sh.Screen(ctx)
+		if err != nil {
+			return err
+		}
+		if strings.Contains(screen.Text, text) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w; its screen: %q", context.Cause(ctx), tail(screen.Text))
+		}
+	}
 }
 
 // enter presses Enter. The call must come back when text is on the screen, and it takes at least that long.
