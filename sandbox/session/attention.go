@@ -12,8 +12,11 @@ import (
 // before it (screen.Status). It is as good as the program's word: for attention, and never for a phase.
 
 const (
-	// saidTime is how long a program that has just said that it is at rest must be quiet: it says so before it has drawn all.
+	// saidTime is how long a program that has said that it is at rest must be quiet: it says so before it has drawn all. Codex
+	// shows its question a second later, and moves something until then.
 	saidTime = 300 * time.Millisecond
+	// moveTime is how long it may go on to move something.
+	moveTime = 2 * time.Second
 	// doubtTime is how long a program that says that it works may be quiet and be believed. All that say so move something.
 	doubtTime = 30 * time.Second
 	// stirTime is how long a listener may do something else, and still be one.
@@ -58,9 +61,9 @@ func (s *session) restsLocked(c *console, f Facts, quiet time.Duration) bool {
 	case said.status == screen.StatusWorking:
 		return quiet >= doubtTime
 	case said.status != "":
-		// It may have begun to work on what was typed since, and not have said so yet. When there was time for that, it may
-		// move what it likes.
-		return min(time.Since(said.when), time.Since(s.inputAt)) >= restTime || said.when.After(s.inputAt) && quiet >= saidTime
+		// It may have begun to work on what was typed since, and not have said so yet.
+		typed := time.Since(s.inputAt)
+		return quiet >= saidTime && (said.when.After(s.inputAt) || typed >= restTime) || min(time.Since(said.when), typed) >= moveTime
 	}
 	return quiet >= restTime || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader
 }
