@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -190,14 +191,15 @@ func (o Options) install(ctx context.Context, c *agent.Client, names []string) m
 			packages[i] = p
 		}
 	}
+	once := slices.Compact(slices.Sorted(slices.Values(packages)))
 	if o.Install != nil {
-		o.Install(strings.Join(packages, " ") + " in " + c.Sandbox())
+		o.Install(strings.Join(once, " ") + " in " + c.Sandbox())
 	}
 	const get = "DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "
 	if _, err := quiet(ctx, c, "apt-get update -qq"); err != nil {
 		return all(need, err)
 	}
-	if _, err := quiet(ctx, c, get+shellquote.Join(packages...)); err != nil {
+	if _, err := quiet(ctx, c, get+shellquote.Join(strings.Fields(strings.Join(once, " "))...)); err != nil {
 		for i, n := range need {
 			if _, err := quiet(ctx, c, get+shellquote.Join(strings.Fields(packages[i])...)); err != nil {
 				why[n] = err.Error()

@@ -19,6 +19,21 @@ const (
 	withNUL     = "59b271ae1bbcb1d31d41929817f4b16fb439eb4f31520b5ad1d5ce98920a7138" // a\0b
 )
 
+// randomBytes is a program that prints a million bytes. Some of them are queries: what the terminal answers is not echoed among
+// them, and not left to the shell.
+const randomBytes = `import random, sys, termios
+random.seed(4711)
+if sys.stdout.isatty():
+    mode = termios.tcgetattr(1)
+    quiet = mode[:]
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(1, termios.TCSADRAIN, quiet)
+sys.stdout.buffer.write(random.randbytes(1000000))
+sys.stdout.flush()
+if sys.stdout.isatty():
+    termios.tcsetattr(1, termios.TCSAFLUSH, mode)
+`
+
 // output is about the bytes of programs: all of them, nothing else, in both views.
 func output() []conformance.Case {
 	bytes := func(exit int, sum string) conformance.Want {
@@ -54,10 +69,10 @@ for b in ` + "bytes.fromhex(\"" + hexOf(s) + "\")" + `:
 			often(runs("(seq 1 20000; exit 7)", bytes(7, seq20kTTY)), 500))},
 		{Name: "repeated-exec", About: "500 repetitions without a terminal", Steps: steps(often(without("seq 1 20000; exit 7", 7, seq20k), 500))},
 		{Name: "random", About: "1 MB of any bytes, by whose end the terminal still works", Needs: []string{"python3"}, Files: []conformance.File{
-			{Path: "/tmp/conformance-random.py", Text: "import random, sys\nrandom.seed(4711)\nsys.stdout.buffer.write(random.randbytes(1000000))\n"}}, Steps: steps(
+			{Path: "/tmp/conformance-random.py", Text: randomBytes}}, Steps: steps(
 			runs("python3 /tmp/conformance-random.py", bytes(0, randomTTY)), run("reset"), runs("echo one", contains("one\n"))), Cleanup: "rm -f /tmp/conformance-random.py"},
 		{Name: "random-exec", About: "the same without a terminal", Needs: []string{"python3"}, Files: []conformance.File{
-			{Path: "/tmp/conformance-random.py", Text: "import random, sys\nrandom.seed(4711)\nsys.stdout.buffer.write(random.randbytes(1000000))\n"}}, Steps: steps(
+			{Path: "/tmp/conformance-random.py", Text: randomBytes}}, Steps: steps(
 			without("python3 /tmp/conformance-random.py", 0, random)), Cleanup: "rm -f /tmp/conformance-random.py"},
 		exact("utf8", "characters of two, three and four bytes, joined and combining ones", "echo '"+scripts+"'", scripts+"\r\n", scripts+"\n"),
 		python(exact("utf8-split", "the same, split between any two bytes", bytewise(scripts), scripts, scripts)),
