@@ -30,6 +30,7 @@ require (
 	golang.org/x/crypto v0.58.0 // SSH
 	golang.org/x/sys v0.49.0 // Linux system calls
 	golang.org/x/term v0.47.0 // raw mode, and the line editor of the picker
+	golang.org/x/text v0.43.0 // which characters are how old, in the test of width tables
 	modernc.org/sqlite v1.61.1 // the store, without C
 	mvdan.cc/sh/v3 v3.14.1 // whether a command is whole shell syntax
 )

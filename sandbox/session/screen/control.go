@@ -15,7 +15,7 @@ func (s *Screen) control(b byte) {
 		if s.newline {
 			s.x = 0
 		}
-		s.index()
+		s.lineFeed()
 	case '\r':
 		s.x = 0
 	case 0x0e:
@@ -27,28 +27,23 @@ func (s *Screen) control(b byte) {
 
 // escapeDispatch carries out ESC, an intermediate byte or 0, and a final byte.
 func (s *Screen) escapeDispatch(inter, final byte) {
-	if inter == 0 && final == '\\' {
-		return // the end of a string that was dropped
-	}
 	s.interrupted()
 	switch inter {
 	case 0:
 		s.escapeFinal(final)
-	case '(', ')', '*', '+':
-		set := charsetASCII
-		switch final {
-		case '0':
-			set = charsetLines
-		case 'A':
-			set = charsetUK
+	case '(', ')', '*', '+', '-', '.':
+		s.designate(inter, final)
+	case '%':
+		if final == '@' || final == 'G' { // other than 7-bit sets; for us UTF-8 it is and stays
+			s.charsets[0], s.gl = charsetASCII, 0
 		}
-		s.charsets[inter-'('] = set
 	case '#':
 		if final == '8' { // DECALN
-			s.top, s.bottom = 0, s.rows-1
-			s.x, s.y = 0, 0
+			st := s.pen
+			st.Underline, st.UnderlineColor = NoUnderline, 0
+			s.moveTo(0, 0)
 			for y := range s.rows {
-				s.touch(y).clear(cell{ch: 'E', meta: blank.meta})
+				s.touch(y).clear(cell{ch: 'E', meta: s.intern.style(st)<<2 | 1})
 			}
 		}
 	}
@@ -66,35 +61,41 @@ func (s *Screen) escapeFinal(final byte) {
 		s.modes.AppKeypad = false
 	case 'D':
 		s.x = min(s.x, s.cols-1)
-		s.index()
+		s.lineFeed()
 	case 'E':
 		s.x = 0
-		s.index()
+		s.lineFeed()
 	case 'H':
-		s.setTab(min(s.x, s.cols-1), true)
+		if s.x < s.cols {
+			s.g.setTab(s.x, true)
+		}
 	case 'M':
 		s.x = min(s.x, s.cols-1)
 		s.reverseIndex()
-	case 'N':
-		s.single = 2
-	case 'O':
-		s.single = 3
 	case 'Z':
 		s.answer("\x1b[?62;22c")
 	case 'c':
 		s.reset()
-	case 'n':
+	case '~':
+		s.gl = 1
+	case 'n', '}':
 		s.gl = 2
-	case 'o':
+	case 'o', '|':
 		s.gl = 3
 	}
+}
+
+// lineFeed is index at the end of a line: what comes below is another one.
+func (s *Screen) lineFeed() {
+	s.g.rows[s.y].wrapped = false
+	s.index()
 }
 
 // index moves the cursor down, scrolling the region when it stands on its last row.
 func (s *Screen) index() {
 	switch {
-	case s.y == s.bottom:
-		s.scrollUp(s.top, s.bottom, 1, true)
+	case s.y == s.g.bottom:
+		s.scrollLine()
 	case s.y < s.rows-1:
 		s.y++
 	}
@@ -102,19 +103,24 @@ func (s *Screen) index() {
 
 func (s *Screen) reverseIndex() {
 	switch {
-	case s.y == s.top:
-		s.scrollDown(s.top, s.bottom, 1)
+	case s.y == s.g.top:
+		s.scrollDown(s.g.top, s.g.bottom, 1, s.eraseCell)
 	case s.y > 0:
 		s.y--
 	}
 }
 
+// span is the rows that the cursor can be moved to by their numbers.
+func (s *Screen) span() (first, last int) {
+	if s.modes.Origin {
+		return s.g.top, s.g.bottom
+	}
+	return 0, s.rows - 1
+}
+
 // moveTo moves the cursor to row y and column x, from the region's corner in origin mode.
 func (s *Screen) moveTo(y, x int) {
-	first, last := 0, s.rows-1
-	if s.modes.Origin {
-		first, last = s.top, s.bottom
-	}
+	first, last := s.span()
 	s.y = min(max(first+y, first), last)
 	s.x = min(max(x, 0), s.cols-1)
 }
@@ -122,8 +128,8 @@ func (s *Screen) moveTo(y, x int) {
 // moveUp and moveDown stop at the region's edge when they begin inside of it.
 func (s *Screen) moveUp(n int) {
 	first := 0
-	if s.y >= s.top {
-		first = s.top
+	if s.y >= s.g.top {
+		first = s.g.top
 	}
 	s.y = max(s.y-n, first)
 	s.x = min(s.x, s.cols-1)
@@ -131,39 +137,43 @@ func (s *Screen) moveUp(n int) {
 
 func (s *Screen) moveDown(n int) {
 	last := s.rows - 1
-	if s.y <= s.bottom {
-		last = s.bottom
+	if s.y <= s.g.bottom {
+		last = s.g.bottom
 	}
 	s.y = min(s.y+n, last)
 	s.x = min(s.x, s.cols-1)
 }
 
-func (s *Screen) moveColumn(x int) { s.x = min(max(x, 0), s.cols-1) }
-
-func (s *Screen) setTab(x int, on bool) {
-	if on {
-		s.tabs[x/64] |= 1 << (x % 64)
-	} else {
-		s.tabs[x/64] &^= 1 << (x % 64)
-	}
+// moveRow moves the cursor to row y of the screen, or as far as origin mode lets it.
+func (s *Screen) moveRow(y int) {
+	first, last := s.span()
+	s.y = min(max(y, first), last)
+	s.x = min(s.x, s.cols-1)
 }
 
-// resetTabs puts a tab stop at every eighth column from column from on.
-func (s *Screen) resetTabs(from int) {
-	for x := from; x < MaxCols; x++ {
-		s.setTab(x, x%8 == 0)
+func (s *Screen) moveColumn(x int) { s.x = min(max(x, 0), s.cols-1) }
+
+func (g *grid) tabAt(x int) bool { return g.tabs[x/64]&(1<<(x%64)) != 0 }
+
+func (g *grid) setTab(x int, on bool) {
+	if on {
+		g.tabs[x/64] |= 1 << (x % 64)
+	} else {
+		g.tabs[x/64] &^= 1 << (x % 64)
 	}
 }
 
 // tab moves over n tab stops, to the left when n is negative. A pending wrap stays.
 func (s *Screen) tab(n int) {
+	if s.x >= s.cols {
+		return
+	}
 	for ; n > 0 && s.x < s.cols-1; n-- {
-		for s.x++; s.x < s.cols-1 && s.tabs[s.x/64]&(1<<(s.x%64)) == 0; s.x++ {
+		for s.x++; s.x < s.cols-1 && !s.g.tabAt(s.x); s.x++ {
 		}
 	}
 	for ; n < 0 && s.x > 0; n++ {
-		for s.x = min(s.x, s.cols-1) - 1; s.x > 0 && s.tabs[s.x/64]&(1<<(s.x%64)) == 0; s.x-- {
+		for s.x--; s.x > 0 && !s.g.tabAt(s.x); s.x-- {
 		}
 	}
-	s.x = max(s.x, 0)
 }

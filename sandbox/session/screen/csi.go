@@ -4,14 +4,15 @@ package screen
 // Sequences that we do not know do nothing.
 func (s *Screen) csiDispatch(final byte) {
 	ps := &s.parser
-	last := s.last
+	if final != 'm' {
+		ps.dropSubs()
+	}
+	if final == 'b' && ps.private == 0 && ps.inter == 0 {
+		s.repeat(s.param(0, 1))
+	}
 	s.interrupted()
 	switch {
 	case ps.private == 0 && ps.inter == 0:
-		if final == 'b' {
-			s.repeat(last, s.param(0, 1))
-			return
-		}
 		s.csiPlain(final)
 	case ps.private == '?' && ps.inter == 0:
 		s.csiPrivate(final)
@@ -21,8 +22,28 @@ func (s *Screen) csiDispatch(final byte) {
 		}
 	case ps.inter == '!' && ps.private == 0 && final == 'p': // DECSTR
 		s.softReset()
+	case ps.private == 0 && (ps.inter == ' ' && (final == '@' || final == 'A') || ps.inter == '\'' && (final == '}' || final == '~')):
+		s.shiftColumns(ps.inter == '\'', final)
 	default:
 		s.query(final)
+	}
+}
+
+// shiftColumns is SL, SR, DECIC and DECDC: it inserts or deletes columns in all rows of the region, at its left edge or at the cursor.
+func (s *Screen) shiftColumns(atCursor bool, final byte) {
+	if s.y < s.g.top || s.y > s.g.bottom {
+		return
+	}
+	x, n := 0, s.param(0, 1)
+	if atCursor {
+		x = min(s.x, s.cols-1)
+	}
+	for y := s.g.top; y <= s.g.bottom; y++ {
+		if final == 'A' || final == '}' {
+			s.insertCells(y, x, n, s.eraseCell)
+		} else {
+			s.deleteCells(y, x, n)
+		}
 	}
 }
 
@@ -30,10 +51,11 @@ func (s *Screen) csiPlain(final byte) {
 	n := s.param(0, 1)
 	switch final {
 	case '@':
+		s.x = min(s.x, s.cols-1)
 		s.insertCells(s.y, s.x, n, s.eraseCell)
 	case 'A':
 		s.moveUp(n)
-	case 'B', 'e':
+	case 'B':
 		s.moveDown(n)
 	case 'C', 'a':
 		s.moveColumn(min(s.x, s.cols-1) + n)
@@ -56,35 +78,43 @@ func (s *Screen) csiPlain(final byte) {
 	case 'K':
 		s.eraseLine(s.param(0, 0))
 	case 'L':
-		if s.y >= s.top && s.y <= s.bottom {
-			s.scrollDown(s.y, s.bottom, n)
+		s.x = min(s.x, s.cols-1)
+		if s.y >= s.g.top && s.y <= s.g.bottom {
+			s.scrollDown(s.y, s.g.bottom, n, s.eraseCell)
 			s.x = 0
 		}
 	case 'M':
-		if s.y >= s.top && s.y <= s.bottom {
-			s.scrollUp(s.y, s.bottom, n, false)
+		s.x = min(s.x, s.cols-1)
+		if s.y >= s.g.top && s.y <= s.g.bottom {
+			s.scrollUp(s.y, s.g.bottom, n, false)
 			s.x = 0
 		}
 	case 'P':
+		s.x = min(s.x, s.cols-1)
 		s.deleteCells(s.y, s.x, n)
 	case 'S':
-		s.scrollUp(s.top, s.bottom, n, true)
+		s.scrollUp(s.g.top, s.g.bottom, n, true)
 	case 'T':
 		if s.parser.nparams <= 1 { // with five it is mouse highlighting
-			s.scrollDown(s.top, s.bottom, n)
+			s.scrollDown(s.g.top, s.g.bottom, n, blank)
 		}
 	case 'X':
+		s.x = min(s.x, s.cols-1)
 		s.erase(s.y, s.x, s.x+n)
 	case 'Z':
 		s.tab(-n)
+	case 'e':
+		s.moveRow(s.y + n)
 	case 'd':
 		s.moveTo(n-1, s.x)
 	case 'g':
 		switch s.param(0, 0) {
 		case 0:
-			s.setTab(min(s.x, s.cols-1), false)
+			if s.x < s.cols {
+				s.g.setTab(s.x, false)
+			}
 		case 3:
-			s.tabs = [len(s.tabs)]uint64{}
+			s.g.tabs = [len(s.g.tabs)]uint64{}
 		}
 	case 'h', 'l':
 		for i := range s.parser.nparams {
@@ -122,7 +152,7 @@ func (s *Screen) setRegion(top, bottom int) {
 	if top >= bottom {
 		return
 	}
-	s.top, s.bottom = top, bottom
+	s.g.top, s.g.bottom = top, bottom
 	s.moveTo(0, 0)
 }
 
@@ -153,15 +183,4 @@ func (s *Screen) eraseLine(how int) {
 	case 2:
 		s.erase(s.y, 0, s.cols)
 	}
-}
-
-// repeat is REP. It stays on its line: no number makes it more than a line of work.
-func (s *Screen) repeat(r rune, n int) {
-	if r == 0 {
-		return
-	}
-	for range min(n, (s.cols-min(s.x, s.cols))/max(runeWidth(r), 1)) {
-		s.print(r)
-	}
-	s.last = r
 }

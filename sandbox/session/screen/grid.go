@@ -9,8 +9,32 @@ type row struct {
 	wrapped bool // the text goes on in the next row
 }
 
-// grid is the rows of one screen, topmost first.
-type grid struct{ rows []*row }
+// grid is one of the two screens, each with margins and tab stops of its own.
+type grid struct {
+	rows        []*row // topmost first
+	top, bottom int    // scroll region, both inclusive
+	tabs        [MaxCols/64 + 1]uint64
+}
+
+// reset gives g margins at the edges of the screen and a tab stop at every eighth column.
+func (g *grid) reset(cols, rows int) {
+	g.top, g.bottom = 0, rows-1
+	g.tabs = [len(g.tabs)]uint64{}
+	for x := 0; x < cols; x += 8 {
+		g.setTab(x, true)
+	}
+}
+
+// moreTabs puts a tab stop at every eighth column after the last one of a screen that is cols wide now.
+func (g *grid) moreTabs(cols int) {
+	x := cols
+	for x > 0 && !g.tabAt(x) {
+		x--
+	}
+	for ; x < cols; x += 8 {
+		g.setTab(x, true)
+	}
+}
 
 func newRows(n int) []*row {
 	rows := make([]*row, n)
@@ -69,37 +93,43 @@ func (s *Screen) touch(y int) *row {
 	return r
 }
 
-// splitAt makes sure that no wide cluster spans the boundary left of column x: overwriting one half blanks the other.
-func (s *Screen) splitAt(r *row, x int) {
+// splitAt makes sure that no wide cluster spans the boundary left of column x: overwriting one half makes a blank, with, of the other.
+// It is called in ten places, and copies would be a third of a kilobyte of a guest that has to be small.
+//
+//go:noinline
+func (r *row) splitAt(x int, with cell) {
 	if x <= 0 || x >= len(r.cells) || r.cells[x].width() != 0 {
 		return
 	}
-	r.cells[x-1], r.cells[x] = blank, blank
+	r.cells[x-1], r.cells[x] = with, with
 }
 
 // erase blanks the columns from a up to b of row y.
-func (s *Screen) erase(y, a, b int) {
+func (s *Screen) erase(y, a, b int) { s.fill(y, a, b, s.eraseCell) }
+
+// fill makes the columns from a up to b of row y blanks, with.
+func (s *Screen) fill(y, a, b int, with cell) {
 	a, b = max(a, 0), min(b, s.cols)
 	if a >= b {
 		return
 	}
 	r := s.touch(y)
-	s.splitAt(r, a)
-	s.splitAt(r, b)
+	r.splitAt(a, with)
+	r.splitAt(b, with)
 	if b == s.cols {
-		if a > len(r.cells) && r.fill != s.eraseCell {
+		if a > len(r.cells) && r.fill != with {
 			r.extend(a, s.cols)
 		}
 		r.cells = r.cells[:min(a, len(r.cells))]
 		if a == len(r.cells) {
-			r.fill = s.eraseCell
+			r.fill = with
 		}
 		r.wrapped = false
 		return
 	}
 	r.extend(b, s.cols)
 	for x := a; x < b; x++ {
-		r.cells[x] = s.eraseCell
+		r.cells[x] = with
 	}
 }
 
@@ -149,8 +179,22 @@ func (s *Screen) scrollUp(top, bottom, n int, keep bool) {
 	s.brokenBelow(top - 1)
 }
 
-// scrollDown moves the rows from top to bottom down by n; blank ones come in at the top.
-func (s *Screen) scrollDown(top, bottom, n int) {
+// scrollLine is scrollUp of the whole region by one: what every line feed on the last row does, and therefore quick.
+func (s *Screen) scrollLine() {
+	rows, top, bottom := s.scrolling(), s.g.top, s.g.bottom
+	r := rows[top]
+	copy(rows[top:bottom], rows[top+1:bottom+1])
+	if top == 0 && s.g == &s.primary {
+		r = s.retire(r)
+	} else {
+		s.brokenBelow(top - 1)
+	}
+	rows[bottom] = r
+	s.touch(bottom).clear(s.eraseCell)
+}
+
+// scrollDown moves the rows from top to bottom down by n; blank ones of fill come in at the top.
+func (s *Screen) scrollDown(top, bottom, n int, fill cell) {
 	n = min(n, bottom-top+1)
 	if n <= 0 {
 		return
@@ -161,7 +205,7 @@ func (s *Screen) scrollDown(top, bottom, n int) {
 	copy(rows[top+n:bottom+1], rows[top:bottom+1-n])
 	for i, r := range out {
 		rows[top+i] = r
-		s.touch(top + i).clear(s.eraseCell)
+		s.touch(top + i).clear(fill)
 	}
 	s.brokenBelow(top - 1)
 	s.brokenBelow(bottom)
@@ -181,7 +225,7 @@ func (s *Screen) insertCells(y, x, n int, with cell) {
 	}
 	n = min(n, s.cols-x)
 	r := s.touch(y)
-	s.splitAt(r, x)
+	r.splitAt(x, with)
 	if r.fill == with && x >= len(r.cells) {
 		return
 	}
@@ -191,7 +235,7 @@ func (s *Screen) insertCells(y, x, n int, with cell) {
 		r.extend(s.cols, s.cols)
 	}
 	end := len(r.cells)
-	s.splitAt(r, end-n)
+	r.splitAt(end-n, with)
 	copy(r.cells[x+n:end], r.cells[x:end-n])
 	for i := x; i < x+n; i++ {
 		r.cells[i] = with
@@ -209,8 +253,8 @@ func (s *Screen) deleteCells(y, x, n int) {
 	if r.fill != s.eraseCell {
 		r.extend(s.cols, s.cols)
 	}
-	s.splitAt(r, x)
-	s.splitAt(r, x+n)
+	r.splitAt(x, s.eraseCell)
+	r.splitAt(x+n, s.eraseCell)
 	if x < len(r.cells) {
 		r.cells = append(r.cells[:x], r.cells[min(x+n, len(r.cells)):]...)
 	}

@@ -65,15 +65,10 @@ func (s *Screen) setMode(private bool, n int, on bool) {
 		switch {
 		case on:
 			s.modes.MouseEncoding = MouseEncoding(n)
-		case s.modes.MouseEncoding == MouseEncoding(n):
+		default:
 			s.modes.MouseEncoding = MouseDefault
 		}
-	case 47:
-		s.switchScreen(on)
-	case 1047:
-		if !on && s.modes.AltScreen {
-			s.eraseRows(0, s.rows)
-		}
+	case 47, 1047:
 		s.switchScreen(on)
 	case 1048:
 		if on {
@@ -82,7 +77,13 @@ func (s *Screen) setMode(private bool, n int, on bool) {
 			s.restoreCursor()
 		}
 	case 1049:
-		s.switchScreen1049(on)
+		if on {
+			s.saveCursor()
+			s.switchScreen(true)
+		} else {
+			s.switchScreen(false)
+			s.restoreCursor()
+		}
 	default:
 		if m := s.flag(n); m != nil {
 			*m = on
@@ -145,7 +146,8 @@ func (s *Screen) modeState(private bool, n int) int {
 	return 2
 }
 
-// switchScreen makes the alternate or the primary screen the active one. The cursor stays where it is.
+// switchScreen makes the alternate or the primary screen the active one. The alternate one is always a new one. The cursor stays where
+// it is.
 func (s *Screen) switchScreen(alt bool) {
 	if alt == s.modes.AltScreen {
 		return
@@ -157,26 +159,13 @@ func (s *Screen) switchScreen(alt bool) {
 			s.alternate.rows = newRows(s.rows)
 		}
 		s.g = &s.alternate
+		s.g.reset(s.cols, s.rows)
+		s.eraseRows(0, s.rows)
 	}
 	// Readers compare generations of what is at a row: what they saw there was the other screen.
 	for y := range s.g.rows {
 		s.touch(y)
 	}
-}
-
-// switchScreen1049 also saves the cursor and clears on entry, and restores the cursor on leaving.
-func (s *Screen) switchScreen1049(alt bool) {
-	if alt == s.modes.AltScreen {
-		return
-	}
-	if alt {
-		s.saveCursor()
-		s.switchScreen(true)
-		s.eraseRows(0, s.rows)
-		return
-	}
-	s.switchScreen(false)
-	s.restoreCursor()
 }
 
 // savedCursor is what DECSC saves. There is one for each of the two screens.
@@ -185,8 +174,6 @@ type savedCursor struct {
 	pen      Style
 	charsets [4]charset
 	gl       uint8
-	origin   bool
-	autoWrap bool
 }
 
 func (s *Screen) savedSlot() *savedCursor {
@@ -197,21 +184,16 @@ func (s *Screen) savedSlot() *savedCursor {
 }
 
 func (s *Screen) saveCursor() {
-	*s.savedSlot() = savedCursor{
-		x: s.x, y: s.y, pen: s.pen, charsets: s.charsets, gl: s.gl, origin: s.modes.Origin, autoWrap: s.modes.AutoWrap,
-	}
+	*s.savedSlot() = savedCursor{x: s.x, y: s.y, pen: s.pen, charsets: s.charsets, gl: s.gl}
 }
 
 // restoreCursor goes back to what was saved, or home with defaults when nothing was.
 func (s *Screen) restoreCursor() {
 	c := *s.savedSlot()
-	if c == (savedCursor{}) {
-		c.autoWrap = s.modes.AutoWrap
-	}
-	s.x, s.y = min(c.x, s.cols), min(c.y, s.rows-1)
+	s.x = c.x
+	s.moveRow(c.y)
 	s.setPen(c.pen)
 	s.charsets, s.gl = c.charsets, c.gl
-	s.modes.Origin, s.modes.AutoWrap = c.origin, c.autoWrap
 }
 
 // reset is RIS: everything as in a new screen of this size, which also forgets the kept lines.
@@ -221,12 +203,12 @@ func (s *Screen) reset() {
 	s.below = nil
 	s.history.clear()
 	s.setPen(Style{})
+	s.modes = Modes{}
 	s.softReset()
-	s.modes = Modes{AutoWrap: true, CursorVisible: true}
 	s.newline = false
 	s.x, s.y = 0, 0
 	s.saved = [2]savedCursor{}
-	s.resetTabs(0)
+	s.g.reset(s.cols, s.rows)
 	s.title = ""
 	if s.status != "" {
 		s.report([]byte("state=clear"))
@@ -234,14 +216,15 @@ func (s *Screen) reset() {
 	s.eraseRows(0, s.rows)
 }
 
-// softReset is DECSTR.
+// softReset is DECSTR. Which screen is active and which mouse events are wanted are all that it leaves.
 func (s *Screen) softReset() {
 	s.setPen(Style{})
-	s.top, s.bottom = 0, s.rows-1
-	s.charsets, s.gl, s.single = [4]charset{}, 0, 0
-	s.modes.Insert, s.modes.Origin = false, false
-	s.modes.AppCursor, s.modes.AppKeypad = false, false
-	s.modes.CursorVisible, s.modes.AutoWrap = true, true
+	s.g.top, s.g.bottom = 0, s.rows-1
+	s.charsets, s.gl = [4]charset{}, 0
+	s.modes = Modes{
+		AutoWrap: true, CursorVisible: true,
+		AltScreen: s.modes.AltScreen, CursorBlink: s.modes.CursorBlink, Mouse: s.modes.Mouse, MouseEncoding: s.modes.MouseEncoding,
+	}
 	s.cursor = 0
 	*s.savedSlot() = savedCursor{}
 }

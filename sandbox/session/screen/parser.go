@@ -14,7 +14,6 @@ const (
 	csiInter                // after an intermediate byte
 	csiIgnore               // until the final byte of a malformed sequence
 	str                     // in OSC, DCS, APC, PM or SOS
-	strEscape               // after ESC in one of these
 )
 
 const (
@@ -36,6 +35,7 @@ type parser struct {
 	params  [maxParams]int
 	sub     [maxParams]bool // set where a colon stands before the parameter
 	nparams int             // 0 when no parameter byte was seen
+	full    bool            // there were more parameters than these
 
 	kind    byte // what introduced the string: ']', 'P', '_', '^' or 'X'
 	str     []byte
@@ -52,38 +52,38 @@ func (s *Screen) Write(p []byte) (int, error) {
 		if s.intern.full() {
 			s.collect()
 		}
-		if st := s.parser.state; st != ground {
-			if p[i] >= 0x80 && st != str {
-				// No sequence has such a byte. The character that it begins is shown rather than the rest of the sequence.
-				s.parser.state = ground
-				continue
-			}
-			s.step(p[i])
-			i++
-			continue
-		}
-		switch b := p[i]; {
-		case b >= 0x20 && b < 0x7f:
+		switch b, st := p[i], s.parser.state; {
+		case st == ground && b >= 0x20 && b < 0x7f:
 			end := i + 1
 			for end < len(p) && p[end]-0x20 < 0x5f {
 				end++
 			}
 			s.printASCII(p[i:end])
 			i = end
-		case b < 0x80:
+		case b < 0x80 || st == str:
 			s.step(b)
 			i++
+		case !utf8.FullRune(p[i:]):
+			s.parser.utf8Len = copy(s.parser.utf8[:], p[i:])
+			return n, nil
 		default:
-			if !utf8.FullRune(p[i:]) {
-				s.parser.utf8Len = copy(s.parser.utf8[:], p[i:])
-				return n, nil
-			}
 			r, size := utf8.DecodeRune(p[i:])
-			s.print(r)
+			s.character(r)
 			i += size
 		}
 	}
 	return n, nil
+}
+
+// character takes a rune beyond ASCII. No sequence has one: it is lost with the sequence that it breaks off.
+func (s *Screen) character(r rune) {
+	switch s.parser.state {
+	case ground:
+		s.print(r)
+	case csiIgnore:
+	default:
+		s.parser.state = ground
+	}
 }
 
 // completeRune prints the character that an earlier Write began, and returns the rest of p.
@@ -98,7 +98,7 @@ func (s *Screen) completeRune(p []byte) []byte {
 			return nil
 		}
 		r, size := utf8.DecodeRune(buf[:n])
-		s.print(r)
+		s.character(r)
 		if size >= held {
 			s.parser.utf8Len = 0
 			return p[size-held:]
@@ -116,14 +116,6 @@ func (s *Screen) step(b byte) {
 	case str:
 		s.stepString(b)
 		return
-	case strEscape:
-		if b == '\\' {
-			ps.state = ground
-			s.endString()
-			return
-		}
-		// Not the end that it should have: the string is dropped, its ESC begins the next sequence.
-		ps.state = escape
 	}
 	switch {
 	case b == 0x1b:
@@ -159,7 +151,7 @@ func (s *Screen) stepEscape(b byte) {
 		switch b {
 		case '[':
 			ps.state = csi
-			ps.params[0], ps.sub[0], ps.nparams = 0, false, 0
+			ps.params[0], ps.sub[0], ps.nparams, ps.full = 0, false, 0, false
 			return
 		case ']', 'P', '_', '^', 'X':
 			ps.state, ps.kind, ps.dropped = str, b, false
@@ -196,12 +188,12 @@ func (s *Screen) stepCSI(b byte) {
 		ps.private = b
 	case b == ';' || b == ':':
 		ps.nparams = max(ps.nparams, 1)
-		if ps.nparams == maxParams {
-			ps.state = csiIgnore
-			return
+		if ps.full = ps.nparams == maxParams; ps.full {
+			return // the sequence means what its first parameters say
 		}
 		ps.params[ps.nparams], ps.sub[ps.nparams] = 0, b == ':'
 		ps.nparams++
+	case ps.full:
 	default:
 		ps.nparams = max(ps.nparams, 1)
 		v := &ps.params[ps.nparams-1]
@@ -212,8 +204,9 @@ func (s *Screen) stepCSI(b byte) {
 func (s *Screen) stepString(b byte) {
 	ps := &s.parser
 	switch {
-	case b == 0x1b:
-		ps.state = strEscape
+	case b == 0x1b: // with a backslash it is ST, which does nothing of its own
+		s.endString()
+		s.enterEscape()
 	case b == 0x18 || b == 0x1a:
 		ps.state = ground
 	case b == 0x07 && ps.kind == ']':
@@ -247,9 +240,20 @@ func (s *Screen) endString() {
 
 // interrupted notes that something other than text was printed.
 func (s *Screen) interrupted() {
-	s.joinable = false
-	s.last = 0
+	s.repeatable = false
 	s.generation++
+}
+
+// dropSubs forgets the parameters after a colon: SGR alone has such.
+func (ps *parser) dropSubs() {
+	n := 0
+	for i := range ps.nparams {
+		if !ps.sub[i] {
+			ps.params[n], ps.sub[n] = ps.params[i], false
+			n++
+		}
+	}
+	ps.nparams = n
 }
 
 // param is parameter i, def when it is missing or zero.

@@ -5,37 +5,6 @@ import "unicode/utf8"
 // maxCluster bounds the bytes of one cell's text; what joins it beyond that is dropped.
 const maxCluster = 64
 
-// charset is one of the character sets that G0 to G3 may hold.
-type charset uint8
-
-const (
-	charsetASCII charset = iota
-	charsetLines         // DEC special graphics
-	charsetUK
-)
-
-// lineDrawing is what the runes from '_' to '~' are in the DEC special graphics set.
-var lineDrawing = [...]rune{
-	' ', '◆', '▒', '␉', '␌', '␍', '␊', '°', '±', '␤', '␋', '┘', '┐', '┌', '└', '┼', '⎺', '⎻', '─', '⎼', '⎽', '├', '┤', '┴', '┬',
-	'│', '≤', '≥', 'π', '≠', '£', '·',
-}
-
-// translate maps an ASCII rune by the charset in use.
-func (s *Screen) translate(r rune) rune {
-	set := s.charsets[s.gl]
-	if s.single != 0 {
-		set = s.charsets[s.single]
-		s.single = 0
-	}
-	switch {
-	case set == charsetLines && r >= '_' && r <= '~':
-		return lineDrawing[r-'_']
-	case set == charsetUK && r == '#':
-		return '£'
-	}
-	return r
-}
-
 func (s *Screen) setPen(st Style) {
 	s.pen = st
 	s.penMeta = s.intern.style(st)<<2 | 1
@@ -47,27 +16,28 @@ func (s *Screen) setPen(st Style) {
 
 // printASCII prints a run of printable ASCII. It is the path that nearly all output takes.
 func (s *Screen) printASCII(p []byte) {
-	if s.charsets[s.gl] != charsetASCII || s.single != 0 || s.modes.Insert {
+	if s.charsets[s.gl] != charsetASCII || s.modes.Insert {
 		for _, b := range p {
-			s.print(rune(b))
+			s.print(s.charsets[s.gl].translate(rune(b)))
 		}
 		return
 	}
-	s.joinable = true
-	s.last = rune(p[len(p)-1])
+	s.repeatable = true
 	for len(p) > 0 {
 		if s.x >= s.cols {
-			s.wrap()
+			if s.modes.AutoWrap {
+				s.wrap()
+			} else {
+				s.x = s.cols - 1
+				p = p[len(p)-1:] // each one overwrites the last column
+			}
 		}
-		s.joinX = min(s.x+len(p), s.cols) - 1
 		n := min(len(p), s.cols-s.x)
 		end := s.x + n
 		r := s.touch(s.y)
-		if end < len(r.cells) {
-			s.splitAt(r, end)
-		}
 		if s.x < len(r.cells) {
-			s.splitAt(r, s.x)
+			r.splitAt(s.x, s.penCell())
+			r.splitAt(end, s.penCell())
 		}
 		if end > len(r.cells) {
 			r.extend(s.x, s.cols)
@@ -80,14 +50,11 @@ func (s *Screen) printASCII(p []byte) {
 		}
 		s.x = end
 		p = p[n:]
-		if s.x == s.cols && !s.modes.AutoWrap {
-			s.x = s.cols - 1
-			if len(p) > 1 {
-				p = p[len(p)-1:] // each one overwrites the last column
-			}
-		}
 	}
 }
+
+// penCell is a blank in the pen's style: what is left of a wide character when the other half is overwritten.
+func (s *Screen) penCell() cell { return cell{ch: ' ', meta: s.penMeta} }
 
 // wrap goes to the start of the next line, as the text does that reached the margin.
 func (s *Screen) wrap() {
@@ -98,53 +65,52 @@ func (s *Screen) wrap() {
 
 // print prints one rune at the cursor.
 func (s *Screen) print(r rune) {
-	if r < 0x80 {
-		r = s.translate(r)
-	} else {
-		s.single = 0
-	}
 	if r >= 0x80 && r < 0xa0 {
 		return // a control of the 8-bit set: neither obeyed nor shown
 	}
 	w := runeWidth(r)
-	if w == 0 {
+	switch {
+	case w == 0:
 		s.join(r)
 		return
+	case r == lineSeparator || r == paragraphSeparator:
+		r = ' ' // no terminal begins a line here, and a person's shall not
 	}
-	if s.joinable && r >= 0x2000 && s.joinsBefore(r) {
-		s.join(r)
-		return
-	}
+	s.place(uint32(r), w)
+}
+
+// place puts a cluster of width w, a cell's ch, at the cursor and moves on.
+func (s *Screen) place(ch uint32, w int) {
+	s.repeatable = true
 	if s.x+w > s.cols {
 		switch {
 		case w > s.cols:
 			return
 		case s.modes.AutoWrap:
+			if s.x < s.cols {
+				// A blank that is no part of the text: not stored, it is gone when the line is wrapped anew.
+				s.fill(s.y, s.x, s.cols, s.penCell())
+			}
 			s.wrap()
-		case w == 2:
-			return // no room left, as in tmux
 		default:
 			s.x = s.cols - 1
+			if w == 2 {
+				return // no room
+			}
 		}
 	}
 	if s.modes.Insert {
-		s.insertCells(s.y, s.x, w, blank)
+		s.insertCells(s.y, s.x, w, s.penCell())
 	}
-	s.put(s.y, s.x, w, uint32(r), s.penMeta)
-	s.joinX = s.x
+	s.put(s.y, s.x, w, ch, s.penMeta)
 	s.x += w
-	if s.x == s.cols && !s.modes.AutoWrap {
-		s.x = s.cols - 1
-	}
-	s.joinable = true
-	s.last = r
 }
 
 // put writes one cluster of width w at column x of row y; meta gives the style.
 func (s *Screen) put(y, x, w int, ch, meta uint32) {
 	r := s.touch(y)
-	s.splitAt(r, x+w)
-	s.splitAt(r, x)
+	r.splitAt(x+w, s.penCell())
+	r.splitAt(x, s.penCell())
 	r.extend(x+w, s.cols)
 	r.cells[x] = cell{ch: ch, meta: meta&^3 | uint32(w)}
 	if w == 2 {
@@ -152,80 +118,38 @@ func (s *Screen) put(y, x, w int, ch, meta uint32) {
 	}
 }
 
-// before is the column of the cluster that was just printed, else of the one left of the cursor, -1 when there is none.
+// before is the column of the cluster left of the cursor, -1 when there is none.
 func (s *Screen) before() int {
-	if s.joinable {
-		return s.joinX
-	}
 	x := s.x - 1
-	if s.g.rows[s.y].at(max(x, 0)).width() == 0 {
+	if x > 0 && s.g.rows[s.y].at(x).width() == 0 {
 		x--
 	}
 	return x
 }
 
-// joinsBefore reports whether r, which has a width of its own, joins the cluster that was printed just before it: the second half of
-// a flag, a skin tone, what follows a joiner.
-func (s *Screen) joinsBefore(r rune) bool {
-	x := s.before()
-	if x < 0 {
-		return false
-	}
-	c := s.g.rows[s.y].at(x)
-	if c.ch&clusterBit == 0 {
-		base := rune(c.ch)
-		return regionalIndicator(r) && regionalIndicator(base) && x+1 < s.cols || skinTone(r) && pictograph(base)
-	}
-	text := s.intern.text(c)
-	tail, _ := utf8.DecodeLastRuneInString(text)
-	head, _ := utf8.DecodeRuneInString(text)
-	switch {
-	case tail == zwj:
-		return pictograph(head) && pictograph(r)
-	case skinTone(r):
-		// After the emoji style, or on the last of several joined pictographs.
-		return pictograph(tail) || tail == emojiStyle && pictograph(head)
-	}
-	return false
-}
-
-// join adds r to the cluster left of the cursor.
+// join adds r, which takes no column, to the cluster left of the cursor. No two characters that have columns of their own are
+// ever joined: programs count columns by character, as wcwidth does.
 func (s *Screen) join(r rune) {
-	if invisible(r) {
-		return
-	}
 	x := s.before()
-	if x < 0 {
+	if x < 0 || invisible(r) {
 		return
 	}
 	c := s.g.rows[s.y].at(x)
 	text := utf8.AppendRune(s.intern.appendText(s.intern.buf[:0], c), r)
 	s.intern.buf = text
-	if len(text) > maxCluster {
-		return
-	}
-	w := c.width()
-	if w == 1 && (r == emojiStyle && takesEmojiStyle(s.firstRune(c)) || regionalIndicator(r)) {
-		if !s.joinable || x+1 == s.cols {
-			return // no room to become wide: it stays the narrow character that it was
-		}
-		w = 2
-	}
-	grown := w - c.width()
-	if grown > 0 && s.modes.Insert {
-		s.insertCells(s.y, x+1, grown, blank)
-	}
-	s.put(s.y, x, w, s.intern.cluster(text), c.meta)
-	s.x += grown
-	if s.x == s.cols && !s.modes.AutoWrap {
-		s.x = s.cols - 1
+	if len(text) <= maxCluster {
+		s.put(s.y, x, c.width(), s.intern.cluster(text), c.meta)
 	}
 }
 
-func (s *Screen) firstRune(c cell) rune {
-	if c.ch&clusterBit == 0 {
-		return rune(c.ch)
+// repeat is REP. It stays on its line: no number makes it more than a line of work.
+func (s *Screen) repeat(n int) {
+	x := s.before()
+	if !s.repeatable || x < 0 {
+		return
 	}
-	r, _ := utf8.DecodeRuneInString(s.intern.text(c))
-	return r
+	c := s.g.rows[s.y].at(x)
+	for range min(n, (s.cols-s.x)/max(c.width(), 1)) {
+		s.place(c.ch, c.width())
+	}
 }

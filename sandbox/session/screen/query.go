@@ -56,15 +56,11 @@ func (s *Screen) statusReport(private byte, n int) {
 	case n == 5 && private == 0:
 		s.answer("\x1b[0n")
 	case n == 6:
-		y := s.y
-		if s.modes.Origin {
-			y -= s.top
-		}
 		mark := ""
 		if private != 0 {
 			mark = "?"
 		}
-		s.answer(fmt.Sprintf("\x1b[%s%d;%dR", mark, y+1, min(s.x, s.cols-1)+1))
+		s.answer(fmt.Sprintf("\x1b[%s%d;%dR", mark, s.y+1, min(s.x, s.cols-1)+1))
 	}
 }
 
@@ -144,7 +140,7 @@ func (s *Screen) dcs(p []byte) {
 	case "m":
 		s.answer("\x1bP1$r" + string(s.pen.appendParams([]byte("0;"), Style{})) + "m\x1b\\")
 	case "r":
-		s.answer(fmt.Sprintf("\x1bP1$r%d;%dr\x1b\\", s.top+1, s.bottom+1))
+		s.answer(fmt.Sprintf("\x1bP1$r%d;%dr\x1b\\", s.g.top+1, s.g.bottom+1))
 	case " q":
 		s.answer(fmt.Sprintf("\x1bP1$r%d q\x1b\\", s.cursor))
 	default:

@@ -33,18 +33,17 @@ func (s *Screen) Resize(cols, rows int) {
 		saved.x, saved.y = min(saved.x, cols), min(saved.y, rows-1)
 	}
 	if s.alternate.rows != nil {
-		s.saved[1].x, s.saved[1].y = min(s.saved[1].x, cols), min(s.saved[1].y, rows-1)
-		s.fitAlternate(cols, rows)
+		s.fitAlternate(oldCols, cols, rows)
 	}
 	if alt {
 		x, y = min(s.x, cols-1), min(s.y, rows-1)
 	}
 	s.cols, s.rows, s.g = cols, rows, active
 	s.x, s.y = x, y
-	s.top, s.bottom = 0, rows-1
-	if cols < oldCols {
-		s.resetTabs(cols)
-	}
+	s.primary.top, s.primary.bottom = 0, rows-1
+	s.alternate.top, s.alternate.bottom = 0, rows-1
+	s.primary.moreTabs(cols)
+	s.alternate.moreTabs(cols)
 	for y := range rows {
 		s.touch(y)
 	}
@@ -160,13 +159,20 @@ func (s *Screen) fitPrimary(rows, y int) int {
 	return y
 }
 
-// fitAlternate cuts or pads the alternate screen.
-func (s *Screen) fitAlternate(cols, rows int) {
+// fitAlternate cuts or pads the alternate screen: rows below the cursor go first, then those at the top.
+func (s *Screen) fitAlternate(oldCols, cols, rows int) {
 	g := &s.alternate
-	g.rows = g.rows[:min(len(g.rows), rows)]
+	g.rows = g.rows[:min(len(g.rows), max(rows, s.y+1))]
+	gone := max(len(g.rows)-rows, 0)
+	g.rows = g.rows[gone:]
+	s.saved[1].y = max(s.saved[1].y-gone, 0)
 	for _, r := range g.rows {
+		if r.fill != blank {
+			r.extend(oldCols, oldCols)
+			r.fill = blank
+		}
 		if len(r.cells) > cols {
-			s.splitAt(r, cols)
+			r.splitAt(cols, cell{ch: ' ', meta: r.cells[cols].meta | 1})
 			r.cells = append([]cell(nil), r.cells[:cols]...)
 		}
 		r.wrapped = false

@@ -116,7 +116,7 @@ func TestResizeBelow(t *testing.T) {
 }
 
 func TestResizeAlternate(t *testing.T) {
-	s := draw(t, "primary text\x1b[?1049h\x1b[H0123456789\x1b[4Hlast")
+	s := draw(t, "primary text\x1b[?1049h\x1b[H0123456789\x1b[4Hlast\x1b[H")
 	s.Resize(5, 3)
 	check(t, s)
 	if got, want := s.Text(), "01234"; got != want {

@@ -2,6 +2,9 @@
 // answers to a program's queries. It takes any bytes in pieces of any size, never fails, never blocks, and its memory is bounded
 // by its size and not by what it is fed.
 //
+// Where terminals differ it is xterm.js with the character widths of Unicode 11, and tmux in how lines are wrapped anew; the few cases in
+// which it is neither are listed, with reasons, beside the tests. Columns are counted by character, as programs do with wcwidth.
+//
 // The session uses it to answer queries and to know what is on the screen, the gateway to draw for people. It knows nothing of
 // pseudo-terminals, sessions or networks.
 package screen
@@ -40,23 +43,18 @@ type Screen struct {
 	history   history
 	scratch   []*row // for rotating rows without allocating
 
-	x, y        int    // x == cols means that the next character wraps first
-	pen         Style  // style of what is printed
-	penMeta     uint32 // of pen, width 1
-	eraseCell   cell   // what erasing leaves: the pen's background
-	top, bottom int    // scroll region, both inclusive
-	tabs        [MaxCols/64 + 1]uint64
-	charsets    [4]charset
-	gl          uint8 // the charset in use, 0 for G0
-	single      uint8 // the charset of the next character only, 0 for none
-	saved       [2]savedCursor
-	modes       Modes
-	newline     bool // LNM: line feed implies carriage return
-	cursor      CursorStyle
+	x, y      int    // x == cols means that the next character wraps first, or overwrites the last column
+	pen       Style  // style of what is printed
+	penMeta   uint32 // of pen, width 1
+	eraseCell cell   // what erasing leaves: the pen's background
+	charsets  [4]charset
+	gl        uint8 // the charset in use, 0 for G0
+	saved     [2]savedCursor
+	modes     Modes
+	newline   bool // LNM: line feed implies carriage return
+	cursor    CursorStyle
 
-	joinable bool // nothing but printing happened since the last character: what follows may join its cluster
-	joinX    int  // the column of that cluster
-	last     rune // the last character printed, for REP; 0 when something else came in between
+	repeatable bool // nothing but printing happened since the last character, which REP may repeat
 
 	title      string
 	notice     Notice

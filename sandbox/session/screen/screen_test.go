@@ -26,8 +26,8 @@ func check(t *testing.T, s *Screen) {
 	if cur.X < 0 || cur.X >= cols || cur.Y < 0 || cur.Y >= rows {
 		t.Fatalf("cursor %+v outside of %d by %d", cur, cols, rows)
 	}
-	if s.top < 0 || s.bottom >= rows || s.top > s.bottom || s.top == s.bottom && rows > 1 {
-		t.Fatalf("scroll region %d to %d in %d rows", s.top, s.bottom, rows)
+	if s.g.top < 0 || s.g.bottom >= rows || s.g.top > s.g.bottom || s.g.top == s.g.bottom && rows > 1 {
+		t.Fatalf("scroll region %d to %d in %d rows", s.g.top, s.g.bottom, rows)
 	}
 	if len(s.g.rows) != rows || len(s.primary.rows) != rows {
 		t.Fatalf("%d and %d rows, want %d", len(s.g.rows), len(s.primary.rows), rows)
@@ -54,6 +54,12 @@ func check(t *testing.T, s *Screen) {
 				t.Fatalf("row %d column %d: text %q", y, x, c.Text)
 			}
 		}
+	}
+	if n := len(s.intern.styles) + len(s.intern.clusters); n > s.intern.limit+2 {
+		t.Fatalf("%d styles and clusters are kept, limit %d", n, s.intern.limit)
+	}
+	if n := cap(s.parser.str); n > 2*maxString {
+		t.Fatalf("%d bytes of a string are kept", n)
 	}
 	if n := len(s.history.ring); n > s.history.limit {
 		t.Fatalf("%d lines kept, limit %d", n, s.history.limit)
@@ -117,7 +123,9 @@ func TestSequences(t *testing.T) {
 		{"save and restore", "\x1b[2;3H\x1b7\x1b[Hx\x1b8y", "x\n  y", 3, 1},
 		{"line drawing", "\x1b(0lqk\x1b(Bq", "┌─┐q", 4, 0},
 		{"shift out", "\x1b)0a\x0eq\x0fq", "a─q", 3, 0},
-		{"single shift", "\x1b*0a\x1bNqq", "a─q", 3, 0},
+		{"national set", "\x1b(K[a{\x1b(B[", "Äaä[", 4, 0},
+		{"UTF-8 is selected", "\x1b(0\x1b%Gq", "q", 1, 0},
+		{"locking shift", "\x1b*0a\x1bnq\x0fq", "a─q", 3, 0},
 		{"alignment test", "\x1b#8", strings.Repeat("EEEEEEEEEE\n", 3) + "EEEEEEEEEE", 0, 0},
 		{"reset", full + "\x1b[2;3r\x1b[?6h\x1bcx", "x", 1, 0},
 		{"soft reset", "\x1b[2;3r\x1b[4h\x1b[!p\x1b[Hab\rx", "xb", 1, 0},
@@ -139,13 +147,13 @@ func TestSequences(t *testing.T) {
 		{"combining", "e\u0301x", "e\u0301x", 2, 0},
 		{"combining at the margin", "012345678e\u0301", "012345678e\u0301", 9, 0},
 		{"combining with nothing", "\u0301x", "x", 1, 0},
-		{"joined emoji", "👩‍🚀x", "👩‍🚀x", 3, 0},
-		{"family", "👨‍👩‍👧‍👦x", "👨‍👩‍👧‍👦x", 3, 0},
-		{"skin tone", "👍🏽x", "👍🏽x", 3, 0},
-		{"emoji style", "❤️x", "❤️x", 3, 0},
-		{"keycap", "1️⃣x", "1️⃣x", 3, 0},
+		{"joined emoji", "👩‍🚀x", "👩‍🚀x", 5, 0},
+		{"family", "👨‍👩‍👧‍👦x", "👨‍👩‍👧‍👦x", 9, 0},
+		{"skin tone", "👍🏽x", "👍🏽x", 5, 0},
+		{"emoji style", "❤️x", "❤️x", 2, 0},
+		{"keycap", "1️⃣x", "1️⃣x", 2, 0},
 		{"flags", "🇩🇪🇫🇷x", "🇩🇪🇫🇷x", 5, 0},
-		{"emoji style at the margin", "012345678❤️x", "012345678❤\nx", 1, 1},
+		{"emoji style at the margin", "012345678❤️x", "012345678❤️\nx", 1, 1},
 		{"flag at the margin", "012345678🇩🇪x", "012345678🇩\n🇪x", 2, 1},
 		{"combining at the margin without wrapping", "\x1b[?7l012345678xe\u0301", "012345678e\u0301", 9, 0},
 		{"half a flag", "🇩x", "🇩x", 2, 0},
@@ -154,7 +162,7 @@ func TestSequences(t *testing.T) {
 		{"directions leave no trace", "a\u202eb\u2066c\u200fd\ufeffe", "abcde", 5, 0},
 		{"invalid UTF-8", "a\xffb\xc3(\xe2\x82z", "a\ufffdb\ufffd(\ufffd\ufffdz", 8, 0},
 		{"8-bit controls", "a\x9b31mb\u009b31mc", "a\ufffd31mb31mc", 9, 0},
-		{"8-bit in a sequence", "a\x1b[3\u00e9b", "a\u00e9b", 3, 0},
+		{"8-bit in a sequence", "a\x1b[3\u00e9b", "ab", 2, 0},
 		{"delete is nothing", "a\x7fb\x00c", "abc", 3, 0},
 	}
 	for _, tt := range tests {
@@ -191,7 +199,10 @@ func TestStyle(t *testing.T) {
 		{"\x1b[4:3;58:5:1m\x1b[24;59m", Style{}},
 		{"\x1b[21m", Style{Underline: DoubleUnderline}},
 		{"\x1b[4m\x1b[4:0m", Style{}},
-		{"\x1b[1m\x1b[38;5;300m\x1b[38m\x1b[38;2;1m", Style{Attr: Bold}},
+		{"\x1b[1m\x1b[38;5;300m\x1b[38m", Style{Attr: Bold, Fg: Indexed(44)}},
+		{"\x1b[38;2;1m", Style{Fg: RGB(1, 0, 0)}},
+		{"\x1b[38;5m", Style{Fg: Indexed(0)}},
+		{"\x1b[38;9;1;2;3;4;3m", Style{Attr: Italic}},
 		{"\x1b[1;;3m", Style{Attr: Italic}},
 		{"\x1b[1m\x1b7\x1b[m\x1b8", Style{Attr: Bold}},
 		{"\x1b[1m\x1b[!p", Style{}},
@@ -287,7 +298,7 @@ func TestQueries(t *testing.T) {
 		{"ab\x1b[6n", "\x1b[1;3R"},
 		{"0123456789\x1b[6n", "\x1b[1;10R"},
 		{"\x1b[?6n", "\x1b[?1;1R"},
-		{"\x1b[2;3r\x1b[?6h\x1b[2H\x1b[6n", "\x1b[2;1R"},
+		{"\x1b[2;3r\x1b[?6h\x1b[2H\x1b[6n", "\x1b[3;1R"},
 		{"\x1b[c\x1b[0c\x1bZ", "\x1b[?62;22c\x1b[?62;22c\x1b[?62;22c"},
 		{"\x1b[>c", "\x1b[>1;277;0c"},
 		{"\x1b[=c", "\x1bP!|00000000\x1b\\"},
@@ -321,7 +332,7 @@ func TestTitleAndNotices(t *testing.T) {
 		want      Notice
 	}{
 		{"\x1b]0;hello\a", "hello", Notice{NoticeTitle, "hello", 1}},
-		{"\x1b]2;he\x1bllo\x1b\\", "", Notice{}},
+		{"\x1b]2;he\x1bllo\x1b\\", "he", Notice{NoticeTitle, "he", 1}},
 		{"\x1b]2;世\xff\u202e\u0085界\x1b\\", "世\ufffd界", Notice{NoticeTitle, "世\ufffd界", 1}},
 		{"\x1b]2;" + strings.Repeat("x", 999) + "\a", strings.Repeat("x", 256), Notice{NoticeTitle, strings.Repeat("x", 256), 1}},
 		{"\x1b]2;" + strings.Repeat("x", 9999) + "\a", "", Notice{}},

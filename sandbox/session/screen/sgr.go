@@ -44,32 +44,39 @@ func (s *Screen) sgr() {
 }
 
 // colorParam reads the colour that begins at params[i], in the colon form when end is beyond i+1, and returns where the next parameter
-// begins.
+// begins. Missing components are 0, of larger ones than a byte the lowest one counts.
 func colorParam(params []int, i, end int) (c Color, next int, ok bool) {
 	args := params[i+1 : end]
 	next = end
-	colons := len(args) > 0
-	if !colons {
+	switch colons := len(args) > 0; {
+	case !colons:
 		args = params[end:]
+		n := 5 // skipped of what is no colour
 		if len(args) > 0 {
 			switch args[0] {
 			case 2:
-				args = args[:min(4, len(args))]
+				n = 4
 			case 5:
-				args = args[:min(2, len(args))]
-			default:
-				args = args[:1]
+				n = 2
+			case 0:
+				n = 6
 			}
 		}
+		args = args[:min(n, len(args))]
 		next += len(args)
-	} else if args[0] == 2 && len(args) >= 5 {
+	case args[0] == 2 && len(args) >= 5:
 		args = append([]int{2}, args[2:5]...) // 38:2:colour space:r:g:b
 	}
-	switch {
-	case len(args) >= 2 && args[0] == 5 && args[1] <= 255:
-		return Indexed(uint8(args[1])), next, true
-	case len(args) >= 4 && args[0] == 2 && args[1] <= 255 && args[2] <= 255 && args[3] <= 255:
-		return RGB(uint8(args[1]), uint8(args[2]), uint8(args[3])), next, true
+	if len(args) == 0 {
+		return 0, next, false
+	}
+	var v [4]int
+	copy(v[:], args)
+	switch v[0] {
+	case 5:
+		return Indexed(uint8(v[1])), next, true
+	case 2:
+		return RGB(uint8(v[1]), uint8(v[2]), uint8(v[3])), next, true
 	}
 	return 0, next, false
 }

@@ -118,7 +118,7 @@ func TestAgainstTmux(t *testing.T) {
 	}
 	for seed := range uint64(n) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		in := stream(r, 40, cols, rows, true)
+		in := stream(r, 40, cols, rows)
 		m.write("\x1bc\x1b7" + in) // RIS of tmux does not forget a saved origin mode
 		want, cursor := m.screen(cols, rows)
 		got := New(Options{Cols: cols, Rows: rows})

@@ -20,8 +20,7 @@ func in(table []runeRange, r rune) bool {
 	return false
 }
 
-// runeWidth is the number of columns of a printable rune on its own: 0, 1 or 2. A regional indicator has 1, two of them
-// are a flag with 2.
+// runeWidth is the number of columns of a printable rune: 0, 1 or 2.
 func runeWidth(r rune) int {
 	switch {
 	case r < 0x300:
@@ -37,11 +36,10 @@ func runeWidth(r rune) int {
 }
 
 const (
-	zwnj        = 0x200c
-	zwj         = 0x200d
-	emojiStyle  = 0xfe0f // variation selector 16
-	keycap      = 0x20e3
-	replacement = 0xfffd
+	zwnj               = 0x200c
+	zwj                = 0x200d
+	lineSeparator      = 0x2028
+	paragraphSeparator = 0x2029
 )
 
 // invisible reports zero-width runes that no terminal shows: directions, invisible operators, annotation marks. They leave no
@@ -50,7 +48,7 @@ func invisible(r rune) bool {
 	switch {
 	case r == zwnj, r == zwj:
 		return false
-	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f:
+	case r >= 0x200b && r <= 0x200f, r >= 0x202a && r <= 0x202e, r >= 0x2060 && r <= 0x206f:
 		return true
 	case r == 0x61c, r == 0x180e, r == 0xfeff, r >= 0xfff9 && r <= 0xfffb:
 		return true
@@ -60,14 +58,4 @@ func invisible(r rune) bool {
 		return true
 	}
 	return false
-}
-
-func regionalIndicator(r rune) bool { return r >= 0x1f1e6 && r <= 0x1f1ff }
-func skinTone(r rune) bool          { return r >= 0x1f3fb && r <= 0x1f3ff }
-
-func pictograph(r rune) bool { return r == 0xa9 || r == 0xae || in(pictographs, r) }
-
-// takesEmojiStyle reports whether variation selector 16 makes r a wide emoji.
-func takesEmojiStyle(r rune) bool {
-	return pictograph(r) || r >= '0' && r <= '9' || r == '#' || r == '*'
 }

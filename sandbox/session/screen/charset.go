@@ -1,0 +1,84 @@
+package screen
+
+import "strings"
+
+// charset is one of the 7-bit character sets that G0 to G3 may hold, by the final byte of the sequence that selects it.
+type charset byte
+
+const (
+	charsetASCII charset = 0
+	charsetLines charset = '0' // DEC special graphics
+)
+
+// lineDrawing is what the characters from '`' to '~' are in the DEC special graphics set.
+var lineDrawing = [...]rune{
+	'◆', '▒', '␉', '␌', '␍', '␊', '°', '±', '␤', '␋', '┘', '┐', '┌', '└', '┼', '⎺', '⎻', '─', '⎼', '⎽', '├', '┤', '┴', '┬',
+	'│', '≤', '≥', 'π', '≠', '£', '·',
+}
+
+// nationalASCII is the characters that national sets replace, in the order in which national has the replacements.
+const nationalASCII = "#@[\\]^_`{|}~"
+
+// national is what a national replacement set of the DEC terminals has in the place of nationalASCII, "" for sets that replace nothing.
+func (c charset) national() string {
+	switch c {
+	case 'A': // British
+		return "£@[\\]^_`{|}~"
+	case '4': // Dutch
+		return "£¾i½|^_`¨f¼´"
+	case 'C', '5': // Finnish
+		return "#@ÄÖÅÜ_éäöåü"
+	case 'R': // French
+		return "£à°ç§^_`éùè¨"
+	case 'Q': // French Canadian
+		return "#àâçêî_ôéùèû"
+	case 'K': // German
+		return "#§ÄÖÜ^_`äöüß"
+	case 'Y': // Italian
+		return "£§°çé^_ùàòèì"
+	case 'E', '6': // Norwegian and Danish
+		return "#ÄÆØÅÜ_äæøåü"
+	case 'Z': // Spanish
+		return "£§¡Ñ¿^_`°ñç~"
+	case 'H', '7': // Swedish
+		return "#ÉÄÖÅÜ_éäöåü"
+	case '=': // Swiss
+		return "ùàéçêîèôäöüû"
+	}
+	return ""
+}
+
+// translate maps an ASCII character.
+func (c charset) translate(r rune) rune {
+	if c == charsetASCII {
+		return r
+	}
+	if c == charsetLines {
+		if r >= '`' && r <= '~' {
+			return lineDrawing[r-'`']
+		}
+		return r
+	}
+	i := strings.IndexByte(nationalASCII, byte(r))
+	for _, replacement := range c.national() {
+		if i == 0 {
+			return replacement
+		}
+		i--
+	}
+	return r
+}
+
+// designate puts a set into G0 to G3: the intermediate byte of the sequence tells which.
+func (s *Screen) designate(inter, final byte) {
+	set := charset(final)
+	if set != charsetLines && set.national() == "" {
+		set = charsetASCII
+	}
+	switch inter {
+	case '(', ')', '*', '+':
+		s.charsets[inter-'('] = set
+	case '-', '.':
+		s.charsets[inter-'-'+1] = set
+	}
+}
