@@ -44,6 +44,7 @@ class SweRex:
         return self._act(session, text, timeout, Hint(interactive=not hint.ends, ends=hint.ends, expect=hint.expect))
 
     def _act(self, session: str, command: str, timeout: float, hint: Hint) -> Answer:
+        expected = {re.escape(text): text for text in hint.expect}
         action = BashAction(
             command=command,
             session=session,
@@ -51,13 +52,13 @@ class SweRex:
             check="silent",
             is_interactive_command=hint.interactive,
             is_interactive_quit=hint.ends,
-            expect=[re.escape(text) for text in hint.expect],
+            expect=list(expected),
         )
         answer = self._call(self.runtime.run_in_session(action))
         if isinstance(answer, Answer):
             return answer
-        if answer.expect_string in action.expect:
-            return Answer(ended="expected", output=answer.output + answer.expect_string.replace("\\", ""))
+        if answer.expect_string in expected:
+            return Answer(ended="expected", output=f"{answer.output}\n{expected[answer.expect_string]}")
         return Answer(ended="done", phase="prompt", exit_code=answer.exit_code, output=answer.output)
 
     def _call(self, call: Coroutine[Any, Any, Any]) -> BashObservation | Answer:

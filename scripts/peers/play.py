@@ -1,4 +1,4 @@
-"""Plays the cases of the corpus with one product, inside the sandbox: play.py PEER PRIVILEGED < cases > outcomes, a JSON object a
+"""Plays the cases of the corpus with one product, inside the sandbox: play.py PEER < cases > outcomes, a JSON object a
 line on both sides. Each case runs in a process of its own, all of whose descendants are killed when it is over."""
 
 from __future__ import annotations
@@ -250,15 +250,12 @@ def maker(name: str) -> Callable[[], Peer]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("peer")
-    parser.add_argument("--privileged", action="store_true", help="the cases that need setuid programs, and only these")
     options = parser.parse_args()
     make = maker(options.peer)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGALRM, on_alarm)
     cases = [json.loads(line) for line in sys.stdin]
     for case in cases:
-        if case.get("privileged", False) != options.privileged:
-            continue
         missing = [program for program in case.get("needs", []) if not shutil.which(program)]
         if "func" in case:
             said = {"not_run": "it is written in Go"}
