@@ -195,10 +195,10 @@ func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
 		t.Errorf("state = %+v", st)
 	}
 	a.Close()
-	records, err := d.Records(w.ctx(), alice, "demo")
-	if err != nil || len(records) != 1 || records[0].Ended == nil || *records[0].State.ExitCode != 4 {
-		t.Errorf("records = %+v, %v", records, err)
-	}
+	w.eventually("the record tells the end", func() bool {
+		records, err := d.Records(w.ctx(), alice, "demo")
+		return err == nil && len(records) == 1 && records[0].Ended != nil && *records[0].State.ExitCode == 4
+	})
 	again := w.join(d, alice, main, JoinOptions{Create: true, Cols: 111, Rows: 33})
 	if again.Live().Ended() {
 		t.Fatal("who joins again finds the end of the last shell")
@@ -212,11 +212,15 @@ func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.shows(again.Live(), from, "33 111\r\nagain\r\n")
+	// What it printed last is on the screen before it has ended.
+	if _, err := again.Request(w.ctx(), wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}}); err != nil {
+		t.Fatal(err)
+	}
 	if err := again.Give(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
 	if res := w.run(d, "stty size"); res.Output != "33 111\n" {
-		t.Errorf("an agent without a size of its own has %q", res.Output)
+		t.Errorf("an agent without a size of its own has %q: %+v", res.Output, res)
 	}
 }
 
