@@ -3,6 +3,7 @@ package agent_test
 import (
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/agent"
@@ -131,6 +132,17 @@ termios.tcsetattr(0,termios.TCSANOW,old)`
 	}
 }
 
+// firstBytes tells that something was printed.
+type firstBytes struct {
+	once sync.Once
+	came chan struct{}
+}
+
+func (f *firstBytes) Write(p []byte) (int, error) {
+	f.once.Do(func() { close(f.came) })
+	return len(p), nil
+}
+
 func TestInterrupt(t *testing.T) {
 	for _, test := range []struct {
 		name, command string
@@ -148,12 +160,15 @@ func TestInterrupt(t *testing.T) {
 			t.Parallel() // most of it is waiting for programs that do not end
 			sh := shell(t)
 			ran := make(chan agent.Result, 1)
+			began := &firstBytes{came: make(chan struct{})}
 			go func() {
-				res, _ := sh.Run(bounded(t), test.command)
+				res, _ := sh.Do(bounded(t), agent.Call{Command: test.command, Stdout: began})
 				ran <- res
 			}()
-			if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
-				t.Fatal(err)
+			select {
+			case <-began.came: // in a flood it soon leaves the window of Expect
+			case <-bounded(t).Done():
+				t.Fatal("it never began")
 			}
 			// What prints has not begun to do what it is for.
 			if res, err := sh.Do(bounded(t), agent.Call{Command: "true"}); err != nil || res.Ended != agent.Refused {

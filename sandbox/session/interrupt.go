@@ -79,15 +79,9 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 		left = s.underneath(c)
 		defer func() { s.account(c, receipt, left) }()
 	}
-	before := s.controlC(ctx, c)
 	receipt.Steps = append(receipt.Steps, "^C")
-	for range intTime / lostTime {
-		if ended, ok := s.stopped(ctx, f, busy, lostTime); ok {
-			return ended
-		}
-		if c.lost(before) {
-			before = s.controlC(ctx, c)
-		}
+	if ended, ok := s.controlCUntil(ctx, f, c, busy, intTime); ok {
+		return ended
 	}
 	if c.local == nil {
 		return s.stillRuns(f)
@@ -107,12 +101,30 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 	if ended, ok := s.stopped(ctx, f, false, killTime); ok {
 		return ended
 	}
+	// A shell goes on with its loop when a program of it was killed. It may have missed each ^C so far.
+	if ended, ok := s.controlCUntil(ctx, f, c, false, intTime); ok {
+		return ended
+	}
 	// What runs is the shell itself.
 	s.killTree(ctx, c, receipt, 0)
 	if ended, ok := s.stopped(ctx, f, false, killTime); ok {
 		return ended
 	}
 	return s.stillRuns(f)
+}
+
+// controlCUntil sends ^C, and again each time that it was lost, until f has ended, for d at most.
+func (s *session) controlCUntil(ctx context.Context, f *follow, c *console, busy bool, d time.Duration) (wire.Ended, bool) {
+	before := s.controlC(ctx, c)
+	for range d / lostTime {
+		if ended, ok := s.stopped(ctx, f, busy, lostTime); ok {
+			return ended, true
+		}
+		if c.lost(before) {
+			before = s.controlC(ctx, c)
+		}
+	}
+	return "", false
 }
 
 // controlC drops what the terminal has not delivered and sends ^C. It is not held up by a write that the interrupt has just
