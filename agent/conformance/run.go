@@ -48,10 +48,10 @@ type Outcome struct {
 }
 
 // caseTime bounds a case, whatever its steps say.
-const caseTime = 4 * time.Minute
+const caseTime = 8 * time.Minute
 
 // setupTime bounds its files and its set-up.
-const setupTime = 90 * time.Second
+const setupTime = 3 * time.Minute
 
 // cleanTime bounds ending a session and cleaning up.
 const cleanTime = 20 * time.Second
