@@ -139,9 +139,13 @@ func (s Score) reasons(b *strings.Builder) {
 	}
 }
 
-// cell makes a text fit a cell of a table.
+// cell makes a text fit a cell of a table: its beginning, without what Markdown would read.
 func cell(s string) string {
-	return strings.NewReplacer("|", "\\|", "\n", " ", "<", "&lt;", "`", "'").Replace(short(s))
+	const most = 160
+	if r := []rune(s); len(r) > most {
+		s = string(r[:most]) + "…"
+	}
+	return strings.NewReplacer("|", "\\|", "\n", " ", "<", "&lt;", "`", "'", "\uFFFD", "?").Replace(s)
 }
 
 // String is a cell of the table.

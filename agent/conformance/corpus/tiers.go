@@ -16,6 +16,7 @@ const (
 	outputByMark  = "without marks nothing tells where a command's output begins and ends"
 	aboutMarks    = "it is about marks, and there are none"
 	quietUnknown  = "without process facts a quiet program is told as one that may ask, whether it does or not"
+	noisy         = "beside output that never stops silence tells nothing"
 	listenUnknown = "without process facts nobody knows who reads the keyboard, and that it is read in time"
 )
 
