@@ -25,7 +25,8 @@ func exits() []conformance.Case {
 	}{{"HUP", 1}, {"INT", 2}, {"KILL", 9}, {"PIPE", 13}, {"TERM", 15}} {
 		add("signal-"+s.name, fmt.Sprintf("a program that %s killed is 128+%d", s.name, s.n), fmt.Sprintf("sh -c 'kill -%s $$'", s.name), 128+s.n)
 	}
-	add("core-dump", "a program that dumped core is 128+6", "ulimit -c unlimited; cd /tmp; sh -c 'kill -ABRT $$'", 134)
+	add("core-dump", "a program that dumped core is 128+6", "ulimit -c unlimited; cd /tmp/conformance-core && sh -c 'kill -ABRT $$'", 134)
+	all[len(all)-1].Setup, all[len(all)-1].Cleanup = "mkdir -p /tmp/conformance-core", "rm -rf /tmp/conformance-core"
 	add("pipeline", "a pipeline is its last command", "false | true", 0)
 	add("pipeline-last", "a pipeline is its last command", "true | (exit 5)", 5)
 	add("pipefail", "with pipefail it is the last that failed", "set -o pipefail; (exit 3) | true", 3)
