@@ -1,6 +1,6 @@
 module github.com/sandboxd/sandboxd
 
-go 1.26.0
+go 1.26.3
 
 toolchain go1.26.8
 
@@ -10,9 +10,10 @@ require (
 	github.com/containerd/errdefs v1.0.0 // kinds of the engine's errors
 	github.com/creack/pty v1.1.24 // terminals of the demo's watcher and of tests
 	github.com/distribution/reference v0.6.0 // names of images
-	github.com/gliderlabs/ssh v0.3.8 // the accept loop of the SSH door (docs/decisions/0004)
+	github.com/gliderlabs/ssh v0.3.8 // a plain SSH server, for tests of hosts
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // words of a command line, both ways
+	github.com/kevinburke/ssh_config v1.6.0 // the user's ssh configuration, where OpenSSH is not there to ask
 	github.com/lmittmann/tint v1.2.1 // the log on a terminal
 	github.com/moby/docker-image-spec v1.3.1 // what an image says of its command and environment
 	github.com/moby/moby/api v1.56.1 // the engine's types
@@ -25,12 +26,15 @@ require (
 	github.com/skeema/knownhosts v1.3.3 // host keys of known_hosts files, with hashed names and ports
 	github.com/spf13/cobra v1.10.2 // the command table, its help and completion
 	github.com/spf13/pflag v1.0.9 // the table's flags, to forward them
+	github.com/tailscale/hujson v0.0.0-20260727124030-b80ff77dac4f // JSON with comments: devcontainer.json
 	go.uber.org/goleak v1.3.0 // goroutines that a test left behind
 	go.yaml.in/yaml/v3 v3.0.6 // configuration files
 	golang.org/x/crypto v0.58.0 // SSH
+	golang.org/x/net v0.62.0 // messages of DNS
 	golang.org/x/sys v0.49.0 // Linux system calls
 	golang.org/x/term v0.47.0 // raw mode, and the line editor of the picker
 	golang.org/x/text v0.43.0 // which characters are how old, in the test of width tables
+	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237 // TCP and IP in user space, for sandboxes without a network
 	modernc.org/sqlite v1.61.1 // the store, without C
 	mvdan.cc/sh/v3 v3.14.1 // whether a command is whole shell syntax
 )
@@ -46,6 +50,7 @@ require (
 	github.com/felixge/httpsnoop v1.1.0 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
+	github.com/google/btree v1.1.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/kr/fs v0.1.0 // indirect
@@ -62,7 +67,9 @@ require (
 	go.opentelemetry.io/otel/metric v1.47.0 // indirect
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
+	golang.org/x/exp v0.0.0-20261014143641-f0251eb4aa3e // indirect
 	golang.org/x/sync v0.24.0 // indirect
+	golang.org/x/time v0.15.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
 	modernc.org/libc v1.79.0 // indirect
 	modernc.org/mathutil v1.7.1 // indirect

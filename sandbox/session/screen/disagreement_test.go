@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
 // The oracles of the differential tests.
@@ -73,7 +75,7 @@ var disagreements = []struct {
 
 // The list is true: we show what it says, and so does the oracle that it names, and the other does not.
 func TestDisagreements(t *testing.T) {
-	x, m := startXterm(t), startTmux(t, 10, 4)
+	x, m := screentest.StartXterm(t), screentest.StartTmux(t, 10, 4, 500)
 	for _, tt := range disagreements {
 		t.Run(tt.name, func(t *testing.T) {
 			s := draw(t, tt.in)
@@ -81,9 +83,9 @@ func TestDisagreements(t *testing.T) {
 			if want := shape(tt.want, Cursor{X: tt.x, Y: tt.y}); got != want {
 				t.Errorf("we show\n%s\nwant\n%s", got, want)
 			}
-			x.order('n', 10, 4, "")
-			x.order('w', 0, 0, tt.in)
-			theirs := map[string]string{followXterm: x.text(), followTmux: m.text(tt.in)}
+			x.Order('n', 10, 4, "")
+			x.Order('w', 0, 0, tt.in)
+			theirs := map[string]string{followXterm: textOf(x), followTmux: textIn(t, m, tt.in)}
 			for name, shows := range theirs {
 				if (shows == got) != (name == tt.follow) {
 					t.Errorf("follows %s, but %s shows\n%s\nand we\n%s", tt.follow, name, shows, got)
@@ -105,12 +107,9 @@ func shape(text string, c Cursor) string {
 	return strings.TrimRight(strings.Join(lines, "\n"), "\n") + "\n" + strings.Repeat("-", c.X) + "^" + strings.Repeat("|", c.Y)
 }
 
-// text is the text and the cursor of the terminal, with everything that is in its cells.
-func (x *xterm) text() string {
-	x.t.Helper()
-	var v shown
-	x.order('s', 0, 0, "")
-	x.answer(&v)
+// textOf is the text and the cursor of the terminal, with everything that is in its cells.
+func textOf(x *screentest.Xterm) string {
+	v := x.Show()
 	var b strings.Builder
 	for _, l := range v.Lines {
 		b.WriteString(strings.Join(l.Text, "") + "\n")
@@ -118,13 +117,14 @@ func (x *xterm) text() string {
 	return shape(b.String(), Cursor{X: min(v.X, v.Cols-1), Y: v.Y})
 }
 
-func (m *tmux) text(in string) string {
-	m.t.Helper()
-	m.write("\x1bc\x1b7" + in)
-	s, cursor := m.screen(10, 4)
+// textIn is the text and the cursor of a pane of 10 columns and 4 rows that has shown in.
+func textIn(t *testing.T, m *screentest.Tmux, in string) string {
+	t.Helper()
+	m.Write("\x1bc\x1b7" + in)
+	s, cursor := pane(m, 10, 4)
 	var c Cursor
 	if _, err := fmt.Sscanf(cursor, "%d,%d", &c.X, &c.Y); err != nil {
-		m.t.Fatal(err)
+		t.Fatal(err)
 	}
 	c.X = min(c.X, 9)
 	return shape(s.Text(), c)
@@ -132,7 +132,7 @@ func (m *tmux) text(in string) string {
 
 // Looks in which we follow tmux, or neither, of the cell in the corner.
 func TestStyleDisagreements(t *testing.T) {
-	x := startXterm(t)
+	x := screentest.StartXterm(t)
 	for _, tt := range []struct {
 		name, in string
 		want     Style
@@ -143,13 +143,13 @@ func TestStyleDisagreements(t *testing.T) {
 		{"colour without a colour space", "\x1b[38:2:1:2:3mx", Style{Fg: RGB(1, 2, 3)}, "xterm.js takes red for a colour space; tmux and many programs know this form"},
 		{"rapid blinking", "\x1b[6mx", Style{Attr: Blink}, "xterm.js does not know it, tmux shows it as blinking"},
 	} {
-		x.order('n', 10, 4, "")
-		x.order('w', 0, 0, tt.in)
+		x.Order('n', 10, 4, "")
+		x.Order('w', 0, 0, tt.in)
 		s := draw(t, tt.in)
 		if got := s.Line(0)[0].Style; got != tt.want {
 			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
-		if x.show() == picture(s) {
+		if show(x) == picture(s) {
 			t.Errorf("%s: xterm.js agrees by now", tt.name)
 		}
 	}
@@ -157,7 +157,7 @@ func TestStyleDisagreements(t *testing.T) {
 
 // Queries that we answer otherwise than xterm.js, and what is the same.
 func TestQueriesAgainstXterm(t *testing.T) {
-	x := startXterm(t)
+	x := screentest.StartXterm(t)
 	for _, tt := range []struct{ name, in, want, why string }{
 		{"CPR", "ab\x1b[6n\x1b[2;3H\x1b[?6n", "\x1b[1;3R\x1b[?2;3R", ""},
 		{"CPR in origin mode", "\x1b[2;3r\x1b[?6h\x1b[2H\x1b[6n", "\x1b[3;1R", ""},
@@ -173,11 +173,9 @@ func TestQueriesAgainstXterm(t *testing.T) {
 		var got strings.Builder
 		s := New(Options{Cols: 10, Rows: 4, Reply: func(p []byte) { got.Write(p) }})
 		s.Write([]byte(tt.in))
-		x.order('n', 10, 4, "")
-		x.order('w', 0, 0, tt.in)
-		x.order('s', 0, 0, "")
-		var v shown
-		x.answer(&v)
+		x.Order('n', 10, 4, "")
+		x.Order('w', 0, 0, tt.in)
+		v := x.Show()
 		if got.String() != tt.want || (v.Replies == tt.want) != (tt.why == "") {
 			t.Errorf("%s: we answer %q, want %q; xterm.js %q", tt.name, got.String(), tt.want, v.Replies)
 		}

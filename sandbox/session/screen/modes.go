@@ -162,9 +162,12 @@ func (s *Screen) switchScreen(alt bool) {
 		s.g.reset(s.cols, s.rows)
 		s.eraseRows(0, s.rows)
 	}
-	// Readers compare generations of what is at a row: what they saw there was the other screen.
-	for y := range s.g.rows {
-		s.touch(y)
+	s.generation++
+	// Rows keep their generations while the other screen is shown. Those that came while it was resized have none yet.
+	for y, r := range s.g.rows {
+		if r.gen == 0 {
+			s.touch(y)
+		}
 	}
 }
 

@@ -197,14 +197,14 @@ func (s *Screen) Generation() uint64 { return s.generation }
 // Scrolled is how many lines have ever scrolled off the top of the primary screen.
 func (s *Screen) Scrolled() uint64 { return s.history.total }
 
-// History returns the kept lines that scrolled off the primary screen, from line number from on, oldest first, and the number of the first
-// one returned: greater than from when older ones are no longer kept. A line is as wide as it was printed, without trailing blanks.
-func (s *Screen) History(from uint64) (lines [][]Cell, first uint64) {
-	h := &s.history
-	first = max(from, h.total-uint64(len(h.ring)))
-	for n := first; n < h.total; n++ {
-		r := h.line(n)
-		lines = append(lines, s.appendCells(nil, r, r.used()))
+// Kept is the number of the oldest line that is kept of those that scrolled off the primary screen, Scrolled when none is.
+func (s *Screen) Kept() uint64 { return s.history.total - uint64(len(s.history.ring)) }
+
+// AppendKept appends line number n, of those from Kept up to Scrolled, as wide as it was printed, without trailing blanks.
+func (s *Screen) AppendKept(dst []Cell, n uint64) []Cell {
+	r := s.history.line(n)
+	if r.fill != blank {
+		return s.appendCells(dst, r, max(len(r.cells), s.cols))
 	}
-	return lines, min(first, h.total)
+	return s.appendCells(dst, r, r.used())
 }

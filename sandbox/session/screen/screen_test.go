@@ -359,38 +359,67 @@ func TestHistory(t *testing.T) {
 	if got := s.Scrolled(); got != 8 {
 		t.Errorf("Scrolled = %d, want 8", got)
 	}
-	text := func(from uint64) (string, uint64) {
-		lines, first := s.History(from)
+	text := func() string {
 		var b strings.Builder
-		for _, l := range lines {
-			for _, c := range l {
+		for n := s.Kept(); n < s.Scrolled(); n++ {
+			for _, c := range s.AppendKept(nil, n) {
 				b.WriteString(c.Text)
 			}
 			b.WriteByte('|')
 		}
-		return b.String(), first
+		return b.String()
 	}
-	for _, tt := range []struct {
-		from  uint64
-		want  string
-		first uint64
-	}{
-		{0, "line 3|line 4|line 5|line 6|line 7|", 3},
-		{6, "line 6|line 7|", 6},
-		{8, "", 8},
-		{99, "", 8},
-	} {
-		if got, first := text(tt.from); got != tt.want || first != tt.first {
-			t.Errorf("History(%d) = %q from %d, want %q from %d", tt.from, got, first, tt.want, tt.first)
-		}
+	if got, want := text(), "line 3|line 4|line 5|line 6|line 7|"; got != want || s.Kept() != 3 {
+		t.Errorf("kept %q from %d, want %q from 3", got, s.Kept(), want)
 	}
 	s.Write([]byte("\x1b[?1049h\n\n\n\n\n\x1b[?1049l\x1b[2;3r\x1b[3H\n\n"))
 	if got := s.Scrolled(); got != 8 {
 		t.Errorf("the alternate screen or a region below the top scrolled into the history: %d lines, want 8", got)
 	}
 	s.Write([]byte("\x1b[3J"))
-	if got, first := text(0); got != "" || first != 8 {
-		t.Errorf("after ED 3 History = %q from %d, want none from 8", got, first)
+	if got := text(); got != "" || s.Kept() != 8 {
+		t.Errorf("after ED 3 %q is kept from %d, want none from 8", got, s.Kept())
+	}
+	// What is coloured to the margin stays so.
+	s.Write([]byte("\x1b[r\x1b[41m\x1b[2J\x1b[Hx\x1b[3H\n"))
+	line := s.AppendKept(nil, 8)
+	if len(line) != 10 || line[0].Text != "x" || line[9].Style != (Style{Bg: Indexed(1)}) {
+		t.Errorf("a coloured line is kept as %+v", line)
+	}
+}
+
+// A row has its generation back when the other screen is left, and every row has one.
+func TestGenerationOfTheOtherScreen(t *testing.T) {
+	s := draw(t, "a\r\nb\r\nc\r\nd")
+	seen := make(map[uint64]bool)
+	var before []uint64
+	for y := range 4 {
+		before = append(before, s.LineGeneration(y))
+		seen[s.LineGeneration(y)] = true
+	}
+	s.Write([]byte("\x1b[?1049h"))
+	for y := range 4 {
+		if seen[s.LineGeneration(y)] {
+			t.Errorf("row %d of the alternate screen has the generation of another row", y)
+		}
+		seen[s.LineGeneration(y)] = true
+	}
+	s.Write([]byte("\x1b[?1049l"))
+	for y, want := range before {
+		if got := s.LineGeneration(y); got != want {
+			t.Errorf("row %d has generation %d after the alternate screen, %d before", y, got, want)
+		}
+	}
+	s.Write([]byte("\x1b[?1049h"))
+	s.Resize(7, 9)
+	s.Write([]byte("\x1b[?1049l"))
+	now := make(map[uint64]bool)
+	for y := range 9 {
+		g := s.LineGeneration(y)
+		if g == 0 || now[g] {
+			t.Errorf("row %d has generation %d, which is none of its own", y, g)
+		}
+		now[g] = true
 	}
 }
 

@@ -94,10 +94,9 @@ func dump(s *Screen) string {
 		fmt.Fprintf(&b, "%t ", s.Wrapped(y))
 		line(s.Line(y))
 	}
-	kept, first := s.History(0)
-	fmt.Fprintf(&b, "%d\n", first)
-	for _, l := range kept {
-		line(l)
+	fmt.Fprintf(&b, "%d\n", s.Kept())
+	for n := s.Kept(); n < s.Scrolled(); n++ {
+		line(s.AppendKept(nil, n))
 	}
 	return b.String()
 }

@@ -3,77 +3,16 @@ package screen
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
-// tmux is a terminal of a real tmux, which a test writes to as the program in it.
-type tmux struct {
-	t      *testing.T
-	socket string
-	tty    *os.File
-	marks  int
-}
-
-// startTmux starts a tmux server of its own with one pane. Where there is no tmux the test is skipped.
-func startTmux(t *testing.T, cols, rows int) *tmux {
-	t.Helper()
-	if _, err := exec.LookPath("tmux"); err != nil {
-		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
-			t.Fatal("tmux, the reference terminal, is not installed; scripts/setup test installs it")
-		}
-		t.Skip("tmux, the reference terminal, is not installed")
-	}
-	m := &tmux{t: t, socket: t.TempDir() + "/s"}
-	m.run("start-server", ";", "set", "-g", "status", "off", ";", "set", "-g", "history-limit", "500", ";",
-		"new-session", "-d", "-x", strconv.Itoa(cols), "-y", strconv.Itoa(rows), "sleep 600")
-	t.Cleanup(func() { m.run("kill-server") })
-	name := strings.TrimSpace(m.run("display", "-p", "#{pane_tty}"))
-	if out, err := exec.Command("stty", "-F", name, "raw", "-echo").CombinedOutput(); err != nil {
-		t.Fatalf("stty -F %s: %v: %s", name, err, out)
-	}
-	tty, err := os.OpenFile(name, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { tty.Close() })
-	m.tty = tty
-	return m
-}
-
-func (m *tmux) run(args ...string) string {
-	m.t.Helper()
-	cmd := exec.Command("tmux", append([]string{"-u", "-S", m.socket, "-f", "/dev/null"}, args...)...)
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		m.t.Fatalf("tmux %q: %v: %s", args, err, out)
-	}
-	return string(out)
-}
-
-// write prints p in the pane and returns when tmux has taken all of it.
-func (m *tmux) write(p string) {
-	m.t.Helper()
-	m.marks++
-	mark := fmt.Sprintf("mark-%d", m.marks)
-	if _, err := m.tty.WriteString(p + "\x1b]2;" + mark + "\a"); err != nil {
-		m.t.Fatal(err)
-	}
-	for deadline := time.Now().Add(30 * time.Second); strings.TrimSpace(m.run("display", "-p", "#{pane_title}")) != mark; {
-		if time.Now().After(deadline) {
-			m.t.Fatalf("tmux did not get to the end of %q", p)
-		}
-	}
-}
-
-// screen returns what the pane shows, as a screen of ours, and where its cursor is.
-func (m *tmux) screen(cols, rows int) (s *Screen, cursor string) {
-	m.t.Helper()
-	out := m.run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag}", ";", "capture-pane", "-p", "-e", "-N")
+// pane returns what the pane shows, as a screen of ours, and where its cursor is.
+func pane(m *screentest.Tmux, cols, rows int) (s *Screen, cursor string) {
+	out := m.Run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag}", ";", "capture-pane", "-p", "-e", "-N")
 	cursor, out, _ = strings.Cut(out, "\n")
 	s = New(Options{Cols: cols, Rows: rows})
 	for y, line := range strings.Split(strings.TrimSuffix(out, "\n"), "\n") {
@@ -111,7 +50,7 @@ func cells(s *Screen) string {
 // What tmux shows of a random stream is what we show: text, colours and cursor.
 func TestAgainstTmux(t *testing.T) {
 	const cols, rows = 20, 6
-	m := startTmux(t, cols, rows)
+	m := screentest.StartTmux(t, cols, rows, 500)
 	n := 150
 	if testing.Short() {
 		n = 20
@@ -119,8 +58,8 @@ func TestAgainstTmux(t *testing.T) {
 	for seed := range uint64(n) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		in := stream(r, 40, cols, rows)
-		m.write("\x1bc\x1b7" + in) // RIS of tmux does not forget a saved origin mode
-		want, cursor := m.screen(cols, rows)
+		m.Write("\x1bc\x1b7" + in) // RIS of tmux does not forget a saved origin mode
+		want, cursor := pane(m, cols, rows)
 		got := New(Options{Cols: cols, Rows: rows})
 		got.Write([]byte(in))
 		c := got.Cursor()
@@ -138,13 +77,13 @@ func TestAgainstTmux(t *testing.T) {
 // differs: it does so even when rows below are empty.
 func TestResizeAgainstTmux(t *testing.T) {
 	const rows = 20
-	m := startTmux(t, 40, rows)
+	m := screentest.StartTmux(t, 40, rows, 500)
 	r := rand.New(rand.NewPCG(11, 12))
 	words := []string{"word ", "世界 ", "longer-word ", "e\u0301 "}
 	for i := range 10 {
-		m.run("resize-window", "-x", "40", "-y", strconv.Itoa(rows))
-		m.write("\x1bc")
-		m.run("clear-history")
+		m.Run("resize-window", "-x", "40", "-y", strconv.Itoa(rows))
+		m.Write("\x1bc")
+		m.Run("clear-history")
 		var in strings.Builder
 		for range 4 {
 			line := "."
@@ -156,12 +95,12 @@ func TestResizeAgainstTmux(t *testing.T) {
 		fmt.Fprintf(&in, "$ %s", strings.Repeat("x", 1+r.IntN(70)))
 		s := New(Options{Cols: 40, Rows: rows, Scrollback: 100})
 		s.Write([]byte(in.String()))
-		m.write(in.String())
+		m.Write(in.String())
 		for _, cols := range []int{23, 31, 60, 39, 100, 40} {
-			m.run("resize-window", "-x", strconv.Itoa(cols), "-y", strconv.Itoa(rows))
+			m.Run("resize-window", "-x", strconv.Itoa(cols), "-y", strconv.Itoa(rows))
 			s.Resize(cols, rows)
 			check(t, s)
-			out := m.run("display", "-p", "#{cursor_x} #{cursor_y} #{history_size}", ";", "capture-pane", "-p", "-S", "-")
+			out := m.Run("display", "-p", "#{cursor_x} #{cursor_y} #{history_size}", ";", "capture-pane", "-p", "-S", "-")
 			var x, y, history int
 			if _, err := fmt.Sscan(out, &x, &y, &history); err != nil {
 				t.Fatal(err)

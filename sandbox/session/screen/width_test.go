@@ -6,15 +6,16 @@ import (
 
 	"github.com/rivo/uniseg"
 	"golang.org/x/text/unicode/rangetable"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
 // Every character that xterm.js knows, which is those of Unicode 12, has its width. Newer ones have that of the Unicode data.
 func TestRuneWidth(t *testing.T) {
-	x := startXterm(t)
-	x.order('n', 80, 24, "")
-	x.order('u', 0, 0, "")
+	x := screentest.StartXterm(t)
+	x.Order('n', 80, 24, "")
 	var runs [][2]int
-	x.answer(&runs)
+	x.Ask('u', "", &runs)
 	known := rangetable.Assigned("12.0.0")
 	compared := 0
 	for r := rune(0xa0); r <= unicode.MaxRune; r++ {

@@ -1,111 +1,21 @@
 package screen
 
 import (
-	"bufio"
-	"encoding/binary"
-	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
-// xterm is a terminal of xterm.js, with the character widths of Unicode 11, in a process of node.
-type xterm struct {
-	t   *testing.T
-	in  *bufio.Writer
-	out *bufio.Reader
-}
-
-// startXterm starts the process, which ends with the test. Where it is not installed the test is skipped.
-func startXterm(t *testing.T) *xterm {
-	t.Helper()
-	_, err := os.Stat("testdata/xterm/node_modules/@xterm/headless")
-	if err == nil {
-		_, err = exec.LookPath("node")
-	}
-	if err != nil {
-		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
-			t.Fatalf("xterm.js, the reference terminal, is not installed: %v; scripts/setup test installs it", err)
-		}
-		t.Skipf("xterm.js, the reference terminal, is not installed: %v", err)
-	}
-	cmd := exec.Command("node", "testdata/xterm/oracle.js")
-	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = in.Close() // its end
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("oracle.js: %v", err)
-		}
-	})
-	return &xterm{t: t, in: bufio.NewWriterSize(in, 64<<10), out: bufio.NewReaderSize(out, 64<<10)}
-}
-
-// order sends one request; see oracle.js.
-func (x *xterm) order(op byte, cols, rows int, data string) {
-	x.t.Helper()
-	head := []byte{op}
-	head = binary.BigEndian.AppendUint16(head, uint16(cols))
-	head = binary.BigEndian.AppendUint16(head, uint16(rows))
-	head = binary.BigEndian.AppendUint32(head, uint32(len(data)))
-	_, _ = x.in.Write(head)
-	if _, err := io.WriteString(x.in, data); err != nil {
-		x.t.Fatalf("oracle.js: %v", err)
-	}
-}
-
-// answer reads the answer to the request that was sent last.
-func (x *xterm) answer(v any) {
-	x.t.Helper()
-	if err := x.in.Flush(); err != nil {
-		x.t.Fatalf("oracle.js: %v", err)
-	}
-	line, err := x.out.ReadBytes('\n')
-	if err != nil {
-		x.t.Fatalf("oracle.js: %v", err)
-	}
-	if err := json.Unmarshal(line, v); err != nil {
-		x.t.Fatalf("oracle.js: %v in %q", err, line)
-	}
-}
-
-// shown is what oracle.js says of its terminal.
-type shown struct {
-	Cols, Rows, X, Y, Top, Bottom int
-	Lines                         []struct {
-		Text         []string
-		Style, Width []int
-	}
-	Wrapped                                            []bool
-	Styles                                             [][5]uint32
-	Alternate, Visible, AppCursor, AppKeypad, AutoWrap bool
-	Paste, Focus, Insert, Origin, Synchronized         bool
-	Mouse, Encoding, Replies                           string
-}
-
-// show returns what the terminal shows, in the words of picture.
-func (x *xterm) show() string {
-	x.t.Helper()
-	var v shown
-	x.order('s', 0, 0, "")
-	x.answer(&v)
-	p := pictureOf{cols: v.Cols, rows: v.Rows, top: v.Top, bottom: v.Bottom, modes: v.modes(),
+// show returns what x shows, in the words of picture.
+func show(x *screentest.Xterm) string {
+	v := x.Show()
+	p := pictureOf{cols: v.Cols, rows: v.Rows, top: v.Top, bottom: v.Bottom, modes: modesOf(v),
 		cursor: Cursor{X: min(v.X, v.Cols-1), Y: v.Y, Visible: v.Visible}, pending: v.X >= v.Cols}
 	for _, l := range v.Lines {
 		var line []Cell
@@ -123,7 +33,7 @@ func (x *xterm) show() string {
 	return p.String()
 }
 
-func (v *shown) modes() Modes {
+func modesOf(v screentest.Shown) Modes {
 	return Modes{
 		AltScreen: v.Alternate, AppCursor: v.AppCursor, AppKeypad: v.AppKeypad, AutoWrap: v.AutoWrap, BracketedPaste: v.Paste,
 		CursorVisible: v.Visible, FocusEvents: v.Focus, Insert: v.Insert, Origin: v.Origin, Synchronized: v.Synchronized,
@@ -198,7 +108,7 @@ func picture(s *Screen) string {
 
 // What xterm.js shows of a random program is what we show: cells, cursor, margins and modes.
 func TestAgainstXterm(t *testing.T) {
-	x := startXterm(t)
+	x := screentest.StartXterm(t)
 	n := 2000
 	if testing.Short() {
 		n = 300
@@ -210,9 +120,9 @@ func TestAgainstXterm(t *testing.T) {
 		in := program(r, 5+r.IntN(60), cols, rows)
 		s := New(Options{Cols: cols, Rows: rows})
 		s.Write([]byte(in))
-		x.order('n', cols, rows, "")
-		x.order('w', 0, 0, in)
-		if want, got := x.show(), picture(s); got != want {
+		x.Order('n', cols, rows, "")
+		x.Order('w', 0, 0, in)
+		if want, got := show(x), picture(s); got != want {
 			t.Errorf("stream %d: %q\nxterm.js: %s\nours: %s", seed, in, want, got)
 			if fails++; fails == 3 {
 				break
@@ -224,7 +134,7 @@ func TestAgainstXterm(t *testing.T) {
 // The alternate screen is cut as that of xterm.js, whatever was drawn. There columns that were cut off stay, out of sight: the screen becomes
 // narrower but once, at the end, and never grows. The primary screen is that of tmux: TestResizeAgainstTmux.
 func TestResizeAgainstXterm(t *testing.T) {
-	x := startXterm(t)
+	x := screentest.StartXterm(t)
 	n := 200
 	if testing.Short() {
 		n = 50
@@ -233,12 +143,12 @@ func TestResizeAgainstXterm(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 22))
 		cols, rows := 12+r.IntN(30), 6+r.IntN(8)
 		s := New(Options{Cols: cols, Rows: rows})
-		x.order('n', cols, rows, "")
+		x.Order('n', cols, rows, "")
 		var steps []string
 		write := func(in string) {
 			steps = append(steps, fmt.Sprintf("%q", in))
 			s.Write([]byte(in))
-			x.order('w', 0, 0, in)
+			x.Order('w', 0, 0, in)
 		}
 		write("\x1b[?1049h")
 		g := newGrammar(r, cols, rows)
@@ -256,9 +166,9 @@ func TestResizeAgainstXterm(t *testing.T) {
 			}
 			steps = append(steps, fmt.Sprintf("%d by %d", cols, rows))
 			s.Resize(cols, rows)
-			x.order('r', cols, rows, "")
+			x.Order('r', cols, rows, "")
 			check(t, s)
-			if want, got := x.show(), picture(s); got != want {
+			if want, got := show(x), picture(s); got != want {
 				t.Fatalf("stream %d: %s\nxterm.js: %s\nours: %s", seed, strings.Join(steps, ", "), want, got)
 			}
 		}
@@ -267,7 +177,7 @@ func TestResizeAgainstXterm(t *testing.T) {
 
 // What xterm.js shows of real programs, at every tenth of the way, is what we show. How they were recorded is in testdata/recorded/README.md.
 func TestRecordedAgainstXterm(t *testing.T) {
-	x := startXterm(t)
+	x := screentest.StartXterm(t)
 	files, err := filepath.Glob("testdata/recorded/*.rec")
 	if err != nil || len(files) < 8 {
 		t.Fatalf("%d recordings: %v", len(files), err)
@@ -278,12 +188,12 @@ func TestRecordedAgainstXterm(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := New(Options{Cols: 80, Rows: 24})
-		x.order('n', 80, 24, "")
+		x.Order('n', 80, 24, "")
 		for part := range 10 {
 			p := in[len(in)*part/10 : len(in)*(part+1)/10]
 			s.Write(p)
-			x.order('w', 0, 0, string(p))
-			if want, got := x.show(), picture(s); got != want {
+			x.Order('w', 0, 0, string(p))
+			if want, got := show(x), picture(s); got != want {
 				t.Fatalf("%s, part %d\nxterm.js: %s\nours: %s", file, part, want, got)
 			}
 		}

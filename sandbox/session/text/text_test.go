@@ -32,6 +32,7 @@ func TestRender(t *testing.T) {
 		{"erase below", "one\ntwo\n\x1b[2A\x1b[Jtres", "tres"},
 		{"invalid", "a\xffb\xc3", "a\ufffdb\ufffd"},
 		{"utf8", "héllo – 界 👩‍👩‍👧", "héllo – 界 👩‍👩‍👧"},
+		{"directions", "a" + bidi + "\u2028\u2029\u2060b", "ab"},
 		{"controls", "a\x00\x07\x7fb\u0085c", "abc"},
 		{"alternate screen", "a\x1b[?1049hvim stuff\x1b[Hmore\x1b[?1049lb", "ab"},
 		{"unfinished sequence", "a\x1b[12;", "a"},

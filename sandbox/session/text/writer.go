@@ -105,10 +105,14 @@ func (w *Writer) Write(p []byte) (int, error) {
 		}
 		r, size := utf8.DecodeRune(p)
 		p = p[size:]
-		if r >= 0x80 && r < 0xa0 { // C1 controls
-			continue
+		switch {
+		case r < 0xa0: // C1 controls
+		case r == 0x61c, r|1 == 0x200f, r >= 0x2028 && r <= 0x202e, r>>4 == 0x206:
+			// What turns the order of what is around it, or breaks a line: a screen shows nothing of it either. (Here, and not
+			// in a function of its own, because the guest has no byte to spare.)
+		default:
+			w.put(r)
 		}
-		w.put(r)
 	}
 	return n, nil
 }

@@ -4,10 +4,11 @@
 //
 //   op (1 byte)  columns (2 bytes)  rows (2 bytes)  length (4 bytes)  data
 //
-//   n  a new terminal of that size
+//   n  a new terminal of that size; data is how many lines it keeps that scroll off, in decimal, or empty
 //   w  the program in it prints data
 //   r  its size changes
 //   s  prints what it shows, as one line of JSON
+//   h  prints the lines that it keeps, as one line of JSON; data is how many of the first ones are left out, in decimal, or empty
 //   u  prints the width of every character as one line of JSON: runs of [first, width]
 //
 // Styles are numbered within one answer; cells beyond the last one that is not a blank in the default style are left out.
@@ -18,10 +19,10 @@ const { Unicode11Addon } = require('@xterm/addon-unicode11');
 
 let term;
 
-function start(cols, rows) {
+function start(cols, rows, scrollback) {
   term?.dispose();
   term = new Terminal({
-    cols, rows, scrollback: 0, allowProposedApi: true, logLevel: 'off', windowOptions: { getWinSizeChars: true },
+    cols, rows, scrollback, allowProposedApi: true, logLevel: 'off', windowOptions: { getWinSizeChars: true },
     vtExtensions: { kittyKeyboard: false },
   });
   term.loadAddon(new Unicode11Addon());
@@ -87,6 +88,14 @@ function show() {
   };
 }
 
+function kept(from) {
+  const { buffer: { active } } = term;
+  const styles = new Map([['0,0,0,0,0', 0]]);
+  const lines = [];
+  for (let y = from; y < active.baseY; y++) lines.push(line(active, y, styles));
+  return { lines, styles: [...styles.keys()].map((key) => key.split(',').map(Number)) };
+}
+
 function widths() {
   const runs = [];
   for (let c = 0xa0, last = -1; c <= 0x10ffff; c++) {
@@ -106,10 +115,11 @@ process.stdin.on('data', (chunk) => {
     const end = 9 + input.readUInt32BE(5);
     const cols = input.readUInt16BE(1), rows = input.readUInt16BE(3), data = input.subarray(9, end);
     switch (String.fromCharCode(input[0])) {
-      case 'n': start(cols, rows); break;
+      case 'n': start(cols, rows, Number(data.toString())); break;
       case 'w': term._core.writeSync(data); break;
       case 'r': term.resize(cols, rows); break;
       case 's': answer(show()); break;
+      case 'h': answer(kept(Number(data.toString()))); break;
       case 'u': answer(widths()); break;
     }
     input = input.subarray(end);
