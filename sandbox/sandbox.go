@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -26,7 +27,8 @@ type Backend interface {
 	// the connection. The caller closes Peer.Conn. Errors that callers branch on: ErrGone, ErrStopped.
 	Dial(ctx context.Context, inst Instance) (Peer, error)
 
-	// Destroy removes the instance and all that Boot made for it. Destroying what is already gone is not an error.
+	// Destroy removes the instance and all that Boot made for it. Destroying what is already gone is not an error. After an error
+	// it may be called again and goes on where it was, but for *LeftError: then the instance is given up.
 	Destroy(ctx context.Context, inst Instance) error
 }
 
@@ -52,6 +54,40 @@ type Stopper interface {
 	Start(ctx context.Context, inst Instance) (Instance, error)
 }
 
+// A Tunneler has sandboxes whose packets the daemon carries: those with NetworkFiltered and NetworkAllowlist.
+type Tunneler interface {
+	// Tunnel waits for the instance's guest to hand over its network device, as package wire describes it, and returns it.
+	// A device is handed over again to every call, and should be held by one at a time. Errors that callers branch on:
+	// ErrGone, ErrStopped.
+	Tunnel(ctx context.Context, inst Instance) (Tunnel, error)
+}
+
+// Tunnel is a sandbox's network device. The caller closes both.
+type Tunnel struct {
+	Device *os.File // packets; not blocking
+	Hold   net.Conn // ends when the guest has gone
+}
+
+// A Snapshotter can keep the files of an instance, as they are at one moment and whether it runs or not, as an image. Nothing
+// else of it goes along: no process, no session, no key, nothing that the daemon told its guest.
+type Snapshotter interface {
+	// Snapshot makes the image called name:tag of owner's, both DNS labels, and returns the reference by which a Spec of the same
+	// Owner, and of nobody else, names it. fs.ErrExist says that there is one. The image stays until somebody removes it.
+	Snapshot(ctx context.Context, inst Instance, owner, name, tag string) (image string, err error)
+	// Fork makes an image for the instance that is to have the ID id, and returns its reference for that Spec alone. Destroy of that
+	// instance removes it, be it that it was never booted.
+	Fork(ctx context.Context, inst Instance, id string) (image string, err error)
+}
+
+// A Pauser can freeze all processes of an instance where they are, and let them go on.
+type Pauser interface {
+	// Pause freezes what runs: it keeps its memory and uses no processor. Connections stay open and are not answered. Pausing
+	// what is paused is not an error; ErrStopped says that nothing runs.
+	Pause(ctx context.Context, inst Instance) error
+	// Resume lets it go on. Resuming what is not paused is not an error, be it that it does not run.
+	Resume(ctx context.Context, inst Instance) error
+}
+
 // Spec is what a sandbox is made from. The zero value of each field means the backend's documented default.
 type Spec struct {
 	// ID is chosen by the daemon and stored before Boot; it becomes a label, a directory and a host name. It is a DNS
@@ -59,9 +95,12 @@ type Spec struct {
 	ID string
 	// Name is what people call the sandbox. It is shown in prompts and never becomes a path, label or mount.
 	Name string
+	// Owner is whose it is: whose snapshots it may be made from.
+	Owner string
 
 	Image      string     // image reference; empty means DefaultImage
 	Network    Network    // empty means NetworkNone
+	Allow      []string   // what Network opens beside its defaults; the daemon's matter, not the backend's
 	Limits     Limits     //
 	User       string     // "name", "uid" or "uid:gid" inside; empty means the image's USER, else root
 	Sudo       bool       // leave out no-new-privileges, so that setuid programs work
@@ -70,8 +109,23 @@ type Spec struct {
 	Trust      Trust      // whose certificate authorities programs inside trust
 	Isolation  string     // runtime asked for by name ("runc"); empty means the engine's default
 
+	// Mounts are directories of the machine, each at the same absolute path inside. Where one can be written to, and User is empty,
+	// sessions run as the user who owns the first such directory, and Sudo is implied unless that is root.
+	Mounts  []Mount
+	Workdir string // where sessions and commands begin; empty means the first of Mounts, else the image's WORKDIR
+	Dir     string // the directory whose own sandbox this is; for who looks for it, and nothing to a backend
+	Recipe  string // checksum of the file in Dir that this was made by, empty without one; nothing to a backend
+
+	Host Host // the machine, for the backend that boots none
+
 	// Progress, if set, receives one line at a time of what Boot is doing when that takes long. It is not stored.
 	Progress func(line string) `json:"-"`
+}
+
+// Mount is a directory of the backend's machine that is bound into a sandbox at the same absolute path.
+type Mount struct {
+	Path     string `json:"path"`                // without symbolic links, after Boot looked at it
+	ReadOnly bool   `json:"read_only,omitempty"` // without file systems that are mounted below it, which could be written to
 }
 
 // DefaultImage is used where a Spec names none.
@@ -86,6 +140,7 @@ const (
 	NetworkFiltered  Network = "filtered"  // public addresses through the daemon's policy
 	NetworkAllowlist Network = "allowlist" // listed names only
 	NetworkBridge    Network = "bridge"    // the engine's own network: the host and the LAN are open from it
+	NetworkHost      Network = "host"      // a machine's own; of hosts only
 )
 
 // Entrypoint is what happens to an image's ENTRYPOINT and CMD.
@@ -104,37 +159,47 @@ const (
 	TrustImage Trust = "image" // what the image brings
 )
 
-// Limits bound what a sandbox may use. Zero means the default named beside the field.
-type Limits struct {
-	Memory int64   `json:"memory"` // bytes, swap included; 2 GiB
-	CPUs   float64 `json:"cpus"`   // cores; 2
-	PIDs   int64   `json:"pids"`   // processes and threads; 512
-	Shm    int64   `json:"shm"`    // bytes of /dev/shm; 64 MiB
-	NoFile int64   `json:"nofile"` // descriptors a process; the smaller of 65536 and the engine's own
-}
-
 // Instance is plain data: what a backend returned and can dial again after a restart of the daemon. It names
 // credentials and never holds them.
 type Instance struct {
-	Backend string    `json:"backend"`         // name of the backend that made it
-	ID      string    `json:"id"`              // Spec.ID
-	Ref     string    `json:"ref"`             // the backend's own identifier, such as a container ID
-	Image   string    `json:"image"`           // what was asked for
-	Digest  string    `json:"digest"`          // what that was at the time
-	Created time.Time `json:"created"`         //
-	User    string    `json:"user"`            // the user that sessions run as
-	Runtime string    `json:"runtime"`         // isolation level: runc, runsc, host
-	Network Network   `json:"network"`         //
-	Limits  Limits    `json:"limits"`          // as applied, no zero fields
-	Notes   []string  `json:"notes,omitempty"` // what a person should know about it, for describe
+	Backend   string    `json:"backend"`              // name of the backend that made it
+	ID        string    `json:"id"`                   // Spec.ID
+	Ref       string    `json:"ref"`                  // the backend's own identifier, such as a container ID
+	Image     string    `json:"image"`                // what was asked for
+	Digest    string    `json:"digest"`               // what that was at the time
+	Created   time.Time `json:"created"`              //
+	User      string    `json:"user"`                 // the user that sessions run as
+	Runtime   string    `json:"runtime"`              // isolation level: runc, runsc, host
+	Network   Network   `json:"network"`              //
+	Limits    Limits    `json:"limits"`               // as applied, no zero fields
+	Mounts    []Mount   `json:"mounts,omitempty"`     // directories of the machine
+	DiskQuota bool      `json:"disk_quota,omitempty"` // the storage itself holds Limits.Disk, which cannot change then
+	Notes     []string  `json:"notes,omitempty"`      // what a person should know about it, for describe
+	Host      Host      `json:"host,omitzero"`        // the machine, where the backend boots none
+}
+
+// Host is a machine that answers SSH already, and how to log in to it. It names credentials and never holds them.
+type Host struct {
+	URI          string   `json:"uri"`                     // ssh://[user@]host[:port], or an alias of ssh_config
+	Identity     string   `json:"identity,omitempty"`      // file of the one private key to use; empty means those of ssh_config and the agent
+	PasswordFile string   `json:"password_file,omitempty"` // file whose first line is the password; empty means that none is given
+	Accept       string   `json:"accept,omitempty"`        // fingerprint (SHA256:…) of a host key that no known_hosts file has
+	Keys         []string `json:"keys,omitempty"`          // the key so accepted, as in authorized_keys: the only one from then on
+	Tier         string   `json:"tier,omitempty"`          // guest, marks or screen: at most that; empty means the best there is
+	Prompt       string   `json:"prompt,omitempty"`        // regular expression of the prompt, for tier screen
 }
 
 // Peer is where an instance's SSH server answers, and how to log in to it.
 type Peer struct {
 	Conn     net.Conn
 	User     string
-	HostKeys []ssh.PublicKey // the only keys that the server may present; never empty
+	HostKeys []ssh.PublicKey // the only keys that the server may present; never empty without Known
 	Auth     []ssh.AuthMethod
+
+	// Known decides about a server's key where that takes more than a list: known_hosts files have certificate authorities
+	// and revoked keys. Nil leaves it to HostKeys. Algorithms are then the kinds of keys to ask for; none means any.
+	Known      func(key ssh.PublicKey) error
+	Algorithms []string
 }
 
 // Status is what a backend knows about an instance without talking to its guest.
@@ -155,9 +220,19 @@ var (
 	ErrEngine      = errors.New("engine does not answer")
 )
 
+// LeftError is an error of Destroy that trying again does not mend: what is left is where the daemon cannot get at it any more.
+type LeftError struct {
+	Where string // the machine
+	Hint  string // how somebody removes it, in one sentence; may be empty
+	Err   error  // why
+}
+
+func (e *LeftError) Error() string { return fmt.Sprintf("%s was not cleaned up: %v", e.Where, e.Err) }
+func (e *LeftError) Unwrap() error { return e.Err }
+
 // BootError is an error of Boot or Start with the stage at which it happened.
 type BootError struct {
-	Stage string // validate, engine, image, keys, create, attach, start, guest, login
+	Stage string // validate, engine, image, keys, create, attach, start, guest, connect, host key, login
 	Hint  string // what to do about it, in one sentence; may be empty
 	Err   error
 }

@@ -27,6 +27,7 @@ const (
 
 // Control is the daemon's one connection to a running guest: sessions, health, orders. Its methods may be called at once.
 type Control struct {
+	other Sessions // what carries it instead of conn; nil for a guest that is the SSH server
 	conn  *Conn
 	hello wire.ControlReply
 
@@ -62,18 +63,7 @@ func openControl(ctx context.Context, peer sandbox.Peer, alive, closing time.Dur
 			_ = ch.Reject(ssh.Prohibited, "nothing was asked for")
 		}
 	})
-	c.wg.Go(func() {
-		err := conn.Wait()
-		c.mu.Lock()
-		if c.err = c.cause; c.err == nil {
-			c.err = printableError{err}
-		}
-		c.mu.Unlock()
-		close(c.done)
-	})
-	if err := c.greet(ctx); err != nil {
-		c.fail(err)
-		c.wg.Wait()
+	if err := c.begin(ctx, conn.Wait); err != nil {
 		return nil, err
 	}
 	c.start(func() {
@@ -82,6 +72,25 @@ func openControl(ctx context.Context, peer sandbox.Peer, alive, closing time.Dur
 		c.fail(conn.keepAlive(living, alive, aliveCount))
 	})
 	return c, nil
+}
+
+// begin greets the other side; wait returns when the connection has ended. On an error nothing of the connection is left.
+func (c *Control) begin(ctx context.Context, wait func() error) error {
+	c.wg.Go(func() {
+		err := wait()
+		c.mu.Lock()
+		if c.err = c.cause; c.err == nil {
+			c.err = printableError{err}
+		}
+		c.mu.Unlock()
+		close(c.done)
+	})
+	err := c.greet(ctx)
+	if err != nil {
+		c.fail(err)
+		c.wg.Wait()
+	}
+	return err
 }
 
 // start runs f in a goroutine that Close waits for, unless the connection has ended.
@@ -139,7 +148,18 @@ func (c *Control) fail(cause error) {
 		c.cause = cause
 	}
 	c.mu.Unlock()
+	if c.other != nil {
+		c.other.End()
+		return
+	}
 	c.conn.Close()
+}
+
+// Hold says that the guest is frozen, or goes on, as Conn.Hold.
+func (c *Control) Hold(frozen bool) {
+	if c.conn != nil {
+		c.conn.Hold(frozen)
+	}
 }
 
 // lost is the error of a call that the end of the connection cut off.
@@ -153,6 +173,9 @@ var errRefused = errors.New("guest refused")
 // Do gives the guest an order and returns its answer. ctx bounds the wait; the order may still be carried out when it has
 // ended. An answer that carries an error is returned together with that error, a *wire.Error whose text is the guest's.
 func (c *Control) Do(ctx context.Context, order wire.Control) (wire.ControlReply, error) {
+	if c.other != nil {
+		return c.doOther(ctx, order)
+	}
 	payload, err := json.Marshal(order)
 	if err != nil {
 		return wire.ControlReply{}, err
@@ -209,8 +232,11 @@ func parseControlReply(order string, payload []byte) (wire.ControlReply, error) 
 }
 
 // OpenStream opens a session stream to the guest: bytes for wire.NewConn. ctx bounds the opening. The caller closes it.
-func (c *Control) OpenStream(ctx context.Context) (*Stream, error) {
+func (c *Control) OpenStream(ctx context.Context) (io.ReadWriteCloser, error) {
 	const what = "open session stream"
+	if c.other != nil {
+		return c.openOther(ctx, what)
+	}
 	select {
 	case c.opening <- struct{}{}:
 	case <-c.done:
@@ -303,12 +329,20 @@ func (s *Stream) Close() error {
 		s.control.start(func() {
 			late := time.NewTimer(s.control.closeTimeout)
 			defer late.Stop()
-			select {
-			case <-s.ended:
-			case <-s.control.done:
-			case <-late.C:
-				s.control.fail(errors.New("guest does not close a stream"))
+			for {
+				select {
+				case <-s.ended:
+					return
+				case <-s.control.done:
+					return
+				case <-late.C:
+				}
+				if !s.control.conn.held.Load() {
+					break
+				}
+				late.Reset(s.control.closeTimeout)
 			}
+			s.control.fail(errors.New("guest does not close a stream"))
 		})
 	})
 	return nil

@@ -115,7 +115,7 @@ func TestStream(t *testing.T) {
 	sent := bytes.Repeat([]byte("0123456789abcdef"), 64<<10) // 1 MiB
 	go func() {
 		s.Write(sent)
-		s.CloseWrite()
+		s.(*Stream).CloseWrite()
 	}()
 	got, err := io.ReadAll(s)
 	if err != nil || !bytes.Equal(got, sent) {
@@ -133,7 +133,7 @@ func TestStreamClose(t *testing.T) {
 		}
 		s.Close()
 		within(t, patience, "Read", func() { io.ReadAll(s) })
-		<-s.ended
+		<-s.(*Stream).ended
 		if err := c.Err(); err != nil {
 			t.Errorf("connection: got %v, want it alive", err)
 		}

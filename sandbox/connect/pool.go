@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +19,9 @@ const (
 	maxPause   = 5 * time.Second
 
 	// A refused login or a changed identity does not mend itself; asking again would only fill the guest's log.
+	// It counts against us there, too: so the pause doubles, so many times.
 	refusedPause = 30 * time.Second
+	maxRefusals  = 5
 
 	// A connection that lived less counts as a failed attempt, so that a guest which accepts and hangs up is not redialled
 	// in a loop.
@@ -29,16 +32,19 @@ const (
 type PoolOptions struct {
 	// Dial reaches an instance: Dial of its backend. Required.
 	Dial func(context.Context, sandbox.Instance) (sandbox.Peer, error)
+	// Open makes control connections; nil, or a nil control, means to log in to what Dial reaches. It bounds itself.
+	Open func(context.Context, sandbox.Instance) (*Control, error)
 	Log  *slog.Logger // nil discards
 }
 
 // Pool keeps one control connection per instance. Its methods may be called at once.
 //
 // After a failed attempt the next one waits, 100 ms doubling to 5 s. After a refused login (ErrLogin, ErrIdentity) there
-// is none for 30 s: callers get the same error at once. Forget clears both. ErrGone and ErrStopped cost nothing to find
+// is none for 30 s, doubling to 16 minutes: callers get the same error at once. Forget clears both. ErrGone and ErrStopped cost nothing to find
 // out and are neither kept nor waited for.
 type Pool struct {
 	dial func(context.Context, sandbox.Instance) (sandbox.Peer, error)
+	open func(context.Context, sandbox.Instance) (*Control, error)
 	log  *slog.Logger
 	wg   sync.WaitGroup // attempts
 
@@ -54,6 +60,7 @@ type entry struct {
 	since    time.Time // when control was made
 	attempt  *attempt  // under way
 	failures int
+	refusals int       // of the login, in a row
 	next     time.Time // no attempt before
 	refused  error     // ErrLogin or ErrIdentity, until next
 }
@@ -72,7 +79,7 @@ func NewPool(o PoolOptions) *Pool {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Pool{dial: o.Dial, log: o.Log, entries: make(map[string]*entry),
+	return &Pool{dial: o.Dial, open: o.Open, log: o.Log, entries: make(map[string]*entry),
 		firstPause: firstPause, maxPause: maxPause, refusedPause: refusedPause, provenAfter: provenAfter}
 }
 
@@ -82,7 +89,7 @@ func (p *Pool) Control(ctx context.Context, inst sandbox.Instance) (*Control, er
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		return nil, fmt.Errorf("connect to %s: %w", inst.ID, ErrClosed)
+		return nil, fmt.Errorf("connect to %s: %w", title(inst), ErrClosed)
 	}
 	e := p.entryLocked(inst.ID)
 	if e.control != nil {
@@ -94,11 +101,11 @@ func (p *Pool) Control(ctx context.Context, inst sandbox.Instance) (*Control, er
 	}
 	if err := e.refusedLocked(); err != nil {
 		p.mu.Unlock()
-		return nil, fmt.Errorf("connect to %s: %w", inst.ID, err)
+		return nil, named(inst, err)
 	}
 	a := e.attempt
 	if a == nil {
-		a = p.startLocked(inst, e)
+		a = p.startLocked(ctx, inst, e)
 	}
 	a.waiters++
 	p.mu.Unlock()
@@ -106,7 +113,7 @@ func (p *Pool) Control(ctx context.Context, inst sandbox.Instance) (*Control, er
 	select {
 	case <-a.done:
 		if a.err != nil {
-			return nil, fmt.Errorf("connect to %s: %w", inst.ID, a.err)
+			return nil, named(inst, a.err)
 		}
 		return a.control, nil
 	case <-ctx.Done():
@@ -118,8 +125,19 @@ func (p *Pool) Control(ctx context.Context, inst sandbox.Instance) (*Control, er
 			}
 		}
 		p.mu.Unlock()
-		return nil, fmt.Errorf("connect to %s: %w", inst.ID, context.Cause(ctx))
+		return nil, fmt.Errorf("connect to %s: %w", title(inst), context.Cause(ctx))
 	}
+}
+
+// title is what an instance is called in errors: by its id, a machine by its URI.
+func title(inst sandbox.Instance) string { return cmp.Or(inst.Host.URI, inst.ID) }
+
+// named says which instance an error of dialling is about. That of a machine says so itself.
+func named(inst sandbox.Instance, err error) error {
+	if inst.Host.URI != "" {
+		return err
+	}
+	return fmt.Errorf("connect to %s: %w", inst.ID, err)
 }
 
 // SSH returns a connection of the caller's own to inst, for a client that is relayed there. The caller closes it.
@@ -133,11 +151,11 @@ func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 	}
 	p.mu.Unlock()
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", inst.ID, err)
+		return nil, named(inst, err)
 	}
 	peer, err := p.dial(ctx, inst)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", inst.ID, err)
+		return nil, named(inst, err)
 	}
 	conn, err := SSH(ctx, peer)
 	if err != nil {
@@ -148,7 +166,7 @@ func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 			}
 			p.mu.Unlock()
 		}
-		return nil, fmt.Errorf("connect to %s: %w", inst.ID, err)
+		return nil, fmt.Errorf("connect to %s: %w", title(inst), err)
 	}
 	return conn, nil
 }
@@ -232,7 +250,8 @@ func (p *Pool) failedLocked(e *entry, err error) {
 	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrStopped):
 		e.failures, e.next = 0, time.Time{}
 	case isRefusal(err):
-		e.refused, e.next = err, time.Now().Add(p.refusedPause)
+		e.refused, e.next = err, time.Now().Add(p.refusedPause<<min(e.refusals, maxRefusals))
+		e.refusals++
 	default:
 		e.next = time.Now().Add(min(p.firstPause<<min(e.failures, 10), p.maxPause))
 		e.failures++
@@ -240,8 +259,8 @@ func (p *Pool) failedLocked(e *entry, err error) {
 }
 
 // startLocked begins an attempt for e. It runs on its own time, not on that of the caller who happened to be first.
-func (p *Pool) startLocked(inst sandbox.Instance, e *entry) *attempt {
-	ctx, cancel := context.WithCancelCause(context.Background())
+func (p *Pool) startLocked(caller context.Context, inst sandbox.Instance, e *entry) *attempt {
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller)) // others wait for it, too; its values say who may be asked
 	a := &attempt{cancel: cancel, done: make(chan struct{})}
 	e.attempt = a
 	pause := time.Until(e.next)
@@ -257,7 +276,7 @@ func (p *Pool) startLocked(inst sandbox.Instance, e *entry) *attempt {
 		case a.err != nil && wanted:
 			p.failedLocked(e, a.err)
 		case a.err == nil && wanted:
-			e.control, e.since, e.refused = a.control, time.Now(), nil
+			e.control, e.since, e.refused, e.refusals = a.control, time.Now(), nil, 0
 		}
 		p.mu.Unlock()
 		if a.err == nil && !wanted {
@@ -277,6 +296,11 @@ func (p *Pool) reach(ctx context.Context, inst sandbox.Instance, pause time.Dura
 		case <-timer.C:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
+		}
+	}
+	if p.open != nil {
+		if c, err := p.open(ctx, inst); c != nil || err != nil {
+			return c, err
 		}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %v", dialTimeout))

@@ -12,7 +12,9 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -57,13 +59,15 @@ type Conn struct {
 	Chans <-chan ssh.NewChannel
 	Reqs  <-chan *ssh.Request
 
-	net net.Conn
+	net  net.Conn
+	held atomic.Bool // the peer is frozen
 }
 
 // SSH logs in to peer and owns peer.Conn from here on: it is closed on error, else by Conn.Close. ctx bounds the
-// handshake, not the connection. Only a host key of peer.HostKeys is accepted. Errors to branch on: ErrIdentity, ErrLogin.
+// handshake, not the connection. Only a host key of peer.HostKeys is accepted, or one that peer.Known knows. Errors to
+// branch on: ErrIdentity, which what Known says is wrapped in, and ErrLogin.
 func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
-	if len(peer.HostKeys) == 0 {
+	if len(peer.HostKeys) == 0 && peer.Known == nil {
 		peer.Conn.Close()
 		return nil, fmt.Errorf("ssh handshake: %w: no key is pinned", ErrIdentity)
 	}
@@ -78,13 +82,24 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() { peer.Conn.Close() })
 
 	var presented ssh.PublicKey
+	var unknown error
+	algorithms := peer.Algorithms
+	if peer.Known == nil {
+		algorithms = hostKeyAlgorithms(peer.HostKeys)
+	}
 	config := &ssh.ClientConfig{
 		Config:            ssh.Config{Ciphers: ciphers},
 		User:              peer.User,
 		Auth:              peer.Auth,
-		HostKeyAlgorithms: hostKeyAlgorithms(peer.HostKeys),
+		HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(_ string, _ net.Addr, key ssh.PublicKey) error {
 			presented = key
+			if peer.Known != nil {
+				if unknown = peer.Known(key); unknown != nil {
+					return ErrIdentity
+				}
+				return nil
+			}
 			if !slices.ContainsFunc(peer.HostKeys, func(k ssh.PublicKey) bool { return bytes.Equal(k.Marshal(), key.Marshal()) }) {
 				return ErrIdentity
 			}
@@ -103,6 +118,9 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 			conn.Close()
 		}
 		return nil, fmt.Errorf("ssh handshake: %w", context.Cause(ctx))
+	case unknown != nil:
+		peer.Conn.Close()
+		return nil, fmt.Errorf("ssh handshake: %w: %w", ErrIdentity, unknown)
 	case errors.Is(err, ErrIdentity):
 		return nil, fmt.Errorf("ssh handshake: %w: got %s", ErrIdentity, ssh.FingerprintSHA256(presented))
 	case err != nil && presented != nil && refusesLogin(err):
@@ -133,7 +151,10 @@ func hostKeyHint(err error) string {
 
 // refusesLogin tells a server's refusal from a broken connection. x/crypto has no type for it; a test holds the words.
 func refusesLogin(err error) bool {
-	return strings.Contains(err.Error(), "unable to authenticate") || strings.Contains(err.Error(), "too many authentication attempts")
+	text := err.Error()
+	return strings.Contains(text, "unable to authenticate") || strings.Contains(text, "too many authentication attempts") ||
+		// A refusal of keyboard-interactive without a question, which x/crypto takes for a mistake of the server's.
+		strings.Contains(text, "unexpected message type 51 (expected 60)")
 }
 
 // hostKeyAlgorithms are those that the pinned keys can sign with: a server that has several keys shows one of these.
@@ -156,6 +177,18 @@ func (c *Conn) KeepAlive(ctx context.Context) error {
 	return c.keepAlive(ctx, aliveInterval, aliveCount)
 }
 
+// Hold says that the peer is frozen, or goes on: while it is nobody asks it for signs of life.
+func (c *Conn) Hold(frozen bool) {
+	if c.held.Swap(frozen) == frozen {
+		return
+	}
+	var until time.Time
+	if !frozen {
+		until = time.Now().Add(aliveInterval * aliveCount)
+	}
+	_ = c.net.SetDeadline(until) // of a connection that has ended
+}
+
 func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int) error {
 	limit := interval * time.Duration(count)
 	if err := c.net.SetDeadline(time.Now().Add(limit)); err != nil {
@@ -170,6 +203,12 @@ func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int)
 			_ = c.net.SetDeadline(time.Time{})
 			return context.Cause(ctx)
 		case <-tick.C:
+		}
+		if c.held.Load() {
+			if err := c.net.SetDeadline(time.Time{}); err != nil {
+				return fmt.Errorf("keepalive: %w", err)
+			}
+			continue
 		}
 		// A refusal is a sign of life too: few servers know the request.
 		if _, _, err := c.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
@@ -188,7 +227,7 @@ func printable(s string, limit int) string {
 		s = s[:limit] + "..."
 	}
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0xfffd || r >= 0x7f && r < 0xa0 {
+		if !strconv.IsPrint(r) || r == 0xfffd {
 			return '?'
 		}
 		return r

@@ -9,9 +9,10 @@ import (
 )
 
 // keepFromChildren takes from every process that will be started what PID 1 alone is to have: CAP_SYS_PTRACE, with which
-// the prober looks at programs that changed their user (apt, sudo, passwd), and CAP_SETPCAP, which this takes. A
-// capability that is not in the bounding set is in no program that is executed, setuid or not (capabilities(7)). It does
-// nothing where PID 1 has neither; having them and not getting rid of them is an error.
+// the prober looks at programs that changed their user (apt, sudo, passwd), and CAP_NET_ADMIN and CAP_SETPCAP, which PID 1
+// loses as well: the network device has been made, and this needs no second time. A capability that is not in the bounding
+// set is in no program that is executed, setuid or not (capabilities(7)). It does nothing where PID 1 has none of them;
+// having them and not getting rid of them is an error.
 //
 // All threads are changed at once, and those to come inherit it: call it before anything is started.
 func keepFromChildren() error {
@@ -19,7 +20,8 @@ func keepFromChildren() error {
 	if err != nil {
 		return err
 	}
-	for _, c := range []uint{unix.CAP_SYS_PTRACE, unix.CAP_SETPCAP} {
+	var lost bool
+	for _, c := range []uint{unix.CAP_SYS_PTRACE, unix.CAP_NET_ADMIN, unix.CAP_SETPCAP} {
 		if sets[c/32].Permitted&(1<<(c%32)) == 0 {
 			continue
 		}
@@ -27,14 +29,15 @@ func keepFromChildren() error {
 		if _, _, e := syscall.AllThreadsSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, uintptr(c), 0); e != 0 {
 			return fmt.Errorf("capability %d cannot be kept from the sandbox's programs: %w", c, e)
 		}
+		if c != unix.CAP_SYS_PTRACE {
+			sets[c/32].Permitted &^= 1 << (c % 32)
+			sets[c/32].Effective &^= 1 << (c % 32)
+			lost = true
+		}
 	}
-	const setpcap = unix.CAP_SETPCAP
-	if sets[setpcap/32].Permitted&(1<<(setpcap%32)) == 0 {
+	if !lost {
 		return nil
 	}
-	// It has done its work.
-	sets[setpcap/32].Permitted &^= 1 << (setpcap % 32)
-	sets[setpcap/32].Effective &^= 1 << (setpcap % 32)
 	if _, _, e := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&head)), uintptr(unsafe.Pointer(&sets[0])), 0); e != 0 {
 		return fmt.Errorf("capset: %w", e)
 	}

@@ -1,6 +1,7 @@
 package guest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply
 	case "health":
 		answer.Health = g.health(ctx)
 	case "rescue":
-		answer.Killed = g.rescue()
+		answer.Killed = g.rescue(cmp.Or(ctl.Reason, rescued))
 	case "stop":
 		grace := min(time.Duration(ctl.GraceMS)*time.Millisecond, maxGrace)
 		if grace <= 0 {
@@ -120,21 +121,21 @@ func (g *Guest) try(ctx context.Context, a Account, path string, argv ...string)
 // rescue kills every process of the sandbox but PID 1, at once and without starting one, and returns how many there were.
 // A fork bomb cannot outrun it: the kernel signals all processes under one lock. Sessions are dead by it, files and the
 // guest are not touched.
-func (g *Guest) rescue() int {
+func (g *Guest) rescue(reason string) int {
 	before := len(g.other())
 	terminals := g.running()
 	for _, t := range terminals {
-		t.because(rescued)
+		t.because(reason)
 	}
 	g.killAll(unix.SIGKILL)
 	g.waitAlone(rescueTimeout)
 	for _, t := range terminals {
-		g.sessions.Kill(t.session, rescued)
+		g.sessions.Kill(t.session, reason)
 	}
 	return max(before-len(g.other()), 0)
 }
 
-// rescued is the reason of sessions that a rescue ended.
+// rescued is the reason of sessions that a rescue ended, unless the daemon gave another.
 const rescued = "rescued"
 
 // killAll signals every other process of the sandbox.

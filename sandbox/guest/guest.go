@@ -51,6 +51,7 @@ type Guest struct {
 	exe      string
 	switches bool // commands run as account, which is not ourselves
 	pid1     bool
+	login    bool // sessions run login shells: the environment is a machine's and not an image's
 	ssh      *ssh.ServerConfig
 	etc      string
 

@@ -57,7 +57,8 @@ func runInit() int {
 		return exitUsage
 	}
 	ended := takeSignals()
-	if err := errors.Join(harmless(), keepFromChildren(), keepOwnLimits()); err != nil {
+	tun, err := openTun() // before its capability is gone
+	if err := errors.Join(err, harmless(), keepFromChildren(), keepOwnLimits()); err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd:", err)
 		return 1
 	}
@@ -76,6 +77,18 @@ func runInit() int {
 		return exitConfig
 	}
 	closeStdin()
+	if err := checkMounts(config.Mounts); err != nil {
+		fmt.Fprintln(os.Stderr, "sandboxd: configuration:", err)
+		return exitConfig
+	}
+	if err := furnish("/etc", config); err != nil {
+		log.Warn("account", "err", err)
+	}
+
+	if (tun >= 0) != (config.TunSocket != "") {
+		fmt.Fprintln(os.Stderr, "sandboxd: configuration: a network device and a socket to pass it on belong together")
+		return exitConfig
+	}
 
 	procs := newChildren(true)
 	g, err := newGuest(config, Options{Log: log}, procs)
@@ -92,6 +105,9 @@ func runInit() int {
 	})
 	g.quiet = time.AfterFunc(restAfter, debug.FreeOSMemory)
 	wg.Go(func() { g.callIn(ctx, config.Socket) })
+	if tun >= 0 {
+		wg.Go(func() { passTun(ctx, tun, config.TunSocket) })
+	}
 	g.Begin(ctx)
 	<-g.Stopped()
 	// The process ends with what still runs: nobody is left to wait for it, and a connection gets the kernel's EOF.

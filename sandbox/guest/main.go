@@ -19,7 +19,8 @@ const (
 )
 
 // Main is the program: args are those of the process. As PID 1, or with the argument init, it is the init process of a
-// sandbox; keep, sftp and true are its own children. It returns the exit status.
+// sandbox; keep, sftp and true are its own children. With stdio and host it serves sessions on a machine that has an SSH
+// server of its own. It returns the exit status.
 func Main(args []string) int {
 	mode := ""
 	if len(args) > 1 {
@@ -36,12 +37,20 @@ func Main(args []string) int {
 		return runSFTP()
 	case "true":
 		return 0
+	case "stdio", "host":
+		if len(args) != 3 {
+			break
+		}
+		if mode == "host" {
+			return runHost(args[2])
+		}
+		return runStdio(args[2])
 	case "version":
 		// It is known by its checksum; what others need to know is what it speaks.
 		fmt.Println(Software, wire.Version)
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "usage: %s init | version\n", Name)
+	fmt.Fprintf(os.Stderr, "usage: %s init | stdio DIR | version\n", Name)
 	return exitUsage
 }
 

@@ -24,7 +24,7 @@ const entrypoint = "entrypoint"
 
 func (g *Guest) newSessions() *session.Set {
 	return session.NewSet(session.Options{Start: g.startTerminal, Shell: g.shell, Prober: proc.Prober{}, Pause: proc.Pause, Name: g.config.Name,
-		MaxSessions: g.config.Sessions, Log: g.log})
+		Counters: counters, MaxSessions: g.config.Sessions, Log: g.log})
 }
 
 // Begin starts the configured entrypoint, if there is one, as a session of that name. Its end is a state of that session
@@ -44,7 +44,7 @@ func (g *Guest) Sessions() *session.Set { return g.sessions }
 // shell says which shell sessions run. It is no login shell: those would replace the image's PATH by the distribution's.
 func (g *Guest) shell() session.Shell {
 	a := g.user()
-	sh := session.Shell{Path: shellOf(a)}
+	sh := session.Shell{Path: shellOf(a), Login: g.login}
 	sh.Env = g.environment(a, sh.Path) // also without a shell: package session leaves the image's variables alone
 	if sh.Path == "" {
 		return sh
@@ -149,7 +149,7 @@ func (t *terminal) launch(ctx context.Context, spec keeperSpec, slave *os.File, 
 	}
 	_ = statusR.SetReadDeadline(noDeadline)
 	t.tty.SessionPID = pid
-	t.ooms = oomKills()
+	t.ooms = counters().OOMKills
 	t.g.keep(t)
 	t.wg.Go(func() {
 		defer statusR.Close()

@@ -188,7 +188,7 @@ func TestTerminalEndsBySignal(t *testing.T) {
 	}
 }
 
-// A keeper that is killed takes the news of its shell with it; the session is dead all the same, and can be closed.
+// A keeper that is killed takes the news of its shell with it: shell and session end with it, and can be closed.
 func TestTerminalWithoutKeeper(t *testing.T) {
 	s := newSandbox(t)
 	term := terminalOf(t, s.Guest, "sh", "-c", "trap '' HUP; echo ready; sleep 1000")
@@ -198,6 +198,9 @@ func TestTerminalWithoutKeeper(t *testing.T) {
 	}
 	if got := term.Wait(); got.Signal != "KILL" || got.Reason == "" {
 		t.Errorf("exit: %+v, want KILL with a reason", got)
+	}
+	if alive(term.TTY().SessionPID) {
+		t.Error("the shell is said to be dead, and lives")
 	}
 	if err := term.Close(); err != nil {
 		t.Fatal(err)

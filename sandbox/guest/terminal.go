@@ -64,12 +64,17 @@ func (t *terminal) Wait() session.Exit {
 // await waits for the keeper's report of the end.
 func (t *terminal) await(report keeperReport) {
 	ws, err := report.exit()
+	if errors.Is(err, io.EOF) {
+		// The keeper was killed, and with it what told us of the shell; a rescue does that. Nobody would ever be told of the
+		// shell's end: it has it now, with all that is on the terminal.
+		<-t.keeper.done
+		t.sweep(0)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := session.Exit{Reason: t.reason}
 	switch {
 	case errors.Is(err, io.EOF):
-		// The keeper was killed, and with it what told us of the shell; a rescue does that.
 		e.Signal = "KILL"
 		if e.Reason == "" {
 			e.Reason = "the session's keeper was killed"
@@ -78,7 +83,7 @@ func (t *terminal) await(report keeperReport) {
 		e.Signal, e.Reason = "KILL", err.Error()
 	case ws.Signaled():
 		e.Signal = wire.SignalName(int(ws.Signal()))
-		if ws.Signal() == unix.SIGKILL && e.Reason == "" && oomKills() > t.ooms {
+		if ws.Signal() == unix.SIGKILL && e.Reason == "" && counters().OOMKills > t.ooms {
 			e.Reason = "oom_killed"
 		}
 	default:
@@ -173,7 +178,7 @@ func (t *terminal) Close() error {
 			_ = unix.Kill(p.pid, unix.SIGCONT)
 		}
 		t.pty.Close()
-		t.sweep()
+		t.sweep(closeGrace)
 		if !t.keeper.ended() {
 			_ = t.g.children.signal(t.keeper, unix.SIGKILL)
 			<-t.keeper.done
@@ -186,17 +191,17 @@ func (t *terminal) Close() error {
 
 // sweep waits until two scans in a row find nothing of the session, and kills what is left after the grace. A process
 // that forks faster than it is found loses all the same: its children stay below the keeper.
-func (t *terminal) sweep() {
+func (t *terminal) sweep(grace time.Duration) {
 	began := time.Now()
 	keeper := t.keeper.done
-	for empty, pause := 0, time.Millisecond; empty < 2 && time.Since(began) < closeGrace+killTimeout; {
+	for empty, pause := 0, time.Millisecond; empty < 2 && time.Since(began) < grace+killTimeout; {
 		left := t.tree()
 		if len(left) == 0 {
 			empty++
 			continue
 		}
 		empty = 0
-		if time.Since(began) > closeGrace {
+		if time.Since(began) >= grace {
 			for _, p := range left {
 				_ = unix.Kill(p.pid, unix.SIGKILL)
 			}
@@ -210,15 +215,23 @@ func (t *terminal) sweep() {
 	}
 }
 
-// oomKills returns how many processes of the sandbox the memory limit has killed so far, 0 where that is not told.
-func oomKills() int {
-	for _, path := range []string{"/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"} {
-		b, err := os.ReadFile(path)
+// counters returns what the sandbox's control group counts, 0 where that is not told.
+func counters() session.Counters {
+	return session.Counters{
+		OOMKills:    count("oom_kill", "memory.events", "memory/memory.oom_control"),
+		PidsRefused: count("max", "pids.events", "pids/pids.events"),
+	}
+}
+
+// count returns the number behind a key in the first of some files of the control group that is there.
+func count(key string, files ...string) int {
+	for _, file := range files {
+		b, err := os.ReadFile("/sys/fs/cgroup/" + file)
 		if err != nil {
 			continue
 		}
 		for line := range strings.Lines(string(b)) {
-			if f := strings.Fields(line); len(f) == 2 && f[0] == "oom_kill" {
+			if f := strings.Fields(line); len(f) == 2 && f[0] == key {
 				n, _ := strconv.Atoi(f[1]) // the kernel writes numbers
 				return n
 			}

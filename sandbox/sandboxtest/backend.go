@@ -17,6 +17,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +85,10 @@ var (
 // New returns a Backend without sandboxes. What it makes is gone when t has ended.
 func New(t testing.TB, opt Options) *Backend {
 	t.Helper()
+	if signal.Ignored(unix.SIGHUP) {
+		// By nohup(1): the programs in a sandbox would inherit that. As a process of its own the guest takes all signals.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
+	}
 	b := &Backend{opt: opt, tmp: t.TempDir(), boxes: make(map[string]*box)}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

@@ -42,6 +42,8 @@ func Run(t *testing.T, s Suite) {
 	t.Run("List", s.testList)
 	t.Run("Inspect", s.testInspect)
 	t.Run("StopStart", s.testStopStart)
+	t.Run("PauseResume", s.testPauseResume)
+	t.Run("Snapshot", s.testSnapshot)
 }
 
 // newSpec is s.Spec with an ID of its own.

@@ -117,7 +117,7 @@ func (st *stream) resume(ctx context.Context, a wire.Attach, who wire.Party) (wi
 
 // beginLocked makes the stream p's, from the place in log and events that a asks for.
 func (st *stream) beginLocked(s *session, p *party, a wire.Attach) wire.Attached {
-	_, end := s.log.bounds()
+	end := s.log.shown()
 	st.session, st.party, st.quiet, st.expected = s, p, a.Quiet, p.accepted
 	st.offset, st.seq = end, s.events.seq
 	switch a.From.Word {
@@ -130,6 +130,9 @@ func (st *stream) beginLocked(s *session, p *party, a wire.Attach) wire.Attached
 	default:
 		st.offset, st.seq = min(a.From.N, end), min(a.After, s.events.seq)
 	}
-	return wire.Attached{Session: s.name, Resume: p.secret, Offset: st.offset, Accepted: p.accepted, State: s.stateLocked(),
+	if a.Keep && st.trusted {
+		s.log.keep(st, st.offset)
+	}
+	return wire.Attached{Private: s.privateLocked(), Session: s.name, Resume: p.secret, Offset: st.offset, Accepted: p.accepted, State: s.stateLocked(),
 		Keyboard: s.keyboard.String(), Cols: s.cols, Rows: s.rows, Seq: s.events.seq, Shell: s.console.shell, Parties: s.partiesLocked()}
 }

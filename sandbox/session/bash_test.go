@@ -21,8 +21,19 @@ func newSet(t testing.TB, shell string) *session.Set { return newProbedSet(t, sh
 
 func newProbedSet(t testing.TB, shell string, prober session.Prober) *session.Set {
 	t.Helper()
+	return newHomeSet(t, shell, "PS1='$ '\n", prober)
+}
+
+// newRCSet has bash with a .bashrc.
+func newRCSet(t testing.TB, rc string) *session.Set {
+	t.Helper()
+	return newHomeSet(t, "/bin/bash", rc+"\n", proc.Prober{})
+}
+
+func newHomeSet(t testing.TB, shell, rc string, prober session.Prober) *session.Set {
+	t.Helper()
 	home := t.TempDir()
-	if err := os.WriteFile(home+"/.bashrc", []byte("PS1='$ '\n"), 0o600); err != nil {
+	if err := os.WriteFile(home+"/.bashrc", []byte(rc), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	set := session.NewSet(session.Options{Name: "demo", Prober: prober,
@@ -309,5 +320,61 @@ func BenchmarkRunTrue(b *testing.B) {
 		if err != nil || reply.Result.Ended != wire.Done {
 			b.Fatal(reply.Result, err)
 		}
+	}
+}
+
+// TestKeyOfTheEditor presses a key that starts a program in the shell's own group, as those that search the history are.
+func TestKeyOfTheEditor(t *testing.T) {
+	c := fresh(t, newSet(t, "/bin/bash"))
+	run(t, c, `bind -x '"\C-g": x=$(bash -c "read -n 1 y </dev/tty; echo \$y"); echo got $x'`)
+	res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"^G"}, TimeoutMS: 60_000})
+	if res.Phase == wire.PhasePrompt { // it was there before the key did anything
+		res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseWaiting}, TimeoutMS: 60_000})
+	}
+	if res.Ended != wire.Waiting || res.Want != wire.WantRaw {
+		t.Fatalf("got %s, %s, want that it asks", res.Ended, res.Want)
+	}
+	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "true"}); res.Error == nil || res.Error.Code != wire.CodeNotPrompt {
+		t.Errorf("a run meanwhile: %s, %+v", res.Ended, res.Error)
+	}
+	res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "k", Raw: true, TimeoutMS: 60_000})
+	if res.Ended != wire.Done || !strings.Contains(res.Output, "got k") {
+		t.Errorf("the answer got %s, %q", res.Ended, res.Output)
+	}
+	if res := run(t, c, "echo on"); res.Output != "on\n" {
+		t.Errorf("the next command prints %q", res.Output)
+	}
+}
+
+// TestCommandFileIsReadOnly lets a program that has given up its rights write what the shell will run.
+func TestCommandFileIsReadOnly(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("this test is for root, as which the guest runs")
+	}
+	c := fresh(t, newSet(t, "/bin/bash"))
+	res := run(t, c, "setpriv --reuid 65534 --clear-groups sh -c 'test -r /proc/self/fd/61 && echo x >/proc/self/fd/61' 2>&1")
+	if code(res) == 0 || !strings.Contains(res.Output, "denied") {
+		t.Errorf("got %d, %q, want that it may not", code(res), res.Output)
+	}
+}
+
+// TestPromisedPrompt prints the shell's prompt with its marks from within a command that is typed. That a shell is at its prompt and
+// does something else is not told for long, and disputed.
+func TestPromisedPrompt(t *testing.T) {
+	set := newProbedSet(t, "/bin/bash", proc.Prober{})
+	c := fresh(t, set)
+	res := do(t, c, wire.Request{Verb: wire.VerbType, Text: `echo "${PS1@P}"; until [[ -e /tmp/promised-$$ ]]; do :; done; rm /tmp/promised-$$`, TimeoutMS: 5000})
+	if res.Ended != wire.Done {
+		t.Fatalf("got %+v", res)
+	}
+	res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseDead}, TimeoutMS: 3000})
+	if res.Phase != wire.PhaseRunning || !slices.Equal(res.Disputed, []wire.Basis{wire.BasisMark}) {
+		t.Errorf("got %+v, want it running", res)
+	}
+	if res = do(t, c, wire.Request{Verb: wire.VerbInterrupt}); res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt {
+		t.Errorf("got %+v, want it interrupted", res)
+	}
+	if res = run(t, c, "echo still $?"); res.Output != "still 130\n" {
+		t.Errorf("got %+v", res)
 	}
 }

@@ -19,8 +19,10 @@ const (
 
 // blind is what is remembered between looks of a terminal whose programs may not be traced.
 type blind struct {
-	runs uint64    // how often they had been given a processor
-	at   time.Time // when that was last seen to have grown
+	runs  uint64    // how often they had been given a processor
+	at    time.Time // when that was last seen to have grown
+	modes inputMode
+	since time.Time // when the modes were first seen
 }
 
 // hint is what the screen says of a program that nobody can look at.
@@ -28,23 +30,30 @@ type hint struct {
 	want  wire.Want     // empty when nothing speaks for a question
 	after time.Duration // of quiet
 	works bool          // a program that is given a processor is not quiet
+	modes bool          // the terminal's modes say so: one that has just changed them is about to print what it asks
 }
 
 // judgeBlindLocked is the weakest layer: the kernel does not tell what the processes do, or they are elsewhere. It never
 // says waiting, which is a fact. It says opaque, and that attention is likely, when the terminal's modes, the text before the
 // cursor and silence speak for a question.
 func (s *session) judgeBlindLocked(c *console, f Facts, err error, alt bool, prompt string) {
+	if s.screenPromptLocked(c, alt, prompt) {
+		return
+	}
 	if s.state.Phase != wire.PhaseRunning && s.state.Phase != wire.PhaseOpaque {
 		return
 	}
 	now := time.Now()
 	if f.Runs != s.blind.runs {
-		s.blind = blind{runs: f.Runs, at: now}
+		s.blind.runs, s.blind.at = f.Runs, now
 	}
 	h := s.hintLocked(c, f, alt, prompt)
 	quiet := s.quietLocked()
 	if h.works {
 		quiet = min(quiet, now.Sub(s.blind.at))
+	}
+	if h.modes {
+		quiet = min(quiet, now.Sub(s.blind.since))
 	}
 	st := wire.State{Phase: wire.PhaseRunning, Reason: err.Error(), Cwd: f.ShellCwd, AltScreen: alt}
 	if f.Pid != 0 {
@@ -74,13 +83,16 @@ func (s *session) hintLocked(c *console, f Facts, alt bool, prompt string) hint 
 		return hint{after: silentTime, works: true}
 	}
 	if c.local != nil {
-		lines, echo := inputModes(c.local.TTY().Master)
+		m := inputModes(c.local.TTY().Master)
+		if m != s.blind.modes {
+			s.blind.modes, s.blind.since = m, time.Now()
+		}
 		switch {
-		case lines && !echo:
-			return hint{want: wire.WantPassword, after: secretTime}
-		case !lines:
+		case m.lines && !m.echo:
+			return hint{want: wire.WantPassword, after: secretTime, modes: true}
+		case !m.lines:
 			f.Want = wire.WantRaw
-			return hint{want: wantOf(f, alt), after: restTime}
+			return hint{want: wantOf(f, alt), after: restTime, modes: true}
 		}
 	}
 	switch {

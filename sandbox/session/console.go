@@ -21,6 +21,8 @@ const (
 	markPatience = 5 * time.Millisecond
 	// drainGrace is how long output is waited for after the shell's end, when other processes keep the terminal open.
 	drainGrace = 50 * time.Millisecond
+	// drainMost is how long it is waited for at most, when it is read but who reads the log takes his time.
+	drainMost = keeperPatience + time.Second
 	// maxPast is how many terminals whose shell has ended may stay open for what was left running on them.
 	maxPast = 4
 )
@@ -32,6 +34,9 @@ type console struct {
 	local Local // term, if it is one
 	shell string
 
+	reads    uint64 // of the session before this terminal
+	answered uint64 // guarded by s.mu; of the session before the last input: what is more may be an answer
+
 	marks   marks.Integration
 	marked  bool     // the shell prints marks
 	handoff *os.File // what the shell reads commands from, for writing
@@ -42,20 +47,26 @@ type console struct {
 	exited  chan struct{} // closed when the process has ended
 	exit    Exit          // valid after exited
 
-	parser    *marks.Parser // guarded by s.mu; nil unless marked
-	holding   bool          // guarded by s.mu; a timer to ask parser again is running
-	prompted  uint64        // guarded by s.mu; prompts so far
-	over      uint64        // guarded by s.mu; the number of the prompt before which what ran was over
-	overAt    uint64        // guarded by s.mu; where in the log that was
-	continued uint64        // guarded by s.mu; times that PS2 was shown
-	prompting *time.Timer   // guarded by s.mu; takes a prompt for complete
-	expecting bool          // guarded by s.mu; a prompt has begun and was not taken for complete yet
-	dotDir    string        // guarded by s.mu; where the shell looks for its start-up files, until it has
-	editing   bool          // guarded by s.mu; the present prompt said where it ends
-	phase     wire.Phase    // guarded by s.mu; what the marks say: prompt, continuation or running
-	end       Exit          // guarded by s.mu; how its end was told, which may be before exited
-	doubt     bool          // guarded by s.mu; phase is prompt, and another group was in front when the mark came
-	echo      *echo         // guarded by s.mu; output that is being dropped
+	parser     *marks.Parser // guarded by s.mu; nil unless marked
+	holding    bool          // guarded by s.mu; a timer to ask parser again is running
+	prompted   uint64        // guarded by s.mu; prompts so far
+	over       uint64        // guarded by s.mu; the number of the prompt before which what ran was over
+	overAt     uint64        // guarded by s.mu; where in the log that was
+	continued  uint64        // guarded by s.mu; times that PS2 was shown
+	prompting  *time.Timer   // guarded by s.mu; takes a prompt for complete
+	expecting  bool          // guarded by s.mu; a prompt has begun and was not taken for complete yet
+	dotDir     string        // guarded by s.mu; where the shell looks for its start-up files, until it has
+	editing    bool          // guarded by s.mu; the present prompt said where it ends
+	editAt     uint64        // guarded by s.mu; and that was here in the log, also when it was drawn again; 0 when it has been typed at
+	promptFrom uint64        // guarded by s.mu; where in the log the present prompt begins
+	promptTo   uint64        // guarded by s.mu; and where it ended when it was drawn first
+	typist     *party        // guarded by s.mu; who typed last at the present prompt
+	handed     bool          // guarded by s.mu; what runs is the newest command of the hand-over
+	typing     bool          // guarded by s.mu; a command runs that was typed and not run
+	phase      wire.Phase    // guarded by s.mu; what the marks say: prompt, continuation or running
+	end        Exit          // guarded by s.mu; how its end was told, which may be before exited
+	doubt      bool          // guarded by s.mu; phase is prompt, and another group was in front when the mark came
+	echo       *echo         // guarded by s.mu; output that is being dropped
 }
 
 // defaults is the environment of every session that is not bare, unless the sandbox or the caller says otherwise: no
@@ -67,6 +78,7 @@ var defaults = []string{"PAGER=cat", "GIT_PAGER=cat", "MANPAGER=cat", "SYSTEMD_P
 func (s *session) launch(ctx context.Context) (*console, error) {
 	c := &console{s: s, drained: make(chan struct{}), exited: make(chan struct{}), phase: wire.PhaseRunning}
 	s.mu.Lock()
+	c.reads = s.reads
 	start := Start{Session: s.name, Start: s.start}
 	start.Cols, start.Rows = s.cols, s.rows
 	s.mu.Unlock()
@@ -146,6 +158,11 @@ func (c *console) integrate(sh Shell, start *Start) error {
 	start.Files = append(start.Files, File{FD: marks.ScriptFD, File: script})
 	_, err = w.Write(in.Script) // fits into a pipe
 	w.Close()
+	if err == nil {
+		// A shell that runs as another user opens it anew, by its descriptor's name. Nobody else can: that takes the right to
+		// trace the shell.
+		err = script.Chmod(0o444)
+	}
 	if err == nil && in.CommandFD {
 		err = c.openCommand()
 		start.Files = append(start.Files, File{FD: marks.CommandFD, File: c.reread})
@@ -186,6 +203,10 @@ func (c *console) openCommand() error {
 		return os.NewSyscallError("memfd_create", err)
 	}
 	c.handoff = os.NewFile(uintptr(fd), "command")
+	// Whoever inherits the descriptor can open it anew: a program that has given up its rights must not write what the shell runs.
+	if err := c.handoff.Chmod(0o444); err != nil {
+		return err
+	}
 	c.reread, err = os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 	return err
 }
@@ -309,6 +330,7 @@ func (c *console) pump() {
 		if n > 0 {
 			c.taking.Store(true)
 			c.s.printed(c, buf[:n])
+			c.s.log.await(c.s.ctx.Done())
 		}
 		c.taking.Store(false)
 		if err != nil {
@@ -324,9 +346,15 @@ func (c *console) pump() {
 func (c *console) reap() {
 	c.exit = c.term.Wait()
 	close(c.exited)
-	select {
-	case <-c.drained:
-	case <-time.After(drainGrace):
+	for until := time.Now().Add(drainMost); ; {
+		select {
+		case <-c.drained:
+		case <-time.After(drainGrace):
+			if c.taking.Load() && time.Now().Before(until) {
+				continue // what it printed waits for who reads the log
+			}
+		}
+		break
 	}
 	c.s.died(c, c.exit)
 	// What was left behind may hold the terminal for as long as it likes.
@@ -349,6 +377,9 @@ func (s *session) printed(c *console, p []byte) {
 	defer s.mu.Unlock()
 	s.lastByte = time.Now()
 	s.reads++
+	if s.sealed {
+		return
+	}
 	if !c.marked || c != s.console {
 		c.emitLocked(p)
 		return
@@ -385,6 +416,9 @@ func (c *console) askLaterLocked() {
 
 // flushLocked takes everything that the parser holds back: nothing follows.
 func (c *console) flushLocked() {
+	if c.s.sealed {
+		return
+	}
 	for c.parser != nil && c.parser.Pending() {
 		c.emitLocked(c.parser.Flush())
 	}

@@ -30,6 +30,8 @@ type display struct {
 	screen  *screen.Screen // guarded by mu
 	fed     uint64         // guarded by mu; the screen shows the log up to here
 	answers []byte         // guarded by mu; to the queries in the bytes at hand
+	veil    uint64         // guarded by mu; until the screen shows the log up to here, it shows what is private
+	hushed  uint64         // guarded by mu; calls for attention up to this one were made in private
 	wake    chan struct{}  // guarded by mu; closed when fed grows; nil while nobody waits
 }
 
@@ -120,6 +122,9 @@ func (d *display) glance() (alt bool, last string) {
 			break
 		}
 	}
+	if d.veiledLocked() {
+		last = ""
+	}
 	return d.screen.Modes().AltScreen, last
 }
 
@@ -134,7 +139,11 @@ func (d *display) modes() screen.Modes {
 func (d *display) notice() screen.Notice {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.screen.Notice()
+	n := d.screen.Notice()
+	if n.Count <= d.hushed || d.veiledLocked() {
+		n.Text = ""
+	}
+	return n
 }
 
 // prompt returns the text before the cursor: the cursor's line, with the lines that wrapped into it.
@@ -152,6 +161,9 @@ func (d *display) prompt() string {
 	text := b.String()
 	for y := cur.Y - 1; y >= 0 && d.screen.Wrapped(y) && len(text) < maxLine; y-- {
 		text = d.screen.LineText(y) + text
+	}
+	if d.fed < d.veil {
+		return ""
 	}
 	return clip(text)
 }

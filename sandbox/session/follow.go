@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,8 +25,13 @@ const (
 // it, which comes back when the command waits for input.
 type command struct {
 	op, by     string
+	number     uint64 // which the shell repeats when it starts
+	line       []byte // what makes the shell take it
+	typed      bool   // what makes the shell take it is being typed, or was
 	started    bool   // its start mark came
 	unfinished bool   // the shell did not run it: its parser wants more, or finds it wrong
+	unread     bool   // the shell did not run it: it could not read it
+	unsure     bool   // whether the shell ran it is not known
 	ended      bool   // its end mark came, or the prompt's
 	over       bool   // the shell is at its prompt again
 	from       uint64 // of its output
@@ -45,11 +51,16 @@ type follow struct {
 	verdicts  uint64   //
 	level     bool     // a mere wait: what is so already counts, too
 	phases    []wire.Phase
-	taken     string // who took the keyboard from the caller
-	stopped   bool   // an interrupt was asked for
-	notices   uint64 // calls for attention that programs had made up to the call
+	taken     string         // who took the keyboard from the caller
+	handover  *wire.Handover // of a call that a hand-over ended, or is about
+	upTo      uint64         // of a wait for the keyboard: where its output ends
+	stopped   bool           // an interrupt was asked for
+	struck    uint64         // where in the log its last ^C was sent
+	patient   bool           // of the call's own goroutine; only a new prompt answers ^C
+	notices   uint64         // calls for attention that programs had made up to the call
 	started   time.Time
 	notes     []string
+	counters  Counters // at the beginning
 	receipt   *wire.Receipt
 
 	limit    int // bytes of output
@@ -65,7 +76,7 @@ func (s *session) newFollow(max int) *follow {
 	case max < 0 || max > maxMaxOutput:
 		max = maxMaxOutput
 	}
-	return &follow{limit: max, started: time.Now(), notices: s.display.notice().Count}
+	return &follow{limit: max, started: time.Now(), counters: s.set.opt.Counters(), notices: s.display.notice().Count}
 }
 
 // timeout is how long a call may take; ok is false when there is no bound.
@@ -140,8 +151,8 @@ func (f *follow) wants(p wire.Phase) bool {
 			return true
 		}
 	}
-	// A program that listens and has come to rest runs, but whoever waits for waiting means it, too.
-	return p == wire.PhaseRunning && f.wants(wire.PhaseWaiting)
+	// A program that listens and has come to rest runs, or is opaque, but whoever waits for waiting means it, too.
+	return (p == wire.PhaseRunning || p == wire.PhaseOpaque) && f.wants(wire.PhaseWaiting)
 }
 
 // wait waits until f has ended, at the longest until ctx ends: then the state is what it is.
@@ -175,6 +186,8 @@ func (s *session) outputLocked(f *follow) (from, to uint64) {
 	_, to = s.log.bounds()
 	cmd := f.command
 	switch {
+	case f.upTo > 0:
+		return f.from, f.upTo
 	case cmd == nil && f.c == s.console && f.c.prompted > f.prompted && f.c.over == f.c.prompted && s.state.Phase == wire.PhasePrompt:
 		return f.from, max(f.from, f.c.overAt) // without the prompt behind it
 	case cmd == nil:
@@ -191,6 +204,7 @@ func (s *session) outputLocked(f *follow) (from, to uint64) {
 
 // render brings the text of f up to to. Only the goroutine that waits for f calls it.
 func (s *session) render(f *follow, from, to uint64) {
+	to = min(to, s.log.shown())
 	if f.out == nil {
 		f.out = text.NewWriter(f.limit)
 		f.rendered = from
@@ -199,7 +213,11 @@ func (s *session) render(f *follow, from, to uint64) {
 		p, err := s.log.at(f.rendered)
 		var lagged *LaggedError
 		if errors.As(err, &lagged) {
-			f.lost = true
+			if lagged.Private {
+				_, _ = f.out.Write([]byte("[private]\r\n"))
+			} else {
+				f.lost = true
+			}
 			f.rendered += lagged.Missed
 			continue
 		}
@@ -216,10 +234,12 @@ func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
 	s.mu.Lock()
 	delete(s.follows, f)
 	from, to := s.outputLocked(f)
+	end := s.log.shown()
+	from, to = min(from, end), min(to, end)
 	st := s.stateLocked()
 	st.AltScreen = alt
 	r := s.resultLocked(st)
-	r.Ended, r.From, r.To = ended, from, to
+	r.Ended, r.From, r.To, r.TakenOver = ended, from, to, f.handover
 	if cmd := f.command; cmd != nil && cmd.over {
 		r.ExitCode = cmd.exit
 	}
@@ -230,7 +250,7 @@ func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
 			r.ExitCode, r.Signal = nil, &end.Signal
 		}
 	}
-	if ended != wire.Done && ended != wire.Dead && ended != wire.Interrupted {
+	if ended != wire.Done && ended != wire.Dead && ended != wire.Interrupted && (ended != wire.Returned || st.Phase != wire.PhasePrompt) {
 		r.ExitCode = nil
 	}
 	s.mu.Unlock()
@@ -238,6 +258,13 @@ func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
 	r.Output, r.Truncated = f.out.String(), f.out.Truncated() || f.lost
 	if r.Truncated {
 		f.notes = append(f.notes, "output_truncated")
+	}
+	now := s.set.opt.Counters()
+	if now.OOMKills > f.counters.OOMKills && !slices.Contains(r.Notes, "oom_killed") { // which the shell itself died of
+		f.notes = append(f.notes, "oom_killed")
+	}
+	if now.PidsRefused > f.counters.PidsRefused {
+		f.notes = append(f.notes, "limit_pids")
 	}
 	r.Notes = append(r.Notes, f.notes...)
 	r.Receipt = f.receipt
@@ -251,7 +278,7 @@ func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
 
 // resultLocked is a Result that says how the terminal is.
 func (s *session) resultLocked(st wire.State) *wire.Result {
-	_, end := s.log.bounds()
+	end := s.log.shown()
 	r := &wire.Result{Sandbox: s.set.opt.Name, Session: s.name, Phase: st.Phase, Want: st.Want, Prompt: st.Prompt, ExitCode: st.ExitCode,
 		Listens: st.Listens, Attention: "no", QuietMS: st.QuietMS, From: end, To: end, Cwd: st.Cwd, Foreground: st.Foreground,
 		Basis: st.Basis, Disputed: []wire.Basis{}, Keyboard: s.keyboard.String(), Notes: []string{}, Denied: []wire.Denial{}}
@@ -272,9 +299,12 @@ func (s *session) resultLocked(st wire.State) *wire.Result {
 func (s *session) refused(err error) *wire.Result {
 	s.mu.Lock()
 	r := s.resultLocked(s.stateLocked())
+	r.Error = s.public(err)
+	if r.Error.Code == wire.CodeKeyboardHeld && s.keyboard.who.Kind == wire.Person {
+		r.TakenOver = s.handover.copy(false)
+	}
 	s.mu.Unlock()
 	r.Ended, r.ExitCode = wire.Refused, nil
-	r.Error = s.public(err)
 	return r
 }
 

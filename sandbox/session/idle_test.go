@@ -60,3 +60,29 @@ func TestIdle(t *testing.T) {
 	}
 	t.Logf("told of the next question after %d ms", res.ElapsedMS)
 }
+
+// TestSleeps counts how often the processes of a program that sleeps are looked at while somebody waits, and holds that one which
+// asks after that without a word is told, and one that asks with a word at once.
+func TestSleeps(t *testing.T) {
+	var asked atomic.Int64
+	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
+	c := fresh(t, set)
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 8; read -s x; sh -c 'sleep 1; printf more?; read y'", TimeoutMS: 1000})
+	if res.Ended != wire.Deadline || res.Phase != wire.PhaseRunning {
+		t.Fatalf("got %+v", res)
+	}
+	settled := asked.Load()
+	res = do(t, c, wire.Request{Verb: wire.VerbWait, TimeoutMS: 4000})
+	if res.Ended != wire.Deadline || res.Phase != wire.PhaseRunning {
+		t.Fatalf("got %+v", res)
+	}
+	if n := asked.Load() - settled; n == 0 || n > 30 { // every 64 ms is 62
+		t.Errorf("looked %d times in 4 s", n)
+	}
+	if res = do(t, c, wire.Request{Verb: wire.VerbWait}); res.Ended != wire.Waiting || res.Want != wire.WantPassword {
+		t.Fatalf("got %+v", res)
+	}
+	if res = do(t, c, wire.Request{Verb: wire.VerbType, Text: "x"}); res.Ended != wire.Waiting || res.Want != wire.WantLine || res.Prompt != "more?" {
+		t.Errorf("got %+v", res)
+	}
+}

@@ -2,8 +2,10 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -21,7 +23,7 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	if err != nil {
 		return s.refused(err)
 	}
-	undo, err := s.await(ctx, p, r.Hold)
+	undo, err := s.await(ctx, p, f, r.Hold)
 	if err != nil {
 		return s.refused(err)
 	}
@@ -35,12 +37,19 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 		undo()
 		return s.refused(err)
 	}
-	if r.Answer && !s.asks() {
+	var before look
+	asks := true
+	if r.Answer {
+		before, asks = s.stillAsks(ctx)
+	} else {
+		before = s.baseline()
+	}
+	if !asks && ctx.Err() == nil {
 		s.unlockWriting()
 		undo()
-		return s.refused(&wire.Error{Code: wire.CodeNotWaiting, Message: "somebody else was faster", Hint: "look what it does now: wait"})
+		return s.refused(&wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks any more: somebody else was faster, or the program did not wait",
+			Hint: "look what it does now: wait"})
 	}
-	before := s.baseline()
 	if ctx.Err() != nil {
 		s.unlockWriting()
 		undo()
@@ -137,7 +146,7 @@ func (s *session) baseline() look {
 // raw takes input of p as it comes, and returns how much of it the terminal took.
 func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
 	s.mu.Lock()
-	refused := s.acquireLocked(p, holdTyped)
+	refused := s.acquireTypingLocked(p)
 	s.mu.Unlock()
 	if refused != nil {
 		return 0, refused
@@ -146,5 +155,11 @@ func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
 		return 0, err
 	}
 	defer s.unlockWriting()
-	return s.put(ctx, p, data, nil)
+	n, err := s.put(ctx, p, data, nil)
+	if errors.Is(err, &wire.Error{Code: wire.CodeKeyboardHeld}) {
+		s.mu.Lock()
+		p.refused = time.Now()
+		s.mu.Unlock()
+	}
+	return n, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -13,9 +14,11 @@ import (
 // How long each step of an interrupt is given before the next.
 const (
 	lostTime = 100 * time.Millisecond // between two times that it is asked whether ^C was lost
-	intTime  = time.Second            // ^C
-	termTime = 2 * time.Second        // TERM
-	killTime = 2 * time.Second        // KILL
+	// slowPrompt is when a shell that may be at its prompt, and did not answer ^C, gets another where it cannot be seen.
+	slowPrompt = 500 * time.Millisecond
+	intTime    = time.Second     // ^C
+	termTime   = 2 * time.Second // TERM
+	killTime   = 2 * time.Second // KILL
 
 	accountTime = 500 * time.Millisecond // what was signalled may take to go
 	lookAgain   = 2 * time.Millisecond   // between two looks at what is left
@@ -74,10 +77,9 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 	s.mu.Unlock()
 	defer release()
 
-	var left []int
 	if c.local != nil {
-		left = s.underneath(c)
-		defer func() { s.account(c, receipt, left) }()
+		below := s.underneath(c)
+		defer func() { s.account(c, receipt, below) }()
 	}
 	receipt.Steps = append(receipt.Steps, "^C")
 	if ended, ok := s.controlCUntil(ctx, f, c, busy, intTime); ok {
@@ -113,15 +115,20 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 	return s.stillRuns(f)
 }
 
-// controlCUntil sends ^C, and again each time that it was lost, until f has ended, for d at most.
+// controlCUntil sends ^C, and again each time that it was lost, until f has ended, for d at most. A shell that only goes on reading at its
+// prompt has not answered the first: bash keeps one that comes before it reads, and ends with it the next line that it is given. One
+// that does so after the second ignores it.
 func (s *session) controlCUntil(ctx context.Context, f *follow, c *console, busy bool, d time.Duration) (wire.Ended, bool) {
-	before := s.controlC(ctx, c)
-	for range d / lostTime {
+	before := s.controlC(ctx, f, c)
+	f.patient = c.marked
+	defer func() { f.patient = false }()
+	for waited := time.Duration(0); waited < d; waited += lostTime {
 		if ended, ok := s.stopped(ctx, f, busy, lostTime); ok {
 			return ended, true
 		}
-		if c.lost(before) {
-			before = s.controlC(ctx, c)
+		if s.lost(ctx, c, &before, waited >= slowPrompt) {
+			before = s.controlC(ctx, f, c)
+			f.patient = false
 		}
 	}
 	return "", false
@@ -129,7 +136,7 @@ func (s *session) controlCUntil(ctx context.Context, f *follow, c *console, busy
 
 // controlC drops what the terminal has not delivered and sends ^C. It is not held up by a write that the interrupt has just
 // cut short. It returns what was in front then.
-func (s *session) controlC(ctx context.Context, c *console) front {
+func (s *session) controlC(ctx context.Context, f *follow, c *console) front {
 	ctx, cancel := context.WithTimeout(ctx, intTime)
 	defer cancel()
 	if s.lockWriting(ctx) == nil {
@@ -144,12 +151,19 @@ func (s *session) controlC(ctx context.Context, c *console) front {
 	s.inputs++
 	s.before = look{}
 	s.inputTakenLocked([]byte{3})
+	_, f.struck = s.log.bounds()
 	_ = c.term.SetWriteDeadline(time.Now().Add(intTime))
 	s.mu.Unlock()
 	at := c.lookFront()
+	job := c.local != nil && at.group != c.local.TTY().SessionPID
+	if job {
+		at.members, _ = c.local.Members(at.group)
+	}
 	_, err := c.term.Write([]byte{3})
-	if c.local != nil && at.group != c.local.TTY().SessionPID {
-		at.members, _ = c.local.Members(at.group) // those that have died meanwhile have got it
+	if job {
+		// Those that have died meanwhile have got it. What a handler has started since has not, and is not meant.
+		now, _ := c.local.Members(at.group)
+		at.members = slices.DeleteFunc(at.members, func(pid int) bool { return !slices.Contains(now, pid) })
 	}
 	s.mu.Lock()
 	s.inputs++
@@ -161,19 +175,21 @@ func (s *session) controlC(ctx context.Context, c *console) front {
 	return at
 }
 
-// underneath returns what descends from the foreground job without being in its group, as what it has started with setsid: ^C
-// does not reach that.
+// underneath returns the foreground job with all that descends from it: what it has started with setsid ^C does not reach, what
+// it has started in the background may ignore it. An orphan is its own if it is younger.
 func (s *session) underneath(c *console) []int {
+	shell := c.local.TTY().SessionPID
 	group, err := c.local.Front()
-	if err != nil || group == c.local.TTY().SessionPID {
+	if err != nil || group == shell {
 		return nil
 	}
 	members, _ := c.local.Members(group)
-	below, err := c.local.Below(members)
-	if err != nil {
-		s.set.log.Warn("look for processes", "session", s.name, "error", err)
-	}
-	return slices.DeleteFunc(below, func(pid int) bool { return slices.Contains(members, pid) })
+	below, _ := c.local.Below(members)
+	others, _ := c.local.Below([]int{shell})
+	tree, _ := c.local.Tree() // account tells of an error
+	return slices.DeleteFunc(tree, func(pid int) bool {
+		return !slices.Contains(members, pid) && !slices.Contains(below, pid) && (pid <= max(group, shell) || slices.Contains(others, pid))
+	})
 }
 
 // stopped waits until the prompt is back, at most d. If what ran was busy, waiting for input will do.
@@ -186,10 +202,14 @@ func (s *session) stopped(ctx context.Context, f *follow, busy bool, d time.Dura
 		switch {
 		case !ok:
 			return false
+		case f.patient && e == wire.Interrupted && f.c.prompted == f.prompted:
+			return false
 		case e == wire.Done || e == wire.Interrupted:
 			ended = wire.Interrupted
 		case e == wire.Dead, e == wire.Refused:
 			ended = e
+		case s.state.Phase == wire.PhaseOpaque && !s.answeredLocked(f):
+			return false
 		case (e == wire.Waiting || e == wire.Attention) && (busy || s.console.bare()):
 			ended = wire.Interrupted
 		default:
@@ -198,6 +218,14 @@ func (s *session) stopped(ctx context.Context, f *follow, busy bool, d time.Dura
 		return true
 	})
 	return ended, err == nil
+}
+
+// answeredLocked reports whether what runs has shown a prompt since ^C. Where nobody can look at it that it is quiet says
+// nothing: so is a program that ignores ^C, of which there is only the terminal's echo.
+func (s *session) answeredLocked(f *follow) bool {
+	_, end := s.log.bounds()
+	prompt := strings.TrimRight(s.state.Prompt, " ")
+	return end > f.struck && prompt != "" && !strings.HasSuffix(prompt, "^C")
 }
 
 // bare reports whether the terminal's own shell is in front and has no marks to say that it is at its prompt.
@@ -256,8 +284,8 @@ func (s *session) killTree(ctx context.Context, c *console, receipt *wire.Receip
 	}
 }
 
-// account says what became of what was signalled, which may take a moment to go, and what lives on of below, which was out of
-// the reach of ^C.
+// account says what became of what was signalled, and what else lives on of the job that was in front: below. It may take a moment
+// to go. What is in front still has been left by nobody.
 func (s *session) account(c *console, receipt *wire.Receipt, below []int) {
 	for deadline := time.Now().Add(accountTime); ; {
 		tree, err := c.local.Tree()
@@ -265,6 +293,8 @@ func (s *session) account(c *console, receipt *wire.Receipt, below []int) {
 			s.set.log.Warn("look for processes", "session", s.name, "error", err)
 			return
 		}
+		group, _ := c.local.Front()
+		front, _ := c.local.Members(group)
 		receipt.Died, receipt.Left = receipt.Died[:0], receipt.Left[:0]
 		for _, pid := range receipt.Signaled {
 			if slices.Contains(tree, pid) {
@@ -273,12 +303,12 @@ func (s *session) account(c *console, receipt *wire.Receipt, below []int) {
 				receipt.Died = append(receipt.Died, pid)
 			}
 		}
-		if len(receipt.Left) == 0 || time.Now().After(deadline) {
-			for _, pid := range below {
-				if slices.Contains(tree, pid) && !slices.Contains(receipt.Signaled, pid) {
-					receipt.Left = append(receipt.Left, pid)
-				}
+		for _, pid := range below {
+			if slices.Contains(tree, pid) && !slices.Contains(receipt.Signaled, pid) && !slices.Contains(front, pid) {
+				receipt.Left = append(receipt.Left, pid)
 			}
+		}
+		if len(receipt.Left) == 0 || time.Now().After(deadline) {
 			return
 		}
 		<-time.After(lookAgain)

@@ -3,6 +3,7 @@ package session_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,47 @@ except KeyboardInterrupt:
 	}
 }
 
+// TestLeftBehind interrupts a program whose child in the background ignores ^C, as those of scripts do.
+func TestLeftBehind(t *testing.T) {
+	c := fresh(t, newSet(t, "/bin/bash"))
+	begun(t, c, "sh -c 'sleep 1004 & echo begun; wait'")
+	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+	if res.Ended != wire.Interrupted || res.Phase != wire.PhasePrompt || res.Receipt == nil || len(res.Receipt.Left) != 1 {
+		t.Fatalf("got %s, %s, %+v, want one that lives on", res.Ended, res.Phase, res.Receipt)
+	}
+	pid := strconv.Itoa(res.Receipt.Left[0])
+	if res := run(t, c, "tr '\\0' ' ' </proc/"+pid+"/cmdline; kill "+pid); res.Output != "sleep 1004 " {
+		t.Errorf("left is %q", res.Output)
+	}
+}
+
+// TestLadderBlind interrupts programs at which nobody can look: that one is quiet after ^C is no sign that it has stopped.
+func TestLadderBlind(t *testing.T) {
+	set := newSet(t, "/bin/bash")
+	for _, test := range []struct {
+		name, command string
+		steps         string
+		phase         wire.Phase
+	}{
+		{"sleep", "sh -c 'echo begun; exec sleep 100'", "^C", wire.PhasePrompt},
+		{"ignores INT", `sh -c 'trap "" INT; echo begun; sleep 100'`, "^C TERM", wire.PhasePrompt},
+		{"ignores INT and TERM", `sh -c 'trap "" INT TERM; printf "begun and at work "; sleep 100'`, "^C TERM KILL", wire.PhasePrompt},
+		{"raw mode", `sh -c 'stty raw -echo; echo begun; exec sleep 100'`, "^C TERM", wire.PhasePrompt},
+		{"handles INT and asks for a key", `sh -c 'trap "stty raw; printf really?; cat" INT; echo begun; sleep 100 & wait'`, "^C", wire.PhaseOpaque},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			c := without(t, set, wire.BasisProcess)
+			run(t, c, "true")
+			begun(t, c, test.command)
+			res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+			if res.Ended != wire.Interrupted || res.Phase != test.phase || res.Receipt == nil || strings.Join(res.Receipt.Steps, " ") != test.steps {
+				t.Fatalf("%q got %s, %s, %+v, want %s by %s", res.Output, res.Ended, res.Phase, res.Receipt, test.phase, test.steps)
+			}
+		})
+	}
+}
+
 // begun runs a command and returns when it has printed the word, while it goes on.
 func begun(t *testing.T, c *wire.Client, command string) {
 	t.Helper()
@@ -109,6 +151,30 @@ func TestStop(t *testing.T) {
 	}
 	if res := do(t, c, wire.Request{Verb: wire.VerbInterrupt}); res.Phase != wire.PhasePrompt {
 		t.Errorf("interrupt: %s", res.Phase)
+	}
+}
+
+// TestInterruptSlowPrompt interrupts a shell at its prompt that takes its time for the next one: a second ^C would end what it is given
+// then.
+func TestInterruptSlowPrompt(t *testing.T) {
+	c := fresh(t, newSet(t, "/bin/bash"))
+	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 800000)); do :; done'"
+	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: slow, TimeoutMS: 60_000}); res.Ended != wire.Done {
+		t.Fatalf("got %+v", res)
+	}
+	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+	if res.Ended != wire.Interrupted || !slices.Equal(res.Receipt.Steps, []string{"^C"}) {
+		t.Errorf("interrupt: %s, %+v", res.Ended, res.Receipt)
+	}
+	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo fi''ne", TimeoutMS: 60_000}); res.Ended != wire.Done || res.Output != "fine\n" {
+		t.Errorf("the next command: %+v", res)
+	}
+	reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := reply.Screen.Text; strings.Count(shown, "^C") != 1 {
+		t.Errorf("not one ^C:\n%s", shown)
 	}
 }
 
@@ -149,5 +215,29 @@ func TestInterruptAtFork(t *testing.T) {
 	}
 	if enough < n*9/10 { // the others were too slow: this machine is busy
 		t.Errorf("^C was enough %d times of %d", enough, n)
+	}
+}
+
+// TestInterruptRawOnce interrupts a program to which ^C is a byte, and which would die of the signal: it gets one, and no more while it
+// is about to end.
+func TestInterruptRawOnce(t *testing.T) {
+	c := fresh(t, newSet(t, "/bin/bash"))
+	begun(t, c, `python3 -c '
+import os, select, signal, termios, time, tty
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+modes = termios.tcgetattr(0)
+tty.setraw(0)
+print("begun", end="\r\n", flush=True)
+got, end = b"", None
+while end is None or time.monotonic() < end:
+    if select.select([0], [], [], 0.05)[0]:
+        got += os.read(0, 100)
+        end = end or time.monotonic() + 0.6
+    os.write(1, b".")
+termios.tcsetattr(0, termios.TCSANOW, modes)
+print("got", len(got))'`)
+	res := do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+	if res.Phase != wire.PhasePrompt || !slices.Equal(res.Receipt.Steps, []string{"^C"}) || !strings.Contains(res.Output, "got 1\n") {
+		t.Errorf("got %s, %+v, %q, want one ^C", res.Ended, res.Receipt, res.Output)
 	}
 }

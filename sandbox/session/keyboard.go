@@ -10,6 +10,9 @@ import (
 const (
 	// idleHold is how long a prompt must have been idle before a keyboard that was taken by typing is free again.
 	idleHold = 5 * time.Second
+	// typingPause is how long a person of whose typing something was refused has to type nothing before it takes a free keyboard
+	// again.
+	typingPause = time.Second
 	// partyGrace is how long a party whose stream broke keeps its keyboard.
 	partyGrace = 30 * time.Second
 )
@@ -25,13 +28,15 @@ const (
 )
 
 // keyboard is who may write to the terminal. Joining a session takes nothing; typing and calls take a free keyboard; a
-// person takes it from an agent at any time, and nobody takes it from a person. An agent is all parties of one principal
-// together; each person is apart.
+// person takes it from an agent at any time, and the sandbox's owner from a person who is not. Everybody else asks the person
+// who holds it, and is next when that one gives it back. An agent is all parties of one principal together; each person is
+// apart.
 type keyboard struct {
 	hold  hold
 	who   wire.Party
 	key   string // of who
 	typed time.Time
+	asked *party      // wants it next; nil when nobody does
 	timer *time.Timer // frees a holdTyped at the prompt; nil unless it runs
 }
 
@@ -56,7 +61,7 @@ func (k *keyboard) holds(p *party) bool { return k.hold != holdFree && k.key == 
 // refusal is the error for a party that does not have the keyboard.
 func (k *keyboard) refusal() *wire.Error {
 	e := wire.Errorf(wire.CodeKeyboardHeld, "%s holds the keyboard", k)
-	e.Hint = "wait until it is given back"
+	e.Hint = "wait until it is given back, or ask for it"
 	if k.who.Kind == wire.Agent {
 		e.Hint = "a person can take it"
 	}
@@ -86,17 +91,25 @@ func (s *session) acquireLocked(p *party, why hold) *wire.Error {
 			k.stop()
 		}
 		return nil
-	case k.hold != holdFree && !(why == holdTaken && p.Kind == wire.Person && k.who.Kind == wire.Agent):
+	case k.hold != holdFree && !(why == holdTaken && k.yields(p)):
 		return k.refusal()
 	}
-	former, had := k.key, k.hold != holdFree
+	former, had, asked := k.key, k.hold != holdFree, k.asked
+	s.endPrivateLocked()
 	k.stop()
 	*k = keyboard{hold: why, who: p.Party, key: p.key, typed: time.Now()}
-	s.emitLocked(wire.Event{Kind: wire.EventKeyboard, Keyboard: k.String(), By: p.String()})
+	if asked != p && p.Kind == wire.Person {
+		k.asked = asked
+	}
+	s.handedLocked(p)
+	s.emitLocked(wire.Event{Kind: wire.EventKeyboard, Keyboard: k.String(), By: p.String(), ID: p.ID})
+	if k.asked != nil {
+		s.emitLocked(wire.Event{Kind: wire.EventAsk, By: k.asked.String(), Keyboard: k.String(), ID: k.asked.ID})
+	}
 	if had {
 		for f := range s.follows {
 			if f.key == former {
-				f.taken = k.String()
+				f.taken, f.handover = k.String(), s.handover.copy(false)
 			}
 		}
 		if w := s.writer; w != nil && w.key == former {
@@ -107,19 +120,84 @@ func (s *session) acquireLocked(p *party, why hold) *wire.Error {
 	return nil
 }
 
-// freeLocked takes the keyboard from its holder.
+// acquireTypingLocked gives p the keyboard for what it types. Of a line whose beginning was refused the rest is, too: the
+// keyboard may come free in the middle of it, and the tail of a command is another command.
+func (s *session) acquireTypingLocked(p *party) *wire.Error {
+	var refused *wire.Error
+	if k := &s.keyboard; k.hold == holdFree && p.Kind == wire.Person && p.Rights != wire.RightWatch && time.Since(p.refused) < typingPause {
+		refused = &wire.Error{Code: wire.CodeKeyboardHeld, Message: "not typed: the keys before were refused; pause a second",
+			Hint: "then type it again from its beginning, or take the keyboard"}
+	} else {
+		refused = s.acquireLocked(p, holdTyped)
+	}
+	if refused != nil {
+		p.refused = time.Now()
+	}
+	return refused
+}
+
+// yields reports whether p may take the keyboard from its holder without asking.
+func (k *keyboard) yields(p *party) bool {
+	return p.Kind == wire.Person && (k.who.Kind == wire.Agent || p.Owner && !k.who.Owner)
+}
+
+// freeLocked takes the keyboard from its holder. Whoever has asked for it has it next.
 func (s *session) freeLocked() {
-	if s.keyboard.hold == holdFree {
+	k := &s.keyboard
+	if k.hold == holdFree {
 		return
 	}
-	by := s.keyboard.String()
-	s.keyboard.stop()
-	s.keyboard = keyboard{}
+	s.endPrivateLocked()
+	by, next := k.String(), k.asked
+	k.stop()
+	*k = keyboard{}
+	s.handedBackLocked()
+	if next != nil && s.parties[next] && next.stream != nil {
+		_ = s.acquireLocked(next, holdTaken) // it is free, and watchers cannot ask
+		return
+	}
 	s.emitLocked(wire.Event{Kind: wire.EventKeyboard, By: by})
+}
+
+// askLocked asks the holder for the keyboard on behalf of p. One party asks at a time.
+func (s *session) askLocked(p *party) *wire.Error {
+	k := &s.keyboard
+	if k.asked == p {
+		return nil
+	}
+	if k.asked != nil {
+		e := wire.Errorf(wire.CodeKeyboardHeld, "%s holds the keyboard, and %s has asked for it", k, k.asked)
+		e.Hint = "ask again later"
+		return e
+	}
+	k.asked = p
+	s.emitLocked(wire.Event{Kind: wire.EventAsk, By: p.String(), Keyboard: k.String(), ID: p.ID})
+	return nil
+}
+
+// unaskLocked says that nobody asks any longer.
+func (s *session) unaskLocked() {
+	if s.keyboard.asked != nil {
+		s.keyboard.asked = nil
+		s.emitLocked(wire.Event{Kind: wire.EventAsk, Keyboard: s.keyboard.String()})
+	}
+}
+
+// keep says for p, who holds the keyboard, that it is not given to the party that asks. It returns who holds it.
+func (s *session) keep(p *party) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.keyboard.holds(p) {
+		s.unaskLocked()
+	}
+	return s.keyboard.String()
 }
 
 // keyboardAtPromptLocked applies what a prompt, or the end of the shell, means for the keyboard.
 func (s *session) keyboardAtPromptLocked() {
+	if s.state.Phase == wire.PhaseDead {
+		s.endPrivateLocked()
+	}
 	switch s.keyboard.hold {
 	case holdCall:
 		s.freeLocked()
@@ -167,43 +245,60 @@ func (s *session) freeLaterLocked() {
 }
 
 // take gives p the keyboard until it gives it back or leaves. It returns when no write of the former holder is under way
-// any more.
-func (s *session) take(ctx context.Context, p *party) (string, error) {
+// any more. With ask, a holder from whom p cannot take it is asked instead; then it returns that holder.
+func (s *session) take(ctx context.Context, p *party, ask bool) (now string, asked bool, err error) {
 	s.mu.Lock()
-	if err := s.acquireLocked(p, holdTaken); err != nil {
+	if refused := s.acquireLocked(p, holdTaken); refused != nil {
+		if ask && refused.Code == wire.CodeKeyboardHeld {
+			refused = s.askLocked(p)
+		}
+		now = s.keyboard.String()
 		s.mu.Unlock()
-		return "", err
+		if refused != nil {
+			return "", false, refused
+		}
+		return now, true, nil
 	}
-	w, now := s.writer, s.keyboard.String()
+	w := s.writer
+	now = s.keyboard.String()
 	s.mu.Unlock()
 	if w != nil && w.key != p.key {
 		select {
 		case <-w.done:
 		case <-ctx.Done():
-			return "", context.Cause(ctx)
+			return "", false, context.Cause(ctx)
 		}
 	}
-	return now, nil
+	return now, false, nil
 }
 
 // give frees the keyboard if p holds it, and returns who holds it then.
 func (s *session) give(p *party) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.keyboard.holds(p) {
+	switch k := &s.keyboard; {
+	case k.holds(p):
 		s.freeLocked()
-		s.restoreSizeLocked(p)
+		s.restoreSizeLocked()
+	case k.asked == p:
+		s.unaskLocked() // what it asked for it no longer wants
 	}
 	return s.keyboard.String()
 }
 
-// await acquires the keyboard for a call. With wait it waits while another holds it. The call that comes to nothing
+// await acquires the keyboard for the call that f follows. With wait it waits while another holds it, and notes what people did
+// with it. The call that comes to nothing
 // afterwards calls undo: a keyboard that it took for that is free again.
-func (s *session) await(ctx context.Context, p *party, wait bool) (undo func(), err error) {
+func (s *session) await(ctx context.Context, p *party, f *follow, wait bool) (undo func(), err error) {
+	waited := false
 	for {
 		s.mu.Lock()
 		had := s.keyboard.holds(p)
 		err := s.acquireLocked(p, holdCall)
+		if err == nil && waited {
+			f.handover = s.handover.copy(true)
+		}
+		waited = true
 		changed := s.changedLocked()
 		s.mu.Unlock()
 		if err == nil {
@@ -232,18 +327,27 @@ func (s *session) await(ctx context.Context, p *party, wait bool) (undo func(), 
 // unless it did.
 func (s *session) sizeForLocked(p *party) {
 	cols, rows := p.cols, p.rows
-	if cols == 0 && p.Kind == wire.Agent {
+	switch {
+	case p.Kind == wire.Person && s.oldCols == 0:
+		s.oldCols, s.oldRows = s.cols, s.rows
+	case p.Kind == wire.Agent && cols == 0 && s.oldCols > 0:
+		cols, rows = s.oldCols, s.oldRows
+	case p.Kind == wire.Agent && cols == 0:
 		cols, rows = s.start.Cols, s.start.Rows
+	}
+	if p.Kind == wire.Agent {
+		s.oldCols, s.oldRows = 0, 0
 	}
 	if cols > 0 {
 		s.resizeLocked(cols, rows, p.String())
 	}
 }
 
-// restoreSizeLocked undoes a person's size when he gives the keyboard back.
-func (s *session) restoreSizeLocked(p *party) {
-	if p.Kind == wire.Person && p.cols > 0 {
-		s.resizeLocked(s.start.Cols, s.start.Rows, p.String())
+// restoreSizeLocked undoes a person's size when the keyboard has been given back.
+func (s *session) restoreSizeLocked() {
+	if s.keyboard.hold == holdFree && s.oldCols > 0 {
+		s.resizeLocked(s.oldCols, s.oldRows, "")
+		s.oldCols, s.oldRows = 0, 0
 	}
 }
 
@@ -285,6 +389,7 @@ func (s *session) resizeLocked(cols, rows int, by string) {
 		return
 	}
 	s.cols, s.rows = cols, rows
+	s.private.before = nil // what a screen cuts off comes back when it grows
 	if s.aliveLocked() {
 		if err := s.console.term.Resize(cols, rows); err != nil {
 			s.set.log.Warn("resize terminal", "session", s.name, "error", err)

@@ -57,6 +57,7 @@ func TestKeyboard(t *testing.T) {
 		{"the same name twice is two people", human("bob"), false, human("bob"), input, wire.CodeKeyboardHeld, "person:bob"},
 		{"an agent takes it from an agent", agent("alice"), false, agent("dora"), wire.VerbTake, wire.CodeKeyboardHeld, "agent:alice"},
 		{"the same agent on another stream types", agent("alice"), true, agent("alice"), input, "", "agent:alice"},
+		{"a watcher of the agent's name gives", agent("alice"), true, &wire.Party{Name: "alice", Kind: wire.Agent, Rights: wire.RightWatch}, wire.VerbGive, "", "agent:alice"},
 		{"somebody else gives", human("bob"), true, agent("alice"), wire.VerbGive, "", "person:bob"},
 		{"somebody else interrupts", human("bob"), true, agent("alice"), wire.VerbInterrupt, wire.CodeKeyboardHeld, "person:bob"},
 	}
@@ -99,6 +100,62 @@ func TestKeyboard(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The keyboard comes free while somebody types whose first keys were refused: the tail of their line stays out, until they have
+// paused or taken the keyboard.
+func TestTailOfARefusedLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemorySet(t, Options{})
+		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice")})
+		bob := m.dial(wire.Attach{Session: "main", Party: human("bob")})
+		carl := m.dial(wire.Attach{Session: "main", Party: human("carl")})
+		begin := func() {
+			t.Helper()
+			if err := alice.do(wire.VerbTake); err != nil {
+				t.Fatal(err)
+			}
+			if err := bob.Input(t.Context(), []byte("e")); codeOf(err) != wire.CodeKeyboardHeld {
+				t.Fatalf("while the agent has it: %v", err)
+			}
+			if err := alice.do(wire.VerbGive); err != nil {
+				t.Fatal(err)
+			}
+		}
+		begin()
+		for _, key := range "cho SAFE rm -rf x" {
+			time.Sleep(70 * time.Millisecond)
+			err := bob.Input(t.Context(), []byte(string(key)))
+			if codeOf(err) != wire.CodeKeyboardHeld || m.holder() != "" {
+				t.Fatalf("%q: %v, and %q has the keyboard", key, err, m.holder())
+			}
+			contains(t, err.Error(), "pause")
+		}
+		if err := carl.Input(t.Context(), []byte("x")); err != nil {
+			t.Errorf("somebody else: %v", err)
+		}
+		if err := carl.do(wire.VerbGive); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(typingPause)
+		if err := bob.Input(t.Context(), []byte("echo")); err != nil || m.holder() != "person:bob" {
+			t.Errorf("after a pause: %v, and %q has the keyboard", err, m.holder())
+		}
+		if err := bob.do(wire.VerbGive); err != nil {
+			t.Fatal(err)
+		}
+		begin()
+		if err := bob.do(wire.VerbTake); err != nil {
+			t.Fatal(err)
+		}
+		if err := bob.Input(t.Context(), []byte("echo")); err != nil {
+			t.Errorf("after taking it: %v", err)
+		}
+		for _, s := range []*side{carl, bob, alice} {
+			s.leave()
+		}
+		m.close()
+	})
 }
 
 func TestKeyboardIsFreeWhenThePromptIsIdle(t *testing.T) {

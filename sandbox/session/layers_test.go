@@ -54,6 +54,17 @@ func TestWithout(t *testing.T) {
 			t.Errorf("got %+v, want a password", res)
 		}
 	})
+	t.Run("modes that change", func(t *testing.T) {
+		c := without(t, set, wire.BasisProcess)
+		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sh -c 'sleep 1; stty raw; sleep 0.2; printf \"who? \"; exec cat'"})
+		if res.Ended != wire.Attention || res.Want != wire.WantRaw || res.Prompt != "who? " {
+			t.Errorf("got %+v, want the question that came after the change", res)
+		}
+		res = do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhaseWaiting}})
+		if res.Ended != wire.Attention || res.Prompt != "who? " {
+			t.Errorf("got %+v, want that who waits for a question is told of what may be one", res)
+		}
+	})
 	t.Run("unknown", func(t *testing.T) {
 		_, err := tryDial(t, set, wire.Attach{Session: "new", Fresh: true, Party: agentParty("alice"), Start: &wire.Start{Without: []wire.Basis{"exit"}}}, wire.Handler{})
 		if e := refusal(err); e == nil || e.Code != wire.CodeUsage {

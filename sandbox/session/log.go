@@ -13,7 +13,8 @@ const (
 
 // LaggedError says that the log no longer has the bytes from the offset that was asked for.
 type LaggedError struct {
-	Missed uint64 // bytes that are gone; the log goes on at the offset that was asked for plus Missed
+	Missed  uint64 // bytes that are gone; the log goes on at the offset that was asked for plus Missed
+	Private bool   // they were a private stretch
 }
 
 func (e *LaggedError) Error() string {
@@ -30,6 +31,49 @@ type log struct {
 	end    uint64        // guarded by mu
 	wake   chan struct{} // guarded by mu; closed at the next append; nil while nobody waits
 	closed bool          // guarded by mu
+	hidden bool          // guarded by mu; what comes from from on is not for everybody
+	from   uint64        // guarded by mu
+	keeper keeper        // guarded by mu
+	holes  []hole        // guarded by mu; former such stretches, oldest first, as far as the log is kept
+}
+
+// hole is a stretch of the log that nobody reads.
+type hole struct{ from, to uint64 }
+
+// hide makes what is appended from now on readable by all and wait alone.
+func (l *log) hide() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.hidden, l.from = true, l.end
+}
+
+// reveal ends that: what was appended since becomes a hole, of the returned length.
+func (l *log) reveal() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.holes) > 0 && l.holes[0].to <= l.first {
+		l.holes = l.holes[1:]
+	}
+	l.hidden = false
+	if l.end > l.from {
+		l.holes = append(l.holes, hole{l.from, l.end})
+	}
+	l.fireLocked()
+	return l.end - l.from
+}
+
+// shown returns the end of what is for everybody.
+func (l *log) shown() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.shownLocked()
+}
+
+func (l *log) shownLocked() uint64 {
+	if l.hidden {
+		return l.from
+	}
+	return l.end
 }
 
 // append adds p and returns the offset of its end.
@@ -85,9 +129,33 @@ func (l *log) bounds() (first, end uint64) {
 	return l.first, l.end
 }
 
-// at returns bytes from offset off on, as many as lie together, without waiting; none at the end. They are not to be
-// written to. It returns *LaggedError when they are no longer kept.
+// at returns bytes from offset off on, as many as lie together, without waiting; none at the end of what is for everybody.
+// They are not to be written to. It returns *LaggedError when they are no longer kept, or private.
 func (l *log) at(off uint64) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	until := l.shownLocked()
+	for _, h := range l.holes {
+		switch {
+		case off >= h.to:
+		case off >= h.from && off >= l.first:
+			return nil, &LaggedError{Missed: h.to - off, Private: true}
+		default:
+			until = min(until, max(h.from, l.first))
+		}
+	}
+	if off >= until && off >= l.first {
+		return nil, nil
+	}
+	p, err := l.atLocked(off)
+	if err != nil {
+		return nil, err
+	}
+	return p[:min(uint64(len(p)), until-off)], nil
+}
+
+// all is at for whoever may read everything.
+func (l *log) all(off uint64) ([]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.atLocked(off)
@@ -105,7 +173,7 @@ func (l *log) atLocked(off uint64) ([]byte, error) {
 	return chunk[:len(chunk):len(chunk)], nil
 }
 
-// wait is at, but waits at the end until there is more. It returns errClosed when the log was closed, and ctx's cause when
+// wait is all, but waits at the end until there is more. It returns errClosed when the log was closed, and ctx's cause when
 // that ends first.
 func (l *log) wait(ctx context.Context, off uint64) ([]byte, error) {
 	for {
@@ -134,6 +202,16 @@ func (l *log) changed(end uint64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end > end || l.closed {
+		return closedChan
+	}
+	return l.waitLocked()
+}
+
+// grown returns a channel that is closed when there may be more for everybody than end, at once if there is already.
+func (l *log) grown(end uint64) <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shownLocked() > end || l.closed {
 		return closedChan
 	}
 	return l.waitLocked()

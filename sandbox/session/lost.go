@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -16,6 +17,8 @@ type front struct {
 	group   int
 	members []int  // of another group than the shell's
 	program []byte // arguments of the group's leader
+	signals bool   // the terminal makes a signal of ^C
+	runs    uint64 // of a shell that was seen to read, as Facts.Runs; 0 if it was not
 }
 
 // lookFront looks without tracing anybody, so it works where the prober does not.
@@ -25,13 +28,16 @@ func (c *console) lookFront() (f front) {
 	}
 	f.group, _ = c.local.Front() // 0, which is no group
 	f.program = arguments(f.group)
+	f.signals = signals(c.local.TTY().Master)
 	return f
 }
 
 // lost reports whether the ^C that was sent when before was in front has reached nobody: programs that handle it must not
 // get a second one. Shells lose it around a fork – the child has its own group, but still its shell's handler – and between
-// two lines that they read.
-func (c *console) lost(before front) bool {
+// two lines that they read. At the prompt they answer it, be it late, and a second one would take the next command with it: there it
+// is lost when the shell reads, and has not run since it was asked the last time. A program that has switched the signal off gets a
+// byte, which waits for it.
+func (s *session) lost(ctx context.Context, c *console, before *front, late bool) bool {
 	if c.local == nil || before.group == 0 {
 		return false
 	}
@@ -41,15 +47,34 @@ func (c *console) lost(before front) bool {
 	case now.group == 0:
 		return false
 	case now.group == shell:
-		c.s.mu.Lock()
-		defer c.s.mu.Unlock()
-		return c.phase == wire.PhasePrompt || c.phase == wire.PhaseContinuation // there it takes every ^C
+		s.mu.Lock()
+		prompt := c.phase == wire.PhasePrompt || c.phase == wire.PhaseContinuation
+		s.mu.Unlock()
+		return prompt && s.rests(ctx, c, before, late)
+	case !before.signals:
+		return false
 	case now.group != before.group:
 		return true // a job that has begun since
 	case !bytes.Equal(now.program, before.program):
 		return true // it was about to become another program, which would not have lived this long
 	}
 	return slices.ContainsFunc(before.members, func(pid int) bool { return survives(pid, syscall.SIGINT) })
+}
+
+// rests reports whether the shell reads the terminal as it did when it was asked for before the last time. Where that cannot be
+// seen, or the shell does not only read, it returns late, which says that it has had the time to answer.
+func (s *session) rests(ctx context.Context, c *console, before *front, late bool) bool {
+	facts, err := s.probe(ctx, c)
+	was := before.runs
+	before.runs = 0
+	switch {
+	case err != nil, facts.Listens && !facts.Blocked:
+		return late
+	case !facts.Blocked || !facts.ShellIsForeground:
+		return false
+	}
+	before.runs = facts.Runs
+	return was != 0 && facts.Runs == was
 }
 
 // arguments returns the arguments of a process, each ended by NUL; nothing if it is gone.

@@ -16,10 +16,11 @@ const maxGone = 64
 // party is one attachment. It outlives its stream by partyGrace.
 type party struct {
 	wire.Party
-	key    string // by which the keyboard knows it: of an agent the principal, of a person this party alone
+	key    string // by which the keyboard knows it: of an agent that drives the principal, of others this party alone
 	secret string // with which it resumes
 
 	cols, rows int         // guarded by session.mu; the size it has, 0 when it said none
+	refused    time.Time   // guarded by session.mu; when something that it typed was refused last
 	accepted   uint64      // guarded by session.mu; input bytes dealt with
 	stream     *stream     // guarded by session.mu; nil while it is cut off
 	grace      *time.Timer // guarded by session.mu; runs while it is cut off
@@ -32,7 +33,7 @@ func newParty(p wire.Party) *party {
 	rand.Read(secret[:]) // never fails
 	id := hex.EncodeToString(secret[:])
 	key := string(p.Kind) + ":" + p.Name
-	if p.Kind == wire.Person {
+	if p.Kind == wire.Person || p.Rights == wire.RightWatch {
 		key += ":" + id
 	}
 	rand.Read(secret[:])
@@ -124,6 +125,9 @@ func (s *session) leaveLocked(p *party) {
 	delete(s.gone, p.secret)
 	delete(s.parties, p)
 	s.tellLeftLocked(p)
+	if s.keyboard.asked == p {
+		s.unaskLocked()
+	}
 	for q := range s.parties {
 		if q.key == p.key {
 			return
@@ -136,7 +140,7 @@ func (s *session) leaveLocked(p *party) {
 	}
 	if s.keyboard.holds(p) {
 		s.freeLocked()
-		s.restoreSizeLocked(p)
+		s.restoreSizeLocked()
 	}
 }
 

@@ -53,6 +53,9 @@ type Facts struct {
 	// not readable: two Blocked with the same Pid and Runs are one wait, so that a look right after a write is not
 	// answered with the wait before it. With an error it is how long they have run: it has changed if they did.
 	Runs uint64
+	// Still reports, at a small part of the price of a Probe, whether nobody that it looked at has run since, so that another would
+	// see the same. It is nil where that cannot be told, or would not follow. A process that was begun during the Probe may be missed.
+	Still func() bool
 	// Why explains the answer in one line, naming processes and system calls.
 	Why string
 }

@@ -73,3 +73,23 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 }
+
+// TestOpaqueSecret asks for a secret in a program that is known to pass the keyboard on, beside a connection.
+func TestOpaqueSecret(t *testing.T) {
+	c := fresh(t, newSet(t, "/bin/bash"))
+	docker := t.TempDir() + "/docker"
+	run(t, c, `ln -s "$(python3 -c 'import sys; print(sys.executable)')" `+docker)
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: docker + ` -c '
+import select, socket, termios
+modes = termios.tcgetattr(0)
+modes[3] &= ~termios.ECHO
+termios.tcsetattr(0, termios.TCSANOW, modes)
+print("Password: ", end="", flush=True)
+select.select([0, socket.create_server(("127.0.0.1", 0))], [], [])'; stty echo`})
+	if res.Ended != wire.Attention || res.Phase != wire.PhaseOpaque || res.Want != wire.WantPassword {
+		t.Errorf("got %s, %s, %q, want that a password may be asked for; output %q", res.Ended, res.Phase, res.Want, res.Output)
+	}
+	if res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "secret"}); res.Phase != wire.PhasePrompt {
+		t.Errorf("got %s, %s", res.Ended, res.Phase)
+	}
+}

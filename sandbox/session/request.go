@@ -92,19 +92,38 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 	case wire.VerbInterrupt:
 		return wire.Reply{Result: s.interrupt(ctx, p)}, nil
 	case wire.VerbWait:
+		if r.Keyboard {
+			res, err := s.waitKeyboard(ctx, p, r)
+			return wire.Reply{Result: res}, err
+		}
 		res, err := s.waiting(ctx, r)
 		return wire.Reply{Result: res}, err
+	case wire.VerbHeed:
+		s.heed(ctx)
+		return wire.Reply{}, nil
 	case wire.VerbTake:
-		now, err := s.take(ctx, p)
-		return wire.Reply{Keyboard: now}, err
+		now, asked, err := s.take(ctx, p, r.Ask)
+		return wire.Reply{Keyboard: now, Asked: asked}, err
+	case wire.VerbKeep:
+		return wire.Reply{Keyboard: s.keep(p)}, nil
 	case wire.VerbGive:
 		return wire.Reply{Keyboard: s.give(p)}, nil
 	case wire.VerbResize:
 		return wire.Reply{}, s.resize(p, r.Cols, r.Rows)
+	case wire.VerbPrivate:
+		return wire.Reply{}, s.setPrivate(ctx, p, r.On)
 	case wire.VerbScreen:
+		if !s.seesPrivate(p) {
+			return wire.Reply{}, errPrivate
+		}
 		_, end := s.log.bounds()
 		if err := s.display.sync(ctx, end); err != nil {
 			return wire.Reply{}, err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !s.seesPrivateLocked(p) { // one that began meanwhile
+			return wire.Reply{}, errPrivate
 		}
 		return wire.Reply{Screen: s.display.snapshot()}, nil
 	}
@@ -161,7 +180,7 @@ func (st *stream) enqueue(ctx context.Context, f wire.Frame) error {
 	st.expected += uint64(len(data))
 	st.mu.Lock()
 	st.input = append(st.input, queuedInput{data: append([]byte(nil), data...)})
-	st.queued += len(data)
+	st.queued += len(data) + inputCost
 	st.mu.Unlock()
 	select {
 	case st.more <- struct{}{}:
@@ -198,6 +217,7 @@ func (st *stream) work(ctx context.Context) {
 		case len(in.data) > 0:
 			n, err = s.raw(ctx, p, in.data)
 		}
+		refused := len(in.data) - n
 		if ctx.Err() == nil {
 			n = len(in.data) // dealt with, one way or the other
 		}
@@ -206,10 +226,12 @@ func (st *stream) work(ctx context.Context) {
 		answer := wire.Frame{Type: wire.FrameAccepted, Offset: p.accepted}
 		s.mu.Unlock()
 		if err != nil {
-			answer.Data, _ = json.Marshal(publicError(st.set, "input", err))
+			e := *publicError(st.set, "input", err)
+			e.Refused = refused
+			answer.Data, _ = json.Marshal(&e)
 		}
 		st.mu.Lock()
-		st.queued -= len(in.data)
+		st.queued -= len(in.data) + inputCost
 		st.roomLocked()
 		st.mu.Unlock()
 		if ctx.Err() != nil {

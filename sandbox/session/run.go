@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/marks"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -34,7 +36,11 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	if err != nil {
 		return s.refused(err)
 	}
-	if err := s.handOver(calls, o, p, f, r.Text); err != nil {
+	hand := s.handOver
+	if s.byScreen() {
+		hand = s.typeCommand
+	}
+	if err := hand(calls, o, p, f, r.Text); err != nil {
 		undo()
 		return s.refused(err)
 	}
@@ -44,16 +50,28 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	}
 	res := s.result(f, ended)
 	if ended == wire.Refused {
-		res.Error = &wire.Error{Code: wire.CodeUnavailable, Message: "the shell did not take the command: another program read what was typed, or its descriptor was closed",
-			Hint: "type the command instead"}
 		s.mu.Lock()
-		if cmd.unfinished {
-			res.Error = &wire.Error{Code: wire.CodeSyntax, Message: "the command is not complete, or not the shell's language: " + s.console.shell + " does not parse it",
-				Hint: "close what it opens"}
-		}
+		res.Error = s.whyRefusedLocked(cmd)
 		s.mu.Unlock()
 	}
 	return res
+}
+
+// whyRefusedLocked is the error of a command that the shell has not started. All but one say that it did not run.
+func (s *session) whyRefusedLocked(cmd *command) *wire.Error {
+	switch {
+	case cmd.unfinished:
+		return &wire.Error{Code: wire.CodeSyntax, Message: "the command is not complete, or not the shell's language: " + s.console.shell + " does not parse it",
+			Hint: "close what it opens"}
+	case cmd.unread:
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell could not read the command, and ran nothing: a command has closed or replaced its descriptor " +
+			strconv.Itoa(marks.CommandFD) + ", or disabled a builtin that it needs", Hint: "end the shell with exit: the next run starts a new one"}
+	case cmd.unsure:
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell does not say whether it took the command: it may have run",
+			Hint: "look at the screen, and at what the command does"}
+	}
+	return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell did not take the command: another program, or a question of the line editor's, read what was typed",
+		Hint: "run it again, or type it"}
 }
 
 // bound is ctx for as long as a call may take.
@@ -85,11 +103,20 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 	s.mu.Lock()
 	c := s.console
 	s.mu.Unlock()
+	if c.byScreen() {
+		if strings.ContainsAny(r.Text, "\r\n") {
+			return nil, &wire.Error{Code: wire.CodeUsage, Message: "this shell takes a command of one line: it is typed to it", Hint: "run the lines one by one"}
+		}
+		if err := s.awaitScreenPrompt(ctx); err != nil {
+			return nil, err
+		}
+		return s.await(ctx, p, f, r.Hold)
+	}
 	if !c.marked || !c.marks.CommandFD {
 		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " prints no marks, so the end of a command would be a guess",
 			Hint: "type the command, or run it in a session with bash, zsh, fish or sh"}
 	}
-	if undo, err = s.await(ctx, p, r.Hold); err != nil {
+	if undo, err = s.await(ctx, p, f, r.Hold); err != nil {
 		return nil, err
 	}
 	err = s.awaitPrompt(ctx, c)
@@ -118,6 +145,9 @@ func (s *session) awaitEditor(ctx context.Context, c *console) error {
 
 // revive starts the shell again if it has ended, and waits until one that has just begun is at its first prompt.
 func (s *session) revive(ctx context.Context, f *follow) error {
+	if err := s.set.roomFor(s); err != nil {
+		return err
+	}
 	restarted, err := s.restart(ctx)
 	if err != nil {
 		return err
@@ -209,6 +239,9 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	defer s.unlockWriting()
 	s.mu.Lock()
 	c := s.console
+	if s.state.Phase == wire.PhasePrompt && s.keyboard.hold == holdFree {
+		_ = s.acquireLocked(p, holdCall) // the prompt that prepare waited for has freed it
+	}
 	if s.state.Phase != wire.PhasePrompt || !s.keyboard.holds(p) {
 		// Somebody was faster between the checks and the lock.
 		err := s.keyboard.refusal()
@@ -223,21 +256,27 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 		return context.Cause(ctx)
 	}
 	o.typed = true
-	typed, payload := c.marks.Command(command)
+	s.commands++
+	typed, payload := c.marks.Command(command, s.commands)
+	f.command.number, f.command.line = s.commands, typed
 	if err := c.hand(payload); err != nil {
 		s.mu.Unlock()
 		return err
 	}
 	s.beginLocked(f)
 	s.command = f.command
+	told := wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.by, Op: f.command.op}
+	if whose := s.clearLineLocked(c); whose != nil {
+		told.ID = whose.ID
+	}
 	s.log.append(shown(command))
 	// Behind what is shown: whoever prints a command's output as it comes begins at this event.
-	s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.by, Op: f.command.op})
+	s.emitLocked(told)
 	c.beginEchoLocked(typed)
 	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
 	s.mu.Unlock()
 
-	_, err := s.put(ctx, p, typed, nil)
+	_, err := s.put(ctx, p, typed, func() { f.command.typed = true })
 	if err == nil {
 		return nil
 	}

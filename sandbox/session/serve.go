@@ -17,6 +17,7 @@ const (
 	maxRequests    = 64      // under way on one stream
 	maxOutgoing    = 256     // answers that wait to be sent, before the stream is read no further
 	maxQueuedInput = 1 << 20 // bytes of input, the same
+	inputCost      = 64      // what a frame of input costs beside its bytes
 )
 
 // stream is one session stream: a goroutine reads it, one writes it, one works off its input, and each request has its
@@ -34,6 +35,7 @@ type stream struct {
 	quiet   bool
 	offset  uint64 // of the writer
 	seq     uint64 // of the writer
+	secret  uint64 // of the writer; the next byte of a private stretch
 
 	mu       sync.Mutex
 	out      []outgoing // guarded by mu
@@ -41,7 +43,7 @@ type stream struct {
 	drained  chan struct{}                      // guarded by mu; closed when out or the input got shorter; nil while nobody waits
 	requests map[uint32]context.CancelCauseFunc // guarded by mu
 	input    []queuedInput                      // guarded by mu
-	queued   int                                // guarded by mu; bytes in input
+	queued   int                                // guarded by mu; bytes in input, with inputCost for each frame
 	more     chan struct{}                      // wakes the goroutine that works off input
 	expected uint64                             // of the reader; the sequence of the next input
 }
@@ -76,6 +78,7 @@ func (st *stream) serve(ctx context.Context, cancel context.CancelCauseFunc) err
 		}
 		wg.Wait()
 		if st.party != nil {
+			st.session.log.unkeep(st)
 			st.session.cutOff(st.party, st)
 		}
 	}()
@@ -158,12 +161,15 @@ func (st *stream) reply(id uint32, r wire.Reply) {
 	st.push(wire.Frame{Type: wire.FrameReply, ID: id, Data: data}, off)
 }
 
-// push queues an answer behind what has happened so far.
+// push queues an answer behind what has been told so far, and with the answer to a request what has happened.
 func (st *stream) push(f wire.Frame, off uint64) {
 	o := outgoing{frame: f, off: off}
 	if s := st.session; s != nil {
 		s.mu.Lock()
-		s.tellInputLocked()
+		if f.Type == wire.FrameReply {
+			s.tellLateLocked()
+			s.tellInputLocked()
+		}
 		o.seq = s.events.seq
 		s.mu.Unlock()
 	}
@@ -176,7 +182,8 @@ func (st *stream) push(f wire.Frame, off uint64) {
 	}
 }
 
-// write is the only goroutine that writes the stream after attached. It returns nil when the session was closed.
+// write is the only goroutine that writes the stream after attached. What there is to tell when it wakes goes out in as few writes
+// as it fits into. It returns nil when the session was closed.
 func (st *stream) write(ctx context.Context) error {
 	reads := !st.quiet && st.session != nil
 	for {
@@ -190,13 +197,16 @@ func (st *stream) write(ctx context.Context) error {
 
 		var ev wire.Event
 		var missed, end uint64
-		var hasEvent, closed bool
+		var hasEvent, closed, secret bool
 		var changed, longer <-chan struct{}
 		if s := st.session; s != nil {
-			_, end = s.log.bounds()
 			s.mu.Lock()
 			ev, missed, hasEvent = s.events.next(st.seq)
-			changed, closed = s.changedLocked(), s.closed
+			end = s.log.shown() // behind the event: what it follows is there
+			if secret = s.private.on && !s.private.ending && s.private.by == st.party; secret {
+				st.secret = max(st.secret, end)
+			}
+			changed, closed = s.events.more(), s.closed
 			s.mu.Unlock()
 		}
 		first := head != nil && (st.session == nil || head.seq <= st.seq)
@@ -213,29 +223,41 @@ func (st *stream) write(ctx context.Context) error {
 				return err
 			}
 		case first:
-			if err := st.conn.Write(head.frame); err != nil {
+			if err := st.conn.Queue(head.frame); err != nil {
 				return err
 			}
 			st.sent()
 		case hasEvent:
 			if missed > 0 {
 				lag := wire.Event{Kind: wire.EventLagged, Offset: st.offset, Text: fmt.Sprintf("%d events are no longer kept", missed)}
-				if err := st.conn.WriteJSON(wire.FrameEvent, 0, lag); err != nil {
+				if err := st.conn.QueueJSON(wire.FrameEvent, 0, lag); err != nil {
 					return err
 				}
 			}
-			if err := st.conn.WriteJSON(wire.FrameEvent, 0, ev); err != nil {
+			if err := st.conn.QueueJSON(wire.FrameEvent, 0, ev); err != nil {
 				return err
 			}
 			st.seq = ev.Seq
 		case closed && idle && head == nil:
-			return nil
+			return st.conn.Flush()
 		default:
-			if reads {
-				longer = st.session.log.changed(st.offset)
-				if closed {
-					longer = nil // a closed log is always ready
+			if secret {
+				sent, err := st.outputSecret()
+				if err != nil {
+					return err
 				}
+				if sent {
+					continue
+				}
+				longer = st.session.log.changed(st.secret)
+			} else if reads {
+				longer = st.session.log.grown(st.offset)
+			}
+			if closed {
+				longer = nil // a closed log is always ready
+			}
+			if err := st.conn.Flush(); err != nil {
+				return err
 			}
 			select {
 			case <-st.wake:
@@ -254,14 +276,36 @@ func (st *stream) output(until uint64) error {
 	var lagged *LaggedError
 	if errors.As(err, &lagged) {
 		st.offset += lagged.Missed
-		return st.conn.WriteJSON(wire.FrameEvent, 0, wire.Event{Kind: wire.EventLagged, Offset: st.offset, Missed: lagged.Missed})
+		st.session.log.kept(st, st.offset)
+		ev := wire.Event{Kind: wire.EventLagged, Offset: st.offset, Missed: lagged.Missed}
+		if lagged.Private {
+			ev.Text = wire.WhyPrivate
+		}
+		return st.conn.QueueJSON(wire.FrameEvent, 0, ev)
 	}
 	p = p[:min(uint64(len(p)), until-st.offset)]
-	if err := st.conn.Write(wire.Frame{Type: wire.FrameOutput, Offset: st.offset, Data: p}); err != nil {
+	if err := st.conn.Queue(wire.Frame{Type: wire.FrameOutput, Offset: st.offset, Data: p}); err != nil {
 		return err
 	}
 	st.offset += uint64(len(p))
+	st.session.log.kept(st, st.offset)
 	return nil
+}
+
+// outputSecret sends the next piece of a private stretch to the person whose it is, also on a quiet stream.
+func (st *stream) outputSecret() (sent bool, err error) {
+	p, err := st.session.log.all(st.secret)
+	var lagged *LaggedError
+	if errors.As(err, &lagged) {
+		st.secret += lagged.Missed
+		return true, nil
+	}
+	if len(p) == 0 {
+		return false, nil
+	}
+	err = st.conn.Queue(wire.Frame{Type: wire.FrameOutput, Offset: st.secret, Data: p})
+	st.secret += uint64(len(p))
+	return true, err
 }
 
 // sent takes the answer that was just sent off the queue.

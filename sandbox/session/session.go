@@ -57,6 +57,11 @@ type session struct {
 	wake      chan struct{}     // guarded by mu; closed when anything under mu that somebody waits for has changed
 	parties   map[*party]bool   // guarded by mu
 	keyboard  keyboard          // guarded by mu
+	handover  handover          // guarded by mu
+	private   private           // guarded by mu
+	paste     paste             // guarded by mu
+	oldCols   int               // guarded by mu; the size before a person drove, 0 unless one does
+	oldRows   int               // guarded by mu
 	writer    *write            // guarded by mu; the write under way
 	inputs    uint64            // guarded by mu; writes of input so far, begun or done
 	inputAt   time.Time         // guarded by mu; end of the last write
@@ -66,14 +71,20 @@ type session struct {
 	blind     blind             // guarded by mu; what is known of processes that may not be traced
 	called    uint64            // guarded by mu; display.calls at the last input
 	command   *command          // guarded by mu; the run whose command the shell has, nil when there is none
+	commands  uint64            // guarded by mu; number of the newest run
 	follows   map[*follow]bool  // guarded by mu; calls under way
 	ops       []*op             // guarded by mu; oldest first
 	verdicts  uint64            // guarded by mu; how often the prober found that somebody should be told
 	waiters   int               // guarded by mu; callers for whom the prober looks
 	watching  bool              // guarded by mu; the goroutine that makes it look is running
 	unwatched chan struct{}     // guarded by mu; closed when waiters becomes 0
+	heeders   int               // guarded by mu; those of waiters who are in no hurry
 	input     inputRun          // guarded by mu; input not yet told in an event
+	runs      uint64            // guarded by mu; how many of these there were
+	late      *wire.Event       // guarded by mu; not told yet; nil when there is none
 	closed    bool              // guarded by mu
+	kept      bool              // guarded by mu; stays in the set when it is dead
+	sealed    bool              // guarded by mu; closed in a private stretch: what its terminals still print is nobody's
 	gone      map[string]*party // guarded by mu; parties that were cut off, by resume secret
 }
 
@@ -153,6 +164,13 @@ func (s *session) alive() bool {
 	return !s.closed && s.state.Phase != wire.PhaseDead
 }
 
+// deadSince returns since when the session is dead, in milliseconds of Unix time; false if it lives or is kept all the same.
+func (s *session) deadSince() (unixMilli int64, dead bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state.SinceUnix, s.state.Phase == wire.PhaseDead && !s.kept && !s.closed
+}
+
 // end ends the session: its processes, its streams and its calls. It returns when the processes are gone.
 func (s *session) end(reason string) {
 	s.mu.Lock()
@@ -165,6 +183,8 @@ func (s *session) end(reason string) {
 		st := wire.State{Phase: wire.PhaseDead, Reason: reason, Cwd: s.cwd, Basis: []wire.Basis{wire.BasisExit}}
 		s.setStateLocked(st)
 	}
+	s.sealed = s.private.on
+	s.endPrivateLocked()
 	ended := s.state
 	s.emitLocked(wire.Event{Kind: wire.EventEnded, State: &ended, Text: reason})
 	s.keyboard.stop()
@@ -190,13 +210,13 @@ func (s *session) end(reason string) {
 
 // info is the session's line in a list: the last known state, without looking.
 func (s *session) info() wire.SessionInfo {
-	_, end := s.log.bounds()
+	end := s.log.shown()
 	alt, last := s.display.glance()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := s.stateLocked()
 	st.AltScreen, st.LastLine = alt, last
-	return wire.SessionInfo{Name: s.name, State: st, Keyboard: s.keyboard.String(), Cols: s.cols, Rows: s.rows,
+	return wire.SessionInfo{Private: s.privateLocked(), Name: s.name, State: st, Keyboard: s.keyboard.String(), Cols: s.cols, Rows: s.rows,
 		Parties: s.partiesLocked(), Argv: s.start.Argv, Created: s.created.UnixMilli(), Offset: end}
 }
 

@@ -24,13 +24,24 @@ type Options struct {
 	// install one. Nil leaves the choice, and sessions without marks, to the Starter.
 	Shell  func() Shell
 	Prober Prober // nil: states have no process facts
+	// Prompt says whether text before the cursor is the prompt of a shell that prints no marks. Nil: nobody knows.
+	Prompt func(before string) bool
 	// Pause sleeps for less than a millisecond, exactly; nil leaves it to the runtime's timers. It is called by at most one
 	// goroutine for each session that somebody waits for.
 	Pause func(time.Duration)
-	Name  string // of the sandbox, for prompts and results
-	// MaxSessions is the most sessions at once, dead ones not counted; 0 is 32.
+	// Counters counts what the sandbox's limits did; nil: nobody knows.
+	Counters func() Counters
+	Name     string // of the sandbox, for prompts and results
+	// MaxSessions is the most sessions at once, dead ones not counted; 0 is 32. As many dead ones are kept, with their logs: a new
+	// session takes the place of the one that has been dead longest.
 	MaxSessions int
 	Log         *slog.Logger // nil discards
+}
+
+// Counters are how often the limits of a sandbox did something, since it was started.
+type Counters struct {
+	OOMKills    int // processes that were killed because there was no memory left
+	PidsRefused int // processes that were not started because there were too many
 }
 
 // Set is the sessions of one sandbox, by name. Its methods may be called at once.
@@ -50,6 +61,9 @@ type Set struct {
 func NewSet(opt Options) *Set {
 	if opt.MaxSessions == 0 {
 		opt.MaxSessions = defaultSessions
+	}
+	if opt.Counters == nil {
+		opt.Counters = func() Counters { return Counters{} }
 	}
 	s := &Set{opt: opt, log: opt.Log, sessions: make(map[string]*session)}
 	if s.log == nil {
@@ -93,10 +107,16 @@ func (s *Set) List() []wire.SessionInfo {
 }
 
 // Begin starts a session without anybody attached, as the guest does for an image's entrypoint. A name that is taken is
-// an error with code exists.
+// an error with code exists. Such a session is kept when it is dead, for as long as the Set.
 func (s *Set) Begin(ctx context.Context, name string, start wire.Start) error {
-	_, _, err := s.open(ctx, wire.Attach{Session: name, Fresh: true, Start: &start})
-	return err
+	one, _, err := s.open(ctx, wire.Attach{Session: name, Fresh: true, Start: &start})
+	if err != nil {
+		return err
+	}
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	one.kept = true
+	return nil
 }
 
 // Kill declares a session dead for a reason whose processes have been killed, without waiting to hear of it: a rescue
@@ -167,6 +187,10 @@ func (s *Set) open(ctx context.Context, a wire.Attach) (one *session, created bo
 		return nil, false, err
 	}
 	if created {
+		if old := s.longestDead(); old != nil {
+			s.remove(old)
+			old.end("forgotten: it was dead, and others have died since")
+		}
 		_, err := one.restart(ctx)
 		if err != nil {
 			one.startErr = one.public(err)
@@ -224,7 +248,7 @@ func (s *Set) reserve(a wire.Attach, name string, start wire.Start) (one *sessio
 	case found:
 		return one, false, nil
 	case !a.Create && !a.Fresh:
-		return nil, false, &wire.Error{Code: wire.CodeNotFound, Message: "no session " + name, Hint: "it starts when it is joined or something is run in it; on the stream, attach with create"}
+		return nil, false, &wire.Error{Code: wire.CodeNotFound, Message: "no session " + name, Hint: "it starts when it is joined or something is run in it"}
 	case s.liveLocked() >= s.opt.MaxSessions:
 		return nil, false, s.fullError()
 	}
@@ -257,6 +281,26 @@ func (s *Set) liveLocked() int {
 		}
 	}
 	return n
+}
+
+// longestDead returns the dead session that is to make room for another; nil if there are not too many.
+func (s *Set) longestDead() *session {
+	var old *session
+	var since int64
+	n := 0
+	for _, one := range s.all() {
+		at, dead := one.deadSince()
+		if !dead {
+			continue
+		}
+		if n++; old == nil || at < since {
+			old, since = one, at
+		}
+	}
+	if n <= s.opt.MaxSessions {
+		return nil
+	}
+	return old
 }
 
 func (s *Set) lookup(name string) *session {

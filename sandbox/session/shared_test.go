@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,10 +135,13 @@ func TestTakenOver(t *testing.T) {
 	if res := do(t, alice, wire.Request{Verb: wire.VerbType, Text: "y"}); res.Error == nil || res.Error.Code != wire.CodeKeyboardHeld {
 		t.Errorf("type meanwhile: %s, %v", res.Ended, res.Error)
 	}
+	n := 0
+	w.until(t, "the events so far", func(_ string, events []wire.Event) bool { n = prompts(events); return true })
 	if err := bob.Input(t.Context(), []byte("hello\r")); err != nil {
 		t.Fatal(err)
 	}
 	w.text(t, "got hello\r\n")
+	w.until(t, "the next prompt", func(_ string, events []wire.Event) bool { return prompts(events) > n })
 
 	// With hold, the agent waits until the keyboard is back.
 	go func() {
@@ -174,6 +178,47 @@ func TestTakenOver(t *testing.T) {
 	}
 }
 
+// TestRunAsThePromptComes hands the keyboard back while the command of the person who had it ends: a prompt frees the
+// keyboard of a call, and the call that has just got it is not the one that ended.
+func TestRunAsThePromptComes(t *testing.T) {
+	set := newSet(t, "/bin/bash")
+	alice := agentClient(t, set)
+	run(t, alice, "true")
+	w := newWatch()
+	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), From: wire.Offset{Word: wire.FromStart}}, w.handler())
+	var done int
+	for i := range 60 {
+		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
+			t.Fatal(err)
+		}
+		result := make(chan *wire.Result, 1)
+		go func() {
+			r, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbRun, Text: "echo at last", Hold: true})
+			result <- r.Result
+		}()
+		begun := fmt.Sprintf("by hand %d", i)
+		if err := bob.Input(t.Context(), []byte("echo by hand $((1*"+strconv.Itoa(i)+"))\r")); err != nil {
+			t.Fatal(err)
+		}
+		w.text(t, begun+"\r\n")
+		<-time.After(time.Duration(i%20) * 100 * time.Microsecond)
+		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
+			t.Fatal(err)
+		}
+		switch res := <-result; {
+		case res.Ended == wire.Done && res.Output == "at last\n":
+			done++
+		case res.Error != nil && strings.Contains(res.Error.Message, " runs in session main"): // before its end
+		default:
+			t.Fatalf("round %d: %s, %q, %v", i, res.Ended, res.Output, res.Error)
+		}
+		do(t, alice, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}})
+	}
+	if done == 0 {
+		t.Error("no run was done")
+	}
+}
+
 // TestEvents is what a record is made from.
 func TestEvents(t *testing.T) {
 	set := newSet(t, "/bin/bash")
@@ -195,6 +240,8 @@ func TestEvents(t *testing.T) {
 			got = append(got, "keyboard "+e.Keyboard)
 		}
 	}
+	// Where the command takes its time, the prober says once more, and of what process, that something runs.
+	got = slices.Compact(got)
 	want := "state prompt, keyboard agent:alice, command echo hi; (exit 3) 7, state running, result 3 done 7, state prompt, keyboard "
 	if s := strings.Join(got, ", "); s != want {
 		t.Errorf("events\n%s\nwant\n%s", s, want)
@@ -221,12 +268,16 @@ func TestBackgroundOutput(t *testing.T) {
 			t.Fatalf("%s, %v", res.Ended, res.Error)
 		}
 		w.mu.Lock()
-		over = strings.Contains(string(w.output), "<end>\r")
+		over = strings.Contains(string(w.output), "<end>\r\n")
+		tail := w.output[max(0, len(w.output)-300):]
 		w.mu.Unlock()
+		if commands > 100*n {
+			t.Fatalf("the job's last line does not come: %q", tail)
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	found := regexp.MustCompile(`<(\d+)>`).FindAllStringSubmatch(string(w.output), -1)
+	found := regexp.MustCompile(`<(\d+)>\r\n`).FindAllStringSubmatch(string(w.output), -1)
 	missing := n
 	seen := map[int]bool{}
 	for _, m := range found {
@@ -293,10 +344,42 @@ func TestPassword(t *testing.T) {
 	if res.Ended != wire.Done || res.Output != "\n7\n" {
 		t.Errorf("%s, %q", res.Ended, res.Output)
 	}
+	if w.knows(t, "hunter2") {
+		t.Error("the password was told")
+	}
+
+	// Neither a password nor how long it is stands in an event, whoever types it, in one piece or in many.
+	run(t, c, `read -s -p "Password: " p; echo; echo ${#p}`)
+	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob"), Quiet: true}, newWatch().handler())
+	if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range strings.Split("correct-horse\r", "") {
+		if err := bob.Input(t.Context(), []byte(key)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.text(t, "13\r\n")
+	if err := bob.Input(t.Context(), []byte("echo shown\r")); err != nil {
+		t.Fatal(err)
+	}
+	w.until(t, "the inputs", func(_ string, events []wire.Event) bool {
+		return slices.ContainsFunc(events, func(e wire.Event) bool { return e.Kind == wire.EventInput && e.By == "person:bob" && e.Bytes > 0 })
+	})
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if strings.Contains(string(w.output), "hunter2") {
-		t.Error("the password is in the log")
+	hidden := map[string]int{}
+	for _, e := range w.events {
+		switch {
+		case e.Kind != wire.EventInput:
+		case e.Text == wire.Hidden && e.Bytes == 0:
+			hidden[e.By]++
+		case e.Text != "" || e.By == "person:bob" && e.Bytes != len("echo shown\r"):
+			t.Errorf("input event %+v", e)
+		}
+	}
+	if hidden["agent:alice"] != 1 || hidden["person:bob"] == 0 {
+		t.Errorf("hidden inputs: %v", hidden)
 	}
 }
 
@@ -320,6 +403,23 @@ func TestNarrow(t *testing.T) {
 				t.Errorf("%s, %d columns: log %q", shell, cols, plain)
 			}
 		}
+	}
+}
+
+// TestFullRow has prompts of all widths: with one of them the line that is typed ends with the row, and the line editor goes back
+// to draw its end again.
+func TestFullRow(t *testing.T) {
+	w := newWatch()
+	c := dial(t, newSet(t, "/bin/bash"), wire.Attach{Session: "main", Create: true, Party: agentParty("alice"), Start: &wire.Start{Cols: 20, Rows: 10}}, w.handler())
+	for n := range 20 {
+		if res := run(t, c, "PS1=$PS1+"); res.Output != "" {
+			t.Errorf("behind a prompt of %d: %q", 2+n, res.Output)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if strings.Contains(string(w.output), "\x1b[A") {
+		t.Errorf("log %q", w.output)
 	}
 }
 
@@ -350,5 +450,32 @@ func TestNotice(t *testing.T) {
 	res := run(t, c, `printf '\033]9;build done\a'; sleep 0.05`)
 	if res.Notice == nil || *res.Notice != "text build done" {
 		t.Errorf("notice %v", res.Notice)
+	}
+}
+
+// TestRunAfterResize runs commands right behind changes of the size, at which the line editor draws its prompt again: the log shows
+// neither a second prompt nor anything of the line that starts a command.
+func TestRunAfterResize(t *testing.T) {
+	set := newSet(t, "/bin/bash")
+	w := newWatch()
+	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
+	run(t, c, "true")
+	const n = 60
+	for i := range n {
+		if _, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbResize, Cols: 80 + i%2, Rows: 24}); err != nil {
+			t.Fatal(err)
+		}
+		if res := run(t, c, "echo hi"); res.Ended != wire.Done || res.Output != "hi\n" {
+			t.Errorf("%s, %q, %v", res.Ended, res.Output, res.Error)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	plain := regexp.MustCompile(`\x1b\[[0-9?]*[a-zA-Z]`).ReplaceAllString(string(w.output), "")
+	if strings.Contains(plain, "sbx") {
+		t.Errorf("the line that starts a command is shown: %q", plain)
+	}
+	if got := len(regexp.MustCompile(`echo hi\r\n\r*hi\r\n`).FindAllString(plain, -1)); got != n {
+		t.Errorf("%d of %d commands are shown as they ran: %q", got, n, plain)
 	}
 }

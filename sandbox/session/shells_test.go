@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/marks"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -201,6 +202,23 @@ func TestShellsNest(t *testing.T) {
 			}
 			if res := do(t, c, wire.Request{Verb: wire.VerbType, Text: "exit 4"}); res.Ended != wire.Dead || code(res) != 4 {
 				t.Errorf("exit of what took its place: %s, %d", res.Ended, code(res))
+			}
+		})
+	}
+}
+
+// TestSharedDescriptor has a program read from the descriptor that it inherits, on and on: no command that is run loses a byte to it.
+func TestSharedDescriptor(t *testing.T) {
+	for _, name := range []string{"bash", "dash", "zsh"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := fresh(t, newSet(t, "/bin/"+name))
+			run(t, c, fmt.Sprintf("bash -c 'while :; do read -N 7 -t 0.001 x; done' <&%d >/dev/null 2>&1 &", marks.CommandFD))
+			for i := range 30 {
+				want := strings.Repeat("x", i*100)
+				if res := run(t, c, "echo "+want); res.Ended != wire.Done || res.Output != want+"\n" {
+					t.Fatalf("%s, %v, %q, want %q", res.Ended, res.Error, res.Output, want)
+				}
 			}
 		})
 	}

@@ -15,6 +15,10 @@ const promptPatience = 50 * time.Millisecond
 // promptTries is how many times that a shell which does not read yet is given: it is busy with its prompt, or the machine is.
 const promptTries = 40
 
+// takenTime is how long a shell at its prompt that nobody can look at is given to take a command: other lines may have been typed
+// before it.
+const takenTime = 500 * time.Millisecond
+
 // stateLocked is the present state with what changes by the clock.
 func (s *session) stateLocked() wire.State {
 	st := s.state
@@ -26,18 +30,22 @@ func (s *session) stateLocked() wire.State {
 	if st.Cwd == "" {
 		st.Cwd = s.cwd
 	}
+	s.veilLocked(&st)
 	return st
 }
 
 // setStateLocked makes st the state from here on, and tells.
-func (s *session) setStateLocked(st wire.State) {
+func (s *session) setStateLocked(st wire.State) { s.emitLocked(s.becomeLocked(st)) }
+
+// becomeLocked makes st the state from here on, and returns the event that tells it.
+func (s *session) becomeLocked(st wire.State) wire.Event {
 	if st.Offset == 0 {
 		_, st.Offset = s.log.bounds()
 	}
 	st.SinceUnix = time.Now().UnixMilli()
 	s.state = st
 	told := s.stateLocked()
-	s.emitLocked(wire.Event{Kind: wire.EventState, State: &told, Offset: st.Offset})
+	return wire.Event{Kind: wire.EventState, State: &told, Offset: st.Offset}
 }
 
 // markedLocked takes a mark of the shell. All output before it is in the log.
@@ -48,14 +56,14 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 	_, end := s.log.bounds()
 	switch m.Kind {
 	case marks.CommandStart:
-		c.phase = wire.PhaseRunning
+		c.phase, c.typist = wire.PhaseRunning, nil
 		if e := c.echo; e != nil && c.marks.Key && !m.Run {
 			// The shell has seen the key. What was printed up to now is others' output.
 			s.log.append(e.bytes)
 			e.bytes, e.own = nil, true
 			return
 		}
-		if cmd := s.command; m.Run && cmd != nil && !cmd.started {
+		if cmd := s.command; m.Run && cmd != nil && !cmd.started && cmd.number == m.Number {
 			if c.marks.Key {
 				c.takeBack()
 			}
@@ -66,11 +74,17 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 			s.emitLocked(wire.Event{Kind: wire.EventBegun, Offset: cmd.from, Op: cmd.op, By: cmd.by})
 			return
 		}
+		if s.command == nil {
+			c.typing = true
+			s.emitLocked(wire.Event{Kind: wire.EventBegun, By: s.keyboard.String()})
+		}
+		s.typedLocked(c, end)
 		if s.command == nil && s.state.Phase != wire.PhaseRunning {
 			s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
 		}
 	case marks.CommandEnd:
 		s.lastExit = &m.Exit
+		c.tellTypedLocked()
 		c.over, c.overAt = c.prompted+1, end
 		if cmd := s.command; cmd != nil && cmd.started && !cmd.ended {
 			s.overLocked(cmd, end)
@@ -85,34 +99,51 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 		}
 		c.takeBack()
 		s.readyLocked(c.basisLocked())
+	case marks.Unread:
+		if cmd := s.command; cmd != nil && !cmd.started {
+			cmd.unread = true
+		}
 	case marks.PromptStart:
 		if dir := c.dotDir; dir != "" { // the shell has found its script
 			c.dotDir = ""
 			s.spawn(func() { c.dropDotDir(dir) })
 		}
-		c.editing = false
+		c.editing, c.promptFrom, c.typist = false, end, nil
+		s.typedOverLocked(c, m.Exit)
 		s.lastExit = &m.Exit
+		c.tellTypedLocked()
 		if m.Cwd != "" {
 			s.cwd = m.Cwd
 		}
 		if c.over != c.prompted+1 { // an empty line ends without having begun
 			c.over, c.overAt = c.prompted+1, end
 		}
-		if cmd := s.command; cmd != nil && !cmd.ended {
+		switch cmd := s.command; {
+		case cmd == nil || cmd.ended:
+		case cmd.started:
 			s.overLocked(cmd, end)
-			if !cmd.started && c.echo != nil {
-				cmd.from = end
-				cmd.to = s.log.append(c.endEchoLocked().bytes)
+		case cmd.line != nil: // what was typed for it may still be queued: another line ran
+			cmd.from, cmd.to = end, end
+			if c.echo != nil {
+				cmd.to = s.log.append(c.endEchoLocked().output())
 			}
+			c.beginEchoLocked(cmd.line)
 		}
 		c.expectPromptLocked()
 	case marks.PromptEnd:
-		c.editing = true
+		c.editing, c.editAt, c.promptTo = true, end, end
 		if cmd := s.command; cmd != nil && !cmd.started && !c.expecting {
 			s.fireLocked()
 			return // late, of the prompt that was taken for complete and at which the command was handed over
 		}
 		c.promptLocked()
+	case marks.PromptAgain:
+		if c.echo != nil {
+			c.echo.dropPrompt() // of the command that is being given, which it stood before
+		}
+		if c.editAt != 0 {
+			c.editAt = end
+		}
 	case marks.Continuation:
 		c.phase = wire.PhaseContinuation
 		c.continued++
@@ -126,6 +157,14 @@ func (s *session) overLocked(cmd *command, end uint64) {
 	cmd.ended, cmd.to = true, end
 	if cmd.started {
 		s.emitLocked(wire.Event{Kind: wire.EventOver, Offset: end, Op: cmd.op, By: cmd.by})
+	}
+}
+
+// tellTypedLocked tells that a command which was typed is over.
+func (c *console) tellTypedLocked() {
+	if c.typing {
+		c.typing = false
+		c.s.emitLocked(wire.Event{Kind: wire.EventOver, ExitCode: c.s.lastExit})
 	}
 }
 
@@ -176,7 +215,29 @@ func (c *console) promptLocked() {
 		c.s.fireLocked()
 		return
 	}
+	if cmd := c.s.command; cmd != nil && !cmd.started && !cmd.unread {
+		c.awaitTakenLocked(cmd)
+		return
+	}
 	c.s.readyLocked(c.basisLocked())
+}
+
+// awaitTakenLocked leaves it open at a prompt whether the shell will take cmd, whose line may be queued behind others: whoever
+// looks at the shell finds it reading when nothing is queued any more. Where nobody can, time has to do.
+func (c *console) awaitTakenLocked(cmd *command) {
+	c.s.fireLocked()
+	if _, known := c.inFront(); known && c.s.set.opt.Prober != nil {
+		return
+	}
+	n := c.prompted
+	time.AfterFunc(takenTime, func() {
+		c.s.mu.Lock()
+		defer c.s.mu.Unlock()
+		if c.s.command == cmd && !cmd.started && c == c.s.console && c.prompted == n && c.phase == wire.PhasePrompt {
+			cmd.unsure = true
+			c.s.readyLocked(c.basisLocked())
+		}
+	})
 }
 
 // basisLocked is what a mark that has just come stands on.
@@ -196,11 +257,28 @@ func (s *session) readyLocked(basis []wire.Basis) {
 		why := wire.Done
 		if !cmd.started {
 			why, cmd.exit = wire.Refused, nil
+			s.giveUpLocked(s.console, cmd)
 		}
 		s.emitLocked(wire.Event{Kind: wire.EventResult, Op: cmd.op, By: cmd.by, ExitCode: cmd.exit, Why: why})
 	}
 	s.setStateLocked(wire.State{Phase: wire.PhasePrompt, ExitCode: s.lastExit, Cwd: s.cwd, Basis: basis})
 	s.keyboardAtPromptLocked()
+}
+
+// giveUpLocked sees to it that a command which was not taken will not be.
+func (s *session) giveUpLocked(c *console, cmd *command) {
+	if cmd.line == nil {
+		return
+	}
+	c.takeBack()
+	if !cmd.ended && cmd.to == 0 {
+		_, cmd.from = s.log.bounds()
+		cmd.to = cmd.from
+	}
+	if c.echo != nil {
+		s.log.append(c.endEchoLocked().bytes)
+	}
+	cmd.ended = true
 }
 
 // died makes the state dead by exit, if c is the present terminal. All its output is in the log, or was waited for long

@@ -11,19 +11,30 @@ import (
 
 // canonical reports whether the terminal whose master this is gathers lines before a program reads them.
 func canonical(master *os.File) bool {
-	lines, _ := inputModes(master)
-	return lines
+	return inputModes(master).lines
 }
 
-// inputModes reports whether the terminal whose master this is gathers lines before a program reads them, and whether it shows
+// inputMode says what a terminal does with input: whether it gathers lines before a program reads them, and whether it shows
 // them.
-func inputModes(master *os.File) (lines, echo bool) {
+type inputMode struct{ lines, echo bool }
+
+// signals reports whether the terminal whose master this is makes a signal of ^C. Else it is a byte like any other.
+func signals(master *os.File) (is bool) {
+	withFD(master, func(fd int) {
+		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+		is = err == nil && t.Lflag&unix.ISIG != 0 && t.Cc[unix.VINTR] == 3
+	})
+	return is
+}
+
+// inputModes returns the mode of the terminal whose master this is.
+func inputModes(master *os.File) (m inputMode) {
 	withFD(master, func(fd int) {
 		if t, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
-			lines, echo = t.Lflag&unix.ICANON != 0, t.Lflag&unix.ECHO != 0
+			m = inputMode{lines: t.Lflag&unix.ICANON != 0, echo: t.Lflag&unix.ECHO != 0}
 		}
 	})
-	return lines, echo
+	return m
 }
 
 // unread reports whether a master has output that was not read from it. What a program has printed may be on its way, in a

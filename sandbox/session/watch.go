@@ -15,8 +15,15 @@ import (
 const (
 	firstLook = 300 * time.Microsecond
 	lastLook  = 64 * time.Millisecond
-	// idleLook is the longest rest when the terminal needs input to go on: then only what could not be foreseen changes anything.
+	// After long silence the prober rests for this part of it, up to silentLook: a program that asks without a word is told
+	// that much later.
+	silentPart = 16
+	silentLook = 250 * time.Millisecond
+	// idleLook is the longest rest when the terminal needs input to go on: then only what could not be foreseen changes anything. It is
+	// also for how long it is believed that whoever sleeps does what he did.
 	idleLook = time.Second
+	// idleBelief is the same for a reader that two readings agreed on.
+	idleBelief = 16 * time.Second
 
 	// pauseMost is the longest rest between looks that has to be exact, pausePiece how long output may go unnoticed in it.
 	pauseMost  = 2 * time.Millisecond
@@ -39,6 +46,9 @@ const (
 	// markTime is how long a mark may be on its way: printed by the shell, which reads again, and not yet come out of the
 	// terminal. On a busy machine that takes more than the few looks of everybody else.
 	markTime = 25 * time.Millisecond
+	// promiseTime is how long a shell that printed its prompt may do something else before it reads: after that, the mark was printed
+	// by what runs in it.
+	promiseTime = time.Second
 )
 
 // look is one reading of the prober.
@@ -74,6 +84,7 @@ func (s *session) waitLocked() (release func()) {
 func (s *session) watch() {
 	delay, busy := firstLook, 0
 	var verdicts int // equal ones in a row, of a prompt that no mark told
+	var last sighting
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
 	for {
@@ -86,7 +97,7 @@ func (s *session) watch() {
 		}
 		unwatched := s.unwatched
 		var changed <-chan struct{}
-		if delay > lastLook { // input that is not echoed and a caller who has just come end a long rest
+		if delay > lastLook || s.heededLocked() { // input that is not echoed and a caller who has just come end a long rest
 			changed = s.changedLocked()
 		}
 		s.mu.Unlock()
@@ -97,19 +108,22 @@ func (s *session) watch() {
 		case restUnwatched:
 			continue
 		case restChanged:
-			delay, verdicts = firstLook, 0
+			delay, verdicts = s.firstRest(), 0
 			continue
 		case restOutput:
 			// Output: begin anew, at first soon after it, in a flood less often than it comes.
 			busy = min(busy+1, fewOutputs+6)
-			delay, verdicts = firstLook, 0
+			delay, verdicts = s.firstRest(), 0
 			_, end = s.log.bounds()
 			// A program prints a few times before it asks.
-			if s.rest(timer, time.Duration(max(1, busy-fewOutputs))*firstLook, unwatched, s.log.changed(end), nil) != restWhole {
+			if s.rest(timer, max(delay, time.Duration(busy-fewOutputs)*firstLook), unwatched, s.log.changed(end), nil) != restWhole {
 				continue
 			}
 		}
-		if again := s.lookOnce(&verdicts); again {
+		if delay < lastLook {
+			last = sighting{}
+		}
+		if again := s.lookOnce(&verdicts, &last); again {
 			delay = firstLook
 			continue
 		}
@@ -125,7 +139,17 @@ func (s *session) longestRest() time.Duration {
 	case wire.PhasePrompt, wire.PhaseContinuation, wire.PhaseWaiting:
 		return idleLook
 	}
-	return lastLook
+	if s.heededLocked() {
+		return idleLook
+	}
+	return min(max(s.quietLocked()/silentPart, lastLook), silentLook)
+}
+
+// sighting is what the prober saw when it looked last.
+type sighting struct {
+	facts   Facts
+	console *console
+	at      time.Time
 }
 
 // How a rest ended.
@@ -171,8 +195,8 @@ func (s *session) rest(timer *time.Timer, d time.Duration, unwatched, output, ch
 }
 
 // lookOnce asks the prober and judges its answer. It returns true when the state changed under it, so that it is worth
-// looking again soon.
-func (s *session) lookOnce(verdicts *int) (again bool) {
+// looking again soon. last is what it saw the last time, for as long as that may be so still.
+func (s *session) lookOnce(verdicts *int, last *sighting) (again bool) {
 	_, end := s.log.bounds()
 	s.mu.Lock()
 	c, inputs, reads, writing := s.console, s.inputs, s.reads, s.writer != nil
@@ -181,7 +205,15 @@ func (s *session) lookOnce(verdicts *int) (again bool) {
 	if c == nil || writing || phase == wire.PhaseDead {
 		return false
 	}
-	facts, err := s.probeUntil(c, end)
+	facts, err := last.facts, error(nil)
+	belief := idleLook
+	if facts.Blocked {
+		belief = idleBelief
+	}
+	if facts.Still == nil || last.console != c || time.Since(last.at) > belief || !facts.Still() {
+		facts, err = s.probeUntil(c, end)
+		*last = sighting{facts, c, time.Now()}
+	}
 	if _, now := s.log.bounds(); now != end {
 		return true // it printed meanwhile: what was seen is over
 	}
@@ -199,7 +231,8 @@ func (s *session) lookOnce(verdicts *int) (again bool) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reads != reads || s.inputs != inputs || s.console != c || s.writer != nil || s.state.Phase == wire.PhaseDead {
+	untyped := s.command != nil && !s.command.typed // the shell is still at the prompt before it, and does not say so of the next
+	if s.reads != reads || s.inputs != inputs || s.console != c || s.writer != nil || untyped || s.state.Phase == wire.PhaseDead {
 		return true
 	}
 	if err != nil {
@@ -264,14 +297,21 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 	front := &wire.Process{Pid: f.Pid, Argv: f.Argv}
 	st := wire.State{Phase: wire.PhaseRunning, Foreground: front, Cwd: f.ShellCwd, AltScreen: alt, Basis: []wire.Basis{wire.BasisProcess}}
 	atRest := s.state.Phase == wire.PhasePrompt || s.state.Phase == wire.PhaseContinuation
+	// What a key of the line editor started may be in the shell's own group, and read the terminal in its place.
+	f.ShellIsForeground = f.ShellIsForeground && f.Pid == c.local.TTY().SessionPID
 	switch {
-	case atRest && f.ShellIsForeground && !f.Blocked:
+	case atRest && f.ShellIsForeground && !f.Blocked && time.Now().UnixMilli()-s.state.SinceUnix < promiseTime.Milliseconds():
 		return false // the shell is about to read the line that its mark promised
 	case f.Opaque:
 		st.Phase, st.Reason, st.Prompt = wire.PhaseOpaque, f.Why, prompt
+		if f.Want == wire.WantPassword {
+			st.Want = f.Want // lines that are not shown are a question of its own: keys are passed on as they come
+		}
 		if s.quietLocked() >= restTime {
 			st.Attention, st.Basis = "likely", append(st.Basis, wire.BasisSilence)
 		}
+	case f.Blocked && f.ShellIsForeground && c.expecting && c.phase == wire.PhaseRunning:
+		return false // its prompt has begun, and is taken for complete soon, see expectPromptLocked
 	case f.Blocked && f.ShellIsForeground && c.marked && c.phase != wire.PhaseRunning:
 		// The shell reads a line: it is where its last mark said. Input has been edited, or the mark came while another
 		// group was in front.
@@ -303,7 +343,7 @@ func (s *session) judgeLocked(c *console, f Facts, alt bool, prompt string, verd
 	case s.stirsLocked(f):
 		return false
 	}
-	if c.doubt && c.phase == wire.PhasePrompt {
+	if (c.doubt || atRest && f.ShellIsForeground && st.Phase == wire.PhaseRunning) && c.phase == wire.PhasePrompt {
 		st.Disputed = []wire.Basis{wire.BasisMark}
 	}
 	*verdicts = 0

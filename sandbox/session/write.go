@@ -71,12 +71,18 @@ func (s *session) put(ctx context.Context, p *party, data []byte, begin func()) 
 		return 0, err
 	}
 	c := s.console
+	broken := s.pasteBrokenLocked(p, c)
 	w := &write{key: p.key, term: c.term, done: make(chan struct{})}
 	s.writer = w
 	s.inputs++
+	c.answered = s.reads
 	s.before = look{} // begin may know better
 	if begin != nil {
 		begin()
+	}
+	hidden := hides(c)
+	if s.state.Phase == wire.PhasePrompt {
+		c.typist = p
 	}
 	// Before the first byte, because the shell may be at its next prompt before the write has returned.
 	s.inputTakenLocked(data)
@@ -89,6 +95,10 @@ func (s *session) put(ctx context.Context, p *party, data []byte, begin func()) 
 		}
 	})
 
+	if broken {
+		_ = c.term.SetWriteDeadline(time.Now().Add(writeTime))
+		_, err = c.term.Write([]byte(pasteEnd))
+	}
 	for n < len(data) && err == nil {
 		s.mu.Lock()
 		if err = w.abandoned; err == nil {
@@ -111,16 +121,27 @@ func (s *session) put(ctx context.Context, p *party, data []byte, begin func()) 
 		err = w.abandoned
 	}
 	s.writer = nil
+	s.pastedLocked(p, c, data[:n])
 	s.inputs++
 	s.inputAt = time.Now()
 	if n > 0 {
-		s.countInputLocked(p.String(), n)
+		s.countInputLocked(p.String(), n, hidden)
 	}
 	close(w.done)
 	if n == len(data) {
 		return n, nil
 	}
 	return n, s.shortLocked(err)
+}
+
+// hides reports whether the terminal takes lines and shows nothing of them, as programs have it that ask for a password. Of
+// one that is elsewhere that is not known.
+func hides(c *console) bool {
+	if c.local == nil {
+		return false
+	}
+	m := inputModes(c.local.TTY().Master)
+	return m.lines && !m.echo
 }
 
 // shortLocked is the error for input that was taken in part.
@@ -139,7 +160,7 @@ func (s *session) shortLocked(err error) error {
 
 func deadError(name string) *wire.Error {
 	return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + name + " has ended",
-		Hint: "run a command or attach with create to start it again"}
+		Hint: "join it or run a command to start it again"}
 }
 
 // inputTakenLocked makes a state that the program is given input for no longer the present one. What it is instead
@@ -165,5 +186,5 @@ func (s *session) inputTakenLocked(p []byte) {
 	default:
 		return
 	}
-	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Foreground: s.state.Foreground, Basis: s.state.Basis})
+	s.emitLateLocked(s.becomeLocked(wire.State{Phase: wire.PhaseRunning, Foreground: s.state.Foreground, Basis: s.state.Basis}))
 }

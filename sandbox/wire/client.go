@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 )
 
 // inputChunk is the most input of one frame, so that a paste does not hold up a request behind it.
@@ -139,6 +140,9 @@ func (c *Client) pump() error {
 			c.mu.Lock()
 			c.accepted = f.Offset
 			if refused != nil {
+				if c.refused != nil {
+					refused.Refused += c.refused.Refused
+				}
 				c.refused = refused
 			}
 			close(c.progress)
@@ -173,7 +177,7 @@ func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
 	c.waiting[id] = reply
 	c.mu.Unlock()
 
-	if err := c.conn.WriteJSON(FrameRequest, id, r); err != nil {
+	if err := c.within(ctx, func() error { return c.conn.WriteJSON(FrameRequest, id, r) }); err != nil {
 		c.forget(id)
 		return Reply{}, fmt.Errorf("request %s: %w", r.Verb, err)
 	}
@@ -189,9 +193,34 @@ func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
 	case <-ctx.Done():
 		c.forget(id)
 		// Best effort: if the stream is broken there is nothing left to cancel. Its own reply is not waited for.
-		_ = c.conn.WriteJSON(FrameRequest, 0, Request{Verb: VerbCancel, Cancel: id})
+		_ = c.within(ctx, func() error { return c.conn.WriteJSON(FrameRequest, 0, Request{Verb: VerbCancel, Cancel: id}) })
 		return Reply{}, context.Cause(ctx)
 	}
+}
+
+// writeGrace is how long a frame that is being written may still take when its caller no longer waits.
+const writeGrace = time.Second
+
+// within calls write, which sends one frame. If the other side does not take it the stream ends writeGrace after ctx: half a
+// frame cannot be taken back.
+func (c *Client) within(ctx context.Context, write func() error) error {
+	written := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(writeGrace)
+		defer timer.Stop()
+		select {
+		case <-written:
+		case <-c.done:
+		case <-timer.C:
+			c.conn.Close()
+		}
+	})
+	err := write()
+	close(written)
+	if !stop() && err != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 func (c *Client) forget(id uint32) {
@@ -200,8 +229,15 @@ func (c *Client) forget(id uint32) {
 	delete(c.waiting, id)
 }
 
+// Sent is how many bytes of input the party has sent so far, on this stream and before it was resumed.
+func (c *Client) Sent() uint64 {
+	c.imu.Lock()
+	defer c.imu.Unlock()
+	return c.sent
+}
+
 // Input sends bytes to the terminal and returns when they were accepted. An *Error says that they, or the rest of them,
-// were refused – another party holds the keyboard – and did not reach the program. After any other error it is unknown how
+// were refused – another party holds the keyboard – and did not reach the program; how many, its Refused says. After any other error it is unknown how
 // many did; Attached.Accepted of a resumed stream tells.
 func (c *Client) Input(ctx context.Context, p []byte) error {
 	c.imu.Lock()
@@ -211,7 +247,8 @@ func (c *Client) Input(ctx context.Context, p []byte) error {
 	c.mu.Unlock()
 	for rest := p; len(rest) > 0; {
 		n := min(len(rest), inputChunk)
-		if err := c.conn.Write(Frame{Type: FrameInput, Offset: c.sent, Data: rest[:n]}); err != nil {
+		f := Frame{Type: FrameInput, Offset: c.sent, Data: rest[:n]}
+		if err := c.within(ctx, func() error { return c.conn.Write(f) }); err != nil {
 			return fmt.Errorf("input: %w", err)
 		}
 		c.sent += uint64(n)

@@ -188,3 +188,25 @@ func TestOpenEndsWithContext(t *testing.T) {
 		t.Errorf("got %v, want %v", err, cause)
 	}
 }
+
+// TestClientNotRead attaches to somebody who then reads nothing: who calls is not held longer than he waits.
+func TestClientNotRead(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *Client) error{
+		"request": func(ctx context.Context, c *Client) error {
+			_, err := c.Request(ctx, Request{Verb: VerbList})
+			return err
+		},
+		"input": func(ctx context.Context, c *Client) error { return c.Input(ctx, []byte("x")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, _ := open(t, Attached{Session: "main"}, Handler{})
+			why := errors.New("no longer wanted")
+			ctx, cancel := context.WithCancelCause(t.Context())
+			cancel(why)
+			if err := call(ctx, c); !errors.Is(err, why) {
+				t.Errorf("got %v, want the reason why nobody waits", err)
+			}
+			<-c.Done() // half a frame cannot be taken back
+		})
+	}
+}

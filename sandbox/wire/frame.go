@@ -69,7 +69,7 @@ type Conn struct {
 	rbuf []byte // of the reader
 
 	wmu  sync.Mutex
-	wbuf []byte // guarded by wmu
+	wbuf []byte // guarded by wmu; what is queued
 }
 
 // NewConn returns a Conn on rw, which Close closes.
@@ -133,19 +133,17 @@ func ParseFrame(b []byte) (Frame, error) {
 	return f, nil
 }
 
-// Write sends f in one write. f.Data is not kept.
+// batch is how many bytes Queue gathers: as many as one packet of SSH takes.
+const batch = 32 << 10
+
+// Write sends f, after what was queued before it, in one write if they are short. f.Data is not kept.
 func (c *Conn) Write(f Frame) error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	b, err := AppendFrame(c.wbuf[:0], f)
-	if err != nil {
+	if err := c.queueLocked(f); err != nil {
 		return err
 	}
-	if cap(b) <= 64<<10 { // an occasional large frame is not kept for ever
-		c.wbuf = b
-	}
-	_, err = c.rw.Write(b)
-	return err
+	return c.flushLocked()
 }
 
 // WriteJSON sends v as the JSON of a frame of type t; id is used by requests and replies.
@@ -155,4 +153,54 @@ func (c *Conn) WriteJSON(t FrameType, id uint32, v any) error {
 		return err
 	}
 	return c.Write(Frame{Type: t, ID: id, Data: b})
+}
+
+// Queue is Write for one who calls Flush when there is nothing more to send: until then f may wait for what follows it.
+func (c *Conn) Queue(f Frame) error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	return c.queueLocked(f)
+}
+
+// QueueJSON is WriteJSON that queues.
+func (c *Conn) QueueJSON(t FrameType, id uint32, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return c.Queue(Frame{Type: t, ID: id, Data: b})
+}
+
+// Flush sends what is queued.
+func (c *Conn) Flush() error {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	return c.flushLocked()
+}
+
+func (c *Conn) queueLocked(f Frame) error {
+	if len(c.wbuf) > 0 && len(c.wbuf)+len(f.Data)+16 > batch {
+		if err := c.flushLocked(); err != nil {
+			return err
+		}
+	}
+	b, err := AppendFrame(c.wbuf, f)
+	c.wbuf = b
+	if err == nil && len(b) >= batch {
+		err = c.flushLocked()
+	}
+	return err
+}
+
+func (c *Conn) flushLocked() error {
+	b := c.wbuf
+	if len(b) == 0 {
+		return nil
+	}
+	c.wbuf = b[:0]
+	if cap(b) > 64<<10 { // an occasional large frame is not kept for ever
+		c.wbuf = nil
+	}
+	_, err := c.rw.Write(b)
+	return err
 }

@@ -135,3 +135,64 @@ func FuzzPayloads(f *testing.F) {
 		}
 	})
 }
+
+// writes counts them.
+type writes struct {
+	bytes.Buffer
+	n int
+}
+
+func (w *writes) Write(p []byte) (int, error) {
+	w.n++
+	return w.Buffer.Write(p)
+}
+
+func TestQueuedFramesGoOutTogether(t *testing.T) {
+	var out writes
+	conn := NewConn(duplex{&out, &out})
+	var want []Frame
+	send := func(send func(Frame) error, size int) {
+		t.Helper()
+		f := Frame{Type: FrameOutput, Offset: uint64(len(want)), Data: bytes.Repeat([]byte{'x'}, size)}
+		want = append(want, f)
+		if err := send(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(what string, n int) {
+		t.Helper()
+		if out.n != n {
+			t.Errorf("%s: %d writes so far, want %d", what, out.n, n)
+		}
+	}
+	for range 3 {
+		send(conn.Queue, 10)
+	}
+	check("short frames", 0)
+	send(conn.Write, 10)
+	check("one that is not queued", 1)
+	send(conn.Queue, 10)
+	if err := conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	check("flush", 2)
+	if err := conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	check("flush of nothing", 2)
+	send(conn.Queue, 10)
+	send(conn.Queue, batch)
+	check("a long one", 4)
+	if err := conn.Queue(Frame{Type: 99}); err == nil {
+		t.Error("a type that is not known was queued")
+	}
+	for _, f := range want {
+		got, err := conn.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(f, got); diff != "" {
+			t.Error(diff)
+		}
+	}
+}

@@ -28,7 +28,8 @@ type Party struct {
 	Name   string    `json:"name"` // the principal
 	Kind   PartyKind `json:"kind"`
 	Rights Rights    `json:"rights"`
-	ID     string    `json:"id,omitempty"` // apart for two parties of one principal; chosen by the gateway
+	ID     string    `json:"id,omitempty"`    // apart for two parties of one principal; chosen by the gateway
+	Owner  bool      `json:"owner,omitempty"` // owns the sandbox: takes the keyboard from a person who does not
 }
 
 // String is how a party is shown: "agent:alice", "person:bob".
@@ -91,6 +92,7 @@ type Attach struct {
 	From    Offset `json:"from"`             //
 	After   uint64 `json:"after,omitempty"`  // deliver kept events with a Seq above this; 0 with From now: none that were before
 	Quiet   bool   `json:"quiet,omitempty"`  // no output frames: this party reads the log elsewhere
+	Keep    bool   `json:"keep,omitempty"`   // from the gateway only: it records the log, and the terminal waits for it
 	Party   *Party `json:"party,omitempty"`  // from the gateway only
 
 	Start *Start `json:"start,omitempty"` // how to start the session when this call creates it
@@ -129,8 +131,9 @@ type Attached struct {
 	Keyboard string  `json:"keyboard"`
 	Cols     int     `json:"cols"`
 	Rows     int     `json:"rows"`
-	Seq      uint64  `json:"seq"`             // of the newest event
-	Shell    string  `json:"shell,omitempty"` // program that a run's command is for: bash, dash; empty where there is no shell
+	Seq      uint64  `json:"seq"`               // of the newest event
+	Private  string  `json:"private,omitempty"` // who has a private stretch
+	Shell    string  `json:"shell,omitempty"`   // program that a run's command is for: bash, dash; empty where there is no shell
 	Parties  []Party `json:"parties,omitempty"`
 	Error    *Error  `json:"error,omitempty"` // the attach failed; the stream ends after this frame
 }
@@ -144,7 +147,9 @@ const (
 	VerbKeys      Verb = "keys"      // named keys to the program; then as wait
 	VerbInterrupt Verb = "interrupt" // ^C, then TERM, then KILL to what runs
 	VerbTake      Verb = "take"      // the keyboard
-	VerbGive      Verb = "give"      // the keyboard back
+	VerbGive      Verb = "give"      // the keyboard back, to whoever has asked for it
+	VerbKeep      Verb = "keep"      // the keyboard, although another party has asked for it
+	VerbPrivate   Verb = "private"   // On or off: what the terminal shows is for the driver alone
 	VerbResize    Verb = "resize"    // the terminal, by its driver
 	VerbWait      Verb = "wait"      // for a phase
 	VerbList      Verb = "list"      // sessions; needs no attachment
@@ -166,6 +171,9 @@ type Request struct {
 	Hold      bool     `json:"hold,omitempty"`       // run, type, keys: wait for a keyboard that a person holds
 	MaxOutput int      `json:"max_output,omitempty"` // bytes of Result.Output; 0 is 32 KiB, negative is all that fits a frame
 	For       []Phase  `json:"for,omitempty"`        // wait: which phases; none means any but running
+	Keyboard  bool     `json:"keyboard,omitempty"`   // wait: until no other person holds the keyboard; For is not used
+	Ask       bool     `json:"ask,omitempty"`        // take: where it cannot be taken, ask its holder for it
+	On        bool     `json:"on,omitempty"`         // private
 	Cols      int      `json:"cols,omitempty"`       // resize
 	Rows      int      `json:"rows,omitempty"`       // resize
 	Session   string   `json:"session,omitempty"`    // close, from a stream without attachment: which
@@ -186,6 +194,7 @@ type Reply struct {
 	Sessions []SessionInfo `json:"sessions,omitempty"`
 	Screen   *Screen       `json:"screen,omitempty"`
 	Keyboard string        `json:"keyboard,omitempty"` // take, give: who holds it now
+	Asked    bool          `json:"asked,omitempty"`    // take: it was not taken, its holder was asked
 	Error    *Error        `json:"error,omitempty"`
 }
 
@@ -199,7 +208,8 @@ type SessionInfo struct {
 	Parties  []Party  `json:"parties"`
 	Argv     []string `json:"argv,omitempty"` // of a session that is a program
 	Created  int64    `json:"created_unix_ms"`
-	Offset   uint64   `json:"offset"` // length of the log
+	Offset   uint64   `json:"offset"`            // length of the log
+	Private  string   `json:"private,omitempty"` // who has a private stretch
 }
 
 // Screen is what the terminal shows.
@@ -222,16 +232,24 @@ const (
 	EventState    EventKind = "state"    // State
 	EventKeyboard EventKind = "keyboard" // Keyboard, By
 	EventResize   EventKind = "resize"   // Cols, Rows
-	EventLagged   EventKind = "lagged"   // Missed bytes were skipped; output goes on at Offset
+	EventLagged   EventKind = "lagged"   // Missed bytes were skipped; output goes on at Offset; Text says why: WhyPrivate
 	EventEnded    EventKind = "ended"    // the session ended; State says how
 	EventCommand  EventKind = "command"  // a run began: Text, By, Op
-	EventBegun    EventKind = "begun"    // that run's output begins here, behind what shows the command: Op
-	EventOver     EventKind = "over"     // and ends here, before the prompt: Op
+	EventBegun    EventKind = "begun"    // that run's output begins here, behind what shows the command: Op; without Op of a command that By typed
+	EventOver     EventKind = "over"     // and ends here, before the prompt: Op; without, of what was typed: ExitCode
 	EventResult   EventKind = "result"   // that run ended: ExitCode, Op, Why
-	EventInput    EventKind = "input"    // By sent Bytes bytes of input
+	EventInput    EventKind = "input"    // By sent Bytes bytes of input; or some that the terminal did not show: Text is Hidden
 	EventJoin     EventKind = "join"     // By attached
 	EventLeave    EventKind = "leave"    // By detached
+	EventAsk      EventKind = "ask"      // By asks Keyboard, the holder, for it; without By nobody does any longer
+	EventPrivate  EventKind = "private"  // By began a private stretch; without By it is over, and Missed bytes before Offset are its
 )
+
+// Hidden is the Text of an input event in the place of Bytes: a password is not told, and neither is how long it is.
+const Hidden = "<hidden>"
+
+// WhyPrivate is the Text of a lagged event for a private stretch.
+const WhyPrivate = "private"
 
 // Event is a fact about a session at an offset of its log: it comes after byte Offset-1 and before byte Offset.
 type Event struct {
@@ -242,6 +260,7 @@ type Event struct {
 	State    *State    `json:"state,omitempty"`
 	By       string    `json:"by,omitempty"` // Party.String
 	Keyboard string    `json:"keyboard,omitempty"`
+	ID       string    `json:"id,omitempty"` // keyboard: Party.ID of the holder; command: of who had typed at the prompt what the shell threw away for it
 	Cols     int       `json:"cols,omitempty"`
 	Rows     int       `json:"rows,omitempty"`
 	Missed   uint64    `json:"missed,omitempty"`
@@ -260,18 +279,31 @@ type GuestConfig struct {
 	ClientKey  string   `json:"client_key"`           // the only key that may log in, authorized_keys form
 	Name       string   `json:"name"`                 // of the sandbox, for prompts
 	Socket     string   `json:"socket"`               // path of the unix socket to dial
+	TunSocket  string   `json:"tun_socket,omitempty"` // path of the one on which the network device is passed; empty: none
 	User       string   `json:"user,omitempty"`       // as Spec.User, resolved against the image's /etc/passwd; empty is root
 	Env        []string `json:"env,omitempty"`        // of sessions and commands: the image's, the trust variables, the Spec's
 	Workdir    string   `json:"workdir,omitempty"`    // where sessions begin; empty is the user's home
 	Entrypoint []string `json:"entrypoint,omitempty"` // runs as session "entrypoint"
 	StopSignal string   `json:"stop_signal,omitempty"`
 	Sessions   int      `json:"sessions,omitempty"` // most sessions at once; 0 is 32
+
+	Mounts  []GuestMount `json:"mounts,omitempty"`  // directories of the machine; /work leads to the first one
+	Account string       `json:"account,omitempty"` // name of the account that is made for User, a number, if the image has none
+	Sudo    bool         `json:"sudo,omitempty"`    // the image's sudo asks User for no password
+}
+
+// GuestMount is a directory of the machine that has to be there before anything runs: the very one that the daemon looked at.
+type GuestMount struct {
+	Path string `json:"path"`
+	Dev  uint64 `json:"dev"`
+	Ino  uint64 `json:"ino"`
 }
 
 // Control is the payload of a ControlRequest, from the daemon to the guest.
 type Control struct {
 	Do      string `json:"do"`                 // hello, health, rescue, stop
 	GraceMS int64  `json:"grace_ms,omitempty"` // stop
+	Reason  string `json:"reason,omitempty"`   // rescue: why sessions are dead by it; empty is rescued
 }
 
 // ControlReply answers it.

@@ -15,6 +15,7 @@ const (
 	Dead         Ended = "dead"         // the shell ended
 	Continuation Ended = "continuation" // typed text left the shell at PS2
 	Refused      Ended = "refused"      // nothing was done; Error says why
+	Returned     Ended = "returned"     // of a wait for the keyboard: no person holds it
 )
 
 // Phase is what a session is doing.
@@ -102,10 +103,29 @@ type Result struct {
 	Disputed   []Basis  `json:"disputed"`
 	ElapsedMS  int64    `json:"elapsed_ms"`
 	Keyboard   string   `json:"keyboard"` // holder, as Party.String, or empty
-	Notes      []string `json:"notes"`    // shell_restarted, output_truncated, and why a shell that died did: oom_killed, rescued
+	Notes      []string `json:"notes"`    // shell_restarted, output_truncated; oom_killed, limit_pids when that happened in the sandbox meanwhile; why a shell died: oom_killed, rescued, disk_full
 	Denied     []Denial `json:"denied"`
 	Receipt    *Receipt `json:"receipt"`
 	Error      *Error   `json:"error"`
+
+	// TakenOver says who took the keyboard when: of a call that ended by it, of one that was refused because of it, and of a
+	// wait for the keyboard.
+	TakenOver *Handover `json:"taken_over"`
+}
+
+// Handover is a stretch of a session in which people had the keyboard, since an agent last had it.
+type Handover struct {
+	By       string  `json:"by"`              // who took it; of several who had it in turn, all, by ", "
+	Offset   uint64  `json:"offset"`          // from where in the log
+	Until    uint64  `json:"until,omitempty"` // up to where; 0 while it goes on
+	Commands []Typed `json:"commands"`        // what they gave the shell to do, as far as its marks tell
+}
+
+// Typed is a command that somebody typed at a prompt.
+type Typed struct {
+	By       string `json:"by"`
+	Command  string `json:"command"` // as it stood on the screen
+	ExitCode *int   `json:"exit_code"`
 }
 
 // Denial is a connection that the sandbox's network policy refused.
@@ -141,6 +161,7 @@ const (
 	CodeInternal       Code = "internal"       // a fault of ours; the message carries an id to find in the log
 	CodeLimitSessions  Code = "limit_sessions" //
 	CodeLimitSandboxes Code = "limit_sandboxes"
+	CodeLimitQuota     Code = "limit_quota" // what the sandboxes of one owner may have together
 	CodeLimitPids      Code = "limit_pids"
 	CodeLimitPtys      Code = "limit_ptys" // pseudo-terminals: of the sandbox, or of its machine
 	CodeLimitOps       Code = "limit_ops"  // too many operations under way on one session
@@ -151,6 +172,7 @@ type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	Refused int    `json:"refused,omitempty"` // of input: bytes that the terminal did not take
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -186,6 +208,9 @@ func (r *Result) ExitStatus() int {
 		if r.Signal != nil {
 			return 128 + SignalNumber(*r.Signal)
 		}
+		if r.Ended == Done { // where only the screen tells of the prompt: it is over, and how is not known
+			return 0
+		}
 		return ExitFailed
 	case Waiting, Attention, Continuation:
 		return ExitWaiting
@@ -193,6 +218,8 @@ func (r *Result) ExitStatus() int {
 		return ExitDeadline
 	case Interrupted:
 		return ExitInterrupt
+	case Returned:
+		return 0
 	}
 	return ExitFailed
 }

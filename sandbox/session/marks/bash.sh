@@ -2,6 +2,9 @@
 #
 # Every mark needs __sbx_k, the nonce. It is a plain variable because prompts expand it without a fork; it is never
 # exported. Prompts test it (${__sbx_k+…}), so that a nested shell that inherits PS1 shows the user's prompt alone.
+#
+# Nothing here is assigned in the words of a command (local x=1), which set -k takes for its environment, nor to a variable
+# that may be read-only, which would end the line.
 exec 9<&-
 trap : INT # ^C typed before the first prompt ends what a start-up file runs, and not the reading of this file
 
@@ -10,7 +13,9 @@ __sbx_n=0                             # number of the present prompt, the counte
 __sbx_h=0                             # 1: __sbx_z has printed the prompt-start mark of this prompt
 __sbx_s=0                             # 1: __sbx_a ran first, so __sbx_rc is the status of the last command
 __sbx_rc=0
-__sbx_c= __sbx_x=0                    # the command that came on the command descriptor, and its status
+__sbx_c= __sbx_x=0 __sbx_i=           # the command that came on the command descriptor, its status, and its first line
+__sbx_u=                              # $_ behind it
+__sbx_m=- __sbx_o=                    # page faults of ended children when the command began; modes that are meant
 __sbx_ps1= __sbx_w0=- __sbx_w1=- __sbx_w2=- # the user's PS1; PS0, PS1, PS2 as we last left them
 export -n __sbx_k __sbx_c
 
@@ -31,45 +36,77 @@ __sbx_ey='{ "${__sbx_vy-:}"&&:;}>/dev/null 2>&1'
 
 __sbx_y() { return $?; }
 
-# Make the terminal usable again, which a crash left raw or silent. Only after a failure, as it costs a process.
+# Print a mark: of kind $1, with more fields in $2. The terminal may let nobody open it, and /dev/tty be a file.
+__sbx_p() {
+	[[ -c /dev/tty ]] && builtin printf '\e]7337;%s;%s;%s%s\a' "$1" "$__sbx_k" "$__sbx_n" "${2-}" >/dev/tty ||
+		{ [[ -t 0 ]] && builtin printf '\e]7337;%s;%s;%s%s\a' "$1" "$__sbx_k" "$__sbx_n" "${2-}" >&0; }
+}
+
+# Make the terminal usable again, which a program left raw or silent. As a look costs a process, only after a failure or
+# when children have ended since the command began. What the shell's own stty set without a failure is meant to stay: its
+# place is then among those that the shell remembers.
 __sbx_tty() {
-	case $(stty -a </dev/tty) in
-	*-icanon*|*-isig*|*-opost*|*' -echo '*) stty sane </dev/tty ;;
-	esac
+	local m t
+	m=$__sbx_m t=
+	__sbx_kids
+	if ((__sbx_rc)) || [[ $m != "$__sbx_m" ]]; then
+		case $(stty -a </dev/tty) in
+		*-icanon*|*-isig*|*-opost*|*' -echo '*)
+			t=$(stty -g </dev/tty)
+			if ((__sbx_rc)) || [[ -z ${BASH_CMDS[stty]-} && $t != "$__sbx_o" ]]; then
+				t=
+				stty sane </dev/tty
+			fi
+		esac
+		__sbx_o=$t
+		builtin hash -d stty
+	fi
+}
+
+__sbx_kids() {
+	local a
+	builtin read -r a </proc/self/stat
+	a=${a##*) }
+	a=${a#* * * * * * * * }
+	__sbx_m=${a%% *}
 }
 
 # First of PROMPT_COMMAND: the command is over. Says nothing where something ran before it, for then $? is not the
 # command's; PS1 knows it still.
 __sbx_a() {
-	__sbx_rc=$? __sbx_s=0
-	((__sbx_rc)) && __sbx_tty
+	__sbx_rc=$? __sbx_s=0 __sbx_c=
+	__sbx_tty
 	if [[ ${PROMPT_COMMAND-} == "$__sbx_ea"* ]]; then
 		__sbx_s=1
-		[[ $__sbx_n == 0 ]] || builtin printf '\e]7337;D;%s;%s;%s\a' "$__sbx_k" "$__sbx_n" "$__sbx_rc" >/dev/tty
+		[[ $__sbx_n == 0 ]] || __sbx_p D ";$__sbx_rc"
 	fi
 	return "$__sbx_rc"
 }
 
 # Last of PROMPT_COMMAND, when whatever sets PS1 there has done so.
 __sbx_z() {
-	local rc=$?
+	__sbx_q=$?
 	__sbx_fix
 	if [[ $__sbx_s == 1 ]]; then
 		__sbx_s=0 __sbx_h=1
 		: $((__sbx_n += 1))
-		builtin printf '\e]7337;A;%s;%s;%s;0;%s;%s\a' "$__sbx_k" "$__sbx_n" "$__sbx_rc" "$PWD" "$__sbx_k" >/dev/tty
+		__sbx_p A ";$__sbx_rc;0;$PWD;$__sbx_k"
 	fi
-	return "$rc"
+	__sbx_kids
+	return "$__sbx_q"
 }
+
+# Succeed if the variable $1 is read-only; before bash 4.4 that is not known.
+__sbx_ro() { ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) && [[ -v $1 && ${!1@a} == *r* ]]; }
 
 # Put our parts back into the prompts and into PROMPT_COMMAND, around what is there now.
 __sbx_fix() {
 	if [[ ${PS1-} != "$__sbx_w1" ]]; then
-		local p=${PS1-}
+		local p q
+		p=${PS1-} q=
 		p=${p//"$__sbx_1"/}
 		p=${p//"$__sbx_2"/}
 		if [[ -n $__sbx_host ]]; then
-			local q=
 			while [[ $p == *\\* ]]; do
 				q+=${p%%\\*} p=${p#*\\}
 				case $p in
@@ -81,32 +118,40 @@ __sbx_fix() {
 		fi
 		__sbx_ps1=$p
 		builtin shopt -q promptvars && p=$__sbx_1$p$__sbx_2
-		PS1=$p __sbx_w1=$p
+		__sbx_ro PS1 || PS1=$p
+		__sbx_w1=${PS1-}
 	fi
 	if [[ ${PS2-} != "$__sbx_w2" ]]; then
-		PS2=${PS2-}
-		PS2=${PS2//"$__sbx_3"/}
-		builtin shopt -q promptvars && PS2=$PS2$__sbx_3
-		__sbx_w2=$PS2
+		local p
+		p=${PS2-}
+		p=${p//"$__sbx_3"/}
+		builtin shopt -q promptvars && p=$p$__sbx_3
+		__sbx_ro PS2 || PS2=$p
+		__sbx_w2=${PS2-}
 	fi
 	if [[ ${PS0-} != "$__sbx_w0" ]]; then
-		PS0=${PS0-}
-		PS0=${PS0//"$__sbx_0"/}
-		builtin shopt -q promptvars && PS0=$__sbx_0$PS0
-		__sbx_w0=$PS0
+		local p
+		p=${PS0-}
+		p=${p//"$__sbx_0"/}
+		builtin shopt -q promptvars && p=$__sbx_0$p
+		__sbx_ro PS0 || PS0=$p
+		__sbx_w0=${PS0-}
 	fi
 
-	local u=${PROMPT_COMMAND-} last=0
+	local u last
+	u=${PROMPT_COMMAND-} last=0
 	if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 501)) && [[ -n $u && ${PROMPT_COMMAND@a} == *a* ]]; then
 		last=-1 # before 5.1 only the first element of an array is run
 	fi
 	[[ $u == "$__sbx_ea"* && ${PROMPT_COMMAND[last]-} == *"$__sbx_ez" ]] && return
+	! __sbx_ro PROMPT_COMMAND || return
 	if [[ $last == 0 ]]; then
 		__sbx_clean u
 		PROMPT_COMMAND=$__sbx_ea$'\n'${u:+$u$'\n'}$__sbx_ez
 		return
 	fi
-	local all=("$__sbx_ea")
+	local all
+	all=("$__sbx_ea")
 	for u in "${PROMPT_COMMAND[@]}"; do
 		__sbx_clean u
 		[[ -n $u ]] && all+=("$u")
@@ -116,7 +161,8 @@ __sbx_fix() {
 
 # Take our own lines out of the variable named $1.
 __sbx_clean() {
-	local t=${!1}
+	local t
+	t=${!1}
 	t=${t//"$__sbx_ea"/"$__sbx_ey"}
 	t=${t//"$__sbx_ez"/"$__sbx_ey"}
 	while [[ $t == "$__sbx_ey"$'\n'* ]]; do t=${t#"$__sbx_ey"$'\n'}; done
@@ -125,40 +171,54 @@ __sbx_clean() {
 	builtin printf -v "$1" %s "$t"
 }
 
-# Run, first part: read the command and put it into the history in place of the line that was typed.
+# Run, first part: read the command and put it into the history in place of the line that was typed. Its first line, "#sbx
+# NUMBER NEWLINES", says which it is, and how many newlines end it: none is run twice, nor what somebody else put there, nor one
+# whose start could not be told.
 __sbx_r() {
-	local rc=$? IFS= a t
-	builtin mapfile -u @COMMANDFD@ a
-	__sbx_c=${a[*]-}
-	if [[ -o history ]]; then
-		t=$__sbx_c
-		while [[ $t == *$'\n' ]]; do t=${t%$'\n'}; done
-		builtin history -s -- "$t"
+	__sbx_q=$?
+	local IFS a t
+	__sbx_ro IFS || IFS=
+	__sbx_c= __sbx_x=$__sbx_q
+	builtin mapfile a <@FDDIR@/@COMMANDFD@
+	builtin printf -v t %s "${a[@]-}"
+	a=${t%%$'\n'*}
+	if [[ $a != '#sbx '* || $a == "$__sbx_i" ]] || ! builtin printf ''; then
+		__sbx_p U
+		return "$__sbx_q"
 	fi
-	PS1=$__sbx_ps1
+	__sbx_i=$a
+	__sbx_c=${t#*$'\n'}
+	[[ ! -o history ]] || builtin history -s -- "${__sbx_c:0:${#__sbx_c}-${a##* }}"
+	__sbx_ro PS1 || PS1=$__sbx_ps1
 	# The mark comes from inside the eval, behind whatever set -x and DEBUG traps say about the typed line.
 	# Its last line makes the eval succeed, lest set -e and ERR traps take the command's status, which they have
 	# seen already, for a second failure.
 	__sbx_x=0
-	__sbx_c='{ __sbx_g&&:;}>/dev/null 2>&1'$'\n'$__sbx_c$'\n\n{ __sbx_x=$?;}>/dev/null 2>&1'
+	__sbx_c='{ __sbx_g "$_"&&: "$_";}>/dev/null 2>&1'$'\n'$__sbx_c$'\n\n{ __sbx_x=$? __sbx_u=$_;}>/dev/null 2>&1'
 	builtin export -n __sbx_c # set -a exports what is assigned, and an environment takes no long text
-	return "$rc"
+	return "$__sbx_q"
 }
 
-# Run, second part: the command starts.
+# Run, second part: the command starts. No line that is left of this one, when the command is interrupted, runs it again.
 __sbx_g() {
-	local rc=$?
-	builtin printf '\e]7337;C;%s;%s;run\a' "$__sbx_k" "$__sbx_n" >/dev/tty
-	return "$rc"
+	__sbx_q=$?
+	local t
+	t=${__sbx_i#* }
+	__sbx_c=
+	builtin export -n __sbx_c
+	__sbx_kids
+	__sbx_p C ";run;${t%% *}"
+	return "$__sbx_q"
 }
 
-# Run, last part: $? is the command's again.
+# Run, last part: $? is the command's again. Says so where PROMPT_COMMAND, which may be read-only, will not.
 __sbx_f() {
-	local rc=$?
-	((rc)) || rc=$__sbx_x
-	__sbx_c=
+	__sbx_q=$?
+	((__sbx_q)) || __sbx_q=$__sbx_x
+	__sbx_c= __sbx_u=
 	__sbx_fix
-	return "$rc"
+	[[ ${PROMPT_COMMAND-} == "$__sbx_ea"* ]] || __sbx_p D ";$__sbx_q"
+	return "$__sbx_q"
 }
 
 @STARTUP@

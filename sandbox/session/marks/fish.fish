@@ -1,6 +1,7 @@
 # Marks for fish: read once, behind the user's configuration, from a pipe. The nonce stands in a function only.
 set -g __sbx_n 0 # number of the prompt
 set -g __sbx_w 0 # number of our fish_prompt
+set -g __sbx_i # first line of the last command that was handed over
 set -g __sbx_r # what the mark of a command's start says more, set for a run
 
 function __sbx_p
@@ -47,9 +48,12 @@ end
 # Run: the key was typed. Behind two spaces, no abbreviation is expanded.
 function __sbx_k
     test -s @FDDIR@/@COMMANDFD@; or return
-    __sbx_p C >/dev/tty
     read -zl t <@FDDIR@/@COMMANDFD@
-    set t (string trim -rc \n -- $t | string collect)
+    set -l i (string match -r '^#sbx (\d+)' -- $t)
+    test "$i[2]" -a "$i[2]" != "$__sbx_i"; or return
+    set -g __sbx_i $i[2]
+    __sbx_p C >/dev/tty
+    set t (string replace -r '^.*\n' '' -- $t | string collect)
     commandline -r -- $t
     if not commandline --is-valid
         commandline -r ''
@@ -58,7 +62,7 @@ function __sbx_k
         return
     end
     commandline -r -- $t'  '
-    set -g __sbx_r ";run"
+    set -g __sbx_r ";run;$__sbx_i"
     commandline -f execute
 end
 

@@ -20,6 +20,9 @@ func main() {
 		var short strings.Builder
 		for line := range strings.Lines(string(text)) {
 			if line = strings.TrimLeft(line, " \t"); line != "\n" && !strings.HasPrefix(line, "#") {
+				if text, _, comment := strings.Cut(line, " # "); comment { // none of them has that in quotes
+					line = strings.TrimRight(text, " ") + "\n"
+				}
 				short.WriteString(line)
 			}
 		}

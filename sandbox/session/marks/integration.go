@@ -197,30 +197,35 @@ func hostname(s string) bool {
 // Command returns what makes the shell, at its prompt, run text as if it had been typed: at its top level, with $?
 // of the previous command, whatever its length and whatever it holds but NUL.
 //
+// Number is the caller's, positive, and another for each command of one shell: the CommandStart mark repeats it, so that the start
+// of one command is not taken for that of another. The shell runs no number twice.
+//
 // The caller makes the content of the file on CommandFD exactly payload, sets its offset to 0, and then types typed.
 // Typed is short and the same each time; it empties a line half typed first. What the terminal prints from then
-// until the CommandStart mark with Run set is its echo: nobody needs it but for what [Keep] leaves of it. If the
-// next PromptStart comes without such a mark, the shell did not run the command: somebody closed the descriptor, or
-// another program read what was typed.
+// until the CommandStart mark with Run set is its echo: nobody needs it but for what [Keep] leaves of it. An Unread
+// mark in its place says that the shell found no such payload, and ran nothing. A PromptStart without either says only that
+// it has not yet run: what was typed may still wait to be read, or another program has read it.
 //
 // The text is to be a complete command. One that is not is reported by the shell as a syntax error, as its own
 // parser sees fit.
-func (in Integration) Command(text string) (typed, payload []byte) {
+func (in Integration) Command(text string, number uint64) (typed, payload []byte) {
+	head := fmt.Sprintf("#sbx %d", number)
 	switch in.kind {
 	case bash:
 		// ^U for a shell without line editing, where the key is text like any other. The space keeps the line out
 		// of the history where the user has ignorespace; __sbx_r takes it out elsewhere.
 		// It begins with no reserved word: after text that ends inside quotes, bash's parser misses one.
-		return []byte(clearKey + "\x15" + ` __sbx_r>/dev/null 2>&1&&:;eval "$__sbx_c";{ __sbx_f&&:;}>/dev/null 2>&1` + "\n"),
-			[]byte(text)
+		// $_ is the last argument of what ran last, so each part of ours has as its own the one that it found.
+		return []byte(clearKey + "\x15" + ` __sbx_r "$_">/dev/null 2>&1&&: "$_";eval "$__sbx_c";{ __sbx_f "$__sbx_u"&&: "$_";}>/dev/null 2>&1` + "\n"),
+			fmt.Appendf(nil, "%s %d\n%s", head, len(text)-len(strings.TrimRight(text, "\n")), text)
 	case posix:
 		// The empty line ends a text whose last byte is a backslash.
-		return fmt.Appendf(nil, "\x05\x15. %s/%d;{ __sbx_f&&:;}>/dev/null 2>&1\n", in.fdDir, CommandFD),
-			[]byte("{ __sbx_g&&:;}>/dev/null 2>&1\n" + text + "\n\n{ __sbx_x=$?;}>/dev/null 2>&1\n")
+		return []byte("\x05\x15" + `{ __sbx_r&&:;}>/dev/null 2>&1;eval "$__sbx_d";{ __sbx_f&&:;}>/dev/null 2>&1` + "\n"),
+			[]byte(head + "\n{ __sbx_g&&:;}>/dev/null 2>&1\n" + text + "\n\n{ __sbx_x=$?;}>/dev/null 2>&1\n")
 	case zsh: // an empty file is no command
-		return []byte(clearKey), []byte(text + "\n")
+		return []byte(clearKey), []byte(head + "\n" + text + "\n")
 	case fish:
-		return []byte(runKey), []byte(text + "\n")
+		return []byte(runKey), []byte(head + "\n" + text + "\n")
 	}
 	return nil, nil
 }

@@ -42,6 +42,8 @@ const (
 	CommandStart                 // a command begins to run, what follows is its output
 	CommandEnd                   // the command is over; carries Exit
 	Refused                      // in place of CommandStart with Run: the command is not whole, and the shell is where it was
+	PromptAgain                  // the prompt was drawn again, up to its end: after ^L, or a resize
+	Unread                       // in place of CommandStart with Run: the shell could not read a command that it had not run, and ran none
 )
 
 // String returns the name of the kind as documentation writes it.
@@ -59,6 +61,10 @@ func (k Kind) String() string {
 		return "command-end"
 	case Refused:
 		return "refused"
+	case PromptAgain:
+		return "prompt-again"
+	case Unread:
+		return "unread"
 	}
 	return "unknown"
 }
@@ -73,6 +79,8 @@ type Mark struct {
 	// Run is set on the CommandStart that a command from [Integration.Command] prints. Most shells print two for such a
 	// command: a first one without Run, as for everything that is typed, then the one with it.
 	Run bool
+	// Number is the command's, if Run is set: what was given to Command with it.
+	Number uint64
 	// At is the index into the bytes that Parse returned with the mark at which it stood: all bytes before At were
 	// printed before it.
 	At int

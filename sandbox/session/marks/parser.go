@@ -50,7 +50,8 @@ func NewParser(n Nonce) *Parser { return &Parser{nonce: ";" + n.String() + ";"} 
 //
 // Each CommandStart without Run is followed by exactly one CommandEnd before the next PromptStart, also for shells
 // that do not print one; an empty line or ^C at the prompt gives neither. Lines that bash was given at once, by a
-// paste, are one command. A prompt that is drawn again (^L, a resize) is not reported again.
+// paste, are one command. Of a prompt that is drawn again (^L, a resize) only
+// PromptAgain is reported.
 func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
 	if len(p.held) == 0 && bytes.IndexByte(in, 0x1b) < 0 {
 		return bytes.Clone(in), nil
@@ -105,6 +106,7 @@ type sequence struct {
 	exit    int
 	cwd     string
 	run     bool
+	number  uint64
 }
 
 type verdict int
@@ -125,7 +127,7 @@ func (p *Parser) scan(buf []byte) (seq sequence, n int, v verdict) {
 		return seq, 0, partial
 	}
 	seq.kind = rest[0]
-	if !strings.ContainsRune("ABCDEX", rune(seq.kind)) {
+	if !strings.ContainsRune("ABCDEUX", rune(seq.kind)) {
 		return seq, 0, other
 	}
 	if rest, v = literal(rest[1:], p.nonce); v != whole {
@@ -194,7 +196,7 @@ func terminator(buf []byte) (rest []byte, v verdict) {
 // parse reads the fields behind the nonce: the counter, and by kind
 //
 //	A: exit status, a field without meaning, cwd
-//	C: "run" if the command came from the command descriptor
+//	C: "run" and its number if the command came from the command descriptor
 //	D: exit status
 func (s *sequence) parse(text string) bool {
 	f := strings.SplitN(text, ";", 4)
@@ -211,8 +213,13 @@ func (s *sequence) parse(text string) bool {
 		s.cwd = strings.ReplaceAll(f[3], "\r\n", "\n")
 		s.exit, err = strconv.Atoi(f[1])
 	case 'C':
-		s.run = len(f) == 2 && f[1] == "run"
-		return len(f) == 1 || s.run
+		if len(f) == 1 {
+			return true
+		}
+		if s.run = len(f) == 3 && f[1] == "run"; !s.run {
+			return false
+		}
+		s.number, err = strconv.ParseUint(f[2], 10, 63)
 	case 'D':
 		if len(f) != 2 {
 			return false
@@ -256,7 +263,10 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 			report(Mark{Kind: PromptEnd})
 			return true
 		}
-		return p.phase == ready // drawn again
+		if p.phase == ready {
+			report(Mark{Kind: PromptAgain})
+		}
+		return p.phase == ready
 	case 'C':
 		if ahead {
 			return true
@@ -268,7 +278,7 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 		if s.run {
 			p.phase = running
 		}
-		report(Mark{Kind: CommandStart, Run: s.run})
+		report(Mark{Kind: CommandStart, Run: s.run, Number: s.number})
 		return true
 	case 'D':
 		if !busy {
@@ -282,6 +292,11 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 			report(Mark{Kind: Continuation})
 		}
 		return atPrompt
+	case 'U':
+		if atPrompt || busy {
+			report(Mark{Kind: Unread})
+		}
+		return atPrompt || busy
 	case 'X':
 		if p.phase != command {
 			return false

@@ -109,6 +109,7 @@ func TestPrompts(t *testing.T) {
 		{"PROMPT_COMMAND array", "bash", "PS1='$ '; PROMPT_COMMAND=('echo one $?' 'echo two $?')", []string{"(exit 5)"}, "one 5\r\ntwo 5\r\n$ "},
 		{"PROMPT_COMMAND array grows", "bash", "PS1='$ '; PROMPT_COMMAND=('echo one')", []string{"PROMPT_COMMAND+=('echo two $?')", "(exit 5)"}, "one\r\ntwo 5\r\n$ "},
 		{"PROMPT_COMMAND array in front", "bash", "PS1='$ '; PROMPT_COMMAND=('echo one')", []string{`PROMPT_COMMAND=('echo two $?' "${PROMPT_COMMAND[@]}")`, "(exit 5)"}, "two 5\r\none\r\n$ "},
+		{"read-only PROMPT_COMMAND", "bash", "PS1='$ '; readonly PROMPT_COMMAND='echo one'", []string{"(exit 5)"}, "one\r\n$ "},
 		{"PROMPT_COMMAND gone", "bash", "PS1='$ '", []string{"unset PROMPT_COMMAND", ":"}, "$ "},
 		{"all overwritten", "bash", "", []string{"PROMPT_COMMAND='echo x'; PS1='$ '; PS2=; PS0=", ":"}, "x\r\n$ "},
 		{"PROMPT_COMMAND that fails", "bash", "PS1='$ '; PROMPT_COMMAND=false", []string{"set -u", "(exit 3)"}, "$ "},
@@ -133,7 +134,7 @@ func TestPrompts(t *testing.T) {
 				case how == "run":
 				case test.shell != "bash":
 					return // dash and ash have no hook but the prompt itself: the next Run repairs it
-				case test.name == "all overwritten", test.name == "PROMPT_COMMAND sets PS1", test.name == "PROMPT_COMMAND":
+				case test.name == "all overwritten", test.name == "PROMPT_COMMAND sets PS1", test.name == "PROMPT_COMMAND", test.name == "read-only PROMPT_COMMAND":
 					return // likewise; with PROMPT_COMMAND alone lost, what the new one prints counts as the command's
 				}
 				t.Parallel()

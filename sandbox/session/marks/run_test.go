@@ -62,6 +62,9 @@ func TestRun(t *testing.T) {
 		{"set -x", "dash ash", []string{"set -x", "echo hi"}, "+ echo hi\nhi\n", 0},
 		{"set -x in eval", "bash sh", []string{"set -x", "echo hi"}, "++ echo hi\nhi\n", 0},
 		{"pipefail", "bash sh ash", []string{"set -euo pipefail", "echo $-; ! false | cat"}, "*", 0},
+		{"read-only prompts", "bash", []string{"readonly PS0 PS2 PROMPT_COMMAND", "(exit 3)", "echo $?"}, "3\n", 0},
+		{"set -k", "bash sh", []string{"set -k", "(exit 3)", "echo $?", "true"}, "", 0},
+		{"newlines last", "bash sh dash ash zsh", []string{"echo a" + strings.Repeat("\n", 8000)}, "a\n", 0},
 		{"declare", "bash", []string{"declare -A m=([k]=v); declare -i n=3", "echo ${m[k]} $n"}, "v 3\n", 0},
 		{"local", "bash", []string{"local x"}, "bash: local: can only be used in a function\n", 1},
 		{"return", "bash", []string{"return 3"}, "*can only*", -1},
@@ -72,6 +75,9 @@ func TestRun(t *testing.T) {
 		{"ignorespace", "bash", []string{"HISTCONTROL=ignorespace", " echo secret", "history | grep -c 'echo secre[t]'"}, "0\n", 1},
 		{"no history", "bash", []string{"set +o history", "echo a", "set -o history; history | grep -c 'echo [a]'"}, "0\n", 1},
 		{"PS1 is the user's", "bash sh dash", []string{"PS1='me> '", `echo "$PS1"`}, "*me> *\n", 0},
+		{"last argument", "bash", []string{"set -eu; echo 'a  *'", `echo "$_"`}, "a  *\n", 0},
+		{"last argument of a failure", "bash", []string{"false b", `echo $_`}, "b\n", 0},
+		{"last argument is long", "bash", []string{"set -a; : '" + long + long + "'", "env true && echo ok"}, "ok\n", 0},
 		{"positional parameters", all, []string{"set -- a b c", "shift", "echo $# $1"}, "2 b\n", 0},
 		{"stdin is the terminal", all, []string{"[ -t 0 ] && [ -t 1 ] && [ -t 2 ]"}, "", 0},
 		{"nothing in the environment", all, []string{"env | grep -i sbx"}, "", 1},
@@ -145,6 +151,22 @@ func TestDeath(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestLastArgument types a line behind a command, and gives a command behind that line: each finds the last argument of the one before.
+func TestLastArgument(t *testing.T) {
+	s := open(t, start{path: "/bin/bash"})
+	s.prompt()
+	s.run("echo given 'a b'")
+	s.typ("echo \"<$_>\" 'c d'\r")
+	s.next(CommandStart)
+	s.prompt()
+	if got := s.output(); !strings.Contains(got, "<a b> c d\r\n") {
+		t.Errorf("the line typed prints %q", got)
+	}
+	if got := s.run(`echo "$_"`); got.out != "c d\n" {
+		t.Errorf("the command given prints %q", got.out)
 	}
 }
 

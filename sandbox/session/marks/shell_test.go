@@ -29,7 +29,9 @@ type shell struct {
 	tty   *os.File
 	file  *os.File
 	nonce Nonce
-	done  chan struct{} // the reader has ended
+
+	number uint64        // of the last command
+	done   chan struct{} // the reader has ended
 
 	mu    sync.Mutex
 	cond  *sync.Cond
@@ -191,7 +193,8 @@ func (s *shell) typ(text string) {
 // send gives text to the shell as a command.
 func (s *shell) send(text string) {
 	s.t.Helper()
-	typed, payload := s.in.Command(text)
+	s.number++
+	typed, payload := s.in.Command(text, s.number)
 	err := errors.Join(s.file.Truncate(0))
 	if _, e := s.file.WriteAt(payload, 0); e != nil {
 		err = e
@@ -210,6 +213,9 @@ func (s *shell) started() Mark {
 	s.t.Helper()
 	for {
 		if m := s.next(CommandStart); m.Run {
+			if m.Number != s.number {
+				s.t.Errorf("command %d starts, want %d", m.Number, s.number)
+			}
 			return m
 		}
 	}

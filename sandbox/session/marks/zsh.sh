@@ -3,13 +3,14 @@
 # their defaults, as long as it runs.
 exec 9<&-
 @STARTUP@
-# The prompt's number; the last status; the prompt's start is printed; a run; set -x is to be restored; in __sbx_l.
-typeset -gi +x __sbx_n=0 __sbx_rc=0 __sbx_h=0 __sbx_w=0 __sbx_xt=0 __sbx_in=0
-typeset -g +x __sbx_c= __sbx_eol=
+# The prompt's number; the last status; the prompt's start is printed; a run; set -x is to be restored; in __sbx_l; the user
+# has frozen the terminal's modes himself.
+typeset -gi +x __sbx_n=0 __sbx_rc=0 __sbx_h=0 __sbx_w=0 __sbx_xt=0 __sbx_in=0 __sbx_own=-1
+typeset -g +x __sbx_c= __sbx_i= __sbx_eol=
 precmd_functions=(__sbx_a $precmd_functions __sbx_z)
 preexec_functions=($preexec_functions __sbx_e)
 
-__sbx_p() { print -rn -- $'\e]7337;'"$1;@NONCE@;$__sbx_n$2"$'\a' >/dev/tty }
+__sbx_p() { builtin print -rn -- $'\e]7337;'"$1;@NONCE@;$__sbx_n$2"$'\a' >/dev/tty }
 
 # First of precmd: the command is over.
 __sbx_a() { {
@@ -27,6 +28,10 @@ __sbx_z() { {
 	emulate -LR zsh
 	[[ -z $__sbx_eol || $PROMPT_EOL_MARK != "$__sbx_eol"* ]] || PROMPT_EOL_MARK=${PROMPT_EOL_MARK#"$__sbx_eol"}
 	__sbx_fix
+	if ((__sbx_own < 0)); then
+		[[ $(ttyctl) == *not* ]]
+		__sbx_own=$?
+	fi
 	((__sbx_n++, __sbx_h = 1, __sbx_w = 0))
 	__sbx_p A ";$((__sbx_rc & 255));0;$PWD;@NONCE@"
 } >/dev/null 2>&1 }
@@ -36,10 +41,26 @@ __sbx_e() { {
 	emulate -LR zsh
 	__sbx_h=0
 	((__sbx_w)) || __sbx_p C
+	if ((__sbx_w)); then __sbx_o ${${__sbx_c#*$'\n'}%$'\n\n'*}; else __sbx_o $3; fi
 	__sbx_eol=$'%{\e]7337;D;@NONCE@;'$__sbx_n$';%?\a%}'
 	typeset -g +x PROMPT_EOL_MARK=$__sbx_eol${PROMPT_EOL_MARK-%B%S%#%s%b}
 	__sbx_fix
 } >/dev/null 2>&1 }
+
+# What programs do to the terminal ends with them, unless the user said what becomes of it. What the shell's own stty sets is
+# meant to stay: not in a command that may hold one.
+__sbx_o() {
+	((__sbx_own == 1)) && return
+	local w
+	for w in ${(Q)${(Z:Cn:)1}}; do
+		[[ $w != ttyctl ]] || __sbx_own=1
+		if [[ $w == (stty|*/stty|ttyctl|.|source|eval) ]] || ((${+functions[$w]})); then
+			ttyctl -u
+			return
+		fi
+	done
+	ttyctl -f
+}
 
 # In a function, where allexport is off.
 __sbx_i() {
@@ -108,6 +129,9 @@ __sbx_t() {
 	[[ -s @FDDIR@/@COMMANDFD@ ]] || return 1
 	__sbx_xt=!x
 	local t=$(<@FDDIR@/@COMMANDFD@)
+	[[ $t == '#sbx '* && ${t%%$'\n'*} != "$__sbx_i" ]] || return 1
+	__sbx_i=${t%%$'\n'*}
+	t=${t#*$'\n'}
 	__sbx_p C
 	functions[__sbx_b]=$t
 	local -i ok=${+functions[__sbx_b]}
@@ -134,7 +158,7 @@ __sbx_g() {
 	__sbx_rc=0
 	local t=${${__sbx_c#*$'\n'}%$'\n\n'*}
 	((ignore)) && [[ $t == ' '* ]] || print -rs -- "$t"
-	__sbx_p C ';run'
+	__sbx_p C ";run;${__sbx_i#* }"
 	return rc
 }
 

@@ -7,9 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox/session"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -66,6 +69,58 @@ p.register(more, select.POLLIN)
 p.poll()`)
 }
 
+// timed is python that reads the keyboard and has a timer, which notifies as sigevent(7) says.
+func timed(notify int) []string {
+	return python(`
+import ctypes, os
+event = (ctypes.c_int * 16)(0, 0, 14, ` + strconv.Itoa(notify) + `)
+timer = ctypes.c_void_p()
+if ctypes.CDLL(None).timer_create(1, event, ctypes.byref(timer)): raise OSError
+os.read(0, 10)`)
+}
+
+// forked is python that starts a program on a terminal of its own, whose master is fd, and goes on with the work.
+func forked(script, work string) []string {
+	return python(`
+import os, pty
+pid, fd = pty.fork()
+if pid == 0: os.execvp("sh", ["sh", "-c", "exec ` + script + `"])
+` + work)
+}
+
+// beside is a thread that reads what such a program prints.
+const beside = "import threading; threading.Thread(target=lambda: os.read(fd, 100) and os.read(fd, 100), daemon=True).start()\n"
+
+// supervisor is python of which one thread reads the keyboard while another waits for a program.
+func supervisor(script, how string) []string {
+	return python(`
+import os, subprocess, sys, threading
+p = subprocess.Popen(["sh", "-c", "` + script + `"], ` + how + `)
+threading.Thread(target=lambda: os.read(0, 1), daemon=True).start()
+p.wait()`)
+}
+
+// nested is python that waits for one epoll with another in it, which waits for these descriptors.
+func nested(fds string) []string {
+	return python(`
+import ctypes, select
+inner, outer = select.epoll(), select.epoll()
+for fd in [` + fds + `]: inner.register(fd, select.EPOLLIN)
+outer.register(inner.fileno(), select.EPOLLIN)
+outer.poll()`)
+}
+
+// orphaned is python of which only a second thread lives, that does this.
+func orphaned(work string) []string {
+	return python(`
+import ctypes, os, threading, time
+def work():
+    while "Z" not in open("/proc/self/stat").read().split(")")[1][:3]: time.sleep(0.01)
+    ` + work + `
+threading.Thread(target=work).start()
+ctypes.CDLL(None).syscall(` + strconv.Itoa(unix.SYS_EXIT) + `, 0)`)
+}
+
 var corpus = []corpusCase{
 	// Shells and what they are made of.
 	{"cat", []string{"cat"}, blocked, wire.WantLine, "cat"},
@@ -120,10 +175,44 @@ r.question("name? ", () => r.close())`}, blocked, wire.WantRaw, "node"},
 	{"keyboard and pipe", source("os.pipe()[0]"), blocked, wire.WantLine, "python3"},
 	{"keyboard and event counter", source("os.eventfd(0)"), blocked, wire.WantLine, "python3"},
 	{"keyboard and socket pair", source("(pair := socket.socketpair())[0]"), blocked, wire.WantLine, "python3"},
+	{"keyboard and server by name", source("(server := socket.socket(socket.AF_UNIX), server.bind(b'\\0corpus-%d' % os.getpid()), server.listen())[0]"), listens,
+		wire.WantLine, "python3"},
 	{"keyboard and server", source("socket.create_server(('127.0.0.1', 0))"), listens, wire.WantLine, "python3"},
 	{"keyboard and inotify", source("libc.inotify_init()"), listens, wire.WantLine, "python3"},
 	{"keyboard and timer", source("libc.timerfd_create(1, 0)"), listens, wire.WantLine, "python3"},
 	{"keyboard and signals", source("libc.signalfd(-1, ctypes.byref((ctypes.c_ulong * 16)(1 << 11)), 0)"), listens, wire.WantLine, "python3"},
+	{"keyboard and a connection being made", python(`
+import select, socket
+full = socket.create_server(("127.0.0.1", 0), backlog=0)
+many = [socket.socket() for _ in range(4)]
+for s in many:
+    s.setblocking(False)
+    s.connect_ex(full.getsockname())
+p = select.poll()
+p.register(0, select.POLLIN)
+p.register(many[-1], select.POLLOUT)
+p.poll()`), listens, wire.WantLine, "python3"},
+	{"epoll of an epoll with the keyboard", nested("0"), blocked, wire.WantLine, "python3"},
+	{"epoll of an epoll with the keyboard and a timer", nested("0, ctypes.CDLL(None).timerfd_create(1, 0)"), listens, wire.WantLine, "python3"},
+	{"epoll of a duplicate that was closed", python(`
+import os, select
+e = select.epoll()
+fd = os.dup(0)
+e.register(fd, select.EPOLLIN)
+os.close(fd)
+e.poll()`), blocked, wire.WantLine, "python3"},
+	{"epoll of a timer whose number a pipe has", python(`
+import ctypes, os, select
+e, timer = select.epoll(), ctypes.CDLL(None).timerfd_create(1, 0)
+fd = os.dup(timer)
+e.register(0, select.EPOLLIN)
+e.register(fd, select.EPOLLIN)
+os.dup2(os.pipe()[0], fd)
+e.poll()`), listens, wire.WantLine, "python3"},
+	{"a read that ends by itself", sh("stty -icanon min 0 time 255; while :; do head -c 1 >/dev/null; done"), listens, wire.WantRaw, "head"},
+	{"first thread has ended", orphaned("os.read(0, 1)"), blocked, wire.WantLine, ""},
+	{"first thread has ended, beside work", orphaned("threading.Thread(target=time.sleep, args=(1000,)).start(); os.read(0, 1)"), listens, wire.WantLine, ""},
+	{"keyboard beside an orphan", bash("(sleep 1000 &); read x"), listens, wire.WantLine, "bash"},
 	{"keyboard beside a sleeper", python("import threading, time; threading.Thread(target=lambda: time.sleep(1000), daemon=True).start(); input()"),
 		listens, wire.WantLine, "python3"},
 	{"keyboard beside work", python(`
@@ -137,6 +226,27 @@ import threading
 e = threading.Lock(); e.acquire()
 threading.Thread(target=lambda: e.acquire(timeout=1000), daemon=True).start()
 input()`), timers, wire.WantLine, "python3"},
+
+	{"keyboard and a timer", timed(0), timers, wire.WantLine, "python3"},
+	{"keyboard and a timer that tells nobody", timed(1), blocked, wire.WantLine, "python3"},
+	{"preadv2", python(`
+import ctypes
+class Piece(ctypes.Structure): _fields_ = [("at", ctypes.c_void_p), ("n", ctypes.c_size_t)]
+b = ctypes.create_string_buffer(9)
+ctypes.CDLL(None).preadv2(0, ctypes.byref(Piece(ctypes.addressof(b), 9)), 1, ctypes.c_long(-1), 0)`), blocked, wire.WantLine, "python3"},
+	{"splice", python("import os; os.splice(0, os.pipe()[1], 100)"), listens, wire.WantLine, "python3"},
+	{"sendfile", python(`
+import ctypes, os
+ctypes.CDLL(None).sendfile(os.pipe()[1], 0, None, 100)`), listens, wire.WantLine, "python3"},
+	{"keyboard beside a wait for one in a session of its own", supervisor("sleep 1000; :", "start_new_session=True"), listens, wire.WantLine, "python3"},
+	{"keyboard beside a wait for one in a group of its own", supervisor("sleep 1000; :", "process_group=0"), listens, wire.WantLine, "python3"},
+	{"keyboard beside a wait for one who is at rest", supervisor("read x", "stdin=os.pipe()[0], start_new_session=True"), blocked, wire.WantLine, "python3"},
+	{"a reader that is stopped", python(`
+import os, signal, subprocess, time
+p = subprocess.Popen(["cat"])
+while not open("/proc/%d/stat" % p.pid).read().startswith("%d (cat) S" % p.pid): time.sleep(0.01)
+os.kill(p.pid, signal.SIGSTOP)
+p.wait()`), runs, "", "stopped"},
 
 	// Programs that people use.
 	{"less", sh("seq 1000 | LESS= less"), blocked, wire.WantRaw, "less"},
@@ -157,6 +267,28 @@ input()`), timers, wire.WantLine, "python3"},
 	{"script of a shell", []string{"script", "-qc", "bash --norc -i", "/dev/null"}, blocked, wire.WantRaw, "bash"},
 	{"script in script", []string{"script", "-qc", "script -qc 'bash -c \"read -s x\"' /dev/null", "/dev/null"}, blocked, wire.WantPassword, "bash"},
 	{"script of sleep", []string{"script", "-qc", "sleep 100", "/dev/null"}, runs, "", "nanosleep"},
+	{"relay with work of its own", python(`
+import os, pty, select, threading, time
+pid, fd = pty.fork()
+if pid == 0:
+    os.execvp("cat", ["cat"])
+threading.Thread(target=time.sleep, args=(1000,)).start()
+select.select([0, fd], [], [])`), listens, wire.WantLine, "cat"},
+	{"question beside a terminal of its own", forked("sleep 1000", "import getpass; getpass.getpass()"), blocked, wire.WantPassword, "python3"},
+	{"poller beside a terminal of its own", forked("cat", "import select\nwhile 1: select.select([0], [], [], 0.1)"), listens, wire.WantLine, "python3"},
+	{"question beside a reader of a terminal of its own", forked("sleep 1000", beside+"input()"), listens, wire.WantLine, "python3"},
+	{"reader and writer of a terminal of its own", forked("cat", beside+"input()"), blocked, wire.WantLine, "cat"},
+	{"relay that polls", forked("cat", "import select\nwhile 1: select.select([0, fd], [], [], 0.1)"), listens, wire.WantLine, "cat"},
+	{"relay of two, of which one works", forked("cat", `
+import select
+pid, more = pty.fork()
+if pid == 0: os.execvp("sleep", ["sleep", "1000"])
+select.select([0, fd, more], [], [])`), listens, wire.WantLine, "cat"},
+	{"relay of two that wait", forked("cat", `
+import select
+pid, more = pty.fork()
+if pid == 0: os.execvp("cat", ["cat"])
+select.select([0, fd, more], [], [])`), blocked, wire.WantLine, "cat"},
 	{"pty.spawn", python("import pty; pty.spawn(['cat'])"), blocked, wire.WantLine, "cat"},
 	{"expect interact", []string{"expect", "-c", "spawn -noecho cat; interact"}, blocked, wire.WantLine, "cat"},
 	{"unbuffer", []string{"unbuffer", "-p", "cat"}, blocked, wire.WantPassword, "cat"}, // it turns the echo off, on both terminals
@@ -210,7 +342,7 @@ func TestCorpus(t *testing.T) {
 			if f.Pending || f.Opaque {
 				t.Errorf("got %+v, want neither input that is queued nor a relay", f)
 			}
-			if f.FgCwd == "" || f.ShellCwd == "" || f.Foreground == 0 || f.Runs == 0 {
+			if (f.FgCwd == "" || f.ShellCwd == "") && test.who != "" || f.Foreground == 0 || f.Runs == 0 {
 				t.Errorf("got %+v, want directories, a group and runs", f)
 			}
 			if test.is == blocked {

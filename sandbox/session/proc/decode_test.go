@@ -18,7 +18,7 @@ func TestDecode(t *testing.T) {
 		name string
 		find func(int) call
 	}
-	amd64, arm64 := table{"amd64", callAMD64}, table{"arm64", callARM64}
+	amd64, arm64, i386 := table{"amd64", callAMD64}, table{"arm64", callARM64}, table{"i386", callI386}
 	for _, test := range []struct {
 		table
 		line  string
@@ -56,6 +56,11 @@ func TestDecode(t *testing.T) {
 		{arm64, "0 0x0 0x7f1c6f2b4000 0x20000 0x22 0x7ffd8c7a1d10 0x0 0x7ffd 0x7f4b", "in system call 0", callUnknown, false, 0}, // amd64's read
 		{arm64, "7 0x7ffee0b6a7c0 0x1 0xffffffff 0x0 0x0 0x0 0x7ffe 0x7f1c", "in system call 7", callUnknown, false, 0x7ffee0b6a7c0},
 
+		{i386, "3 0x0 0x804908c 0x64 0x0 0x0 0x0 0xffd5c5d0 0x8049025", "read", callRead, false, 0},
+		{i386, "0 0x804a000 0x0 0x0 0x0 0x0 0x0 0xffd5c5d0 0x8049010", "restart_syscall", callRestart, false, 0x804a000},
+		{i386, "7 0xffffffff 0x0 0x0 0x0 0x0 0x0 0xffd5c5d0 0x8049010", "waitpid", callWait, false, 0xffffffff},
+		{i386, "422 0x81d1f80 0x80 0x0 0x9c3fe58 0x0 0x0 0xffd5c5d0 0x8049010", "futex_time64", callFutex, true, 0x81d1f80},
+
 		{amd64, "running", "running", callUnknown, false, 0},
 		{arm64, "-1 0xfffff3b1f030 0xffffa7f8b7c8", "blocked in the kernel", callUnknown, false, 0},
 		{amd64, "", "blocked in the kernel", callUnknown, false, 0},
@@ -71,7 +76,7 @@ func TestDecode(t *testing.T) {
 // TestNumbers compares the tables with the numbers that the compiler has compared with the system's, and finds no call beside
 // them.
 func TestNumbers(t *testing.T) {
-	for arch, table := range map[string]func(int) call{"amd64": callAMD64, "arm64": callARM64} {
+	for arch, table := range map[string]func(int) call{"amd64": callAMD64, "arm64": callARM64, "386": callI386} {
 		source, err := os.ReadFile("calls_linux_" + arch + "_test.go")
 		if err != nil {
 			t.Fatal(err)
@@ -97,7 +102,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("running")
 	f.Add("-1 0xfffff3b1f030 0xffffa7f8b7c8")
 	f.Fuzz(func(t *testing.T, line string) {
-		for _, table := range []func(int) call{callAMD64, callARM64} {
+		for _, table := range []func(int) call{callAMD64, callARM64, callI386} {
 			if c, a := decode(line, table); c.name == "" || c.kind == callUnknown && c.timed(a) {
 				t.Errorf("%q: got %+v", line, c)
 			}
@@ -109,11 +114,13 @@ func TestParseEpoll(t *testing.T) {
 	const info = "pos:\t0\nflags:\t02\nmnt_id:\t15\nino:\t1057\n" +
 		"tfd:        0 events:       19 data:                0  pos:0 ino:6 sdev:19\n" +
 		"tfd:       12 events: 80000018 data: ffffffff0000000c  pos:0 ino:421 sdev:f\n" +
-		"tfd:        5 events: 80000001 data:                5  pos:0 ino:421 sdev:f\n"
-	if fds, ok := parseEpoll(info); !ok || !slices.Equal(fds, []int{0, 5}) {
-		t.Errorf("got %v, %v, want the two that are read", fds, ok)
+		"tfd:        5 events: 80000001 data:                5  pos:0 ino:421 sdev:f\n" +
+		"tfd:        7 events: 40000000 data:                7  pos:0 ino:422 sdev:f\n"
+	want := []watched{{0, 6, 0x19}, {^12, 0x421, 0xf}, {5, 0x421, 0xf}}
+	if fds, ok := parseEpoll(info); !ok || !slices.Equal(fds, want) {
+		t.Errorf("got %v, %v, want the two that are read, and one that is only written", fds, ok)
 	}
-	for _, bad := range []string{"tfd: x events: 19", "tfd: 1 events: zz"} {
+	for _, bad := range []string{"tfd: x events: 19", "tfd: 1 events: zz", "tfd: 1 events: 19 data: 0 pos:0 ino:x"} {
 		if fds, ok := parseEpoll(bad); ok {
 			t.Errorf("%q: got %v, want that it cannot be known", bad, fds)
 		}

@@ -3,7 +3,7 @@
 // Package proc tells from /proc which process blocks on a terminal. It needs the same PID namespace as the terminal's
 // processes and the right to trace them: the same user, or CAP_SYS_PTRACE for programs that changed theirs.
 //
-// What it cannot see: readers by io_uring, alarms set before a read, and whatever is on the far side of a relay that
+// What it cannot see: readers by io_uring, alarms set before a read (alarm(2), setitimer(2)), and whatever is on the far side of a relay that
 // leaves the machine.
 package proc
 
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,8 +52,9 @@ func (Prober) Probe(ctx context.Context, tty session.TTY) (session.Facts, error)
 
 // look is one call of Probe.
 type look struct {
-	self credentials
-	buf  [16384]byte // of the file being read
+	self  credentials
+	polls bool        // of the terminal being judged
+	buf   [16384]byte // of the file being read
 }
 
 // layer is one terminal of a chain of relays.
@@ -61,87 +63,79 @@ type layer struct {
 	modes   modes
 	pending bool
 	members []*process // the foreground group
+
+	depth  int  // of relays above
+	works  bool // one of them has work of its own
+	timers bool // or timers
 }
 
 func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
-	var f session.Facts
-	m, fg, pending, err := masterModes(tty)
-	if err != nil {
+	f, seen, err := l.once(ctx, tty, nil, time.Time{})
+	if err != nil || !f.Blocked {
+		if err == nil {
+			f.Still = seen.still(tty, f.Pending)
+		}
 		return f, err
 	}
-	if fg <= 0 {
+	// The same once more, the group's members too: one that was begun while they were listed is in nobody's list, and whoever
+	// began it may wait for it by now.
+	again, now, err := l.once(ctx, tty, &f, time.Now().Add(settle))
+	switch {
+	case err != nil || !again.Blocked:
+	case now.equal(seen):
+		again.Still = now.still(tty, false)
+	default:
+		again.Blocked = false
+		again.Why = "moving: " + again.Why
+	}
+	return again, err
+}
+
+// once is one reading, which looks at the readers at the given time. The terminal is asked before them, so that input which is on
+// its way is either seen here, or has moved its reader by then. What decides nothing is taken from before, if that is not nil.
+func (l *look) once(ctx context.Context, tty session.TTY, before *session.Facts, at time.Time) (f session.Facts, s sight, err error) {
+	if _, s.group, _, err = masterModes(tty, false); err != nil {
+		return f, s, err
+	}
+	if s.group <= 0 {
 		f.Why = "no foreground group"
-		return f, nil
+		return f, s, nil
 	}
-	f.Foreground, f.Pid = fg, fg
-	f.ShellCwd = l.cwd(tty.SessionPID)
-	members, err := l.group(tty.SessionPID, fg)
+	f.Foreground, f.Pid = s.group, s.group
+	l.nap(&s, "/proc/"+strconv.Itoa(tty.SessionPID)) // which begins what is in front
+	members, err := l.group(tty.SessionPID, s.group)
 	if err != nil {
-		return f, err
+		return f, s, err
 	}
 	if len(members) == 0 {
-		f.Why = fmt.Sprintf("no process in foreground group %d", fg)
-		return f, nil
+		f.Why = fmt.Sprintf("no process in foreground group %d", s.group)
+		return f, s, nil
+	}
+	if before != nil {
+		f.ShellCwd = before.ShellCwd
+	} else {
+		f.ShellCwd = l.cwd(tty.SessionPID)
 	}
 	if sh, err := l.stat(tty.SessionPID); err == nil {
-		f.ShellIsForeground = sh.pgrp == fg
+		f.ShellIsForeground = sh.pgrp == s.group
 	}
-	now := layer{dev: tty.Device, modes: m, pending: pending, members: members}
-
-	var first outcome
-	for depth := 0; ; depth++ {
-		first = l.judge(now)
-		l.describe(&f, now, first)
-		if first.denied != nil {
-			f.Runs = l.ran(now.members)
-			return f, first.denied
-		}
-		if first.reader == nil || depth == maxRelays {
-			break
-		}
-		inner, relay, err := l.follow(first.reader.proc)
-		if err != nil {
-			f.Listens, f.Opaque, f.Why = true, true, err.Error()
-			return f, nil //nolint:nilerr // that is the answer
-		}
-		if !relay {
-			break
-		}
-		now = inner
-	}
-	if !f.Blocked {
-		return f, nil
-	}
-
-	// The same once more, a little later.
-	for until := time.Now().Add(settle); ctx.Err() == nil; {
-		left := time.Until(until)
-		if left <= 0 {
-			break
-		}
+	for left := time.Until(at); left > 0 && ctx.Err() == nil; left = time.Until(at) {
 		Pause(min(left, settlePiece))
 	}
 	if ctx.Err() != nil {
-		return f, context.Cause(ctx)
+		return f, s, context.Cause(ctx)
 	}
-	// Before the second look, so that input which is on its way is either seen here, or has moved its reader by then.
-	after, still, pending, err := masterModes(tty)
-	again := l.judge(now)
-	if again.print != first.print {
-		f.Blocked, f.Runs = false, again.runs
-		f.Why = "moving: " + f.Why
-		return f, nil
+	m, fg, pending, err := masterModes(tty, true)
+	if err != nil {
+		return f, s, err
 	}
-	switch {
-	case err != nil || still != fg || pending:
-		f.Blocked, f.Pending = false, pending
-		f.Why = "input arrived: " + f.Why
-	case now.dev == tty.Device && after != m:
-		// It was still setting the terminal up when that was read.
-		f.Blocked = false
-		f.Why = "moving: " + f.Why
+	if fg != s.group {
+		f.Why = "another group has come to the foreground"
+		return f, s, nil
 	}
-	return f, nil
+	s.modes = m
+	err = l.descend(&f, &s, layer{dev: tty.Device, modes: m, pending: pending, members: members}, before)
+	return f, s, err
 }
 
 // Pause sleeps for d, to some 50 µs (nanosleep(2)), and takes an operating system thread for as long. The runtime's timers can be
@@ -151,8 +145,65 @@ func Pause(d time.Duration) {
 	_ = unix.Nanosleep(&t, nil) // a signal cuts it short, which does no harm
 }
 
+// descend fills f with what the group of now does, and with what those do to whose terminals it passes the keyboard on.
+func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Facts) error {
+	o := l.judge(now)
+	o.busy, o.timers = o.busy || now.works, o.timers || now.timers
+	l.describe(f, now, o, before)
+	if o.denied != nil {
+		f.Runs = l.ran(now.members)
+		return o.denied
+	}
+	s.print += o.print
+	s.naps = append(s.naps, o.naps...)
+	if o.reader == nil && !o.busy && !o.timers && !f.Opaque && now.depth == 0 {
+		l.elsewhere(f, s, now)
+	}
+	if o.reader == nil || len(o.masters) == 0 || now.depth == maxRelays {
+		return nil
+	}
+	// One that waits for the master itself passes the keyboard on. Where another one of the group does, that may be so, or the
+	// reader has a question of its own: it asks if nobody goes on in either case.
+	relay := len(o.reader.masters) > 0
+	var inner []layer
+	for _, t := range o.masters {
+		if relay && t != o.reader {
+			continue
+		}
+		more, err := l.follow(t.proc, t.masters)
+		if err != nil && relay {
+			f.Blocked, f.Listens, f.OnlyTimers, f.Opaque, f.Why = false, true, false, true, err.Error()
+			return nil
+		}
+		inner = append(inner, more...)
+	}
+	outer, all := *f, true
+	for i, in := range inner {
+		in.depth, in.works, in.timers = now.depth+1, now.works || o.works || o.own, o.timers
+		g := outer
+		if err := l.descend(&g, s, in, before); err != nil {
+			return err
+		}
+		all = all && g.Blocked
+		if i == 0 || g.Blocked && !f.Blocked {
+			*f = g
+		}
+	}
+	if all {
+		return nil
+	}
+	if !relay {
+		*f = outer
+	}
+	if f.Blocked {
+		f.Blocked, f.Listens = false, true
+		f.Why = "beside other terminals: " + f.Why
+	}
+	return nil
+}
+
 // describe fills f with what is known of the group of now.
-func (l *look) describe(f *session.Facts, now layer, o outcome) {
+func (l *look) describe(f *session.Facts, now layer, o outcome, before *session.Facts) {
 	f.Want, f.Pending = now.modes.want(), now.pending
 	f.Blocked, f.Listens, f.OnlyTimers, f.Opaque = false, false, false, false
 	f.Why, f.Runs = o.why, o.runs
@@ -165,7 +216,12 @@ func (l *look) describe(f *session.Facts, now layer, o outcome) {
 	if o.reader != nil {
 		p = o.reader.proc
 	}
-	f.Pid, f.Argv, f.FgCwd = p.pid, l.argv(p.pid), l.cwd(p.pid)
+	f.Pid = p.pid
+	if before != nil && before.Pid == p.pid {
+		f.Argv, f.FgCwd = before.Argv, before.FgCwd
+	} else {
+		f.Argv, f.FgCwd = l.argv(p.pid), l.cwd(p.pid)
+	}
 	if o.reader == nil {
 		if handsOver[program(f.Argv)] {
 			f.Opaque, f.Listens = true, true
@@ -207,21 +263,29 @@ var opaque = map[string]bool{
 // descriptor (tmux) or opens the terminal itself (screen).
 var handsOver = map[string]bool{"tmux": true, "screen": true}
 
+// ender is timeout(1). Its timer does not go on with anything: it ends the program that asks, as a person would who has no answer.
+const ender = "timeout"
+
 // outcome is what one reading of a foreground group says.
 type outcome struct {
 	reader *thread // who reads the terminal, if anybody does; an untimed reader is preferred
 	busy   bool    // somebody else may go on without input
-	timers bool    // somebody else waits in a timed futex, and nobody is busy
+	works  bool    // somebody does who does not read the terminal, or is about to
+	own    bool    // somebody does who reads it
+	timers bool    // somebody else waits in a timed futex, or somebody has a timer, and nobody is busy
 	denied error   // somebody could not be looked at
 	runs   uint64
 	print  string // equal in two readings if nobody has moved
+	naps   []nap  // of everybody who was looked at
 	why    string
+
+	masters []*thread // who waits for masters of other terminals
 }
 
 // asks reports whether a program that passes the keyboard on has a question of its own, as ssh has before it is connected: it
-// reads a whole line, and nothing else. What it passes on it waits for beside its connection.
+// reads a whole line, and nothing else but that of a language's runtime. What it passes on it waits for beside its connection.
 func (o outcome) asks(m modes) bool {
-	return m.canonical && !o.busy && !o.timers && o.reader.class == reader && strings.HasPrefix(o.reader.call, "read ")
+	return m.canonical && !o.busy && o.reader.class == reader && strings.HasPrefix(o.reader.call, "read ")
 }
 
 // judge reads what every thread of the group does.
@@ -229,8 +293,11 @@ func (l *look) judge(now layer) outcome {
 	var o outcome
 	var print []byte
 	var company *thread
+	l.polls = now.modes.polls
+	var waiters []*process // for a child
 	read := func(p *process, group bool) {
 		threads, err := l.threads(p, now.dev)
+		waits := false
 		switch {
 		case err == nil:
 		case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH):
@@ -244,6 +311,11 @@ func (l *look) judge(now layer) outcome {
 		}
 		for i := range threads {
 			t := &threads[i]
+			o.naps = append(o.naps, t.nap)
+			if len(t.masters) > 0 {
+				o.masters = append(o.masters, t)
+			}
+			waits = waits || t.child
 			if group || t.class == reader || t.class == listener {
 				print = fmt.Appendf(print, "%d %s %d\n", t.tid, t.line, t.runs)
 				o.runs += t.runs
@@ -254,7 +326,7 @@ func (l *look) judge(now layer) outcome {
 					o.reader = t
 				}
 				if t.class == listener {
-					o.busy = true
+					o.busy, o.own = true, o.own || t.own
 				}
 			case timer:
 				o.timers = o.timers || group
@@ -262,10 +334,14 @@ func (l *look) judge(now layer) outcome {
 					company = t
 				}
 			case busy:
+				o.works = o.works || group
 				if group && !o.busy {
 					o.busy, company = true, t
 				}
 			}
+		}
+		if waits {
+			waiters = append(waiters, p)
 		}
 	}
 	for _, p := range now.members {
@@ -275,6 +351,18 @@ func (l *look) judge(now layer) outcome {
 		// A program that was started with setsid may still read the terminal it has inherited.
 		for _, p := range l.strays(now.members) {
 			read(p, false)
+		}
+	}
+	if o.reader != nil && !o.busy {
+		if t := l.awaited(&o, now, waiters, &print); t != nil {
+			company = t
+		}
+	}
+	if o.reader != nil && !o.busy {
+		for _, p := range append(now.members[:len(now.members):len(now.members)], o.reader.proc) {
+			if !o.timers && l.alarmed(p) && program(l.argv(p.pid)) != ender {
+				o.timers, company = true, &thread{proc: p, tid: p.pid, call: "has a timer"}
+			}
 		}
 	}
 	o.print = string(print)
@@ -291,4 +379,39 @@ func (l *look) judge(now layer) outcome {
 		o.why = "nobody reads the terminal"
 	}
 	return o
+}
+
+// awaited looks at what is below those who wait for a child, beyond the group: its end is what they go on with. It returns who keeps
+// them from being at rest, if anybody does.
+func (l *look) awaited(o *outcome, now layer, waiters []*process, print *[]byte) (company *thread) {
+	seen := map[int]bool{}
+	for _, p := range now.members {
+		seen[p.pid] = true
+	}
+	visit := func(p *process) bool {
+		if seen[p.pid] || p.state == 'Z' || p.state == 'X' {
+			return true
+		}
+		seen[p.pid] = true
+		threads, err := l.threads(p, now.dev)
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) {
+			o.works, o.busy = true, true
+		}
+		for i := range threads {
+			t := &threads[i]
+			o.naps = append(o.naps, t.nap)
+			*print = fmt.Appendf(*print, "%d %s %d\n", t.tid, t.line, t.runs)
+			switch {
+			case (t.class == busy || t.class == listener) && !o.busy:
+				o.works, o.busy, company = true, true, t
+			case t.class == timer && !o.busy:
+				o.timers, company = true, t
+			}
+		}
+		return true
+	}
+	for _, p := range waiters {
+		l.walk(p.pid, visit)
+	}
+	return company
 }

@@ -5,12 +5,14 @@ package proc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,7 +27,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// TestMain makes this process the one that adopts, as a session's keeper is.
+func TestMain(m *testing.M) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const deadline = time.Minute
 
@@ -64,9 +72,18 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 	x := &terminal{t: t, cmd: cmd, done: make(chan struct{}),
 		tty: session.TTY{Master: master, Name: slave.Name(), Device: st.Rdev, SessionPID: cmd.Process.Pid}}
 	slave.Close()
+	// A descriptor of its own that does not block: closing it ends the read, whoever may still hold the terminal.
+	fd, err := unix.FcntlInt(master.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader := os.NewFile(uintptr(fd), master.Name())
 	go func() {
 		defer close(x.done)
-		io.Copy(x, master)
+		io.Copy(x, reader)
 	}()
 	t.Cleanup(func() {
 		// The session first, then what is left of it.
@@ -76,6 +93,7 @@ func openIn(t testing.TB, dir string, cred *syscall.Credential, argv ...string) 
 		cmd.Process.Kill()
 		cmd.Wait()
 		master.Close()
+		reader.Close()
 		<-x.done
 	})
 	return x
@@ -211,6 +229,122 @@ func TestOpaque(t *testing.T) {
 	}
 }
 
+// TestOpaqueAsks gives such a name to a program with a runtime of its own that asks.
+func TestOpaqueAsks(t *testing.T) {
+	dir := t.TempDir()
+	source := "package main\n\nimport \"fmt\"\n\nfunc main() { fmt.Scanln(new(string)) }\n"
+	if err := os.WriteFile(filepath.Join(dir, "scan.go"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	docker := filepath.Join(dir, "docker")
+	if err := os.Rename(scanner(t, dir), docker); err != nil {
+		t.Fatal(err)
+	}
+	x := open(t, "sh", "-c", "stty -echo; exec "+docker)
+	f := x.until("listening", func(f session.Facts) bool { return f.OnlyTimers && program(f.Argv) == "docker" })
+	if f.Opaque || f.Want != wire.WantPassword {
+		t.Errorf("got %+v, want its own question", f)
+	}
+}
+
+// TestElsewhere finds who reads the terminal from another session, while the one in front waits for him.
+func TestElsewhere(t *testing.T) {
+	x := open(t, "python3", "-c", `
+import os, tty, termios
+r, w = os.pipe()
+if os.fork() == 0:
+    if os.fork(): os._exit(0)
+    name = os.ttyname(0)
+    os.setsid()
+    fd = os.open(name, os.O_RDWR | os.O_NOCTTY)
+    for i in range(3): os.dup2(os.open("/dev/null", os.O_RDWR), i)
+    modes = termios.tcgetattr(fd)
+    modes[3] &= ~termios.ECHO
+    termios.tcsetattr(fd, termios.TCSANOW, modes)
+    os.read(fd, 10)
+    os.write(w, b"x")
+    os._exit(0)
+os.wait()
+os.read(r, 1)
+print("answered", flush=True)
+os.read(0, 1)`)
+	f := x.until("listening", func(f session.Facts) bool {
+		searchAgain()
+		// Not while the one in front has yet to come to rest, nor by modes that were read before the other set them.
+		return f.Listens && strings.Contains(f.Why, "another session") && f.Want == wire.WantPassword
+	})
+	if f.Blocked || f.Opaque || f.OnlyTimers || f.Pid == x.tty.SessionPID {
+		t.Errorf("got %+v, want a password for another session", f)
+	}
+	if f, err := (Prober{}).Probe(t.Context(), x.tty); err != nil || !f.Listens {
+		t.Errorf("got %+v, %v, want that it is remembered", f, err)
+	}
+	x.typ("a\n")
+	x.until("blocked", func(f session.Facts) bool { return f.Blocked && f.Pid == x.tty.SessionPID })
+}
+
+// searchAgain lets the next look search the whole system: how soon one may depends on how long the last took, which is minutes on a
+// busy machine with the race detector.
+func searchAgain() {
+	scans.Lock()
+	defer scans.Unlock()
+	scans.next = time.Time{}
+}
+
+// TestContainer has somebody in a container who reads a terminal that has the number of ours there.
+func TestContainer(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("this test is for root, as which the guest runs")
+	}
+	needs(t, "unshare")
+	x := open(t, "python3", "-c", "import os; r, w = os.pipe(); print('rests', flush=True); os.read(r, 1)")
+	cmd := exec.Command("unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
+		`mount -t devpts -o newinstance,ptmxmode=666 devpts /dev/pts && mount --bind /dev/pts/ptmx /dev/ptmx && exec python3 -c "$0" $1`, `
+import fcntl, os, sys, termios
+while True:
+    master, slave = os.openpty()
+    if os.minor(os.fstat(slave).st_rdev) == int(sys.argv[1]): break
+if os.fork() == 0:
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    print(os.readlink("/proc/self"), flush=True)
+    os.read(slave, 1)
+os.wait()`, strconv.Itoa(int(unix.Minor(x.tty.Device))))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	var pid int
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(deadline); ; runtime.Gosched() { // it reads
+		l := &look{}
+		p, err := l.stat(pid)
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("the other does not read: %+v, %v", p, err)
+		}
+		if threads, err := l.threads(p, x.tty.Device); err == nil && len(threads) == 1 && threads[0].class == reader {
+			break
+		}
+	}
+	x.until("at rest", func(f session.Facts) bool {
+		return strings.Contains(x.output(), "rests") && (f.Listens || f.Why == "nobody reads the terminal")
+	})
+	searchAgain()
+	if f, err := (Prober{}).Probe(t.Context(), x.tty); err != nil || f.Listens || f.Pid != x.tty.SessionPID {
+		t.Errorf("got %+v, %v, want that nobody reads", f, err)
+	}
+}
+
 // TestOtherUser looks at programs of another user without the capability to trace them.
 // A tmux client does not read its terminal: it gives the descriptor to its server.
 func TestHandsOver(t *testing.T) {
@@ -327,6 +461,97 @@ func TestParseStat(t *testing.T) {
 	for _, bad := range []string{"", "7", "7 (x", "7 (x) S 1 2", "7 (x) S a b c d e f"} {
 		if p, err := parseStat(7, []byte(bad)); err == nil {
 			t.Errorf("%q: got %+v, want an error", bad, p)
+		}
+	}
+}
+
+// A reader beside one that starts a program and waits for it: who looks at that moment has the new one in no list, and everybody
+// in it waits.
+func TestStartsProgram(t *testing.T) {
+	for range 50 {
+		x := open(t, "sh", "-c", "cat | sh -c 'sleep 100; :'")
+		for quiet := 0; quiet < 10; {
+			f, err := Prober{}.Probe(t.Context(), x.tty)
+			if err != nil || f.Blocked {
+				t.Fatalf("got %+v, %v, want not blocked", f, err)
+			}
+			if f.Listens {
+				quiet++
+			}
+		}
+	}
+}
+
+// TestStill holds that who sleeps is told to sleep, by whatever is looked at, until anything of it runs or the terminal changes.
+func TestStill(t *testing.T) {
+	for _, test := range []struct {
+		name, script string
+		wake         func(x *terminal, f session.Facts) error
+	}{
+		{"a signal", "trap : USR1; sleep 1000; sleep 1000", func(_ *terminal, f session.Facts) error { return syscall.Kill(f.Foreground, syscall.SIGUSR1) }},
+		{"a child that ends", "sleep 1000; sleep 1000", func(x *terminal, f session.Facts) error {
+			for _, pid := range x.tree() {
+				if pid != f.Foreground {
+					return syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+			return errors.New("there is none")
+		}},
+		{"one that was started with setsid", "setsid sh -c 'trap : USR1; sleep 1000; sleep 1000' & wait", func(x *terminal, f session.Facts) error {
+			for _, pid := range x.tree() {
+				if group, err := syscall.Getpgid(pid); err == nil && group == pid && pid != f.Foreground {
+					return syscall.Kill(-pid, syscall.SIGKILL)
+				}
+			}
+			return errors.New("there is none")
+		}},
+		{"modes", "sleep 1000; :", func(x *terminal, _ session.Facts) error {
+			modes, err := unix.IoctlGetTermios(int(x.tty.Master.Fd()), unix.TCGETS)
+			if err != nil {
+				return err
+			}
+			modes.Lflag &^= unix.ECHO
+			return unix.IoctlSetTermios(int(x.tty.Master.Fd()), unix.TCSETS, modes)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			x := open(t, "sh", "-c", test.script)
+			var still func() bool
+			f := x.until("asleep", func(f session.Facts) bool {
+				if !strings.Contains(f.Why, "nanosleep") && !strings.Contains(f.Why, "nobody reads") || f.Still == nil || len(x.tree()) == 0 {
+					return false
+				}
+				before := still
+				still = f.Still
+				return before != nil && before()
+			})
+			if err := test.wake(x, f); err != nil {
+				t.Fatal(err)
+			}
+			for end := time.Now().Add(deadline); still(); runtime.Gosched() {
+				if time.Now().After(end) {
+					t.Fatal("it has run, and is told to sleep")
+				}
+			}
+		})
+	}
+}
+
+// TestStillBlocked is the same for one that reads, which is not at rest when there is something to read.
+func TestStillBlocked(t *testing.T) {
+	x := open(t, "cat")
+	f := x.until("blocked", func(f session.Facts) bool { return f.Blocked })
+	if f.Still == nil || !f.Still() {
+		t.Fatalf("got %+v, want still", f)
+	}
+	x.typ("unfinished")
+	if !f.Still() {
+		t.Error("an unfinished line moves nobody")
+	}
+	x.typ("\n")
+	for end := time.Now().Add(deadline); f.Still(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatal("it has got a line, and is told to rest")
 		}
 	}
 }

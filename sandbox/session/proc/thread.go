@@ -6,7 +6,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,7 +34,16 @@ type thread struct {
 	class class
 	call  string // what it does, for people
 	line  string // of /proc/PID/task/TID/syscall
+	nap   nap
 	runs  uint64 // how often it was given a processor
+	wait
+}
+
+// wait is what else is known of what a thread waits for.
+type wait struct {
+	masters []int // descriptors of masters, of other terminals
+	own     bool  // it goes on by itself, or by something from outside that is no signal
+	child   bool  // it waits for a child, or a signal as that a child has ended
 }
 
 // threads reads what every thread of p does. An error is one of the kernel's for the process as a whole.
@@ -48,8 +59,15 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	threads := make([]thread, 0, len(tids))
 	for _, tid := range tids {
 		task := dir + "/task/" + strconv.Itoa(tid)
+		if p.state == leaderless {
+			if tid == p.pid {
+				continue
+			}
+			x.dir = task // the leader has no descriptors and no memory any more
+		}
 		t := thread{proc: p, tid: tid}
-		_, t.runs = l.schedstat(task)
+		t.nap.task, t.nap.stat = task, l.schedstat(task)
+		_, t.runs = parseSchedstat(t.nap.stat)
 		b, err := l.read(task + "/syscall")
 		switch {
 		case err == nil:
@@ -67,20 +85,60 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 			return nil, fmt.Errorf("look into pid %d: %w", p.pid, err)
 		}
 		t.line = strings.TrimSpace(string(b))
+		x.wait = wait{}
 		t.class, t.call = x.classify(t.line)
+		t.wait = x.wait
+		if l.stopped(p, &t, task) {
+			t.class, t.call = busy, "stopped"
+		}
 		threads = append(threads, t)
 	}
 	return threads, nil
 }
 
-// schedstat returns how long a thread has run, in nanoseconds, and how often it was given a processor; 0 if that is not told.
-// Anybody may read it.
-func (l *look) schedstat(task string) (ran, runs uint64) {
-	if b, err := l.read(task + "/schedstat"); err == nil {
-		if f := strings.Fields(string(b)); len(f) == 3 {
-			ran, _ = strconv.ParseUint(f[0], 10, 64)
-			runs, _ = strconv.ParseUint(f[2], 10, 64)
+// stopped reports whether a thread neither reads nor waits, whatever its call: whoever stopped it may let it go on (ptrace(2), job
+// control). The state of p is its first thread's, and a stop of a whole process is everybody's: beyond that it matters of readers.
+func (l *look) stopped(p *process, t *thread, task string) bool {
+	state := p.state
+	if t.tid != p.pid && state != 'T' && (t.class == reader || t.class == listener) {
+		if b, err := l.read(task + "/stat"); err == nil {
+			if own, err := parseStat(t.tid, b); err == nil {
+				state = own.state
+			}
 		}
+	}
+	return state == 'T' || state == 't'
+}
+
+// alarmed reports whether p has made a timer that is to signal it (timer_create(2)), set or not: the kernel does not tell which.
+func (l *look) alarmed(p *process) bool {
+	b, err := l.read("/proc/" + strconv.Itoa(p.pid) + "/timers")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if how, ok := strings.CutPrefix(line, "notify: "); ok && !strings.HasPrefix(how, "none/") {
+			return true
+		}
+	}
+	return false
+}
+
+// schedstat returns what the kernel tells of a thread's times (the line of schedstat), nothing if that is not told. Anybody may
+// read it.
+func (l *look) schedstat(task string) string {
+	b, err := l.read(task + "/schedstat")
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// parseSchedstat returns how long a thread has run, in nanoseconds, and how often it was given a processor; 0 if that is not told.
+func parseSchedstat(line string) (ran, runs uint64) {
+	if f := strings.Fields(line); len(f) == 3 {
+		ran, _ = strconv.ParseUint(f[0], 10, 64)
+		runs, _ = strconv.ParseUint(f[2], 10, 64)
 	}
 	return ran, runs
 }
@@ -92,7 +150,7 @@ func (l *look) ran(members []*process) (sum uint64) {
 		dir := "/proc/" + strconv.Itoa(p.pid) + "/task"
 		tids, _ := list(dir) // one that has ended has none
 		for _, tid := range tids {
-			ran, _ := l.schedstat(dir + "/" + strconv.Itoa(tid))
+			ran, _ := parseSchedstat(l.schedstat(dir + "/" + strconv.Itoa(tid)))
 			sum += ran
 		}
 	}
@@ -105,6 +163,7 @@ type inspector struct {
 	proc *process
 	dev  uint64 // of the terminal
 	dir  string
+	wait     // of the thread that is classified
 	mem  int // descriptor of /proc/PID/mem plus one, 0 before it is needed
 }
 
@@ -116,16 +175,24 @@ func (x *inspector) close() {
 
 // classify says what a thread does whose line of /proc/PID/task/TID/syscall is given.
 func (x *inspector) classify(line string) (class, string) {
-	c, a := decode(line, callHere)
+	c, a := x.decode(line)
 	var fds []int
-	ok := true
+	var ok bool
 	switch c.kind {
 	case callRead:
-		fds = []int{int(int32(a[0]))}
+		fd := int(int32(a[0]))
+		return x.sources(c.name, []int{fd}, x.polls && x.kind(fd) == "tty")
+	case callMove:
+		fd := int(int32(a[c.arg]))
+		if x.kind(fd) != "tty" {
+			return busy, c.name
+		}
+		x.own = true // it may as well wait for room on the other side
+		return listener, fmt.Sprintf("%s of the terminal (descriptor %d)", c.name, fd)
 	case callPoll:
 		fds, ok = x.pollSet(a[0], a[1])
 	case callSelect:
-		fds, ok = x.selectSet(a[0], a[1])
+		fds, ok = x.selectSets(a)
 	case callEpoll:
 		fds, ok = x.epollSet(int(int32(a[0])))
 	case callFutex:
@@ -146,6 +213,7 @@ func (x *inspector) classify(line string) (class, string) {
 		if c.timed(a) {
 			return busy, c.name + " with a timeout"
 		}
+		x.child = true
 		return rest, c.name
 	default:
 		return busy, c.name
@@ -156,18 +224,65 @@ func (x *inspector) classify(line string) (class, string) {
 	return x.sources(c.name, fds, c.timed(a))
 }
 
-// sources classifies a wait for any of fds.
+// decode is decode with the table of the program's own kind of call, which its number does not tell: it is read from the instruction
+// before the program counter, the last field of the line.
+func (x *inspector) decode(line string) (call, arguments) {
+	f := strings.Fields(line)
+	if len(f) < 9 {
+		return decode(line, foreign)
+	}
+	pc, err := strconv.ParseUint(f[8], 0, 64)
+	if err != nil {
+		return decode(line, foreign)
+	}
+	if b, ok := x.peek(pc-uint64(trapSize), trapSize); ok {
+		switch trap := string(b); {
+		case trap == trapHere:
+			return decode(line, callHere)
+		case trap == trapI386 && runtime.GOARCH == "amd64":
+			c, a := decode(line, callI386)
+			for i := range a {
+				a[i] &= 1<<32 - 1 // as the kernel takes them
+			}
+			return c, a
+		}
+	}
+	return decode(line, foreign)
+}
+
+// sources classifies a wait for any of fds. One that is not waited for to be read stands there as its complement: what a socket
+// tells beside, as that a connection has been made, ends a wait, too.
 func (x *inspector) sources(name string, fds []int, timed bool) (class, string) {
 	tty, outside := -1, ""
-	for _, fd := range fds {
+	x.own = timed
+	for i := 0; i < len(fds); i++ {
+		fd := fds[i]
+		if fd < 0 {
+			if x.kind(^fd) == socket {
+				outside, x.own = socket, true
+			}
+			continue
+		}
 		switch kind := x.kind(fd); kind {
 		case "tty":
 			if tty < 0 {
 				tty = fd
 			}
 		case "":
+		case master:
+			x.masters = append(x.masters, fd)
+		case eventpoll:
+			inner, ok := x.epollSet(fd)
+			if !ok || len(fds) > maxFDs {
+				outside, x.own = kind, true
+			}
+			for _, fd := range inner {
+				if !slices.Contains(fds, fd) {
+					fds = append(fds, fd)
+				}
+			}
 		default:
-			outside = kind
+			outside, x.own = kind, x.own || kind != signals
 		}
 	}
 	how := ""
@@ -188,7 +303,15 @@ func (x *inspector) sources(name string, fds []int, timed bool) (class, string) 
 	return busy, name + how
 }
 
-// kind says what fd is: "tty" for our terminal, "" for what only another thread or process of this sandbox moves
+// Some of the words of kind.
+const (
+	master    = "a master"
+	signals   = "signals"
+	socket    = "a socket"
+	eventpoll = "eventpoll"
+)
+
+// kind says what fd is: "tty" for our terminal, master for that of another, "" for what only another thread or process of this sandbox moves
 // (pipes, event counters, socket pairs, terminals of our own), else a word for what may come from outside.
 func (x *inspector) kind(fd int) string {
 	path := x.dir + "/fd/" + strconv.Itoa(fd)
@@ -205,7 +328,10 @@ func (x *inspector) kind(fd int) string {
 		if st.Rdev == x.dev || st.Rdev == unix.Mkdev(5, 0) && x.proc.tty == x.dev {
 			return "tty"
 		}
-		if strings.HasSuffix(link, "/ptmx") || strings.HasPrefix(link, "/dev/pts/") {
+		if strings.HasSuffix(link, "/ptmx") {
+			return master
+		}
+		if strings.HasPrefix(link, "/dev/pts/") {
 			return ""
 		}
 		return "a device"
@@ -215,20 +341,22 @@ func (x *inspector) kind(fd int) string {
 		// The protocol of a socket of another process: sockfs tells it as an attribute.
 		var name [32]byte
 		n, err := unix.Getxattr(path, "system.sockprotoname", name[:])
-		if err == nil && strings.HasPrefix(string(name[:n]), "UNIX") {
+		if err == nil && strings.HasPrefix(string(name[:n]), "UNIX") && !x.serves(strings.Trim(link, "socket:[]")) {
 			return ""
 		}
-		return "a socket"
+		return socket
 	case strings.HasPrefix(link, "anon_inode:"):
 		switch strings.Trim(strings.TrimPrefix(link, "anon_inode:"), "[]") {
-		case "eventfd", "eventpoll", "io_uring", "pidfd":
+		case eventpoll:
+			return eventpoll
+		case "eventfd", "io_uring", "pidfd":
 			return ""
 		case "inotify":
 			return "inotify"
 		case "timerfd":
 			return "a timer"
 		case "signalfd":
-			return "signals"
+			return signals
 		}
 		return "an unknown descriptor"
 	case strings.HasPrefix(link, "/"):
@@ -239,6 +367,22 @@ func (x *inspector) kind(fd int) string {
 		return "a file"
 	}
 	return "an unknown descriptor"
+}
+
+// serves reports whether a UNIX socket is known by a name, or listens: whoever likes may move it, and no event loop wakes itself by
+// one. From those to which others have connected that tells the server's alone.
+func (x *inspector) serves(inode string) bool {
+	b, err := os.ReadFile(x.dir + "/net/unix")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		// Num RefCount Protocol Flags Type St Inode Path; the flag is __SO_ACCEPTCON.
+		if f := strings.Fields(line); len(f) > 6 && f[6] == inode {
+			return len(f) > 7 || f[3] == "00010000"
+		}
+	}
+	return false
 }
 
 // peek reads n bytes at addr of the process.
@@ -260,7 +404,7 @@ const pollRdNorm = 0x40 // POLLRDNORM of <asm-generic/poll.h>
 // maxFDs bounds what is looked at of one wait.
 const maxFDs = 1024
 
-// pollSet returns the descriptors that poll waits to read (struct pollfd: int fd, short events, short revents).
+// pollSet returns the descriptors that poll waits for (struct pollfd: int fd, short events, short revents), as sources takes them.
 func (x *inspector) pollSet(addr, n uint64) (fds []int, ok bool) {
 	if n > maxFDs {
 		return nil, false
@@ -275,11 +419,28 @@ func (x *inspector) pollSet(addr, n uint64) (fds []int, ok bool) {
 	for ; len(b) > 0; b = b[8:] {
 		fd := int32(binary.NativeEndian.Uint32(b))
 		events := binary.NativeEndian.Uint16(b[4:])
-		if fd >= 0 && events&(unix.POLLIN|pollRdNorm) != 0 {
-			fds = append(fds, int(fd))
+		if fd < 0 {
+			continue
 		}
+		if events&(unix.POLLIN|pollRdNorm) == 0 {
+			fd = ^fd
+		}
+		fds = append(fds, int(fd))
 	}
 	return fds, true
+}
+
+// selectSets returns the descriptors of a select, as sources takes them.
+func (x *inspector) selectSets(a arguments) (fds []int, ok bool) {
+	fds, ok = x.selectSet(a[0], a[1])
+	for _, addr := range a[2:4] {
+		more, readable := x.selectSet(a[0], addr)
+		ok = ok && readable
+		for _, fd := range more {
+			fds = append(fds, ^fd)
+		}
+	}
+	return fds, ok
 }
 
 // selectSet returns the descriptors below n in the set at addr.
@@ -290,29 +451,84 @@ func (x *inspector) selectSet(n, addr uint64) (fds []int, ok bool) {
 	if n > maxFDs {
 		return nil, false
 	}
-	b, ok := x.peek(addr, int(n+63)/64*8)
+	b, ok := x.peek(addr, int(n+7)/8) // words of either size, little-endian
 	if !ok {
 		return nil, false
 	}
 	for fd := range int(n) {
-		if binary.NativeEndian.Uint64(b[fd/64*8:])>>(fd%64)&1 != 0 {
+		if b[fd/8]>>(fd%8)&1 != 0 {
 			fds = append(fds, fd)
 		}
 	}
 	return fds, true
 }
 
-// epollSet returns the descriptors that an epoll descriptor waits to read, from the lines "tfd: 5 events: 19 …" of its
-// fdinfo.
+// epollSet returns the descriptors that an epoll descriptor waits for, as sources takes them, from the lines "tfd: 5 events: 19 …"
+// of its fdinfo.
 func (x *inspector) epollSet(ep int) (fds []int, ok bool) {
 	b, err := x.read(x.dir + "/fdinfo/" + strconv.Itoa(ep))
 	if err != nil || len(b) == len(x.buf) {
 		return nil, false // unreadable, or too many to know all
 	}
-	return parseEpoll(string(b))
+	set, ok := parseEpoll(string(b))
+	for _, w := range set {
+		if fd := x.present(w); !slices.Contains(fds, fd) {
+			fds = append(fds, fd)
+		}
+	}
+	return fds, ok
 }
 
-func parseEpoll(fdinfo string) (fds []int, ok bool) {
+// present returns the descriptor by which the process holds what an epoll descriptor waits for: the number is that of its registration,
+// and may have been closed and taken by something else since. It is one that is not open if there is none.
+func (x *inspector) present(w watched) int {
+	if w.ino == 0 || x.holds(w.number(), w) {
+		return w.fd
+	}
+	found := math.MaxInt32
+	fds, _ := list(x.dir + "/fd") // none is none
+	for _, fd := range fds {
+		if x.holds(fd, w) {
+			found = fd
+			break
+		}
+	}
+	if w.fd < 0 {
+		return ^found
+	}
+	return found
+}
+
+// holds reports whether fd is what w is. All anonymous inodes are one, and an overlay shows a named pipe by another number than it has.
+func (x *inspector) holds(fd int, w watched) bool {
+	path := x.dir + "/fd/" + strconv.Itoa(fd)
+	link, err := os.Readlink(path)
+	if err != nil {
+		return false
+	}
+	if kind, id, ok := strings.Cut(link, ":["); ok && (kind == "pipe" || kind == "socket") {
+		return strings.TrimSuffix(id, "]") == strconv.FormatUint(w.ino, 10)
+	}
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return false
+	}
+	dev := uint64(unix.Major(st.Dev))<<20 | uint64(unix.Minor(st.Dev)) // as the kernel has it
+	if st.Ino == w.ino && dev == w.dev {
+		return fd == w.number() || !strings.HasPrefix(link, "anon_inode:")
+	}
+	return fd == w.number() && st.Mode&unix.S_IFMT == unix.S_IFIFO
+}
+
+// watched is what an epoll descriptor waits for.
+type watched struct {
+	fd       int    // when it was registered; as sources takes it
+	ino, dev uint64 // 0 where the kernel does not tell
+}
+
+func (w watched) number() int { return max(w.fd, ^w.fd) }
+
+func parseEpoll(fdinfo string) (set []watched, ok bool) {
 	for line := range strings.Lines(fdinfo) {
 		f := strings.Fields(line)
 		if len(f) < 4 || f[0] != "tfd:" {
@@ -323,9 +539,25 @@ func parseEpoll(fdinfo string) (fds []int, ok bool) {
 		if err != nil || err2 != nil {
 			return nil, false
 		}
-		if events&unix.EPOLLIN != 0 && !slices.Contains(fds, fd) {
-			fds = append(fds, fd)
+		switch {
+		case events&unix.EPOLLIN != 0:
+		case events&unix.EPOLLHUP != 0: // the kernel adds that, until EPOLLONESHOT has switched the descriptor off
+			fd = ^fd
+		default:
+			continue
 		}
+		w := watched{fd: fd}
+		for _, word := range f[4:] {
+			if v, ok := strings.CutPrefix(word, "ino:"); ok {
+				w.ino, err = strconv.ParseUint(v, 16, 64)
+			} else if v, ok := strings.CutPrefix(word, "sdev:"); ok {
+				w.dev, err2 = strconv.ParseUint(v, 16, 64)
+			}
+		}
+		if err != nil || err2 != nil {
+			return nil, false
+		}
+		set = append(set, w)
 	}
-	return fds, true
+	return set, true
 }

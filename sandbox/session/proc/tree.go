@@ -21,19 +21,11 @@ type process struct {
 	state                byte
 }
 
-// read returns the beginning of a file of /proc, in l.buf. Not os.ReadFile, which asks the poller for each.
-func (l *look) read(path string) ([]byte, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	n, err := unix.Read(fd, l.buf[:])
-	unix.Close(fd)
-	if err != nil {
-		return nil, err
-	}
-	return l.buf[:n], nil
-}
+// leaderless is the state that is given to a process whose first thread has ended while others run: the kernel calls it a zombie.
+const leaderless = 'z'
+
+// read is read into l.buf.
+func (l *look) read(path string) ([]byte, error) { return read(path, l.buf[:]) }
 
 func (l *look) stat(pid int) (*process, error) {
 	b, err := l.read("/proc/" + strconv.Itoa(pid) + "/stat")
@@ -51,6 +43,9 @@ func parseStat(pid int, b []byte) (*process, error) {
 		return nil, fmt.Errorf("stat of %d: %q", pid, b)
 	}
 	p := &process{pid: pid, state: f[0][0]}
+	if p.state == 'Z' && len(f) > 17 && f[17] > "1" {
+		p.state = leaderless
+	}
 	var dev int
 	for j, v := range []*int{&p.ppid, &p.pgrp, &p.sid, &dev, &p.tpgid} {
 		n, err := strconv.Atoi(f[j+1])
@@ -111,8 +106,8 @@ func (l *look) group(shell, pgrp int) ([]*process, error) {
 		add(p)
 		return p.sid == sh.sid
 	})
-	if ok && len(found) == 0 {
-		// Its parent may have died: then it hangs below whatever adopts here, the shell's own parent.
+	if ok {
+		// Of others the parent may have died: they hang below whatever adopts here, the shell's own parent.
 		ok = l.walk(sh.ppid, func(p *process) bool {
 			if p.sid == sh.sid && p.pid != shell {
 				add(p)
@@ -204,39 +199,26 @@ func exists(path string) bool {
 	return unix.Stat(path, &st) == nil
 }
 
-// follow returns the terminal that p passes the keyboard on to, as sudo, script and python's pty.spawn do: they hold
-// the master of another terminal, whose foreground group is below them. It reports false if p holds none.
-func (l *look) follow(p *process) (inner layer, relay bool, err error) {
+// follow returns the terminals whose masters p waits for by these descriptors, with the groups in front of them, which are below p:
+// sudo, script and python's pty.spawn pass the keyboard on to them. There is an error if there is nobody on any.
+func (l *look) follow(p *process, masters []int) (inner []layer, err error) {
 	l.as(p.pid)
-	dir := "/proc/" + strconv.Itoa(p.pid)
-	fds, err := list(dir + "/fd")
-	if err != nil {
-		return inner, false, nil //nolint:nilerr // it was looked into a moment ago: it has ended
-	}
-	for _, fd := range fds {
-		name := dir + "/fd/" + strconv.Itoa(fd)
-		if link, err := os.Readlink(name); err != nil || !strings.HasSuffix(link, "/ptmx") {
-			continue
-		}
-		b, err := l.read(dir + "/fdinfo/" + strconv.Itoa(fd))
+	for _, fd := range masters {
+		b, err := l.read("/proc/" + strconv.Itoa(p.pid) + "/fdinfo/" + strconv.Itoa(fd))
 		if err != nil {
 			continue
 		}
 		index, ok := field(string(b), "tty-index:")
-		if !ok {
-			continue
-		}
-		relay = true
 		n, err := strconv.ParseUint(index, 10, 20)
-		if err != nil {
+		if !ok || err != nil {
 			continue
 		}
 		// Unix98 slaves have the majors from 136 on, 256 to each.
-		inner = layer{dev: unix.Mkdev(uint32(136+n/256), uint32(n%256))}
+		in := layer{dev: unix.Mkdev(uint32(136+n/256), uint32(n%256))}
 		below := map[int][]*process{} // by group
 		tpgid := 0
 		l.walk(p.pid, func(c *process) bool {
-			if c.tty == inner.dev && c.state != 'Z' && c.state != 'X' {
+			if c.tty == in.dev && c.state != 'Z' && c.state != 'X' {
 				below[c.pgrp] = append(below[c.pgrp], c)
 				tpgid = c.tpgid
 			}
@@ -245,16 +227,16 @@ func (l *look) follow(p *process) (inner layer, relay bool, err error) {
 		if len(below[tpgid]) == 0 {
 			continue
 		}
-		inner.members = below[tpgid]
-		if inner.modes, inner.pending, err = slaveModes("/dev/pts/" + index); err != nil {
-			return inner, true, err
+		in.members = below[tpgid]
+		if in.modes, in.pending, err = slaveModes("/dev/pts/" + index); err != nil {
+			return nil, err
 		}
-		return inner, true, nil
+		inner = append(inner, in)
 	}
-	if relay {
-		return inner, true, fmt.Errorf("pid %d passes the keyboard on to a terminal on which nobody is below it", p.pid)
+	if inner == nil {
+		return nil, fmt.Errorf("pid %d passes the keyboard on to a terminal on which nobody is below it", p.pid)
 	}
-	return inner, false, nil
+	return inner, nil
 }
 
 // field returns the value of the line of text that begins with name.

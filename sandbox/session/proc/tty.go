@@ -13,7 +13,10 @@ import (
 )
 
 // modes is the part of a terminal's modes that says what kind of input it gives.
-type modes struct{ canonical, echo bool }
+type modes struct {
+	canonical, echo bool
+	polls           bool // a read ends without input (VMIN is 0, termios(3)), after VTIME
+}
 
 func (m modes) want() wire.Want {
 	switch {
@@ -25,9 +28,9 @@ func (m modes) want() wire.Want {
 	return wire.WantLine
 }
 
-// masterModes returns the modes of the terminal, its foreground group, and whether input is queued that nobody has
-// read.
-func masterModes(tty session.TTY) (m modes, fg int, pending bool, err error) {
+// masterModes returns the modes of the terminal, its foreground group, and, if it is to ask for that, whether input is queued
+// that nobody has read.
+func masterModes(tty session.TTY, ask bool) (m modes, fg int, pending bool, err error) {
 	c, err := tty.Master.SyscallConn()
 	if err != nil {
 		return m, 0, false, fmt.Errorf("look at %s: %w", tty.Name, err)
@@ -37,7 +40,7 @@ func masterModes(tty session.TTY) (m modes, fg int, pending bool, err error) {
 		if m, fault = termios(int(fd)); fault != nil {
 			return
 		}
-		if fg, fault = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP); fault != nil {
+		if fg, fault = unix.IoctlGetInt(int(fd), unix.TIOCGPGRP); fault != nil || !ask {
 			return
 		}
 		// The queue is asked on the slave: the master has the output. By way of the master it is the right slave
@@ -81,7 +84,8 @@ func termios(fd int) (modes, error) {
 	if err != nil {
 		return modes{}, os.NewSyscallError("tcgets", err)
 	}
-	return modes{canonical: t.Lflag&unix.ICANON != 0, echo: t.Lflag&unix.ECHO != 0}, nil
+	canonical := t.Lflag&unix.ICANON != 0
+	return modes{canonical: canonical, echo: t.Lflag&unix.ECHO != 0, polls: !canonical && t.Cc[unix.VMIN] == 0}, nil
 }
 
 // queued reports whether a read on the slave would return something. In canonical mode an unfinished line does not

@@ -1,0 +1,133 @@
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// work is the name by which programs find the first bound directory.
+const work = "/work"
+
+// checkMounts compares what is mounted with what the daemon looked at. Between the two somebody may have put a link in the
+// place of a directory; nothing of the sandbox has run yet.
+func checkMounts(mounts []wire.GuestMount) error {
+	for _, m := range mounts {
+		info, err := os.Stat(m.Path)
+		if err != nil {
+			return err
+		}
+		if st := info.Sys().(*syscall.Stat_t); uint64(st.Dev) != m.Dev || st.Ino != m.Ino { //nolint:unconvert // of 32 bits elsewhere
+			return errors.New("directory " + m.Path + " was replaced while it was mounted")
+		}
+	}
+	return nil
+}
+
+// furnish makes what bound directories and sudo take: the link, an account for a user that the image does not have. What
+// the image does not let it make is left out: it is a convenience, and the image may be read-only or empty.
+func furnish(etc string, c wire.GuestConfig) error {
+	if len(c.Mounts) > 0 {
+		_ = os.Symlink(c.Mounts[0].Path, work) // one that is there stays
+	}
+	if c.Account != "" {
+		if err := makeAccount(etc, c); err != nil {
+			return err
+		}
+	}
+	a, err := lookupAccount(etc, c.User)
+	if err != nil || !c.Sudo || a.UID == 0 {
+		return nil //nolint:nilerr // a user who is not there is said by who needs them
+	}
+	dir := filepath.Join(etc, "sudoers.d")
+	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
+		return nil //nolint:nilerr // there is no sudo
+	}
+	rule := fmt.Sprintf("#%d ALL=(ALL:ALL) NOPASSWD: ALL\n", a.UID)
+	return os.WriteFile(filepath.Join(dir, "sandboxd"), []byte(rule), 0o440)
+}
+
+// makeAccount gives the uid and gid of c.User an entry and a home, unless the image has one for that uid.
+func makeAccount(etc string, c wire.GuestConfig) error {
+	a, err := lookupAccount(etc, c.User)
+	if err != nil {
+		return err
+	}
+	uid, gid := strconv.FormatUint(uint64(a.UID), 10), strconv.FormatUint(uint64(a.GID), 10)
+	if a.Name != uid { // it has a name
+		return nil
+	}
+	name := c.Account
+	if other, err := findEntry(filepath.Join(etc, "passwd"), 7, func(f []string) bool { return f[0] == name }); err != nil {
+		return err
+	} else if other != nil {
+		name = "user" + uid
+	}
+	if err := os.MkdirAll(etc, 0o755); err != nil {
+		return err
+	}
+	home := "/home/" + name
+	if err := os.MkdirAll(home, 0o755); err != nil {
+		return err
+	}
+	shell := shellOf(Account{})
+	if err := appendLine(filepath.Join(etc, "passwd"), strings.Join([]string{name, "*", uid, gid, "", home, shell}, ":")); err != nil {
+		return err
+	}
+	group, err := findEntry(filepath.Join(etc, "group"), 3, func(f []string) bool { return f[0] == name || f[2] == gid })
+	if err == nil && group == nil {
+		err = appendLine(filepath.Join(etc, "group"), name+":x:"+gid+":")
+	}
+	if err != nil {
+		return err
+	}
+	if err := own(home, a, c.Mounts); err != nil {
+		return err
+	}
+	for _, m := range c.Mounts { // the engine made what leads to it, as root
+		for dir := filepath.Dir(m.Path); strings.HasPrefix(dir, home+"/"); dir = filepath.Dir(dir) {
+			if err := own(dir, a, c.Mounts); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// own gives a directory to a, one that is not the machine's.
+func own(dir string, a Account, mounts []wire.GuestMount) error {
+	for _, m := range mounts {
+		if dir == m.Path || strings.HasPrefix(dir, m.Path+"/") {
+			return nil
+		}
+	}
+	if real, err := filepath.EvalSymlinks(dir); err != nil || real != dir {
+		return err // a link of the image leads elsewhere
+	}
+	return os.Lchown(dir, int(a.UID), int(a.GID))
+}
+
+// appendLine adds a line to a database of the image, which may lack it, or its last newline.
+func appendLine(path, line string) error {
+	b, err := readSmall(path, maxDatabase)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if len(b) > 0 && b[len(b)-1] != '\n' {
+		line = "\n" + line
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(line + "\n")
+	return err
+}

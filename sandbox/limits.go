@@ -1,0 +1,169 @@
+package sandbox
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Limits bound what a sandbox may use. Zero means the default, which is that of DefaultLimits unless said otherwise.
+type Limits struct {
+	Memory   int64   `json:"memory"`   // bytes, swap and /dev/shm included
+	CPUs     float64 `json:"cpus"`     // cores; by default no more than the engine has
+	PIDs     int64   `json:"pids"`     // processes and threads
+	Shm      int64   `json:"shm"`      // bytes of /dev/shm
+	NoFile   int64   `json:"nofile"`   // descriptors a process; by default no more than the engine's own
+	Disk     int64   `json:"disk"`     // bytes that its files occupy beyond those of its image
+	Sessions int64   `json:"sessions"` // at once
+}
+
+// DefaultLimits are those of a sandbox that asks for none.
+var DefaultLimits = Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 65536, Disk: 10 << 30, Sessions: 32}
+
+// A Limit is one field of Limits under the name that flags, configuration keys and messages have for it.
+type Limit struct {
+	Name string
+	Help string // what it bounds, in a few words
+
+	bytes       bool
+	least, most float64
+	of          func(*Limits) any // *int64 or *float64
+}
+
+// AllLimits are the fields of Limits, in the order in which they are shown. The bounds are far beyond what anybody means:
+// they tell a slip from a wish. What a machine has is its backend's to say.
+var AllLimits = []Limit{
+	{"memory", "most memory, swap and /dev/shm included, such as 512m", true, 16 << 20, maxBytes, func(l *Limits) any { return &l.Memory }},
+	{"cpus", "most processor cores, such as 0.5", false, 0.01, 4096, func(l *Limits) any { return &l.CPUs }},
+	{"pids", "most processes and threads", false, 64, 4 << 20, func(l *Limits) any { return &l.PIDs }}, // the guest alone has more than forty threads
+	{"shm", "most of /dev/shm, such as 256m", true, 4 << 10, maxBytes, func(l *Limits) any { return &l.Shm }},
+	{"nofile", "most open files of a process", false, 64, 1 << 20, func(l *Limits) any { return &l.NoFile }}, // fs.nr_open
+	{"disk", "most that its files occupy, such as 20g", true, 1 << 20, maxBytes, func(l *Limits) any { return &l.Disk }},
+	{"sessions", "most sessions at once", false, 1, 256, func(l *Limits) any { return &l.Sessions }}, // each has a terminal
+}
+
+const maxBytes = 1 << 50 // of which a float64 holds each number exactly
+
+// Set reads text into the limit of l. The error says what is allowed, not which limit it was.
+func (d Limit) Set(l *Limits, text string) error {
+	var value float64
+	switch {
+	case d.bytes:
+		n, err := ParseSize(text)
+		if err != nil {
+			return fmt.Errorf("%w; %s", err, d.allowed())
+		}
+		value = float64(n)
+	default:
+		n, err := strconv.ParseFloat(text, 64)
+		if _, whole := d.of(l).(*int64); err != nil || whole && n != math.Trunc(n) {
+			return fmt.Errorf("%q is not such a number; %s", text, d.allowed())
+		}
+		value = n
+	}
+	if err := d.check(value); err != nil {
+		return err
+	}
+	switch at := d.of(l).(type) {
+	case *int64:
+		*at = int64(value)
+	case *float64:
+		*at = value
+	}
+	return nil
+}
+
+// Text is the limit of l as Set reads it, empty for zero.
+func (d Limit) Text(l Limits) string {
+	switch at := d.of(&l).(type) {
+	case *int64:
+		switch {
+		case *at == 0:
+			return ""
+		case d.bytes:
+			return FormatSize(*at)
+		}
+		return strconv.FormatInt(*at, 10)
+	case *float64:
+		if *at != 0 {
+			return strconv.FormatFloat(*at, 'g', -1, 64)
+		}
+	}
+	return ""
+}
+
+func (d Limit) check(value float64) error {
+	if !(value >= d.least && value <= d.most) { // which NaN is not
+		return fmt.Errorf("%s is out of bounds; %s", d.show(value), d.allowed())
+	}
+	return nil
+}
+
+func (d Limit) show(value float64) string {
+	if d.bytes && math.Abs(value) <= math.MaxInt64/2 {
+		return FormatSize(int64(value))
+	}
+	return strconv.FormatFloat(value, 'f', -1, 64)
+}
+
+func (d Limit) allowed() string {
+	return fmt.Sprintf("it may be %s to %s", d.show(d.least), d.show(d.most))
+}
+
+// Check reports the first limit that is neither zero nor within its bounds, by name and with what is allowed.
+func (l Limits) Check() error {
+	for _, d := range AllLimits {
+		var value float64
+		switch at := d.of(&l).(type) {
+		case *int64:
+			value = float64(*at)
+		case *float64:
+			value = *at
+		}
+		if value != 0 {
+			if err := d.check(value); err != nil {
+				return fmt.Errorf("%s: %w", d.Name, err)
+			}
+		}
+	}
+	if l.Memory > 0 && l.Shm > l.Memory {
+		return fmt.Errorf("shm: %s of /dev/shm is more than all of its memory, %s", FormatSize(l.Shm), FormatSize(l.Memory))
+	}
+	return nil
+}
+
+// Or is l with the fields of other where l has zero.
+func (l Limits) Or(other Limits) Limits {
+	return Limits{Memory: cmp.Or(l.Memory, other.Memory), CPUs: cmp.Or(l.CPUs, other.CPUs), PIDs: cmp.Or(l.PIDs, other.PIDs),
+		Shm: cmp.Or(l.Shm, other.Shm), NoFile: cmp.Or(l.NoFile, other.NoFile), Disk: cmp.Or(l.Disk, other.Disk), Sessions: cmp.Or(l.Sessions, other.Sessions)}
+}
+
+// ParseSize reads a number of bytes with an optional suffix k, m, g or t (powers of 1024, in either case, with or without
+// a b behind it). It must be above 0.
+func ParseSize(s string) (int64, error) {
+	number, shift := strings.TrimSuffix(strings.ToLower(s), "b"), 0
+	if number != "" {
+		if at := strings.IndexByte("kmgt", number[len(number)-1]); at >= 0 {
+			number, shift = number[:len(number)-1], 10*(at+1)
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n <= 0 || n > 1<<62>>shift {
+		return 0, fmt.Errorf("%q is not a size such as 512m or 2g", s)
+	}
+	return n << shift, nil
+}
+
+// FormatSize is n bytes as ParseSize reads them, exactly.
+func FormatSize(n int64) string {
+	suffix := ""
+	for _, next := range []string{"k", "m", "g", "t"} {
+		if n == 0 || n%1024 != 0 {
+			break
+		}
+		n, suffix = n/1024, next
+	}
+	return strconv.FormatInt(n, 10) + suffix
+}

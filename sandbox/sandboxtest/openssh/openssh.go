@@ -1,0 +1,202 @@
+// Package openssh runs the SSH server of this machine for tests: on a free port of the loopback, for the account that runs
+// the test, with keys, a configuration and a home directory of the test's own. It knows no backend and no sandbox.
+package openssh
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/pem"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+)
+
+const (
+	program = "/usr/sbin/sshd"
+
+	// patience bounds what takes no time, on a machine that has none.
+	patience = time.Minute
+)
+
+// Settings of a server. What the zero value leaves out is as Debian has it, with SFTP.
+type Settings struct {
+	Lines  []string // of sshd_config, before those of this package: the first one of a keyword counts
+	NoSFTP bool
+	RC     string // ~/.bashrc of the account
+	Home   string // instead of a directory of the test's own
+	Env    string // more for SetEnv
+}
+
+// Server is an SSH server that the test started, and who may log in to it.
+type Server struct {
+	Dir, Home string
+	Port      string
+	User      string
+	Key       ssh.Signer // its host key
+	Identity  string     // file of the key that may log in
+	PID       int        // of the process that listens
+	Log       string     // file
+}
+
+// Start runs a server until the test ends. Processes that have something below its home directory in their arguments are to
+// be gone by then.
+func Start(t testing.TB, s Settings) *Server {
+	t.Helper()
+	if _, err := os.Stat(program); err != nil {
+		Needed(t, "openssh-server")
+	}
+	who, err := user.Current()
+	check(t, err)
+	dir := ShortDir(t)
+	server := &Server{Dir: dir, Home: filepath.Join(dir, "home"), User: who.Username, Identity: filepath.Join(dir, "id"), Log: filepath.Join(dir, "log")}
+	if s.Home != "" {
+		server.Home = s.Home
+	} else {
+		check(t, os.Mkdir(server.Home, 0o700))
+	}
+	if s.RC != "" {
+		check(t, os.WriteFile(filepath.Join(server.Home, ".bashrc"), []byte(s.RC), 0o600))
+	}
+	t.Cleanup(func() { // when all that the test made there is destroyed
+		if left := Processes(server.Home); len(left) > 0 {
+			t.Errorf("processes are left: %v", left)
+		}
+	})
+	server.Key = KeyPair(t, filepath.Join(dir, "host"))
+	KeyPair(t, server.Identity)
+	server.Port = FreePort(t)
+	config := append(s.Lines, "Port "+server.Port, "ListenAddress 127.0.0.1", "HostKey "+filepath.Join(dir, "host"),
+		"AuthorizedKeysFile "+server.Identity+".pub", "StrictModes no", "PidFile none", "UsePAM no", "SetEnv HOME="+server.Home+" "+s.Env,
+		"PrintMotd no", "PrintLastLog no")
+	if !s.NoSFTP {
+		config = append(config, "Subsystem sftp internal-sftp")
+	}
+	check(t, os.WriteFile(filepath.Join(dir, "sshd_config"), []byte(strings.Join(config, "\n")+"\n"), 0o600))
+	if os.Geteuid() == 0 {
+		check(t, os.MkdirAll("/run/sshd", 0o755))
+	}
+	server.Serve(t)
+	return server
+}
+
+// Serve runs the server again, after its process was ended: it reads its files anew.
+func (s *Server) Serve(t testing.TB) {
+	t.Helper()
+	s.PID = Run(t, exec.CommandContext(context.Background(), program, "-D", "-f", filepath.Join(s.Dir, "sshd_config"), "-E", s.Log), s.Port, s.Log) //nolint:gosec // the test's own
+}
+
+// Run runs a server until the test ends, waits until it takes connections, and returns its process.
+func Run(t testing.TB, cmd *exec.Cmd, port, log string) (pid int) {
+	t.Helper()
+	check(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+		if t.Failed() {
+			text, _ := os.ReadFile(log)
+			t.Logf("the server's log:\n%s", text)
+		}
+	})
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.After(patience); ; {
+		conn, err := new(net.Dialer).DialContext(context.Background(), "tcp", "127.0.0.1:"+port)
+		if err == nil {
+			conn.Close()
+			return cmd.Process.Pid
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			t.Fatal("never: the server takes connections")
+		}
+	}
+}
+
+// Addr is where the server is.
+func (s *Server) Addr() string { return "127.0.0.1:" + s.Port }
+
+// URI is the account on the server.
+func (s *Server) URI() string { return "ssh://" + s.User + "@" + s.Addr() }
+
+// KeyPair makes a key, writes it to file, with its public half beside it, and returns it.
+func KeyPair(t testing.TB, file string) ssh.Signer {
+	t.Helper()
+	_, key, err := ed25519.GenerateKey(nil)
+	check(t, err)
+	block, err := ssh.MarshalPrivateKey(key, "")
+	check(t, err)
+	signer, err := ssh.NewSignerFromKey(key)
+	check(t, err)
+	check(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
+	check(t, os.WriteFile(file+".pub", ssh.MarshalAuthorizedKey(signer.PublicKey()), 0o600))
+	return signer
+}
+
+// Processes are those that have something in a directory in their arguments.
+func Processes(dir string) []string {
+	var found []string
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range all {
+		b, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(b), dir) {
+			found = append(found, strings.ReplaceAll(string(b), "\x00", " "))
+		}
+	}
+	return found
+}
+
+// ShortDir is a directory whose name leaves room for a socket's (unix(7)), until the test ends.
+func ShortDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sbx") //nolint:usetesting // that of the test is named after it
+	check(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// FreePort is a port of the loopback on which nobody listens.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	check(t, err)
+	defer l.Close()
+	addr, _ := l.Addr().(*net.TCPAddr)
+	return strconv.Itoa(addr.Port)
+}
+
+// Needed skips a test that needs a package which is not installed. Where nothing may be skipped it fails.
+func Needed(t testing.TB, what string) {
+	t.Helper()
+	if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
+		t.Fatal(what + " is not here: scripts/setup test installs it")
+	}
+	t.Skip(what + " is not here: scripts/setup test installs it")
+}
+
+// Guest builds the guest binary into dir and returns its path.
+func Guest(dir string) (string, error) {
+	out := filepath.Join(dir, "sandboxd-guest")
+	build := exec.CommandContext(context.Background(), "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/sandboxd/sandboxd/cmd/sandboxd-guest") //nolint:gosec // fixed
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build guest: %w\n%s", err, text)
+	}
+	return out, nil
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

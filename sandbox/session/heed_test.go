@@ -1,0 +1,73 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// TestHeed asks to hear of a session's state: a question that nobody waits for is told, also one that comes without output,
+// and a program that only runs is looked at about once a second.
+func TestHeed(t *testing.T) {
+	var asked atomic.Int64
+	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
+	c := agentClient(t, set)
+	do(t, c, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}})
+	w := newWatch()
+	daemon := wire.Party{Name: "daemon", Kind: wire.Agent, Rights: wire.RightWatch, ID: "replica"}
+	other := dial(t, set, wire.Attach{Session: "main", Party: &daemon}, w.handler())
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	done := make(chan error, 1)
+	go func() {
+		_, err := other.Request(ctx, wire.Request{Verb: wire.VerbHeed})
+		done <- err
+	}()
+	told := func(phase wire.Phase, want wire.Want) func(string, []wire.Event) bool {
+		return func(_ string, events []wire.Event) bool {
+			for i := len(events) - 1; i >= 0; i-- {
+				if st := events[i].State; st != nil {
+					return st.Phase == phase && st.Want == want
+				}
+			}
+			return false
+		}
+	}
+	input := func(text string) {
+		t.Helper()
+		if err := c.Input(t.Context(), []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	input("read -p 'Name? ' x; sleep 1; read -s y\n")
+	w.until(t, "a question", told(wire.PhaseWaiting, wire.WantLine))
+	input("me\n")
+	w.until(t, "one that comes without output", told(wire.PhaseWaiting, wire.WantPassword))
+	input("secret\n")
+	w.until(t, "the prompt", told(wire.PhasePrompt, ""))
+	input("sleep 1000\n")
+	w.until(t, "work", told(wire.PhaseRunning, ""))
+	<-time.After(3 * time.Second) // the first looks come soon one after the other
+	before := asked.Load()
+	<-time.After(5 * time.Second)
+	if n := asked.Load() - before; n == 0 || n > 12 { // a look every 64 ms is 78
+		t.Errorf("looked %d times in 5 s at a program that runs", n)
+	}
+	cancel(enough)
+	if err := <-done; !errors.Is(err, enough) {
+		t.Errorf("heed ended with %v", err)
+	}
+	input("\x03")
+	w.until(t, "the prompt", told(wire.PhasePrompt, ""))
+	input("read x\n")
+	<-time.After(time.Second)
+	before = asked.Load()
+	<-time.After(2 * time.Second)
+	if n := asked.Load() - before; n != 0 {
+		t.Errorf("looked %d times for nobody", n)
+	}
+}

@@ -1,0 +1,87 @@
+package session
+
+import (
+	"bytes"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+)
+
+// maxLineRows is how many rows of a line at the prompt are looked at.
+const maxLineRows = 200
+
+// editLine is what stands behind a prompt.
+type editLine struct {
+	text  string // without what is blank at its end
+	below int    // rows from the cursor down to its last one
+	atEnd bool   // the cursor is behind it
+}
+
+// lineLocked returns what the log up to end shows behind the present prompt of c; ok is false when that is not known. It is drawn
+// on a screen of its own, as wide as the session's, which may be behind the log.
+func (s *session) lineLocked(c *console, end uint64) (line editLine, ok bool) {
+	at := c.editAt
+	if at == 0 || end < at || end-at > maxTyped {
+		return line, false
+	}
+	from := s.lineStart(at)
+	prompt, typed := s.tail(from, at), s.tail(at, end)
+	if uint64(len(prompt)) < at-from || uint64(len(typed)) < end-at {
+		return line, false // some of it is private, or gone
+	}
+	rows := min(2+bytes.Count(prompt, []byte("\n"))+bytes.Count(typed, []byte("\n"))+(len(prompt)+len(typed))/max(s.cols, 1), maxLineRows)
+	sc := screen.New(screen.Options{Cols: s.cols, Rows: rows})
+	_, _ = sc.Write(prompt) // in memory: it takes everything
+	begin := sc.Cursor()
+	before := sc.Scrolled()
+	_, _ = sc.Write(typed)
+	if sc.Scrolled() != before {
+		return line, false
+	}
+	last := begin.Y
+	var b strings.Builder
+	for y, x := begin.Y, begin.X; y < rows; y, x = y+1, 0 {
+		for _, cell := range sc.Line(y)[x:] {
+			b.WriteString(cell.Text)
+		}
+		if !sc.Wrapped(y) {
+			b.WriteByte('\n')
+		}
+		if sc.LineText(y) != "" {
+			last = y
+		}
+	}
+	rest := strings.Split(b.String(), "\n")
+	for i := range rest {
+		rest[i] = strings.TrimRight(rest[i], " ")
+	}
+	line.text = strings.TrimSpace(strings.Join(rest, "\n"))
+	cur := sc.Cursor()
+	line.below = max(last-cur.Y, 0)
+	line.atEnd = cur.Y == last && cur.X >= len([]rune(sc.LineText(last)))
+	return line, true
+}
+
+// clearLineLocked ends the line that somebody has left at the prompt of c without sending it, as a terminal shows an interrupt, and
+// shows the prompt again: a command is about to be given to the shell, which empties its line first. It returns whose line it was;
+// nil when there was none.
+func (s *session) clearLineLocked(c *console) *party {
+	p := c.typist
+	c.typist = nil
+	if p == nil {
+		return nil
+	}
+	_, end := s.log.bounds()
+	line, ok := s.lineLocked(c, end)
+	if !ok || line.text == "" {
+		return nil
+	}
+	var b []byte
+	if line.atEnd {
+		b = append(b, "^C"...)
+	}
+	b = append(b, bytes.Repeat([]byte("\r\n"), line.below+1)...)
+	b = append(b, s.tail(c.promptFrom, c.promptTo)...)
+	c.editAt = s.log.append(b)
+	return p
+}

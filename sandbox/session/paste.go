@@ -1,0 +1,45 @@
+package session
+
+import "bytes"
+
+// The brackets around a paste, for a program that asked for them.
+const (
+	pasteBegin = "\x1b[200~"
+	pasteEnd   = "\x1b[201~"
+)
+
+// paste is what is known of the bracketed pastes in a session's input.
+type paste struct {
+	key     string // of the party whose paste has not ended; empty when there is none
+	console *console
+
+	typist string // who typed last, by key
+	tail   []byte // the end of that, in which a bracket may have begun
+}
+
+// pastedLocked notes whether input of p left a paste open. A bracket may come in several writes.
+func (s *session) pastedLocked(p *party, c *console, data []byte) {
+	var all []byte
+	if s.paste.typist == p.key {
+		all = s.paste.tail
+	}
+	all = append(all, data...)
+	begin, end := bytes.LastIndex(all, []byte(pasteBegin)), bytes.LastIndex(all, []byte(pasteEnd))
+	switch {
+	case begin > end:
+		s.paste.key, s.paste.console = p.key, c
+	case end >= 0:
+		s.paste.key = ""
+	}
+	s.paste.typist, s.paste.tail = p.key, bytes.Clone(all[max(0, len(all)+1-len(pasteEnd)):])
+}
+
+// pasteBrokenLocked reports whether another party than p, who types now, has left a paste open: the keyboard was taken in the
+// middle of it, and its end never comes. A program that still waits for that would take what p types for pasted text.
+func (s *session) pasteBrokenLocked(p *party, c *console) bool {
+	open := s.paste.console == c && s.paste.key != "" && s.paste.key != p.key
+	if open {
+		s.paste.key = ""
+	}
+	return open && s.display.modes().BracketedPaste
+}

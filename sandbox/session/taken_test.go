@@ -1,0 +1,144 @@
+package session_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// TestTakenOrNot gives commands to shells that cannot take them as they should. What is told as done is what ran, and what is told
+// as refused did not.
+func TestTakenOrNot(t *testing.T) {
+	for _, test := range []struct {
+		name, shell string
+		before      []string
+		refused     bool
+		says        string // in the refusal
+	}{
+		{"its descriptor is closed", "/bin/bash", []string{"exec 61<&-"}, true, "descriptor 61"},
+		{"all of them are", "/bin/bash", []string{`for fd in /proc/$$/fd/*; do fd=${fd##*/}; case $fd in 0|1|2|255) ;; *) eval "exec $fd>&-";; esac; done`}, true, "descriptor 61"},
+		{"it is another file", "/bin/bash", []string{"echo 'touch instead' >i; exec 61<i"}, true, "descriptor 61"},
+		{"it is a copy of its own", "/bin/bash", []string{"cat <&61 >i; exec 61<i"}, true, "descriptor 61"},
+		{"no mapfile", "/bin/bash", []string{"enable -n mapfile"}, true, "descriptor 61"},
+		{"no printf", "/bin/bash", []string{"enable -n printf"}, true, "did not take"},
+		{"a builtin of the user's own", "/bin/bash", []string{"builtin() { :; }"}, true, "did not take"},
+		{"a printf of the user's own", "/bin/bash", []string{"printf() { :; }"}, false, ""},
+		{"a printf of the user's own", "/bin/dash", []string{"printf() { :; }"}, false, ""},
+		{"a command of the user's own", "/bin/dash", []string{"command() { :; }"}, true, "did not take"},
+		{"a print of the user's own", "/bin/zsh", []string{"print() { : }"}, false, ""},
+	} {
+		t.Run(filepath.Base(test.shell)+"/"+test.name, func(t *testing.T) {
+			t.Parallel()
+			c := agentClient(t, newSet(t, test.shell))
+			home := strings.TrimSpace(run(t, c, "pwd").Output)
+			for _, command := range test.before {
+				run(t, c, command)
+			}
+			for range 2 {
+				res := run(t, c, "touch ran; ls ran; (exit 3)")
+				_, err := os.Stat(home + "/ran")
+				ran := err == nil
+				os.Remove(home + "/ran")
+				switch {
+				case test.refused && (res.Ended != wire.Refused || ran || res.Error.Code != wire.CodeUnavailable || !strings.Contains(res.Error.Message, test.says)):
+					t.Errorf("ended %s with output %q, %+v, ran %v; want a refusal with %q", res.Ended, res.Output, res.Error, ran, test.says)
+				case !test.refused && (res.Ended != wire.Done || !ran || code(res) != 3 || res.Output != "ran\n"):
+					t.Errorf("ended %s with output %q and exit %d, %+v, ran %v; want done", res.Ended, res.Output, code(res), res.Error, ran)
+				}
+			}
+			if _, err := os.Stat(home + "/instead"); err == nil {
+				t.Error("what the other file holds has run")
+			}
+		})
+	}
+}
+
+// TestTakenBehindOthers runs a command while lines that were typed before it wait to be read. It is done when it ran.
+func TestTakenBehindOthers(t *testing.T) {
+	for _, shell := range []string{"/bin/bash", "/bin/dash", "/bin/zsh"} {
+		for _, without := range [][]wire.Basis{nil, {wire.BasisProcess}} {
+			t.Run(fmt.Sprint(filepath.Base(shell), without), func(t *testing.T) {
+				t.Parallel()
+				set := newSet(t, shell)
+				c := dial(t, set, wire.Attach{Session: "main", Create: true, Start: &wire.Start{Without: without}, Party: agentParty("alice")}, wire.Handler{})
+				home := strings.TrimSpace(run(t, c, "n=0; pwd").Output)
+				told := 0
+				var unsure bool
+				for i := range 60 {
+					do(t, c, wire.Request{Verb: wire.VerbType, Text: strings.Repeat("true\n", 1+i%4) + "true"})
+					res := run(t, c, "n=$((n+1)); echo $n >n; echo $n")
+					switch {
+					case res.Ended == wire.Done:
+						told++
+						if res.Output != fmt.Sprintf("%d\n", told) {
+							t.Fatalf("command %d printed %q", told, res.Output)
+						}
+					case res.Ended == wire.Refused && res.Error.Code == wire.CodeNotPrompt:
+					case res.Ended == wire.Refused && strings.Contains(res.Error.Message, "may have run"):
+						unsure = true
+					default:
+						t.Fatalf("ended %s, %+v", res.Ended, res.Error)
+					}
+				}
+				text, _ := os.ReadFile(home + "/n")
+				if got := strings.TrimSpace(string(text)); told == 0 || got != fmt.Sprint(told) && !unsure {
+					t.Errorf("%s commands ran, %d were told as done", got, told)
+				}
+				t.Logf("%d of 60 done", told)
+			})
+		}
+	}
+}
+
+// TestTakenAfterInterrupt has a question of readline's eat the beginning of what makes the shell take a command. What is left of it
+// must not run the command before it.
+func TestTakenAfterInterrupt(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	for range 5 {
+		do(t, c, wire.Request{Verb: wire.VerbRun, Text: "sleep 0.3; echo OLD", TimeoutMS: 100})
+		do(t, c, wire.Request{Verb: wire.VerbInterrupt})
+		do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"Tab", "Tab"}, TimeoutMS: 1500})
+		res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "echo one", TimeoutMS: 10_000})
+		if strings.Contains(res.Output, "OLD") || res.Ended != wire.Refused && (res.Ended != wire.Done || res.Output != "one\n") {
+			t.Errorf("ended %s with output %q, %+v", res.Ended, res.Output, res.Error)
+		}
+		if res := run(t, c, "echo two"); res.Ended != wire.Done || res.Output != "two\n" {
+			t.Errorf("and then: %s with output %q, %+v", res.Ended, res.Output, res.Error)
+		}
+	}
+}
+
+// TestHardenedShell has the settings with which machines are hardened, and a few that nobody needs: commands run, and their exit
+// codes are theirs.
+func TestHardenedShell(t *testing.T) {
+	for _, test := range []struct{ rc, before string }{
+		{"PS1='> '; readonly PROMPT_COMMAND='history -a'", ""},
+		{"PS1='> '; readonly PS1", ""},
+		{"readonly TMOUT=900 HISTFILE IFS", ""},
+		{"", "readonly PS1 PS2 PS0 PROMPT_COMMAND"},
+		{"", "set -k"},
+		{"set -o vi; shopt -u promptvars", ""},
+		{"", "shopt -u promptvars"},
+		{"", "exec 2>/dev/null"},
+		{"", "stty olcuc; stty -olcuc"},
+	} {
+		t.Run(test.rc+test.before, func(t *testing.T) {
+			t.Parallel()
+			c := agentClient(t, newRCSet(t, test.rc))
+			if test.before != "" {
+				run(t, c, test.before)
+			}
+			for range 8 {
+				for command, want := range map[string]int{"true": 0, "(exit 3)": 3, "sh -c 'exit 4'": 4} {
+					if res := run(t, c, command); res.Ended != wire.Done || code(res) != want || res.Output != "" {
+						t.Errorf("%s: ended %s in phase %s with exit %d and %q, %+v", command, res.Ended, res.Phase, code(res), res.Output, res.Error)
+					}
+				}
+			}
+		})
+	}
+}
