@@ -1,0 +1,250 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	// closeTimeout is how long a machine may take to close a channel that we closed.
+	closeTimeout = 10 * time.Second
+	// hangUpTime is how long a command that has said everything may take to end.
+	hangUpTime = time.Second
+)
+
+// errExec: the machine runs no commands for us. A ForceCommand looks otherwise: it runs something else.
+var errExec = errors.New("runs no commands")
+
+// channel is a session channel with a command or a subsystem on it.
+type channel struct {
+	ssh.Channel
+	conn    *connect.Conn
+	closing sync.Once
+	heard   chan struct{} // closed when all of the standard error has been read
+	ended   chan struct{} // closed after that, when the machine has closed it, too
+
+	mu     sync.Mutex
+	stderr bytes.Buffer // guarded by mu; its beginning
+}
+
+// open opens a session channel and makes one request on it that starts something. ctx bounds the opening.
+func open(ctx context.Context, conn *connect.Conn, request string, payload []byte) (*channel, error) {
+	return opening(ctx, func() (*channel, error) { return openNow(conn, request, payload) })
+}
+
+// opening runs f, which opens a channel, for as long as somebody waits for it.
+func opening(ctx context.Context, f func() (*channel, error)) (*channel, error) {
+	type opened struct {
+		c   *channel
+		err error
+	}
+	result := make(chan opened)
+	go func() { // ends with the machine's answer or the connection
+		c, err := f()
+		select {
+		case result <- opened{c, err}:
+		case <-ctx.Done(): // nobody waits any more
+			if c != nil {
+				c.Close()
+			}
+		}
+	}()
+	select {
+	case r := <-result:
+		return r.c, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// openSocket opens a channel to a socket on the machine.
+func openSocket(ctx context.Context, conn *connect.Conn, path string) (*channel, error) {
+	return opening(ctx, func() (*channel, error) {
+		return openType(conn, wire.ChannelDirectUnix, wire.Marshal(wire.DirectUnix{Path: path}))
+	})
+}
+
+func openType(conn *connect.Conn, channelType string, extra []byte) (*channel, error) {
+	ch, reqs, err := conn.OpenChannel(channelType, extra)
+	if err != nil {
+		return nil, err
+	}
+	c := &channel{Channel: ch, conn: conn, heard: make(chan struct{}), ended: make(chan struct{})}
+	go func() { // ends with the channel; x/crypto closes reqs then
+		ssh.DiscardRequests(reqs)
+		<-c.heard
+		close(c.ended)
+	}()
+	go func() { // ends with the channel; unread stderr would stall it
+		_, _ = io.Copy(c, ch.Stderr())
+		close(c.heard)
+	}()
+	return c, nil
+}
+
+func openNow(conn *connect.Conn, request string, payload []byte) (*channel, error) {
+	c, err := openType(conn, wire.ChannelSession, nil)
+	if err != nil {
+		return nil, err
+	}
+	ok, err := c.SendRequest(request, true, payload)
+	if err == nil && !ok {
+		err = errExec
+	}
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// started opens a channel with a command on it. Start-up files of the account may replace the shell that is to run it by
+// another one, which then reads its input: so the command comes there, too.
+func started(ctx context.Context, conn *connect.Conn, command string) (*channel, error) {
+	c, err := open(ctx, conn, wire.RequestExec, wire.Marshal(wire.Exec{Command: command}))
+	if err != nil {
+		return nil, err
+	}
+	if err := c.send(ctx, []byte(command+"\n")); err != nil && !errors.Is(err, io.EOF) { // one that has ended already may have said why
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// send writes p, which a machine that gives the channel no room never takes. ctx bounds it.
+func (c *channel) send(ctx context.Context, p []byte) error {
+	return c.within(ctx, func() error {
+		_, err := c.Channel.Write(p)
+		return err
+	})
+}
+
+// Write takes what the command prints on its standard error.
+func (c *channel) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := min(len(p), 2048-c.stderr.Len()); n > 0 {
+		c.stderr.Write(p[:n])
+	}
+	return len(p), nil
+}
+
+// said is what the command printed on its standard error, in one line.
+func (c *channel) said() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(strings.Fields(c.stderr.String()), " ")
+}
+
+// hangUp ends the input of a command that has said everything, and waits a moment for its end. Dropbear, when a channel is closed before
+// its command has ended, tells of that end on the next channel, and closes it.
+func (c *channel) hangUp() {
+	_ = c.CloseWrite()
+	late := time.NewTimer(hangUpTime)
+	defer late.Stop()
+	select {
+	case <-c.ended:
+	case <-late.C:
+	}
+}
+
+// Close closes the channel and returns at once. A machine that does not answer within a while loses the connection.
+func (c *channel) Close() error {
+	c.closing.Do(func() {
+		_ = c.Channel.Close() // an error means that it is closed
+		go func() {           // ends with the channel, or ends the connection
+			late := time.NewTimer(closeTimeout)
+			defer late.Stop()
+			select {
+			case <-c.ended:
+			case <-late.C:
+				c.conn.Close()
+			}
+		}()
+	})
+	return nil
+}
+
+// until reads what the machine prints until a line of the two has come, and returns what follows the second: why not.
+func (c *channel) until(ready, failed string) error {
+	var got []byte
+	for b := make([]byte, 1); len(got) < maxNoise; {
+		if _, err := io.ReadFull(c.Channel, b); err != nil {
+			return fmt.Errorf("ended: %s", c.why(got))
+		}
+		got = append(got, b[0])
+		switch {
+		case bytes.HasSuffix(got, []byte(ready)):
+			return nil
+		case b[0] == '\n' && failed != "":
+			if at := bytes.LastIndex(got, []byte(failed)); at >= 0 && at+len(failed) < len(got) {
+				return errors.New(strings.TrimSpace(string(got[at+len(failed):])))
+			}
+		}
+	}
+	return fmt.Errorf("printed %d bytes of something else", maxNoise)
+}
+
+// read reads what the machine prints up to a line.
+func (c *channel) read(end string, limit int) ([]byte, error) {
+	got := make([]byte, 0, 4096)
+	for !bytes.HasSuffix(got, []byte(end)) {
+		if len(got) >= limit {
+			return got, fmt.Errorf("printed %d bytes of something else", maxNoise)
+		}
+		n, err := io.ReadFull(c.Channel, got[len(got):len(got)+1])
+		got = got[:len(got)+n]
+		if err != nil {
+			return got, err
+		}
+		if len(got) == cap(got) {
+			got = append(got, 0)[:len(got)]
+		}
+	}
+	return got, nil
+}
+
+// why is what a command that failed has printed last, of either kind.
+func (c *channel) why(got []byte) string {
+	select {
+	case <-c.ended:
+	case <-time.After(time.Second):
+	}
+	text := c.said()
+	if text == "" {
+		text = strings.Join(strings.Fields(string(got[max(0, len(got)-300):])), " ")
+	}
+	if text == "" {
+		text = "no output"
+	}
+	return text
+}
+
+// within runs f, which blocks on c, and closes c when ctx ends first. Then f may go on for a while: its caller looks at nothing that
+// f writes unless the error is nil.
+func (c *channel) within(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }() // ends with the channel
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		c.Close()
+		return context.Cause(ctx)
+	}
+}
+
+// quote makes a word for any shell of it: sh, csh and fish agree on single quotes around harmless characters.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

@@ -1,0 +1,62 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/crypto/ssh/agent"
+)
+
+// full is a channel to a machine that gives no room to write.
+type full struct {
+	ssh.Channel
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (f *full) Write([]byte) (int, error) {
+	<-f.closed
+	return 0, io.EOF
+}
+
+func (f *full) Close() error {
+	f.once.Do(func() { close(f.closed) })
+	return nil
+}
+
+// A machine that takes nothing holds nobody up beyond ctx.
+func TestSendBounded(t *testing.T) {
+	ended := make(chan struct{})
+	close(ended)
+	c := &channel{Channel: &full{closed: make(chan struct{})}, ended: ended}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := c.send(ctx, []byte("x")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want the deadline", err)
+	}
+}
+
+// An agent that does not answer holds no login up.
+func TestSilentAgent(t *testing.T) {
+	socket := filepath.Join(shortDir(t), "agent")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn, err := dialAgent(socket, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if keys, err := agent.NewClient(conn).List(); err == nil {
+		t.Errorf("got %v of an agent that says nothing", keys)
+	}
+}

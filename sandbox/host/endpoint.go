@@ -1,0 +1,222 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/kevinburke/ssh_config"
+)
+
+// endpoint is one SSH server and what the user's ssh configuration says of it.
+type endpoint struct {
+	name       string // as it was asked for, for errors
+	user       string
+	host, port string
+	keyAlias   string   // HostKeyAlias
+	identities []string // files of private keys, first to last
+	only       bool     // IdentitiesOnly: of the agent's keys no others
+	agent      string   // socket of the ssh agent; empty without one
+	known      []string // known_hosts files
+	algorithms []string // kinds of host keys, in order
+	jumps      []string // ProxyJump, first to last
+	proxy      string   // ProxyCommand, tokens not expanded
+}
+
+func (e endpoint) addr() string { return net.JoinHostPort(e.host, e.port) }
+
+// keyName is the name under which known_hosts files have the server.
+func (e endpoint) keyName() string {
+	if e.keyAlias != "" {
+		return net.JoinHostPort(e.keyAlias, "22")
+	}
+	return e.addr()
+}
+
+func (e endpoint) String() string { return e.user + "@" + e.addr() }
+
+// resolveTimeout is how long ssh may take to say what its configuration makes of a name.
+const resolveTimeout = 15 * time.Second
+
+// parseURI reads ssh://[user@]host[:port], [user@]host[:port], or an alias of ssh_config, which looks like a host.
+func parseURI(s string) (user, host, port string, err error) {
+	shown := s
+	bad := func(why string) (string, string, string, error) {
+		return "", "", "", fmt.Errorf("ssh URI %q: %s", shown, why)
+	}
+	raw := s
+	if !strings.Contains(raw, "://") {
+		raw = "ssh://" + raw
+	}
+	u, err := url.Parse(raw)
+	if at := strings.LastIndexByte(s, '@'); at >= 0 && strings.Contains(strings.TrimPrefix(s[:at], "ssh://"), ":") {
+		shown = "…" + s[at:] // who has put a password there does not want to read it in a log
+	}
+	switch {
+	case err != nil:
+		return bad("it does not parse")
+	case u.Scheme != "ssh":
+		return bad("the scheme is not ssh")
+	case u.Hostname() == "":
+		return bad("it names no host")
+	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
+		return bad("a path is not taken")
+	case strings.HasPrefix(u.Hostname(), "-") || strings.HasPrefix(u.User.Username(), "-"):
+		return bad("a name does not begin with a hyphen")
+	case strings.ContainsFunc(u.Hostname()+u.User.Username(), func(r rune) bool { return r <= ' ' || r == 0x7f }):
+		return bad("a name has no blanks")
+	}
+	if _, set := u.User.Password(); set {
+		return bad("a password does not belong into a URI")
+	}
+	return u.User.Username(), u.Hostname(), u.Port(), nil
+}
+
+// resolve says where a URI leads: what OpenSSH itself makes of it where it is installed, else what its configuration
+// files say.
+func resolve(ctx context.Context, uri string) (endpoint, error) {
+	login, host, port, err := parseURI(uri)
+	if err != nil {
+		return endpoint{}, err
+	}
+	args := []string{"-G"}
+	if login != "" {
+		args = append(args, "-l", login)
+	}
+	if port != "" {
+		args = append(args, "-p", port)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, resolveTimeout, fmt.Errorf("no answer within %v: what does a Match exec of your configuration do?", resolveTimeout))
+	defer cancel()
+	ask := exec.CommandContext(ctx, "ssh", append(args, "--", host)...)
+	ask.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ask.Cancel = func() error { return syscall.Kill(-ask.Process.Pid, syscall.SIGKILL) } // with what its Match exec runs
+	ask.WaitDelay = time.Second                                                          // what a Match exec has started may hold its output
+	out, err := ask.Output()
+	e := endpoint{name: uri, agent: os.Getenv("SSH_AUTH_SOCK")}
+	var failed *exec.ExitError
+	switch {
+	case err == nil || errors.Is(err, exec.ErrWaitDelay):
+		e.readOpenSSH(string(out))
+	case ctx.Err() != nil:
+		return endpoint{}, fmt.Errorf("%s: ssh -G: %w", uri, context.Cause(ctx))
+	case errors.As(err, &failed):
+		return endpoint{}, fmt.Errorf("%s: ssh -G: %s", uri, strings.TrimSpace(string(failed.Stderr)))
+	case errors.Is(err, exec.ErrNotFound):
+		e.readConfig(host)
+	default:
+		return endpoint{}, fmt.Errorf("%s: ssh -G: %w", uri, err)
+	}
+	for _, of := range []struct {
+		field       *string
+		said, other string
+	}{{&e.user, login, localUser()}, {&e.port, port, "22"}, {&e.host, "", host}} {
+		switch {
+		case of.said != "":
+			*of.field = of.said
+		case *of.field == "":
+			*of.field = of.other
+		}
+	}
+	return e, nil
+}
+
+func localUser() string {
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return os.Getenv("USER")
+}
+
+// readOpenSSH reads what ssh -G prints: a keyword in lower case and its value on each line.
+func (e *endpoint) readOpenSSH(out string) {
+	for line := range strings.Lines(out) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		e.set(key, value)
+	}
+}
+
+// readConfig reads the user's and the system's configuration files, for a machine without OpenSSH.
+func (e *endpoint) readConfig(host string) {
+	for _, key := range []string{"HostName", "Port", "User", "IdentityFile", "IdentitiesOnly", "IdentityAgent", "ProxyJump", "ProxyCommand",
+		"UserKnownHostsFile", "GlobalKnownHostsFile", "HostKeyAlias", "HostKeyAlgorithms"} {
+		values, err := ssh_config.GetAllStrict(host, key)
+		if err != nil {
+			continue
+		}
+		for _, value := range values {
+			if key == "HostName" {
+				value = strings.ReplaceAll(value, "%h", host)
+			}
+			e.set(strings.ToLower(key), value)
+		}
+	}
+	if len(e.identities) == 0 {
+		e.identities = []string{home("~/.ssh/id_ed25519"), home("~/.ssh/id_ecdsa"), home("~/.ssh/id_rsa")}
+	}
+	if len(e.known) == 0 {
+		e.known = []string{home("~/.ssh/known_hosts"), "/etc/ssh/ssh_known_hosts"}
+	}
+}
+
+// set takes one setting of the configuration. Those that this package does not know are left.
+func (e *endpoint) set(key, value string) {
+	if value == "" || value == "none" && key != "user" {
+		if key == "identityagent" {
+			e.agent = ""
+		}
+		return
+	}
+	switch key {
+	case "hostname":
+		e.host = value
+	case "port":
+		e.port = value
+	case "user":
+		e.user = value
+	case "hostkeyalias":
+		e.keyAlias = value
+	case "identityfile":
+		e.identities = append(e.identities, home(value))
+	case "identitiesonly":
+		e.only = value == "yes"
+	case "identityagent":
+		if value != "SSH_AUTH_SOCK" {
+			e.agent = home(os.ExpandEnv(value))
+		}
+	case "userknownhostsfile", "globalknownhostsfile":
+		for f := range strings.FieldsSeq(value) {
+			e.known = append(e.known, home(f))
+		}
+	case "hostkeyalgorithms":
+		e.algorithms = strings.Split(value, ",")
+	case "proxyjump":
+		e.jumps = slices.DeleteFunc(strings.Split(value, ","), func(s string) bool { return s == "" })
+	case "proxycommand":
+		e.proxy = value
+	}
+}
+
+// expand fills in the tokens of a ProxyCommand (ssh_config(5), TOKENS).
+func (e endpoint) expand(command string) string {
+	return strings.NewReplacer("%%", "%", "%h", e.host, "%p", e.port, "%r", e.user, "%n", e.name, "%u", localUser()).Replace(command)
+}
+
+func home(path string) string {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		if dir, err := os.UserHomeDir(); err == nil {
+			return filepath.Join(dir, rest)
+		}
+	}
+	return path
+}

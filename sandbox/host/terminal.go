@@ -1,0 +1,453 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/session/marks"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// bootTimeout is how long a shell with marks may take to ask for its script.
+const bootTimeout = 30 * time.Second
+
+// asksMark is what a shell prints, with its nonce, when it has turned the echo off and reads what it is to run.
+const asksMark = "\x1b]7337;R;"
+
+// terminal is a session.Terminal on a channel of the machine's SSH server. Its processes are out of sight.
+type terminal struct {
+	*channel
+	link *link
+
+	done chan struct{} // closed when it has ended
+	exit session.Exit  // set before done is closed
+
+	writes    chan write    // to the goroutine that writes; closed by none
+	resized   chan struct{} // holds one; size has changed
+	answering atomic.Int32  // answers to the shell's question that are on their way
+
+	asks    []byte   // what the shell prints when it reads a command; nil without marks
+	command *os.File // what it is to read then
+	whole   bool     // it reads that at once, up to a NUL, and not by lines
+	held    []byte   // output that may be the beginning of asks; of the reader
+	ready   []byte   // output that was looked through; of the reader
+
+	telling sync.Mutex // held while the machine is told a size; taken before mu
+
+	mu       sync.Mutex
+	size     *wire.WindowChange // guarded by mu; that the machine is still to be told
+	deadline time.Time          // guarded by mu
+	moved    chan struct{}      // guarded by mu; closed when deadline changes
+}
+
+// start is the session.Starter: a terminal on the machine, with the account's shell or a program on it.
+func (lo *local) start(ctx context.Context, start session.Start) (session.Terminal, error) {
+	lo.mu.Lock()
+	l, tier, f := lo.link, lo.tier, lo.f
+	lo.mu.Unlock()
+	var script, command *os.File
+	for _, file := range start.Files {
+		switch file.FD {
+		case marks.ScriptFD:
+			script = file.File
+		case marks.CommandFD:
+			command = file.File
+		}
+	}
+	cols, rows := start.Cols, start.Rows
+	if cols <= 0 || rows <= 0 {
+		cols, rows = wire.DefaultCols, wire.DefaultRows
+	}
+	pty := wire.Marshal(wire.PtyReq{Term: start.Term, Cols: uint32(cols), Rows: uint32(rows), Modes: "\x00"})
+	request, payload := wire.RequestShell, []byte(nil)
+	own := len(start.Argv) > 0 && start.Argv[0] != lo.shell().Path // a program, and not the shell
+	switch {
+	case script != nil:
+		request, payload = wire.RequestExec, wire.Marshal(wire.Exec{Command: bootLine})
+	case own:
+		words := make([]string, len(start.Argv))
+		for i, w := range start.Argv {
+			words[i] = quote(w)
+		}
+		line := strings.Join(words, " ")
+		if start.Dir != "" {
+			line = "cd " + quote(start.Dir) + " && exec " + line
+		}
+		request, payload = wire.RequestExec, wire.Marshal(wire.Exec{Command: line})
+	case start.Dir != "":
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "tier " + tier + " does not choose a session's directory", Hint: "change to it in the session"}
+	}
+	t := &terminal{link: l, done: make(chan struct{}), writes: make(chan write), moved: make(chan struct{}), resized: make(chan struct{}, 1)}
+	c, err := l.channel(ctx, func(conn *connect.Conn) (*channel, error) {
+		return opening(ctx, func() (*channel, error) { return t.open(conn, pty, request, payload) })
+	})
+	if lost := l.lost(); err != nil && lost != nil {
+		return nil, wire.Errorf(wire.CodeLost, "terminal on %s: the connection broke: %v", lo.inst.Host.URI, lost)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("terminal on %s: %w", lo.inst.Host.URI, err)
+	}
+	t.channel = c
+	go t.write()  // ends with the channel
+	go t.resize() // ends with the channel
+	if script != nil {
+		if err := t.boot(ctx, start, f, script, command); err != nil {
+			t.Close()
+			return nil, fmt.Errorf("shell with marks on %s: %w", lo.inst.Host.URI, err)
+		}
+	}
+	return t, nil
+}
+
+// open opens the channel and starts what is to run. The channel's requests say how that ended.
+func (t *terminal) open(conn *connect.Conn, pty []byte, request string, payload []byte) (*channel, error) {
+	ch, reqs, err := conn.OpenChannel(wire.ChannelSession, nil)
+	if err != nil {
+		return nil, err
+	}
+	c := &channel{Channel: ch, conn: conn, ended: make(chan struct{})}
+	go t.await(c, reqs) // ends with the channel
+	go func() { _, _ = io.Copy(c, ch.Stderr()) }()
+	for _, ask := range []struct {
+		name    string
+		payload []byte
+	}{{wire.RequestPty, pty}, {request, payload}} {
+		ok, err := ch.SendRequest(ask.name, true, ask.payload)
+		if err == nil && !ok {
+			err = fmt.Errorf("%s was refused", ask.name)
+		}
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// await takes what the machine says of the end.
+func (t *terminal) await(c *channel, reqs <-chan *ssh.Request) {
+	exit := session.Exit{Signal: "HUP", Reason: "the machine closed the terminal"}
+	for r := range reqs {
+		switch r.Type {
+		case "exit-status":
+			var status struct{ Code uint32 }
+			if ssh.Unmarshal(r.Payload, &status) == nil {
+				exit = session.Exit{Code: int(status.Code)}
+			}
+		case "exit-signal":
+			var signal struct {
+				Name       string
+				Core       bool
+				Text, Lang string
+			}
+			if ssh.Unmarshal(r.Payload, &signal) == nil {
+				exit = session.Exit{Signal: signal.Name}
+			}
+		}
+		if r.WantReply {
+			_ = r.Reply(r.Type == "exit-status" || r.Type == "exit-signal", nil)
+		}
+	}
+	if exit.Reason != "" {
+		// x/crypto closes the channels of a connection before it tells its end.
+		if _, _, err := c.conn.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
+			exit.Reason = "link"
+			t.link.gone(c.conn, err) // before anybody is told, who may ask for the next shell at once
+		}
+	}
+	t.exit = exit
+	close(t.done)
+	close(c.ended)
+}
+
+// Wait returns how it ended.
+func (t *terminal) Wait() session.Exit {
+	<-t.done
+	return t.exit
+}
+
+// Resize has the machine told the size. It does not wait for the network, which may be stuck: the session calls it with its lock held.
+func (t *terminal) Resize(cols, rows int) error {
+	t.mu.Lock()
+	t.size = &wire.WindowChange{Cols: uint32(cols), Rows: uint32(rows)}
+	t.mu.Unlock()
+	select {
+	case t.resized <- struct{}{}:
+	default: // the newest one is told
+	}
+	return nil
+}
+
+// resize tells the machine what Resize is given, also while a write waits.
+func (t *terminal) resize() {
+	for {
+		select {
+		case <-t.resized:
+			t.tellSize()
+		case <-t.done:
+			return
+		}
+	}
+}
+
+// tellSize tells the machine a size that it does not know yet. Input goes after it.
+func (t *terminal) tellSize() {
+	t.telling.Lock()
+	defer t.telling.Unlock()
+	t.mu.Lock()
+	size := t.size
+	t.size = nil
+	t.mu.Unlock()
+	if size != nil {
+		_, _ = t.SendRequest(wire.RequestWindowChange, false, wire.Marshal(*size)) // the end of the link is told otherwise
+	}
+}
+
+// Close hangs up, and returns when the machine has, too, or took too long.
+func (t *terminal) Close() error {
+	_ = t.channel.Close()
+	<-t.done
+	return nil
+}
+
+// Read returns output. A request of the shell for its command is answered and not part of it.
+func (t *terminal) Read(p []byte) (int, error) {
+	if t.asks == nil {
+		return t.Channel.Read(p)
+	}
+	for len(t.ready) == 0 {
+		buf := make([]byte, 8<<10)
+		n, err := t.Channel.Read(buf)
+		t.look(buf[:n])
+		if err != nil {
+			t.ready, t.held = append(t.ready, t.held...), nil
+			if len(t.ready) == 0 {
+				return 0, err
+			}
+		}
+	}
+	n := copy(p, t.ready)
+	t.ready = t.ready[n:]
+	return n, nil
+}
+
+// look passes output on without the shell's requests, and holds back what may be the beginning of one.
+func (t *terminal) look(p []byte) {
+	t.held = append(t.held, p...)
+	for {
+		at := bytes.Index(t.held, t.asks)
+		if at < 0 {
+			break
+		}
+		t.ready = append(t.ready, t.held[:at]...)
+		t.held = t.held[at+len(t.asks):]
+		t.answer()
+	}
+	keep := 0
+	for n := min(len(t.asks)-1, len(t.held)); n > 1; n-- { // a lone ESC is passed on: programs end their output with one
+		if bytes.HasPrefix(t.asks, t.held[len(t.held)-n:]) {
+			keep = n
+			break
+		}
+	}
+	t.ready = append(t.ready, t.held[:len(t.held)-keep]...)
+	t.held = append([]byte(nil), t.held[len(t.held)-keep:]...)
+}
+
+// maxAnswering is how many answers to the shell's question may be on their way. It has one question at a time; the channel may have
+// taken the answer to the one before a little earlier than we know.
+const maxAnswering = 3
+
+// answer gives the shell the command that it is to run. It reads without echo.
+func (t *terminal) answer() {
+	if t.answering.Add(1) > maxAnswering {
+		t.answering.Add(-1)
+		return // a program that prints the question again and again is no shell that reads the answers
+	}
+	text, err := io.ReadAll(io.NewSectionReader(t.command, 0, 1<<20))
+	if err != nil {
+		text = nil
+	}
+	said := encode(text)
+	if t.whole {
+		said = append(bytes.ReplaceAll(said, []byte("\n"), nil), 0)
+	}
+	lines := write{append([]byte("\n"), said...), make(chan struct{})}
+	go func() { // ends with the shell's reading or the channel; the reader must not wait for it
+		defer t.answering.Add(-1)
+		select {
+		case t.writes <- lines: // whole, whatever else is written
+		case <-t.done:
+			return
+		}
+		select {
+		case <-lines.done:
+		case <-t.done:
+		}
+	}()
+}
+
+// SetWriteDeadline bounds writes that the machine does not take.
+func (t *terminal) SetWriteDeadline(when time.Time) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.deadline = when
+	close(t.moved)
+	t.moved = make(chan struct{})
+	return nil
+}
+
+// Write sends input. What the machine does not take before the deadline is not sent; what it has begun to take counts as
+// sent.
+func (t *terminal) Write(p []byte) (int, error) {
+	own := write{append([]byte(nil), p...), make(chan struct{})}
+	for send := t.writes; ; {
+		t.mu.Lock()
+		deadline, moved := t.deadline, t.moved
+		t.mu.Unlock()
+		var late <-chan time.Time
+		if !deadline.IsZero() {
+			timer := time.NewTimer(time.Until(deadline))
+			defer timer.Stop()
+			late = timer.C
+		}
+		select {
+		case send <- own:
+			send = nil
+		case <-own.done:
+			return len(p), nil
+		case <-t.done:
+			return 0, io.ErrClosedPipe
+		case <-late:
+			if send == nil {
+				return len(p), nil
+			}
+			return 0, os.ErrDeadlineExceeded
+		case <-moved:
+		}
+	}
+}
+
+// write is input on its way.
+type write struct {
+	bytes []byte
+	done  chan struct{} // closed when the channel has taken it
+}
+
+// write writes what Write is given, one at a time.
+func (t *terminal) write() {
+	for {
+		select {
+		case w := <-t.writes:
+			t.tellSize()
+			if _, err := t.Channel.Write(w.bytes); err != nil {
+				<-t.done
+				return
+			}
+			close(w.done)
+		case <-t.done:
+			return
+		}
+	}
+}
+
+// A shell with marks gets its script, which holds the nonce, from a descriptor that only it has. Over SSH there is no
+// descriptor to hand over: the script is typed, once, to a shell that has turned the echo off, and goes from its memory
+// through a pipe. So it is in no file, no environment and no argument list. The shell takes the place of this one: it has to lead the
+// terminal's session, or would not be told of a hang-up while a command of its own runs. Hence no pipeline: a here-document is a
+// pipe, too, but for bash, which may make a file of it.
+const (
+	bootReady = "\nsandboxd-tty\n"
+	bootGo    = "\nsandboxd-go\n" // what was typed before is not for us
+	// Two texts, each a few lines of printf's escapes, ended by a line with a dot: what sets up the environment, and the
+	// script. No single quotes: it is between two.
+	bootScript = `stty -echo; printf "\nsandboxd-tty\n"; ` +
+		`while IFS= read -r l; do case $l in sandboxd-go) break;; esac; done; ` +
+		`t() { s=; while IFS= read -r l; do case $l in .) break;; esac; s=$s$l; done; }; ` +
+		`t; eval "$(printf %b "$s")"; t; stty echo; ` +
+		`case ${BASH_VERSION+x} in x) set +o posix; eval "exec 9< <(printf %b \"\$s\")";; ` +
+		`*) s=$(printf %b "$s"); eval "$(printf "exec 9<<X\n\$s\nX")";; esac; s=; eval "$SBX"`
+)
+
+var bootLine = "exec /bin/sh -c " + quote(bootScript)
+
+var nonce = regexp.MustCompile(`(?:__sbx_k=|7337;[^;]*;)([0-9A-Za-z_-]{16,})`)
+
+// boot types the environment and the script.
+func (t *terminal) boot(ctx context.Context, start session.Start, f facts, script, command *os.File) error {
+	d := f.becomes
+	if d != f.dialect() { // what has become of the shell that was to run it reads it from the terminal
+		if err := t.send(ctx, []byte(bootLine+"\n")); err != nil {
+			return err
+		}
+	}
+	text, err := io.ReadAll(script)
+	if err != nil {
+		return err
+	}
+	text, asks, err := d.adapt(text)
+	if err != nil {
+		return err
+	}
+	env := d.environment(start) + "SBX=" + quote("unset SBX; "+d.command(f, start.Argv)) + "\n"
+	if t.command, err = duplicate(command); err != nil {
+		return err
+	}
+	go func() { <-t.done; t.command.Close() }()
+	ctx, cancel := context.WithTimeoutCause(ctx, bootTimeout, fmt.Errorf("it does not begin within %v", bootTimeout))
+	defer cancel()
+	return t.within(ctx, func() error {
+		// The terminal writes a carriage return before each newline.
+		if err := t.until(strings.ReplaceAll(bootReady, "\n", "\r\n"), ""); err != nil {
+			return err
+		}
+		t.asks, t.whole = asks, d == bash
+		_, err := t.Channel.Write(slices.Concat([]byte(bootGo), encode([]byte(env)), encode(text)))
+		return err
+	})
+}
+
+// encode makes lines of text that a terminal takes whatever the text holds, and a last one with a dot. printf %b reads them.
+func encode(text []byte) []byte {
+	var out []byte
+	width := 0
+	for _, c := range text {
+		if c < ' ' || c >= 0x7f || c == '\\' || c == '.' && width == 0 {
+			out = fmt.Appendf(out, "\\0%03o", c)
+			width += 5
+		} else {
+			out = append(out, c)
+			width++
+		}
+		if width >= 1000 { // a terminal that gathers lines takes 4095 bytes at most
+			out = append(out, '\n')
+			width = 0
+		}
+	}
+	if width > 0 {
+		out = append(out, '\n')
+	}
+	return append(out, ".\n"...)
+}
+
+func duplicate(f *os.File) (*os.File, error) {
+	if f == nil {
+		return nil, errors.New("there is no command descriptor")
+	}
+	return os.Open("/proc/self/fd/" + strconv.FormatUint(uint64(f.Fd()), 10))
+}
