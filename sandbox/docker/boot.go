@@ -72,6 +72,13 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
+	if err := s.b.mayBoot(spec); err != nil {
+		return none, err
+	}
+	bound, err := s.b.bind(&spec)
+	if err != nil {
+		return none, err
+	}
 	unlock, err := s.b.lock(ctx, spec.ID)
 	if err != nil {
 		return none, err
@@ -86,7 +93,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
-		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, RunDir: s.b.runDir(spec.ID)}
+		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts}
 	p.Limits, err = fit(spec, f, s.b.engine.defaultNoFile(f))
 	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
 		s.b.engine.forget()
@@ -97,6 +104,10 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
+	if err := bound.fit(f, spec.Isolation); err != nil {
+		return none, err
+	}
+	p.Sized = s.b.engine.sized(f)
 	if p.GuestFile, p.CAFile, err = s.b.placeFiles(f, spec.Trust); err != nil {
 		return none, err
 	}
@@ -117,7 +128,9 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageKeys); err != nil {
 		return none, err
 	}
-	k, err := newKeys(guestConfig(spec, img.config, p.CAFile != ""))
+	config := guestConfig(spec, img.config, p.CAFile != "")
+	bound.tell(&config)
+	k, err := newKeys(config)
 	if err != nil {
 		return none, err
 	}
@@ -133,7 +146,8 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, context.Cause(ctx)
 	}
 	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.id, Created: p.Created,
-		User: userOf(k.Guest), Runtime: spec.Isolation, Network: spec.Network, Notes: notes(p, f, img)}
+		User: userOf(k.Guest), Runtime: spec.Isolation, Network: spec.Network, Mounts: spec.Mounts,
+		Notes: append(notes(p, f, img), bound.notes...)}
 	if inst.Runtime == "" {
 		inst.Runtime = f.defaultRuntime
 	}
@@ -142,7 +156,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	inst.Ref = s.ref
-	inst.Limits = p.Limits
+	inst.Limits, inst.DiskQuota = p.Limits, p.Sized
 	if inst.Limits.NoFile == 0 { // the engine's own, whatever that is
 		inst.Limits.NoFile = processNoFile(pid)
 	}
@@ -196,7 +210,17 @@ func (s *booting) prepare(id string, k keys) (*door, error) {
 	if err := writeJSON(s.b.keysPath(id), k); err != nil {
 		return nil, err
 	}
-	return s.b.door(id)
+	return s.b.listen(id, k)
+}
+
+// listen opens the sockets on which a guest will call. That for SSH is returned.
+func (b *Backend) listen(id string, k keys) (*door, error) {
+	if k.Guest.TunSocket != "" {
+		if _, err := b.opened(doorKey{id, tunSocketName}); err != nil {
+			return nil, err
+		}
+	}
+	return b.opened(doorKey{id, socketName})
 }
 
 // launch makes the container and starts it, and returns its first process as this machine numbers it. An engine that may
@@ -206,7 +230,13 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 		if err = s.enter(ctx, stageCreate); err != nil {
 			return 0, err
 		}
-		if err = s.create(ctx, *p); err != nil {
+		err = s.create(ctx, *p)
+		if err != nil && p.Sized && strings.Contains(err.Error(), "storage-opt") && ctx.Err() == nil {
+			s.b.engine.refusedSize()
+			p.Sized = false
+			continue // what it writes is measured then
+		}
+		if err != nil {
 			return 0, err
 		}
 		pid, err = s.run(ctx, runtime, k, d)
@@ -247,7 +277,7 @@ func (s *booting) undo(ctx context.Context, id string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.b.limits.remove)
 	defer cancel()
-	s.b.shutDoor(id)
+	s.b.shutDoors(id)
 	if s.asked {
 		if err := s.b.remove(ctx, id, s.ref); err != nil {
 			s.b.log(id).Error("undo boot", "err", err)

@@ -29,7 +29,7 @@ func nothingLeft(t *testing.T, b *Backend, id string) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.doors[id] != nil {
+	if b.doors[doorKey{id, socketName}] != nil || b.doors[doorKey{id, tunSocketName}] != nil {
 		t.Error("a socket is left")
 	}
 	if len(b.busy) != 0 || len(b.starts) != 0 {

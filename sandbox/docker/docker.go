@@ -20,6 +20,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
 // Name is what Instance.Backend says of instances made here.
@@ -41,6 +42,9 @@ type Options struct {
 	// DaemonID marks the containers that are ours. Required.
 	DaemonID string
 
+	// Dirs are the directories of this machine that sandboxes may be given; none when zero.
+	Dirs hostdir.Rules
+
 	Host     string // engine; DefaultHost when empty. Only unix sockets: a sandbox needs files of this machine.
 	CABundle string // certificate authorities of this machine, PEM; empty looks in the usual places
 	// Build makes the default image when it is missing, reporting lines of progress; nil says how to build it instead.
@@ -49,8 +53,8 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 }
 
-// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector and Stopper. Its methods may be called
-// at once.
+// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector, Stopper, Meter, Tunneler, Pauser and Snapshotter.
+// Its methods may be called at once.
 type Backend struct {
 	opts   Options
 	api    *client.Client
@@ -63,15 +67,19 @@ type Backend struct {
 
 	mu     sync.Mutex
 	closed bool                     // guarded by mu
-	doors  map[string]*door         // guarded by mu; by instance ID
+	doors  map[doorKey]*door        // guarded by mu
 	busy   map[string]chan struct{} // guarded by mu; by instance ID; closed when what changes it has ended
+	places map[string]places        // guarded by mu; by instance ID; of those that were measured
 }
 
 var (
-	_ sandbox.Backend   = (*Backend)(nil)
-	_ sandbox.Lister    = (*Backend)(nil)
-	_ sandbox.Inspector = (*Backend)(nil)
-	_ sandbox.Stopper   = (*Backend)(nil)
+	_ sandbox.Backend     = (*Backend)(nil)
+	_ sandbox.Lister      = (*Backend)(nil)
+	_ sandbox.Inspector   = (*Backend)(nil)
+	_ sandbox.Stopper     = (*Backend)(nil)
+	_ sandbox.Tunneler    = (*Backend)(nil)
+	_ sandbox.Pauser      = (*Backend)(nil)
+	_ sandbox.Snapshotter = (*Backend)(nil)
 )
 
 // New returns a Backend. It does not talk to the engine: one that is down when the daemon starts is an error of Boot.
@@ -106,7 +114,8 @@ func New(o Options) (*Backend, error) {
 		return nil, fmt.Errorf("docker: engine %s: %w", o.Host, err)
 	}
 	return &Backend{opts: o, api: api, starts: make(chan struct{}, o.MaxStarts), files: placer{dir: o.GuestDir},
-		limits: defaultLimits, at: func(string) {}, doors: make(map[string]*door), busy: make(map[string]chan struct{})}, nil
+		limits: defaultLimits, at: func(string) {}, doors: make(map[doorKey]*door), busy: make(map[string]chan struct{}),
+		places: make(map[string]places)}, nil
 }
 
 // checkHost refuses engines that do not share this machine's files.
@@ -147,31 +156,37 @@ func containerName(id string) string { return "sandboxd-" + id }
 func (b *Backend) dir(id string) string    { return filepath.Join(b.opts.Dir, id) }
 func (b *Backend) runDir(id string) string { return filepath.Join(b.opts.Dir, id, "run") }
 
-// door returns the listening socket of an instance, opening it if need be. A socket file of an earlier daemon is replaced:
-// the guest redials within 250 ms.
-func (b *Backend) door(id string) (*door, error) {
+// doorKey names a socket of an instance.
+type doorKey struct{ id, socket string }
+
+// opened returns a listening socket, opening it if need be. A socket file of an earlier daemon is replaced: the guest redials within 250 ms.
+func (b *Backend) opened(key doorKey) (*door, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
 		return nil, errors.New("docker: closed")
 	}
-	if d := b.doors[id]; d != nil {
+	if d := b.doors[key]; d != nil {
 		return d, nil
 	}
-	d, err := openDoor(b.runDir(id), b.log(id))
+	d, err := openDoor(b.runDir(key.id), key.socket, b.log(key.id))
 	if err != nil {
 		return nil, err
 	}
-	b.doors[id] = d
+	b.doors[key] = d
 	return d, nil
 }
 
-func (b *Backend) shutDoor(id string) {
-	b.mu.Lock()
-	d := b.doors[id]
-	delete(b.doors, id)
-	b.mu.Unlock()
-	if d != nil {
-		d.close()
+// shutDoors closes the sockets of an instance.
+func (b *Backend) shutDoors(id string) {
+	for _, socket := range []string{socketName, tunSocketName} {
+		key := doorKey{id, socket}
+		b.mu.Lock()
+		d := b.doors[key]
+		delete(b.doors, key)
+		b.mu.Unlock()
+		if d != nil {
+			d.close()
+		}
 	}
 }

@@ -12,11 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketName is short, and the directory above it is mounted: the guest dials guestSocket.
-const socketName = "s"
+// The sockets of a sandbox. Names are short, and the directory above is mounted: the guest dials guestSocket and guestTun.
+const (
+	socketName    = "s" // on which SSH goes
+	tunSocketName = "n" // on which the network device is passed
+)
 
 // A guest keeps one connection waiting. More are those of a guest that misbehaves, or of an earlier life.
 const maxWaiting = 8
+
+// knocksEvery is how often calls of others are told of.
+const knocksEvery = 10 * time.Second
 
 var errDoorClosed = errors.New("socket closed")
 
@@ -28,9 +34,11 @@ type door struct {
 	done     chan struct{}
 	wg       sync.WaitGroup
 
-	mu    sync.Mutex
-	known bool // guarded by mu; admit was called
-	pid   int  // guarded by mu; who may call: the container's first process; 0: anybody
+	mu     sync.Mutex
+	known  bool      // guarded by mu; admit was called
+	pid    int       // guarded by mu; who may call: the container's first process; 0: anybody
+	knocks int       // guarded by mu; of others, since they were last told of
+	told   time.Time // guarded by mu; when that was
 }
 
 // caller is a connection that waits to be taken.
@@ -39,23 +47,23 @@ type caller struct {
 	pid  int // of the process that dialled, 0 when this side cannot see it
 }
 
-// openDoor listens on socketName in dir. It is bound through /proc/self/fd, because an address holds 108 bytes and state
+// openDoor listens on a socket in dir. It is bound through /proc/self/fd, because an address holds 108 bytes and state
 // directories are often longer.
-func openDoor(dir string, log *slog.Logger) (*door, error) {
+func openDoor(dir, name string, log *slog.Logger) (*door, error) {
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
 	}
 	defer unix.Close(fd)
-	if err := unix.Unlinkat(fd, socketName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := unix.Unlinkat(fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("remove old socket in %s: %w", dir, err)
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, socketName), Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen in %s: %w", dir, err)
 	}
 	l.SetUnlinkOnClose(false) // by then the path means another directory
-	if err := unix.Fchmodat(fd, socketName, 0o600, 0); err != nil {
+	if err := unix.Fchmodat(fd, name, 0o600, 0); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("chmod socket in %s: %w", dir, err)
 	}
@@ -128,7 +136,7 @@ func (d *door) enqueue(c caller) {
 	d.mu.Unlock()
 	// Root in the sandbox sees the socket too. The pinned host key would find it out; this keeps it from holding places.
 	if want != 0 && c.pid != 0 && c.pid != want {
-		d.log.Warn("a process that is not the guest called", "pid", c.pid, "want", want)
+		d.knocked(c.pid, want)
 		c.conn.Close()
 		return
 	}
@@ -146,8 +154,22 @@ func (d *door) enqueue(c caller) {
 	}
 }
 
+// knocked notes that a process which is not the guest called: root in the sandbox may do so without end.
+func (d *door) knocked(pid, want int) {
+	d.mu.Lock()
+	d.knocks++
+	n, tell := d.knocks, time.Since(d.told) > knocksEvery
+	if tell {
+		d.told, d.knocks = time.Now(), 0
+	}
+	d.mu.Unlock()
+	if tell {
+		d.log.Warn("a process that is not the guest called", "pid", pid, "want", want, "calls", n)
+	}
+}
+
 // take waits for the next live connection. The caller closes it.
-func (d *door) take(ctx context.Context) (net.Conn, error) {
+func (d *door) take(ctx context.Context) (*net.UnixConn, error) {
 	c, err := d.next(ctx)
 	if err != nil {
 		return nil, err

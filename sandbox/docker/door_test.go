@@ -16,7 +16,7 @@ import (
 
 func testDoor(t *testing.T, dir string) *door {
 	t.Helper()
-	d, err := openDoor(dir, slog.New(slog.DiscardHandler))
+	d, err := openDoor(dir, socketName, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestDoor(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	old, err := openDoor(dir, slog.New(slog.DiscardHandler))
+	old, err := openDoor(dir, socketName, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestDoorQueue(t *testing.T) {
 
 func TestDoorClose(t *testing.T) {
 	dir := t.TempDir()
-	d, err := openDoor(dir, slog.New(slog.DiscardHandler))
+	d, err := openDoor(dir, socketName, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestDoorNoLink(t *testing.T) {
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := openDoor(link, slog.New(slog.DiscardHandler)); err == nil {
+	if d, err := openDoor(link, socketName, slog.New(slog.DiscardHandler)); err == nil {
 		d.close()
 		t.Error("got no error from a symbolic link")
 	}

@@ -87,10 +87,14 @@ type facts struct {
 	version        string
 	arch           string // Go's spelling
 	cpus           int
+	memory         int64    // bytes; 0: not told
 	runtimes       []string // names a person would use, sorted
 	defaultRuntime string
 	swapLimit      bool
-	noFile         int64 // its own limit; 0: not to be seen
+	rootless       bool
+	noFile         int64  // its own limit; 0: not to be seen
+	root           string // directory where it keeps everything
+	sized          bool   // its storage may bound what a container writes; where it cannot it says so
 }
 
 // engineCache keeps facts for a while: asking costs as much as starting half a container.
@@ -99,6 +103,7 @@ type engineCache struct {
 	facts   facts     // guarded by mu
 	at      time.Time // guarded by mu; zero: nothing known
 	inherit bool      // guarded by mu; containers get the engine's own descriptor limit, because it refused ours
+	unsized bool      // guarded by mu; containers get no quota of the storage, because it has none
 }
 
 func (c *engineCache) forget() {
@@ -114,6 +119,20 @@ func (c *engineCache) refusedNoFile() {
 	c.inherit = true
 }
 
+// refusedSize takes note that the storage cannot bound what a container writes.
+func (c *engineCache) refusedSize() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unsized = true
+}
+
+// sized tells whether the storage may be asked to.
+func (c *engineCache) sized(f facts) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return f.sized && !c.unsized
+}
+
 // defaultNoFile is the smaller of ours and the engine's own, 0 to leave the engine's.
 func (c *engineCache) defaultNoFile(f facts) int64 {
 	c.mu.Lock()
@@ -122,9 +141,9 @@ func (c *engineCache) defaultNoFile(f facts) int64 {
 	case c.inherit:
 		return 0
 	case f.noFile > 0:
-		return min(defaultNoFile, f.noFile)
+		return min(sandbox.DefaultLimits.NoFile, f.noFile)
 	}
-	return defaultNoFile
+	return sandbox.DefaultLimits.NoFile
 }
 
 // facts asks the engine, or the memory of an earlier answer, and refuses an engine that cannot hold a sandbox.
@@ -160,7 +179,14 @@ func factsOf(info system.Info) (facts, error) {
 	unsupported := func(format string, args ...any) (facts, error) {
 		return facts{}, fmt.Errorf("engine %s: %w: %s", info.ServerVersion, sandbox.ErrUnsupported, fmt.Sprintf(format, args...))
 	}
-	f := facts{version: info.ServerVersion, cpus: info.NCPU, defaultRuntime: info.DefaultRuntime, swapLimit: info.SwapLimit}
+	f := facts{version: info.ServerVersion, cpus: info.NCPU, memory: info.MemTotal, defaultRuntime: info.DefaultRuntime, swapLimit: info.SwapLimit}
+	f.root = info.DockerRootDir
+	switch info.Driver {
+	case "btrfs", "zfs":
+		f.sized = true
+	case "overlay2": // with project quotas, which only an attempt tells (overlayfs storage driver, Docker's manual)
+		f.sized = slices.Contains(info.DriverStatus, [2]string{"Backing Filesystem", "xfs"})
+	}
 	switch info.Architecture {
 	case "x86_64", "amd64":
 		f.arch = "amd64"
@@ -180,6 +206,8 @@ func factsOf(info system.Info) (facts, error) {
 		switch {
 		case strings.Contains(option, "name=userns"):
 			return unsupported("it maps users of containers (userns-remap) away from those that own their sockets")
+		case strings.Contains(option, "name=rootless"):
+			f.rootless = true
 		case strings.Contains(option, "name=seccomp"):
 			seccomp = !strings.Contains(option, "profile=unconfined")
 		}

@@ -34,6 +34,9 @@ func (b *Backend) image(ctx context.Context, ref string, progress func(string)) 
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return got, err
 	}
+	if isSnapshot(ref) {
+		return image{}, err
+	}
 	if ref == sandbox.DefaultImage {
 		// Never pulled: whoever takes that name in a public registry would run in every sandbox.
 		if b.opts.Build == nil {
@@ -68,6 +71,11 @@ func (b *Backend) inspectImage(ctx context.Context, ref string) (image, error) {
 	i := image{id: got.ID, arch: got.Architecture}
 	if got.Config != nil {
 		i.config = *got.Config
+		if isSnapshot(ref) || len(got.RepoTags) > 0 && isSnapshot(got.RepoTags[0]) {
+			if err := originalConfig(&i.config); err != nil {
+				return image{}, fmt.Errorf("image %s: %w", ref, err)
+			}
+		}
 	}
 	return i, nil
 }
@@ -140,7 +148,13 @@ var trustVariables = []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT",
 // guestConfig is what the guest is told of the image and the spec, without keys.
 func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trust bool) wire.GuestConfig {
 	g := wire.GuestConfig{Version: wire.Version, Name: spec.Name, Socket: guestSocket, User: spec.User,
-		Workdir: config.WorkingDir, StopSignal: config.StopSignal}
+		Workdir: config.WorkingDir, StopSignal: config.StopSignal, Sudo: spec.Sudo, Sessions: int(spec.Limits.Sessions)}
+	if spec.Workdir != "" {
+		g.Workdir = spec.Workdir
+	}
+	if carried(spec.Network) {
+		g.TunSocket = guestTun
+	}
 	if g.Name == "" {
 		g.Name = spec.ID
 	}

@@ -1,16 +1,11 @@
 package docker
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -28,9 +23,8 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	s := sandbox.Status{Running: c.State.Running, Paused: c.State.Paused, ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled}
 	if s.Running {
 		// The engine's flag is often false when a process other than the first was killed; the cgroup counts them.
-		if n := oomKills(c.State.Pid); n > 0 {
+		if u, err := usageOf(c.State.Pid, c.ID); err == nil && u.OOMKills > 0 {
 			s.OOMKilled = true
-			s.Notes = append(s.Notes, fmt.Sprintf("oom_killed: %d processes ran out of memory", n))
 		}
 		return s, nil
 	}
@@ -38,52 +32,6 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 		s.Notes = append(s.Notes, c.State.Error)
 	}
 	return s, nil
-}
-
-// oomKills counts the processes that the kernel killed for memory in the cgroup of pid, 0 where it cannot be seen.
-func oomKills(pid int) int {
-	if pid == 0 {
-		return 0
-	}
-	f, err := os.Open(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return 0
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		// hierarchy:controllers:path (cgroups(7))
-		parts := strings.SplitN(lines.Text(), ":", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		file := ""
-		switch {
-		case slices.Contains(strings.Split(parts[1], ","), "memory"):
-			file = filepath.Join("/sys/fs/cgroup/memory", parts[2], "memory.oom_control")
-		case parts[0] == "0" && parts[1] == "":
-			file = filepath.Join("/sys/fs/cgroup", parts[2], "memory.events")
-		default:
-			continue
-		}
-		if n := countOOM(file); n > 0 {
-			return n
-		}
-	}
-	return 0
-}
-
-func countOOM(file string) int {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		if count, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
-			n, _ := strconv.Atoi(count)
-			return n
-		}
-	}
-	return 0
 }
 
 // List returns the instances that this daemon made. See sandbox.Lister.

@@ -94,11 +94,20 @@ func (s *booting) await(ctx context.Context, d *door) error {
 // visiblePid is the container's first process where callers can be compared with it. A runtime with a kernel of its own
 // dials from elsewhere; there the pinned host key alone says who calls.
 func visiblePid(runtime string, state *container.State) int {
-	switch runtime {
-	case "runc", "crun", "io.containerd.runc.v2":
+	if passesDescriptors(runtime) {
 		return state.Pid
 	}
 	return 0
+}
+
+// passesDescriptors reports whether the processes of a runtime are processes of this kernel: one can pass another a
+// descriptor then, and is seen for who it is.
+func passesDescriptors(runtime string) bool {
+	switch runtime {
+	case "runc", "crun", "io.containerd.runc.v2":
+		return true
+	}
+	return false
 }
 
 // attachment is the standard input of a container that is about to start. Its output is not attached: the engine would hold

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"time"
 
@@ -80,9 +81,17 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	if err != nil {
 		return sandbox.Peer{}, err
 	}
-	d, err := b.door(inst.ID)
-	if err != nil {
+	if peer.Conn, err = b.caller(ctx, inst, socketName); err != nil {
 		return sandbox.Peer{}, err
+	}
+	return peer, nil
+}
+
+// caller takes the connection that the guest keeps waiting on a socket.
+func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket string) (*net.UnixConn, error) {
+	d, err := b.opened(doorKey{inst.ID, socket})
+	if err != nil {
+		return nil, err
 	}
 	if !d.admits() {
 		// Opened by this call: a new daemon, an old guest. An engine that is away keeps nobody from his sandbox: the pinned
@@ -91,26 +100,26 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 		if err == nil {
 			d.admit(pid)
 		} else if !errors.Is(err, sandbox.ErrEngine) {
-			return sandbox.Peer{}, err
+			return nil, err
 		}
 	}
 	for doubt := firstDoubt; ; doubt = nextDoubt {
 		patience, cancel := context.WithTimeout(ctx, doubt)
-		peer.Conn, err = d.take(patience)
+		conn, err := d.take(patience)
 		cancel()
 		if err == nil {
-			return peer, nil
+			return conn, nil
 		}
 		if ctx.Err() != nil {
-			return sandbox.Peer{}, fmt.Errorf("guest does not call: %w", context.Cause(ctx))
+			return nil, fmt.Errorf("guest does not call: %w", context.Cause(ctx))
 		}
 		if errors.Is(err, errDoorClosed) {
-			return sandbox.Peer{}, err
+			return nil, err
 		}
 		if pid, err := b.running(ctx, inst); err == nil {
 			d.admit(pid) // somebody may have restarted it
 		} else if !errors.Is(err, sandbox.ErrEngine) {
-			return sandbox.Peer{}, err
+			return nil, err
 		}
 	}
 }
@@ -162,10 +171,14 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
 	defer unlock()
-	b.shutDoor(inst.ID)
+	b.shutDoors(inst.ID)
 	if err := b.remove(ctx, inst.ID, inst.Ref); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
+	b.mu.Lock()
+	delete(b.places, inst.ID)
+	b.mu.Unlock()
+	b.removeImage(ctx, forkImage(inst.ID))
 	// Last: as long as the container may be there, its keys are.
 	if err := os.RemoveAll(b.dir(inst.ID)); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
@@ -223,7 +236,7 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	if err := b.stop(ctx, inst, grace); err != nil {
 		return fmt.Errorf("stop %s: %w", inst.ID, err)
 	}
-	b.shutDoor(inst.ID) // with who waited there
+	b.shutDoors(inst.ID) // with who waited there
 	return nil
 }
 
@@ -236,11 +249,7 @@ func (b *Backend) stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 		return nil
 	}
 	if c.State.Paused { // nobody in there could obey, nor be killed by every engine
-		err := b.call(ctx, b.limits.quick, "unpause container", func(ctx context.Context) error {
-			_, err := b.api.ContainerUnpause(ctx, c.ID, client.ContainerUnpauseOptions{})
-			return err
-		})
-		if err != nil {
+		if err := b.unpause(ctx, c.ID); err != nil {
 			return err
 		}
 	}
@@ -323,8 +332,12 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	if err != nil {
 		return err
 	}
-	s.b.shutDoor(inst.ID) // who waits there belongs to a life that has ended
-	d, err := s.b.door(inst.ID)
+	if err := s.b.bindAgain(&k.Guest); err != nil {
+		s.stage = stageValidate
+		return err
+	}
+	s.b.shutDoors(inst.ID) // who waits there belongs to a life that has ended
+	d, err := s.b.listen(inst.ID, k)
 	if err != nil {
 		return err
 	}
@@ -337,7 +350,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	if _, err = s.run(ctx, inst.Runtime, k, d); err == nil {
 		return nil
 	}
-	s.b.shutDoor(inst.ID)
+	s.b.shutDoors(inst.ID)
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.b.limits.remove)
 	defer cancel()
 	if left := s.b.kill(undo, s.ref); left != nil {

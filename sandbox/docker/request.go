@@ -2,8 +2,11 @@ package docker
 
 import (
 	"math"
+	"net/netip"
 	"path"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -11,6 +14,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Labels by which our containers are found. Nothing else of a sandbox is told to the engine.
@@ -29,16 +33,8 @@ const (
 	guestBin    = "/dev/.sandboxd"
 	guestRun    = "/.sandboxd/run"
 	guestSocket = guestRun + "/" + socketName
+	guestTun    = guestRun + "/" + tunSocketName
 	guestCA     = "/.sandboxd/ca.crt"
-)
-
-// Limits of a sandbox that asks for none.
-const (
-	defaultMemory = 2 << 30
-	defaultCPUs   = 2
-	defaultPIDs   = 512
-	defaultShm    = 64 << 20
-	defaultNoFile = 65536
 )
 
 // capabilities are what apt, PostgreSQL, nginx and gcc need of root, and no more – and two that the guest takes from
@@ -46,6 +42,15 @@ const (
 // SETPCAP, with which it does the taking.
 var capabilities = []string{"CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID", "SYS_CHROOT", "AUDIT_WRITE", "FOWNER", "FSETID",
 	"KILL", "SETFCAP", "NET_BIND_SERVICE", "SYS_PTRACE", "SETPCAP"}
+
+// tunDevice is what a guest makes the network device of, when the daemon carries the sandbox's packets. NET_ADMIN goes with
+// it: the guest gives it up when that is made, before it starts anything.
+const tunDevice = "/dev/net/tun"
+
+// carried reports whether the daemon carries a sandbox's packets.
+func carried(n sandbox.Network) bool {
+	return n == sandbox.NetworkFiltered || n == sandbox.NetworkAllowlist
+}
 
 // plan is everything that decides what a container may do.
 type plan struct {
@@ -55,8 +60,10 @@ type plan struct {
 	Image   string // the image's own ID: a tag may have moved since we looked
 	Network sandbox.Network
 	Limits  sandbox.Limits // resolved; NoFile 0 leaves the engine's own
+	Sized   bool           // the storage holds Limits.Disk
 	Sudo    bool
-	Runtime string // empty: the engine's default
+	Runtime string          // empty: the engine's default
+	Mounts  []sandbox.Mount // paths that were checked
 
 	// Files of this machine.
 	GuestFile string
@@ -80,11 +87,18 @@ func createRequest(p plan) container.CreateRequest {
 	if p.CAFile != "" {
 		mounts = append(mounts, readOnly(p.CAFile, guestCA))
 	}
+	for _, m := range p.Mounts {
+		mounts = append(mounts, workspace(m))
+	}
 	var security []string
 	if !p.Sudo {
 		security = append(security, "no-new-privileges")
 	}
-	return container.CreateRequest{
+	var storage map[string]string
+	if p.Sized {
+		storage = map[string]string{"size": strconv.FormatInt(p.Limits.Disk, 10)}
+	}
+	r := container.CreateRequest{
 		Config: &container.Config{
 			Hostname:   p.ID,
 			Image:      p.Image,
@@ -108,10 +122,11 @@ func createRequest(p plan) container.CreateRequest {
 			IpcMode:       container.IPCModePrivate,
 			CgroupnsMode:  container.CgroupnsModePrivate,
 			CapDrop:       []string{"ALL"},
-			CapAdd:        capabilities,
+			CapAdd:        slices.Clone(capabilities),
 			SecurityOpt:   security,
 			ShmSize:       p.Limits.Shm,
 			Mounts:        mounts,
+			StorageOpt:    storage,
 			LogConfig:     container.LogConfig{Type: "local", Config: map[string]string{"max-size": "10m", "max-file": "3"}},
 			Resources: container.Resources{
 				Memory:     p.Limits.Memory,
@@ -123,11 +138,28 @@ func createRequest(p plan) container.CreateRequest {
 		},
 		NetworkingConfig: &network.NetworkingConfig{},
 	}
+	if p.Network != sandbox.NetworkBridge {
+		r.HostConfig.ExtraHosts = []string{p.ID + ":127.0.1.1"} // who asks for the host's own name, as sudo does, waits for no answer
+	}
+	if carried(p.Network) {
+		r.HostConfig.NetworkMode = container.NetworkMode(sandbox.NetworkNone) // the engine adds none of its own
+		r.HostConfig.CapAdd = append(r.HostConfig.CapAdd, "NET_ADMIN")
+		r.HostConfig.Devices = []container.DeviceMapping{{PathOnHost: tunDevice, PathInContainer: tunDevice, CgroupPermissions: "rw"}}
+		r.HostConfig.DNS = []netip.Addr{netip.AddrFrom4(wire.TunDNS)}
+	}
+	return r
 }
 
 func readOnly(source, target string) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: source, Target: target, ReadOnly: true,
 		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate}}
+}
+
+// workspace binds a directory at its own path. What is mounted below it comes along where it may be written to anyway:
+// engines before 25.0 leave it writable below a read-only one.
+func workspace(m sandbox.Mount) mount.Mount {
+	return mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Path, ReadOnly: m.ReadOnly,
+		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: m.ReadOnly}}
 }
 
 // guestProgram is where a guest file is mounted: under its own name, so that ps shows which one a sandbox has.

@@ -3,24 +3,32 @@ package docker
 import (
 	"encoding/json"
 	"flag"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// What a container may do changes by a changed golden file, and in no other way.
+// What a container may do changes by a changed golden file, and in no other way. The engine does not know an allowlist from
+// filtered.
 func TestCreateRequest(t *testing.T) {
 	base := plan{
 		Daemon: "d1", ID: "s1", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Image: "sha256:0123", Network: sandbox.NetworkNone,
-		Limits:    sandbox.Limits{Memory: defaultMemory, CPUs: defaultCPUs, PIDs: defaultPIDs, Shm: defaultShm, NoFile: defaultNoFile},
+		Limits:    sandbox.DefaultLimits,
 		GuestFile: "/state/guest/guest-0123456789ab", RunDir: "/state/instances/s1/run", CAFile: "/state/guest/ca-ba9876543210",
+	}
+	listed, filtered := base, base
+	listed.Network, filtered.Network = sandbox.NetworkAllowlist, sandbox.NetworkFiltered
+	if diff := cmp.Diff(createRequest(filtered), createRequest(listed), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("allowlist differs from filtered (-filtered +allowlist):\n%s", diff)
 	}
 	for _, tt := range []struct {
 		name   string
@@ -28,7 +36,12 @@ func TestCreateRequest(t *testing.T) {
 	}{
 		{"none", func(*plan) {}},
 		{"bridge", func(p *plan) { p.Network = sandbox.NetworkBridge }},
+		{"filtered", func(p *plan) { p.Network = sandbox.NetworkFiltered }},
+		{"sized", func(p *plan) { p.Sized = true }},
 		{"sudo", func(p *plan) { p.Sudo = true }},
+		{"mounts", func(p *plan) {
+			p.Mounts = []sandbox.Mount{{Path: "/home/u/a, b"}, {Path: "/srv/data", ReadOnly: true}}
+		}},
 		{"bare", func(p *plan) { p.CAFile, p.Limits.NoFile, p.Runtime = "", 0, "runsc" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

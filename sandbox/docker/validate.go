@@ -1,8 +1,9 @@
 package docker
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -15,12 +16,8 @@ var (
 	validUser = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31})?$`)
 )
 
-// Bounds of what a spec may ask for. The lower one of memory is what the engine needs to start anything.
+// Bounds of what a spec may ask for.
 const (
-	minMemory = 6 << 20
-	minPIDs   = 64 // the guest alone has more than forty threads
-	maxPIDs   = 4 << 20
-	minNoFile = 64
 	maxEnv    = 256       // variables
 	maxEnvLen = 256 << 10 // bytes, all together: they reach the guest in one line
 )
@@ -37,9 +34,7 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	switch spec.Network {
 	case "":
 		spec.Network = sandbox.NetworkNone
-	case sandbox.NetworkNone, sandbox.NetworkBridge:
-	case sandbox.NetworkFiltered, sandbox.NetworkAllowlist:
-		return spec, fmt.Errorf("network %s: %w: it has none and bridge", spec.Network, sandbox.ErrUnsupported)
+	case sandbox.NetworkNone, sandbox.NetworkBridge, sandbox.NetworkFiltered, sandbox.NetworkAllowlist:
 	default:
 		return spec, fmt.Errorf("network %q is not one of none, filtered, allowlist, bridge", spec.Network)
 	}
@@ -59,7 +54,7 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	if err := validateEnv(spec.Env); err != nil {
 		return spec, err
 	}
-	return spec, validateLimits(spec.Limits)
+	return spec, spec.Limits.Check()
 }
 
 func validateEnv(env []string) error {
@@ -82,24 +77,6 @@ func validateEnv(env []string) error {
 	return nil
 }
 
-func validateLimits(l sandbox.Limits) error {
-	switch {
-	case l.Memory < 0 || l.Memory > 0 && l.Memory < minMemory:
-		return fmt.Errorf("memory of %d bytes is below %d", l.Memory, minMemory)
-	case l.CPUs < 0 || l.CPUs > 0 && l.CPUs < 0.01:
-		return fmt.Errorf("%g cpus is below 0.01", l.CPUs)
-	case l.PIDs < 0 || l.PIDs > 0 && l.PIDs < minPIDs:
-		return fmt.Errorf("%d pids is below %d", l.PIDs, minPIDs)
-	case l.PIDs > maxPIDs:
-		return fmt.Errorf("%d pids is above %d", l.PIDs, maxPIDs)
-	case l.Shm < 0:
-		return errors.New("shm is negative")
-	case l.NoFile < 0 || l.NoFile > 0 && l.NoFile < minNoFile:
-		return fmt.Errorf("%d open files is below %d", l.NoFile, minNoFile)
-	}
-	return nil
-}
-
 // fit settles what depends on the engine. Something asked for that it does not have is an error, never less than that.
 func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 	l := spec.Limits
@@ -107,23 +84,29 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 		return l, hinted{fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation, sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
 			"install it and add it to the engine's runtimes, or leave --isolation out"}
 	}
+	if carried(spec.Network) {
+		if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) {
+			return l, hinted{fmt.Errorf("network %s: %w: a sandbox of %s cannot hand its network device to the daemon", spec.Network, sandbox.ErrUnsupported, runtime),
+				"use --network none or bridge"}
+		}
+		if _, err := os.Stat(tunDevice); err != nil {
+			return l, hinted{fmt.Errorf("network %s: %w: this machine has no %s", spec.Network, sandbox.ErrUnsupported, tunDevice),
+				"load it: modprobe tun; or use --network none or bridge"}
+		}
+	}
 	if l.CPUs > float64(f.cpus) {
 		return l, fmt.Errorf("%g cpus: %w: the engine has %d", l.CPUs, sandbox.ErrUnsupported, f.cpus)
 	}
-	if l.NoFile == 0 {
-		l.NoFile = noFile
+	if f.memory > 0 && l.Memory > f.memory {
+		return l, fmt.Errorf("%s of memory: %w: the engine has %s", sandbox.FormatSize(l.Memory), sandbox.ErrUnsupported, sandbox.FormatSize(f.memory>>20<<20))
 	}
-	if l.Memory == 0 {
-		l.Memory = defaultMemory
+	preset := sandbox.DefaultLimits
+	preset.NoFile, preset.CPUs = noFile, min(preset.CPUs, float64(f.cpus))
+	if f.memory > 0 {
+		preset.Memory = min(preset.Memory, f.memory)
 	}
-	if l.CPUs == 0 {
-		l.CPUs = min(defaultCPUs, float64(f.cpus))
+	if l.Memory > 0 {
+		preset.Shm = min(preset.Shm, l.Memory)
 	}
-	if l.PIDs == 0 {
-		l.PIDs = defaultPIDs
-	}
-	if l.Shm == 0 {
-		l.Shm = defaultShm
-	}
-	return l, nil
+	return l.Or(preset), nil
 }

@@ -1,0 +1,127 @@
+package docker
+
+import (
+	"errors"
+	"fmt"
+	"os/user"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// maxMounts is how many directories of the machine a sandbox may be given.
+const maxMounts = 16
+
+// bound is what becomes of a sandbox's Mounts.
+type bound struct {
+	mounts  []wire.GuestMount
+	account string   // to be made for who owns them; empty: none
+	notes   []string // for describe
+}
+
+// bind looks at the directories that spec wants, and settles in it their paths and what follows from them: whose sessions
+// there are, where they begin.
+func (b *Backend) bind(spec *sandbox.Spec) (bound, error) {
+	var all bound
+	if len(spec.Mounts) > maxMounts {
+		return all, fmt.Errorf("%d mounts are more than %d", len(spec.Mounts), maxMounts)
+	}
+	spec.Mounts = slices.Clone(spec.Mounts)
+	var owner *hostdir.Dir // of the first that can be written to
+	for i, m := range spec.Mounts {
+		dir, err := b.checkDir(m.Path)
+		if err != nil {
+			return all, err
+		}
+		if slices.ContainsFunc(all.mounts, func(have wire.GuestMount) bool { return have.Path == dir.Path }) {
+			return all, fmt.Errorf("mount %s is asked for twice", dir.Path)
+		}
+		spec.Mounts[i].Path = dir.Path
+		all.mounts = append(all.mounts, wire.GuestMount{Path: dir.Path, Dev: dir.Dev, Ino: dir.Ino})
+		if !m.ReadOnly && owner == nil {
+			owner = &dir
+		}
+	}
+	if spec.Workdir == "" && len(spec.Mounts) > 0 {
+		spec.Workdir = spec.Mounts[0].Path
+	}
+	if spec.Workdir != "" && (!path.IsAbs(spec.Workdir) || path.Clean(spec.Workdir) != spec.Workdir) {
+		return all, fmt.Errorf("workdir %q is not a plain absolute path", spec.Workdir)
+	}
+	if owner == nil {
+		return all, nil
+	}
+	switch {
+	case spec.User != "":
+	case owner.UID == 0:
+		spec.User = "0"
+	default:
+		spec.User, spec.Sudo, all.account = fmt.Sprintf("%d:%d", owner.UID, owner.GID), true, accountName(owner.UID)
+		all.notes = append(all.notes, fmt.Sprintf("sessions run as uid %d, who owns %s", owner.UID, owner.Path))
+	}
+	if spec.Sudo || spec.User == "0" || spec.User == "root" {
+		all.notes = append(all.notes, "root in the sandbox can leave files of any user in "+owner.Path+" on this machine, setuid programs too")
+	}
+	return all, nil
+}
+
+// fit refuses an engine on which the directories would not be what they are here.
+func (all bound) fit(f facts, runtime string) error {
+	switch {
+	case len(all.mounts) == 0:
+		return nil
+	case f.rootless:
+		return hinted{fmt.Errorf("mount %s: %w: the engine is rootless, and its users are not this machine's", all.mounts[0].Path, sandbox.ErrUnsupported),
+			"use an engine that runs as root, or copy the files in: sandboxd cp"}
+	}
+	if runtime == "" {
+		runtime = f.defaultRuntime
+	}
+	if !passesDescriptors(runtime) {
+		return fmt.Errorf("mount %s: %w: under %s it cannot be seen which directory was mounted", all.mounts[0].Path, sandbox.ErrUnsupported, runtime)
+	}
+	return nil
+}
+
+// tell puts what the guest has to know into its configuration.
+func (all bound) tell(g *wire.GuestConfig) { g.Mounts, g.Account = all.mounts, all.account }
+
+// bindAgain looks at the directories of a sandbox that is to start again: they may have been made anew since, or be gone.
+func (b *Backend) bindAgain(g *wire.GuestConfig) error {
+	for i := range g.Mounts {
+		m := &g.Mounts[i]
+		dir, err := b.checkDir(m.Path)
+		if err != nil {
+			return err
+		}
+		if dir.Path != m.Path { // the container has the path that it was made with
+			return hinted{fmt.Errorf("mount %s has become a link to %s", m.Path, dir.Path), "put the directory back, or rm the sandbox"}
+		}
+		m.Dev, m.Ino = dir.Dev, dir.Ino
+	}
+	return nil
+}
+
+// checkDir asks the rules, and says it as this package says errors.
+func (b *Backend) checkDir(path string) (hostdir.Dir, error) {
+	dir, err := b.opts.Dirs.Check(path)
+	if e, ok := errors.AsType[*hostdir.Error](err); ok {
+		return dir, hinted{fmt.Errorf("mount: %w", err), e.Hint}
+	}
+	return dir, err
+}
+
+var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
+
+// accountName is what an account for uid is called inside: as on this machine, where that is a plain name.
+func accountName(uid uint32) string {
+	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil && plainName.MatchString(u.Username) && u.Username != "root" {
+		return u.Username
+	}
+	return "user" + strconv.FormatUint(uint64(uid), 10)
+}

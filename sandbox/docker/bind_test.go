@@ -1,0 +1,187 @@
+package docker
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+)
+
+// owned makes a directory that belongs to uid, as far as this test may.
+func owned(t *testing.T, path string, uid int) string {
+	t.Helper()
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(path, uid, uid); err != nil && os.Geteuid() == 0 {
+		t.Fatal(err)
+	} else if err != nil {
+		t.Skip("giving a directory away takes root")
+	}
+	return path
+}
+
+// binding returns a backend that may mount what lies below the directory that comes with it.
+func binding(t *testing.T) (*Backend, string) {
+	t.Helper()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir := root; dir != "/"; dir = filepath.Dir(dir) { // so that others than root get there
+		if info, err := os.Stat(dir); err != nil {
+			t.Fatal(err)
+		} else if info.Mode().Perm()&0o005 != 0o005 {
+			if err := os.Chmod(dir, info.Mode()|0o055); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return testBackend(t, func(o *Options) { o.Dirs = hostdir.Rules{Roots: []string{root}, Never: []string{root + "/never"}} }), root
+}
+
+// A directory appears at its own path. Sessions run as its owner, who gets an account where the image has none; a read-only one
+// is read-only also for root.
+func TestMount(t *testing.T) {
+	b, root := binding(t)
+	project, data := owned(t, root+"/a, b/project", 12345), owned(t, root+"/data", 0)
+	if err := os.WriteFile(data+"/fact", []byte("42"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project}, {Path: data, ReadOnly: true}}})
+	c := login(t, b, inst)
+	for command, want := range map[string]string{
+		"pwd": project, "id -u": "12345", "id -g": "12345", "readlink /work": project, "cat " + data + "/fact": "42",
+		"awk -F: '$3==12345{print $6}' /etc/passwd": "/home/user12345", "stat -c %u $HOME": "12345",
+	} {
+		if got := mustSh(t, c, command); got != want {
+			t.Errorf("%s: got %q, want %q", command, got, want)
+		}
+	}
+	mustSh(t, c, "echo made >made")
+	info, err := os.Stat(project + "/made")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := info.Sys().(*syscall.Stat_t); st.Uid != 12345 || st.Gid != 12345 {
+		t.Errorf("a file made inside belongs to %d:%d, want 12345:12345", st.Uid, st.Gid)
+	}
+	notes := strings.Join(inst.Notes, "\n")
+	for _, want := range []string{"sudo: setuid programs work", "sessions run as uid 12345, who owns " + project, "setuid programs too"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("notes %q lack %q", notes, want)
+		}
+	}
+
+	root0 := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: data, ReadOnly: true}}})
+	c = login(t, b, root0)
+	if got := mustSh(t, c, "id -u; pwd"); got != "0\n"+data {
+		t.Errorf("with a read-only directory alone: %q, want root in %s", got, data)
+	}
+	if out, err := sh(t, c, "touch "+data+"/x"); err == nil || !strings.Contains(out, "Read-only file system") {
+		t.Errorf("writing to a read-only directory: %q, error %v", out, err)
+	}
+	if len(root0.Notes) != 0 {
+		t.Errorf("notes of a sandbox that can write nothing: %q", root0.Notes)
+	}
+	if got := mustSh(t, login(t, b, boot(t, b, sandbox.Spec{User: "7:7", Mounts: []sandbox.Mount{{Path: project}}})), "id -u"); got != "7" {
+		t.Errorf("a user that was asked for: got uid %s, want 7", got)
+	}
+}
+
+// What may not be mounted is refused before the engine is asked for anything.
+func TestMountRefused(t *testing.T) {
+	b, root := binding(t)
+	project := owned(t, root+"/project", 0)
+	owned(t, root+"/never", 0)
+	for name, mounts := range map[string][]sandbox.Mount{
+		"outside of":       {{Path: "/home"}},
+		"not for sandbox":  {{Path: root + "/never"}},
+		"asked for twice":  {{Path: project}, {Path: project + "/", ReadOnly: true}},
+		"does not exist":   {{Path: root + "/missing"}},
+		"is not absolute":  {{Path: "project"}},
+		"are more than 16": make([]sandbox.Mount, 17),
+	} {
+		id := newID()
+		_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Mounts: mounts})
+		if boot := wantStage(t, err, stageValidate); !strings.Contains(boot.Error(), name) {
+			t.Errorf("got error %v, want %q", err, name)
+		}
+		nothingLeft(t, b, id)
+	}
+}
+
+// A directory that is replaced between the look at it and the mount ends the boot, before anything of the sandbox has run.
+func TestMountSwapped(t *testing.T) {
+	b, root := binding(t)
+	secret := owned(t, root+"/never", 0)
+	for how, swap := range map[string]func(dir string) error{
+		"link":            func(dir string) error { return os.Symlink(secret, dir) },
+		"other directory": func(dir string) error { return os.Mkdir(dir, 0o755) },
+		"nothing":         func(string) error { return nil },
+		"file":            func(dir string) error { return os.WriteFile(dir, nil, 0o644) },
+	} {
+		t.Run(how, func(t *testing.T) {
+			dir := owned(t, root+"/"+strings.ReplaceAll(how, " ", "-"), 12345)
+			b.at = func(stage string) {
+				if stage == stageCreate {
+					if err := errors.Join(os.Rename(dir, dir+".aside"), swap(dir)); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			defer func() { b.at = func(string) {} }()
+			id := newID()
+			_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Mounts: []sandbox.Mount{{Path: dir}}})
+			wantStage(t, err, "")
+			t.Log(err)
+			nothingLeft(t, b, id)
+		})
+	}
+	if left, err := os.ReadDir(secret); err != nil || len(left) > 0 {
+		t.Errorf("something was written where the link led: %v, error %v", left, err)
+	}
+}
+
+// A stopped sandbox starts with the directory that is there then; without one, or with a link in its place, it does not.
+func TestMountStart(t *testing.T) {
+	b, root := binding(t)
+	dir := owned(t, root+"/project", 12345)
+	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: dir}}})
+	if err := b.Stop(t.Context(), inst, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.Start(t.Context(), inst)
+	if wantStage(t, err, stageValidate); !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("start without the directory: %v", err)
+	}
+	other := owned(t, root+"/other", 12345)
+	if err := os.Symlink(other, dir); err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Start(t.Context(), inst)
+	if wantStage(t, err, stageValidate); !strings.Contains(err.Error(), "has become a link") {
+		t.Errorf("start with a link in its place: %v", err)
+	}
+	if err := os.Remove(dir); err != nil {
+		t.Fatal(err)
+	}
+	owned(t, dir, 12345)
+	if err := os.WriteFile(dir+"/new", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if inst, err = b.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustSh(t, login(t, b, inst), "ls; id -un; ls -d $HOME"); got != "new\nuser12345\n/home/user12345" {
+		t.Errorf("after the directory was made anew: %q", got)
+	}
+}

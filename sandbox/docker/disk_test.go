@@ -1,0 +1,190 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// What files occupy is counted once, wherever they are, and nothing else is.
+func TestWalk(t *testing.T) {
+	root := t.TempDir()
+	write := func(name string, size int) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root, name), make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a", 1<<20)
+	must(os.Link(filepath.Join(root, "a"), filepath.Join(root, "same")))
+	must(os.Mkdir(filepath.Join(root, "d"), 0o700))
+	write("d/b", 1<<20)
+	must(os.Symlink("/usr", filepath.Join(root, "d", "usr"))) // not followed
+	must(unix.Mkfifo(filepath.Join(root, "d", "fifo"), 0o600))
+	must(os.WriteFile(filepath.Join(root, "holes"), nil, 0o600))
+	must(os.Truncate(filepath.Join(root, "holes"), 1<<40))
+	upTo := func(most sandbox.DiskUsage) error {
+		return (&walk{most: most, links: make(map[[2]uint64]bool)}).tree(t.Context(), root)
+	}
+	all := func() sandbox.DiskUsage {
+		t.Helper()
+		w := &walk{links: make(map[[2]uint64]bool)}
+		must(w.tree(t.Context(), root))
+		return w.DiskUsage
+	}
+	if got := all(); got.Files != 6 || got.Bytes < 2<<20 || got.Bytes > 2<<20+64<<10 {
+		t.Errorf("got %+v, want 6 files of 2 MiB and a little", got)
+	}
+	if err := upTo(sandbox.DiskUsage{Bytes: 1 << 20}); !errors.Is(err, errEnough) {
+		t.Errorf("more bytes than were asked for: got error %v", err)
+	}
+	if err := upTo(sandbox.DiskUsage{Files: 3}); !errors.Is(err, errEnough) {
+		t.Errorf("more files than were asked for: got error %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("changed my mind")
+	cancel(cause)
+	if err := (&walk{links: make(map[[2]uint64]bool)}).tree(ctx, root); !errors.Is(err, cause) {
+		t.Errorf("cancelled: got error %v", err)
+	}
+
+	// Deeper than a path can be long, with something beside each directory, so that not all are reached from the last one.
+	const deep = 3000
+	name := strings.Repeat("n", 20)
+	at, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	must(err)
+	for range deep {
+		must(unix.Mkdirat(at, name, 0o700))
+		must(unix.Mkdirat(at, "other", 0o700))
+		next, err := unix.Openat(at, name, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+		must(err)
+		unix.Close(at)
+		at = next
+	}
+	fd, err := unix.Openat(at, "found", unix.O_CREAT|unix.O_WRONLY, 0o600)
+	must(err)
+	_, err = unix.Write(fd, make([]byte, 1<<20))
+	must(errors.Join(err, unix.Close(fd), unix.Close(at)))
+	before := len(openFiles(t))
+	if got := all(); got.Files != 6+2*deep+1 || got.Bytes < 3<<20 {
+		t.Errorf("nested: got %+v, want %d files of 3 MiB", got, 6+2*deep+1)
+	}
+	if after := len(openFiles(t)); after != before {
+		t.Errorf("got %d descriptors, want %d as before", after, before)
+	}
+}
+
+// What a sandbox wrote is found wherever it may write, also behind the engine's own files and where it has no name any more.
+func TestDisk(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	if inst.Limits.Disk != sandbox.DefaultLimits.Disk {
+		t.Errorf("got limits %+v", inst.Limits)
+	}
+	c := login(t, b, inst)
+	measure := func() sandbox.DiskUsage {
+		t.Helper()
+		got, err := b.Disk(t.Context(), inst, sandbox.DiskUsage{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	base := measure()
+	if base.Bytes > 1<<20 {
+		t.Errorf("at first: got %+v, want next to nothing", base)
+	}
+	grown := func(what string, want int64) {
+		t.Helper()
+		got := measure()
+		if d := got.Bytes - base.Bytes; d < want-64<<10 || d > want+1<<20 {
+			t.Errorf("%s: got %d bytes more, want %d", what, d, want)
+		}
+		base = got
+	}
+	mustSh(t, c, "dd if=/dev/zero of=/tmp/x bs=1M count=20 2>/dev/null")
+	grown("a file", 20<<20)
+	mustSh(t, c, "dd if=/dev/zero of=/etc/hosts bs=1M count=10 2>/dev/null")
+	grown("a file of the engine's", 10<<20)
+	mustSh(t, c, "truncate -s 8796093022208 /tmp/sparse")
+	grown("a hole of 8 TiB", 0)
+	mustSh(t, c, "dd if=/dev/zero of=/dev/shm/x bs=1M count=10 2>/dev/null")
+	grown("memory", 0)
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	in, err := s.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start("exec 3>/tmp/nameless; rm /tmp/nameless; dd if=/dev/zero bs=1M count=30 >&3 2>/dev/null; echo there; read -r x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fscan(out, new(string)); err != nil {
+		t.Fatal(err)
+	}
+	grown("a file without a name", 30<<20)
+	if err := errors.Join(in.Close(), ignoreExit(s.Wait())); err != nil {
+		t.Fatal(err)
+	}
+	grown("after its end", -30<<20)
+	mustSh(t, c, "rm /tmp/x /tmp/sparse; seq 1 3000 | (cd /tmp && xargs touch)")
+	files := base.Files
+	grown("empty files", -20<<20)
+	if d := base.Files - files; d != 2998 {
+		t.Errorf("got %d files more, want 2998", d)
+	}
+
+	// The engine's own measure is used where ours is not to be had.
+	b.mu.Lock()
+	p := b.places[inst.ID]
+	b.places[inst.ID] = places{ref: p.ref}
+	b.mu.Unlock()
+	if got := measure(); got.Bytes > 1<<20 || got.Files != 0 {
+		t.Errorf("by the engine: got %+v", got)
+	}
+	mustSh(t, c, "dd if=/dev/zero of=/tmp/x bs=1M count=20 2>/dev/null")
+	if got := measure(); got.Bytes < 20<<20 || got.Bytes > 21<<20 {
+		t.Errorf("by the engine: got %+v, want 20 MiB", got)
+	}
+	if room, err := b.Room(t.Context()); err != nil || room <= 0 {
+		t.Errorf("room: got %d, %v", room, err)
+	}
+	if err := b.Destroy(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Disk(t.Context(), inst, sandbox.DiskUsage{}); !errors.Is(err, sandbox.ErrGone) {
+		t.Errorf("of what is gone: got error %v, want %v", err, sandbox.ErrGone)
+	}
+	if _, err := b.Usage(t.Context(), inst); err == nil {
+		t.Error("usage of what is gone: got no error")
+	}
+}
+
+// ignoreExit is err unless it is a command's own failure.
+func ignoreExit(err error) error {
+	if err == nil || strings.Contains(err.Error(), "exited with status") {
+		return nil
+	}
+	return err
+}

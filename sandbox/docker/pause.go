@@ -1,0 +1,60 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Pause freezes the container, its guest with it. See sandbox.Pauser.
+func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
+	return b.change(ctx, "pause", inst, func(ref string, running, paused bool) error {
+		switch {
+		case paused:
+			return nil
+		case !running:
+			return sandbox.ErrStopped
+		}
+		return b.call(ctx, b.limits.start, "pause container", func(ctx context.Context) error {
+			_, err := b.api.ContainerPause(ctx, ref, client.ContainerPauseOptions{})
+			return err
+		})
+	})
+}
+
+// Resume lets it go on. See sandbox.Pauser.
+func (b *Backend) Resume(ctx context.Context, inst sandbox.Instance) error {
+	return b.change(ctx, "resume", inst, func(ref string, _, paused bool) error {
+		if !paused {
+			return nil
+		}
+		return b.unpause(ctx, ref)
+	})
+}
+
+func (b *Backend) unpause(ctx context.Context, ref string) error {
+	return b.call(ctx, b.limits.start, "unpause container", func(ctx context.Context) error {
+		_, err := b.api.ContainerUnpause(ctx, ref, client.ContainerUnpauseOptions{})
+		return err
+	})
+}
+
+// change does something to the container of inst, knowing how it is, while nobody else does.
+func (b *Backend) change(ctx context.Context, what string, inst sandbox.Instance, do func(ref string, running, paused bool) error) error {
+	unlock, err := b.lock(ctx, inst.ID)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", what, inst.ID, err)
+	}
+	defer unlock()
+	c, err := b.container(ctx, refOf(inst))
+	if err == nil {
+		err = do(c.ID, c.State.Running, c.State.Paused)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", what, inst.ID, err)
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package docker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Names of images that are made of sandboxes. They are never pulled, whoever takes them in a public registry.
+const (
+	snapshotPrefix = "sandboxd-snapshot/"
+	forkPrefix     = "sandboxd-fork/"
+)
+
+// labelImage keeps what the image of the sandbox had to say of its programs: the configuration of the container is ours, with the guest
+// as its program, and the engine takes over every field of it that would otherwise be empty.
+const labelImage = "sandboxd.image"
+
+// snapshotRepo is where an owner's snapshots are. The name tells by itself whose they are, also to a daemon that lost its store.
+func (b *Backend) snapshotRepo(owner string) string {
+	sum := sha256.Sum256([]byte(b.opts.DaemonID + "\x00" + owner))
+	return snapshotPrefix + hex.EncodeToString(sum[:6]) + "/"
+}
+
+func forkImage(id string) string { return forkPrefix + id + ":latest" }
+
+// mayBoot refuses images of sandboxes to those whose they are not; for them there are none.
+func (b *Backend) mayBoot(spec sandbox.Spec) error {
+	switch {
+	case strings.HasPrefix(spec.Image, "sha256:"): // the engine would take it for an image's ID, whosever that is
+		return fmt.Errorf("image %s: images are named, not numbered", spec.Image)
+	case strings.HasPrefix(spec.Image, snapshotPrefix) && !strings.HasPrefix(spec.Image, b.snapshotRepo(spec.Owner)),
+		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID):
+		return fmt.Errorf("%w: %s", sandbox.ErrNoImage, spec.Image)
+	}
+	return nil
+}
+
+// isSnapshot tells images that were made of sandboxes.
+func isSnapshot(ref string) bool {
+	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix)
+}
+
+// Snapshot keeps the files of inst as an image. See sandbox.Snapshotter.
+func (b *Backend) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
+	for what, label := range map[string]string{"snapshot": name, "tag": tag} {
+		if _, err := wire.ParseLabel(what, label); err != nil {
+			return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
+		}
+	}
+	ref := b.snapshotRepo(owner) + name + ":" + tag
+	switch _, err := b.inspectImage(ctx, ref); {
+	case err == nil:
+		return "", fmt.Errorf("snapshot %s: %s: %w", inst.ID, ref, fs.ErrExist)
+	case !errors.Is(err, sandbox.ErrNoImage):
+		return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
+	}
+	return ref, b.commit(ctx, inst, ref)
+}
+
+// Fork makes the image of another instance. See sandbox.Snapshotter.
+func (b *Backend) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
+	if !validID.MatchString(id) {
+		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
+	}
+	ref := forkImage(id)
+	return ref, b.commit(ctx, inst, ref)
+}
+
+// commit makes an image of the container of inst. The engine freezes the container meanwhile. What was mounted – the guest, its socket,
+// what programs have in /dev/shm – is no part of it, and the keys never were in a file.
+func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref string) error {
+	return b.change(ctx, "snapshot", inst, func(id string, _, _ bool) error {
+		c, err := b.container(ctx, id)
+		if err != nil {
+			return err
+		}
+		img, err := b.inspectImage(ctx, c.Image)
+		if err != nil {
+			return err
+		}
+		original, err := json.Marshal(img.config)
+		if err != nil {
+			return err
+		}
+		// Files are copied: how long that takes is the disk's to say. One that was given up may be there all the same.
+		_, err = b.api.ContainerCommit(ctx, id, client.ContainerCommitOptions{Reference: ref, Config: &container.Config{
+			User: img.config.User, Env: img.config.Env, WorkingDir: img.config.WorkingDir, Entrypoint: img.config.Entrypoint, Cmd: img.config.Cmd,
+			Labels: map[string]string{labelImage: string(original), labelDaemon: "", labelID: "", labelCreated: ""}}})
+		if err != nil {
+			b.removeImage(context.WithoutCancel(ctx), ref)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return fmt.Errorf("commit container: %w", err)
+		}
+		return nil
+	})
+}
+
+// removeImage removes an image of ours, if there is one.
+func (b *Backend) removeImage(ctx context.Context, ref string) {
+	err := b.call(ctx, b.limits.remove, "remove image", func(ctx context.Context) error {
+		_, err := b.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		return err
+	})
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		b.opts.Log.Warn("an image is left behind", "image", ref, "err", err)
+	}
+}
+
+// originalConfig is the configuration that an image of ours keeps of the image below.
+func originalConfig(config *dockerspec.DockerOCIImageConfig) error {
+	kept := config.Labels[labelImage]
+	if kept == "" {
+		return nil
+	}
+	var original dockerspec.DockerOCIImageConfig
+	if err := json.Unmarshal([]byte(kept), &original); err != nil {
+		return fmt.Errorf("label %s: %w", labelImage, err)
+	}
+	*config = original
+	return nil
+}

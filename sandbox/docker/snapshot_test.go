@@ -1,0 +1,69 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// A snapshot is its owner's, is not made twice, and has nothing of the sandbox's keys in any of its files.
+func TestSnapshot(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{Owner: "alice", Env: []string{"TOKEN=swordfish"}})
+	mustSh(t, login(t, b, inst), "echo kept >/file")
+	ref, err := b.Snapshot(t.Context(), inst, "alice", "demo", "before")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	if _, err := b.Snapshot(t.Context(), inst, "alice", "demo", "before"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("the same tag again: %v, want fs.ErrExist", err)
+	}
+	if _, err := b.Snapshot(t.Context(), inst, "alice", "../x", "before"); err == nil {
+		t.Error("a name that is none: no error")
+	}
+	got := boot(t, b, sandbox.Spec{Owner: "alice", Image: ref})
+	if out := mustSh(t, login(t, b, got), "cat /file; echo ${TOKEN-none}"); out != "kept\nnone" {
+		t.Errorf("of the snapshot: got %q", out)
+	}
+	of, err := b.inspectImage(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, spec := range []sandbox.Spec{{Owner: "bob", Image: ref}, {Owner: "bob", Image: of.id}, {Image: ref}} {
+		spec.ID = newID()
+		if inst, err := b.Boot(t.Context(), spec); err == nil {
+			t.Errorf("%q got a sandbox of alice's files as %s", spec.Owner, spec.Image)
+			_ = b.Destroy(t.Context(), inst)
+		}
+	}
+
+	saved, err := b.api.ImageSave(t.Context(), []string{ref})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer saved.Close()
+	all, err := io.ReadAll(saved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, err := b.readKeys(inst.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body := strings.Split(k.Guest.HostKey, "\n")[2] // a line of it: how a file breaks lines is its own matter
+	for what, secret := range map[string]string{"host key": body, "client key": strings.Fields(k.Guest.ClientKey)[1], "variable of new": "swordfish"} {
+		if bytes.Contains(all, []byte(secret)) {
+			t.Errorf("the image holds the %s of the sandbox", what)
+		}
+	}
+	if !bytes.Contains(all, []byte("kept\n")) {
+		t.Error("the image was not looked through: it has not even the file")
+	}
+}

@@ -1,0 +1,187 @@
+package docker
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// The device that the guest hands over carries the sandbox's packets, again after the daemon was replaced, and nobody in the
+// sandbox can make another one, change it or pass one.
+func TestTunnel(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{Network: sandbox.NetworkFiltered})
+	c := login(t, b, inst)
+	for life := range 2 {
+		tunnel, err := b.Tunnel(t.Context(), inst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := unix.NewIfreq("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := onFile(tunnel.Device, func(fd int) error { return unix.IoctlIfreq(fd, unix.TUNGETIFF, r) }); err != nil {
+			t.Fatalf("TUNGETIFF: %v", err)
+		}
+		if want := uint16(unix.IFF_TUN | unix.IFF_NO_PI | unix.IFF_VNET_HDR); r.Name() != wire.TunName || r.Uint16()&want != want {
+			t.Errorf("got device %s with flags %#x, want %#x of them", r.Name(), r.Uint16(), want)
+		}
+		mustSh(t, c, "nslookup hello 192.0.2.1 >/dev/null 2>&1 &")
+		from, to, payload := packet(t, tunnel.Device)
+		if from.Addr() != netip.AddrFrom4(wire.TunGuest) || to != netip.MustParseAddrPort("192.0.2.1:53") || !strings.Contains(payload, "hello") {
+			t.Errorf("life %d: got %q from %v to %v", life, payload, from, to)
+		}
+		if life == 0 { // another one listens: the guest calls again
+			tunnel.Hold.Close()
+			tunnel.Device.Close()
+			b.shutDoors(inst.ID)
+			continue
+		}
+		defer tunnel.Device.Close()
+		defer tunnel.Hold.Close()
+		if got := mustSh(t, c, "cat /etc/resolv.conf; cat /sys/class/net/tun0/mtu; ip -4 addr show tun0"); !strings.Contains(got, "nameserver 100.64.0.1") ||
+			!strings.Contains(got, "\n1500\n") || !strings.Contains(got, "inet 100.64.0.2/30") {
+			t.Errorf("got %q", got)
+		}
+		for command, want := range map[string]string{
+			"ip link set tun0 down":                "not permitted",
+			"ip addr add 10.1.2.3/24 dev tun0":     "not permitted",
+			"ip route add 10.0.0.0/8 dev lo":       "not permitted",
+			"tunctl -t tun1":                       "not permitted",
+			"unshare -rn true":                     "not permitted",
+			"ls -l /proc/1/fd":                     "denied",
+			"nc local:/.sandboxd/run/n </dev/null": "",
+		} {
+			if got, _ := sh(t, c, command+" 2>&1"); !strings.Contains(got, want) {
+				t.Errorf("%s: got %q, want %q", command, got, want)
+			}
+		}
+		if err := b.Destroy(t.Context(), inst); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tunnel.Hold.Read(make([]byte, 1)); err == nil {
+			t.Error("the connection outlives the guest")
+		}
+	}
+	if _, err := b.Tunnel(t.Context(), inst); !errors.Is(err, sandbox.ErrGone) && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("of a sandbox that is gone: %v", err)
+	}
+}
+
+// packet reads packets until a UDP one comes.
+func packet(t *testing.T, device *os.File) (from, to netip.AddrPort, payload string) {
+	t.Helper()
+	const header = 10 // virtio_net_hdr
+	b := make([]byte, header+65535)
+	if err := device.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		n, err := device.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ip := b[header:n]
+		if len(ip) < 28 || ip[0] != 0x45 || ip[9] != unix.IPPROTO_UDP {
+			continue
+		}
+		udp := ip[20:]
+		port := func(i int) uint16 { return binary.BigEndian.Uint16(udp[i:]) }
+		address := func(i int) netip.Addr { a, _ := netip.AddrFromSlice(ip[i : i+4]); return a }
+		return netip.AddrPortFrom(address(12), port(0)), netip.AddrPortFrom(address(16), port(2)), string(udp[8:])
+	}
+}
+
+func onFile(f *os.File, do func(fd int) error) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var inner error
+	err = raw.Control(func(fd uintptr) { inner = do(int(fd)) })
+	return errors.Join(err, inner)
+}
+
+// A guest that passes nothing, or more than it should, leaves no descriptor behind and holds nobody up.
+func TestReceiveFile(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	one, three := unix.UnixRights(int(null.Fd())), unix.UnixRights(int(null.Fd()), int(null.Fd()), int(null.Fd()))
+	for _, tt := range []struct {
+		name   string
+		rights []byte
+		ok     bool
+	}{{"one", one, true}, {"none", nil, false}, {"three", three, false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			ours, theirs := socketPair(t)
+			before := len(openFiles(t))
+			if _, _, err := theirs.WriteMsgUnix([]byte{0}, tt.rights, nil); err != nil {
+				t.Fatal(err)
+			}
+			f, err := receiveFile(t.Context(), ours)
+			if (err == nil) != tt.ok {
+				t.Errorf("got error %v", err)
+			}
+			if f != nil {
+				f.Close()
+			}
+			if now := len(openFiles(t)); now != before {
+				t.Errorf("%d descriptors became %d", before, now)
+			}
+		})
+	}
+	t.Run("closed", func(t *testing.T) {
+		ours, theirs := socketPair(t)
+		theirs.Close()
+		if _, err := receiveFile(t.Context(), ours); err == nil {
+			t.Error("got a file of nobody")
+		}
+	})
+}
+
+func socketPair(t *testing.T) (ours, theirs *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		conn, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		unixConn, ok := conn.(*net.UnixConn)
+		if !ok {
+			t.Fatalf("got %T", conn)
+		}
+		conns[i] = unixConn
+	}
+	return conns[0], conns[1]
+}
+
+func openFiles(t *testing.T) []os.DirEntry {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
