@@ -1,0 +1,68 @@
+package egress
+
+import (
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const copySize = 128 << 10 // holds any datagram too
+
+// buffers are lent to whoever has bytes to move; an idle connection has none.
+var buffers = sync.Pool{New: func() any { return new([copySize]byte) }}
+
+// whenReady reads from conn and calls use with what came: nothing is an empty datagram, or the end of a
+// stream that is a socket. The buffer that it is in was taken when
+// there was something to read, and serves others after. Connections that are no sockets hold theirs as they wait.
+func whenReady(conn net.Conn, use func([]byte) error) error {
+	plain := func() error {
+		buf := buffers.Get().(*[copySize]byte)
+		defer buffers.Put(buf)
+		n, err := conn.Read(buf[:])
+		if n == 0 && err != nil {
+			return err
+		}
+		return use(buf[:n]) // an error comes again with the next read
+	}
+	socket, ok := conn.(syscall.Conn)
+	if !ok {
+		return plain()
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return plain()
+	}
+	var (
+		buf    *[copySize]byte
+		n      int
+		failed error
+	)
+	err = raw.Read(func(fd uintptr) bool {
+		buf = buffers.Get().(*[copySize]byte)
+		for {
+			n, failed = unix.Read(int(fd), buf[:])
+			if failed != unix.EINTR {
+				break
+			}
+		}
+		if failed == unix.EAGAIN {
+			buffers.Put(buf)
+			buf = nil
+			return false
+		}
+		return true
+	})
+	if buf != nil {
+		defer buffers.Put(buf)
+	}
+	switch {
+	case err != nil:
+		return err
+	case failed != nil:
+		return os.NewSyscallError("read", failed)
+	}
+	return use(buf[:n])
+}

@@ -1,0 +1,209 @@
+package egress
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/buffer"
+)
+
+// vnetHeader stands before every packet of a device with IFF_VNET_HDR (struct virtio_net_hdr of linux/virtio_net.h), in
+// the byte order of the machine.
+type vnetHeader struct {
+	flags, gsoType                                    uint8
+	headerLen, gsoSize, checksumStart, checksumOffset uint16
+}
+
+const (
+	vnetHeaderLen = 10
+	vnetNeedsCsum = 1 // the checksum at checksumStart + checksumOffset holds only the pseudo-header's sum
+	vnetGSOTCPv4  = 1
+	maxPacket     = 65535
+	offloads      = unix.TUN_F_CSUM | unix.TUN_F_TSO4
+	// IFF_NO_PI cannot be seen: TUNGETIFF says by the same bit that there is no filter. A device without it gives packets that begin with
+	// no header of IP, and they are dropped.
+	requiredFlags  = unix.IFF_TUN | unix.IFF_VNET_HDR
+	forbiddenFlags = unix.IFF_TAP
+)
+
+func (h vnetHeader) put(b *[vnetHeaderLen]byte) {
+	b[0], b[1] = h.flags, h.gsoType
+	binary.NativeEndian.PutUint16(b[2:], h.headerLen)
+	binary.NativeEndian.PutUint16(b[4:], h.gsoSize)
+	binary.NativeEndian.PutUint16(b[6:], h.checksumStart)
+	binary.NativeEndian.PutUint16(b[8:], h.checksumOffset)
+}
+
+// readSizes are the pieces that a packet is read into; pieces that it did not need serve the next one. Small packets hold little memory,
+// and together they are larger than any packet.
+var readSizes = [...]int{2048, 4096, 8192, 16384, 65536}
+
+// device reads and writes packets of a TUN device. The sandbox may hold a copy of the descriptor, and with it change flags of the
+// file: no call relies on O_NONBLOCK, lest one waits for ever.
+type device struct {
+	file *os.File // a duplicate, in the poller
+	raw  syscall.RawConn
+
+	mu      sync.RWMutex // held for reading during a write
+	fd      int          // guarded by mu; -1 once closed
+	dropped atomic.Int64 // packets that the device did not take
+}
+
+// openDevice takes tun, also when it fails.
+func openDevice(tun *os.File) (*device, error) {
+	defer tun.Close()
+	conn, err := tun.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("egress: descriptor: %w", err)
+	}
+	fd := -1
+	var failed error
+	err = conn.Control(func(old uintptr) {
+		if failed = checkDevice(int(old)); failed == nil {
+			fd, failed = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 0)
+		}
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return nil, fmt.Errorf("egress: descriptor: %w", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("egress: descriptor: %w", err)
+	}
+	d := &device{file: os.NewFile(uintptr(fd), "tun"), fd: fd}
+	if d.raw, err = d.file.SyscallConn(); err != nil {
+		_ = d.file.Close()
+		return nil, fmt.Errorf("egress: descriptor: %w", err)
+	}
+	return d, nil
+}
+
+// checkDevice fails for anything but a TUN device as Start wants it: a sandbox passed it.
+func checkDevice(fd int) error {
+	request, err := unix.NewIfreq("")
+	if err != nil {
+		return err
+	}
+	if err := unix.IoctlIfreq(fd, unix.TUNGETIFF, request); err != nil {
+		return fmt.Errorf("not an attached TUN device: %w", err)
+	}
+	flags := request.Uint16()
+	if flags&requiredFlags != requiredFlags || flags&forbiddenFlags != 0 {
+		return fmt.Errorf("device %q has flags %#x: want TUN with VNET_HDR", request.Name(), flags)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TUNSETVNETHDRSZ, vnetHeaderLen); err != nil {
+		return fmt.Errorf("device %q: size of headers: %w", request.Name(), err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, offloads); err != nil {
+		return fmt.Errorf("device %q: offloads: %w", request.Name(), err)
+	}
+	return nil
+}
+
+// read calls deliver with one packet after the other until the device is closed or gone. deliver owns the packet.
+func (d *device) read(deliver func(buffer.Buffer)) error {
+	var (
+		header [vnetHeaderLen]byte
+		views  [len(readSizes)]*buffer.View
+		iovecs [len(readSizes) + 1]unix.Iovec
+		n      int
+		errno  syscall.Errno
+	)
+	defer func() {
+		for _, v := range views {
+			if v != nil {
+				v.Release()
+			}
+		}
+	}()
+	iovecs[0].Base = &header[0]
+	iovecs[0].SetLen(len(header))
+	ready := func(fd uintptr) bool {
+		for {
+			n, errno = vector(unix.SYS_PREADV2, unix.SYS_READV, fd, iovecs[:])
+			if errno != unix.EINTR {
+				return errno != unix.EAGAIN
+			}
+		}
+	}
+	for {
+		for i := range views {
+			if views[i] == nil {
+				views[i] = buffer.NewViewSize(readSizes[i])
+				iovecs[i+1].Base = views[i].BasePtr()
+				iovecs[i+1].SetLen(readSizes[i])
+			}
+		}
+		if err := d.raw.Read(ready); err != nil {
+			return err
+		}
+		if errno != 0 {
+			return errno
+		}
+		if n <= vnetHeaderLen || n > vnetHeaderLen+maxPacket {
+			continue
+		}
+		var packet buffer.Buffer
+		for i, left := 0, n-vnetHeaderLen; left > 0; i++ {
+			if left < readSizes[i] {
+				views[i].CapLength(left)
+			}
+			left -= readSizes[i]
+			_ = packet.Append(views[i]) // takes any view
+			views[i] = nil
+		}
+		deliver(packet)
+	}
+}
+
+// write sends one packet in pieces. A packet that the device does not take at once is lost, as on any wire.
+func (d *device) write(h vnetHeader, pieces [][]byte) {
+	var (
+		header [vnetHeaderLen]byte
+		fixed  [12]unix.Iovec
+	)
+	h.put(&header)
+	iovecs := append(fixed[:0], unix.Iovec{Base: &header[0]})
+	iovecs[0].SetLen(len(header))
+	for _, piece := range pieces {
+		if len(piece) > 0 {
+			iovecs = append(iovecs, unix.Iovec{Base: &piece[0]})
+			iovecs[len(iovecs)-1].SetLen(len(piece))
+		}
+	}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.fd < 0 {
+		return
+	}
+	if _, errno := vector(unix.SYS_PWRITEV2, unix.SYS_WRITEV, uintptr(d.fd), iovecs); errno != 0 {
+		d.dropped.Add(1)
+	}
+}
+
+// vector makes one vectored call that does not wait. Kernels that know no RWF_NOWAIT here get the plain call, which goes by
+// O_NONBLOCK.
+func vector(now, plain, fd uintptr, iovecs []unix.Iovec) (int, syscall.Errno) {
+	const atPosition = ^uintptr(0) // -1: where the file stands
+	n, _, errno := unix.Syscall6(now, fd, uintptr(unsafe.Pointer(&iovecs[0])), uintptr(len(iovecs)), atPosition, atPosition, unix.RWF_NOWAIT)
+	if errno != unix.EOPNOTSUPP && errno != unix.ENOSYS {
+		return int(n), errno
+	}
+	n, _, errno = unix.Syscall(plain, fd, uintptr(unsafe.Pointer(&iovecs[0])), uintptr(len(iovecs)))
+	return int(n), errno
+}
+
+// close wakes read, and returns when nothing uses the descriptor but read, which its caller waits for.
+func (d *device) close() {
+	d.mu.Lock()
+	d.fd = -1
+	d.mu.Unlock()
+	_ = d.file.Close()
+}

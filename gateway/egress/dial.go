@@ -1,0 +1,69 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+)
+
+const (
+	dialTimeout = 15 * time.Second       // of the whole: name, all addresses
+	dialHead    = 250 * time.Millisecond // how long an address is waited for before the next is tried beside it (RFC 8305, section 5)
+)
+
+// dialAny connects to whichever of addrs answers first, in their order. addrs is not empty.
+func dialAny(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), network string, addrs []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
+	if len(addrs) == 1 {
+		conn, err := dial(ctx, network, addrs[0].String())
+		return conn, addrs[0], err
+	}
+	type result struct {
+		conn net.Conn
+		addr netip.AddrPort
+		err  error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	results := make(chan result)
+	next, pending := 0, 0
+	start := func() {
+		addr := addrs[next]
+		next++
+		pending++
+		go func() {
+			conn, err := dial(ctx, network, addr.String())
+			results <- result{conn, addr, err}
+		}()
+	}
+	defer func() { // those that lost
+		cancel()
+		for ; pending > 0; pending-- {
+			if r := <-results; r.conn != nil {
+				_ = r.conn.Close()
+			}
+		}
+	}()
+	head := time.NewTimer(dialHead)
+	defer head.Stop()
+	start()
+	var failed []error
+	for {
+		select {
+		case <-head.C:
+		case r := <-results:
+			pending--
+			if r.err == nil {
+				return r.conn, r.addr, nil
+			}
+			failed = append(failed, r.err)
+		}
+		switch {
+		case next < len(addrs):
+			start()
+			head.Reset(dialHead)
+		case pending == 0:
+			return nil, addrs[0], errors.Join(failed...)
+		}
+	}
+}

@@ -1,0 +1,67 @@
+// Package egress is the network of a sandbox that has none of its own. It takes the descriptor of a TUN device that was opened
+// inside the sandbox, ends TCP, UDP and DNS there in user space, holds every connection against a policy on the address that
+// is really dialled, and dials it from here. Any program works unchanged: no proxy variables, no iptables, no root outside.
+//
+// It knows no sandbox, no guest and no configuration: who opens the device and whose policy it is are its caller's matter.
+package egress
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// What the side that opens the device configures there. DNSAddr is its name server: queries to port 53 of any address are
+// answered here, this one is for resolv.conf.
+var (
+	GuestAddr = netip.MustParseAddr("100.64.0.2")      // the sandbox's own address: packets from any other are dropped
+	DNSAddr   = netip.MustParseAddr("100.64.0.1")      // answers DNS and nothing else
+	Prefix    = netip.MustParsePrefix("100.64.0.0/30") // of both; the default route goes through the device
+	Names     = netip.MustParsePrefix("198.18.0.0/15") // stand for names inside the sandbox; mean nothing outside (RFC 2544)
+)
+
+// MTU is that of the device. Larger packets pass it all the same: segments that the kernel left to be cut (TSO).
+const MTU = 1500
+
+// Options are what a Stack works with. Policy is required.
+type Options struct {
+	Policy *Policy
+
+	// Resolve returns the addresses of name, which is in lower case and without the dot at its end. An error that is a
+	// *net.DNSError with IsNotFound set, or no addresses at all, is a name that does not exist. nil is net.DefaultResolver, without search domains.
+	Resolve func(ctx context.Context, name string) ([]netip.Addr, error)
+	// Dial connects to address, an address with a port and never a name, on network "tcp" or "udp". nil is a net.Dialer.
+	// ctx ends 15 s after the program asked.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Own returns the addresses of the machine that dials, which are closed unless listed one by one. nil is
+	// net.InterfaceAddrs. The answer is kept for a few seconds.
+	Own func() []netip.Addr
+	// Event is told of every connection. It is called from many goroutines and must not block. nil discards.
+	Event func(Event)
+	Log   *slog.Logger // nil discards
+}
+
+// Kind is what became of a connection.
+type Kind string
+
+// Every connection that was opened is closed later. One that was refused or failed was never open, with one exception: a
+// connection to a listed name that turned out to be meant for another is opened, refused and closed.
+const (
+	KindOpened  Kind = "opened"
+	KindClosed  Kind = "closed"  // Sent and Received are final; Why is empty when both sides ended it
+	KindRefused Kind = "refused" // by the policy or a limit; Why says which
+	KindFailed  Kind = "failed"  // allowed, and yet there is no connection: the name or the address does not answer; Why says how
+)
+
+// Event is one thing that happened to one connection.
+type Event struct {
+	Time           time.Time
+	Kind           Kind
+	Proto          string         // "tcp", "udp", or "dns" for a name that was asked for
+	Host           string         // the name that the program asked for, else the address
+	Addr           netip.AddrPort // what was dialled, or would have been; the address is invalid where it did not come to that
+	Why            string         // in words
+	Sent, Received int64          // bytes of the program, and for the program
+}

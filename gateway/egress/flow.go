@@ -1,0 +1,158 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+)
+
+// flow is one connection, from when its target was allowed until it ended.
+type flow struct {
+	proto string
+	name  string // that was asked for; empty for an address
+	port  uint16
+	end   context.CancelCauseFunc
+
+	sent, received atomic.Int64
+
+	addr netip.AddrPort // guarded by Stack.mu; what was dialled, invalid before
+	said string         // guarded by Stack.mu; the name that the program said on it
+}
+
+// refusal is why a connection does not come to be, by our own decision.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// host is what a person knows the target by.
+func (f *flow) host(asked netip.AddrPort) string {
+	if f.name != "" {
+		return f.name
+	}
+	return asked.Addr().String()
+}
+
+// holdLocked ends f unless p allows it. One that is not dialled yet looks for itself afterwards. Called with Stack.mu held.
+func (f *flow) holdLocked(p *Policy, own []netip.Addr) {
+	if f.addr.IsValid() && f.whyNotLocked(p, own) != "" {
+		f.end(errPolicy)
+	}
+}
+
+func (f *flow) whyNotLocked(p *Policy, own []netip.Addr) string {
+	if f.name != "" {
+		if why := p.refusesName(f.name, f.port); why != "" {
+			return why
+		}
+	}
+	if why := p.refuses(f.name, f.addr, own); why != "" {
+		return why
+	}
+	if f.said != "" && f.said != f.name && p.comparesNames(f.name, f.addr) && !p.listsName(f.said, f.port) {
+		return notListed
+	}
+	return ""
+}
+
+// target finds out which name asked stands for, and why nobody may connect there as far as that is known without asking anybody.
+func (s *Stack) target(asked netip.AddrPort) (name, why string) {
+	switch {
+	case asked.Addr() == DNSAddr:
+		return "", "answers DNS alone"
+	case !Names.Contains(asked.Addr()):
+		return "", s.current().refuses("", asked, s.own.list())
+	}
+	name, ok := s.names.name(asked.Addr())
+	if !ok {
+		return "", "stands for no name any more: look the name up again"
+	}
+	return name, s.current().refusesName(name, asked.Port())
+}
+
+// open dials what f is for, if the policy allows it, and tells of it either way. ctx bounds the dialling. Where the policy allows no address
+// of a name, nothing is dialled.
+func (s *Stack) open(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, error) {
+	conn, addr, err := s.dial(ctx, f, asked)
+	event := Event{Kind: KindOpened, Proto: f.proto, Host: f.host(asked), Addr: addr}
+	if err != nil {
+		event.Kind, event.Why = KindFailed, err.Error()
+		if _, ok := errors.AsType[refusal](err); ok {
+			event.Kind = KindRefused
+		} else if cause := context.Cause(ctx); cause != nil {
+			event.Why = cause.Error()
+		}
+	}
+	s.event(event)
+	return conn, err
+}
+
+func (s *Stack) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, netip.AddrPort, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer in %v", dialTimeout))
+	defer cancel()
+	candidates := []netip.AddrPort{asked}
+	if f.name != "" {
+		real, _, err := s.names.addresses(ctx, f.name)
+		switch {
+		case err != nil:
+			return nil, netip.AddrPort{}, err
+		case len(real) == 0:
+			return nil, netip.AddrPort{}, errors.New("no such name any more")
+		}
+		candidates = candidates[:0]
+		for _, a := range real {
+			candidates = append(candidates, netip.AddrPortFrom(a.Unmap(), f.port))
+		}
+	}
+	policy, own := s.current(), s.own.list()
+	var open []netip.AddrPort
+	why := ""
+	for _, c := range candidates {
+		if w := policy.refuses(f.name, c, own); w == "" {
+			open = append(open, c)
+		} else if why == "" {
+			why = w
+		}
+	}
+	if len(open) == 0 {
+		return nil, candidates[0], refusal(why)
+	}
+	conn, addr, err := dialAny(ctx, s.opts.Dial, f.proto, open)
+	if err != nil {
+		return nil, addr, err
+	}
+	s.mu.Lock()
+	f.addr = addr
+	why = f.whyNotLocked(s.policy, own) // it may be another one by now
+	s.mu.Unlock()
+	if why != "" {
+		_ = conn.Close()
+		return nil, addr, refusal(why)
+	}
+	return conn, addr, nil
+}
+
+// ended tells of the end of f, which was open.
+func (s *Stack) ended(ctx context.Context, f *flow, asked netip.AddrPort) {
+	e := Event{Kind: KindClosed, Proto: f.proto, Host: f.host(asked), Addr: f.addr, Sent: f.sent.Load(), Received: f.received.Load()}
+	if cause := context.Cause(ctx); cause != nil {
+		e.Why = cause.Error()
+	}
+	s.event(e)
+}
+
+// onEnd calls f when ctx ends. What it returns takes that back, or waits until f has returned.
+func onEnd(ctx context.Context, f func()) (stop func()) {
+	done := make(chan struct{})
+	undo := context.AfterFunc(ctx, func() {
+		defer close(done)
+		f()
+	})
+	return func() {
+		if !undo() {
+			<-done
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package egress
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const notListed = "not on the list"
+
+// refusesName says why no connection to name may begin, or nothing. Port 0 asks for any port.
+func (p *Policy) refusesName(name string, port uint16) string {
+	if p.mode == ModeFiltered || p.listsName(name, port) {
+		return ""
+	}
+	return notListed
+}
+
+// listsName says whether an entry names name.
+func (p *Policy) listsName(name string, port uint16) bool {
+	return slices.ContainsFunc(p.entries, func(e entry) bool {
+		switch {
+		case e.name == "" || (port != 0 && e.port != 0 && e.port != port):
+			return false
+		case e.below:
+			return strings.HasSuffix(name, "."+e.name)
+		default:
+			return name == e.name
+		}
+	})
+}
+
+// refuses says why dst may not be dialled, or nothing. name is what the program asked for, or empty. own are the addresses of this
+// machine.
+func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Addr) string {
+	addr, port := dst.Addr().Unmap(), dst.Port()
+	switch {
+	case !addr.IsValid():
+		return "not an address"
+	case addr.Zone() != "":
+		return "an address with a zone is of a network of this machine"
+	case port == 0:
+		return "there is no port 0"
+	}
+	for _, mine := range own {
+		for _, form := range forms(singleIP(mine)) {
+			if form.Contains(addr) && !p.lists(addr, port, addr.BitLen()) {
+				return addr.String() + " is an address of the machine that runs sandboxd"
+			}
+		}
+	}
+	for _, closed := range p.closed {
+		if closed.Contains(addr) && !p.lists(addr, port, closed.Bits()) {
+			return fmt.Sprintf("%s is in %s, which is closed", addr, closed)
+		}
+	}
+	if p.mode == ModeFiltered || p.lists(addr, port, 0) || (name != "" && p.listsName(name, port)) {
+		return ""
+	}
+	return notListed
+}
+
+// lists says whether a listed range of at least bits contains addr: 0.0.0.0/0 lists every public address and opens no closed one.
+func (p *Policy) lists(addr netip.Addr, port uint16, bits int) bool {
+	return slices.ContainsFunc(p.entries, func(e entry) bool {
+		return e.name == "" && (e.port == 0 || e.port == port) && e.prefix.Bits() >= bits && e.prefix.Contains(addr)
+	})
+}
+
+// comparesNames says whether a connection to dst that was asked for as name is open because of that name, so that what is said on
+// it has to be meant for the name.
+func (p *Policy) comparesNames(name string, dst netip.AddrPort) bool {
+	return p.mode == ModeAllowlist && name != "" && !p.lists(dst.Addr().Unmap(), dst.Port(), 0)
+}
+
+func singleIP(a netip.Addr) netip.Prefix {
+	a = a.Unmap().WithZone("")
+	return netip.PrefixFrom(a, a.BitLen())
+}
+
+// ownAge is how long the addresses of this machine are taken as known: an interface that came up is closed that much later.
+const ownAge = 2 * time.Second
+
+// ownAddresses remembers the addresses of this machine for a while.
+type ownAddresses struct {
+	ask func() []netip.Addr
+
+	mu    sync.Mutex
+	known []netip.Addr // guarded by mu
+	at    time.Time    // guarded by mu
+}
+
+func (o *ownAddresses) list() []netip.Addr {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.at.IsZero() || time.Since(o.at) > ownAge {
+		o.known, o.at = o.ask(), time.Now()
+	}
+	return o.known
+}
+
+// interfaceAddresses returns the addresses of all interfaces. Without an answer loopback and the private ranges are closed all the same.
+func interfaceAddresses() []netip.Addr {
+	list, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	var own []netip.Addr
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, p.Addr())
+		}
+	}
+	return own
+}

@@ -1,0 +1,196 @@
+package workspace
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Keys of our file, and those of the protocol that this version refuses.
+var (
+	keys      = []string{"image", "network", "allow", "limits", "ttl", "user", "sudo", "env", "entrypoint", "workdir"}
+	limitKeys = []string{"memory", "cpus", "pids", "disk"}
+	laterKeys = []string{"dockerfile", "setup", "ports", "mounts"}
+)
+
+// document is a YAML file on its way into a Workspace.
+type document struct {
+	name string
+	w    Workspace
+}
+
+func parseYAML(name string, text []byte, _ string) (Workspace, error) {
+	d := document{name: name}
+	decoder := yaml.NewDecoder(bytes.NewReader(text))
+	var top yaml.Node
+	if err := decoder.Decode(&top); errors.Is(err, io.EOF) {
+		return d.w, nil // empty, or comments
+	} else if err != nil {
+		return d.w, wrong("%s: %s", name, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return d.w, wrong("%s: more than one document", name)
+	}
+	return d.w, d.mapping(top.Content[0], "", keys, d.set)
+}
+
+// mapping gives each key of a mapping to set, once.
+func (d *document) mapping(node *yaml.Node, in string, known []string, set func(key string, value *yaml.Node) error) error {
+	if node.Kind != yaml.MappingNode {
+		return d.at(node, "%sis not a list of key: value", in)
+	}
+	seen := make(map[string]bool)
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		switch {
+		case key.Kind != yaml.ScalarNode:
+			return d.at(key, "a key is not a plain word")
+		case seen[key.Value]:
+			return d.at(key, "%s%s is said twice", in, key.Value)
+		case known != nil && !slices.Contains(known, key.Value):
+			if slices.Contains(laterKeys, key.Value) {
+				return d.at(key, "%s%s: not in this version", in, key.Value)
+			}
+			return d.at(key, "unknown key %s%q; known are %s", in, key.Value, strings.Join(known, ", "))
+		}
+		seen[key.Value] = true
+		if err := set(key.Value, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *document) set(key string, node *yaml.Node) error {
+	switch key {
+	case "limits":
+		return d.mapping(node, "limits.", limitKeys, d.setLimit)
+	case "env":
+		env := make(map[string]string)
+		err := d.mapping(node, "env.", nil, func(name string, value *yaml.Node) (err error) {
+			env[name], err = d.scalar("env."+name, value)
+			return err
+		})
+		d.w.Env = environment(env)
+		return err
+	case "allow":
+		return d.setAllow(node)
+	}
+	value, err := d.scalar(key, node)
+	if err != nil {
+		return err
+	}
+	switch key {
+	case "image":
+		d.w.Image = value
+	case "user":
+		d.w.User = value
+	case "workdir":
+		d.w.Workdir = value
+	case "ttl":
+		if d.w.TTL, err = time.ParseDuration(value); err != nil || d.w.TTL <= 0 {
+			return d.at(node, "ttl %q is not a time above 0 such as 30m", value)
+		}
+	case "network":
+		d.w.Network = sandbox.Network(value)
+		if !slices.Contains([]sandbox.Network{sandbox.NetworkNone, sandbox.NetworkFiltered, sandbox.NetworkAllowlist, sandbox.NetworkBridge}, d.w.Network) {
+			return d.at(node, "network %q is not one of none, filtered, allowlist, bridge", value)
+		}
+	case "sudo", "entrypoint":
+		var on bool
+		if node.Decode(&on) != nil {
+			return d.at(node, "%s is %q, neither true nor false", key, value)
+		}
+		if key == "sudo" {
+			d.w.Sudo = on
+		} else if !on {
+			d.w.Entrypoint = sandbox.EntrypointOff
+		}
+	}
+	return nil
+}
+
+// setAllow takes names, which open nothing that is closed: addresses and ranges do, and whose network that is did not write the file.
+func (d *document) setAllow(node *yaml.Node) error {
+	if node.Kind != yaml.SequenceNode {
+		return d.at(node, "allow is not a list of names")
+	}
+	for _, n := range node.Content {
+		entry, err := d.scalar("an entry of allow", n)
+		if err != nil {
+			return err
+		}
+		if strings.ContainsAny(entry, "/[]") || strings.Count(entry, ":") > 1 || net.ParseIP(strings.Split(entry, ":")[0]) != nil {
+			return d.at(n, "allow %q: a file in a directory may allow names only; the rest by hand: sandboxd allow", entry)
+		}
+		d.w.Allow = append(d.w.Allow, entry)
+	}
+	return nil
+}
+
+func (d *document) setLimit(key string, node *yaml.Node) error {
+	value, err := d.scalar("limits."+key, node)
+	if err != nil {
+		return err
+	}
+	switch key {
+	case "memory":
+		d.w.Limits.Memory, err = size(value)
+	case "disk":
+		d.w.Limits.Disk, err = size(value)
+	case "cpus":
+		d.w.Limits.CPUs, err = strconv.ParseFloat(value, 64)
+		if err != nil || !(d.w.Limits.CPUs > 0 && d.w.Limits.CPUs < 1<<20) {
+			err = errors.New("is not a number above 0")
+		}
+	case "pids":
+		d.w.Limits.PIDs, err = strconv.ParseInt(value, 10, 64)
+		if err != nil || d.w.Limits.PIDs <= 0 {
+			err = errors.New("is not a number above 0")
+		}
+	}
+	if err != nil {
+		return d.at(node, "limits.%s %q %v", key, value, err)
+	}
+	return nil
+}
+
+// scalar is the text of a single value.
+func (d *document) scalar(key string, node *yaml.Node) (string, error) {
+	if node.Kind != yaml.ScalarNode {
+		return "", d.at(node, "%s is not a single value", key)
+	}
+	if strings.ContainsRune(node.Value, 0) {
+		return "", d.at(node, "%s holds a NUL byte", key)
+	}
+	return node.Value, nil
+}
+
+func (d *document) at(node *yaml.Node, format string, args ...any) error {
+	return wrong("%s:%d: %s", d.name, node.Line, fmt.Sprintf(format, args...))
+}
+
+// size reads bytes with an optional suffix k, m, g or t.
+func size(s string) (int64, error) {
+	number, shift := strings.TrimSuffix(strings.ToLower(s), "b"), 0
+	if number != "" {
+		if at := strings.IndexByte("kmgt", number[len(number)-1]); at >= 0 {
+			number, shift = number[:len(number)-1], 10*(at+1)
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n <= 0 || n > 1<<62>>shift {
+		return 0, errors.New("is not a size such as 512m or 2g")
+	}
+	return n << shift, nil
+}
