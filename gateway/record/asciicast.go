@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -69,8 +71,14 @@ func (r *Reader) play(c *cast) error {
 			err = c.event(e.TimeUnix, "r", strconv.Itoa(cols)+"x"+strconv.Itoa(rows))
 		case wire.EventCommand:
 			err = c.event(e.TimeUnix, "m", e.By+": "+e.Text)
+		case wire.EventBegun:
+			if e.Op == "" {
+				err = c.event(e.TimeUnix, "m", e.By+" typed a command")
+			}
 		case wire.EventKeyboard:
 			err = c.event(e.TimeUnix, "m", "keyboard: "+e.Keyboard)
+		case Private:
+			err = c.event(e.TimeUnix, "m", fmt.Sprintf("private: %d bytes", e.Missed))
 		case Gap:
 			err = c.event(e.TimeUnix, "m", fmt.Sprintf("%d bytes missing: %s", e.Missed, e.Text))
 		case Stopped:
@@ -195,6 +203,7 @@ type cast struct {
 
 func (c *cast) header(begin wire.Event, f Fidelity) error {
 	var h any
+	begin.Text = label(begin.Text)
 	stamp := begin.TimeUnix / 1000
 	if c.version == Asciicast2 {
 		h = struct {
@@ -232,13 +241,26 @@ func (c *cast) event(unix int64, code, data string) error {
 		since = unix - c.last
 	}
 	c.last = unix
+	if code == "m" {
+		data = label(data)
+	}
 	return c.line([]any{json.Number(strconv.FormatFloat(time.Duration(since*int64(time.Millisecond)).Seconds(), 'f', 3, 64)), code, data})
 }
 
+// label is text of ours or of a command, for a title or a marker: without what a terminal would obey.
+func label(s string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// line writes one line. Characters that mean something in HTML are escaped: a file of JSON ends up in pages.
 func (c *cast) line(v any) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
 	if err := enc.Encode(v); err != nil {
 		return fmt.Errorf("asciicast: %w", err)
 	}

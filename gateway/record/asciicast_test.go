@@ -4,12 +4,18 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/creack/pty"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 const castEvents = `{"kind":"begin","time_unix_ms":1700000000000,"cols":80,"rows":24,"text":"demo~main"}
@@ -43,15 +49,15 @@ func TestExport(t *testing.T) {
 		2: `{"version":2,"width":80,"height":24,"timestamp":1700000000,"title":"demo~main","env":{"TERM":"xterm-256color"},"sandboxd":{"lossy":true,"replaced_bytes":1,"missing_bytes":5}}
 [0.500,"o","a\r\n"]
 [1.000,"r","100x30"]
-[1.000,"o","ü�<b"]
-[2.000,"m","agent:alice: ls <x>"]
+[1.000,"o","ü�\u003cb"]
+[2.000,"m","agent:alice: ls \u003cx\u003e"]
 [3.000,"m","5 bytes missing: lagged"]
 `,
 		3: `{"version":3,"term":{"cols":80,"rows":24,"type":"xterm-256color"},"timestamp":1700000000,"title":"demo~main","sandboxd":{"lossy":true,"replaced_bytes":1,"missing_bytes":5}}
 [0.500,"o","a\r\n"]
 [0.500,"r","100x30"]
-[0.000,"o","ü�<b"]
-[1.000,"m","agent:alice: ls <x>"]
+[0.000,"o","ü�\u003cb"]
+[1.000,"m","agent:alice: ls \u003cx\u003e"]
 [1.000,"m","5 bytes missing: lagged"]
 [1.000,"x","3"]
 `,
@@ -66,6 +72,103 @@ func TestExport(t *testing.T) {
 	}
 	if err := r.Export(&bytes.Buffer{}, 1); err == nil {
 		t.Error("version 1 was exported")
+	}
+}
+
+// A command or a title that wants to act on a terminal or a page is text.
+func TestHostileTitles(t *testing.T) {
+	const evil = `<script>alert(1)</script>\u001b]0;x\u0007\u009b31m&`
+	events := `{"kind":"begin","time_unix_ms":1700000000000,"cols":80,"rows":24,"text":"` + evil + `"}
+{"seq":2,"kind":"command","by":"agent:` + evil + `","text":"` + evil + `","time_unix_ms":1700000002000}
+{"seq":3,"kind":"keyboard","keyboard":"` + evil + `","time_unix_ms":1700000002000}
+`
+	for version := Asciicast2; version <= Asciicast3; version++ {
+		var b bytes.Buffer
+		if err := openCast(t, events, "").Export(&b, version); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.String(); strings.ContainsAny(got, "<>&\x1b\x07\u009b") || strings.Contains(got, "u001b") || strings.Contains(got, "u009b") || strings.Count(got, "script") != 8 {
+			t.Errorf("version %d: %s", version, got)
+		}
+	}
+}
+
+// The real asciinema plays what we export, byte for byte where it is UTF-8.
+func TestAsciinemaPlaysTheExport(t *testing.T) {
+	if _, err := exec.LookPath("asciinema"); err != nil {
+		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
+			t.Fatal(err)
+		}
+		t.Skip("no asciinema on this machine")
+	}
+	w, dir := create(t, Options{Title: "demo~main"})
+	r := rand.New(rand.NewPCG(1, 2))
+	words := []string{"hello ", "世界", "\x1b[31mred\x1b[m", "\r\n", "\t", "é", "👍", "\x1b[2J", "\a", "\\\"", "\u2028", "<&>", "\x7f"}
+	var log string
+	for range 2000 {
+		p := words[r.IntN(len(words))]
+		n := r.IntN(len(p) + 1) // characters come in two pieces, with events between them
+		appendAll(t, w, uint64(len(log)), p[:n])
+		if r.IntN(10) == 0 {
+			if err := w.Event(wire.Event{Kind: wire.EventResize, Cols: 80 + r.IntN(9), Rows: 24}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		appendAll(t, w, uint64(len(log)+n), p[n:])
+		log += p
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rec, err := OpenReader(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rec.Close()
+	file := filepath.Join(t.TempDir(), "demo.cast")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(rec.Export(f, Asciicast2), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// It wants a terminal, if only to read keys from.
+	master, tty, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer master.Close()
+	defer tty.Close()
+	cmd := exec.Command("asciinema", "cat", file)
+	cmd.Stdin, cmd.SysProcAttr = tty, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8", "ASCIINEMA_CONFIG_HOME="+t.TempDir())
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	got, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("asciinema: %v\n%s", err, errs.String())
+	}
+	if string(got) != log {
+		t.Errorf("asciinema prints %d bytes that are not the %d of the log", len(got), len(log))
+	}
+	// Version 3 differs in how time is told, and holds the same output.
+	var v3 bytes.Buffer
+	if err := rec.Export(&v3, Asciicast3); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	for line := range strings.Lines(v3.String()[strings.IndexByte(v3.String(), '\n')+1:]) {
+		var e [3]any
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+		if e[1] == "o" {
+			out.WriteString(e[2].(string))
+		}
+	}
+	if out.String() != log {
+		t.Error("version 3 holds other output")
 	}
 }
 

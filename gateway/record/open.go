@@ -10,9 +10,10 @@ import (
 )
 
 // Open goes on with the record in dir. What a crash left is mended first: a torn last line of the events is dropped, bytes
-// of the log that no event speaks of get one, and bytes that events speak of and the log does not have become a gap.
+// of the log that no event speaks of get one, and bytes that events speak of and the log does not have become a gap. A
+// private stretch that was not ended goes on: see Writer.Private.
 func Open(dir string, o Options) (*Writer, error) {
-	w := &Writer{dir: dir, quota: o.quota()}
+	w := &Writer{dir: dir, quota: o.quota(), whole: o.Whole}
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
 	if _, err := os.Stat(filepath.Join(dir, EventsFile)); err != nil {
@@ -66,6 +67,10 @@ func (w *Writer) recoverLocked() error {
 	defer w.mu.Unlock()
 	w.sizes = x.sizes
 	w.gaps, w.end, w.seq, w.begin, w.stopped, w.finished = x.gaps, x.end, x.seq, x.begin, x.stopped, x.finish != nil
+	w.written, w.private = len(w.gaps), x.private
+	if len(w.gaps) > 0 && w.gaps[0].Why == WhyRotated {
+		w.start = w.gaps[0].To
+	}
 	return nil
 }
 

@@ -1,11 +1,11 @@
 package record
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +19,7 @@ import (
 
 // Reader reads a record as it was when it was opened, also while somebody writes it. Its methods may be called at once.
 type Reader struct {
+	dir    string
 	log    *os.File
 	events *os.File
 	index  *index
@@ -35,7 +36,7 @@ func OpenReader(dir string) (*Reader, error) {
 		events.Close()
 		return nil, fmt.Errorf("record: %w", err)
 	}
-	r := &Reader{log: log, events: events}
+	r := &Reader{dir: dir, log: log, events: events}
 	if err := r.load(); err != nil {
 		r.Close()
 		return nil, fmt.Errorf("record %s: %w", dir, err)
@@ -70,6 +71,27 @@ func (r *Reader) End() uint64 { return r.index.end }
 // Gaps are the stretches that are missing, in order.
 func (r *Reader) Gaps() []GapError { return slices.Clone(r.index.gaps) }
 
+// Sizes are the terminal's sizes, in order.
+func (r *Reader) Sizes() []Size { return slices.Clone(r.index.sizes) }
+
+// SizeAt is the terminal's size when the log was off bytes long, and where the next one begins.
+func (r *Reader) SizeAt(off uint64) (s Size, next uint64) {
+	sizes := r.index.sizes
+	i := sort.Search(len(sizes), func(i int) bool { return sizes[i].Offset > off })
+	next = math.MaxUint64
+	if i < len(sizes) {
+		next = sizes[i].Offset
+	}
+	if i == 0 {
+		cols, rows := clamp(r.index.begin.Cols, r.index.begin.Rows)
+		return Size{Cols: cols, Rows: rows}, next
+	}
+	return sizes[i-1], next
+}
+
+// Last is when the newest event happened.
+func (r *Reader) Last() time.Time { return time.UnixMilli(r.index.last) }
+
 // State is that in which the session ended; nil while it has not, or was not seen to.
 func (r *Reader) State() *wire.State {
 	if r.index.finish == nil {
@@ -94,6 +116,12 @@ func (r *Reader) ReadAt(p []byte, off uint64) (int, error) {
 		return 0, err
 	}
 	got, err := r.log.ReadAt(p[:n], int64(off))
+	// The writer tells of a hole before it makes it.
+	if start, err := r.rotated(); err != nil {
+		return 0, fmt.Errorf("record: %w", err)
+	} else if off < start {
+		return 0, &GapError{From: off, To: min(start, r.index.end), Why: WhyRotated}
+	}
 	if got > 0 {
 		return got, nil
 	}
@@ -126,14 +154,25 @@ func (r *Reader) Time(off uint64) time.Time {
 	return time.UnixMilli(r.index.begin.TimeUnix)
 }
 
+// Next is the next place after byte off at which the record knows what time it was, and that time; ok is false behind the
+// last.
+func (r *Reader) Next(off uint64) (to uint64, at time.Time, ok bool) {
+	marks := r.index.marks
+	i := sort.Search(len(marks), func(i int) bool { return marks[i].offset > off })
+	if i == len(marks) {
+		return r.index.end, time.UnixMilli(r.index.last), false
+	}
+	return marks[i].offset, time.UnixMilli(marks[i].unix), true
+}
+
 // Events yields the events in order, those that are missing in the file for recovery to find among them last. It stops
 // at an error.
 func (r *Reader) Events() iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		end, more := uint64(0), true
 		err := scan(io.NewSectionReader(r.events, 0, r.index.whole), func(line []byte, _ int64, whole bool) bool {
-			var e wire.Event
-			if !whole || json.Unmarshal(line, &e) != nil || e.Kind == "" {
+			e, ok := parseLine(line)
+			if !whole || !ok {
 				return true
 			}
 			if e.Kind == Output {

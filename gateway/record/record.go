@@ -31,6 +31,11 @@ const (
 	Gap     wire.EventKind = "gap"     // Missed bytes from Offset on are not here; Text is one of the Why words
 	Stopped wire.EventKind = "stopped" // recording stopped at Offset, the session went on; Text says why
 	Finish  wire.EventKind = "finish"  // last line: nothing follows
+
+	// PrivateBegin says that By made what comes after Offset private. Private ends that: it is a gap, of Missed bytes from
+	// Offset on, and says so in from and to as well.
+	PrivateBegin wire.EventKind = "private_begin"
+	Private      wire.EventKind = "private"
 )
 
 // Why bytes are missing.
@@ -39,15 +44,19 @@ const (
 	WhyFull   = "disk full" // there was no space for them
 	WhyQuota  = "quota"     // the record was at its quota
 	WhyCrash  = "crash"     // written and lost, in a power cut
+
+	WhyRotated = "rotated" // the oldest part, let go of at the quota
+	WhyPrivate = "private" // a person kept them to themselves
 )
 
-// Options say what a record is of. Only Quota counts when an existing one is opened.
+// Options say what a record is of. Only Quota and Whole count when an existing one is opened.
 type Options struct {
 	Title string    // shown by players
 	Begun time.Time // of the session; zero is now
 	Cols  int       // 0 is wire.DefaultCols
 	Rows  int       // 0 is wire.DefaultRows
 	Quota int64     // bytes of both files; 0 is 256 MiB, negative none
+	Whole bool      // at the quota recording stops; otherwise the oldest part makes room
 }
 
 const (
@@ -67,6 +76,7 @@ const retry = time.Second
 var (
 	ErrFinished = errors.New("record is finished")
 	ErrStopped  = errors.New("recording stopped")
+	ErrPrivate  = errors.New("the stretch is private")
 )
 
 // Size is the terminal's from offset Offset on.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -203,7 +204,7 @@ func TestOffsetsOutOfRangeAreRefused(t *testing.T) {
 }
 
 func TestQuotaStopsTheRecordAndNotTheSession(t *testing.T) {
-	w, dir := create(t, Options{Quota: 1000})
+	w, dir := create(t, Options{Quota: 1000, Whole: true})
 	appendAll(t, w, 0, "abc")
 	if err := w.Append(3, make([]byte, 1000)); !errors.Is(err, ErrStopped) {
 		t.Fatalf("Append over the quota: %v, want ErrStopped", err)
@@ -496,4 +497,38 @@ func TestTimeIndex(t *testing.T) {
 			t.Errorf("Time(%d) = %d, want %d", off, got, want)
 		}
 	}
+}
+
+// TestMarksAreWrittenAfterwards: when bytes were printed is written behind those who wait for the bytes, by Mark or by what comes next.
+func TestMarksAreWrittenAfterwards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, dir := create(t, Options{})
+		lines := func() int {
+			b, err := os.ReadFile(filepath.Join(dir, EventsFile))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return bytes.Count(b, []byte("\n"))
+		}
+		for i, mark := range []bool{true, true, true, false, false, true} {
+			before := lines()
+			appendAll(t, w, uint64(i), "x")
+			if mark && i > 0 && lines() != before && i != 5 {
+				t.Errorf("byte %d: the one before was marked first", i)
+			}
+			if mark {
+				w.Mark()
+			}
+			<-time.After(time.Second)
+		}
+		if got, want := lines(), 1+5; got != want {
+			t.Errorf("%d lines, want %d", got, want)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := kinds(t, dir), "begin"+strings.Repeat(" output", 6); got != want {
+			t.Errorf("events %q, want %q", got, want)
+		}
+	})
 }

@@ -76,6 +76,12 @@ func (w *Writer) ReadAt(p []byte, off uint64) (int, error) {
 			// The file is shorter than the record says: somebody cut it.
 			err = io.ErrUnexpectedEOF
 		}
+		w.mu.RLock()
+		gone := off < w.start
+		w.mu.RUnlock()
+		if gone {
+			continue // let go of while we read
+		}
 		if got > 0 {
 			err = nil
 		}

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -16,6 +18,7 @@ import (
 type Writer struct {
 	dir   string
 	quota int64
+	whole bool // nothing is let go of
 
 	wmu     sync.Mutex  // held while files are written; taken before mu
 	log     *os.File    // guarded by wmu; nil while closed
@@ -24,14 +27,17 @@ type Writer struct {
 	used    int64       // guarded by wmu; of the quota
 	dirty   bool        // guarded by wmu; written since the last fsync
 	wrote   time.Time   // guarded by wmu; last write
-	waiting *wire.Event // guarded by wmu; Output that is not written yet
+	due     *wire.Event // guarded by wmu; Output that Mark writes
+	waiting *wire.Event // guarded by wmu; Output that is not written yet, of the newest bytes
 	again   time.Time   // guarded by wmu; when a full disk is tried again; zero while it is not full
 
 	mu       sync.RWMutex // never held during I/O
 	read     *os.File     // guarded by mu; for ReadAt; nil while closed
 	gaps     gaps         // guarded by mu
 	sizes    sizes        // guarded by mu
-	pending  bool         // guarded by mu; the last gap is not written yet
+	written  int          // guarded by mu; so many of the gaps are in events.ndjson
+	start    uint64       // guarded by mu; bytes before it were let go of
+	private  bool         // guarded by mu; what comes is not kept; the last gap is this stretch, once it has a byte
 	end      uint64       // guarded by mu
 	seq      uint64       // guarded by mu
 	begin    wire.Event   // guarded by mu
@@ -47,7 +53,7 @@ func Create(dir string, o Options) (*Writer, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-	w := &Writer{dir: dir, quota: o.quota()}
+	w := &Writer{dir: dir, quota: o.quota(), whole: o.Whole}
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
 	if err := w.openLocked(); err != nil {
@@ -93,8 +99,8 @@ func (w *Writer) openLocked() error {
 }
 
 // Append adds output at offset off. Bytes that are here already are left out, and a gap before them is marked. An error
-// says that they, or some, were not recorded – ErrStopped, ErrFinished, or what the disk said; End counts them all the
-// same, and there is nothing to repeat.
+// says that they, or some, were not recorded – ErrPrivate, ErrStopped, ErrFinished, or what the disk said; End counts them
+// all the same, and there is nothing to repeat.
 func (w *Writer) Append(off uint64, p []byte) error {
 	end := w.End()
 	if off > maxOffset {
@@ -111,6 +117,9 @@ func (w *Writer) Append(off uint64, p []byte) error {
 	}
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
+	if w.skipPrivateLocked(len(p)) {
+		return ErrPrivate
+	}
 	now := time.Now()
 	switch err := w.readyLocked(now, int64(len(p))); {
 	case errors.Is(err, ErrFinished):
@@ -160,7 +169,20 @@ func (w *Writer) Event(e wire.Event) error {
 		return nil
 	}
 	w.seq = max(w.seq, e.Seq)
+	if e.Kind == Private {
+		w.mu.Unlock()
+		if e.TimeUnix == 0 {
+			e.TimeUnix = time.Now().UnixMilli()
+		}
+		if e.By != "" {
+			return w.beginPrivateLocked(e)
+		}
+		return w.endPrivateLocked(e)
+	}
 	e.Offset = w.end
+	if w.private {
+		e = discreet(e)
+	}
 	if e.Kind == wire.EventResize {
 		w.sizes.add(w.end, e.Cols, e.Rows)
 	}
@@ -184,6 +206,9 @@ func (w *Writer) Finish(state wire.State) error {
 		return nil
 	}
 	now := time.Now()
+	w.mu.Lock()
+	w.private = false
+	w.mu.Unlock()
 	err := w.flushLocked()
 	if err == nil {
 		err = w.lineLocked(wire.Event{Kind: Finish, Offset: w.End(), TimeUnix: now.UnixMilli(), State: &state})
@@ -207,7 +232,7 @@ func (w *Writer) Tidy(idle time.Duration) error {
 		err = w.flushLocked()
 	}
 	err = errors.Join(err, w.syncLocked())
-	if time.Since(w.wrote) >= idle && w.waiting == nil {
+	if time.Since(w.wrote) >= idle && w.due == nil && w.waiting == nil {
 		err = errors.Join(err, w.closeLocked())
 	}
 	return err
@@ -227,15 +252,27 @@ func (w *Writer) Close() error {
 // cannot be written now.
 func (w *Writer) readyLocked(now time.Time, n int64) error {
 	w.mu.RLock()
-	finished, stopped, gaps := w.finished, w.stopped, len(w.gaps)
+	finished, stopped, gaps, private := w.finished, w.stopped, len(w.gaps), w.private
 	w.mu.RUnlock()
 	switch {
 	case finished:
 		return ErrFinished
 	case stopped != "":
 		return ErrStopped
-	case w.quota >= 0 && w.used+n > w.quota:
-		return w.stopLocked(now, WhyQuota)
+	case w.quota >= 0 && w.used+n > w.quota && !private: // what is private takes no room
+		if w.whole || n > w.quota/2 {
+			return w.stopLocked(now, WhyQuota)
+		}
+		if now.Before(w.again) {
+			return fmt.Errorf("record %s: %s", w.dir, WhyFull)
+		}
+		switch err := w.rotateLocked(now, n); {
+		case errors.Is(err, unix.EOPNOTSUPP):
+			return w.stopLocked(now, WhyQuota) // a file system without holes
+		case err != nil:
+			w.again = now.Add(retry)
+			return err
+		}
 	case gaps > maxGaps:
 		return w.stopLocked(now, "gaps")
 	case now.Before(w.again):
@@ -245,7 +282,7 @@ func (w *Writer) readyLocked(now time.Time, n int64) error {
 		w.again = now.Add(retry)
 		return err
 	}
-	if err := w.flushGapLocked(now); err != nil {
+	if err := w.flushGapsLocked(now); err != nil {
 		return err
 	}
 	w.again = time.Time{}
@@ -281,15 +318,16 @@ func (w *Writer) whyLocked() string {
 func (w *Writer) skipLocked(to uint64, why string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.private {
+		why = WhyPrivate
+	}
 	if to <= w.end {
 		return
 	}
-	if w.pending {
-		// It ends here: what comes after a gap is written after the gap is. One reason for both has to do.
-		w.gaps[len(w.gaps)-1].To = to
+	if n := len(w.gaps); n > w.written && w.gaps[n-1].Why == why && w.gaps[n-1].To == w.end {
+		w.gaps[n-1].To = to
 	} else {
 		w.gaps = append(w.gaps, GapError{From: w.end, To: to, Why: why})
-		w.pending = true
 	}
 	w.end = to
 }
@@ -301,50 +339,81 @@ func (w *Writer) markLocked(now time.Time, end uint64) {
 		return
 	}
 	// A failure shows at the next write; the bytes are in the log, and recovery times them.
-	_ = w.flushMarkLocked()
+	_ = w.flushDueLocked()
+	w.due = w.waiting
 	w.waiting = &wire.Event{Kind: Output, Offset: end, TimeUnix: now.UnixMilli()}
 }
 
-func (w *Writer) flushMarkLocked() error {
-	e := w.waiting
+// Mark writes when the bytes before the newest were printed. Append leaves that for when those who wait for its bytes have them; without Mark
+// the next Append, Event or Tidy does it.
+func (w *Writer) Mark() {
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	if w.log != nil && !w.Finished() {
+		_ = w.flushDueLocked() // as in markLocked
+	}
+}
+
+func (w *Writer) flushDueLocked() error {
+	e := w.due
 	if e == nil {
 		return nil
+	}
+	w.due = nil
+	return w.lineLocked(*e)
+}
+
+func (w *Writer) flushMarkLocked() error {
+	err := w.flushDueLocked()
+	e := w.waiting
+	if e == nil || err != nil {
+		return err
 	}
 	w.waiting = nil
 	return w.lineLocked(*e)
 }
 
-// flushGapLocked writes the gap that is not written yet.
-func (w *Writer) flushGapLocked(now time.Time) error {
-	w.mu.RLock()
-	pending := w.pending
-	var g GapError
-	if pending {
-		g = w.gaps[len(w.gaps)-1]
+// flushGapsLocked writes the gaps that are not written yet, but for a private stretch that is not over.
+func (w *Writer) flushGapsLocked(now time.Time) error {
+	for {
+		w.mu.RLock()
+		n := w.written
+		some := n < len(w.gaps) && !(w.private && w.gaps[n].Why == WhyPrivate)
+		var g GapError
+		if some {
+			g = w.gaps[n]
+		}
+		w.mu.RUnlock()
+		if !some {
+			return nil
+		}
+		err := w.flushMarkLocked()
+		if err == nil {
+			err = w.lineLocked(g.event(now.UnixMilli()))
+		}
+		if err != nil {
+			w.again = now.Add(retry)
+			return err
+		}
+		w.mu.Lock()
+		w.written++
+		w.mu.Unlock()
 	}
-	w.mu.RUnlock()
-	if !pending {
-		return nil
+}
+
+// event is how a gap is written.
+func (e *GapError) event(unix int64) wire.Event {
+	if e.Why == WhyPrivate {
+		return wire.Event{Kind: Private, Offset: e.From, Missed: e.To - e.From, TimeUnix: unix}
 	}
-	err := w.flushMarkLocked()
-	if err == nil {
-		err = w.lineLocked(wire.Event{Kind: Gap, Offset: g.From, Missed: g.To - g.From, TimeUnix: now.UnixMilli(), Text: g.Why})
-	}
-	if err != nil {
-		w.again = now.Add(retry)
-		return err
-	}
-	w.mu.Lock()
-	w.pending = false
-	w.mu.Unlock()
-	return nil
+	return wire.Event{Kind: Gap, Offset: e.From, Missed: e.To - e.From, TimeUnix: unix, Text: e.Why}
 }
 
 func (w *Writer) flushLocked() error {
 	if err := w.openLocked(); err != nil {
 		return err
 	}
-	return errors.Join(w.flushMarkLocked(), w.flushGapLocked(time.Now()))
+	return errors.Join(w.flushMarkLocked(), w.flushGapsLocked(time.Now()))
 }
 
 // writeLocked writes an event after the output that came before it.

@@ -321,8 +321,8 @@ func TestNewerStoreIsRefused(t *testing.T) {
 	}
 	_, err := Open(t.Context(), dir)
 	newer, ok := errors.AsType[*NewerError](err)
-	if !ok || newer.Have != 99 || newer.Know != 1 {
-		t.Fatalf("Open: %v, want *NewerError 99 over 1", err)
+	if !ok || newer.Have != 99 || newer.Know != 2 {
+		t.Fatalf("Open: %v, want *NewerError 99 over 2", err)
 	}
 }
 

@@ -10,19 +10,22 @@ const (
 	Input   KeyKind = iota // bytes for the program
 	Take                   // chord t: take the keyboard
 	Give                   // chord g: give it back
+	Keep                   // chord n: keep it, although somebody asks for it
+	Private                // chord p: a private stretch, on and off
 	Detach                 // chord d: leave
 	Help                   // chord ?
 	Unknown                // the chord and a key that means nothing: show a hint
 )
 
 // KeyEvent is one thing that a person's input asks for. Bytes is set for Input only, never empty, and the receiver's to keep.
+//
+// Paste is the number of the paste that the bytes are a piece of, 0 for what was typed. All pieces of a paste have the same number, and no
+// piece has anything else in it: who cannot take one of them drops the ones that follow, so that no paste is typed from its middle on.
 type KeyEvent struct {
 	Kind  KeyKind
 	Bytes []byte
+	Paste uint64
 }
-
-// DefaultChord is Ctrl-].
-const DefaultChord = 0x1d
 
 // maxHeld bounds an incomplete sequence that is kept until its end comes.
 const maxHeld = 256
@@ -31,14 +34,20 @@ const maxHeld = 256
 // program gets its answers from the screen model, and a person's terminal is asked nothing. Text inside a bracketed paste never is a
 // command. It is not safe for concurrent use.
 type Keys struct {
-	// Chord is the control character that begins a command; 0 means DefaultChord. Typed twice it is sent on.
+	// Chord is the control character that begins a command; 0 means DefaultChord, NoChord that there is none. Typed twice it is sent on. It
+	// is also known as the keyboard protocols of xterm and kitty write it.
 	Chord byte
 	// Focus lets the reports of focus in and out through, for a program that asked for them.
 	Focus bool
+	// Brackets lets the brackets around a paste through, for a program that asked for them. The terminal sends them in any case. What is true
+	// when a paste begins holds for all of it.
+	Brackets bool
 
 	chord   bool   // the chord character was the last key
 	escaped bool   // the last byte that went on was an ESC
 	paste   bool   // between the brackets of a paste
+	pastes  uint64 // how many began
+	bracket bool   // the brackets of this one go on
 	skip    bool   // in a string (OSC, DCS, APC) that is swallowed
 	skipEsc bool   // and its last byte was ESC
 	held    []byte // a control sequence whose end has not come yet, without its ESC when escaped is set
@@ -46,13 +55,27 @@ type Keys struct {
 	events  []KeyEvent
 }
 
+// Pasting reports whether a paste has begun and not ended.
+func (k *Keys) Pasting() bool { return k.paste }
+
 // Pending reports whether the chord character was typed and its command is awaited.
 func (k *Keys) Pending() bool { return k.chord }
 
+// Unfinished reports whether Flush may have something to do.
+func (k *Keys) Unfinished() bool { return len(k.held) > 0 || k.escaped }
+
 // Flush returns what Feed keeps back because it may be the beginning of a terminal's answer. A caller that has a timer calls it some 50 ms
-// after the last input; without it such input comes with the next key.
+// after the last input; without it such input comes with the next key. In a paste there is nothing to wait for but its end, which a slow
+// connection may bring in two parts.
 func (k *Keys) Flush() []KeyEvent {
-	k.input = append(k.input, k.held...)
+	if k.paste {
+		return nil
+	}
+	if k.chord && len(k.held) > 0 {
+		k.command(0x1b) // the key after the chord
+	} else {
+		k.input = append(k.input, k.held...)
+	}
 	k.held, k.escaped = nil, false
 	return k.take()
 }
@@ -78,10 +101,15 @@ func (k *Keys) take() []KeyEvent {
 }
 
 func (k *Keys) flushInput() {
-	if len(k.input) > 0 {
-		k.events = append(k.events, KeyEvent{Kind: Input, Bytes: k.input})
-		k.input = nil
+	if len(k.input) == 0 {
+		return
 	}
+	e := KeyEvent{Kind: Input, Bytes: k.input}
+	if k.paste {
+		e.Paste = k.pastes
+	}
+	k.events = append(k.events, e)
+	k.input = nil
 }
 
 // next handles the beginning of p and returns how many bytes that was, at least one.
@@ -91,8 +119,12 @@ func (k *Keys) next(p []byte) int {
 	case k.skip:
 		k.skipString(b)
 		return 1
+	case k.chord && len(p) > 1 && b == 0x1b && p[1] == '[':
+		return k.sequence(p, 2)
+	case k.chord && len(p) == 1 && b == 0x1b:
+		k.held = append([]byte(nil), b)
+		return 1
 	case k.chord:
-		k.chord = false
 		k.command(b)
 		return keyLen(p)
 	}
@@ -101,6 +133,9 @@ func (k *Keys) next(p []byte) int {
 	switch {
 	case escaped && b == '[':
 		return k.sequence(p, 1)
+	case b == 0x1b && len(p) == 1 && k.paste:
+		k.held = []byte{b} // it may begin the end
+		return 1
 	case b == 0x1b && len(p) == 1:
 		// The Escape key. It goes on at once; what follows is judged as if it were here.
 		k.escaped = true
@@ -109,7 +144,7 @@ func (k *Keys) next(p []byte) int {
 	case b == 0x1b && stringAnswer(p[1:]) && !k.paste:
 		k.skip, k.skipEsc = true, false
 		return 2
-	case b == k.chordByte() && !k.paste:
+	case b == k.chordByte() && k.Chord != NoChord && !k.paste:
 		k.chord = true
 		return 1
 	}
@@ -117,15 +152,9 @@ func (k *Keys) next(p []byte) int {
 	return 1
 }
 
-func (k *Keys) chordByte() byte {
-	if k.Chord == 0 {
-		return DefaultChord
-	}
-	return k.Chord
-}
-
 // command is the key after the chord character.
 func (k *Keys) command(b byte) {
+	k.chord = false
 	kind := Unknown
 	switch b {
 	case k.chordByte():
@@ -135,6 +164,10 @@ func (k *Keys) command(b byte) {
 		kind = Take
 	case 'g':
 		kind = Give
+	case 'n':
+		kind = Keep
+	case 'p':
+		kind = Private
 	case 'd':
 		kind = Detach
 	case '?':
@@ -146,19 +179,11 @@ func (k *Keys) command(b byte) {
 
 // keyLen is how many bytes the key takes that p begins with.
 func keyLen(p []byte) int {
-	if p[0] != 0x1b || len(p) == 1 {
+	switch {
+	case p[0] != 0x1b || len(p) == 1:
 		return 1
-	}
-	switch p[1] {
-	case 'O':
+	case p[1] == 'O':
 		return min(3, len(p))
-	case '[':
-		for i := 2; i < len(p); i++ {
-			if p[i] >= 0x40 && p[i] <= 0x7e {
-				return i + 1
-			}
-		}
-		return len(p)
 	}
 	return 2
 }
@@ -176,20 +201,38 @@ func (k *Keys) sequence(p []byte, start int) int {
 		k.escaped = start == 1
 		return end
 	case end == len(p) || p[end] < 0x40 || p[end] > 0x7e:
+		k.chord = false
 		k.input = append(k.input, p[:end]...) // no sequence: what stopped it is looked at afresh
 		return end
 	}
 	params, final := p[start:end], p[end]
-	switch {
-	case final == '~' && string(params) == "200":
-		k.paste = true
-	case final == '~' && string(params) == "201":
+	switch encoded := k.encodedChord(params, final); {
+	case k.chord && encoded:
+		k.command(k.chordByte())
+	case k.chord:
+		k.command(0x1b)
+	case final == '~' && string(params) == "200" && !k.paste:
+		k.flushInput()
+		k.paste, k.bracket = true, k.Brackets
+		k.pastes++
+		k.addBracket(p[:end+1])
+	case final == '~' && string(params) == "201" && k.paste:
+		k.addBracket(p[:end+1])
+		k.flushInput()
 		k.paste = false
+	case !k.paste && encoded:
+		k.chord = true
 	case !k.paste && k.answer(params, final):
-		return end + 1
+	default:
+		k.input = append(k.input, p[:end+1]...)
 	}
-	k.input = append(k.input, p[:end+1]...)
 	return end + 1
+}
+
+func (k *Keys) addBracket(p []byte) {
+	if k.bracket {
+		k.input = append(k.input, p...)
+	}
 }
 
 // answer reports whether a control sequence is a terminal's report and not a key.

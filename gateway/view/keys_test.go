@@ -14,6 +14,7 @@ var kindNames = map[KeyKind]string{
 func story(events []KeyEvent) string {
 	var parts []string
 	var input []byte
+	var paste uint64
 	flush := func() {
 		if input != nil {
 			parts = append(parts, fmt.Sprintf("%q", input))
@@ -22,6 +23,12 @@ func story(events []KeyEvent) string {
 	}
 	for _, e := range events {
 		if e.Kind == Input {
+			if e.Paste != paste {
+				flush()
+				if paste = e.Paste; paste != 0 {
+					parts = append(parts, fmt.Sprintf("paste %d", paste))
+				}
+			}
 			input = append(input, e.Bytes...)
 			continue
 		}
@@ -36,6 +43,7 @@ func TestKeys(t *testing.T) {
 	tests := []struct {
 		name, in, want string
 		focus          bool
+		brackets       bool
 	}{
 		{name: "text", in: "ls -l\r", want: `"ls -l\r"`},
 		{name: "every byte", in: "\x00\x01\x7f\x80\xff\xc3\xa9", want: `"\x00\x01\x7f\x80\xffé"`},
@@ -58,12 +66,18 @@ func TestKeys(t *testing.T) {
 		{name: "colours", in: "a\x1b]11;rgb:0000/0000/0000\x1b\\b\x1b]10;rgb:0/0/0\ac", want: `"abc"`},
 		{name: "dcs answers", in: "a\x1bP>|XTerm(370)\x1b\\b\x1bP1$r0m\x1b\\c", want: `"abc"`},
 		{name: "mouse", in: "\x1b[<0;3;4M\x1b[<0;3;4m", want: `"\x1b[<0;3;4M\x1b[<0;3;4m"`},
-		{name: "paste", in: "\x1b[200~a\x1dtb\x1b[?62c\x1b[201~\x1dt", want: `"\x1b[200~a\x1dtb\x1b[?62c\x1b[201~" take`},
+		{name: "paste", in: "x\x1b[200~a\x1dtb\x1b[?62c\x1b[201~y\x1dt", want: `"x" paste 1 "a\x1dtb\x1b[?62c" "y" take`},
+		{name: "paste with brackets", in: "\x1b[200~a\x1dtb\x1b[201~\x1dt", brackets: true, want: `paste 1 "\x1b[200~a\x1dtb\x1b[201~" take`},
+		{name: "two pastes", in: "\x1b[200~a\x1b[201~\x1b[200~b\x1b[201~", want: `paste 1 "a" paste 2 "b"`},
+		{name: "empty paste", in: "\x1b[200~\x1b[201~", want: ``},
+		{name: "brackets in a paste", in: "\x1b[200~\x1b[200~\x1b[201~\x1b[201~", want: `paste 1 "\x1b[200~" "\x1b[201~"`},
+		{name: "chord by modifyOtherKeys", in: "\x1b[27;5;93~t\x1b[27;5;93~\x1b[27;5;93~", want: `take "\x1d"`},
+		{name: "chord by kitty", in: "\x1b[93;5ut\x1b[93;5:1ud\x1b[93;6u", want: `take detach "\x1b[93;6u"`},
 		{name: "broken sequence", in: "\x1b[1\x1dt", want: `"\x1b[1" take`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			k := Keys{Focus: tt.focus}
+			k := Keys{Focus: tt.focus, Brackets: tt.brackets}
 			if got := story(k.Feed([]byte(tt.in))); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
@@ -74,7 +88,7 @@ func TestKeys(t *testing.T) {
 // What a key means does not depend on how the network cut it, but for strings that look like Alt and a key when cut in the middle.
 func TestKeysSplit(t *testing.T) {
 	for _, in := range []string{
-		"a\x1dtb", "\x1d\x1d", "\x1b[A", "a\x1b[?62;22cb", "\x1b[24;80R.", "\x1b[200~\x1dt\x1b[201~\x1dg", "\x1b[Ix",
+		"a\x1dtb", "\x1d\x1d", "\x1b[A", "a\x1b[?62;22cb", "\x1b[24;80R.", "\x1b[200~\x1dt\x1b[201~\x1dg", "\x1b[Ix", "\x1d\x1b[A", "\x1b[93;5ut",
 	} {
 		var whole Keys
 		want := story(whole.Feed([]byte(in)))
@@ -121,6 +135,70 @@ func TestKeysOtherChord(t *testing.T) {
 	}
 }
 
+// Who takes the keyboard in the middle of a paste gets nothing of its rest: its pieces say that they belong together.
+func TestKeysPasteInPieces(t *testing.T) {
+	var k Keys
+	var got []string
+	for i, piece := range []string{"ls\x1b[200~rm -rf x", "\ry", "\r\x1b[20", "1~pwd"} {
+		k.Brackets = i > 0 // asked for too late for this one
+		for _, e := range k.Feed([]byte(piece)) {
+			got = append(got, fmt.Sprintf("%d %q", e.Paste, e.Bytes))
+		}
+		if want := i < 3; k.Pasting() != want {
+			t.Errorf("after %q Pasting = %t", piece, !want)
+		}
+	}
+	if got, want := strings.Join(got, ", "), `0 "ls", 1 "rm -rf x", 1 "\ry", 1 "\r", 0 "pwd"`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// The end of a paste is known wherever it is cut, however long its second half takes, and nothing of it is typed where the program
+// wants no brackets.
+func TestKeysPasteEndInTwo(t *testing.T) {
+	const end = "\x1b[201~"
+	for cut := 1; cut < len(end); cut++ {
+		for _, brackets := range []bool{false, true} {
+			k := Keys{Brackets: brackets}
+			var got string
+			for _, piece := range []string{"\x1b[200~a", "b\x1b[20c\x1b" + end[:cut], end[cut:] + "c"} {
+				for _, e := range append(k.Feed([]byte(piece)), k.Flush()...) {
+					got += fmt.Sprintf("%d:%s", e.Paste, e.Bytes)
+				}
+			}
+			want := "1:a1:b\x1b[20c\x1b0:c"
+			if brackets {
+				want = "1:\x1b[200~a1:b\x1b[20c\x1b1:\x1b[201~0:c"
+			}
+			if got != want || k.Pasting() {
+				t.Errorf("cut at %d, brackets %t: %q, want %q; pasting %t", cut, brackets, got, want, k.Pasting())
+			}
+		}
+	}
+}
+
+func TestParseChord(t *testing.T) {
+	for name, want := range map[string]byte{"ctrl-]": DefaultChord, "^]": DefaultChord, "C-]": DefaultChord, "Ctrl-A": 1, "ctrl+z": 26, "^\\": 0x1c, "^^": 0x1e, "ctrl-_": 0x1f, "none": NoChord} {
+		if got, err := ParseChord(name); got != want || err != nil {
+			t.Errorf("ParseChord(%q) = %#x, %v; want %#x", name, got, err, want)
+		}
+	}
+	for _, name := range []string{"", "]", "ctrl-", "ctrl-ab", "^[", "ctrl-m", "^I", "^J", "^h", "^@", "^?", "ctrl-1", "alt-a", "^é", "none!"} {
+		if got, err := ParseChord(name); err == nil || !strings.Contains(err.Error(), "want") {
+			t.Errorf("ParseChord(%q) = %#x, %v; want an error that says what is right", name, got, err)
+		}
+	}
+	for chord, want := range map[byte]string{0: "^]", DefaultChord: "^]", 1: "^A", 0x1c: "^\\", NoChord: ""} {
+		if got := ChordName(chord); got != want {
+			t.Errorf("ChordName(%#x) = %q, want %q", chord, got, want)
+		}
+	}
+	k := Keys{Chord: NoChord}
+	if got, want := story(k.Feed([]byte("\x1dt\xff\x1b[93;5u"))), `"\x1dt\xff\x1b[93;5u"`; got != want {
+		t.Errorf("without a chord got %s, want %s", got, want)
+	}
+}
+
 func FuzzKeys(f *testing.F) {
 	f.Add([]byte("a\x1dt\x1b[?62c\x1b[200~x\x1b[201~"), 3)
 	f.Add([]byte("\x1b]11;rgb\x1b\\"), 1)
@@ -141,6 +219,24 @@ func FuzzKeys(f *testing.F) {
 		}
 		if len(k.held) > maxHeld {
 			t.Fatalf("%d bytes held", len(k.held))
+		}
+	})
+}
+
+func FuzzParseChord(f *testing.F) {
+	for _, name := range []string{"ctrl-]", "^A", "none", "", "C-\x80"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		chord, err := ParseChord(name)
+		switch {
+		case err != nil || chord == NoChord:
+			return
+		case chord == 0 || chord >= 0x20:
+			t.Fatalf("%q is chord %#x, no control character", name, chord)
+		}
+		if again, err := ParseChord(ChordName(chord)); again != chord || err != nil {
+			t.Fatalf("%q is %#x, its name %q is %#x, %v", name, chord, ChordName(chord), again, err)
 		}
 	})
 }

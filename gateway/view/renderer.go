@@ -1,9 +1,3 @@
-// Package view is a person's side of a shared session: it draws a screen model on their terminal with a status line below it, and
-// takes their keys apart into input for the program and commands of the escape chord.
-//
-// Nothing that a program prints reaches a person's terminal as it is. What comes out of a Renderer is a closed list: printable
-// UTF-8, SGR, cursor movement and shape, erasing, scrolling in a region, and – for the person who drives – the input modes
-// that the program asked for. It knows nothing of sessions, SSH or HTTP.
 package view
 
 import (
@@ -14,7 +8,8 @@ import (
 
 // Frame is what a person should see.
 type Frame struct {
-	// Screen is the program's screen; it is read during Draw only, under the caller's lock. Nil shows nothing.
+	// Screen is the program's screen; it is read during Draw only, under the caller's lock. Nil shows nothing. The lines that it
+	// keeps (Options.Scrollback) are those that a person can get who fell behind.
 	Screen *screen.Screen
 	// Status is plain text for the bottom row of the person's window. Control and invisible characters in it are dropped.
 	Status string
@@ -23,38 +18,67 @@ type Frame struct {
 	Brief []string
 	// Driver says that the person holds the keyboard: their terminal gets the input modes that the program switched on.
 	Driver bool
+	// Hold lets lines that left the screen wait for a later frame when they are more than the window has rows, as in a flood: see Held. Nothing
+	// else waits for them.
+	Hold bool
 }
 
-// Renderer keeps what one person's terminal shows and writes what is missing. It draws on the terminal's alternate screen, so that
-// leaving brings back what was there before. It is not safe for concurrent use.
+// Renderer keeps what one person's terminal shows and writes what is missing. It is not safe for concurrent use.
+//
+// It draws on the terminal's main screen while the program is on its own main screen, below what was there before, and lines that
+// leave the window at the top leave it into the terminal's scrollback; on the alternate screen while the program is on that. What a
+// terminal had in its scrollback is never erased, whatever the program asks for.
 //
 // The bottom row of the window is the status line; the program has the rows above, clipped to the window when its screen is larger, in
-// which case the window follows the cursor. A window of one row has no status line.
+// which case the window follows the cursor. A line then goes to the scrollback when the window leaves it behind, cut as the window
+// shows it, and once more if it is changed there and left behind again. A window of one row has no status line, one of fewer than three
+// no scrollback.
 type Renderer struct {
 	cols, rows int
 	entered    bool
-	redraw     bool // nothing is known of the window
+	redraw     bool // the size has changed: nothing is known of the window
+	place      place
+	begun      bool // the main screen is ours: what was there before is in the scrollback
+	mainCols   int  // of the window when it was ours last
+	mainRows   int  //
 
-	shown  [][]screen.Cell // the rows of the window without trailing blanks, the status line last
-	gens   []uint64        // the generation of the screen's line that is shown at a row, 0 for none
-	source *screen.Screen
-	x0, y0 int      // the cell of the source in the window's top left corner
-	status []string // in all its forms
+	shown  []row          // the rows of the window, the status line last
+	source *screen.Screen // whose lines the generations in shown are
+	x0, y0 int            // the cell of the source in the window's top left corner
+	away   [2]int         // x0, y0 of the place that is not shown
+	status []string       // in all its forms
+	lines  sent
+	held   bool   // lines wait for the scrollback
+	pushed uint64 // lines that went there
 
 	pen     screen.Style
-	x, y    int // where the terminal's cursor is; x is -1 where we do not know
+	x, y    int // where the terminal's cursor is: x is -1 where we do not know the column, y is nowhere where not the row
 	visible bool
 	shape   screen.CursorStyle
 	modes   screen.Modes // the input modes that are on
 
-	out   []byte
-	line  []screen.Cell
-	rowOf map[uint64]int
+	out []byte
+	*scratch
 }
+
+// place is which of the terminal's screens is drawn on.
+type place uint8
+
+const (
+	outside place = iota
+	onMain
+	onAlternate
+)
+
+// nowhere is a row that no row is next to.
+const nowhere = -9
+
+// maxKept is the largest buffer that is kept from frame to frame.
+const maxKept = 8 << 10
 
 // NewRenderer returns a Renderer for a window of a size, clamped to 1..screen.MaxCols by 1..screen.MaxRows.
 func NewRenderer(cols, rows int) *Renderer {
-	r := &Renderer{rowOf: make(map[uint64]int)}
+	r := &Renderer{}
 	r.Resize(cols, rows)
 	return r
 }
@@ -64,34 +88,58 @@ func (r *Renderer) Enter() []byte {
 	if r.entered {
 		return nil
 	}
-	r.entered, r.redraw = true, true
-	r.visible, r.shape, r.modes = true, 0, screen.Modes{}
+	r.entered = true
+	r.place, r.begun, r.source = outside, false, nil
+	r.visible, r.shape, r.modes, r.pen = true, 0, screen.Modes{}, screen.Style{}
+	r.lines = sent{}
 	// Without wrapping, a character that the terminal takes for wider than we do never gets into the next row – the lowest is ours.
-	return []byte("\x1b[?1049h\x1b[?7l\x1b[?25h")
+	return []byte("\x1b[?7l\x1b[?25h\x1b[?2004h")
 }
 
-// Leave returns what gives the person's terminal back as it was: modes, colours, cursor, scroll region and content. A Renderer may be
-// entered again.
+// Leave returns what gives the person's terminal back: modes, colours, cursor and scroll region as they were, and the cursor in an empty row
+// below what was drawn, or where it was when nothing was drawn on the main screen. A Renderer may be entered again.
 func (r *Renderer) Leave() []byte {
 	if !r.entered {
 		return nil
 	}
 	r.entered = false
-	r.out = r.out[:0]
+	r.out = nil
 	r.setModes(screen.Modes{})
 	if r.shape != 0 {
 		r.setShape(0)
 	}
-	r.out = append(r.out, "\x1b[m\x1b[r\x1b[?25h\x1b[?7h\x1b[?1049l"...)
-	return append([]byte(nil), r.out...)
+	switch r.place {
+	case onMain:
+		r.depart()
+	case onAlternate:
+		r.leaveAlternate()
+		if r.begun && (r.cols != r.mainCols || r.rows != r.mainRows) {
+			// The terminal has moved its rows about: only the lowest is known to be at the end of them.
+			r.sequence(r.rows, 0, 'H')
+			r.lineFeeds(1)
+		}
+	}
+	if r.begun && r.rows == 1 {
+		r.out = append(r.out, "\r\n"...) // there is no row below
+	}
+	out := append(r.out, "\x1b[?2004l\x1b[?25h\x1b[?7h"...)
+	r.out = nil
+	return out
 }
 
 // Resize changes the size of the window. The next Draw draws everything.
 func (r *Renderer) Resize(cols, rows int) {
 	r.cols = min(max(cols, 1), screen.MaxCols)
 	r.rows = min(max(rows, 1), screen.MaxRows)
-	r.shown = make([][]screen.Cell, r.rows)
-	r.gens = make([]uint64, r.rows)
+	r.shown = make([]row, r.rows)
+	r.redraw = true
+}
+
+// Anew makes the next Draw draw the whole window in its place, as what it is then: no line that left the screen in between goes to the
+// scrollback, and none is said to be missing. It is for a screen that did not come about before the person's eyes, as after a jump
+// in a recording.
+func (r *Renderer) Anew() {
+	r.lines = sent{anew: true}
 	r.redraw = true
 }
 
@@ -113,6 +161,13 @@ func (r *Renderer) Clipped(s *screen.Screen) bool {
 // Offset is the cell of the program's screen that the last Draw put in the top left corner of the window: 0, 0 unless it is clipped.
 func (r *Renderer) Offset() (x, y int) { return r.x0, r.y0 }
 
+// Held reports whether lines wait for the scrollback since the last Draw. The next one without Frame.Hold writes them: the newest, and a notice
+// that stands for those which the screen no longer keeps.
+func (r *Renderer) Held() bool { return r.held }
+
+// Pushed is how many lines have gone to the scrollback so far, for who wants to hold them.
+func (r *Renderer) Pushed() uint64 { return r.pushed }
+
 // Draw returns the bytes that make the person's terminal show f, empty when it does already or before Enter. They must reach the
 // terminal whole and in order. They are valid until the next call.
 func (r *Renderer) Draw(f Frame) []byte {
@@ -120,29 +175,31 @@ func (r *Renderer) Draw(f Frame) []byte {
 	if !r.entered {
 		return nil
 	}
-	if r.redraw {
-		r.clear()
-	}
+	r.scratch = scratches.Get().(*scratch)
+	defer func() {
+		scratches.Put(r.scratch)
+		r.scratch = nil
+	}()
+	r.held = false
+	r.goTo(f.Screen)
+	r.follow(f.Screen)
 	_, rows := r.Area()
-	if f.Screen != nil {
-		r.follow(f.Screen)
-		r.scroll(f.Screen, rows)
-	} else if r.source != nil {
-		r.source = nil
-		clear(r.gens)
-	}
 	sourceRows := 0
 	if f.Screen != nil {
 		_, sourceRows = f.Screen.Size()
+		if r.place == onMain {
+			r.send(f.Screen, f.Hold)
+		}
+		r.scroll(f.Screen, rows)
 	}
 	for y := range rows {
 		switch from := y + r.y0; {
 		case from >= sourceRows:
 			r.drawRow(y, nil)
-			r.gens[y] = 0
-		case f.Screen.LineGeneration(from) != r.gens[y]:
-			r.drawRow(y, r.clip(f.Screen, from))
-			r.gens[y] = f.Screen.LineGeneration(from)
+		case f.Screen.LineGeneration(from) != r.shown[y].gen:
+			r.line = f.Screen.AppendLine(r.line[:0], from)
+			r.drawRow(y, r.clip(r.line))
+			r.shown[y].gen = f.Screen.LineGeneration(from)
 		}
 	}
 	if r.rows > 1 {
@@ -154,30 +211,133 @@ func (r *Renderer) Draw(f Frame) []byte {
 		modes = f.Screen.Modes()
 	}
 	r.setModes(modes)
-	r.redraw = false
-	return r.out
+	out := r.out
+	if cap(out) > maxKept {
+		r.out = nil // it is the caller's to hold; watchers who look at nothing new are many
+	}
+	return out
 }
 
-// clear erases the window, of which nothing is known.
-func (r *Renderer) clear() {
-	r.out = append(r.out, "\x1b[r\x1b[m\x1b[H\x1b[2J"...)
-	r.pen, r.x, r.y = screen.Style{}, 0, 0
-	for y := range r.shown {
-		r.shown[y] = r.shown[y][:0]
+// goTo makes the terminal show the one of its screens that the program is on.
+func (r *Renderer) goTo(s *screen.Screen) {
+	to := r.place
+	switch {
+	case s != nil && s.Modes().AltScreen:
+		to = onAlternate
+	case s != nil || to == outside:
+		to = onMain
 	}
-	clear(r.gens)
+	if to == r.place && !r.redraw {
+		return
+	}
+	if to != r.place {
+		r.away, r.x0, r.y0 = [2]int{r.x0, r.y0}, r.away[0], r.away[1]
+		switch {
+		case r.place == onAlternate:
+			r.leaveAlternate()
+		case to == onAlternate:
+			if r.place == onMain {
+				r.depart() // the cursor is kept where somebody who leaves from there wants it
+			}
+			r.setPen(screen.Style{})
+			r.out = append(r.out, "\x1b[?1049h"...)
+		}
+	}
+	r.place = to
+	if to == onMain {
+		r.beginMain()
+	}
+	r.redraw = false
+	clear(r.shown)
 	r.status = nil
+	r.region(0)
+}
+
+// beginMain moves what is not ours out of the window, into the scrollback.
+func (r *Renderer) beginMain() {
+	r.setPen(screen.Style{})
+	switch {
+	case !r.begun:
+		// As many line feeds as there are rows, from wherever the cursor is, scroll up just the rows down to the cursor.
+		r.out = append(r.out, '\r')
+		r.lineFeeds(r.rows)
+	case r.rows > r.mainRows:
+		// A terminal that grows may take lines back from its scrollback, at the top, and they are not to be drawn over.
+		r.out = append(r.out, "\x1b[r"...)
+		r.sequence(r.rows, 0, 'H')
+		r.lineFeeds(r.rows - r.mainRows)
+	}
+	r.begun, r.mainCols, r.mainRows = true, r.cols, r.rows
+}
+
+func (r *Renderer) lineFeeds(n int) {
+	for range n {
+		r.out = append(r.out, '\n')
+	}
+}
+
+// region makes the rows above the status line, but for the lowest n of them, the ones that scroll.
+func (r *Renderer) region(n int) {
+	_, rows := r.Area()
+	if rows-n < 2 {
+		r.noRegion()
+		return
+	}
+	r.sequence(1, rows-n, 'r')
+	r.x, r.y = 0, 0
+}
+
+func (r *Renderer) noRegion() {
+	r.out = append(r.out, "\x1b[r"...)
+	r.x, r.y = 0, 0
+	if r.rows == 1 {
+		r.x, r.y = -1, nowhere // a terminal of one row has no region to set, and leaves the cursor
+	}
+}
+
+// depart leaves the main screen without a status line and with the cursor below what was drawn.
+func (r *Renderer) depart() {
+	r.setPen(screen.Style{})
+	r.noRegion()
+	_, rows := r.Area()
+	end := 0
+	for y := range rows {
+		switch {
+		case r.redraw:
+			end = rows // anything may be there
+		case len(r.shown[y].keys) > 0:
+			end = y + 1
+		}
+	}
+	if r.rows == 1 {
+		return
+	}
+	r.moveTo(rows, 0)
+	r.out = append(r.out, "\x1b[K"...)
+	r.moveTo(end, 0)
+}
+
+// leaveAlternate goes back to the main screen, where the cursor is when it was left.
+func (r *Renderer) leaveAlternate() {
+	r.setPen(screen.Style{})
+	r.out = append(r.out, "\x1b[r\x1b[?1049l"...)
+	r.x, r.y = -1, nowhere
 }
 
 // follow chooses the part of s that the window shows: the same as before while the cursor is in it.
 func (r *Renderer) follow(s *screen.Screen) {
-	cols, rows := r.Area()
-	sc, sr := s.Size()
-	cur := s.Cursor()
-	x0 := within(r.x0, cur.X, cols, sc, cols/2)
-	y0 := within(r.y0, cur.Y, rows, sr, 0)
+	x0, y0 := 0, 0
+	if s != nil {
+		cols, rows := r.Area()
+		sc, sr := s.Size()
+		cur := s.Cursor()
+		x0 = within(r.x0, cur.X, cols, sc, cols/2)
+		y0 = within(r.y0, cur.Y, rows, sr, 0)
+	}
 	if s != r.source || x0 != r.x0 {
-		clear(r.gens)
+		for y := range r.shown {
+			r.shown[y].gen = 0
+		}
 	}
 	r.source, r.x0, r.y0 = s, x0, y0
 }
@@ -192,102 +352,6 @@ func within(from, pos, n, total, margin int) int {
 		from = pos - n + 1 + margin
 	}
 	return max(min(from, total-n), 0)
-}
-
-// clip returns line y of s as the window shows it, without trailing blanks.
-func (r *Renderer) clip(s *screen.Screen, y int) []screen.Cell {
-	r.line = s.AppendLine(r.line[:0], y)
-	line := r.line[min(r.x0, len(r.line)):]
-	line = line[:min(r.cols, len(line))]
-	// Half of a wide character is a blank.
-	if len(line) > 0 {
-		if first := &line[0]; first.Width == 0 {
-			*first = screen.Cell{Text: " ", Style: first.Style, Width: 1}
-		}
-		if last := &line[len(line)-1]; last.Width == 2 {
-			*last = screen.Cell{Text: " ", Style: last.Style, Width: 1}
-		}
-	}
-	for len(line) > 0 && line[len(line)-1].Blank() {
-		line = line[:len(line)-1]
-	}
-	return line
-}
-
-// scroll moves rows that the terminal shows already to where they are now. Lines keep their generation when they move.
-func (r *Renderer) scroll(s *screen.Screen, rows int) {
-	clear(r.rowOf)
-	changed := 0
-	for y, g := range r.gens[:rows] {
-		if g != 0 {
-			r.rowOf[g] = y
-		}
-		if g != s.LineGeneration(y+r.y0) {
-			changed++
-		}
-	}
-	if changed < 2 || len(r.rowOf) == 0 {
-		return
-	}
-	// The longest run of rows that moved by the same distance.
-	var first, last, by int
-	for y := 0; y < rows; {
-		old, ok := r.rowOf[s.LineGeneration(y+r.y0)]
-		if !ok || old == y {
-			y++
-			continue
-		}
-		end := y + 1
-		for end < rows && old+end-y < rows && r.shows(old+end-y, s, end+r.y0) {
-			end++
-		}
-		if end-y > last-first {
-			first, last, by = y, end, old-y
-		}
-		y = end
-	}
-	top, bottom, final := first, last-1+by, byte('S')
-	if by < 0 {
-		top, bottom, final = first+by, last-1, 'T'
-	}
-	gain := 0
-	for y := top; y <= bottom && last > first; y++ {
-		if r.shows(y, s, y+r.y0) {
-			gain--
-		}
-		if from := y + by; from >= top && from <= bottom && r.shows(from, s, y+r.y0) {
-			gain++
-		}
-	}
-	if gain <= 0 {
-		return
-	}
-	r.setPen(screen.Style{})
-	r.sequence(top+1, bottom+1, 'r')
-	r.sequence(max(by, -by), 0, final)
-	r.out = append(r.out, "\x1b[r"...)
-	r.x, r.y = 0, 0
-	r.shift(top, bottom, by)
-}
-
-// shows reports whether row y of the window shows line of s as it is.
-func (r *Renderer) shows(y int, s *screen.Screen, line int) bool {
-	g := r.gens[y]
-	return g != 0 && g == s.LineGeneration(line)
-}
-
-// shift moves what is known of the rows from top to bottom up by n, down when it is negative.
-func (r *Renderer) shift(top, bottom, n int) {
-	shown := append([][]screen.Cell(nil), r.shown[top:bottom+1]...)
-	gens := append([]uint64(nil), r.gens[top:bottom+1]...)
-	size := bottom - top + 1
-	for i := range size {
-		from := ((i+n)%size + size) % size
-		r.shown[top+i], r.gens[top+i] = shown[from], gens[from]
-		if i+n < 0 || i+n >= size {
-			r.shown[top+i], r.gens[top+i] = r.shown[top+i][:0], 0
-		}
-	}
 }
 
 // drawCursor puts the cursor where the program has it, or hides it.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -72,8 +71,8 @@ func (term terminal) verify(r *Renderer, f Frame) {
 	if want != got {
 		term.t.Fatalf("cursor %+v, want %+v", got, want)
 	}
-	if term.Modes().AutoWrap || !term.Modes().AltScreen {
-		term.t.Fatalf("modes %+v: wrapping is on or the alternate screen off", term.Modes())
+	if m := term.Modes(); m.AutoWrap || !m.BracketedPaste || m.AltScreen != f.Screen.Modes().AltScreen {
+		term.t.Fatalf("modes %+v: wrapping is on, pastes have no brackets, or it is the other screen", m)
 	}
 	modes := screen.Modes{}
 	if f.Driver {
@@ -84,9 +83,10 @@ func (term terminal) verify(r *Renderer, f Frame) {
 	}
 }
 
+// inputModes are those of m that a driver's terminal gets.
 func inputModes(m screen.Modes) screen.Modes {
 	return screen.Modes{
-		AppCursor: m.AppCursor, AppKeypad: m.AppKeypad, BracketedPaste: m.BracketedPaste, FocusEvents: m.FocusEvents,
+		AppCursor: m.AppCursor, AppKeypad: m.AppKeypad, FocusEvents: m.FocusEvents,
 		Mouse: m.Mouse, MouseEncoding: m.MouseEncoding,
 	}
 }
@@ -176,6 +176,42 @@ func TestLeaveRestores(t *testing.T) {
 	term.verify(r, f)
 }
 
+// Who leaves while the program is on its main screen finds the modes and the cursor of a shell, below what was drawn; coming and leaving again
+// and again takes nothing from what is above.
+func TestLeaveMain(t *testing.T) {
+	m := &model{t: t}
+	m.start(40, 10)
+	m.feed([]byte("$ ssh demo@gw\r\n"))
+	modes := m.Modes()
+	s := screen.New(screen.Options{Cols: 40, Rows: 9, Scrollback: 10})
+	s.Write([]byte("\x1b[?1003;1006;2004;1004;1h\x1b=\x1b[?25l\x1b[3 q\x1b[2;4r\x1b[1;41mhello\x1b[4;10Hworld"))
+	r := NewRenderer(40, 10)
+	for i := range 3 {
+		m.feed(r.Enter())
+		f := Frame{Screen: s, Status: "watching", Driver: true}
+		m.feed(r.Draw(f))
+		m.verify(r, f)
+		m.feed(r.Leave())
+		if got := m.Modes(); got != modes {
+			t.Errorf("modes %+v, want %+v", got, modes)
+		}
+		if c := m.Cursor(); c != (screen.Cursor{X: 0, Y: 4, Visible: true}) {
+			t.Errorf("cursor %+v, want it in row 4", c)
+		}
+		m.feed([]byte(fmt.Sprintf("detached %d\r\n$ ", i)))
+		if got := m.Line(4)[0].Style; got != (screen.Style{}) {
+			t.Errorf("the colours stayed: %+v", got)
+		}
+	}
+	all := strings.Join(everything(m.look()), "|")
+	if strings.Count(all, "detached") != 3 || strings.Count(all, "hello") != 3 {
+		t.Errorf("a person reads %q", all)
+	}
+	if got := m.look().above[0]; got != "$ ssh demo@gw" {
+		t.Errorf("what was there before is %q", got)
+	}
+}
+
 // The program can not touch the status line, and its text can not do more than be there.
 func TestStatusLine(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 20, Rows: 9})
@@ -234,7 +270,7 @@ func TestStatusLineBrief(t *testing.T) {
 func TestSizes(t *testing.T) {
 	s := screen.New(screen.Options{Cols: 30, Rows: 5})
 	s.Write([]byte("世界 hello"))
-	for _, size := range [][2]int{{0, 0}, {-1, -1}, {1, 1}, {1, 2}, {2, 1}, {1 << 30, 1 << 30}} {
+	for _, size := range [][2]int{{0, 0}, {-1, -1}, {1, 1}, {1, 2}, {2, 1}, {1 << 30, 1 << 30}, {1 << 32, 1 << 32}, {80, 3}, {3, 80}} {
 		r := NewRenderer(size[0], size[1])
 		term := newTerminal(t, r.cols, r.rows)
 		term.feed(r.Enter())
@@ -272,7 +308,7 @@ func TestOtherScreen(t *testing.T) {
 // Small changes cost few bytes.
 func TestDrawIsSmall(t *testing.T) {
 	const cols, rows = 80, 24
-	s := screen.New(screen.Options{Cols: cols, Rows: rows})
+	s := screen.New(screen.Options{Cols: cols, Rows: rows, Scrollback: 10})
 	for y := range rows - 1 {
 		fmt.Fprintf(s, "%s line %d\r\n", strings.Repeat("word ", 12), y)
 	}
@@ -304,30 +340,6 @@ func TestDrawIsSmall(t *testing.T) {
 		term.feed(out)
 		term.verify(r, f)
 	}
-}
-
-func FuzzDraw(f *testing.F) {
-	r := rand.New(rand.NewPCG(9, 9))
-	for range 20 {
-		f.Add([]byte(stream(r, 40, 20, 6)), "status", uint8(20), uint8(7), 30)
-	}
-	f.Fuzz(func(t *testing.T, in []byte, status string, cols, rows uint8, cut int) {
-		cut = min(max(cut, 0), len(in))
-		s := screen.New(screen.Options{Cols: 20, Rows: 6})
-		r := NewRenderer(int(cols), int(rows))
-		term := newTerminal(t, r.cols, r.rows)
-		term.feed(r.Enter())
-		for i, p := range [][]byte{in[:cut], in[cut:]} {
-			s.Write(p)
-			f := Frame{Screen: s, Status: status + strconv.Itoa(i), Driver: i == 1}
-			term.feed(r.Draw(f))
-			term.verify(r, f)
-		}
-		term.feed(r.Leave())
-		if got := inputModes(term.Modes()); got != (screen.Modes{}) {
-			t.Fatalf("input modes %+v are left on", got)
-		}
-	})
 }
 
 func benchmarkDraw(b *testing.B, change string) {

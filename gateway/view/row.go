@@ -1,28 +1,86 @@
 package view
 
 import (
-	"slices"
+	"hash/maphash"
 	"strconv"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-var blank = screen.Cell{Text: " ", Width: 1}
-
-func at(line []screen.Cell, x int) screen.Cell {
-	if x < len(line) {
-		return line[x]
-	}
-	return blank
+// row is what is known of a row of the window. A watcher costs eight bytes a cell.
+type row struct {
+	keys  []uint64 // of its cells, without trailing blanks
+	gen   uint64   // the generation of the screen's line that it shows, 0 for none
+	known bool     // false where anything may be there
 }
 
-// drawRow makes row y of the window show want, a line without trailing blanks, and keeps a copy of it.
+// scratch is what drawing needs and no watcher keeps.
+type scratch struct {
+	line  []screen.Cell
+	keys  []uint64
+	moved []row
+	rowOf map[uint64]int
+}
+
+var scratches = sync.Pool{New: func() any { return &scratch{rowOf: make(map[uint64]int)} }}
+
+var (
+	blank    = screen.Cell{Text: " ", Width: 1}
+	blankKey = key(blank)
+	seed     = maphash.MakeSeed()
+)
+
+// key stands for a cell: two cells that look different have different keys. It is the cell itself, packed, where that fits in 63 bits, and
+// else a hash of it that no program can foresee.
+func key(c screen.Cell) uint64 {
+	ch, size := utf8.DecodeRuneInString(c.Text)
+	if size == 0 {
+		ch = 0
+	}
+	fg, ok := packed(c.Style.Fg)
+	bg, ok2 := packed(c.Style.Bg)
+	if size == len(c.Text) && ok && ok2 && c.Style.UnderlineColor.Default() {
+		return uint64(ch) | uint64(c.Style.Attr)<<21 | uint64(c.Style.Underline)<<29 | fg<<32 | bg<<41 | uint64(c.Width)<<50
+	}
+	return maphash.Comparable(seed, c) | 1<<63
+}
+
+// packed is a colour in 9 bits, if it is not one of the many.
+func packed(c screen.Color) (uint64, bool) {
+	if c.Default() {
+		return 0, true
+	}
+	i, ok := c.Index()
+	return 1<<8 | uint64(i), ok
+}
+
+func keyAt(keys []uint64, x int) uint64 {
+	if x < len(keys) {
+		return keys[x]
+	}
+	return blankKey
+}
+
+// drawRow makes row y of the window show want, a line without trailing blanks, which is no line of the screen yet.
 func (r *Renderer) drawRow(y int, want []screen.Cell) {
-	have := r.shown[y]
-	for x := 0; x < max(len(want), len(have)); {
-		if at(want, x) == at(have, x) {
+	shown := &r.shown[y]
+	shown.gen = 0
+	if !shown.known {
+		r.moveTo(y, 0)
+		r.setPen(screen.Style{})
+		r.out = append(r.out, "\x1b[K"...)
+		shown.known = true
+	}
+	have, keys := shown.keys, r.scratch.keys[:0]
+	for _, c := range want {
+		keys = append(keys, key(c))
+	}
+	r.scratch.keys = keys
+	for x := 0; x < max(len(keys), len(have)); {
+		if keyAt(keys, x) == keyAt(have, x) {
 			x++
 			continue
 		}
@@ -39,7 +97,29 @@ func (r *Renderer) drawRow(y int, want []screen.Cell) {
 		r.cell(want[x])
 		x += int(want[x].Width)
 	}
-	r.shown[y] = append(have[:0], want...)
+	if n := len(keys); n > cap(have) {
+		have = make([]uint64, 0, min((n+15)&^15, r.cols))
+	}
+	shown.keys = append(have[:0], keys...)
+}
+
+// clip returns line as the window shows it, without trailing blanks.
+func (r *Renderer) clip(line []screen.Cell) []screen.Cell {
+	line = line[min(r.x0, len(line)):]
+	line = line[:min(r.cols, len(line))]
+	// Half of a wide character is a blank.
+	if len(line) > 0 {
+		if first := &line[0]; first.Width == 0 {
+			*first = screen.Cell{Text: " ", Style: first.Style, Width: 1}
+		}
+		if last := &line[len(line)-1]; last.Width == 2 {
+			*last = screen.Cell{Text: " ", Style: last.Style, Width: 1}
+		}
+	}
+	for len(line) > 0 && line[len(line)-1].Blank() {
+		line = line[:len(line)-1]
+	}
+	return line
 }
 
 // cell draws one cell at the cursor.
@@ -73,48 +153,6 @@ func steady(text string) bool {
 	return unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Greek, unicode.Cyrillic)
 }
 
-// drawStatus draws the status line, in inverse video, as wide as the window: the first form that fits.
-func (r *Renderer) drawStatus(text string, brief []string) {
-	y := r.rows - 1
-	if len(r.shown[y]) > 0 && len(r.status) == 1+len(brief) && r.status[0] == text && slices.Equal(r.status[1:], brief) {
-		return
-	}
-	r.status = append(append(r.status[:0], text), brief...)
-	for i, form := range r.status {
-		if line, cut := statusLine(form, r.cols); !cut || i == len(brief) {
-			r.drawRow(y, line)
-			return
-		}
-	}
-}
-
-// statusLine lays out plain text in one row, and reports whether it was too long for it. A screen of our own does it, with the
-// widths that it gives to a program's text.
-func statusLine(text string, cols int) (line []screen.Cell, cut bool) {
-	s := screen.New(screen.Options{Cols: cols, Rows: 2})
-	for _, c := range text {
-		if !unicode.IsGraphic(c) || c == utf8.RuneError {
-			continue
-		}
-		_, _ = s.Write(utf8.AppendRune(nil, c)) // in memory: it takes everything
-		if cut = s.Cursor().Y > 0; cut {
-			break
-		}
-	}
-	line = s.Line(0)
-	if cut {
-		last := len(line) - 1
-		if line[last].Width == 0 {
-			line[last-1] = blank
-		}
-		line[last] = screen.Cell{Text: "…", Width: 1}
-	}
-	for i := range line {
-		line[i].Style = screen.Style{Attr: screen.Inverse}
-	}
-	return line, cut
-}
-
 func (r *Renderer) setPen(st screen.Style) {
 	r.out = st.AppendSGR(r.out, r.pen)
 	r.pen = st
@@ -125,8 +163,10 @@ func (r *Renderer) moveTo(y, x int) {
 	switch {
 	case r.x == x && r.y == y:
 		return
-	case r.x >= 0 && r.y == y && x == 0:
+	case r.y == y && x == 0:
 		r.out = append(r.out, '\r')
+	case r.y+1 == y && x == 0 && r.inArea(y):
+		r.out = append(r.out, "\r\n"...)
 	case r.x >= 0 && r.y == y && x > r.x:
 		r.sequence(x-r.x, 0, 'C')
 	case x == 0:
@@ -135,6 +175,12 @@ func (r *Renderer) moveTo(y, x int) {
 		r.sequence(y+1, x+1, 'H')
 	}
 	r.x, r.y = x, y
+}
+
+// inArea reports whether row y shows the program, and so a line feed in the row above moves the cursor and nothing else.
+func (r *Renderer) inArea(y int) bool {
+	_, rows := r.Area()
+	return y < rows
 }
 
 // sequence appends a control sequence with one or two parameters; a second one of 0 is left out, and so is a first one of 1
@@ -162,7 +208,8 @@ func (r *Renderer) mode(n int, on bool) {
 	}
 }
 
-// setModes switches the input modes of the person's terminal from what they are to those of m; its other fields do not count.
+// setModes switches the input modes of the person's terminal from what they are to those of m; its other fields do not count. Pastes are
+// always bracketed: Keys wants to know of them.
 func (r *Renderer) setModes(m screen.Modes) {
 	have := &r.modes
 	flag := func(n int, have *bool, want bool) {
@@ -173,7 +220,6 @@ func (r *Renderer) setModes(m screen.Modes) {
 	}
 	flag(1, &have.AppCursor, m.AppCursor)
 	flag(1004, &have.FocusEvents, m.FocusEvents)
-	flag(2004, &have.BracketedPaste, m.BracketedPaste)
 	if have.AppKeypad != m.AppKeypad {
 		have.AppKeypad = m.AppKeypad
 		if m.AppKeypad {

@@ -3,97 +3,169 @@ package view
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
 )
 
-// A person's terminal that is a real one shows what the program's screen has.
-func TestDrawToTmux(t *testing.T) {
-	if _, err := exec.LookPath("tmux"); err != nil {
-		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
-			t.Fatal("tmux, the person's terminal of this test, is not installed; scripts/setup test installs it")
-		}
-		t.Skip("tmux, the person's terminal of this test, is not installed")
-	}
-	const cols, rows = 30, 8
-	socket := t.TempDir() + "/s"
-	run := func(args ...string) string {
-		t.Helper()
-		out, err := exec.Command("tmux", append([]string{"-u", "-S", socket, "-f", "/dev/null"}, args...)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("tmux %q: %v: %s", args, err, out)
-		}
-		return string(out)
-	}
-	run("start-server", ";", "set", "-g", "status", "off", ";", "new-session", "-d", "-x", strconv.Itoa(cols), "-y", strconv.Itoa(rows+1), "sleep 600")
-	t.Cleanup(func() { run("kill-server") })
-	name := strings.TrimSpace(run("display", "-p", "#{pane_tty}"))
-	if out, err := exec.Command("stty", "-F", name, "raw", "-echo").CombinedOutput(); err != nil {
-		t.Fatalf("stty -F %s: %v: %s", name, err, out)
-	}
-	tty, err := os.OpenFile(name, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tty.Close()
-	marks := 0
-	write := func(p []byte) {
-		t.Helper()
-		marks++
-		mark := fmt.Sprintf("mark-%d", marks)
-		if _, err := fmt.Fprintf(tty, "%s\x1b]2;%s\a", p, mark); err != nil {
-			t.Fatal(err)
-		}
-		for deadline := time.Now().Add(30 * time.Second); strings.TrimSpace(run("display", "-p", "#{pane_title}")) != mark; {
-			if time.Now().After(deadline) {
-				t.Fatalf("tmux did not get to the end of %q", p)
-			}
-		}
-	}
-	show := func() (text, cursor string) {
-		out := run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag}", ";", "capture-pane", "-p")
-		cursor, text, _ = strings.Cut(out, "\n")
-		return strings.TrimRight(text, "\n"), cursor
-	}
+// tmux is a person's terminal that is a pane of a real tmux.
+type tmux struct {
+	*screentest.Tmux
+	t *testing.T
+}
 
-	write([]byte("$ ssh demo@gw\r\n"))
-	before, beforeCursor := show()
-	for seed := range uint64(15) {
+func startTmux(t *testing.T, cols, rows int) *tmux {
+	t.Helper()
+	return &tmux{Tmux: screentest.StartTmux(t, cols, rows, 5000), t: t}
+}
+
+// shows returns what the pane shows, what it keeps above, and where its cursor is.
+func (m *tmux) shows() (text, above, cursor string) {
+	m.t.Helper()
+	out := m.Run("display", "-p", "#{cursor_x},#{cursor_y},#{cursor_flag} #{history_size}", ";", "capture-pane", "-p", "-e", "-N", "-S", "-")
+	head, out, _ := strings.Cut(out, "\n")
+	cursor, size, _ := strings.Cut(head, " ")
+	n, err := strconv.Atoi(size)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	// What tmux says of colours is made cells of, and those are told as ours are.
+	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+	s := screen.New(screen.Options{Cols: 200, Rows: len(lines)})
+	for y, line := range lines {
+		fmt.Fprintf(s, "\x1b)0\x1b[%dH%s", y+1, line)
+	}
+	var got [2][]string
+	for y := range lines {
+		part := 0
+		if y < n {
+			part = 1
+		}
+		got[part] = append(got[part], coloured(s.Line(y)))
+	}
+	return strings.TrimRight(strings.Join(got[0], "\n"), "\n"), strings.Join(got[1], "\n"), cursor
+}
+
+// pane is a tmux as a person's terminal without colours.
+type pane struct {
+	t *testing.T
+	m *tmux
+}
+
+func (p *pane) start(cols, rows int) {
+	if p.m == nil {
+		p.m = startTmux(p.t, cols, rows)
+	}
+	p.resize(cols, rows)
+	p.m.Write("\x1bc")
+	p.m.Run("clear-history")
+}
+
+func (p *pane) resize(cols, rows int) {
+	p.m.Run("resize-window", "-x", strconv.Itoa(cols), "-y", strconv.Itoa(rows))
+}
+
+func (p *pane) feed(b []byte) { p.m.Write(string(b)) }
+
+func (p *pane) look() (l look) {
+	text, above, _ := p.m.shows()
+	l.above = strings.Split(above, "\n")
+	l.rows = append(strings.Split(text, "\n"), make([]string, screen.MaxRows)...)
+	return l
+}
+
+// coloured is the text of a line with its colours, but for those of spaces, of which tmux does not tell all.
+func coloured(line []screen.Cell) string {
+	var b []byte
+	var last screen.Style
+	for len(line) > 0 && line[len(line)-1].Text == " " {
+		line = line[:len(line)-1]
+	}
+	for _, c := range line {
+		if c.Text == " " {
+			c.Style = screen.Style{}
+		}
+		b = c.Style.AppendSGR(b, last)
+		last = c.Style
+		b = append(b, c.Text...)
+	}
+	return strings.ReplaceAll(string(b), "\x1b", "␛")
+}
+
+// narrow leaves out the clusters that this tmux has other widths for than newer terminals, line drawing, which it reports as letters, and
+// attributes that it does not tell of.
+func narrow(in string) string {
+	return strings.NewReplacer("👩‍🚀", "", "❤️", "", "👍🏽", "", "1️⃣", "", "🇩", "", "🇪", "", "\u200d", "", "\u0301", "", "\x1b(0", "", "\x1b[4:3;58;5;9m", "", "\x1b[53;9;2m", "\x1b[9;2m").Replace(in)
+}
+
+// A person's terminal that is a real one shows what the program's screen has, has above it the lines that scrolled off since they came, in
+// their colours, below what was there before; and is left in order.
+func TestDrawToTmux(t *testing.T) {
+	const cols, rows = 30, 8
+	m := startTmux(t, cols, rows+1)
+	streams, lines := 40, 0
+	if testing.Short() {
+		streams = 8
+	}
+	for seed := range uint64(streams) {
+		m.Write("\x1b[H\x1b[2J$ ssh demo@gw\r\n")
+		m.Run("clear-history")
 		r := rand.New(rand.NewPCG(seed, 2))
-		s := screen.New(screen.Options{Cols: cols, Rows: rows})
+		s := screen.New(screen.Options{Cols: cols, Rows: rows, Scrollback: 1000})
+		program := func() string {
+			in := narrow(stream(r, 1+r.IntN(30), cols, rows)) + strings.Repeat("\r\nline", r.IntN(3)*r.IntN(8))
+			return strings.ReplaceAll(in, "\x1bc", "")
+		}
+		s.Write([]byte(program()))
+		joined := s.Scrolled()
 		view := NewRenderer(cols, rows+1)
-		write(view.Enter())
+		m.Write(string(view.Enter()))
+		began := false
 		for step := range 5 {
-			s.Write([]byte(narrow(stream(r, 1+r.IntN(30), cols, rows))))
-			f := Frame{Screen: s, Status: fmt.Sprintf("step %d", step), Driver: step%2 == 0}
-			out := view.Draw(f)
-			write(out)
-			want := strings.Repeat("\n", rows) + f.Status
-			if text := s.Text(); text != "" {
-				want = text + want[strings.Count(text, "\n"):]
+			s.Write([]byte(program()))
+			if !began {
+				joined = s.Scrolled()
 			}
-			got, cursor := show()
-			if got != want {
+			f := Frame{Screen: s, Status: fmt.Sprintf("step %d", step), Driver: step%2 == 0}
+			out := string(view.Draw(f))
+			m.Write(out)
+			var want []string
+			for y := range rows {
+				want = append(want, coloured(s.Line(y)))
+			}
+			status, _ := statusLine(f.Status, cols)
+			got, above, cursor := m.shows()
+			if want := strings.Join(append(want, coloured(status)), "\n"); got != want {
 				t.Fatalf("stream %d, step %d: %q gives\n%s\nwant\n%s", seed, step, out, got, want)
 			}
 			if c := s.Cursor(); c.Visible && cursor != fmt.Sprintf("%d,%d,1", c.X, c.Y) {
 				t.Fatalf("stream %d, step %d: cursor at %s, want %d,%d", seed, step, cursor, c.X, c.Y)
 			}
+			if s.Modes().AltScreen {
+				continue
+			}
+			began = true
+			kept := []string{"$ ssh demo@gw", ""}
+			for n := joined; n < s.Scrolled(); n++ {
+				kept = append(kept, coloured(s.AppendKept(nil, n)))
+				lines++
+			}
+			if want := strings.Join(kept, "\n"); above != want {
+				t.Fatalf("stream %d, step %d: %q: above the window is\n%s\nwant\n%s", seed, step, out, above, want)
+			}
 		}
-		write(view.Leave())
-		if got, cursor := show(); got != before || cursor != beforeCursor {
-			t.Fatalf("after leaving, cursor at %s:\n%s\nwant, at %s:\n%s", cursor, got, beforeCursor, before)
+		m.Write(string(view.Leave()))
+		m.Write("$ \x1b[41mx\x1b[m")
+		got, _, _ := m.shows()
+		if last := got[strings.LastIndex(got, "\n")+1:]; last != "$ ␛[41mx" {
+			t.Fatalf("stream %d: after leaving, the prompt is not below what was drawn:\n%s", seed, got)
+		}
+		if strings.Contains(got, "step") {
+			t.Fatalf("stream %d: after leaving, the status line is there:\n%s", seed, got)
 		}
 	}
-}
-
-// narrow leaves out the clusters that this tmux has other widths for than newer terminals, and line drawing, which it reports as letters.
-func narrow(in string) string {
-	return strings.NewReplacer("👩‍🚀", "", "❤️", "", "👍🏽", "", "1️⃣", "", "🇩", "", "🇪", "", "\u200d", "", "\u0301", "", "\x1b(0", "").Replace(in)
+	t.Logf("%d streams, %d lines compared in the scrollback", streams, lines)
 }

@@ -2,50 +2,135 @@ package view
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"os"
 	"regexp"
 	"strings"
+	"testing"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-// vocabulary is every control sequence that a person's terminal may get, by what it is for.
-var vocabulary = []*regexp.Regexp{
-	regexp.MustCompile(`^\x1b\[(\d+(;\d+)?)?H`), // cursor movement
-	regexp.MustCompile(`^\x1b\[\d*C`),
-	regexp.MustCompile(`^\r`),
-	regexp.MustCompile(`^\x1b\[[0-6] q`), // its shape
-	regexp.MustCompile(`^\x1b\[\?25[hl]`),
-	regexp.MustCompile(`^\x1b\[[\d;:]*m`),                           // SGR
-	regexp.MustCompile(`^\x1b\[K`),                                  // erasing
-	regexp.MustCompile(`^\x1b\[2[JX]`),                              //
-	regexp.MustCompile(`^\x1b\[(\d+;\d+)?r`),                        // scrolling in a region
-	regexp.MustCompile(`^\x1b\[\d*[ST]`),                            //
-	regexp.MustCompile(`^\x1b\[\?(1049|7)[hl]`),                     // entering and leaving
-	regexp.MustCompile(`^\x1b\[\?(1|9|100[0234569]|1015|2004)[hl]`), // the driver's input modes
-	regexp.MustCompile(`^\x1b[=>]`),                                 //
+// vocabulary is every control sequence that a person's terminal may get, as the package's documentation has them.
+var vocabulary = map[string]*regexp.Regexp{
+	"CR":           regexp.MustCompile(`^\r`),
+	"LF":           regexp.MustCompile(`^\n`),
+	"CSI n H":      regexp.MustCompile(`^\x1b\[(\d+)?H`),
+	"CSI n ; n H":  regexp.MustCompile(`^\x1b\[\d+;\d+H`),
+	"CSI n C":      regexp.MustCompile(`^\x1b\[\d*C`),
+	"CSI n SP q":   regexp.MustCompile(`^\x1b\[[0-6] q`),
+	"CSI ? 25 h":   regexp.MustCompile(`^\x1b\[\?25h`),
+	"CSI ? 25 l":   regexp.MustCompile(`^\x1b\[\?25l`),
+	"CSI ... m":    regexp.MustCompile(`^\x1b\[[\d;:]*m`),
+	"CSI K":        regexp.MustCompile(`^\x1b\[K`),
+	"CSI 2 X":      regexp.MustCompile(`^\x1b\[2X`),
+	"CSI r":        regexp.MustCompile(`^\x1b\[r`),
+	"CSI n ; n r":  regexp.MustCompile(`^\x1b\[\d+;\d+r`),
+	"CSI n L":      regexp.MustCompile(`^\x1b\[\d*L`),
+	"CSI n M":      regexp.MustCompile(`^\x1b\[\d*M`),
+	"CSI ? 7 h":    regexp.MustCompile(`^\x1b\[\?7h`),
+	"CSI ? 7 l":    regexp.MustCompile(`^\x1b\[\?7l`),
+	"CSI ? 1049 h": regexp.MustCompile(`^\x1b\[\?1049h`),
+	"CSI ? 1049 l": regexp.MustCompile(`^\x1b\[\?1049l`),
+	"CSI ? 2004 h": regexp.MustCompile(`^\x1b\[\?2004h`),
+	"CSI ? 2004 l": regexp.MustCompile(`^\x1b\[\?2004l`),
+	"CSI ? n h":    regexp.MustCompile(`^\x1b\[\?(1|9|1000|1002|1003|1004|1005|1006|1015)h`),
+	"CSI ? n l":    regexp.MustCompile(`^\x1b\[\?(1|9|1000|1002|1003|1004|1005|1006|1015)l`),
+	"ESC =":        regexp.MustCompile(`^\x1b=`),
+	"ESC >":        regexp.MustCompile(`^\x1b>`),
 }
 
-// allowed reports the first thing in p that must never reach a person's terminal.
-func allowed(p []byte) error {
+// The list of the package's documentation is the one that the tests go by, and it has nothing that is not used.
+func TestVocabulary(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string]bool)
+	for line := range strings.Lines(string(doc)) {
+		if words, ok := strings.CutPrefix(line, "//\t"); ok {
+			forms, _, _ := strings.Cut(words, "   ")
+			forms = strings.NewReplacer(" CSI", "\nCSI", " ESC", "\nESC", " LF", "\nLF").Replace(forms)
+			for form := range strings.SplitSeq(forms, "\n") {
+				listed[strings.TrimSpace(form)] = true
+			}
+		}
+	}
+	for form := range vocabulary {
+		if !listed[form] {
+			t.Errorf("%s is not in the package's documentation", form)
+		}
+	}
+	for form := range listed {
+		if vocabulary[form] == nil {
+			t.Errorf("%s is in the package's documentation, and no test allows it", form)
+		}
+	}
+	var all []byte
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		s := screen.New(screen.Options{Cols: 30, Rows: 8, Scrollback: 100})
+		v := NewRenderer(20+r.IntN(20), 5+r.IntN(8))
+		all = append(all, v.Enter()...)
+		for step := range 10 {
+			s.Write([]byte(stream(r, 20, 30, 8) + strings.Repeat("\n", r.IntN(3))))
+			all = append(all, v.Draw(Frame{Screen: s, Driver: step%2 == 0})...)
+		}
+		all = append(all, v.Leave()...)
+	}
+	used, err := sequences(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for form := range vocabulary {
+		if used[form] == 0 {
+			t.Errorf("%s is on the list and never used", form)
+		}
+	}
+	t.Logf("%d bytes: %v", len(all), used)
+}
+
+// sequences counts the sequences in p, and reports the first thing in it that must never reach a person's terminal.
+func sequences(p []byte) (map[string]int, error) {
+	used := make(map[string]int)
 next:
 	for len(p) > 0 {
 		r, size := utf8.DecodeRune(p)
 		if r == utf8.RuneError && size == 1 {
-			return fmt.Errorf("invalid UTF-8 %q", p[:1])
+			return used, fmt.Errorf("invalid UTF-8 %q", p[:1])
 		}
 		if printable(r) {
 			p = p[size:]
 			continue
 		}
-		for _, v := range vocabulary {
-			if n := len(v.Find(p)); n > 0 {
-				p = p[n:]
+		end := 1
+		for p[0] == 0x1b && end < len(p) && (p[end] == '[' || p[end] >= 0x20 && p[end] < 0x40 && p[1] == '[') {
+			end++
+		}
+		if p[0] == 0x1b {
+			end = min(end+1, len(p))
+		}
+		for form, v := range vocabulary {
+			if last := form[len(form)-1]; p[0] == 0x1b && last != p[end-1] {
+				continue
+			}
+			if len(v.Find(p[:end])) == end {
+				used[form]++
+				p = p[end:]
 				continue next
 			}
 		}
-		return fmt.Errorf("not on the list: %q", p[:min(len(p), 20)])
+		return used, fmt.Errorf("not on the list: %q", p[:min(len(p), 20)])
 	}
-	return nil
+	return used, nil
+}
+
+// allowed reports the first thing in p that must never reach a person's terminal.
+func allowed(p []byte) error {
+	_, err := sequences(p)
+	return err
 }
 
 // printable is what may be shown: no controls, and of the invisible characters only those that hold a cluster together.

@@ -1,0 +1,236 @@
+package view
+
+import (
+	"strconv"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+)
+
+const (
+	maxLines = 1000      // that go to the scrollback in one frame; a notice stands for those before
+	maxFrame = 256 << 10 // bytes of a frame after which a notice stands for the rest of its lines
+)
+
+// sent is which lines of a screen the terminal's scrollback has. A line has a number: those that ever scrolled off the screen come first,
+// then those on the screen.
+type sent struct {
+	of    *screen.Screen
+	up    uint64   // lines with smaller numbers are in the scrollback
+	above []uint64 // the generations that those of them have that were on the screen still, as they were sent; the last one is that of up-1
+	anew  bool     // of is not known, and no line of it is missing
+}
+
+// send writes the lines that the window leaves behind into the scrollback: they scroll out of the window at its top. With hold, many wait.
+func (r *Renderer) send(s *screen.Screen, hold bool) {
+	l := &r.lines
+	scrolled := s.Scrolled()
+	to := scrolled + uint64(r.y0)
+	lost := false // lines, nobody knows how many
+	if l.of != s {
+		lost = l.of != nil
+		anew := l.anew
+		*l = sent{of: s, up: scrolled}
+		if anew {
+			l.took(s, scrolled, to)
+		}
+	}
+	_, rows := r.Area()
+	if rows < 2 {
+		*l = sent{of: s, up: scrolled}
+		return
+	}
+	// What has left the screen since cannot change any more.
+	if base := l.up - uint64(len(l.above)); base < scrolled {
+		l.above = l.above[min(scrolled-base, uint64(len(l.above))):]
+	}
+	from := l.up
+	for i, gen := range l.above {
+		if n := scrolled + uint64(i); n < to && gen != s.LineGeneration(i) {
+			from = n
+			break
+		}
+	}
+	if hold && !lost && from < to && to-from > uint64(rows) {
+		// One that changed after it was sent is to be sent again also when it has left the screen by then.
+		l.above = l.above[:uint64(len(l.above))-(l.up-from)]
+		l.up = from
+		r.held = true
+		return
+	}
+	if from < to || lost {
+		r.pushed += to - min(from, to)
+		r.push(s, from, to, lost)
+		l.took(s, from, to)
+	}
+}
+
+// took notes that the scrollback has the lines of s from number from up to number to.
+func (l *sent) took(s *screen.Screen, from, to uint64) {
+	scrolled := s.Scrolled()
+	for n := max(from, scrolled); n < to; n++ {
+		i := int(n - scrolled)
+		if i == len(l.above) {
+			l.above = append(l.above, 0)
+		}
+		l.above[i] = s.LineGeneration(i)
+	}
+	l.up = max(l.up, to)
+}
+
+// push draws lines at the top of the window and scrolls them out of it, as many at a time as the window has rows. The lines that it shows
+// already stay as they are.
+func (r *Renderer) push(s *screen.Screen, from, to uint64, lost bool) {
+	_, rows := r.Area()
+	still := 0 // rows at the bottom that do not move, as below the scroll region of a program
+	for y := rows - 1; y >= 2 && r.shows(y, s, y+r.y0); y-- {
+		still++
+	}
+	height := rows - still
+	if still > 0 {
+		r.region(still)
+	}
+	var skip uint64
+	if kept := s.Kept(); kept > from {
+		skip = kept - from
+	}
+	if n := to - min(from, to); n > maxLines {
+		skip = max(skip, n-maxLines)
+	}
+	for y := 0; from < to || lost; {
+		switch {
+		case lost:
+			r.drawRow(y, r.notice("[lines not shown]"))
+			lost = false
+		case skip > 0:
+			r.drawRow(y, r.notice("["+strconv.FormatUint(skip, 10)+" lines not shown]"))
+			from, skip = from+skip, 0
+		default:
+			r.drawRow(y, r.clip(r.numbered(s, from)))
+			from++
+		}
+		if y++; y == height || from >= to {
+			r.roll(y, height)
+			y = 0
+		}
+		if len(r.out) > maxFrame {
+			skip = to - min(from, to)
+		}
+	}
+	if still > 0 {
+		r.region(0)
+	}
+}
+
+// numbered is line number n of s.
+func (r *Renderer) numbered(s *screen.Screen, n uint64) []screen.Cell {
+	if scrolled := s.Scrolled(); n >= scrolled {
+		r.line = s.AppendLine(r.line[:0], int(n-scrolled))
+	} else {
+		r.line = s.AppendKept(r.line[:0], n)
+	}
+	return r.line
+}
+
+// notice is words of ours among the lines, looking like the status line.
+func (r *Renderer) notice(text string) []screen.Cell {
+	line, _ := statusLine(text, r.cols)
+	for len(line) > 0 && line[len(line)-1].Text == " " {
+		line = line[:len(line)-1]
+	}
+	return line
+}
+
+// roll scrolls the uppermost rows, height of them, up by n, out of the window.
+func (r *Renderer) roll(n, height int) {
+	r.setPen(screen.Style{})
+	if r.y != height-1 {
+		r.moveTo(height-1, 0)
+	}
+	r.lineFeeds(n)
+	r.shift(0, height-1, n)
+}
+
+// scroll moves rows that the terminal shows already to where they are now. Lines keep their generation when they move. None of them
+// gets into the scrollback.
+func (r *Renderer) scroll(s *screen.Screen, rows int) {
+	clear(r.rowOf)
+	changed := 0
+	for y := range rows {
+		g := r.shown[y].gen
+		if g != 0 {
+			r.rowOf[g] = y
+		}
+		if g != s.LineGeneration(y+r.y0) {
+			changed++
+		}
+	}
+	if changed < 2 || len(r.rowOf) == 0 {
+		return
+	}
+	// The longest run of rows that moved by the same distance.
+	var first, last, by int
+	for y := 0; y < rows; {
+		old, ok := r.rowOf[s.LineGeneration(y+r.y0)]
+		if !ok || old == y {
+			y++
+			continue
+		}
+		end := y + 1
+		for end < rows && old+end-y < rows && r.shows(old+end-y, s, end+r.y0) {
+			end++
+		}
+		if end-y > last-first {
+			first, last, by = y, end, old-y
+		}
+		y = end
+	}
+	top, bottom, final := first, last-1+by, byte('M')
+	if by < 0 {
+		top, bottom, final = first+by, last-1, 'L'
+	}
+	if final == 'M' && top == 0 && r.place == onMain {
+		top = 1 // some terminals take for scrollback what is deleted at the top
+	}
+	gain := 0
+	for y := top; y <= bottom && last > first; y++ {
+		if r.shows(y, s, y+r.y0) {
+			gain--
+		}
+		if from := y + by; from >= top && from <= bottom && r.shows(from, s, y+r.y0) {
+			gain++
+		}
+	}
+	if gain <= 0 || top == bottom {
+		return
+	}
+	r.setPen(screen.Style{})
+	r.sequence(top+1, bottom+1, 'r')
+	r.x, r.y = 0, 0
+	r.moveTo(top, 0)
+	r.sequence(max(by, -by), 0, final)
+	r.region(0)
+	r.shift(top, bottom, by)
+}
+
+// shows reports whether row y of the window shows line of s as it is.
+func (r *Renderer) shows(y int, s *screen.Screen, line int) bool {
+	g := r.shown[y].gen
+	return g != 0 && g == s.LineGeneration(line)
+}
+
+// shift moves what is known of the rows from top to bottom up by n, down when it is negative.
+func (r *Renderer) shift(top, bottom, n int) {
+	rows := append(r.moved[:0], r.shown[top:bottom+1]...)
+	r.moved = rows
+	size := bottom - top + 1
+	for i := range size {
+		from := ((i+n)%size + size) % size
+		r.shown[top+i] = rows[from]
+		if i+n < 0 || i+n >= size {
+			r.shown[top+i].known = true
+			r.shown[top+i].keys = rows[from].keys[:0]
+			r.shown[top+i].gen = 0
+		}
+	}
+	clear(rows)
+}
