@@ -1,5 +1,5 @@
 // Package agent drives sandboxes over nothing but SSH: sessions that know what their terminal is doing, commands without a
-// terminal, and files.
+// terminal, and files. A sandbox is behind a gateway, or it is a machine that answers SSH: [Dial] takes either.
 //
 //	c, err := agent.Dial(ctx, "ssh://demo@localhost:2222", agent.Options{Create: true})
 //	sh, err := c.Shell(ctx, "main")
@@ -34,6 +34,7 @@ const (
 	Attention    = wire.Attention
 	Deadline     = wire.Deadline
 	TakenOver    = wire.TakenOver
+	Returned     = wire.Returned
 	Interrupted  = wire.Interrupted
 	Dead         = wire.Dead
 	Continuation = wire.Continuation
@@ -50,7 +51,7 @@ const (
 	SessionEnded = wire.PhaseDead
 )
 
-// Client is a connection to one sandbox. It reconnects by itself when the link breaks. Its methods may be called at once.
+// Client is a connection to one sandbox or host. It reconnects by itself when the link breaks. Its methods may be called at once.
 type Client struct {
 	name    string // of the sandbox
 	session string // that is meant where none is named
@@ -59,6 +60,7 @@ type Client struct {
 	// gateway's own process.
 	open func(ctx context.Context) (io.ReadWriteCloser, error)
 
+	machine *machine                                 // nil through a gateway
 	dial    func(ctx context.Context) (*link, error) // nil in the gateway's own process
 	dialing chan struct{}                            // semaphore of who dials
 
@@ -85,10 +87,11 @@ func NewClient(name string, open func(ctx context.Context) (io.ReadWriteCloser, 
 	return c
 }
 
-// Sandbox is the name of the sandbox.
+// Sandbox is the name of the sandbox; of a machine that was dialled without a gateway the host of its URI.
 func (c *Client) Sandbox() string { return c.name }
 
-// Close ends the connection. Sessions, and what runs in them, go on; shells of this client are detached.
+// Close ends the connection. Sessions, and what runs in them, go on; shells of this client are detached. On a host of another
+// tier than guest sessions are in this process, and end.
 func (c *Client) Close() error {
 	c.end(errClientClosed)
 	c.mu.Lock()
@@ -97,6 +100,9 @@ func (c *Client) Close() error {
 	c.mu.Unlock()
 	if l != nil {
 		l.close()
+	}
+	if c.machine != nil {
+		return c.machine.close()
 	}
 	return nil
 }

@@ -216,6 +216,11 @@ const maxRepeats = 20
 // without a Reply.Error is about the transport.
 func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 	for tries := 0; ; tries++ {
+		if r.Verb == wire.VerbRun && s.client.machine != nil {
+			if err := s.client.machine.ready(ctx); err != nil {
+				return wire.Reply{}, err
+			}
+		}
 		stream, err := s.live(ctx)
 		if err != nil {
 			return wire.Reply{}, err
@@ -243,7 +248,8 @@ func repeatable(r wire.Request) bool {
 	return true
 }
 
-// result completes what a session answered. A refusal is a Result, not an error: Ended says refused and Error why.
+// result completes what a session answered. A refusal is a Result, not an error: Ended says refused and Error why. A session
+// that ended with the connection is both.
 func (s *Shell) result(reply wire.Reply, err error) (Result, error) {
 	if reply.Result == nil {
 		if reply.Error == nil || reply.Error.Code == wire.CodeLost {
@@ -257,5 +263,5 @@ func (s *Shell) result(reply wire.Reply, err error) (Result, error) {
 			From: state.Offset, To: state.Offset, Error: reply.Error}
 	}
 	reply.Result.Sandbox = s.client.name
-	return *reply.Result, nil
+	return *reply.Result, s.linkLost(reply.Result.Ended)
 }

@@ -94,6 +94,10 @@ func TestDialErrors(t *testing.T) {
 			if test.is != nil && !errors.Is(err, test.is) || !strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v (%T), want %v that says %q", err, err, test.is, test.says)
 			}
+			var shown *agent.Error
+			if !errors.As(err, &shown) || shown.Code == "" || shown.Hint == "" {
+				t.Errorf("%v: %+v, want what to do", err, shown)
+			}
 		})
 	}
 }

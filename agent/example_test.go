@@ -7,16 +7,28 @@ import (
 	"log"
 	"os"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/expect"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 )
 
 // The examples talk to the gateway of this package's tests. Elsewhere the URI is ssh://NAME@localhost:2222, and the zero
 // Options do for a daemon on this machine.
 func exampleGateway(sandbox string) (uri string, o agent.Options) {
 	return world.uri(sandbox), world.options()
+}
+
+// exampleMachines keeps the servers of examples until all tests are over.
+var exampleMachines testing.TB
+
+// exampleHost is an SSH server that knows nothing of sandboxes. Elsewhere the URI is ssh://USER@HOST, or an alias of the user's
+// ssh configuration, and the zero Options do where ssh itself gets in.
+func exampleHost() (uri string, o agent.Options) {
+	server := openssh.Start(exampleMachines, openssh.Settings{})
+	return server.URI(), hostOptions(exampleMachines, server)
 }
 
 // exampleShell is where ExampleDial ends.
@@ -28,6 +40,9 @@ func exampleShell(sandbox string) (ctx context.Context, sh *agent.Shell, end fun
 		log.Fatal(err)
 	}
 	if sh, err = c.Shell(ctx, "main"); err != nil {
+		log.Fatal(err)
+	}
+	if _, err = sh.Wait(ctx, agent.Prompt); err != nil { // examples have calls of few seconds, of which the shell's start is to take none
 		log.Fatal(err)
 	}
 	return ctx, sh, func() {
@@ -60,6 +75,42 @@ func ExampleDial() {
 	fmt.Printf("%s with exit code %d: %q\n", res.Ended, *res.ExitCode, res.Output)
 	// Output:
 	// done with exit code 3: "hello\n"
+}
+
+// A machine with any SSH server has the same shells, without a daemon.
+func ExampleDial_host() {
+	uri, options := exampleHost()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+
+	c, err := agent.Dial(ctx, uri, options)
+	if err != nil {
+		log.Fatal(err) // a host key that is not known: with its fingerprint, and how to accept it
+	}
+	tier, _ := c.Tier()
+	fmt.Println("tier", tier)
+	sh, err := c.Shell(ctx, "main")
+	if err != nil {
+		log.Fatal(err)
+	}
+	res, err := sh.Run(ctx, "read -p 'Proceed? ' answer; test $answer = yes")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s for a %s: %q\n", res.Ended, res.Want, res.Prompt)
+	if res, err = sh.Answer(ctx, "no"); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s with exit code %d\n", res.Ended, *res.ExitCode)
+
+	// Close would leave the session there, for the next Dial.
+	if err := c.Remove(ctx); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// tier guest
+	// waiting for a line: "Proceed? "
+	// done with exit code 1
 }
 
 func ExampleShell_Run() {

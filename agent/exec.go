@@ -7,7 +7,6 @@ import (
 	"io"
 	"sync"
 
-	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -150,25 +149,4 @@ func (g *gate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.w = nil
-}
-
-// Files opens an SFTP connection to the sandbox. ctx bounds the opening. The caller closes it.
-func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
-	ch, err := c.subsystem(ctx, "sftp")
-	if err != nil {
-		return nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { ch.Close() })
-	files, err := sftp.NewClientPipe(ch, ch, sftp.UseConcurrentWrites(true))
-	switch {
-	case !stop():
-		if err == nil {
-			files.Close()
-		}
-		return nil, fmt.Errorf("files of %s: %w", c.name, context.Cause(ctx))
-	case err != nil:
-		ch.Close()
-		return nil, fmt.Errorf("files of %s: %w", c.name, err)
-	}
-	return files, nil
 }

@@ -44,6 +44,9 @@ func TestPersonTakesAndGives(t *testing.T) {
 		t.Fatal(err)
 	}
 	res := <-ran
+	if res.TakenOver == nil || res.TakenOver.By != "person:alice" || res.TakenOver.Offset < res.From {
+		t.Fatalf("who took it, and where: %+v", res.TakenOver)
+	}
 	if res.Ended != agent.TakenOver || res.Phase != agent.Running || res.Keyboard != "person:alice" || res.Output != "begun\n" || res.ExitCode != nil {
 		t.Errorf("%s, keyboard %s", describe(res), res.Keyboard)
 	}
@@ -70,7 +73,12 @@ func TestPersonTakesAndGives(t *testing.T) {
 		t.Errorf("the person's input: %v", err)
 	}
 	held, free := make(chan agent.Result, 1), make(chan error, 1)
-	go func() { free <- sh.WaitKeyboard(bounded(t)) }()
+	var meanwhile agent.Result
+	go func() {
+		res, err := sh.WaitKeyboard(bounded(t))
+		meanwhile = res
+		free <- err
+	}()
 	go func() {
 		res, err := sh.Do(bounded(t), agent.Call{Text: "touch", Hold: true, Timeout: patience, Raw: true})
 		if err != nil {
@@ -90,6 +98,10 @@ func TestPersonTakesAndGives(t *testing.T) {
 	}
 	if err := <-free; err != nil {
 		t.Errorf("wait for the keyboard: %v", err)
+	}
+	if h := meanwhile.TakenOver; meanwhile.Ended != agent.Returned || h == nil || h.By != "person:alice" || h.Offset != res.TakenOver.Offset || h.Until != meanwhile.To ||
+		meanwhile.From >= meanwhile.To {
+		t.Errorf("what the person did: %s, %+v, %q", meanwhile.Ended, h, meanwhile.Output)
 	}
 	c := dial(t)
 	if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil || exit.Code != 0 {
@@ -169,7 +181,8 @@ func TestTake(t *testing.T) {
 	if err := p.Input(bounded(t), []byte("x")); !isCode(err, "keyboard_held") {
 		t.Errorf("a person types beside an agent that has taken the keyboard: %v", err)
 	}
-	sh.Close() // gives it back
+	sh.Close()                            // gives it back
+	<-time.After(1500 * time.Millisecond) // what is typed right behind a refused key is taken for the tail of the same line
 	if err := p.Input(bounded(t), []byte("x")); err != nil {
 		t.Errorf("a person types when the agent has gone: %v", err)
 	}
@@ -235,8 +248,9 @@ func TestPersonBySSH(t *testing.T) {
 	if _, err := terminal.Write([]byte("\x1dg")); err != nil { // C-] g
 		t.Fatal(err)
 	}
-	if err := sh.WaitKeyboard(ctx); err != nil {
-		t.Fatal(err)
+	back, err := sh.WaitKeyboard(ctx)
+	if err != nil || back.TakenOver == nil || !strings.Contains(back.Output, "hand") {
+		t.Fatalf("what the person did: %+v, %q, %v", back.TakenOver, back.Output, err)
 	}
 	res, err := sh.Type(ctx, "program")
 	if got := done(t, res, err, 0); !strings.HasSuffix(got, "and=program\n") {

@@ -33,6 +33,7 @@ var world *gatewayWorld
 func TestMain(m *testing.M) {
 	run := &mainTB{}
 	world = newGateway(run)
+	exampleMachines = run
 	code := m.Run()
 	run.cleanup()
 	if run.failed {
@@ -76,6 +77,15 @@ func (b *mainTB) Fatal(args ...any) {
 	b.Errorf("%s", fmt.Sprint(args...))
 	b.cleanup()
 	os.Exit(1)
+}
+
+func (b *mainTB) Skip(args ...any)           { b.Fatal(args...) } // an example has nobody to tell
+func (b *mainTB) Logf(f string, args ...any) { fmt.Fprintf(os.Stderr, f+"\n", args...) }
+
+func (b *mainTB) Failed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.failed
 }
 
 func (b *mainTB) TempDir() string {
@@ -225,7 +235,7 @@ func sandboxName(t testing.TB) string {
 		sandboxes.mu.Lock()
 		delete(sandboxes.names, t.Name())
 		sandboxes.mu.Unlock()
-		if err := world.hub.Remove(context.Background(), alice, name); err != nil && !errors.Is(err, &agent.Error{Code: "not_found"}) {
+		if _, err := world.hub.Remove(context.Background(), alice, name); err != nil && !errors.Is(err, &agent.Error{Code: "not_found"}) {
 			t.Errorf("remove %s: %v", name, err)
 		}
 	})
@@ -246,6 +256,16 @@ func dialAt(t testing.TB, addr, sandbox string, o agent.Options) *agent.Client {
 func shell(t testing.TB) *agent.Shell {
 	t.Helper()
 	return attach(t, dial(t), agent.ShellOptions{})
+}
+
+// ready is shell at its prompt: for a call of few seconds, of which the start of the shell is to take none.
+func ready(t testing.TB) *agent.Shell {
+	t.Helper()
+	sh := shell(t)
+	if _, err := sh.Wait(bounded(t), agent.Prompt); err != nil {
+		t.Fatal(err)
+	}
+	return sh
 }
 
 func attach(t testing.TB, c *agent.Client, o agent.ShellOptions) *agent.Shell {

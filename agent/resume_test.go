@@ -179,6 +179,9 @@ func TestReconnectTyping(t *testing.T) {
 func TestExpectReconnects(t *testing.T) {
 	c, network := proxied(t)
 	sh := attach(t, c, agent.ShellOptions{})
+	if _, err := sh.Wait(bounded(t), agent.Prompt); err != nil { // the time of the call is not for the shell to start
+		t.Fatal(err)
+	}
 	res, err := sh.Do(bounded(t), agent.Call{Command: `sh -c 'echo begun; while [ ! -e go ]; do sleep 0.02; done; echo found'`, Timeout: 3 * time.Second})
 	if err != nil || res.Ended != agent.Deadline {
 		t.Fatalf("%s, %v", describe(res), err)
@@ -195,7 +198,10 @@ func TestExpectReconnects(t *testing.T) {
 		}
 		found <- err
 	}()
-	go func() { free <- sh.WaitKeyboard(bounded(t)) }()
+	go func() {
+		_, err := sh.WaitKeyboard(bounded(t))
+		free <- err
+	}()
 	network.cut()
 	if exit, err := dial(t).Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil || exit.Code != 0 {
 		t.Fatalf("%+v, %v", exit, err)

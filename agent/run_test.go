@@ -327,7 +327,7 @@ func TestMaxOutput(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
-	sh := shell(t)
+	sh := ready(t)
 	res, err := sh.Do(bounded(t), agent.Call{Command: "echo begun; sleep 30; echo over", Timeout: 3 * time.Second})
 	if err != nil || res.Ended != agent.Deadline || res.Phase != agent.Running || res.ExitCode != nil || res.Output != "begun\n" {
 		t.Fatalf("%s, %v", describe(res), err)
@@ -351,7 +351,7 @@ func TestDeadline(t *testing.T) {
 
 // A ctx with a deadline gives what there is, as a Timeout does; one that is cancelled leaves the program alone.
 func TestContext(t *testing.T) {
-	sh := shell(t)
+	sh := ready(t)
 	ctx, cancel := context.WithTimeout(bounded(t), 3*time.Second)
 	defer cancel()
 	res, err := sh.Run(ctx, "echo begun; sleep 30")

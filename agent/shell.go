@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -92,6 +91,10 @@ const giveWithin = 2 * time.Second
 // Run gives the shell one complete command, as data: nothing is typed, quoted or split. It returns when the shell is at
 // its prompt again, a program waits for input, the shell died, or the time is up; the program goes on in that case.
 // Unfinished syntax is refused before anything runs.
+//
+// On a host of another tier than guest a session ends with the connection. Then a call returns at once, an error with code lost
+// beside its Result, which has Ended dead and the output so far; State().Reason is link. The next Run connects again and gives
+// the command to a new shell, which Notes say: shell_restarted.
 func (s *Shell) Run(ctx context.Context, command string) (Result, error) {
 	return s.call(ctx, wire.VerbRun, Call{Command: command})
 }
@@ -201,26 +204,32 @@ func (s *Shell) Resize(ctx context.Context, cols, rows int) error {
 	return err
 }
 
-// WaitKeyboard returns when no person holds the keyboard.
-func (s *Shell) WaitKeyboard(ctx context.Context) error {
-	for {
-		stream, err := s.live(ctx)
-		if err != nil {
-			return err
-		}
-		s.mu.Lock()
-		held, changed := strings.HasPrefix(s.keyboard, string(wire.Person)+":"), s.changed
-		s.mu.Unlock()
-		if !held {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-stream.Done():
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+// Ask is Take, but asks a holder from whom the keyboard cannot be taken; held is who that is, empty when the keyboard is the
+// shell's. When it is given, the shell has it: WaitKeyboard tells.
+func (s *Shell) Ask(ctx context.Context) (held string, err error) {
+	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbTake, Ask: true})
+	if err != nil {
+		return "", err
 	}
+	s.mu.Lock()
+	s.taken = true // or soon: who leaves gives it back, or asks no more
+	s.mu.Unlock()
+	if reply.Asked {
+		return reply.Keyboard, nil
+	}
+	return "", nil
+}
+
+// WaitKeyboard returns when no person holds the keyboard, at once if none does, and tells what people did with it since an
+// agent last had it: Result.TakenOver says who, where in the log and with which commands, Output is what was printed between,
+// and the rest is the state now. TakenOver is nil when nobody had it. Ended is Returned; when ctx ends first its cause is returned.
+func (s *Shell) WaitKeyboard(ctx context.Context) (Result, error) {
+	res, err := s.result(s.ask(ctx, wire.Request{Verb: wire.VerbWait, Keyboard: true, TimeoutMS: callTimeout(ctx, -1)}))
+	if err == nil && res.Ended == wire.Deadline {
+		<-ctx.Done() // the session gives up a little earlier
+		return res, context.Cause(ctx)
+	}
+	return res, err
 }
 
 // Expect waits until one of the patterns has been printed, whatever the state. The text before it counts from the end of the
@@ -237,10 +246,21 @@ func (s *Shell) Expect(ctx context.Context, patterns ...goexpect.ExpectOpt) (exp
 				cancel(err)
 				return
 			}
-			select {
-			case <-stream.Done():
-			case <-ctx.Done():
-				return
+			for ended := false; !ended; {
+				s.mu.Lock()
+				changed, lost := s.changed, s.linkLostLocked()
+				s.mu.Unlock()
+				if lost != nil {
+					cancel(lost)
+					return
+				}
+				select {
+				case <-stream.Done():
+					ended = true
+				case <-changed:
+				case <-ctx.Done():
+					return
+				}
 			}
 		}
 	}()

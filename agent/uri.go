@@ -16,22 +16,42 @@ import (
 // target is where a URI leads.
 type target struct {
 	user, host, port string
+	path             string
 	identities       []string // of ssh_config
 	knownHosts       []string // of ssh_config
 }
 
 func (t target) addr() string { return net.JoinHostPort(t.host, t.port) }
 
-// parseURI reads ssh://user@host:port/dir, user@host:port and user@alias. The directory is accepted and not used.
+// uri is the target as package host reads it.
+func (t target) uri() string {
+	u := url.URL{Scheme: "ssh", Host: t.host}
+	if strings.Contains(t.host, ":") {
+		u.Host = "[" + t.host + "]"
+	}
+	if t.port != "" {
+		u.Host = t.addr()
+	}
+	if t.user != "" {
+		u.User = url.User(t.user)
+	}
+	return u.String()
+}
+
+// parseURI reads ssh://user@host:port/dir, user@host:port and user@alias. A gateway has no use for the directory.
 func parseURI(s string) (target, error) {
+	shown := s
 	bad := func(why string) (target, error) {
-		return target{}, &Error{Code: wire.CodeUsage, Message: fmt.Sprintf("ssh URI %q: %s", s, why), Hint: "write ssh://NAME@HOST:PORT"}
+		return target{}, &Error{Code: wire.CodeUsage, Message: fmt.Sprintf("ssh URI %q: %s", shown, why), Hint: "write ssh://NAME@HOST:PORT for a sandbox, ssh://USER@HOST for a host"}
 	}
 	raw := s
 	if !strings.Contains(raw, "://") {
 		raw = "ssh://" + raw
 	}
 	u, err := url.Parse(raw)
+	if at := strings.LastIndexByte(s, '@'); at >= 0 && strings.Contains(strings.TrimPrefix(s[:at], "ssh://"), ":") {
+		shown = "…" + s[at:] // who has put a password there does not want to read it in a log
+	}
 	switch {
 	case err != nil:
 		return bad("it does not parse")
@@ -45,7 +65,7 @@ func parseURI(s string) (target, error) {
 	if _, set := u.User.Password(); set {
 		return bad("a password does not belong into a URI")
 	}
-	return target{user: u.User.Username(), host: u.Hostname(), port: u.Port()}, nil
+	return target{user: u.User.Username(), host: u.Hostname(), port: u.Port(), path: strings.Trim(u.Path, "/")}, nil
 }
 
 // resolve asks OpenSSH what a name without a port means: it may be an alias.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -33,13 +34,19 @@ type Attachment struct {
 	last *wire.Client // guarded by imu; on which input was sent last
 	sent uint64       // guarded by imu; input bytes of last that the guest dealt with
 
+	calls atomic.Int32 // under way
+
+	secret secret // taken before Live.mu and mu
+
 	mu     sync.Mutex
 	client *wire.Client // guarded by mu; nil before the party first drives
 	resume string       // guarded by mu
 	cols   int          // guarded by mu
 	rows   int          // guarded by mu
 	holds  bool         // guarded by mu
+	told   bool         // guarded by mu; the guest says by ID who holds the keyboard
 	seq    uint64       // guarded by mu; of the newest event on the party's stream
+	undone wire.Event   // guarded by mu; the newest command for which the shell threw away what the party had typed
 	leave  func()       // guarded by mu; takes the party off the replica's list
 }
 
@@ -69,7 +76,7 @@ func (a *Attachment) Party() wire.Party { return a.party }
 
 // open opens the party's stream to the guest. at says to which session.
 func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attach) (*wire.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	ctx, cancel := context.WithTimeoutCause(ctx, reachWithin, a.box.silent(reachWithin))
 	defer cancel()
 	s, err := c.OpenStream(ctx)
 	if err != nil {
@@ -77,7 +84,7 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	}
 	party := a.party
 	at.Party, at.Quiet, at.From = &party, true, wire.Offset{Word: wire.FromNow}
-	client, err := wire.Open(ctx, s, at, wire.Handler{Event: a.event})
+	client, err := wire.Open(ctx, s, at, wire.Handler{Event: a.event, Output: a.secretOutput})
 	if err != nil {
 		if errors.As(err, new(*wire.Error)) {
 			return nil, err
@@ -88,6 +95,9 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	err = a.Err()
 	if err == nil {
 		a.client, a.resume = client, client.Attached().Resume
+		if client.Attached().Keyboard != party.String() {
+			a.holds = false
+		}
 	}
 	a.mu.Unlock()
 	if err != nil {
@@ -99,12 +109,36 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 
 // event watches who holds the keyboard. An agent holds it by name: all its parties are one.
 func (a *Attachment) event(e wire.Event) {
+	if e.Kind == wire.EventPrivate && e.By == "" {
+		a.forgetSecret()
+	}
+	a.mu.Lock()
+	l := a.live
+	a.seq = max(a.seq, e.Seq)
+	switch {
+	case e.Kind == wire.EventCommand && e.ID != "" && e.ID == a.party.ID:
+		a.undone = e
+	case e.Kind != wire.EventKeyboard:
+		l = nil
+	case e.Keyboard != a.party.String():
+		a.holds = false
+	case e.ID != "" && a.party.Kind == wire.Person:
+		a.holds, a.told = e.ID == a.party.ID, true // also when another has given it to this one
+	}
+	a.mu.Unlock()
+	if l != nil { // which has heard of it before, perhaps, and waits for nothing
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.changeLocked()
+	}
+}
+
+// Undone tells of a line that the party had typed at the shell's prompt and not sent, when the shell emptied it to run a command:
+// by is whose command, and seq grows with each. It is 0 when there was none.
+func (a *Attachment) Undone() (by string, seq uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.seq = max(a.seq, e.Seq)
-	if e.Kind == wire.EventKeyboard && e.Keyboard != a.party.String() {
-		a.holds = false
-	}
+	return a.undone.By, a.undone.Seq
 }
 
 // rememberedFor is how long a guest remembers a party that was cut off.
@@ -148,10 +182,19 @@ func (a *Attachment) stream(ctx context.Context) (*wire.Client, error) {
 			return nil, context.Cause(ctx)
 		case !isPassing(err) || time.Since(a.lost) > rememberedFor:
 			return nil, err
+		case a.isNew() && errors.As(err, new(*silentError)):
+			return nil, err // it has nothing to lose, and has waited
 		case !sleep(ctx, pause):
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+// isNew reports whether the guest has not known the party yet.
+func (a *Attachment) isNew() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.resume == ""
 }
 
 // reopen opens the stream: as the party that it was or, when the guest no longer knows that, as another one, which holds
@@ -163,7 +206,7 @@ func (a *Attachment) reopen(ctx context.Context) (*wire.Client, error) {
 	a.mu.Lock()
 	resume, cols, rows := a.resume, a.cols, a.rows
 	a.mu.Unlock()
-	c, err := a.box.control(ctx, nil)
+	c, err := a.box.controlOf(ctx, a.party, a.target.Session, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -219,10 +262,14 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	if err := a.mayDrive(); err != nil {
 		return err
 	}
+	defer a.call()()
 	ctx, done := a.within(ctx)
 	defer done()
 	a.imu.Lock()
 	defer a.imu.Unlock()
+	if err := a.box.wake(ctx); err != nil {
+		return err
+	}
 	for tries := 0; ; tries++ {
 		client, err := a.stream(ctx)
 		if err != nil {
@@ -241,14 +288,11 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 		err = client.Input(ctx, p)
 		switch {
 		case err == nil:
-			a.sent += uint64(len(p))
 			a.took()
-			return nil
 		case broke(ctx, client, err) && tries < maxResumes:
 			continue
-		case errors.As(err, new(*wire.Error)):
-			a.sent += uint64(len(p)) // dealt with: refused
 		}
+		a.sent = client.Sent() // also what was refused, and what nobody waited for any longer
 		return err
 	}
 }
@@ -268,8 +312,19 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 			r.Op = wire.NewOp()
 		}
 	}
+	defer a.call()()
 	ctx, done := a.within(ctx)
 	defer done()
+	if !wakes(r.Verb) || a.party.Rights == wire.RightWatch {
+		if a.box.get().state == Paused {
+			return wire.Reply{}, a.box.notRunning(a.target.Session)
+		}
+	} else if err := a.box.wake(ctx); err != nil {
+		return wire.Reply{}, err
+	}
+	ctx, heard := a.box.listening(ctx)
+	defer heard()
+	_, refusals := a.box.network.since(0)
 	for tries := 0; ; tries++ {
 		client, err := a.stream(ctx)
 		if err != nil {
@@ -287,11 +342,30 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		}
 		if reply.Result != nil {
 			reply.Result.Sandbox = a.target.Sandbox
+			if denied, _ := a.box.network.since(refusals); len(denied) > 0 {
+				reply.Result.Denied = denied
+			}
 		}
 		if err == nil {
 			err = a.settled(ctx, reply)
 		}
+		a.noShell(reply.Result)
+		if refused := a.live.refusedUnkept(); refused != nil {
+			return wire.Reply{Error: refused}, refused
+		}
+		if errors.As(err, new(*silentError)) {
+			err = a.box.reach(err)
+		}
 		return reply, err
+	}
+}
+
+// call notes that the party does something, until what it returns is called.
+func (a *Attachment) call() (done func()) {
+	a.calls.Add(1)
+	return func() {
+		a.box.touch()
+		a.calls.Add(-1)
 	}
 }
 
@@ -320,9 +394,29 @@ func (a *Attachment) settled(ctx context.Context, reply wire.Reply) error {
 	return nil
 }
 
-// Resize says the size of the attachment's terminal. It becomes the session's while the attachment drives.
+// The smallest terminal that a session gets from a window: vim draws for no smaller one, and readline 8.2 divides by zero in one of
+// 2 × 1, which ends bash and with it the session of everybody else.
+const (
+	minCols = 12
+	minRows = 2
+)
+
+// terminalFor is the size of a session's terminal whose driver has that much room for it: what of it is too large is clipped there. 0 is a
+// size that is not known.
+func terminalFor(cols, rows int) (int, int) {
+	if cols > 0 {
+		cols = min(max(cols, minCols), wire.MaxCols)
+	}
+	if rows > 0 {
+		rows = min(max(rows, minRows), wire.MaxRows)
+	}
+	return cols, rows
+}
+
+// Resize says how much room the attachment's window has for the session. That becomes the session's size while the attachment drives, but
+// for what is too small or too large for a terminal.
 func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
-	cols, rows = wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0)))
+	cols, rows = terminalFor(wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0))))
 	a.mu.Lock()
 	a.cols, a.rows = cols, rows
 	drove := a.client != nil
@@ -355,6 +449,19 @@ func (a *Attachment) Wait(ctx context.Context) error {
 	}
 }
 
+// Over says why the attachment is at its end, as Wait does; nil while it goes on.
+func (a *Attachment) Over() error {
+	if err := a.Err(); err != nil {
+		return err
+	}
+	a.live.mu.Lock()
+	defer a.live.mu.Unlock()
+	if a.live.overLocked() {
+		return io.EOF
+	}
+	return a.live.closed
+}
+
 // finish ends the attachment for a reason; the first one counts. A party that goes for good gives the keyboard back: the
 // guest keeps that of one which was cut off, for it may come again.
 func (a *Attachment) finish(why error) {
@@ -370,6 +477,9 @@ func (a *Attachment) finish(why error) {
 		cancel()
 	}
 	a.end(why)
+	if a.options.Changed != nil {
+		a.options.Changed()
+	}
 	// Who opens the stream at this moment closes it again, for it sees the end.
 	a.mu.Lock()
 	client = a.client

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/store"
@@ -20,6 +21,7 @@ type facts struct {
 	name    string
 	owner   string
 	spec    sandbox.Spec
+	life    Life
 	inst    sandbox.Instance // its ID is empty until there is one
 	state   State
 	since   time.Time
@@ -27,11 +29,19 @@ type facts struct {
 	reason  string
 }
 
+// kept is what of a sandbox was asked for, as the store has it.
+type kept struct {
+	sandbox.Spec
+	Life
+}
+
 func factsOf(row store.Sandbox) (facts, error) {
 	f := facts{name: row.Name, owner: row.Owner, state: State(row.State), since: row.Since, created: row.Created, reason: row.Error}
-	if err := json.Unmarshal(row.Spec, &f.spec); err != nil {
+	var asked kept
+	if err := json.Unmarshal(row.Spec, &asked); err != nil {
 		return f, fmt.Errorf("spec: %w", err)
 	}
+	f.spec, f.life = asked.Spec, asked.Life
 	if len(row.Instance) > 0 {
 		if err := json.Unmarshal(row.Instance, &f.inst); err != nil {
 			return f, fmt.Errorf("instance: %w", err)
@@ -43,7 +53,7 @@ func factsOf(row store.Sandbox) (facts, error) {
 func (f facts) row(id string) (store.Sandbox, error) {
 	row := store.Sandbox{ID: id, Name: f.name, Owner: f.owner, State: string(f.state), Since: f.since, Created: f.created, Error: f.reason}
 	var err error
-	if row.Spec, err = json.Marshal(f.spec); err != nil {
+	if row.Spec, err = json.Marshal(kept{f.spec, f.life}); err != nil {
 		return row, fmt.Errorf("spec: %w", err)
 	}
 	if f.inst.Backend != "" {
@@ -63,6 +73,12 @@ type box struct {
 	wmu sync.Mutex // held while a change is written down; taken before mu
 	amu sync.Mutex // held while a session's record is opened; taken before mu
 
+	source *box // what a fork is made of; nil for others, and once it has its image
+
+	relays   relays
+	network  network
+	expiring atomic.Bool // its end by age is under way
+
 	mu        sync.Mutex
 	facts     facts                   // guarded by mu
 	gone      bool                    // guarded by mu; removed, or never made
@@ -70,12 +86,16 @@ type box struct {
 	link      *link                   // guarded by mu; nil unless it is being kept in touch with
 	lives     map[string]*Live        // guarded by mu; by session
 	notes     []string                // guarded by mu; of the instance's last inspection
+	disk      sandbox.DiskUsage       // guarded by mu; as measured last
+	excess    sandbox.DiskUsage       // guarded by mu; what there was when it was started above its limit of disk; zero: it was not
 	described *inside                 // guarded by mu; what describe found last
+	shares    map[string]wire.Rights  // guarded by mu; of principals that do not own it; replaced, never changed
+	active    time.Time               // guarded by mu; when it was seen to be used last
 	kicked    map[string]time.Time    // guarded by mu; resume secrets of parties that were sent away, since when
 }
 
 func newBox(h *Hub, id string, f facts) *box {
-	return &box{hub: h, id: id, op: make(chan struct{}, 1), facts: f, lives: make(map[string]*Live)}
+	return &box{hub: h, id: id, op: make(chan struct{}, 1), facts: f, lives: make(map[string]*Live), active: time.Now()}
 }
 
 func (b *box) get() facts {
@@ -125,6 +145,7 @@ func (b *box) become(ctx context.Context, change func(*facts)) error {
 	b.mu.Lock()
 	b.facts = f
 	b.mu.Unlock()
+	b.hub.needs.change()
 	if f.state != before {
 		b.hub.log.Info("sandbox", "id", b.id, "name", f.name, "state", f.state, "reason", f.reason)
 		b.hub.journal.add(b.id, "state", map[string]any{"state": f.state, "reason": f.reason})
@@ -168,16 +189,18 @@ func (b *box) allLives() []*Live {
 
 // info is the sandbox as lists show it.
 func (b *box) info() Info {
+	carried := b.network.notes() // before mu: who begins to carry packets holds the network's lock and asks for the facts
 	b.mu.Lock()
-	f, notes := b.facts, slices.Concat(b.facts.inst.Notes, b.notes)
+	f, notes := b.facts, slices.Concat(b.facts.inst.Notes, b.notes, carried)
 	lives := slices.Collect(maps.Values(b.lives))
 	b.mu.Unlock()
 	i := Info{Name: f.name, ID: b.id, Owner: f.owner, State: f.state, Since: f.since, Reason: f.reason, Created: f.created,
 		Backend: f.inst.Backend, Image: f.inst.Image, Digest: f.inst.Digest, User: f.inst.User, Network: f.inst.Network,
-		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Notes: notes, Sessions: []wire.SessionInfo{}}
+		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Allow: f.spec.Allow, Dir: f.spec.Dir, Recipe: f.spec.Recipe, Mounts: f.spec.Mounts, Notes: notes, SharedWith: b.sharedWith(), Sessions: []wire.SessionInfo{}}
 	if f.inst.ID == "" {
 		i.Image, i.Network, i.Limits, i.User = f.spec.Image, f.spec.Network, f.spec.Limits, f.spec.User
 	}
+	b.fillLife(&i, f)
 	if b.hub.options.Command != nil {
 		i.Command = b.hub.options.Command(f.name)
 	}

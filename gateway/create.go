@@ -70,17 +70,34 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 	if _, err := wire.ParseSandbox(name); err != nil {
 		return facts{}, err
 	}
+	if err := h.planHost(p, &spec); err != nil {
+		return facts{}, err
+	}
+	if err := h.planDirs(p, &spec); err != nil {
+		return facts{}, err
+	}
 	if spec.Backend == "" {
 		spec.Backend = h.options.Backend
 	}
-	if _, err := h.backend(spec.Backend); err != nil {
+	be, err := h.backend(spec.Backend)
+	if err != nil {
 		return facts{}, err
 	}
-	if spec.Network == "" {
+	life, err := h.planLife(spec, be)
+	if err != nil {
+		return facts{}, err
+	}
+	if spec.Network == "" && spec.Host.URI == "" {
 		spec.Network = h.options.Network
 	}
-	if spec.Image == "" {
+	if err := h.planNetwork(p, spec); err != nil {
+		return facts{}, err
+	}
+	if spec.Image == "" && spec.Host.URI == "" {
 		spec.Image = h.options.Image
+	}
+	if spec.Host.URI == "" {
+		spec.Limits = spec.Limits.Or(h.options.Limits)
 	}
 	if len(spec.Env) > maxEnv {
 		return facts{}, wire.Errorf(wire.CodeUsage, "%d environment variables are more than %d", len(spec.Env), maxEnv)
@@ -92,10 +109,11 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 	}
 	id := strings.ToLower(rand.Text()[:12]) // 60 bits; the host name inside
 	now := time.Now()
-	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, spec: sandbox.Spec{
-		ID: id, Name: name, Image: spec.Image, Network: spec.Network, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
-		Env: spec.Env, Entrypoint: spec.Entrypoint, Trust: spec.Trust, Isolation: spec.Isolation},
-		inst: sandbox.Instance{Backend: spec.Backend}}, nil
+	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, life: life, spec: sandbox.Spec{
+		ID: id, Name: name, Owner: p.Name, Image: spec.Image, Network: spec.Network, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
+		Env: spec.Env, Entrypoint: spec.Entrypoint, Trust: spec.Trust, Isolation: spec.Isolation,
+		Allow: spec.Allow, Mounts: spec.Mounts, Workdir: spec.Workdir, Dir: spec.Dir, Recipe: spec.Recipe, Host: spec.Host},
+		inst: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil
 }
 
 // reserve takes the name, or finds who has it. A new box comes with its act begun.
@@ -112,16 +130,8 @@ func (h *Hub) reserve(p Principal, f facts, spec NewSpec) (b *box, mine bool, er
 		}
 		return b, false, nil
 	}
-	owned := 0
-	for _, b := range h.boxes {
-		if b.get().owner == p.Name {
-			owned++
-		}
-	}
-	if limit := h.options.SandboxesPerOwner; owned >= limit {
-		e := wire.Errorf(wire.CodeLimitSandboxes, "you have %d sandboxes, the limit is %d", owned, limit)
-		e.Hint = "rm one that is not needed any more"
-		return nil, false, e
+	if err := h.roomForLocked(f); err != nil {
+		return nil, false, err
 	}
 	b = newBox(h, f.spec.ID, f)
 	b.op <- struct{}{}
@@ -140,7 +150,14 @@ func (b *box) create(ctx context.Context, progress func(string)) (err error) {
 		b.mu.Unlock()
 		h.unregister(b)
 	}
-	row, err := f.row(b.id)
+	be, err := h.backend(f.inst.Backend)
+	if err == nil {
+		err = h.roomToRun(ctx, be)
+	}
+	var row store.Sandbox
+	if err == nil {
+		row, err = f.row(b.id)
+	}
 	if err == nil {
 		err = stored(h.options.Store.Add(context.WithoutCancel(ctx), row))
 	}
@@ -164,7 +181,7 @@ func (b *box) create(ctx context.Context, progress func(string)) (err error) {
 	if nothingMade(err) {
 		left = b.erase(clean)
 	} else {
-		left = b.destroy(clean)
+		_, left = b.destroy(clean)
 	}
 	if left != nil {
 		h.log.Error("create undone in part; the rest follows", "id", b.id, "err", left)
@@ -188,7 +205,7 @@ func nothingMade(err error) bool {
 		return false
 	}
 	switch boot.Stage {
-	case "validate", "engine", "image":
+	case "validate", "engine", "image", "connect", "host key", "login":
 		return true
 	}
 	return false
@@ -197,18 +214,21 @@ func nothingMade(err error) bool {
 // boot makes the instance and writes it down.
 func (b *box) boot(ctx context.Context, f facts, progress func(string)) error {
 	h := b.hub
+	if err := b.takeFiles(ctx, progress); err != nil { // before there is a slot: who starts its source may wait for one
+		return err
+	}
 	if err := h.slot(ctx); err != nil {
 		return b.bootError("create", err)
 	}
 	defer func() { <-h.boots }()
-	if err := h.note(b.id, f); err != nil {
+	if err := h.note(b.id, b.get()); err != nil {
 		return stored(err)
 	}
 	be, err := h.backend(f.inst.Backend)
 	if err != nil {
 		return err
 	}
-	spec := f.spec
+	spec := b.get().spec
 	spec.Progress = progress
 	inst, err := be.Boot(ctx, spec)
 	if err != nil {
@@ -237,12 +257,13 @@ type label struct {
 	Owner   string       `json:"owner"`
 	Created time.Time    `json:"created"`
 	Spec    sandbox.Spec `json:"spec"`
+	Life    Life         `json:"life,omitzero"`
 }
 
 const labelFile = "sandbox.json"
 
 func (h *Hub) note(id string, f facts) error {
-	b, err := json.Marshal(label{Name: f.name, Owner: f.owner, Created: f.created, Spec: f.spec})
+	b, err := json.Marshal(label{Name: f.name, Owner: f.owner, Created: f.created, Spec: f.spec, Life: f.life})
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -45,7 +44,7 @@ type inside struct {
 
 // Describe gathers what there is to say about a sandbox. It answers also when the sandbox does not.
 func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Description, error) {
-	b, err := h.find(p, name)
+	b, _, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
 		return Description{}, err
 	}
@@ -68,11 +67,19 @@ func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Descripti
 		d.Health += ": " + f.reason
 	}
 	if f.state != Running && f.state != Broken {
+		if f.state == Stopped && strings.HasPrefix(f.reason, diskFull) {
+			d.Notes = append(d.Notes, "its files are kept: it may be started, and write a little more, to have them copied out or removed; "+
+				"start --disk SIZE "+d.Name+" raises the limit")
+		}
 		return d, nil
 	}
-	within, cancel := context.WithTimeout(ctx, lookWithin)
+	within, cancel := context.WithTimeoutCause(ctx, lookWithin, fmt.Errorf("no answer within %v", lookWithin))
 	defer cancel()
+	b.meter(within, &d, f)
 	d.Health = b.health(within, f.inst)
+	if c, err := h.pool.Control(within, f.inst); err == nil {
+		d.Tier, d.TierText = c.Tier()
+	}
 	found, err := b.look(within, f.inst)
 	if err != nil && d.Health == "ok" {
 		d.Health = "no command runs in it: " + oneLine(h.Public(b.reach(err)).Message, 200)
@@ -123,7 +130,8 @@ func (b *box) look(ctx context.Context, inst sandbox.Instance) (*inside, error) 
 	return fresh, nil
 }
 
-// run runs a command in the sandbox, without a terminal, and returns the beginning of what it printed.
+// run runs a command in the sandbox, without a terminal, and returns the beginning of what it printed. One that prints more than
+// is kept is hung up on.
 func (b *box) run(ctx context.Context, inst sandbox.Instance, command string) ([]byte, error) {
 	conn, err := b.hub.pool.SSH(ctx, inst)
 	if err != nil {
@@ -138,34 +146,39 @@ func (b *box) run(ctx context.Context, inst sandbox.Instance, command string) ([
 		return nil, err
 	}
 	defer s.Close()
-	out := &head{limit: maxLook}
-	s.Stdout, s.Stderr = out, io.Discard
+	enough := func() { conn.Close() }
+	out := &head{limit: maxLook, full: enough}
+	s.Stdout, s.Stderr = out, &head{limit: maxLook, full: enough}
 	err = s.Run(command)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
-	return out.Bytes(), err
+	return out.kept, err
 }
 
-// head keeps the first bytes that are written to it.
+// head keeps the first bytes that are written to it. It is no more than an io.Writer: io.Copy looks for other ways in.
 type head struct {
-	bytes.Buffer
 	limit int
+	full  func() // called when there is more, at each write
+	kept  []byte
 }
 
 func (h *head) Write(p []byte) (int, error) {
-	if n := min(len(p), h.limit-h.Len()); n > 0 {
-		h.Buffer.Write(p[:n])
+	n := min(len(p), h.limit-len(h.kept))
+	h.kept = append(h.kept, p[:n]...)
+	if n < len(p) {
+		h.full()
+		return n, io.ErrShortWrite
 	}
-	return len(p), nil
+	return n, nil
 }
 
 // fill takes over what was found inside.
 func (d *Description) fill(found *inside) {
-	if found == nil {
-		return
+	f := map[string]string{}
+	if found != nil {
+		f = found.facts
 	}
-	f := found.facts
 	d.OS, d.Kernel, d.Arch, d.Cwd, d.Shell = f["os"], f["kernel"], f["arch"], f["cwd"], f["shell"]
 	if f["uid"] != "" {
 		d.Account = strings.TrimPrefix(f["user"]+" ", " ") + "(uid " + f["uid"] + ")"
@@ -178,13 +191,19 @@ func (d *Description) fill(found *inside) {
 			d.Tools[t] = path
 		}
 	}
+	if d.Used != nil { // which the sandbox has no say in
+		f = map[string]string{"pids": fmt.Sprint(d.Used.PIDs), "memory": fmt.Sprint(d.Used.Memory)}
+	}
 	var usage []string
-	if f["pids"] != "" {
+	if f["pids"] != "" && d.Limits.PIDs > 0 {
 		usage = append(usage, fmt.Sprintf("%s of %d processes", f["pids"], d.Limits.PIDs))
 	}
 	var n int64
-	if _, err := fmt.Sscan(f["memory"], &n); err == nil {
+	if _, err := fmt.Sscan(f["memory"], &n); err == nil && d.Limits.Memory > 0 {
 		usage = append(usage, fmt.Sprintf("%s of %s memory", size(n), size(d.Limits.Memory)))
+	}
+	if d.Used != nil && d.Used.Disk > 0 {
+		usage = append(usage, fmt.Sprintf("%s of %s disk", size(d.Used.Disk), size(d.Limits.Disk)))
 	}
 	d.Usage = strings.Join(usage, ", ")
 }
@@ -198,8 +217,10 @@ func networkText(n sandbox.Network) string {
 			"internet are reachable from inside, and no rule of sandboxd protects them"
 	case sandbox.NetworkFiltered:
 		return "filtered: public addresses through the daemon's policy; private and metadata addresses are closed"
+	case sandbox.NetworkHost:
+		return "host: the machine's own; sandboxd has no say in it"
 	case sandbox.NetworkAllowlist:
-		return "allowlist: the listed names only"
+		return "allowlist: the listed names and addresses only"
 	}
 	return string(n)
 }
@@ -217,6 +238,12 @@ func limitsText(l sandbox.Limits) string {
 	}
 	if l.Shm > 0 {
 		words = append(words, size(l.Shm)+" /dev/shm")
+	}
+	if l.Disk > 0 {
+		words = append(words, size(l.Disk)+" disk")
+	}
+	if l.Sessions > 0 {
+		words = append(words, fmt.Sprintf("%d sessions", l.Sessions))
 	}
 	if l.NoFile > 0 {
 		words = append(words, fmt.Sprintf("%d open files a process", l.NoFile))

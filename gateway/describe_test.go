@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"io"
 	"strings"
 	"testing"
 
@@ -60,7 +61,7 @@ func TestLimitsText(t *testing.T) {
 }
 
 func TestOneLine(t *testing.T) {
-	for in, want := range map[string]string{"a\nb\x1b[31m\u0085\u2028": "a b [31m  ", "ümlaut": "ümlaut", "\xff": " ", "long text": "long t…"} {
+	for in, want := range map[string]string{"a\nb\x1b[31m\u0085\u2028": "a b [31m  ", "ümlaut": "ümlaut", "\xff": " ", "long text": "long …", "a\u202eb\u2066": "a b "} {
 		n := 100
 		if strings.HasPrefix(in, "long") {
 			n = 6
@@ -154,3 +155,17 @@ func TestReplicaKeepsWhatNothingElseHas(t *testing.T) {
 		t.Errorf("a gap of the record ends at %d, want %d where the replica begins", lagged.To, r.start)
 	}
 }
+
+// What a machine prints without end is neither kept nor read on: by no way in that io.Copy finds.
+func TestHeadIsNoMore(t *testing.T) {
+	full := 0
+	h := &head{limit: 100, full: func() { full++ }}
+	n, err := io.Copy(h, io.LimitReader(endless{}, 1<<30))
+	if len(h.kept) != 100 || err == nil || n > 1<<20 || full != 1 {
+		t.Errorf("kept %d bytes of %d read, %v, told %d times; want 100, and an end", len(h.kept), n, err, full)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }

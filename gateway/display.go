@@ -8,12 +8,13 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 const (
 	scrollback    = 1000             // lines that a person who falls behind still gets as lines
 	feedAtMost    = 64 << 20         // bytes that a screen catches up with; beyond, it begins anew
-	feedAnew      = 4 << 20          // this far before the end
+	feedAnew      = 4 << 20          // this far before the end, unless the record has a keyframe
 	forgetDisplay = 10 * time.Minute // of a screen that nobody looks at
 )
 
@@ -21,8 +22,9 @@ const (
 type display struct {
 	mu     sync.Mutex // held while the screen is fed and looked at; taken before Live.mu
 	screen *screen.Screen
-	fed    uint64    // guarded by mu
-	used   time.Time // guarded by mu
+	fed    uint64      // guarded by mu
+	used   time.Time   // guarded by mu
+	seen   func() bool // guarded by mu; somebody looks on, be it that nothing changes
 
 	smu   sync.Mutex
 	sizes []record.Size // guarded by smu; changes that the screen has not been fed up to
@@ -61,13 +63,13 @@ func (d *display) expire() {
 		return
 	}
 	defer d.mu.Unlock()
-	if d.screen != nil && time.Since(d.used) > forgetDisplay {
+	if d.screen != nil && time.Since(d.used) > forgetDisplay && !d.seen() {
 		d.screen = nil
 	}
 }
 
 // Screen calls f with the session's screen, fed up to offset. The screen is valid during the call and f must not change
-// it; f must be quick, for others wait for it. The first look at a session with a long log begins near its end.
+// it; f must be quick, for others wait for it.
 func (l *Live) Screen(f func(s *screen.Screen, offset uint64)) error {
 	d := &l.display
 	d.mu.Lock()
@@ -86,7 +88,10 @@ func (l *Live) feedDisplay(d *display) error {
 	if d.screen == nil || end-d.fed > feedAtMost {
 		l.beginDisplay(d, end)
 	}
-	buf := make([]byte, 64<<10)
+	var buf []byte // an echo is short, and there are many
+	if d.fed < end {
+		buf = make([]byte, min(end-d.fed, 64<<10))
+	}
 	for d.fed < end {
 		now, until := d.next(d.fed, end)
 		if now != nil {
@@ -114,11 +119,18 @@ func (l *Live) feedDisplay(d *display) error {
 	return nil
 }
 
-// beginDisplay makes a new screen, with the sizes that the record knows.
+// seen reports whether a person is attached: what they have in their scrollback is told by the lines of the screen.
+func (l *Live) seen() bool {
+	return slices.ContainsFunc(l.attached(), func(m *member) bool { return m.party.Kind == wire.Person })
+}
+
+// beginDisplay makes a new screen: what the record knows of it at a moment not long ago, else one from the beginning of the log or, of
+// a long one, near its end.
 func (l *Live) beginDisplay(d *display, end uint64) {
 	l.mu.Lock()
 	cols, rows, rec := l.cols, l.rows, l.rec
 	l.mu.Unlock()
+	d.seen = l.seen
 	d.fed = 0
 	if end > feedAtMost {
 		d.fed = end - feedAnew
@@ -130,6 +142,12 @@ func (l *Live) beginDisplay(d *display, end uint64) {
 		d.smu.Unlock()
 		if len(sizes) > 0 {
 			cols, rows = sizes[0].Cols, sizes[0].Rows
+		}
+		if p, off, ok := rec.Keyframe(end); ok && end-off <= feedAtMost {
+			if restored, err := screen.Restore(p, scrollback); err == nil {
+				d.screen, d.fed = restored, off
+				return
+			}
 		}
 	}
 	d.screen = screen.New(screen.Options{Cols: cols, Rows: rows, Scrollback: scrollback})

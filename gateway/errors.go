@@ -9,6 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -69,6 +70,12 @@ func (h *Hub) Public(err error) *wire.Error {
 		return &wire.Error{Code: wire.CodeLost, Message: "the call was cancelled"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "the time allowed for the call is over"}
+	case errors.Is(err, ErrKicked):
+		return &wire.Error{Code: wire.CodeDenied, Message: "you were sent away"}
+	case errors.Is(err, ErrUnshared):
+		return &wire.Error{Code: wire.CodeDenied, Message: "the sandbox is no longer shared with you"}
+	case errors.Is(err, errLeft):
+		return &wire.Error{Code: wire.CodeLost, Message: "the party that made the call has left the session"}
 	case errors.Is(err, ErrClosed):
 		return &wire.Error{Code: wire.CodeLost, Message: ErrClosed.Error(), Hint: "try again when it is back: sessions go on meanwhile"}
 	}
@@ -94,6 +101,11 @@ func (h *Hub) notFound(name string) error {
 func (b *box) reach(err error) error {
 	if err == nil || errors.As(err, new(*shown)) || errors.Is(err, context.Canceled) {
 		return err
+	}
+	if f := b.get(); f.inst.Host.URI != "" {
+		if e := reachHost(f, err); e != nil {
+			return e
+		}
 	}
 	name := b.title()
 	public := func(code wire.Code, kind error, hint, format string, args ...any) *shown {
@@ -166,17 +178,5 @@ func stored(err error) error {
 // firstLine is an error's text, short and in one line.
 func firstLine(err error) string { return oneLine(err.Error(), 300) }
 
-// oneLine makes a text printable in one line of at most n bytes.
-func oneLine(s string, n int) string {
-	out := make([]rune, 0, min(len(s), n))
-	for _, r := range s {
-		if len(out) >= n {
-			return string(out) + "…"
-		}
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r == 0x2028 || r == 0x2029 || r == 0xfffd {
-			r = ' '
-		}
-		out = append(out, r)
-	}
-	return string(out)
-}
+// oneLine is text of others in one line that may be shown and logged, n characters of it.
+func oneLine(s string, n int) string { return text.Line(s, n) }

@@ -52,6 +52,7 @@ func (b *box) adopt(info wire.SessionInfo) (*Live, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lives[info.Name] = l
+	b.hub.needs.change()
 	return l, nil
 }
 
@@ -59,7 +60,7 @@ func (b *box) adopt(info wire.SessionInfo) (*Live, error) {
 func (b *box) recordOf(info wire.SessionInfo) (*record.Writer, error) {
 	h := b.hub
 	dir := record.Dir(h.records(b.id), info.Name, 0)
-	rec, err := record.Open(dir, record.Options{Quota: h.options.RecordQuota})
+	rec, err := record.Open(dir, record.Options{Quota: h.options.RecordQuota, Whole: h.options.RecordStrict})
 	switch {
 	case err == nil && rec.Begun().UnixMilli() == info.Created && !rec.Finished():
 		return rec, nil
@@ -72,7 +73,7 @@ func (b *box) recordOf(info wire.SessionInfo) (*record.Writer, error) {
 		h.log.Warn("record cannot be gone on with; it is set aside", "sandbox", b.id, "session", info.Name, "err", err)
 	}
 	return record.Create(dir, record.Options{Title: b.title() + "~" + info.Name, Begun: time.UnixMilli(info.Created),
-		Cols: info.Cols, Rows: info.Rows, Quota: h.options.RecordQuota})
+		Cols: info.Cols, Rows: info.Rows, Quota: h.options.RecordQuota, Whole: h.options.RecordStrict})
 }
 
 // rerecord begins the record of a session for which there was no space.
@@ -110,6 +111,7 @@ func (b *box) forget(l *Live) {
 	defer b.mu.Unlock()
 	if b.lives[l.name] == l {
 		delete(b.lives, l.name)
+		b.hub.needs.change()
 	}
 }
 
@@ -134,6 +136,7 @@ func (l *Live) follow(ctx context.Context, c *connect.Control) {
 		err := l.read(ctx, c)
 		switch {
 		case l.final():
+			l.closeUnkept(ctx, c)
 			l.box.forget(l)
 			return
 		case ctx.Err() != nil || c.Err() != nil:
@@ -176,14 +179,14 @@ func (l *Live) read(ctx context.Context, c *connect.Control) error {
 		}
 	}
 	party := replicaParty
-	client, err := wire.Open(ctx, s, wire.Attach{Session: l.name, From: wire.At(from), After: after, Party: &party}, wire.Handler{
+	client, err := wire.Open(ctx, s, wire.Attach{Session: l.name, From: wire.At(from), After: after, Party: &party, Keep: true}, wire.Handler{
 		Output: func(off uint64, p []byte) {
 			if !l.output(off, p) {
 				stop()
 			}
 		},
 		Event: func(e wire.Event) {
-			if l.event(e); l.final() {
+			if l.event(inboundEvent(e)); l.final() {
 				stop()
 			}
 		},
@@ -193,6 +196,7 @@ func (l *Live) read(ctx context.Context, c *connect.Control) error {
 	}
 	defer client.Close()
 	l.snapshot(client.Attached())
+	defer l.heeding(ctx, client)()
 	select {
 	case <-client.Done():
 		return client.Err()
@@ -210,8 +214,9 @@ func (l *Live) snapshot(a wire.Attached) {
 	if a.Seq < l.seq {
 		return
 	}
-	l.state, l.keyboard = a.State, a.Keyboard
+	l.state, l.keyboard, l.private = inboundState(a.State), cut(a.Keyboard, maxWord), cut(a.Private, maxWord)
 	l.cols, l.rows = wire.ClampSize(uint32(max(a.Cols, 0)), uint32(max(a.Rows, 0)))
+	l.noteNeedLocked()
 	l.changeLocked()
 }
 
@@ -233,16 +238,26 @@ func (l *Live) output(off uint64, p []byte) bool {
 	}
 	recorded := false
 	if rec != nil {
+		if rec.Private() && l.Private() == "" { // its end was told while nobody listened
+			l.trouble(rec.EndPrivate())
+		}
 		err := rec.Append(off, p)
+		if recorded = err == nil; !recorded && l.strict(err) {
+			return false
+		}
 		l.trouble(err)
-		recorded = err == nil
+	} else if l.strict(errNoRecord) {
+		return false
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.replica.skip(off)
 	l.replica.add(p, recorded)
 	l.printed = time.Now()
 	l.changeLocked()
+	l.mu.Unlock()
+	if recorded {
+		rec.Mark()
+	}
 	return true
 }
 
@@ -264,6 +279,10 @@ func (l *Live) event(e wire.Event) {
 	if now := time.Now().UnixMilli(); e.TimeUnix > now || e.TimeUnix < l.begun {
 		e.TimeUnix = now
 	}
+	if e.Kind == wire.EventLagged && e.Text == wire.WhyPrivate {
+		l.skipPrivate(e.Offset)
+		return
+	}
 	if rec != nil && e.Seq != 0 {
 		if err := rec.Event(e); err != nil {
 			l.trouble(err)
@@ -271,7 +290,7 @@ func (l *Live) event(e wire.Event) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e.Seq != 0 && e.Seq <= l.seq {
+	if l.ended || e.Seq != 0 && e.Seq <= l.seq {
 		return
 	}
 	l.seq = max(l.seq, e.Seq)
@@ -287,10 +306,20 @@ func (l *Live) event(e wire.Event) {
 	case wire.EventOver:
 		l.edges.add(e)
 	case wire.EventKeyboard:
-		l.keyboard = e.Keyboard
+		l.keyboard, l.asking = e.Keyboard, ""
+	case wire.EventInput, wire.EventCommand:
+		l.typed = e.By
+		if e.Kind == wire.EventCommand {
+			l.denied = ""
+		}
+	case wire.EventAsk:
+		l.asking = e.By
+	case wire.EventPrivate:
+		l.private = e.By
 	case wire.EventResize:
 		l.cols, l.rows = wire.ClampSize(uint32(max(e.Cols, 0)), uint32(max(e.Rows, 0)))
 		l.display.resized(l.replica.end, l.cols, l.rows)
 	}
+	l.noteNeedLocked()
 	l.changeLocked()
 }

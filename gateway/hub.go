@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -31,27 +33,44 @@ type Options struct {
 	Owner    string                     // principal that owns what is found and belongs to nobody
 	Logins   []string                   // login names of the daemon's own user: never made by a login
 	Network  sandbox.Network            // of sandboxes that ask for none; empty is NetworkNone
+	Allow    []string                   // what every sandbox with NetworkFiltered or NetworkAllowlist may connect to besides, as of egress.NewPolicy
+	Closed   []netip.Prefix             // ranges that are closed to them unless listed; nil is egress.DefaultClosed
 	Image    string                     // of sandboxes that ask for none; empty leaves it to the backend
+	Dirs     hostdir.Rules              // directories of this machine that Owner may give to sandboxes
 	Log      *slog.Logger               // nil discards
 
 	// Principals says how many principals can log in now; nil means one.
 	Principals func() int
+	// LogsIn says how a principal can log in: by a key that is listed as its own, and by a certificate of an authority that may
+	// name it. nil means that everybody has a key.
+	LogsIn func(principal string) (key, certificate bool)
 	// Command returns the command that joins target, such as "ssh -p 2222 demo@localhost". nil leaves it out.
 	Command func(target string) string
 	// Lobby returns the command that runs line in the lobby, such as "ssh -p 2222 sandboxd@localhost new demo". nil names
 	// a placeholder.
 	Lobby func(line string) string
 
-	SandboxesPerOwner int           // most sandboxes of one principal; 0 is 64
-	RecordQuota       int64         // bytes of one session's record; 0 is 256 MiB
-	StopGrace         time.Duration // for the orderly part of a stop; 0 is 10 s
+	Limits  sandbox.Limits // of sandboxes that ask for none; zero fields are left to the backend
+	Quota   Quota          // of one principal
+	MinFree int64          // bytes of a backend's disk that stay free, see watchDisks; 0 is no such floor
+
+	RecordQuota  int64         // bytes of one session's record; 0 is 256 MiB
+	RecordTotal  int64         // bytes of all records of a sandbox; 0 is 2 GiB
+	RecordKeep   time.Duration // how long the record of a session that has ended is kept; 0 is as long as there is room
+	RecordStrict bool          // a session ends when it cannot be recorded; otherwise it goes on
+	TTL          time.Duration // of sandboxes that ask for none: idle for so long they are stopped; 0 is never
+	DeleteAfter  time.Duration // likewise: stopped for so long they are removed; 0 is never
+	StopGrace    time.Duration // for the orderly part of a stop; 0 is 10 s
+
+	diskEvery time.Duration // 0 is a second
+
+	Hook HookOptions // who is told when what a session needs has changed
 }
 
 const (
-	defaultSandboxes = 64
-	defaultGrace     = 10 * time.Second
-	tidyEvery        = 5 * time.Second  // how often records are made durable
-	idleFiles        = 30 * time.Second // after which an idle record's files are closed
+	defaultGrace = 10 * time.Second
+	tidyEvery    = 5 * time.Second  // how often records are made durable
+	idleFiles    = 30 * time.Second // after which an idle record's files are closed
 )
 
 // Hub knows every sandbox of the daemon. Its methods may be called at once, from when Run began until it returned.
@@ -70,7 +89,12 @@ type Hub struct {
 	boxes map[string]*box // guarded by mu; by ID
 	names map[string]*box // guarded by mu; without those that are being deleted
 
+	beginning map[string]int // guarded by mu; sessions that are about to be, by the owner of their sandbox
+	starting  map[*box]bool  // guarded by mu; stopped, and about to run
+
 	standing standings
+	needs    needs
+	hook     hook
 }
 
 // New returns a hub on what the store knows. It starts nothing: Run does.
@@ -88,21 +112,30 @@ func New(o Options) (*Hub, error) {
 	}
 	o.Backends = maps.Clone(o.Backends)
 	o.Logins = slices.Clone(o.Logins)
-	o.SandboxesPerOwner = cmp.Or(o.SandboxesPerOwner, defaultSandboxes)
+	o.diskEvery = cmp.Or(o.diskEvery, diskEvery)
+	o.Quota.Sandboxes = cmp.Or(o.Quota.Sandboxes, defaultSandboxes)
 	o.StopGrace = cmp.Or(o.StopGrace, defaultGrace)
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Hub{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
-		ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box)}
-	h.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Dial: func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
+		ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
+		beginning: make(map[string]int), starting: make(map[*box]bool)}
+	h.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: h.openControl, Dial: func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 		be, err := h.backend(inst.Backend)
 		if err != nil {
 			return sandbox.Peer{}, err
 		}
 		return be.Dial(ctx, inst)
 	}})
+	for _, mode := range []sandbox.Network{sandbox.NetworkFiltered, sandbox.NetworkAllowlist} {
+		if _, err := h.newPolicy(mode, nil); err != nil {
+			return nil, fmt.Errorf("gateway: %w", err)
+		}
+	}
 	h.journal.init(h)
 	h.standing.init()
+	h.needs.init()
+	h.hook.init(h)
 	if err := h.load(context.Background()); err != nil {
 		return nil, err
 	}
@@ -122,7 +155,7 @@ func (h *Hub) load(ctx context.Context) error {
 		}
 		h.register(newBox(h, row.ID, f))
 	}
-	return nil
+	return h.loadShares(ctx)
 }
 
 // Run finds again what ran before, finishes what was cut short, keeps a control connection to every running sandbox, and
@@ -134,8 +167,19 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.tasks.open(ctx)
 	h.tasks.start(h.journal.run)
 	h.tasks.start(h.recover)
+	h.tasks.start(h.hook.run)
+	for name, be := range h.options.Backends {
+		if m, ok := be.(sandbox.Meter); ok {
+			h.tasks.start(func(ctx context.Context) { h.watchDisks(ctx, name, m) })
+		}
+	}
 	tick := time.NewTicker(tidyEvery)
 	defer tick.Stop()
+	prune := time.NewTicker(pruneEvery)
+	defer prune.Stop()
+	idle := time.NewTicker(idleEvery)
+	defer idle.Stop()
+	h.prune()
 	for ctx.Err() == nil {
 		select {
 		case <-tick.C:
@@ -143,6 +187,10 @@ func (h *Hub) Run(ctx context.Context) error {
 				l.tidy(idleFiles)
 			}
 			h.standing.expire()
+		case <-prune.C:
+			h.prune()
+		case <-idle.C:
+			h.idleness()
 		case <-ctx.Done():
 		}
 	}
@@ -195,6 +243,7 @@ func (h *Hub) register(b *box) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.boxes[b.id] = b
+	h.needs.change()
 	if f := b.get(); f.state != Deleting {
 		h.names[f.name] = b
 	}
@@ -215,15 +264,18 @@ func (h *Hub) unregister(b *box) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.boxes, b.id)
+	h.needs.change()
 }
 
-// find returns p's sandbox called name. Whose it is not, for them it is not there.
+// find returns p's sandbox called name. Whose it is not, for them it is not there; with whom it is shared, they are told that
+// this is for its owner. What a share allows asks reachable.
 func (h *Hub) find(p Principal, name string) (*box, error) {
-	h.mu.Lock()
-	b := h.names[name]
-	h.mu.Unlock()
-	if b == nil || b.get().owner != p.Name {
-		return nil, h.notFound(name)
+	b, _, err := h.reachable(p, name, wire.RightWatch, "")
+	if err != nil {
+		return nil, err
+	}
+	if b.get().owner != p.Name {
+		return nil, forbidden(name, "what is its owner's to do", "ask "+b.get().owner)
 	}
 	return b, nil
 }

@@ -39,7 +39,7 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 	w.create(d, "demo")
 	calls := map[string]func(p Principal, name string) error{
 		"Get":      func(p Principal, n string) error { _, err := d.Get(w.ctx(), p, n); return err },
-		"Remove":   func(p Principal, n string) error { return d.Remove(w.ctx(), p, n) },
+		"Remove":   func(p Principal, n string) error { return d.remove(w.ctx(), p, n) },
 		"Stop":     func(p Principal, n string) error { return d.Stop(w.ctx(), p, n) },
 		"Start":    func(p Principal, n string) error { _, err := d.Start(w.ctx(), p, n, nil); return err },
 		"Rescue":   func(p Principal, n string) error { _, err := d.Rescue(w.ctx(), p, n); return err },
@@ -98,7 +98,7 @@ func TestWatcherMakesNothing(t *testing.T) {
 	watcher := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
 	for name, err := range map[string]error{
 		"Create": func() error { _, err := d.Create(w.ctx(), watcher, NewSpec{Name: "x"}, nil); return err }(),
-		"Remove": d.Remove(w.ctx(), watcher, "demo"),
+		"Remove": d.remove(w.ctx(), watcher, "demo"),
 		"Stop":   d.Stop(w.ctx(), watcher, "demo"),
 		"Upstream": func() error { // of exec in the lobby too
 			c, err := d.Upstream(w.ctx(), watcher, "demo", nil)

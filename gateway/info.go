@@ -36,6 +36,17 @@ type NewSpec struct {
 	Entrypoint sandbox.Entrypoint
 	Trust      sandbox.Trust
 	Isolation  string
+	Allow      []string // what Network opens beside its defaults, as of egress.NewPolicy; with NetworkFiltered and NetworkAllowlist only
+
+	// Directories of the daemon's machine: for the daemon's own user only, and only those of Options.Dirs.
+	Mounts      []sandbox.Mount
+	Workdir     string        // where sessions begin; empty is the first of Mounts, else the image's WORKDIR
+	Dir         string        // the directory whose own sandbox it is to be; mounted, as the first one
+	Recipe      string        // checksum of what Dir says of it
+	TTL         time.Duration // nobody using it for so long stops it; 0 is the daemon's default, Never none
+	DeleteAfter time.Duration // stopped for so long it is removed; as TTL
+
+	Host sandbox.Host // a machine that answers SSH, taken as it is; nothing above but Name and Reuse goes with it
 }
 
 // Info is a sandbox as lists show it, from what the hub knows already: making one asks no engine and no guest.
@@ -54,14 +65,37 @@ type Info struct {
 	Network   sandbox.Network    `json:"network"`
 	Isolation string             `json:"isolation,omitempty"`
 	Limits    sandbox.Limits     `json:"limits"`
+	Allow     []string           `json:"allow,omitempty"` // what the network opens beside its defaults
 	Sessions  []wire.SessionInfo `json:"sessions"`
-	Command   string             `json:"ssh_command,omitempty"`
-	Notes     []string           `json:"notes,omitempty"`
+
+	Dir           string          `json:"dir,omitempty"`        // the directory whose own sandbox it is
+	Recipe        string          `json:"recipe,omitempty"`     // checksum of the file in Dir that it was made by
+	Mounts        []sandbox.Mount `json:"mounts,omitempty"`     // directories of the daemon's machine
+	TTLms         int64           `json:"ttl_ms"`               // idle for so long it is stopped; 0 is never
+	StopsAt       *time.Time      `json:"stops_at,omitempty"`   // when that is, unless somebody uses it before
+	UsedBy        string          `json:"used_by,omitempty"`    // what keeps it from being idle now; only with a TTL
+	DeleteAfterMS int64           `json:"delete_after_ms"`      // stopped for so long it is removed; 0 is never
+	RemovedAt     *time.Time      `json:"removed_at,omitempty"` // when that is, unless it is started before
+
+	SharedWith []Share  `json:"shared_with"`
+	Command    string   `json:"ssh_command,omitempty"`
+	Notes      []string `json:"notes,omitempty"`
 }
 
 // ShortImage is the image without what every image of ours has: base for sandboxd/base:latest.
 func (i Info) ShortImage() string {
 	return strings.TrimSuffix(strings.TrimPrefix(i.Image, "sandboxd/"), ":latest")
+}
+
+// Used is what a sandbox uses of its limits, and what they did since it was started.
+type Used struct {
+	Memory      int64 `json:"memory"` // bytes
+	PIDs        int64 `json:"pids"`
+	CPUms       int64 `json:"cpu_ms"` // since it was started
+	Disk        int64 `json:"disk"`   // bytes, as measured last; 0 before that
+	Files       int64 `json:"files"`  // likewise
+	OOMKills    int64 `json:"oom_kills"`
+	PIDsRefused int64 `json:"pids_refused"` // that could not be started
 }
 
 // Description is all that there is to say about a sandbox to somebody who is to work in it. What needs the sandbox's
@@ -78,5 +112,8 @@ type Description struct {
 	Tools       map[string]string `json:"tools,omitempty"` // program to path, of those that agents ask for
 	NetworkText string            `json:"network_text"`    // what the network mode means, loud where it is open
 	LimitsText  string            `json:"limits_text"`
+	Used        *Used             `json:"used,omitempty"`  // as the backend counts it, while the sandbox runs
 	Usage       string            `json:"usage,omitempty"` // processes and memory now, where the sandbox can tell
+	Tier        string            `json:"tier,omitempty"`  // of a host: guest, marks or screen, how well its terminals are known
+	TierText    string            `json:"tier_text,omitempty"`
 }

@@ -15,12 +15,18 @@ type JoinOptions struct {
 	Fresh  bool     // start a new one with a generated name; the target's session is ignored
 	Watch  bool     // never drive, whatever the rights
 	Close  bool     // closing the attachment ends the session: a terminal of its own
-	Cols   int      // of the joining terminal; sizes a session that this call starts
+	Cols   int      // that the joining window has for the session, as in Resize; sizes a session that this call starts
 	Rows   int      //
 	Term   string   // TERM of a session that this call starts
 	Bare   bool     // a session that this call starts is a plain terminal, as wire.Start.Bare
 	Argv   []string // a session that this call starts runs this program
 	Env    []string // of a session that this call starts
+
+	// Changed is called after every change of the session, which Live.Generation counts, and when the attachment has ended. Callers of
+	// anything else wait for it meanwhile, so it must neither wait nor call the session. nil wants to know of none.
+	Changed func()
+
+	standing bool // the lasting party of the command table
 
 	// Progress receives lines that a person may want to see while the sandbox starts. nil drops them.
 	Progress func(line string)
@@ -37,7 +43,7 @@ func (h *Hub) Join(ctx context.Context, p Principal, t wire.Target, o JoinOption
 }
 
 func (h *Hub) attach(ctx context.Context, p Principal, kind wire.PartyKind, t wire.Target, o JoinOptions) (*Attachment, error) {
-	b, err := h.find(p, t.Sandbox)
+	b, p, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
@@ -51,6 +57,7 @@ func (h *Hub) attach(ctx context.Context, p Principal, kind wire.PartyKind, t wi
 		return nil, err
 	}
 	party := p.party(kind, partyID())
+	party.Owner = b.get().owner == p.Name
 	if o.Watch {
 		party.Rights = wire.RightWatch
 	}
@@ -59,16 +66,20 @@ func (h *Hub) attach(ctx context.Context, p Principal, kind wire.PartyKind, t wi
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	c, err := b.control(ctx, o.Progress)
+	c, err := b.controlOf(ctx, party, t.Session, o.Progress)
 	if err != nil {
 		return nil, err
 	}
-	a := &Attachment{hub: h, box: b, target: t, party: party, options: o, cols: o.Cols, rows: o.Rows,
-		opening: make(chan struct{}, 1)}
+	a := &Attachment{hub: h, box: b, target: t, party: party, options: o, opening: make(chan struct{}, 1)}
+	a.cols, a.rows = terminalFor(o.Cols, o.Rows)
 	a.life, a.end = context.WithCancelCause(context.Background())
 	if err := a.begin(ctx, c); err != nil {
 		a.finish(err)
 		return nil, err
+	}
+	if rights, _ := b.rightsOf(p.Name); rights != wire.RightDrive && rights != a.party.Rights { // that ended meanwhile
+		a.finish(ErrUnshared)
+		return nil, h.notFound(t.Sandbox)
 	}
 	return a, nil
 }
@@ -85,6 +96,14 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 		if a.party.Kind == wire.Agent && !a.options.Fresh && !a.options.Bare {
 			attach.Start.Cols, attach.Start.Rows = 0, 0 // an agent's size is pinned
 		}
+		begun := func() {}
+		if attach.Fresh || attach.Create && !alive {
+			var err error
+			if begun, err = a.hub.mayBegin(a.box); err != nil {
+				return err
+			}
+		}
+		defer begun()
 		client, err := a.open(ctx, c, attach)
 		if err != nil {
 			return err
@@ -105,8 +124,10 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 			return err
 		}
 	}
+	a.mu.Lock()
 	a.live = l
-	leave := l.join(&member{party: a.party, attachment: a, kick: a.finish, resume: a.reattach})
+	a.mu.Unlock()
+	leave := l.join(&member{party: a.party, attachment: a, changed: a.options.Changed, kick: a.finish, resume: a.reattach})
 	a.mu.Lock()
 	a.leave = leave
 	a.mu.Unlock()
@@ -131,6 +152,33 @@ func (h *Hub) Take(ctx context.Context, p Principal, t wire.Target) (keyboard st
 	return a.party.String(), nil
 }
 
+// Ask is Take, but asks a holder from whom it cannot be taken; asked is who that is then.
+func (h *Hub) Ask(ctx context.Context, p Principal, t wire.Target) (keyboard, asked string, err error) {
+	a, err := h.ownParty(ctx, p, t)
+	if err != nil {
+		return "", "", err
+	}
+	if asked, err = a.Ask(ctx); err != nil {
+		return "", "", err
+	}
+	if asked != "" {
+		return asked, asked, nil
+	}
+	return a.party.String(), "", nil
+}
+
+// Keep keeps it, and says so to whoever has asked for it.
+func (h *Hub) Keep(ctx context.Context, p Principal, t wire.Target) (keyboard string, err error) {
+	a, err := h.ownParty(ctx, p, t)
+	if err != nil {
+		return "", err
+	}
+	if err := a.Keep(ctx); err != nil {
+		return "", err
+	}
+	return a.Live().Keyboard(), nil
+}
+
 // Give gives it back. Giving what one does not hold is not an error.
 func (h *Hub) Give(ctx context.Context, p Principal, t wire.Target) (keyboard string, err error) {
 	a, err := h.ownParty(ctx, p, t)
@@ -144,13 +192,13 @@ func (h *Hub) Give(ctx context.Context, p Principal, t wire.Target) (keyboard st
 }
 
 // ownParty is the attachment on which a command of p acts: of several persons the one that holds the keyboard, else the
-// one that came last.
+// one that came last. A key that may only watch does not act on the persons who came with another.
 func (h *Hub) ownParty(ctx context.Context, p Principal, t wire.Target) (*Attachment, error) {
-	b, err := h.find(p, t.Sandbox)
+	b, here, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
-	if l := b.live(t.Session); l != nil {
+	if l := b.live(t.Session); l != nil && here.rights() != wire.RightWatch {
 		var found *Attachment
 		for _, m := range l.attached() {
 			if m.attachment == nil || m.party.Name != p.Name || m.party.Kind != wire.Person {

@@ -37,6 +37,50 @@ func (w *world) shows(l *Live, from uint64, text string) {
 	}
 }
 
+// Somebody who waits for nothing but Changed learns of output, of other parties and of the end, and Over says why that is.
+func TestChanged(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	driver := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	wake := make(chan struct{}, 1)
+	a := w.join(d, alice, main, JoinOptions{Watch: true, Changed: func() {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}})
+	until := func(what string, cond func() bool) {
+		t.Helper()
+		for !cond() {
+			select {
+			case <-wake:
+			case <-w.ctx().Done():
+				t.Fatalf("never %s: %+v", what, a.Live().Situation(a.Party()))
+			}
+		}
+	}
+	from := a.Live().Len()
+	if err := driver.Input(w.ctx(), []byte("echo a\r")); err != nil {
+		t.Fatal(err)
+	}
+	until("told of output", func() bool { return a.Live().Len() >= from+uint64(len("echo a\r\na\r\n")) })
+	until("told who drives", func() bool { return a.Live().Situation(a.Party()).Keyboard == "person:alice" })
+	w.join(d, alice, main, JoinOptions{Watch: true})
+	until("told who else is there", func() bool { return len(a.Live().Parties()) == 3 })
+	if err := a.Over(); err != nil {
+		t.Errorf("over: %v", err)
+	}
+	a.finish(ErrKicked)
+	until("told that they were sent away", func() bool { return errors.Is(a.Over(), ErrKicked) })
+	if err := driver.Input(w.ctx(), []byte("exit\r")); err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Wait(w.ctx()); !errors.Is(err, io.EOF) || !errors.Is(driver.Over(), io.EOF) {
+		t.Errorf("the session ended: Wait %v, Over %v", err, driver.Over())
+	}
+}
+
 func TestPersonJoinsTypesAndLeaves(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

@@ -8,14 +8,36 @@ import (
 
 // Take takes the keyboard, from an agent at once. Its error names a person who holds it.
 func (a *Attachment) Take(ctx context.Context) error {
+	_, err := a.take(ctx, false)
+	return err
+}
+
+// Ask takes the keyboard or, from whom it cannot be taken, asks for it: then asked is who holds it. The party has it when that
+// one gives it back, unless it is refused: then nobody asks any more, see Live.Asking.
+func (a *Attachment) Ask(ctx context.Context) (asked string, err error) { return a.take(ctx, true) }
+
+func (a *Attachment) take(ctx context.Context, ask bool) (asked string, err error) {
+	if err := a.mayDrive(); err != nil {
+		return "", err
+	}
+	reply, err := a.Request(ctx, wire.Request{Verb: wire.VerbTake, Ask: ask})
+	if err != nil {
+		return "", err
+	}
+	if reply.Asked {
+		return reply.Keyboard, nil
+	}
+	a.took()
+	return "", nil
+}
+
+// Keep tells who asks for the keyboard that it is not given to them now. Of a party that does not hold it it does nothing.
+func (a *Attachment) Keep(ctx context.Context) error {
 	if err := a.mayDrive(); err != nil {
 		return err
 	}
-	if _, err := a.Request(ctx, wire.Request{Verb: wire.VerbTake}); err != nil {
-		return err
-	}
-	a.took()
-	return nil
+	_, err := a.Request(ctx, wire.Request{Verb: wire.VerbKeep})
+	return err
 }
 
 // Give gives the keyboard back. Giving what one does not hold is not an error.
@@ -42,11 +64,11 @@ func (a *Attachment) Holds() bool {
 	return a.holds
 }
 
-// took notes that the party holds the keyboard.
+// took notes that the party holds the keyboard, by the answer of a guest that does not say so by an event.
 func (a *Attachment) took() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.holds = true
+	a.holds = a.holds || !a.told
 }
 
 func (a *Attachment) mayDrive() error {

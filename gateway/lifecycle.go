@@ -15,71 +15,94 @@ import (
 // reachWithin bounds how long a caller waits for a sandbox that is said to run.
 const reachWithin = 15 * time.Second
 
+// Removal is what a sandbox that was removed has left behind. The zero value says nothing.
+type Removal struct {
+	Left string `json:"left,omitempty"` // what was not cleaned up, where the daemon cannot get at it any more, and why
+	Hint string `json:"hint,omitempty"` // what to do about that
+}
+
 // Remove destroys a sandbox, its files and its records. A creation under way is given up. When ctx ends first the removal
 // goes on; when the engine does not answer it is finished as soon as it does.
-func (h *Hub) Remove(ctx context.Context, p Principal, name string) error {
+func (h *Hub) Remove(ctx context.Context, p Principal, name string) (Removal, error) {
 	b, err := h.find(p, name)
 	if err != nil {
-		return err
+		return Removal{}, err
 	}
 	if err := p.mayMake("removing"); err != nil {
-		return err
+		return Removal{}, err
 	}
 	b.abortAct(errRemoved)
-	result := make(chan error, 1)
-	if !h.tasks.start(func(ctx context.Context) { result <- b.remove(ctx) }) {
-		return ErrClosed
+	type end struct {
+		r   Removal
+		err error
+	}
+	result := make(chan end, 1)
+	if !h.tasks.start(func(ctx context.Context) { r, err := b.remove(ctx); result <- end{r, err} }) {
+		return Removal{}, ErrClosed
 	}
 	select {
-	case err := <-result:
-		return err
+	case e := <-result:
+		return e.r, e.err
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return Removal{}, context.Cause(ctx)
 	}
 }
 
-func (b *box) remove(ctx context.Context) error {
+func (b *box) remove(ctx context.Context) (Removal, error) {
+	return b.removeIf(ctx, func(facts) bool { return true })
+}
+
+// removeIf removes b if it is still what its remover took it for.
+func (b *box) removeIf(ctx context.Context, still func(facts) bool) (Removal, error) {
 	if err := b.lock(ctx); err != nil {
-		return err
+		return Removal{}, err
 	}
 	defer b.unlock()
-	if b.isGone() {
-		return nil
+	if b.isGone() || !still(b.get()) {
+		return Removal{}, nil
 	}
 	h := b.hub
 	if err := b.become(ctx, func(f *facts) { f.state, f.reason = Deleting, "" }); err != nil {
-		return err
+		return Removal{}, err
 	}
 	h.unname(b)
 	clean, cancel := context.WithTimeout(ctx, cleanup)
 	defer cancel()
-	if err := b.destroy(clean); err != nil {
+	left, err := b.destroy(clean)
+	if err != nil {
 		h.later(b)
-		return b.reach(err)
+		return Removal{}, b.reach(err)
 	}
-	b.mu.Lock()
-	b.gone = true
-	b.mu.Unlock()
-	h.unregister(b)
-	return nil
+	return left, nil
 }
 
 // destroy ends all that there is of a sandbox: its connections, its instance, its records, its row. Each step may be
-// repeated.
-func (b *box) destroy(ctx context.Context) error {
+// repeated. Without an error the sandbox is gone.
+func (b *box) destroy(ctx context.Context) (left Removal, err error) {
 	h := b.hub
 	b.letGo(ErrUnknown)
 	f := b.get()
 	be, err := h.backend(f.inst.Backend)
 	if err != nil {
-		return err
+		return left, err
 	}
 	inst := f.inst
 	inst.ID = b.id // a crash in Boot leaves no instance behind in the store, but perhaps one in the engine
-	if err := be.Destroy(ctx, inst); err != nil {
-		return fmt.Errorf("destroy sandbox %s: %w", b.id, err)
+	err = be.Destroy(ctx, inst)
+	if e, ok := errors.AsType[*sandbox.LeftError](err); ok {
+		left = Removal{Left: firstLine(e), Hint: oneLine(e.Hint, 300)}
+		h.log.Warn("removed without cleaning up", "id", b.id, "err", e)
+	} else if err != nil {
+		return left, fmt.Errorf("removal: %w", err)
 	}
-	return b.erase(ctx)
+	if err := b.erase(ctx); err != nil {
+		return left, err
+	}
+	b.mu.Lock()
+	b.gone = true
+	b.mu.Unlock()
+	h.unregister(b)
+	return left, nil
 }
 
 // erase removes what the daemon itself keeps of a sandbox.
@@ -106,14 +129,9 @@ func (h *Hub) finishIn(b *box, pause time.Duration) {
 			done := b.isGone()
 			if !done {
 				clean, cancel := context.WithTimeout(ctx, cleanup)
-				err := b.destroy(clean)
+				_, err := b.destroy(clean)
 				cancel()
-				if done = err == nil; done {
-					b.mu.Lock()
-					b.gone = true
-					b.mu.Unlock()
-					h.unregister(b)
-				} else if ctx.Err() == nil {
+				if done = err == nil; !done && ctx.Err() == nil {
 					h.log.Warn("removal waits", "id", b.id, "err", err)
 				}
 			}
@@ -154,11 +172,18 @@ func (h *Hub) Stop(ctx context.Context, p Principal, name string) error {
 	defer b.unlock()
 	f := b.get()
 	switch {
-	case b.isGone():
+	case b.isGone(), f.state == Deleting:
 		return h.notFound(name)
 	case f.state == Stopped:
 		return nil
 	}
+	h.journal.add(b.id, "stop", map[string]any{"by": p.Name})
+	return b.halt(ctx, f, "")
+}
+
+// halt stops b, which is locked, for a reason that is shown.
+func (b *box) halt(ctx context.Context, f facts, why string) error {
+	h := b.hub
 	be, err := h.backend(f.inst.Backend)
 	if err != nil {
 		return err
@@ -167,15 +192,15 @@ func (h *Hub) Stop(ctx context.Context, p Principal, name string) error {
 	if !ok {
 		return b.reach(fmt.Errorf("stop: %w", sandbox.ErrUnsupported))
 	}
-	h.journal.add(b.id, "stop", map[string]any{"by": p.Name})
 	if err := stopper.Stop(ctx, f.inst, h.options.StopGrace); err != nil && !errors.Is(err, sandbox.ErrStopped) {
 		return b.reach(fmt.Errorf("stop sandbox %s: %w", b.id, err))
 	}
+	b.hold(false)
 	b.letGo(errors.New("stopped"))
-	return b.become(ctx, func(f *facts) { f.state, f.reason = Stopped, "" })
+	return b.become(ctx, func(f *facts) { f.state, f.reason = Stopped, why })
 }
 
-// Start starts a stopped, broken or lost sandbox again with its files. Starting what runs is not an error.
+// Start starts a stopped, broken or lost sandbox again with its files, and resumes a paused one. Starting what runs is not an error.
 func (h *Hub) Start(ctx context.Context, p Principal, name string, progress func(line string)) (Info, error) {
 	b, err := h.find(p, name)
 	if err != nil {
@@ -210,10 +235,27 @@ func (b *box) start(ctx context.Context, progress func(string)) (sandbox.Instanc
 	if err != nil {
 		return sandbox.Instance{}, err
 	}
+	if isHost(be) {
+		return b.tryAgain(ctx, f.inst)
+	}
+	if f.state == Paused {
+		if progress != nil {
+			progress("resuming " + f.name)
+		}
+		return f.inst, b.resume(ctx, be, f)
+	}
 	stopper, ok := be.(sandbox.Stopper)
 	if !ok {
 		return sandbox.Instance{}, b.reach(fmt.Errorf("start: %w", sandbox.ErrUnsupported))
 	}
+	if err := h.roomToRun(ctx, be); err != nil {
+		return sandbox.Instance{}, err
+	}
+	started, err := h.mayRun(b)
+	if err != nil {
+		return sandbox.Instance{}, err
+	}
+	defer started()
 	ctx, done := b.acting(ctx)
 	defer done()
 	if err := h.slot(ctx); err != nil {
@@ -225,6 +267,7 @@ func (b *box) start(ctx context.Context, progress func(string)) (sandbox.Instanc
 	}
 	h.journal.add(b.id, "start", map[string]any{})
 	b.letGo(errors.New("restarted"))
+	b.weigh(ctx, be, f)
 	inst, err := stopper.Start(ctx, f.inst)
 	if err != nil {
 		if errors.Is(err, sandbox.ErrGone) {
@@ -254,7 +297,7 @@ func (b *box) note(ctx context.Context, state State, reason string) {
 	}
 }
 
-// awake returns the running instance, after the creation or start that it takes.
+// awake returns the running instance, after the creation, start or resumption that it takes.
 func (b *box) awake(ctx context.Context, progress func(string)) (sandbox.Instance, error) {
 	switch f := b.get(); f.state {
 	case Running:
@@ -264,8 +307,6 @@ func (b *box) awake(ctx context.Context, progress func(string)) (sandbox.Instanc
 		if f.inst.ID != "" {
 			return f.inst, nil
 		}
-	case Paused:
-		return sandbox.Instance{}, &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.name + " is paused", Hint: "resume it with its engine's tools"}
 	}
 	return b.start(ctx, progress)
 }
@@ -296,7 +337,7 @@ func (h *Hub) Rescue(ctx context.Context, p Principal, name string) (killed int,
 // Upstream opens an SSH connection to a sandbox for one relayed client, which closes it. A stopped sandbox is started
 // first. Errors wrap ErrUnknown, ErrBroken, ErrEngine or ErrIdentity. Who may only watch gets none: everything can be done on it.
 func (h *Hub) Upstream(ctx context.Context, p Principal, name string, progress func(line string)) (*connect.Conn, error) {
-	b, err := h.find(p, name)
+	b, p, err := h.reachable(p, name, wire.RightDrive, "commands, files and forwards")
 	if err != nil {
 		return nil, err
 	}
@@ -305,12 +346,40 @@ func (h *Hub) Upstream(ctx context.Context, p Principal, name string, progress f
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	return reached(ctx, b, progress, h.pool.SSH)
+	c, err := reached(ctx, b, progress, h.pool.SSH)
+	if err == nil {
+		b.relays.add(c, p.Name, b.touch)
+	}
+	if err == nil && b.get().owner != p.Name {
+		if rights, _ := b.rightsOf(p.Name); rights != wire.RightDrive { // it ended while it was dialled
+			c.Close()
+			return nil, h.notFound(name)
+		}
+	}
+	return c, err
 }
 
 // control returns the control connection of b, which is started first if it was stopped.
 func (b *box) control(ctx context.Context, progress func(string)) (*connect.Control, error) {
 	return reached(ctx, b, progress, b.hub.pool.Control)
+}
+
+// controlOf is control for a party on a session. Who may only watch starts nothing: a sandbox that does not run has no sessions.
+func (b *box) controlOf(ctx context.Context, party wire.Party, session string, progress func(string)) (*connect.Control, error) {
+	if party.Rights != wire.RightWatch {
+		return b.control(ctx, progress)
+	}
+	f := b.get()
+	if f.state != Running {
+		return nil, b.notRunning(session)
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	c, err := b.hub.pool.Control(ctx, f.inst)
+	if err != nil {
+		return nil, b.reach(err)
+	}
+	return c, nil
 }
 
 // reached dials b. One that stopped without our knowing is started, once; one that was stopped or started by us while it was

@@ -41,11 +41,11 @@ func TestRemoveLeavesNothing(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "echo x")
-	if err := d.Remove(w.ctx(), alice, "demo"); err != nil {
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
 	w.nothingLeft(d)
-	wantCode(t, d.Remove(w.ctx(), alice, "demo"), wire.CodeNotFound)
+	wantCode(t, d.remove(w.ctx(), alice, "demo"), wire.CodeNotFound)
 	w.create(d, "demo") // the name is free
 }
 
@@ -98,7 +98,7 @@ func TestReuseIsOneSandboxForAll(t *testing.T) {
 
 func TestLimitOfSandboxes(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.SandboxesPerOwner = 2
+	w.options.Quota.Sandboxes = 2
 	d := w.start()
 	w.create(d, "one")
 	w.create(d, "two")
@@ -107,7 +107,7 @@ func TestLimitOfSandboxes(t *testing.T) {
 	if _, err := d.Create(w.ctx(), bob, NewSpec{Name: "three"}, nil); err != nil {
 		t.Errorf("bob's first: %v", err)
 	}
-	if err := d.Remove(w.ctx(), alice, "one"); err != nil {
+	if err := d.remove(w.ctx(), alice, "one"); err != nil {
 		t.Fatal(err)
 	}
 	w.create(d, "three-of-alice")
@@ -213,7 +213,7 @@ func TestRemoveDuringCreation(t *testing.T) {
 		created <- err
 	}()
 	<-began
-	if err := d.Remove(w.ctx(), alice, "demo"); err != nil {
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 		t.Errorf("Remove: %v", err)
 	}
 	if err := <-created; err == nil {
@@ -236,7 +236,7 @@ func TestRemovalIsFinishedWhenTheEngineIsBack(t *testing.T) {
 	down.Lock()
 	broken = sandbox.ErrEngine
 	down.Unlock()
-	err := d.Remove(w.ctx(), alice, "demo")
+	err := d.remove(w.ctx(), alice, "demo")
 	if !errors.Is(err, ErrEngine) {
 		t.Fatalf("Remove without engine: %v, want ErrEngine", err)
 	}
@@ -321,7 +321,7 @@ func TestSandboxThatVanishesIsBroken(t *testing.T) {
 	if err != nil || desc.State != Broken || !strings.Contains(desc.Health, "gone") {
 		t.Errorf("Describe = %+v, %v", desc, err)
 	}
-	if err := d.Remove(w.ctx(), alice, "demo"); err != nil {
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
 	w.nothingLeft(d)

@@ -14,6 +14,7 @@ import (
 )
 
 const (
+	pausedLook  = time.Second            // between two looks at one that is paused
 	redialPause = 500 * time.Millisecond // after an attempt that failed without waiting
 	brokenAfter = 10 * time.Second       // of a running sandbox that does not answer
 	listWithin  = 10 * time.Second
@@ -49,6 +50,10 @@ func (b *box) keep() {
 		defer cancel(nil)
 		stop := context.AfterFunc(ended, func() { cancel(context.Cause(ended)) })
 		defer stop()
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel(nil)
+		wg.Go(func() { b.carry(ctx) })
 		lk.run(ctx, b)
 	}) {
 		b.link = lk
@@ -63,9 +68,12 @@ func (b *box) letGo(cause error) {
 	b.mu.Unlock()
 	if lk != nil {
 		lk.cancel(cause)
-		<-lk.done
 	}
-	b.hub.pool.Forget(b.id)
+	b.hub.pool.Forget(b.id) // what the link waits for on the connection ends with it
+	if lk != nil {
+		<-lk.done
+		b.hub.pool.Forget(b.id) // if it was just making a new one
+	}
 	b.endSessions(cause)
 }
 
@@ -76,6 +84,7 @@ func (b *box) endSessions(cause error) {
 	b.lives = make(map[string]*Live)
 	b.described = nil
 	b.mu.Unlock()
+	b.hub.needs.change()
 	for _, l := range lives {
 		l.end(wire.State{Phase: wire.PhaseDead, Reason: cause.Error(), SinceUnix: time.Now().UnixMilli(), Offset: l.Len(), Basis: []wire.Basis{}})
 	}
@@ -86,6 +95,13 @@ func (lk *link) run(ctx context.Context, b *box) {
 	for ctx.Err() == nil {
 		began := time.Now()
 		inst := b.get().inst
+		if b.get().state == Paused { // nobody would answer; somebody may resume it without us
+			if b.inspect(ctx, inst, nil) || !sleep(ctx, pausedLook) {
+				return
+			}
+			silent = time.Time{}
+			continue
+		}
 		c, err := b.hub.pool.Control(ctx, inst)
 		if ctx.Err() != nil {
 			return
@@ -195,6 +211,9 @@ func (b *box) inspect(ctx context.Context, inst sandbox.Instance, cause error) (
 		b.note(ctx, Broken, brokenWhy(cause))
 		return false
 	default:
+		if b.get().state == Paused {
+			b.note(ctx, Running, "")
+		}
 		return false
 	}
 	b.hub.pool.Forget(b.id)
@@ -323,6 +342,9 @@ func (lk *link) take(b *box, c *connect.Control, info wire.SessionInfo) (*Live, 
 // list asks a guest for its sessions.
 func list(ctx context.Context, c *connect.Control) ([]wire.SessionInfo, error) {
 	reply, err := ask(ctx, c, wire.Request{Verb: wire.VerbList})
+	for i, info := range reply.Sessions {
+		reply.Sessions[i] = inboundInfo(info)
+	}
 	return reply.Sessions, err
 }
 

@@ -34,6 +34,8 @@ type Live struct {
 	begun int64 // milliseconds of Unix time, as the guest says: tells one run of a name from the next
 	argv  []string
 
+	framed uint64 // of the goroutine that tidies: keyframes are there up to here
+
 	// Bytes and events go to the record first, then here, from the one goroutine that reads the replica's stream.
 	display display
 
@@ -47,6 +49,9 @@ type Live struct {
 	seq       uint64           // guarded by mu; of the newest event in what follows
 	state     wire.State       // guarded by mu
 	keyboard  string           // guarded by mu
+	asking    string           // guarded by mu; who wants it
+	private   string           // guarded by mu; who has a private stretch
+	typed     string           // guarded by mu; who typed last
 	cols      int              // guarded by mu
 	rows      int              // guarded by mu
 	members   []*member        // guarded by mu; who is attached through us
@@ -54,7 +59,13 @@ type Live struct {
 	floor     uint64           // guarded by mu; the log is at least this long in the guest
 	announced announced        // guarded by mu
 	edges     edges            // guarded by mu
+	need      need             // guarded by mu
+	needSince time.Time        // guarded by mu; when need.needs became that
+	glance    glance           // guarded by mu
+	denied    string           // guarded by mu; the newest connection that was refused since its command began; empty if none was
+	denials   uint64           // guarded by mu; how many there have been
 	ended     bool             // guarded by mu; for good
+	unkept    string           // guarded by mu; why a strict session's output could not be recorded, which ended it
 	closed    error            // guarded by mu; why the replica is no longer fed, if the session has not ended
 }
 
@@ -62,6 +73,8 @@ type Live struct {
 type member struct {
 	party      wire.Party
 	attachment *Attachment // nil for the party of a stream
+	// changed is called with Live.mu held, as JoinOptions.Changed; nil if nobody wants to know.
+	changed func()
 	// kick ends the attachment.
 	kick func(error)
 	// secret is that with which the client of a stream could be the same party again; empty without one.
@@ -71,12 +84,14 @@ type member struct {
 }
 
 func newLive(b *box, info wire.SessionInfo, rec *record.Writer) *Live {
-	l := &Live{box: b, name: info.Name, begun: info.Created, argv: info.Argv, rec: rec, state: info.State, keyboard: info.Keyboard}
+	l := &Live{box: b, name: info.Name, begun: info.Created, argv: info.Argv, rec: rec, state: info.State, keyboard: info.Keyboard,
+		private: info.Private}
 	l.cols, l.rows = wire.ClampSize(uint32(max(info.Cols, 0)), uint32(max(info.Rows, 0)))
 	if rec != nil {
 		l.seq = rec.Seq()
 		l.replica.skip(rec.End())
 	}
+	l.noteNeedLocked()
 	return l
 }
 
@@ -204,8 +219,10 @@ func (l *Live) Ended() bool {
 	return l.overLocked()
 }
 
+// overLocked reports whether the shell has ended and all that it printed is here: that it has may be known before, from the answer to
+// an attach.
 func (l *Live) overLocked() bool {
-	return l.ended || l.state.Phase == wire.PhaseDead && l.replica.end >= l.floor
+	return l.ended || l.state.Phase == wire.PhaseDead && l.replica.end >= max(l.floor, l.state.Offset)
 }
 
 // final reports whether nothing can come any more.
@@ -279,17 +296,24 @@ func (l *Live) changedLocked() <-chan struct{} {
 // changeLocked wakes everybody who waits.
 func (l *Live) changeLocked() {
 	l.gen++
+	for _, m := range l.members {
+		if m.changed != nil {
+			m.changed()
+		}
+	}
 	if l.wake != nil {
 		close(l.wake)
 		l.wake = nil
 	}
 }
 
-// info is the session as lists show it.
+// Info is the session as lists show it.
+func (l *Live) Info() wire.SessionInfo { return l.info() }
+
 func (l *Live) info() wire.SessionInfo {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return wire.SessionInfo{Name: l.name, State: l.state, Keyboard: l.keyboard, Cols: l.cols, Rows: l.rows,
+	return wire.SessionInfo{Private: l.private, Name: l.name, State: l.state, Keyboard: l.keyboard, Cols: l.cols, Rows: l.rows,
 		Parties: l.partiesLocked(), Argv: l.argv, Created: l.begun, Offset: l.replica.end}
 }
 
@@ -332,6 +356,7 @@ func (l *Live) end(state wire.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended, l.state, l.keyboard = true, state, ""
+	l.noteNeedLocked()
 	l.changeLocked()
 }
 
@@ -363,6 +388,7 @@ func (l *Live) tidy(idle time.Duration) {
 		if err := rec.Tidy(idle); err != nil {
 			l.trouble(err)
 		}
+		l.addKeyframes(rec)
 	} else if !ended {
 		l.box.rerecord(l)
 	}
@@ -373,7 +399,7 @@ func (l *Live) tidy(idle time.Duration) {
 func (l *Live) trouble(err error) {
 	word := ""
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, record.ErrPrivate):
 	case errors.Is(err, record.ErrStopped):
 		word = record.WhyQuota
 	default:

@@ -18,17 +18,21 @@ import (
 type stream struct {
 	client, guest *wire.Conn
 	live          *Live
+	network       *network
 	quiet         bool   // the client reads the log elsewhere
+	drives        bool   // the client may do more than watch
 	shell         string // what the session's commands are for
 	sent          uint64 // the client has output up to here
 	heard         uint64 // and events up to this one
 	leave         func()
 
 	mu     sync.Mutex
-	held   []heldFrame   // guarded by mu; what came from the guest and waits for its turn
-	more   chan struct{} // guarded by mu; closed and replaced when held or over changes
-	over   bool          // guarded by mu; the guest sends nothing more
-	failed error         // guarded by mu; how the stream ended first
+	asked  map[uint32]uint64 // guarded by mu; requests under way: how many connections had been refused when they came
+	held   []heldFrame       // guarded by mu; what came from the guest and waits for its turn
+	weight int               // guarded by mu; bytes of held
+	more   chan struct{}     // guarded by mu; closed and replaced when held or over changes
+	over   bool              // guarded by mu; the guest sends nothing more
+	failed error             // guarded by mu; how the stream ended first
 }
 
 // heldFrame is a frame of the guest that may go out once the client has output up to a place.
@@ -38,8 +42,15 @@ type heldFrame struct {
 	seq   uint64 // of an event
 }
 
-// maxHeld is how many frames wait for a client that does not read. Then the guest waits, for this stream alone.
-const maxHeld = 256
+// What waits for a client that does not read, in frames and in bytes. Then the guest waits, for this stream alone. One frame
+// may go beyond.
+const (
+	maxHeld      = 256
+	maxHeldBytes = 1 << 20
+)
+
+// maxAsked is how many requests of a stream may be under way: many more than a guest takes.
+const maxAsked = 4096
 
 // fail ends the stream; the first reason counts.
 func (st *stream) fail(why error) {
@@ -66,7 +77,7 @@ var errEnded = errors.New("ended")
 func (st *stream) serve(ctx context.Context) error {
 	defer st.leave()
 	var wg sync.WaitGroup
-	wg.Go(st.fromClient)
+	wg.Go(func() { st.fromClient(ctx) })
 	wg.Go(st.fromGuest)
 	st.fail(st.toClient(ctx))
 	wg.Wait()
@@ -79,15 +90,19 @@ func (st *stream) serve(ctx context.Context) error {
 }
 
 // fromClient passes on input and requests.
-func (st *stream) fromClient() {
+func (st *stream) fromClient(ctx context.Context) {
 	for {
 		f, err := st.client.Read()
 		if errors.Is(err, io.EOF) {
 			err = errEnded // it detaches
 		}
 		var refused *wire.Error
+		var wakes bool
 		if err == nil {
-			refused, err = st.check(f)
+			refused, wakes, err = st.check(f)
+		}
+		if err == nil && refused == nil && wakes && st.drives {
+			err = st.live.box.wake(ctx)
 		}
 		switch {
 		case err != nil:
@@ -103,12 +118,12 @@ func (st *stream) fromClient() {
 	}
 }
 
-// check refuses what a client may not send, and commands that are not whole. The rest is the guest's to judge. An error
-// ends the stream.
-func (st *stream) check(f wire.Frame) (refused *wire.Error, err error) {
+// check refuses what a client may not send, and commands that are not whole. The rest is the guest's to judge. busy says
+// that it is for a sandbox that runs. An error ends the stream.
+func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error) {
 	switch f.Type {
 	case wire.FrameInput:
-		return nil, nil
+		return nil, true, nil
 	case wire.FrameRequest:
 		var r struct {
 			Verb  wire.Verb       `json:"verb"`
@@ -116,17 +131,28 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, err error) {
 			Party json.RawMessage `json:"party"`
 		}
 		if err := json.Unmarshal(f.Data, &r); err != nil {
-			return nil, fmt.Errorf("request: %w", err)
+			return nil, false, fmt.Errorf("request: %w", err)
 		}
 		if r.Party != nil {
-			return nil, errors.New("request: party comes from the login")
+			return nil, false, errors.New("request: party comes from the login")
 		}
 		if r.Verb == wire.VerbRun {
-			return checkCommand(st.shell, r.Text), nil
+			if refused := checkCommand(st.shell, r.Text); refused != nil {
+				return refused, true, nil
+			}
 		}
-		return nil, nil
+		_, refusals := st.network.since(0)
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		if r.Verb != wire.VerbCancel { // which has no reply of its own
+			st.asked[f.ID] = refusals
+		}
+		if len(st.asked) > maxAsked {
+			return nil, false, fmt.Errorf("more than %d requests at once", maxAsked)
+		}
+		return nil, wakes(r.Verb), nil
 	}
-	return nil, fmt.Errorf("frame type %d is not for a server", f.Type)
+	return nil, false, fmt.Errorf("frame type %d is not for a server", f.Type)
 }
 
 // checkCommand refuses a command that its shell would find unfinished.
@@ -144,6 +170,9 @@ func (st *stream) fromGuest() {
 		if err == nil {
 			h, err = hold(f)
 		}
+		if err == nil && f.Type == wire.FrameReply {
+			err = st.addDenied(&h)
+		}
 		st.mu.Lock()
 		if err != nil {
 			// What it sent before is still passed on: that it ended the session may be among it.
@@ -152,16 +181,42 @@ func (st *stream) fromGuest() {
 			st.mu.Unlock()
 			return
 		}
-		for len(st.held) >= maxHeld && !st.over {
+		for (len(st.held) >= maxHeld || st.weight >= maxHeldBytes) && !st.over {
 			more := st.more
 			st.mu.Unlock()
 			<-more
 			st.mu.Lock()
 		}
 		st.held = append(st.held, h)
+		st.weight += len(h.frame.Data)
 		st.changedLocked()
 		st.mu.Unlock()
 	}
+}
+
+// addDenied puts into a reply which connections the sandbox's network refused while the call lasted: the guest does not know.
+func (st *stream) addDenied(h *heldFrame) error {
+	st.mu.Lock()
+	before, ok := st.asked[h.frame.ID]
+	delete(st.asked, h.frame.ID)
+	st.mu.Unlock()
+	denied, _ := st.network.since(before)
+	if !ok || len(denied) == 0 {
+		return nil
+	}
+	var reply wire.Reply
+	if err := json.Unmarshal(h.frame.Data, &reply); err != nil {
+		return fmt.Errorf("reply: %w", err)
+	}
+	if reply.Result == nil {
+		return nil
+	}
+	reply.Result.Denied = denied
+	data, err := json.Marshal(reply)
+	if err == nil && len(data) <= wire.MaxFrame-64 {
+		h.frame.Data = data
+	}
+	return err
 }
 
 // hold says after which byte a frame of the guest belongs: events at N come after byte N, a result after its output.
@@ -216,23 +271,27 @@ func (st *stream) toClient(ctx context.Context) error {
 		}
 		st.mu.Unlock()
 		if over && (head == nil || failed != nil) {
-			return errOr(failed, errEnded)
+			return errOr(failed, errOr(st.client.Flush(), errEnded))
 		}
 		if over && patience == nil {
 			timer := time.NewTimer(lastFrames)
 			defer timer.Stop()
 			patience = timer.C
 		}
+		if why := st.live.notKept(); why != "" {
+			return st.farewell(why)
+		}
 		seen := st.sent
 		if st.quiet {
 			seen = st.live.Len()
 		}
 		if head != nil && (head.after <= seen || st.live.final() && seen >= st.live.Len()) {
-			if err := st.client.Write(head.frame); err != nil {
+			if err := st.client.Queue(head.frame); err != nil {
 				return err
 			}
 			st.heard = max(st.heard, head.seq)
 			st.mu.Lock()
+			st.weight -= len(head.frame.Data)
 			st.held = slices.Delete(st.held, 0, 1)
 			st.changedLocked()
 			st.mu.Unlock()
@@ -248,6 +307,9 @@ func (st *stream) toClient(ctx context.Context) error {
 		}
 		if progress {
 			continue
+		}
+		if err := st.client.Flush(); err != nil {
+			return err
 		}
 		select {
 		case <-changed:
@@ -290,7 +352,7 @@ func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-
 	case errors.As(err, &lagged):
 		st.sent = lagged.To
 		e := wire.Event{Kind: wire.EventLagged, Offset: lagged.To, Missed: lagged.To - lagged.From, Text: lagged.Why}
-		return true, nil, st.client.WriteJSON(wire.FrameEvent, 0, e)
+		return true, nil, st.client.QueueJSON(wire.FrameEvent, 0, e)
 	case errors.Is(err, io.EOF), errors.Is(err, ErrClosed):
 		return false, changed, nil
 	case err != nil:
@@ -300,7 +362,7 @@ func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-
 	case st.quiet:
 		return true, nil, nil // the log grew since at was looked up: what is held may have its place by now
 	}
-	if err := st.client.Write(wire.Frame{Type: wire.FrameOutput, Offset: at, Data: buf[:n]}); err != nil {
+	if err := st.client.Queue(wire.Frame{Type: wire.FrameOutput, Offset: at, Data: buf[:n]}); err != nil {
 		return false, nil, err
 	}
 	st.sent += uint64(n)

@@ -108,7 +108,7 @@ func (h *Hub) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.
 		h.mu.Lock()
 		taken := h.names[l.Name] != nil
 		h.mu.Unlock()
-		f.owner, f.created, f.spec = l.Owner, l.Created, l.Spec
+		f.owner, f.created, f.spec, f.life = l.Owner, l.Created, l.Spec, l.Life
 		if !taken {
 			f.name, f.state, f.reason = l.Name, Stopped, ""
 		}

@@ -159,7 +159,7 @@ func TestOrphanIsAdoptedAndLeftAlone(t *testing.T) {
 	if got := w.state(d, "lost-stray"); got != Running {
 		t.Errorf("state after Start = %s, want running", got)
 	}
-	if err := d.Remove(w.ctx(), alice, "lost-stray"); err != nil {
+	if err := d.remove(w.ctx(), alice, "lost-stray"); err != nil {
 		t.Fatal(err)
 	}
 	w.nothingLeft(d)
@@ -252,7 +252,7 @@ func TestCallsAfterTheEnd(t *testing.T) {
 	if _, err := d.Upstream(w.ctx(), alice, "demo", nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("Upstream = %v, want ErrClosed", err)
 	}
-	if err := d.Remove(w.ctx(), alice, "demo"); !errors.Is(err, ErrClosed) {
+	if err := d.remove(w.ctx(), alice, "demo"); !errors.Is(err, ErrClosed) {
 		t.Errorf("Remove = %v, want ErrClosed", err)
 	}
 }

@@ -15,18 +15,18 @@ import (
 
 // Get returns one sandbox of p. Unknown and forbidden are one error.
 func (h *Hub) Get(ctx context.Context, p Principal, name string) (Info, error) {
-	b, err := h.find(p, name)
+	b, _, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
 		return Info{}, err
 	}
 	return b.info(), nil
 }
 
-// List returns p's sandboxes by name.
+// List returns p's sandboxes and those that are shared with it by name.
 func (h *Hub) List(ctx context.Context, p Principal) ([]Info, error) {
 	all := []Info{}
 	for _, b := range h.all() {
-		if b.get().owner == p.Name {
+		if rights, _ := b.rightsOf(p.Name); rights != "" {
 			all = append(all, b.info())
 		}
 	}
@@ -37,14 +37,18 @@ func (h *Hub) List(ctx context.Context, p Principal) ([]Info, error) {
 // Sessions returns the sessions of a sandbox, asking the guest of one that runs, with the parties that are attached
 // through the daemon. A sandbox that does not run has none, and is not started.
 func (h *Hub) Sessions(ctx context.Context, p Principal, name string) ([]wire.SessionInfo, error) {
-	b, err := h.find(p, name)
+	b, _, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
 	f := b.get()
-	if f.state != Running {
+	switch f.state {
+	case Running:
+	case Paused: // as they were
+		return b.info().Sessions, nil
+	default:
 		return []wire.SessionInfo{}, nil
 	}
 	c, err := h.pool.Control(ctx, f.inst)
@@ -73,7 +77,7 @@ func (h *Hub) Sessions(ctx context.Context, p Principal, name string) ([]wire.Se
 
 // CloseSession ends a session and its processes. Its record stays.
 func (h *Hub) CloseSession(ctx context.Context, p Principal, t wire.Target) error {
-	b, err := h.find(p, t.Sandbox)
+	b, p, err := h.reachable(p, t.Sandbox, wire.RightDrive, "closing sessions")
 	if err != nil {
 		return err
 	}
@@ -84,7 +88,7 @@ func (h *Hub) CloseSession(ctx context.Context, p Principal, t wire.Target) erro
 	defer done()
 	f := b.get()
 	if f.state != Running {
-		return b.noSession(t.Session)
+		return b.notRunning(t.Session)
 	}
 	c, err := h.pool.Control(ctx, f.inst)
 	if err != nil {
@@ -104,7 +108,7 @@ func (b *box) noSession(session string) error {
 // Live returns the replica of a session for reading, without attaching anybody. A sandbox that does not run is not
 // started: its sessions are records.
 func (h *Hub) Live(ctx context.Context, p Principal, t wire.Target) (*Live, error) {
-	b, err := h.find(p, t.Sandbox)
+	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +122,7 @@ func (h *Hub) Live(ctx context.Context, p Principal, t wire.Target) (*Live, erro
 	defer done()
 	f := b.get()
 	if f.state != Running {
-		return nil, b.noSession(t.Session)
+		return nil, b.notRunning(t.Session)
 	}
 	c, err := h.pool.Control(ctx, f.inst)
 	if err != nil {
@@ -149,7 +153,7 @@ const maxCommand = 1024
 
 // Record adds a relayed command to a sandbox's events. It neither waits nor fails: what cannot be stored is logged.
 func (h *Hub) Record(ctx context.Context, p Principal, name string, e ExecEvent) {
-	b, err := h.find(p, name)
+	b, p, err := h.reachable(p, name, wire.RightDrive, "commands")
 	if err != nil {
 		return
 	}
@@ -164,7 +168,7 @@ func (h *Hub) Record(ctx context.Context, p Principal, name string, e ExecEvent)
 
 // Records lists the records of a sandbox, also of sessions that have ended and of a sandbox that is stopped.
 func (h *Hub) Records(ctx context.Context, p Principal, name string) ([]record.Info, error) {
-	b, err := h.find(p, name)
+	b, _, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
@@ -174,7 +178,7 @@ func (h *Hub) Records(ctx context.Context, p Principal, name string) ([]record.I
 // OpenRecord opens a session's record for reading, as it is now; the caller closes it. run is the Info.Run to open, 0 the
 // latest. A record that does not exist is an error with code not_found, one that cannot be read an error with code unavailable.
 func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run int) (*record.Reader, error) {
-	b, err := h.find(p, t.Sandbox)
+	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,11 @@ type standings struct {
 	all map[standingKey]*standing // guarded by mu
 }
 
-type standingKey struct{ principal, box, session string }
+// standingKey says whose party it is and where. A key that may only watch has another than one that drives: neither ends the other's.
+type standingKey struct {
+	principal, box, session string
+	rights                  wire.Rights
+}
 
 type standing struct {
 	opening    chan struct{} // semaphore of who makes it
@@ -29,17 +33,17 @@ type standing struct {
 
 func (s *standings) init() { s.all = make(map[standingKey]*standing) }
 
-// Standing returns p's one lasting agent party on a session: all calls of the command table by one principal are one
-// party, however long in between. It is not closed by its callers.
+// Standing returns p's one lasting agent party on a session: all calls of the command table by one principal, with the same
+// rights, are one party, however long in between. It is not closed by its callers.
 func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOptions) (*Attachment, error) {
-	b, err := h.find(p, t.Sandbox)
+	b, here, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
 	if t.Session == "" {
 		t.Session = wire.DefaultSession
 	}
-	key := standingKey{p.Name, b.id, t.Session}
+	key := standingKey{p.Name, b.id, t.Session, here.rights()}
 	h.standing.mu.Lock()
 	st := h.standing.all[key]
 	if st == nil {
@@ -68,7 +72,7 @@ func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOp
 		}
 		a.finish(errLeft)
 	}
-	o.Fresh, o.Close = false, false
+	o.Fresh, o.Close, o.standing = false, false, true
 	a, err := h.attach(ctx, p, wire.Agent, t, o)
 	if err != nil {
 		return nil, err

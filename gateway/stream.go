@@ -97,7 +97,7 @@ func (h *Hub) serveBare(ctx context.Context, p Principal, name string, client *w
 
 // openStream attaches p to its session and answers the attach.
 func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *wire.Conn, a wire.Attach) (*stream, error) {
-	b, err := h.find(p, name)
+	b, p, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
@@ -113,13 +113,21 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 	if b.sentAway(a.Resume) {
 		return nil, &wire.Error{Code: wire.CodeDenied, Message: "that party was sent away", Hint: "attach by the session's name, as another one"}
 	}
-	c, err := b.control(ctx, nil)
+	party := p.party(wire.Agent, partyID())
+	party.Owner = b.get().owner == p.Name
+	c, err := b.controlOf(ctx, party, a.Session, nil)
 	if err != nil {
 		return nil, err
 	}
+	if l := b.live(a.Session); a.Fresh || a.Create && (l == nil || l.Ended()) {
+		begun, err := h.mayBegin(b)
+		if err != nil {
+			return nil, err
+		}
+		defer begun()
+	}
 	from, quiet := a.From, a.Quiet
-	party := p.party(wire.Agent, partyID())
-	a.Party, a.Quiet = &party, true
+	a.Party, a.Quiet, a.Keep = &party, true, false // that is the daemon's own stream
 	guest, at, err := attachGuest(ctx, c, a)
 	if err != nil {
 		if errors.As(err, new(*wire.Error)) {
@@ -127,7 +135,7 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 		}
 		return nil, b.reach(err)
 	}
-	st := &stream{client: client, guest: guest, quiet: quiet, shell: at.Shell, more: make(chan struct{})}
+	st := &stream{client: client, guest: guest, network: &b.network, quiet: quiet, drives: party.Rights != wire.RightWatch, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]uint64)}
 	if st.live, err = b.session(ctx, c, at.Session, at.Created); err != nil {
 		guest.Close()
 		return nil, err
@@ -144,6 +152,11 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 		st.heard = min(a.After, at.Seq) // the guest tells those behind it again
 	}
 	st.leave = st.live.join(&member{party: party, kick: func(why error) { st.fail(why) }, secret: at.Resume})
+	if rights, _ := b.rightsOf(p.Name); rights != wire.RightDrive && rights != party.Rights { // that ended meanwhile
+		st.leave()
+		guest.Close()
+		return nil, h.notFound(name)
+	}
 	if err := client.WriteJSON(wire.FrameAttached, 0, at); err != nil {
 		st.leave()
 		guest.Close()

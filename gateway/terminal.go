@@ -2,34 +2,42 @@ package gateway
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Terminal is the record of one relayed terminal. One goroutine at a time uses it. Its methods do not fail: the terminal
-// goes on when the record cannot.
+// Terminal is the record of one relayed terminal. Its methods may be called at once: output and sizes come from different
+// goroutines. The terminal goes on when the record cannot, unless records are strict: then Write fails, and what it was given
+// must not be shown.
 type Terminal struct {
 	rec *record.Writer // nil when it could not be made
 	hub *Hub
-	off uint64
-	bad bool // a failure was logged
+
+	mu  sync.Mutex
+	off uint64 // guarded by mu
+	bad bool   // guarded by mu; a failure was logged
 }
 
 // Terminal records a relayed terminal – pty-req and exec – that is no session. The caller writes what it relays to the
 // client before the client sees it, and closes it with the exit status.
 func (h *Hub) Terminal(ctx context.Context, p Principal, name, command string, cols, rows int) (*Terminal, error) {
-	b, err := h.find(p, name)
+	b, p, err := h.reachable(p, name, wire.RightDrive, "commands")
 	if err != nil {
 		return nil, err
 	}
 	t := &Terminal{hub: h}
 	dir := record.Dir(h.records(b.id), "exec-"+partyID(), 0)
-	t.rec, err = record.Create(dir, record.Options{Title: oneLine(command, 200), Cols: cols, Rows: rows, Quota: h.options.RecordQuota})
+	t.rec, err = record.Create(dir, record.Options{Title: oneLine(command, 200), Cols: cols, Rows: rows, Quota: h.options.RecordQuota, Whole: h.options.RecordStrict})
 	if err != nil {
 		t.trouble(err)
+		if h.options.RecordStrict {
+			return nil, wire.Errorf(wire.CodeUnavailable, "the terminal cannot be recorded: %s", reasonOf(err))
+		}
 		return t, nil
 	}
 	e := wire.Event{Kind: wire.EventCommand, By: p.party(p.Kind, "").String(), Text: command}
@@ -40,18 +48,25 @@ func (h *Hub) Terminal(ctx context.Context, p Principal, name, command string, c
 	return t, nil
 }
 
+// trouble logs the first of the failures.
 func (t *Terminal) trouble(err error) {
 	if !t.bad {
 		t.bad = true
-		t.hub.log.Warn("recording of a terminal is held up; it goes on", "err", err)
+		t.hub.log.Warn("recording of a terminal is held up", "err", err)
 	}
 }
 
 // Write records output.
 func (t *Terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.rec != nil {
 		if err := t.rec.Append(t.off, p); err != nil {
 			t.trouble(err)
+			if t.hub.options.RecordStrict {
+				t.hub.log.Warn("a terminal is ended: it cannot be recorded, and records are strict", "err", err)
+				return 0, fmt.Errorf("the terminal cannot be recorded: %w", err)
+			}
 		}
 	}
 	t.off += uint64(len(p))
@@ -63,16 +78,20 @@ func (t *Terminal) Resize(cols, rows int) {
 	if t.rec == nil {
 		return
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	if err := t.rec.Event(wire.Event{Kind: wire.EventResize, Cols: cols, Rows: rows}); err != nil {
 		t.trouble(err)
 	}
 }
 
-// Close finishes the record; exit is -1 when the connection ended first.
+// Close finishes the record, when nothing else is called any more; exit is -1 when the connection ended first.
 func (t *Terminal) Close(exit int) {
 	if t.rec == nil {
 		return
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	state := wire.State{Phase: wire.PhaseDead, Offset: t.off, SinceUnix: time.Now().UnixMilli(), Basis: []wire.Basis{wire.BasisExit}}
 	if exit >= 0 {
 		state.ExitCode = &exit

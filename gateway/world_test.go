@@ -64,6 +64,12 @@ type daemon struct {
 	stop  func()
 }
 
+// remove is Remove, of which the error is what counts.
+func (d *daemon) remove(ctx context.Context, p Principal, name string) error {
+	_, err := d.Remove(ctx, p, name)
+	return err
+}
+
 // start runs a hub on w until stop, or the end of the test.
 func (w *world) start() *daemon {
 	w.t.Helper()

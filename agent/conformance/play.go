@@ -106,6 +106,11 @@ func (p *play) step(ctx context.Context, s Step, name string) error {
 	defer cancel()
 	beside := make(chan error, 1)
 	if len(s.Meanwhile) > 0 {
+		if s.Do != Exec { // the time begins when the call is made, not when its session is opened
+			if _, err := p.shell(call, s.Shell); err != nil {
+				return fmt.Errorf("step %s: %w", name, err)
+			}
+		}
 		go func() {
 			timer := time.NewTimer(time.Duration(s.AfterMS) * time.Millisecond)
 			defer timer.Stop()

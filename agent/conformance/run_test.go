@@ -42,10 +42,12 @@ func TestRunner(t *testing.T) {
 			{Do: conformance.Type, Text: "x", Want: conformance.Want{ExitCode: new(int)}}, {Do: conformance.Screen, Want: conformance.Want{Output: &conformance.Text{Has: []string{"x"}}}}}},
 		{Name: "keys", Steps: []conformance.Step{run("cat", waits), {Do: conformance.Raw, Text: "x", TimeoutMS: 100},
 			{Do: conformance.Keys, Keys: []string{"^D", "^D"}, Want: done(0)}, {Do: conformance.Wait, For: []wire.Phase{wire.PhasePrompt}, Want: done(0)}}},
-		{Name: "stops", Steps: []conformance.Step{{Do: conformance.Run, Text: "sleep 100", TimeoutMS: 100, Want: conformance.Want{Ended: []wire.Ended{wire.Deadline}}},
+		// The shell is there before the time of the command runs: it may take longer to start.
+		{Name: "stops", Steps: []conformance.Step{run("true", done(0)),
+			{Do: conformance.Run, Text: "sleep 100", TimeoutMS: 2000, Want: conformance.Want{Ended: []wire.Ended{wire.Deadline}}},
 			{Do: conformance.Interrupt, Want: conformance.Want{Steps: []string{"^C"}}}}},
-		{Name: "two-shells", Steps: []conformance.Step{{Do: conformance.Run, Text: "sleep 100", Want: conformance.Want{Ended: []wire.Ended{wire.Interrupted}},
-			Meanwhile: []conformance.Step{{Do: conformance.Run, Shell: "b", Text: "true", Want: done(0)}, {Do: conformance.End, Shell: "b"}, {Do: conformance.Interrupt}}}}},
+		{Name: "two-shells", Steps: []conformance.Step{{Do: conformance.Run, Text: ": >two-shells; sleep 100", Want: conformance.Want{Ended: []wire.Ended{wire.Interrupted}},
+			Meanwhile: []conformance.Step{{Do: conformance.Run, Shell: "b", Text: "until test -e two-shells; do sleep 0.1; done", Want: done(0)}, {Do: conformance.End, Shell: "b"}, {Do: conformance.Interrupt}}}}, Cleanup: "rm two-shells"},
 		{Name: "exec", Steps: []conformance.Step{{Do: conformance.Exec, Text: "cat; echo e >&2; exit 2", Stdin: "x", Want: conformance.Want{
 			Output: &conformance.Text{Is: &x}, Stderr: &conformance.Text{Has: []string{"e"}}, Basis: []wire.Basis{wire.BasisExit}}}}},
 		{Name: "no-verb", Steps: []conformance.Step{{Do: "dance"}}},

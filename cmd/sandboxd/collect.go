@@ -16,11 +16,16 @@ const (
 	// rarely is the percentage then: the heap is small, and a collection for every four megabytes of a transfer costs a
 	// quarter of all that the daemon does for it.
 	rarely = 400
+	// In restAfter looks at a stretch without more than littleGarbage it has come to rest. What it then left behind since the last
+	// time, if that is worthGivingBack, is collected and given back: nothing else would do so for minutes.
+	restAfter       = 4
+	littleGarbage   = 256 << 10
+	worthGivingBack = 2 << 20
 )
 
 // collectRarely lets the heap grow further between two collections while much is transferred, and as usual at all other
 // times, so that idle connections cost no more than they must. It returns when ctx ends. usual is the percentage at
-// other times, as GOGC has it.
+// other times, as GOGC has it. Memory that transfers and logins needed is given back once they are over.
 func collectRarely(ctx context.Context) {
 	usual := debug.SetGCPercent(100)
 	debug.SetGCPercent(usual)
@@ -30,6 +35,7 @@ func collectRarely(ctx context.Context) {
 	allocated := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
 	metrics.Read(allocated)
 	before, now := allocated[0].Value.Uint64(), usual
+	given, quiet := before, 0
 	tick := time.NewTicker(collectEvery)
 	defer tick.Stop()
 	for {
@@ -47,6 +53,13 @@ func collectRarely(ctx context.Context) {
 		if want != now {
 			debug.SetGCPercent(want)
 			now = want
+		}
+		if quiet++; total-before > littleGarbage {
+			quiet = 0
+		}
+		if quiet >= restAfter && total-given > worthGivingBack {
+			debug.FreeOSMemory()
+			given = total
 		}
 		before = total
 	}

@@ -43,5 +43,16 @@ func TestCollectRarely(t *testing.T) {
 	var sink []byte
 	until("in a flood", rarely, func() { sink = make([]byte, 4<<20) })
 	until("after it", 100, func() {})
+	sink = nil
+	// Collected, and given back: forced collections are counted.
+	forced := []metrics.Sample{{Name: "/gc/cycles/forced:gc-cycles"}}
+	for deadline := time.Now().Add(time.Minute); ; <-tick.C {
+		if metrics.Read(forced); forced[0].Value.Uint64() > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("what the flood left behind is never collected")
+		}
+	}
 	_ = sink
 }

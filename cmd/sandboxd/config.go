@@ -16,7 +16,9 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -37,18 +39,87 @@ type config []*setting
 const defaultSSH = "127.0.0.1:2222"
 
 func defaults() config {
-	return config{
+	c := config{
 		{key: "state", value: agent.DefaultState(), help: "directory of everything that the daemon keeps", check: isAbsolute},
 		{key: "ssh", value: defaultSSH, help: "address of the SSH front door; a port 0 takes any", check: isAddress},
-		{key: "network", value: string(sandbox.NetworkNone), help: "network of sandboxes that ask for none: none or bridge", check: isNetwork},
+		{key: "network", value: string(sandbox.NetworkFiltered), help: "network of sandboxes that ask for none: filtered, allowlist, none or bridge", check: isNetwork},
+		{key: "allow", value: "", help: "what every sandbox with network filtered or allowlist may connect to besides, as allow takes it; by commas or spaces", check: isAllow},
+		{key: "closed", value: "", help: "ranges closed to them unless listed, by commas or spaces; empty means loopback, private, link-local, metadata and reserved ones", check: isClosed},
 		{key: "image", value: sandbox.DefaultImage, help: "image of sandboxes that ask for none"},
+		{key: "mount_roots", value: defaultRoots(), help: "directories below which sandboxes of the daemon's own user may mount some, with a colon between two; none is none", check: areRoots},
 		{key: "docker_host", value: "", help: "socket of the Docker engine, as unix:///path; empty means DOCKER_HOST or /var/run/docker.sock"},
 		{key: "ca_bundle", value: "", help: "certificate authorities that sandboxes trust; empty means this machine's", check: isAbsoluteOrEmpty},
 		{key: "guest_dir", value: "", help: "directory of the guest binaries; empty means beside sandboxd", check: isAbsoluteOrEmpty},
 		{key: "max_sandboxes", value: "64", help: "most sandboxes of one owner", check: isCount},
-		{key: "record_quota", value: "256m", help: "most bytes of one session's record", check: isSize},
+		{key: "ttl", value: "0", help: "how long nobody may use a sandbox that asks for nothing else until it is stopped, its files kept, as 30m or 12h; 0 is for ever", check: isAge},
+		{key: "delete_after", value: "0", help: "how long such a sandbox may be stopped until it is removed with its files, as 7d; 0 is for ever", check: isAge},
+		{key: "quota.sessions", value: "0", help: "most sessions of one owner's sandboxes together; 0 is no such limit", check: isCountOrNone},
+		{key: "quota.memory", value: "0", help: "most memory that one owner's running sandboxes may be allowed together, such as 16g; 0 is no such limit", check: isQuota},
+		{key: "quota.cpus", value: "0", help: "most processor cores of the same; 0 is no such limit", check: isCores},
+		{key: "quota.disk", value: "0", help: "most disk that one owner's sandboxes may be allowed together, those that are stopped included; 0 is no such limit", check: isQuota},
+		{key: "disk.min_free", value: "1g", help: "while the engine's disk has less than that free nothing is made or started, and what writes most is stopped; 0 is no such floor", check: isQuota},
+		{key: "record.quota", value: "256m", help: "most bytes of one session's record; then its oldest part goes", check: isSize},
+		{key: "record.total", value: "2g", help: "most bytes of a sandbox's records; then those of sessions that have ended go, the oldest first", check: isSize},
+		{key: "record.keep", value: "0", help: "how long the record of a session that has ended is kept, as 30d or 12h; 0 is while there is room", check: isAge},
+		{key: "record.mode", value: recordBestEffort, help: "best_effort: a session that cannot be recorded goes on; strict: it ends", check: isRecordMode},
+		{key: "hook.exec", value: "", help: "program with its arguments that is told on standard input when what a session needs changes; no shell", check: isProgramOrEmpty},
+		{key: "hook.url", value: "", help: "URL that is told of the same by POST", check: isHTTPOrEmpty},
+		{key: "chord", value: "ctrl-]", help: "key that begins what a person in a session asks of us, such as take and give: ctrl- and a letter or one of \\ ] ^ _, or none", check: sshd.CheckChord},
 		{key: "log_level", value: "info", help: "debug, info, warn or error", check: isLevel},
 	}
+	for _, d := range sandbox.AllLimits {
+		c = append(c, &setting{key: "limits." + d.Name, value: d.Text(sandbox.DefaultLimits), help: "of sandboxes that ask for nothing else: " + d.Help,
+			check: func(s string) error { return d.Set(new(sandbox.Limits), s) }})
+	}
+	return c
+}
+
+// limits are those of sandboxes that ask for none, as far as somebody has said so: the rest is the backend's own, which knows
+// what its machine has.
+func (c config) limits() (sandbox.Limits, error) {
+	var l sandbox.Limits
+	for _, d := range sandbox.AllLimits {
+		s := c.find("limits." + d.Name)
+		if s.from == "default" {
+			continue
+		}
+		if err := d.Set(&l, s.value); err != nil {
+			return l, usage(fmt.Sprintf("%s: %s %q: %v", s.from, s.key, s.value, err), s.help)
+		}
+	}
+	if err := l.Check(); err != nil {
+		return l, usage("limits."+err.Error(), "see: sandboxd config show --origin")
+	}
+	return l, nil
+}
+
+// quota is what one owner may have.
+func (c config) quota() (gateway.Quota, error) {
+	var q gateway.Quota
+	var err error
+	if q.Sandboxes, err = strconv.Atoi(c.value("max_sandboxes")); err != nil {
+		return q, fmt.Errorf("max_sandboxes: %w", err)
+	}
+	if q.Sessions, err = strconv.Atoi(c.value("quota.sessions")); err != nil {
+		return q, fmt.Errorf("quota.sessions: %w", err)
+	}
+	if q.CPUs, err = strconv.ParseFloat(c.value("quota.cpus"), 64); err != nil {
+		return q, fmt.Errorf("quota.cpus: %w", err)
+	}
+	for key, at := range map[string]*int64{"quota.memory": &q.Memory, "quota.disk": &q.Disk} {
+		if *at, err = parseQuota(c.value(key)); err != nil {
+			return q, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return q, nil
+}
+
+// parseQuota reads a size, or 0 for none.
+func parseQuota(s string) (int64, error) {
+	if s == "0" {
+		return 0, nil
+	}
+	return sandbox.ParseSize(s)
 }
 
 func (c config) find(key string) *setting {
@@ -115,14 +186,25 @@ func loadConfig(file string, environ []string) (config, error) {
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
 		key, ours := strings.CutPrefix(name, "SANDBOXD_")
-		if !ours || value == "" || slices.Contains(foreignEnv, name) || strings.HasPrefix(key, "TEST_") {
+		if !ours || value == "" || slices.Contains(foreignEnv, name) || slices.Contains(hookEnv, name) || strings.HasPrefix(key, "TEST_") {
 			continue // empty is as good as unset: env files cannot unset
 		}
-		if err := c.set(strings.ToLower(key), value, name); err != nil {
+		if err := c.set(c.keyOf(key), value, name); err != nil {
 			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// keyOf is the key that a variable's name means: HOOK_EXEC is hook.exec.
+func (c config) keyOf(variable string) string {
+	name := strings.ToLower(variable)
+	for _, s := range c {
+		if strings.ReplaceAll(s.key, ".", "_") == name {
+			return s.key
+		}
+	}
+	return name
 }
 
 // readFile reads one file of flat keys. One that nobody asked for by name may be missing.
@@ -215,18 +297,43 @@ func isAbsoluteOrEmpty(s string) error {
 }
 
 func isNetwork(s string) error {
-	switch sandbox.Network(s) {
-	case sandbox.NetworkNone, sandbox.NetworkBridge:
-		return nil
-	case sandbox.NetworkFiltered, sandbox.NetworkAllowlist:
-		return errors.New("is not in this version")
+	if err := command.CheckNetwork(s); err != nil {
+		return fmt.Errorf("is no network mode: %w", err)
 	}
-	return errors.New("is no network mode")
+	return nil
+}
+
+func isAllow(s string) error {
+	_, err := command.ParseAllow(s)
+	return err
+}
+
+func isClosed(s string) error {
+	_, err := command.ParseClosed(s)
+	return err
 }
 
 func isSize(s string) error {
-	_, err := command.ParseSize(s)
+	_, err := sandbox.ParseSize(s)
 	return err
+}
+
+func isAge(s string) error {
+	_, err := command.ParseAge(s)
+	return err
+}
+
+// Modes of recording.
+const (
+	recordBestEffort = "best_effort"
+	recordStrict     = "strict"
+)
+
+func isRecordMode(s string) error {
+	if s != recordBestEffort && s != recordStrict {
+		return errors.New("is neither best_effort nor strict")
+	}
+	return nil
 }
 
 func isAddress(s string) error {
@@ -243,6 +350,27 @@ func isAddress(s string) error {
 func isCount(s string) error {
 	if n, err := strconv.Atoi(s); err != nil || n < 1 {
 		return errors.New("is not a number above 0")
+	}
+	return nil
+}
+
+func isCountOrNone(s string) error {
+	if n, err := strconv.Atoi(s); err != nil || n < 0 || n > 1<<30 {
+		return errors.New("is not a number, nor 0 for none")
+	}
+	return nil
+}
+
+func isQuota(s string) error {
+	if _, err := parseQuota(s); err != nil {
+		return errors.New("is not a size such as 512m or 2g, nor 0 for none")
+	}
+	return nil
+}
+
+func isCores(s string) error {
+	if n, err := strconv.ParseFloat(s, 64); err != nil || !(n >= 0 && n <= 1<<20) { // which NaN is not
+		return errors.New("is not a number of cores such as 8 or 2.5, nor 0 for none")
 	}
 	return nil
 }

@@ -88,8 +88,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 
-	err = d.step("boot a sandbox (--network bridge: apt needs one)", func() (string, error) {
-		out, err := d.lobby(ctx, "new", demoSandbox, "--network=bridge")
+	err = d.step("boot a sandbox", func() (string, error) {
+		out, err := d.lobby(ctx, "new", demoSandbox)
 		return out, err
 	})
 	if err != nil {
@@ -100,7 +100,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	var client *agent.Client
 	var sh *agent.Shell
 	err = d.step("an agent attaches by ssh URI", func() (string, error) {
-		if client, err = agent.Dial(ctx, d.at.gateway().URI(demoSandbox), agent.Options{State: d.dir}); err != nil {
+		if client, err = agent.Dial(ctx, d.at.gateway().URI(demoSandbox), agent.Options{Kind: agent.Gateway, State: d.dir}); err != nil {
 			return "", err
 		}
 		sh, err = client.Shell(ctx, "main")
@@ -249,7 +249,7 @@ func (d *demo) kill() { _ = d.daemon.Process.Kill() }
 
 // lobby runs a command of the table and returns what it printed.
 func (d *demo) lobby(ctx context.Context, words ...string) (string, error) {
-	client, err := agent.Dial(ctx, d.at.gateway().URI("sandboxd"), agent.Options{State: d.dir})
+	client, err := agent.Dial(ctx, d.at.gateway().URI("sandboxd"), agent.Options{Kind: agent.Gateway, State: d.dir})
 	if err != nil {
 		return "", err
 	}

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/crypto/ssh"
 	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/agent"
@@ -34,6 +36,9 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 		}
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := c.localPaths(cmd); err != nil {
+			return err
+		}
 		lobby, err := c.dial(cmd.Context(), wire.Lobby, startsDaemon(cmd))
 		if err != nil {
 			return err
@@ -56,7 +61,7 @@ const completePatience = 2 * time.Second
 // completeName completes the name of a sandbox, where a daemon runs; it starts none. What follows the name is no file of
 // this machine.
 func (c *cli) completeName(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	several := cmd.Name() == "rm" || cmd.Name() == "stop" || cmd.Name() == "start"
+	several := slices.Contains([]string{"rm", "stop", "start", "pause", "resume"}, cmd.Name())
 	if len(args) > 0 && !several || c.load() != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -85,6 +90,8 @@ func readsInput(cmd *cobra.Command, args []string) bool {
 		return len(args) == 1 && args[0] == "-"
 	case "exec":
 		return flagSet(cmd, "interactive") || flagSet(cmd, "tty")
+	case "type":
+		return flagSet(cmd, "stdin")
 	}
 	return false
 }
@@ -94,6 +101,12 @@ func wantsTerminal(cmd *cobra.Command) bool {
 	switch cmd.Name() {
 	case "watch":
 		return true
+	case "add", "start": // a host may want a password
+		return !flagSet(cmd, "json")
+	case "new":
+		return cmd.Flags().Changed("host") && !flagSet(cmd, "json")
+	case "ls":
+		return flagSet(cmd, "watch") && !flagSet(cmd, "json")
 	case "replay":
 		return !flagSet(cmd, "cast") && !flagSet(cmd, "json")
 	}
@@ -155,6 +168,9 @@ func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return exitCode(wire.ExitInterrupt)
+	case errors.As(err, new(*ssh.ExitMissingError)):
+		return &wire.Error{Code: wire.CodeLost, Message: "the connection to the daemon ended in the middle of the call",
+			Hint: "what runs in a terminal goes on, but on a host of tier marks or screen; when the daemon is back, sandboxd ls and sandboxd log show it"}
 	case err != nil:
 		return err
 	case exit.Code != 0:
@@ -217,7 +233,7 @@ func (c *cli) dial(ctx context.Context, user string, start bool) (*agent.Client,
 
 // reach says where the daemon answers and how to log in.
 func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, error) {
-	o := agent.Options{State: c.config.value("state")}
+	o := agent.Options{Kind: agent.Gateway, State: c.config.value("state")}
 	if c.gateway != "" {
 		u, err := url.Parse(c.gateway)
 		if err != nil || u.Scheme != "ssh" || u.Hostname() == "" {

@@ -83,8 +83,9 @@ func (c *cli) runningSandboxes(ctx context.Context) ([]string, error) {
 
 func (c *cli) sshCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "ssh [SSH-OPTION…] NAME[~SESSION] [CMD…]",
-		Short: "join a session with ssh, or run a command",
+		Use:        "ssh [SSH-OPTION…] NAME[~SESSION] [CMD…]",
+		Short:      "join a session with ssh, or run a command",
+		SuggestFor: []string{"attach", "connect", "enter", "join", "shell"},
 		Long: "Run ssh with what it takes to reach the daemon. Without CMD you join the session that agents work in:\n" +
 			"Ctrl-] t takes the keyboard, Ctrl-] g gives it back, Ctrl-] d leaves.",
 		DisableFlagParsing: true, // everything before NAME is ssh's
@@ -144,6 +145,10 @@ func (c *cli) copyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "cp SRC… DST",
 		Short: "copy files in and out; NAME:PATH is a path in a sandbox",
+		Long: "Copy files and whole directories into a sandbox, out of it, or between two, with the scp of this machine. A path in\n" +
+			"a sandbox is NAME:PATH; without a slash in front PATH is below the home directory there. Times and modes are kept.",
+		Example: "  sandboxd cp README.md web:/tmp/\n" +
+			"  sandboxd cp web:/var/log .",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return usage("cp: name what to copy and where to", "usage: cp SRC… DST; NAME:PATH is a path in a sandbox")

@@ -84,10 +84,16 @@ func (c *cli) tree() *cobra.Command {
 	root.SetVersionTemplate("sandboxd {{.Version}} " + runtime.GOOS + "/" + runtime.GOARCH + "\n")
 	// The command line's own mistakes end with 2, as everywhere.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		if cmd.Flags().Lookup("json") != nil {
+			c.json = command.WantsJSON(os.Args[1:]) // what comes after the mistake has not been read
+		}
 		return usage(fmt.Sprintf("%s: %v", commandName(cmd), err), "see: "+cmd.CommandPath()+" --help")
 	})
 	for _, cmd := range root.Commands() {
-		if !cmd.Hidden {
+		switch {
+		case cmd.Name() == "port":
+			root.RemoveCommand(cmd) // the lobby's: this program listens itself
+		case !cmd.Hidden:
 			c.forwarded(cmd)
 		}
 	}
@@ -102,7 +108,7 @@ func (c *cli) tree() *cobra.Command {
 		return c.load()
 	}
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})
-	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand(), c.downCommand(), c.demoCommand(), c.configCommand(), c.copyCommand(),
+	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand(), c.downCommand(), c.demoCommand(), c.configCommand(), c.copyCommand(), c.portCommand(),
 		c.sshCommand(), c.sshConfigCommand(), c.doctorCommand(), c.conformanceCommand(), versionCommand(), completionCommand(root)} {
 		cmd.GroupID = "machine"
 		root.AddCommand(cmd)

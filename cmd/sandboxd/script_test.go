@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -63,6 +64,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("SANDBOXD_TEST_GUESTS", guests)
 			e.Setenv("TERM", "xterm-256color")
 			e.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
+			e.Values[reachedKey{}] = new(atomic.Int64)
 			e.Defer(func() {
 				cleanUp(t, e, state)
 				_ = syscall.Unmount(state, syscall.MNT_DETACH) // a story may have put a file system there
@@ -70,8 +72,10 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"closed":  closedCmd,
 			"daemon":  daemonCmd,
 			"kill9":   kill9Cmd,
+			"sshd":    sshdCmd,
 			"waitfor": waitForCmd,
 		},
 	})

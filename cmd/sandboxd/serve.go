@@ -34,6 +34,7 @@ import (
 	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/host"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -72,6 +73,7 @@ type daemon struct {
 	log     *slog.Logger
 	store   *store.Store
 	backend *docker.Backend
+	hosts   *host.Backend
 	hub     *gateway.Hub
 	door    *sshd.Server
 	listen  net.Listener
@@ -141,34 +143,75 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.backend, err = d.openBackend(state); err != nil {
 		return err
 	}
+	if d.hosts, err = d.openHosts(); err != nil {
+		return err
+	}
 	records := filepath.Join(state, "records")
 	if err := os.MkdirAll(records, 0o700); err != nil {
 		return fmt.Errorf("records: %w", err)
 	}
-	quota, err := command.ParseSize(d.config.value("record_quota"))
+	quota, err := sandbox.ParseSize(d.config.value("record.quota"))
 	if err != nil {
-		return fmt.Errorf("record_quota: %w", err)
+		return fmt.Errorf("record.quota: %w", err)
 	}
-	most, err := strconv.Atoi(d.config.value("max_sandboxes"))
+	total, err := sandbox.ParseSize(d.config.value("record.total"))
 	if err != nil {
-		return fmt.Errorf("max_sandboxes: %w", err)
+		return fmt.Errorf("record.total: %w", err)
+	}
+	ages := make(map[string]time.Duration)
+	for _, key := range []string{"record.keep", "ttl", "delete_after"} {
+		if ages[key], err = command.ParseAge(d.config.value(key)); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	limits, err := d.config.limits()
+	if err != nil {
+		return err
+	}
+	owned, err := d.config.quota()
+	if err != nil {
+		return err
+	}
+	floor, err := parseQuota(d.config.value("disk.min_free"))
+	if err != nil {
+		return fmt.Errorf("disk.min_free: %w", err)
+	}
+	allow, err := command.ParseAllow(d.config.value("allow"))
+	if err != nil {
+		return fmt.Errorf("allow: %w", err)
+	}
+	closed, err := command.ParseClosed(d.config.value("closed"))
+	if err != nil {
+		return fmt.Errorf("closed: %w", err)
 	}
 	where := d.address.gateway()
 	d.hub, err = gateway.New(gateway.Options{
-		Store:             d.store,
-		Backends:          map[string]sandbox.Backend{docker.Name: d.backend},
-		Backend:           docker.Name,
-		Records:           records,
-		Owner:             owner(),
-		Logins:            []string{owner()},
-		Network:           sandbox.Network(d.config.value("network")),
-		Image:             d.config.value("image"),
-		Log:               d.log,
-		Principals:        keys.Principals,
-		Command:           where.SSHCommand,
-		Lobby:             where.LobbyCommand,
-		SandboxesPerOwner: most,
-		RecordQuota:       quota,
+		Store:        d.store,
+		Backends:     map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts},
+		Backend:      docker.Name,
+		Records:      records,
+		Owner:        owner(),
+		Logins:       []string{owner()},
+		Network:      sandbox.Network(d.config.value("network")),
+		Allow:        allow,
+		Closed:       closed,
+		Image:        d.config.value("image"),
+		Dirs:         dirRules(d.config),
+		Log:          d.log,
+		Principals:   keys.Principals,
+		LogsIn:       keys.LogsIn,
+		Command:      where.SSHCommand,
+		Lobby:        where.LobbyCommand,
+		Limits:       limits,
+		Quota:        owned,
+		MinFree:      floor,
+		RecordQuota:  quota,
+		RecordTotal:  total,
+		RecordKeep:   ages["record.keep"],
+		TTL:          ages["ttl"],
+		DeleteAfter:  ages["delete_after"],
+		RecordStrict: d.config.value("record.mode") == recordStrict,
+		Hook:         hookOptions(d.config),
 	})
 	if err != nil {
 		return err
@@ -179,6 +222,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Keys:     keys,
 		Commands: d.lobby,
 		Watches:  command.Watches,
+		Chord:    d.config.value("chord"),
 		Limits:   sshd.Limits{Exempt: loopback},
 		Log:      d.log,
 	})
@@ -276,19 +320,34 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 	return docker.New(docker.Options{
 		Dir:      filepath.Join(state, "instances"),
 		GuestDir: filepath.Join(state, "guest"),
-		Guest: func(arch string) (string, error) {
-			path := filepath.Join(guests, "sandboxd-guest-linux-"+arch)
-			if _, err := os.Stat(path); err != nil {
-				return "", fmt.Errorf("guest binary for %s: %w; build it with make build", arch, err)
-			}
-			return path, nil
-		},
+		Guest:    guestIn(guests),
 		DaemonID: id,
+		Dirs:     dirRules(d.config),
 		Host:     engineHost(d.config),
 		CABundle: d.config.value("ca_bundle"),
 		Build:    buildImage,
 		Log:      d.log,
 	})
+}
+
+// openHosts makes the backend of machines that answer SSH. It reaches nobody.
+func (d *daemon) openHosts() (*host.Backend, error) {
+	guests, err := guestDir(d.config.value("guest_dir"))
+	if err != nil {
+		return nil, err
+	}
+	return host.New(host.Options{Guest: guestIn(guests), Log: d.log}), nil
+}
+
+// guestIn finds the guest binary for an architecture in a directory.
+func guestIn(dir string) func(arch string) (string, error) {
+	return func(arch string) (string, error) {
+		path := filepath.Join(dir, "sandboxd-guest-linux-"+arch)
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("guest binary for %s: %w; build it with make build", arch, err)
+		}
+		return path, nil
+	}
 }
 
 // engineHost is the engine's socket: as configured, as DOCKER_HOST says, or empty for Docker's default.
@@ -435,6 +494,11 @@ func (d *daemon) close() {
 	if d.backend != nil {
 		if err := d.backend.Close(); err != nil {
 			d.log.Warn("backend not closed", "err", err)
+		}
+	}
+	if d.hosts != nil {
+		if err := d.hosts.Close(); err != nil {
+			d.log.Warn("sessions on hosts not ended", "err", err)
 		}
 	}
 	if d.store != nil {

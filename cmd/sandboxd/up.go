@@ -221,15 +221,24 @@ func stopProcess(ctx context.Context, e endpoint) error {
 	for {
 		select {
 		case <-tick.C:
-			if err := syscall.Kill(e.PID, 0); errors.Is(err, syscall.ESRCH) {
-				return nil
-			}
-			// A zombie answers too, until whoever started it looks; its endpoint file is gone by then.
-			if now, err := readEndpoint(e.State); err != nil || now.PID != e.PID {
+			if hasEnded(e.PID) { // its endpoint file is gone earlier than its lock
 				return nil
 			}
 		case <-ctx.Done():
 			return fmt.Errorf("the daemon (pid %d) does not end", e.PID)
 		}
 	}
+}
+
+// hasEnded reports whether a process is gone, or a zombie: that one is there until whoever started it looks.
+func hasEnded(pid int) bool {
+	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+		return true
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // pid (comm) state …, and comm may hold anything (proc_pid_stat(5))
+	if err != nil {
+		return false
+	}
+	_, rest, _ := strings.Cut(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " ")
+	return strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X")
 }

@@ -10,12 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -33,6 +35,7 @@ type Env struct {
 
 	Gateway Gateway // where the caller reaches the gateway, for what is printed
 
+	done  <-chan struct{}   // closed when the command has ended
 	watch func(wire.Target) // told what watch is asked for; see Watches
 	// Draw shows recorded bytes on the caller's terminal as they are played; nil where the door cannot.
 	Draw func(cols, rows int) (Canvas, error)
@@ -42,6 +45,16 @@ type Env struct {
 type Canvas interface {
 	io.Writer
 	Resize(cols, rows int)
+	// Status is the line below. It is drawn with what is written next, or by itself in time.
+	Status(line string)
+	// Jump begins anew with the screen of a snapshot, or, without one, with an empty one of that size, and holds. It fails,
+	// and changes nothing, when the snapshot is none.
+	Jump(snapshot []byte, cols, rows int) error
+	// Hold keeps what is written from being drawn until Show draws it at once.
+	Hold()
+	Show() error
+	// Snapshot is the screen for Jump.
+	Snapshot() []byte
 	Close() error
 }
 
@@ -82,6 +95,9 @@ func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e))
 
 // Run runs one command of the table and returns its exit code. args are its words, the name first.
 func Run(ctx context.Context, env *Env, args []string) int {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	env.done = ctx.Done()
 	root := Tree(env)
 	root.SetArgs(args)
 	root.SetIn(env.Stdin)
@@ -95,7 +111,7 @@ func Run(ctx context.Context, env *Env, args []string) int {
 	case errors.As(err, &exit):
 		return int(exit)
 	}
-	return Fail(env.Stdout, env.Stderr, wantsJSON(args), env.public(err))
+	return Fail(env.Stdout, env.Stderr, WantsJSON(args), env.public(err))
 }
 
 // public is what the caller may see of an error: ours as they are, others as the hub says.
@@ -115,11 +131,11 @@ func Fail(stdout, stderr io.Writer, asJSON bool, e *wire.Error) int {
 	if asJSON {
 		_ = json.NewEncoder(stdout).Encode(map[string]*wire.Error{"error": e})
 	} else {
-		text := e.Message
+		said := e.Message
 		if e.Hint != "" {
-			text += "; " + e.Hint
+			said += "; " + e.Hint
 		}
-		fmt.Fprintf(stderr, "sandboxd: %s\n", text)
+		fmt.Fprintf(stderr, "sandboxd: %s\n", text.Lines(said))
 	}
 	if e.Code == wire.CodeUsage {
 		return wire.ExitUsage
@@ -133,7 +149,8 @@ func usage(format string, args ...any) *wire.Error {
 	return e
 }
 
-func wantsJSON(args []string) bool {
+// WantsJSON reports whether a command line asks for JSON, also one that cannot be read as a whole.
+func WantsJSON(args []string) bool {
 	for _, arg := range args {
 		switch arg {
 		case "--":
@@ -160,10 +177,15 @@ func Tree(env *Env) *cobra.Command {
 			return unknown(cmd, args[0])
 		},
 	}
-	root.SuggestionsMinimumDistance = 2
 	root.SetHelpCommand(helpCommand(root))
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage("%v", err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		e := usage("%v", err)
+		if strings.Contains(e.Message, "in duration") { // package time says what is missing, and not what would be right
+			e.Hint = "write a time as 5s, 2m or 1h30m"
+		}
+		return e
+	})
 	group := func(id, title string, commands ...*cobra.Command) {
 		root.AddGroup(&cobra.Group{ID: id, Title: title})
 		for _, c := range commands {
@@ -177,6 +199,7 @@ func Tree(env *Env) *cobra.Command {
 	group("records", "Records:", recordCommands(env)...)
 	root.AddCommand(laterCommands()...)
 	for _, c := range root.Commands() {
+		c.SuggestFor = guesses[c.Name()]
 		if c.Args != nil {
 			c.Args = asUsage(c.Args)
 		}
@@ -184,10 +207,22 @@ func Tree(env *Env) *cobra.Command {
 	return root
 }
 
+// guesses are what other tools call a command: who types one is told the name here.
+var guesses = map[string][]string{
+	"describe": {"info", "inspect", "show"},
+	"log":      {"history"},
+	"ls":       {"list", "ps", "status"},
+	"new":      {"create"},
+	"rm":       {"delete", "destroy", "remove"},
+	"type":     {"answer", "send"},
+	"watch":    {"attach", "join"},
+}
+
 // unknown is the error for a command that the table does not have.
 func unknown(root *cobra.Command, name string) error {
 	e := usage("unknown command %q", name)
-	if near := root.SuggestionsFor(name); len(near) > 0 {
+	root.SuggestionsMinimumDistance = min(2, len(name)/2)                 // two letters off, foo is log
+	if near := slices.Compact(root.SuggestionsFor(name)); len(near) > 0 { // one that is near and guessed comes twice
 		e.Hint = "did you mean: " + strings.Join(near, ", ")
 	}
 	return e
@@ -213,6 +248,9 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
+			if known, ok := errors.AsType[*wire.Error](err); ok {
+				return known // it says itself what would be right
+			}
 			e := usage("%s: %v", cmd.Name(), err)
 			e.Hint = "usage: " + cmd.UseLine()
 			return e
@@ -224,7 +262,7 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 // laterCommands are names of the protocol that this version does not have; saying so beats "unknown command".
 func laterCommands() []*cobra.Command {
 	var all []*cobra.Command
-	for _, name := range []string{"add", "port", "mcp", "task", "mcp-config", "allow", "pause", "resume", "snapshot", "fork"} {
+	for _, name := range []string{"mcp", "task", "mcp-config"} {
 		all = append(all, &cobra.Command{
 			Use:                name,
 			Hidden:             true,

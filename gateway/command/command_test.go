@@ -9,55 +9,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-func TestParseSize(t *testing.T) {
-	tests := []struct {
-		in   string
-		want int64 // 0: an error
-	}{
-		{"1", 1},
-		{"512m", 512 << 20},
-		{"2G", 2 << 30},
-		{"64kb", 64 << 10},
-		{"1t", 1 << 40},
-		{"4194304t", 1 << 62},
-		{"4194305t", 0}, // over what fits
-		{"0", 0},
-		{"-1m", 0},
-		{"1.5g", 0},
-		{"m", 0},
-		{"", 0},
-		{"1mm", 0},
-		{"9223372036854775808", 0},
-	}
-	for _, tt := range tests {
-		got, err := ParseSize(tt.in)
-		if got != tt.want || (err == nil) != (tt.want > 0) {
-			t.Errorf("ParseSize(%q) = %d, %v, want %d", tt.in, got, err, tt.want)
-		}
-	}
-}
-
-// What a sandbox prints stands in tables and messages on people's terminals.
-func TestClean(t *testing.T) {
-	tests := []struct {
-		in   string
-		n    int
-		want string
-	}{
-		{"plain", 10, "plain"},
-		{"a\x1b[2Jb", 20, "a [2Jb"},
-		{"a\nb\tc\x7f\u009b", 20, "a b c  "},
-		{"\u202eevil\u2028", 20, " evil "},
-		{"grüße", 5, "grüße"},
-		{"too long", 4, "too…"},
-	}
-	for _, tt := range tests {
-		if got := clean(tt.in, tt.n); got != tt.want {
-			t.Errorf("clean(%q, %d) = %q, want %q", tt.in, tt.n, got, tt.want)
-		}
-	}
-}
-
 // The prompt behind a command's output is read before it is known where the output ends: it must not be shown.
 func TestWholeLines(t *testing.T) {
 	var out strings.Builder
@@ -145,9 +96,26 @@ func TestTree(t *testing.T) {
 		}
 		return err.Error()
 	}
-	for _, args := range [][]string{{"mcp"}, {"fork", "demo"}, {"new", "--mount", "/tmp"}, {"new", "--network", "filtered"}, {"ls", "--watch"}, {"run", "--", "true"}} {
+	for _, args := range [][]string{{"mcp"}, {"task", "x"}, {"new", "--dockerfile", "x"}, {"new", "--isolation", "runsc"}} {
 		if got := later(Tree(&Env{}), args...); !strings.Contains(got, "not in this version") {
 			t.Errorf("%q: %q, want that it is not in this version", args, got)
+		}
+	}
+}
+
+// What is wrong with a line is said in words that help.
+func TestMistakes(t *testing.T) {
+	for line, want := range map[string]string{
+		"run -n demo --timeout 5 true": "write a time as 5s",
+		"replay demo --idle 2":         "write a time as 5s",
+		"ls demo":                      "sandboxd describe demo",
+		"sessions a~b~c":               "is not a name",
+		"run -- true":                  "run --dir DIR",
+		"run -n demo --dir /x -- true": "run --dir DIR",
+	} {
+		var out, said strings.Builder
+		if code := Run(t.Context(), &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said}, strings.Fields(line)); code != wire.ExitUsage || !strings.Contains(said.String(), want) {
+			t.Errorf("%s: exit %d, %q; want %q", line, code, said.String(), want)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func execCommand(env *Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVarP(&input, "interactive", "i", false, "pass standard input on")
-	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "with a terminal of its own")
+	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "with a terminal of its own, which is recorded")
 	cmd.Flags().SetInterspersed(false)
 	return cmd
 }
@@ -67,13 +67,24 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 	defer session.Close()
 	count := &counter{}
 	session.Stdout, session.Stderr = count.tee(env.Stdout), count.tee(env.Stderr)
+	event := gateway.ExecEvent{Command: text, Exit: -1}
+	var term *gateway.Terminal // nil without one
 	if input {
 		session.Stdin = env.Stdin
 	}
 	if tty {
-		if _, err := session.SendRequest(wire.RequestPty, true, wire.Marshal(env.Pty)); err != nil {
+		ok, err := session.SendRequest(wire.RequestPty, true, wire.Marshal(env.Pty))
+		if err != nil {
 			return fmt.Errorf("exec in %s: terminal: %w", name, err)
 		}
+		if !ok {
+			return wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
+		}
+		if term, err = env.Hub.Terminal(ctx, env.Principal, name, text, int(env.Pty.Cols), int(env.Pty.Rows)); err != nil {
+			return err
+		}
+		defer func() { term.Close(event.Exit) }()
+		session.Stdout = recorded{term, session.Stdout}
 	}
 	if err := session.Start(text); err != nil {
 		return fmt.Errorf("exec in %s: %w", name, err)
@@ -85,6 +96,7 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 			select {
 			case w := <-env.Resized:
 				if tty {
+					term.Resize(int(w.Cols), int(w.Rows))
 					_, _ = session.SendRequest(wire.RequestWindowChange, false, wire.Marshal(w))
 				}
 			case <-env.Interrupts:
@@ -97,7 +109,7 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 	err = session.Wait()
 	close(ended)
 	<-done
-	event := gateway.ExecEvent{Command: text, Exit: -1, Bytes: count.total()}
+	event.Bytes = count.total()
 	var exit *ssh.ExitError
 	switch {
 	case err == nil:
@@ -116,6 +128,19 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 		return exitError(wire.ExitInterrupt)
 	}
 	return fmt.Errorf("exec in %s: %w", name, err)
+}
+
+// recorded writes to the record before anybody sees it.
+type recorded struct {
+	term *gateway.Terminal
+	to   io.Writer
+}
+
+func (r recorded) Write(p []byte) (int, error) {
+	if n, err := r.term.Write(p); err != nil {
+		return n, err
+	}
+	return r.to.Write(p)
 }
 
 // counter counts the bytes of two writers.

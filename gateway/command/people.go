@@ -1,22 +1,32 @@
 package command
 
 import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func peopleCommands(env *Env) []*cobra.Command {
 	return []*cobra.Command{
 		sessionsCommand(env),
-		keyboardCommand(env, "take", "take the keyboard of a session"),
-		keyboardCommand(env, "give", "give the keyboard back"),
+		takeCommand(env),
+		giveCommand(env),
+		privateCommand(env),
 		watchCommand(env),
 		kickCommand(env),
+		shareCommand(env),
+		unshareCommand(env),
 	}
 }
 
@@ -24,18 +34,30 @@ func peopleCommands(env *Env) []*cobra.Command {
 type sessionJSON struct {
 	Sandbox string `json:"sandbox"`
 	wire.SessionInfo
-	SSHCommand string `json:"ssh_command"`
+	Needs      gateway.Needs `json:"needs"`
+	Since      time.Time     `json:"since"`
+	LastLine   string        `json:"last_line"`
+	SSHCommand string        `json:"ssh_command"`
 }
 
 func sessionsCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "sessions [NAME]",
+		Use:   "sessions [NAME[~SESSION]]",
 		Short: "list sessions, what they do and who is on them",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			names := args
-			if len(args) == 0 {
+			var names []string
+			only := ""
+			if len(args) == 1 {
+				t, err := wire.ParseTarget(args[0])
+				if err != nil {
+					return err
+				}
+				if names = []string{t.Sandbox}; strings.Contains(args[0], "~") {
+					only = t.Session
+				}
+			} else {
 				all, err := env.Hub.List(cmd.Context(), env.Principal)
 				if err != nil {
 					return err
@@ -52,10 +74,28 @@ func sessionsCommand(env *Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
+				needs, err := env.Hub.Needs(cmd.Context(), env.Principal, name)
+				if err != nil {
+					return err
+				}
 				for _, s := range sessions {
 					t := wire.Target{Sandbox: name, Session: s.Name}
-					rows = append(rows, sessionJSON{name, s, env.Gateway.SSHCommand(t.String())})
+					if only != "" && s.Name != only {
+						continue
+					}
+					row := sessionJSON{Sandbox: name, SessionInfo: s, Since: time.UnixMilli(s.State.SinceUnix), SSHCommand: env.Gateway.SSHCommand(t.String())}
+					for _, n := range needs {
+						if n.Session == s.Name {
+							row.Needs, row.Since, row.LastLine = n.Needs, n.Since, n.LastLine
+						}
+					}
+					rows = append(rows, row)
 				}
+			}
+			if only != "" && len(rows) == 0 {
+				e := wire.Errorf(wire.CodeNotFound, "%s has no session %s", names[0], only)
+				e.Hint = "sandboxd sessions " + names[0] + " lists them"
+				return e
 			}
 			if asJSON {
 				for _, row := range rows {
@@ -66,15 +106,15 @@ func sessionsCommand(env *Env) *cobra.Command {
 				return nil
 			}
 			return table(env.Stdout, func(w io.Writer) {
-				fmt.Fprintln(w, "SESSION\tSTATE\tKEYBOARD\tSIZE\tPARTIES\tLAST")
+				fmt.Fprintln(w, "SESSION\tSTATE\tNEEDS\tKEYBOARD\tSIZE\tPARTIES\tLAST")
 				for _, row := range rows {
 					t := wire.Target{Sandbox: row.Sandbox, Session: row.Name}
 					var parties []string
 					for _, p := range row.Parties {
 						parties = append(parties, p.String())
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%dx%d\t%s\t%s\n", t, row.State.Phase, dash(row.Keyboard), row.Cols, row.Rows,
-						dash(strings.Join(parties, " ")), dash(clean(row.State.LastLine, 60)))
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%dx%d\t%s\t%s\n", t, row.State.Phase, dash(string(row.Needs)), dash(row.Keyboard), row.Cols, row.Rows,
+						dash(strings.Join(parties, " ")), dash(text.Line(row.State.LastLine, 60)))
 				}
 			})
 		},
@@ -83,31 +123,68 @@ func sessionsCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-func keyboardCommand(env *Env, verb, short string) *cobra.Command {
+// actsOn says of a command on which of the caller's parties it acts.
+const actsOn = ".\n\nIt acts on your attached person if there is one, else on your agent: the party that your calls of run, type and\n" +
+	"keys share."
+
+func takeCommand(env *Env) *cobra.Command {
+	var ask bool
+	cmd := keyboardCommand(env, "take", "take the keyboard of a session", func(ctx context.Context, t wire.Target) (string, string, error) {
+		if ask {
+			return env.Hub.Ask(ctx, env.Principal, t)
+		}
+		holder, err := env.Hub.Take(ctx, env.Principal, t)
+		return holder, "", err
+	})
+	cmd.Long += " A person's keyboard is taken by the sandbox's owner alone, from those with whom it is shared; with --ask\n" +
+		"the one who holds it is asked for it, and you have it when it is given."
+	cmd.Flags().BoolVar(&ask, "ask", false, "ask a person for it from whom it cannot be taken")
+	return cmd
+}
+
+func giveCommand(env *Env) *cobra.Command {
+	var no bool
+	cmd := keyboardCommand(env, "give", "give the keyboard back, to whoever has asked for it", func(ctx context.Context, t wire.Target) (string, string, error) {
+		act := env.Hub.Give
+		if no {
+			act = env.Hub.Keep
+		}
+		holder, err := act(ctx, env.Principal, t)
+		return holder, "", err
+	})
+	cmd.Flags().BoolVar(&no, "no", false, "keep it, and tell whoever has asked for it")
+	return cmd
+}
+
+// keyboardCommand makes a command that returns who holds the keyboard then, and who was asked for it.
+func keyboardCommand(env *Env, verb, short string, act func(context.Context, wire.Target) (holder, asked string, err error)) *cobra.Command {
 	var name string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   verb + " NAME[~SESSION]",
 		Short: short,
-		Long: strings.ToUpper(short[:1]) + short[1:] + ".\n\nIt acts on your attached person if there is one, else on your agent: the party that your calls of run, type and\n" +
-			"keys share.",
+		Long:  strings.ToUpper(short[:1]) + short[1:] + actsOn,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := onlyTarget(name, args)
 			if err != nil {
 				return err
 			}
-			act := env.Hub.Take
-			if verb == "give" {
-				act = env.Hub.Give
-			}
-			holder, err := act(cmd.Context(), env.Principal, t)
+			holder, asked, err := act(cmd.Context(), t)
 			if err != nil {
 				return err
 			}
 			if asJSON {
-				return env.printJSON(map[string]string{"sandbox": t.Sandbox, "session": t.Session, "keyboard": holder})
+				row := map[string]string{"sandbox": t.Sandbox, "session": t.Session, "keyboard": holder}
+				if asked != "" {
+					row["asked"] = asked
+				}
+				return env.printJSON(row)
 			}
-			if holder == "" {
+			switch {
+			case asked != "":
+				fmt.Fprintf(env.Stdout, "%s was asked for the keyboard of %s\n", asked, t)
+				return nil
+			case holder == "":
 				holder = "free"
 			}
 			fmt.Fprintf(env.Stdout, "keyboard of %s: %s\n", t, holder)
@@ -115,6 +192,102 @@ func keyboardCommand(env *Env, verb, short string) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
+	return cmd
+}
+
+func privateCommand(env *Env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "private NAME[~SESSION] on|off",
+		Short: "keep what your terminal shows from everybody else, and from the record",
+		Long: "Keep what your terminal shows from everybody else, and from the record, until the keyboard is given back.\n\n" +
+			"It acts on your attached person. Others see the screen as it was; agents and the record get a gap, marked\n" +
+			"private. When it ends, what it left on the screen is erased. The programs in the sandbox are not affected: what\n" +
+			"they keep, such as a shell its history, they keep.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, err := wire.ParseTarget(args[0])
+			if err != nil {
+				return err
+			}
+			if args[1] != "on" && args[1] != "off" {
+				return usage("private: %q is neither on nor off", args[1])
+			}
+			on := args[1] == "on"
+			if err := env.Hub.Private(cmd.Context(), env.Principal, t, on); err != nil {
+				return err
+			}
+			if asJSON {
+				return env.printJSON(map[string]any{"sandbox": t.Sandbox, "session": t.Session, "private": on})
+			}
+			if args[1] == "on" {
+				fmt.Fprintf(env.Stdout, "%s is private until the keyboard is given back\n", t)
+			} else {
+				fmt.Fprintf(env.Stdout, "%s is no longer private\n", t)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
+	return cmd
+}
+
+func shareCommand(env *Env) *cobra.Command {
+	var drive, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "share NAME PRINCIPAL",
+		Short: "let another principal watch a sandbox's sessions, or work in it",
+		Long: "Let another principal watch a sandbox's sessions and read its records or, with --drive, work in it: terminals,\n" +
+			"commands, files and forwards. Its life stays yours: rm, stop, start, rescue, kick, share. A key with role=\"watch\"\n" +
+			"watches, whatever is shared with its principal. Who cannot log in is refused; who can by a certificate alone is\n" +
+			"taken at the name, with a word on standard error.",
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			rights := wire.RightWatch
+			if drive {
+				rights = wire.RightDrive
+			}
+			if err := env.Hub.Share(cmd.Context(), env.Principal, args[0], args[1], rights); err != nil {
+				return err
+			}
+			if key, _ := env.Hub.LogsIn(args[1]); !key {
+				fmt.Fprintf(env.Stderr, "sandboxd: no key of %s is listed: only a certificate with that name can log in so\n", args[1])
+			}
+			if asJSON {
+				return env.printJSON(map[string]any{"name": args[0], "principal": args[1], "rights": rights})
+			}
+			fmt.Fprintf(env.Stdout, "%s may %s %s\n", args[1], rights, args[0])
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&drive, "drive", false, "let them work in it, too")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
+	return cmd
+}
+
+func unshareCommand(env *Env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "unshare NAME PRINCIPAL",
+		Short: "end that, and at once what the principal has attached or runs there",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			was, err := env.Hub.Unshare(cmd.Context(), env.Principal, args[0], args[1])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return env.printJSON(map[string]any{"name": args[0], "principal": args[1], "done": was})
+			}
+			if !was {
+				fmt.Fprintf(env.Stdout, "%s was not shared with %s\n", args[0], args[1])
+				return nil
+			}
+			fmt.Fprintf(env.Stdout, "%s is no longer shared with %s\n", args[0], args[1])
+			return nil
+		},
+	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
@@ -137,23 +310,70 @@ func Watches(args []string) (t wire.Target, ok bool) {
 
 func watchCommand(env *Env) *cobra.Command {
 	var name string
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "watch NAME[~SESSION]",
 		Short: "watch a session; nothing you type reaches it",
+		Long: "Watch a session; nothing you type reaches it. With --json it needs no terminal: it prints the line of sessions\n" +
+			"now and whenever something in it but the output changes, until the session ends.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := onlyTarget(name, args)
 			if err != nil {
 				return err
 			}
-			if env.watch != nil {
-				env.watch(t)
+			switch {
+			case asJSON && env.watch == nil:
+				return env.watchJSON(cmd.Context(), t)
+			case env.watch != nil:
+				if !asJSON {
+					env.watch(t)
+				}
 				return nil
 			}
 			return &wire.Error{Code: wire.CodeUnavailable, Message: "watch needs a terminal", Hint: "use ssh -t, or read the log: sandboxd log " + t.String()}
 		},
 	}
 	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per change")
 	return cmd
+}
+
+// watchJSON prints a session's line when it changes.
+func (env *Env) watchJSON(ctx context.Context, t wire.Target) error {
+	live, err := env.Hub.Live(ctx, env.Principal, t)
+	if err != nil {
+		return err
+	}
+	var last []byte
+	for gen := uint64(0); ; {
+		info := live.Info()
+		if info.Cols > 0 {
+			same := info
+			same.Offset, same.State.QuietMS, same.State.Offset = 0, 0, 0 // which output changes
+			key, err := json.Marshal(same)
+			if err != nil {
+				return err
+			}
+			if !bytes.Equal(key, last) {
+				last = key
+				if err := env.printJSON(sessionJSON{Sandbox: t.Sandbox, SessionInfo: info, Needs: live.Needs(),
+					Since: time.UnixMilli(info.State.SinceUnix), LastLine: info.State.LastLine, SSHCommand: env.Gateway.SSHCommand(t.String())}); err != nil {
+					return err
+				}
+			}
+		}
+		next, err := live.Wait(ctx, gen)
+		if err == nil {
+			_, err = env.Hub.Get(ctx, env.Principal, t.Sandbox) // it may be shared no longer
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+		gen = next
+	}
 }
 
 func kickCommand(env *Env) *cobra.Command {
@@ -174,7 +394,7 @@ func kickCommand(env *Env) *cobra.Command {
 			if asJSON {
 				return env.printJSON(map[string]any{"sandbox": t.Sandbox, "session": t.Session, "party": args[1], "kicked": n})
 			}
-			fmt.Fprintf(env.Stdout, "%s of %s ended\n", plural(n, "attachment"), clean(args[1], 80))
+			fmt.Fprintf(env.Stdout, "%s of %s ended\n", plural(n, "attachment"), text.Line(args[1], 80))
 			return nil
 		},
 	}

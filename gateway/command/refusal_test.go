@@ -43,3 +43,34 @@ func TestForeignIsUnknown(t *testing.T) {
 		t.Errorf("afterwards: %q", out)
 	}
 }
+
+// A stretch of a record in which nothing is says so, instead of playing nothing.
+func TestReplayOfNothing(t *testing.T) {
+	w := newWorld(t)
+	if code, _, stderr := w.command("new", "demo"); code != 0 {
+		t.Fatal(stderr)
+	}
+	if code, _, stderr := w.command("run", "-n", "demo", "--", "echo", "here"); code != 0 {
+		t.Fatal(stderr)
+	}
+	for _, tt := range []struct{ from, to, says string }{
+		{"99h", "", "behind the end"},
+		{"@99999999", "", "bytes long"},
+		{"@4", "@2", "not behind where the replay begins"},
+		{"", "@0", "not behind where the replay begins"},
+	} {
+		args := []string{"replay", "demo", "--speed", "0"}
+		if tt.from != "" {
+			args = append(args, "--from", tt.from)
+		}
+		if tt.to != "" {
+			args = append(args, "--to", tt.to)
+		}
+		if code, out, stderr := w.command(args...); code != wire.ExitUsage || out != "" || !strings.Contains(stderr, tt.says) {
+			t.Errorf("%v: exit %d, %q, %q; want %d and %q", args, code, out, stderr, wire.ExitUsage, tt.says)
+		}
+	}
+	if code, out, stderr := w.command("replay", "demo", "--speed", "0", "--from", "@0"); code != 0 || !strings.Contains(out, "here") {
+		t.Errorf("from the beginning: exit %d, %q, %q", code, out, stderr)
+	}
+}

@@ -1,11 +1,10 @@
 package command
 
 import (
+	"context"
 	"fmt"
 	"io"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -14,11 +13,13 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func sandboxCommands(env *Env) []*cobra.Command {
-	return []*cobra.Command{newCommand(env), lsCommand(env), describeCommand(env), rmCommand(env), stopCommand(env), startCommand(env), rescueCommand(env)}
+	return []*cobra.Command{newCommand(env), addCommand(env), lsCommand(env), describeCommand(env), rmCommand(env), stopCommand(env), startCommand(env),
+		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env), rescueCommand(env), allowCommand(env), portCommand(env)}
 }
 
 // laterFlags are flags of the protocol that this version refuses by name.
@@ -35,19 +36,42 @@ func (f laterFlag) String() string   { return "" }
 func (f laterFlag) Type() string     { return "value" }
 func (f laterFlag) Set(string) error { return fmt.Errorf("not in this version") }
 
+// limitFlags lets l be said by flags.
+func limitFlags(cmd *cobra.Command, l *sandbox.Limits, limits ...sandbox.Limit) {
+	for _, d := range limits {
+		cmd.Flags().Var(limitFlag{d, l}, d.Name, d.Help+" (default "+d.Text(sandbox.DefaultLimits)+")")
+	}
+}
+
+type limitFlag struct {
+	limit sandbox.Limit
+	all   *sandbox.Limits
+}
+
+func (f limitFlag) String() string {
+	if f.all == nil {
+		return ""
+	}
+	return f.limit.Text(*f.all)
+}
+func (f limitFlag) Type() string          { return "limit" }
+func (f limitFlag) Set(text string) error { return f.limit.Set(f.all, text) }
+
 func newCommand(env *Env) *cobra.Command {
 	var (
 		spec            gateway.NewSpec
 		network, trust  string
-		memory          string
+		ttl, deletion   string
 		noEntry, asJSON bool
+		mounts          []string
 	)
 	cmd := &cobra.Command{
 		Use:   "new [NAME]",
 		Short: "make a sandbox",
 		Long: "Make a sandbox and wait until it answers. Without NAME one is generated.\n\n" +
-			"The network is none unless the daemon's configuration says otherwise; bridge opens the host and the local\n" +
-			"network to the sandbox, and the internet where the host has it.",
+			"The network is filtered unless the daemon's configuration says otherwise: public addresses are open, this machine,\n" +
+			"private networks and metadata addresses are closed. allowlist opens what --allow lists and nothing else, none nothing\n" +
+			"at all; bridge opens everything that the host reaches, and the host.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
@@ -65,30 +89,33 @@ func newCommand(env *Env) *cobra.Command {
 			if spec.Trust, err = parseTrust(trust); err != nil {
 				return err
 			}
-			if spec.Limits.Memory, err = parseSize("memory", memory); err != nil {
-				return err
-			}
-			if c := spec.Limits.CPUs; cmd.Flags().Changed("cpus") && (c <= 0 || math.IsNaN(c) || math.IsInf(c, 0)) {
-				return usage("--cpus %v: a sandbox needs a number above 0", c)
-			}
-			if cmd.Flags().Changed("pids") && spec.Limits.PIDs <= 0 {
-				return usage("--pids %d: a sandbox needs more than none", spec.Limits.PIDs) // how many is the backend's to say
-			}
 			for _, kv := range spec.Env {
 				if name, _, ok := strings.Cut(kv, "="); !ok || name == "" {
 					return usage("--env %q: write NAME=VALUE", kv)
 				}
 			}
+			for _, m := range mounts {
+				spec.Mounts = append(spec.Mounts, parseMount(m))
+			}
+			if spec.TTL, err = parseLife("ttl", ttl); err != nil {
+				return err
+			}
+			if spec.DeleteAfter, err = parseLife("delete-after", deletion); err != nil {
+				return err
+			}
 			if noEntry {
 				spec.Entrypoint = sandbox.EntrypointOff
 			}
 			began := time.Now()
-			info, err := env.Hub.Create(cmd.Context(), env.Principal, spec, env.progress(asJSON))
+			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec, env.progress(asJSON))
 			if err != nil {
 				return err
 			}
 			if asJSON {
 				return env.printJSON(env.describeJSON(info))
+			}
+			if info.Backend == "host" {
+				return env.added(info, time.Since(began))
 			}
 			fmt.Fprintf(env.Stdout, "%s ready in %.2f s (%s, network %s)\n  %s\n", info.Name, time.Since(began).Seconds(), info.ShortImage(),
 				info.Network, env.Gateway.SSHCommand(info.Name))
@@ -97,19 +124,30 @@ func newCommand(env *Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&spec.Image, "image", "", "image to boot (default "+sandbox.DefaultImage+")")
-	f.StringVar(&network, "network", "", "none or bridge")
-	f.StringVar(&memory, "memory", "", "most memory, swap included, such as 512m (default 2g)")
-	f.Float64Var(&spec.Limits.CPUs, "cpus", 0, "most processor cores (default 2)")
-	f.Int64Var(&spec.Limits.PIDs, "pids", 0, "most processes and threads (default 512)")
+	f.StringVar(&network, "network", "", "filtered, allowlist, none or bridge")
+	f.StringArrayVar(&spec.Allow, "allow", nil, "name, *.name, address or range to open, with or without :port; may be repeated")
+	limitFlags(cmd, &spec.Limits, sandbox.AllLimits...)
 	f.StringVar(&spec.User, "user", "", "user inside: name, uid or uid:gid (default the image's)")
 	f.BoolVar(&spec.Sudo, "sudo", false, "let setuid programs gain rights (leaves out no-new-privileges)")
 	f.StringArrayVar(&spec.Env, "env", nil, "NAME=VALUE for every process; may be repeated")
+	f.StringArrayVar(&mounts, "mount", nil, "DIR or DIR:ro, bound at the same path; of the daemon's machine; may be repeated")
+	f.StringVar(&spec.Workdir, "workdir", "", "where sessions begin (default the first mount, else the image's)")
+	f.StringVar(&ttl, "ttl", "", "stop it, with its files kept, when nobody has used it for so long, such as 30m; 0 is never (default the daemon's, key ttl)")
+	f.StringVar(&deletion, "delete-after", "", "remove it, with its files, when it has been stopped for so long, such as 7d; 0 is never (default the daemon's, key delete_after)")
 	f.BoolVar(&noEntry, "no-entrypoint", false, "do not run the image's ENTRYPOINT and CMD")
 	f.StringVar(&trust, "trust", "", "certificate authorities inside: host or image (default host)")
 	f.BoolVar(&spec.Reuse, "if-missing", false, "a sandbox that has the name already is the answer")
 	f.BoolVar(&asJSON, "json", false, "print one object")
-	laterFlags(cmd, "host", "mount", "dockerfile", "allow", "disk", "ttl", "isolation")
+	hostFlags(cmd, &spec.Host)
+	f.StringVar(&spec.Host.URI, "host", "", "take a machine that answers SSH instead of booting one; as add does")
+	laterFlags(cmd, "dockerfile", "isolation")
 	return cmd
+}
+
+// parseMount reads DIR or DIR:ro. What DIR may be is the hub's to say.
+func parseMount(s string) sandbox.Mount {
+	dir, readOnly := strings.CutSuffix(s, ":ro")
+	return sandbox.Mount{Path: dir, ReadOnly: readOnly}
 }
 
 // progress prints what takes long, to people only.
@@ -120,16 +158,6 @@ func (env *Env) progress(quiet bool) func(string) {
 	return func(line string) { fmt.Fprintln(env.Stderr, line) }
 }
 
-func parseNetwork(s string) (sandbox.Network, error) {
-	switch n := sandbox.Network(s); n {
-	case "", sandbox.NetworkNone, sandbox.NetworkBridge:
-		return n, nil
-	case sandbox.NetworkFiltered, sandbox.NetworkAllowlist:
-		return "", &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("--network %s: not in this version", n), Hint: "use none or bridge"}
-	}
-	return "", usage("--network %q: use none or bridge", s)
-}
-
 func parseTrust(s string) (sandbox.Trust, error) {
 	switch t := sandbox.Trust(s); t {
 	case "", sandbox.TrustHost, sandbox.TrustImage:
@@ -138,133 +166,16 @@ func parseTrust(s string) (sandbox.Trust, error) {
 	return "", usage("--trust %q: use host or image", s)
 }
 
-// ParseSize reads a number of bytes with an optional suffix k, m, g or t (powers of 1024, in either case, with or without
-// a b behind it). It must be above 0.
-func ParseSize(s string) (int64, error) {
-	number, shift := strings.TrimSuffix(strings.ToLower(s), "b"), 0
-	if number != "" {
-		if at := strings.IndexByte("kmgt", number[len(number)-1]); at >= 0 {
-			number, shift = number[:len(number)-1], 10*(at+1)
-		}
-	}
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || n <= 0 || n > 1<<62>>shift {
-		return 0, fmt.Errorf("%q is not a size such as 512m or 2g", s)
-	}
-	return n << shift, nil
-}
-
-// parseSize is ParseSize for a flag that may be missing: then it is 0.
+// parseSize is sandbox.ParseSize for a flag that may be missing: then it is 0.
 func parseSize(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
 	}
-	n, err := ParseSize(s)
+	n, err := sandbox.ParseSize(s)
 	if err != nil {
 		return 0, usage("--%s: %v", flag, err)
 	}
 	return n, nil
-}
-
-// needs says whether a sandbox waits for a person: its first session that asks or died.
-func needs(info gateway.Info) (what, since, last string) {
-	for _, s := range info.Sessions {
-		switch {
-		case s.State.Phase == wire.PhaseWaiting:
-			what = "asks"
-		case s.State.Attention == "likely":
-			what = "attention"
-		case s.State.Phase == wire.PhaseDead && s.Name != "entrypoint" && s.Argv == nil && (s.State.ExitCode == nil || *s.State.ExitCode != 0):
-			what = "dead"
-		default:
-			continue
-		}
-		if s.Name != wire.DefaultSession {
-			what += " (" + s.Name + ")"
-		}
-		last = s.State.LastLine
-		if s.State.Prompt != "" {
-			last = s.State.Prompt
-		}
-		return what, age(time.UnixMilli(s.State.SinceUnix)), last
-	}
-	return "", "", ""
-}
-
-// age is how long ago t was, short.
-func age(t time.Time) string {
-	if t.IsZero() || t.UnixMilli() == 0 {
-		return ""
-	}
-	d := max(time.Since(t), 0)
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
-}
-
-// clean makes text of a sandbox safe for a person's terminal, on one line of at most n characters.
-func clean(s string, n int) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || !strconv.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, s)
-	if r := []rune(s); len(r) > n {
-		return string(r[:n-1]) + "…"
-	}
-	return s
-}
-
-func lsCommand(env *Env) *cobra.Command {
-	var asJSON, watch bool
-	cmd := &cobra.Command{
-		Use:   "ls",
-		Short: "list sandboxes, and which need a person",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if watch {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "ls --watch: not in this version"}
-			}
-			all, err := env.Hub.List(cmd.Context(), env.Principal)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				for _, info := range all {
-					if err := env.printJSON(env.describeJSON(info)); err != nil {
-						return err
-					}
-				}
-				return nil
-			}
-			if len(all) == 0 {
-				fmt.Fprintln(env.Stderr, "no sandboxes; make one: sandboxd new demo")
-				return nil
-			}
-			return table(env.Stdout, func(w io.Writer) {
-				fmt.Fprintln(w, "NAME\tSTATE\tNEEDS\tSINCE\tIMAGE\tNETWORK\tSESSIONS\tLAST")
-				for _, info := range all {
-					what, since, last := needs(info)
-					if since == "" {
-						since = age(info.Since)
-					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n", info.Name, info.State, dash(what), since, clean(info.ShortImage(), 40),
-						info.Network, len(info.Sessions), dash(clean(last, 60)))
-				}
-			})
-		},
-	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per line")
-	cmd.Flags().BoolVar(&watch, "watch", false, "")
-	_ = cmd.Flags().MarkHidden("watch")
-	return cmd
 }
 
 // plural is n things, in words.
@@ -272,7 +183,7 @@ func plural(n int, thing string) string {
 	switch {
 	case n == 1:
 		return "1 " + thing
-	case strings.HasSuffix(thing, "s"):
+	case strings.HasSuffix(thing, "s"), strings.HasSuffix(thing, "x"):
 		return fmt.Sprintf("%d %ses", n, thing)
 	}
 	return fmt.Sprintf("%d %ss", n, thing)
@@ -286,10 +197,14 @@ func dash(s string) string {
 	return s
 }
 
+// table writes rows, cells between tabs, in columns. Whatever stands in them is safe to print.
 func table(w io.Writer, rows func(io.Writer)) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	var out strings.Builder
+	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
 	rows(t)
-	return t.Flush()
+	_ = t.Flush() // in memory: it takes everything
+	_, err := io.WriteString(w, text.Lines(out.String()))
+	return err
 }
 
 // sandboxJSON is Info with what a client needs to connect.
@@ -332,24 +247,40 @@ func describeCommand(env *Env) *cobra.Command {
 
 func describeText(w io.Writer, env *Env, d gateway.Description) {
 	line := func(name, format string, args ...any) {
-		if text := fmt.Sprintf(format, args...); strings.TrimSpace(text) != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, strings.TrimSpace(clean(text, 400)))
+		if said := strings.TrimSpace(text.Line(fmt.Sprintf(format, args...), 400)); said != "" {
+			fmt.Fprintf(w, "%s\t%s\n", name, said)
 		}
 	}
 	line("name", "%s", d.Name)
 	line("state", "%s %s", d.State, d.Reason)
 	line("health", "%s", d.Health)
 	line("owner", "%s", d.Owner)
-	line("created", "%s (%s ago)", d.Created.Format(time.RFC3339), age(d.Created))
+	for _, s := range d.SharedWith {
+		line("shared with", "%s, to %s", s.Principal, s.Rights)
+	}
+	line("created", "%s (%s ago)", d.Created.Format(time.RFC3339), gateway.Ago(d.Created))
 	line("image", "%s %s", d.Image, d.Digest)
 	line("system", "%s %s %s", d.OS, d.Kernel, d.Arch)
 	line("user", "%s", d.Account)
 	line("cwd", "%s", d.Cwd)
 	line("shell", "%s", d.Shell)
 	line("isolation", "%s", d.Isolation)
+	if d.Tier != "" {
+		line("tier", "%s: %s", d.Tier, d.TierText)
+	}
+	line("directory", "%s", d.Dir)
+	for _, m := range d.Mounts {
+		if m.ReadOnly {
+			line("mount", "%s, read-only", m.Path)
+		} else {
+			line("mount", "%s", m.Path)
+		}
+	}
 	line("network", "%s", d.NetworkText)
+	line("allowed", "%s", strings.Join(d.Allow, " "))
 	line("limits", "%s", d.LimitsText)
 	line("usage", "%s", d.Usage)
+	line("idle", "%s", idleText(d.Info))
 	var tools []string
 	for name := range d.Tools {
 		tools = append(tools, name)
@@ -383,7 +314,7 @@ func rmCommand(env *Env) *cobra.Command {
 					args = append(args, info.Name)
 				}
 			}
-			return env.each(args, asJSON, "removed", func(name string) error { return env.Hub.Remove(cmd.Context(), env.Principal, name) })
+			return env.all(args, asJSON, func(name string) error { return env.remove(cmd.Context(), name, asJSON) })
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all of yours")
@@ -391,22 +322,48 @@ func rmCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// each does one thing to several sandboxes; one that fails does not keep the others from it. The first error ends it.
+// remove removes a sandbox, and says so: also what is left of it elsewhere.
+func (env *Env) remove(ctx context.Context, name string, asJSON bool) error {
+	removal, err := env.Hub.Remove(ctx, env.Principal, name)
+	switch {
+	case err != nil:
+		return err
+	case asJSON:
+		return env.printJSON(struct {
+			Name string `json:"name"`
+			Done string `json:"done"`
+			gateway.Removal
+		}{name, "removed", removal})
+	case removal.Left != "":
+		fmt.Fprintf(env.Stdout, "%s removed, but %s\n", name, removal.Left)
+		fmt.Fprintf(env.Stderr, "%s: %s\n", name, removal.Hint)
+	default:
+		fmt.Fprintf(env.Stdout, "%s removed\n", name)
+	}
+	return nil
+}
+
+// each does one thing to several sandboxes, and says that it did.
 func (env *Env) each(names []string, asJSON bool, did string, do func(name string) error) error {
+	return env.all(names, asJSON, func(name string) error {
+		err := do(name)
+		switch {
+		case err != nil:
+			return err
+		case asJSON:
+			return env.printJSON(map[string]string{"name": name, "done": did})
+		}
+		fmt.Fprintf(env.Stdout, "%s %s\n", name, did)
+		return nil
+	})
+}
+
+// all calls do for several sandboxes; one that fails does not keep the others from it.
+func (env *Env) all(names []string, asJSON bool, do func(name string) error) error {
 	failed := 0
 	for _, name := range names {
-		err := do(name)
-		if err != nil {
-			public := env.public(err)
-			failed = Fail(env.Stdout, env.Stderr, asJSON, public)
-			continue
-		}
-		if asJSON {
-			if err := env.printJSON(map[string]string{"name": name, "done": did}); err != nil {
-				return err
-			}
-		} else {
-			fmt.Fprintf(env.Stdout, "%s %s\n", name, did)
+		if err := do(name); err != nil {
+			failed = Fail(env.Stdout, env.Stderr, asJSON, env.public(err))
 		}
 	}
 	if failed != 0 {
@@ -431,16 +388,27 @@ func stopCommand(env *Env) *cobra.Command {
 
 func startCommand(env *Env) *cobra.Command {
 	var asJSON bool
+	var raised sandbox.Limits
 	cmd := &cobra.Command{
 		Use:   "start NAME…",
 		Short: "start a stopped sandbox again",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.each(args, asJSON, "started", func(name string) error {
-				_, err := env.Hub.Start(cmd.Context(), env.Principal, name, env.progress(asJSON))
+				if raised.Disk > 0 {
+					if err := env.Hub.SetDisk(cmd.Context(), env.Principal, name, raised.Disk); err != nil {
+						return err
+					}
+				}
+				_, err := env.Hub.Start(env.asking(cmd.Context(), asJSON), env.Principal, name, env.progress(asJSON))
 				return err
 			})
 		},
+	}
+	for _, d := range sandbox.AllLimits {
+		if d.Name == "disk" {
+			cmd.Flags().Var(limitFlag{d, &raised}, d.Name, "change the limit of what its files occupy, such as 20g")
+		}
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
 	return cmd

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -68,21 +69,30 @@ func shellCommands(env *Env) []*cobra.Command {
 func runCommand(env *Env) *cobra.Command {
 	var f callFlags
 	var kill bool
+	var dir string
 	cmd := &cobra.Command{
-		Use:   "run -n NAME[~SESSION] [--] CMD…",
+		Use:   "run [-n NAME[~SESSION]] [--] CMD…",
 		Short: "run a command in a session and follow it",
 		Long: "Run a command in the terminal of a session, and follow it until the shell is at its prompt again, the command\n" +
 			"asks for something, or the time is up. A missing sandbox is made.\n\n" +
+			"Without -n it is the sandbox of the current directory, which is mounted in it at the same path: made at the first\n" +
+			"run, by what .sandboxd.yaml or .devcontainer/devcontainer.json says, and found again by the next ones.\n\n" +
 			"One argument is shell text, several are a program and its arguments, and - alone reads shell text from standard\n" +
 			"input. The exit code is the command's own; 123 means that it waits for input, 124 that the time is up and it\n" +
-			"still runs, 125 that it did not run or that a person took over.",
+			"still runs, 125 that it did not run or that a person took over.\n\n" +
+			"Flags come before CMD.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if f.name == "" {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "run without -n: not in this version", Hint: "say -n NAME"}
+			if (f.name == "") == (dir == "") {
+				e := usage("run: name a sandbox or a directory, and one of them")
+				e.Hint = "run -n NAME -- CMD…, or run --dir DIR -- CMD… with a directory of the daemon's machine"
+				return e
 			}
-			t, err := wire.ParseTarget(f.name)
-			if err != nil {
-				return err
+			t := wire.Target{Session: wire.DefaultSession}
+			var err error
+			if f.name != "" {
+				if t, err = wire.ParseTarget(f.name); err != nil {
+					return err
+				}
 			}
 			r, err := f.request(wire.VerbRun)
 			if err != nil {
@@ -92,13 +102,19 @@ func runCommand(env *Env) *cobra.Command {
 				return err
 			}
 			r.Kill = kill
-			if err := env.ensure(cmd.Context(), t.Sandbox); err != nil {
+			if dir != "" {
+				t.Sandbox, err = env.ensureDir(cmd.Context(), dir)
+			} else {
+				err = env.ensure(cmd.Context(), t.Sandbox)
+			}
+			if err != nil {
 				return err
 			}
 			return env.call(cmd.Context(), t, r, &f, !f.asJSON)
 		},
 	}
 	f.add(cmd, true)
+	cmd.Flags().StringVar(&dir, "dir", "", "the sandbox of this directory of the daemon's machine (default the current one, without -n)")
 	cmd.Flags().BoolVar(&kill, "kill", false, "interrupt what still runs at the deadline")
 	return cmd
 }
@@ -195,7 +211,7 @@ func hintHold(r wire.Request, reply wire.Reply, err error) {
 		refused = reply.Result.Error
 	}
 	if refused != nil && refused.Code == wire.CodeKeyboardHeld && !r.Hold {
-		refused.Hint = "wait for it: --hold"
+		refused.Hint = "to wait for it, add --hold"
 	}
 }
 
@@ -299,19 +315,31 @@ func (w *wholeLines) flush(n int) {
 
 // report says on stderr what the Result means, and returns its exit code.
 func (env *Env) report(t wire.Target, r *wire.Result) error {
-	say := func(format string, args ...any) { fmt.Fprintf(env.Stderr, format+"\n", args...) }
+	say := func(format string, args ...any) { fmt.Fprintln(env.Stderr, text.Lines(fmt.Sprintf(format, args...))) }
 	for _, note := range r.Notes {
-		say("note: %s", clean(note, 200))
+		if note == "shell_restarted" {
+			note = "the shell had ended; this is a fresh one"
+		}
+		say("note: %s", text.Line(note, 200))
 	}
+	reportDenied(say, t, r.Denied)
 	switch r.Ended {
 	case wire.Waiting, wire.Attention:
-		say("%s waits for %s: %s\n  answer: sandboxd type -n %s TEXT", foreground(r), wants(r.Want), clean(r.Prompt, 200), t)
+		asks := fmt.Sprintf("%s waits for %s", foreground(r), wants(r.Want))
+		if prompt := text.Line(r.Prompt, 200); strings.TrimSpace(prompt) != "" {
+			asks += ": " + prompt
+		}
+		say("%s\n  answer: %s", asks, howToAnswer(r.Want, t))
 	case wire.Continuation:
 		say("the shell waits for the rest of the command\n  give it up: sandboxd interrupt %s", t)
 	case wire.Deadline:
 		say("%s still runs\n  wait: sandboxd wait %s   stop: sandboxd interrupt %s", foreground(r), t, t)
 	case wire.TakenOver:
-		say("%s took the keyboard; the command goes on\n  wait: sandboxd wait %s", dash(r.Keyboard), t)
+		say("%s took the keyboard; the command goes on\n  wait for it: sandboxd wait %s --for keyboard", dash(r.Keyboard), t)
+	case wire.Returned:
+		if r.TakenOver != nil {
+			say("%s had the keyboard; %s is at: %s", r.TakenOver.By, t, r.Phase)
+		}
 	case wire.Dead:
 		say("the shell of %s ended; the next command gets a fresh one", t)
 	case wire.Refused:
@@ -336,7 +364,7 @@ func foreground(r *wire.Result) string {
 	if isShell(r.Foreground.Argv) {
 		return "the shell" // its own read, say
 	}
-	return clean(strings.Join(r.Foreground.Argv, " "), 60)
+	return text.Line(strings.Join(r.Foreground.Argv, " "), 60)
 }
 
 // isShell says whether a command line is that of an interactive shell: without a script or a command of its own.
@@ -346,6 +374,17 @@ func isShell(argv []string) bool {
 		return len(argv) == 1 || argv[len(argv)-1] == "-i"
 	}
 	return false
+}
+
+// howToAnswer is a command that answers a program. What stands among arguments is in the list of processes and the shell's history.
+func howToAnswer(w wire.Want, t wire.Target) string {
+	switch w {
+	case wire.WantPassword:
+		return fmt.Sprintf("sandboxd type -n %s --stdin <FILE", t)
+	case wire.WantRaw, wire.WantFullscreen, wire.WantPager:
+		return fmt.Sprintf("sandboxd keys -n %s KEY…   look: sandboxd screen %s", t, t)
+	}
+	return fmt.Sprintf("sandboxd type -n %s TEXT", t)
 }
 
 func wants(w wire.Want) string {
@@ -367,11 +406,12 @@ func withNewline(s string) string {
 
 func typeCommand(env *Env) *cobra.Command {
 	var f callFlags
-	var raw, answer bool
+	var raw, answer, stdin bool
 	cmd := &cobra.Command{
-		Use:   "type -n NAME[~SESSION] TEXT…",
+		Use:   "type -n NAME[~SESSION] [flags] TEXT…",
 		Short: "type text and Enter to the program that runs",
-		Long:  "Type text and Enter to the program that runs, and print what happens until the next state.",
+		Long: "Type text and Enter to the program that runs, and print what happens until the next state. Flags come before\n" +
+			"TEXT: what follows its first word is typed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, args, err := target(f.name, args)
 			if err != nil {
@@ -382,22 +422,49 @@ func typeCommand(env *Env) *cobra.Command {
 				return err
 			}
 			r.Text, r.Raw, r.Answer = strings.Join(args, " "), raw, answer
+			if stdin {
+				if len(args) > 0 {
+					return usage("type: --stdin takes no TEXT beside it")
+				}
+				if r.Text, err = firstLine(env.Stdin); err != nil {
+					return err
+				}
+			}
 			return env.call(cmd.Context(), t, r, &f, false)
 		},
 	}
 	f.add(cmd, true)
 	cmd.Flags().BoolVar(&raw, "raw", false, "without Enter")
+	cmd.Flags().BoolVar(&stdin, "stdin", false, "type the first line of standard input, which no list of processes shows")
 	cmd.Flags().BoolVar(&answer, "answer", false, "only to a program that asks; nothing is typed to another")
 	return cmd
+}
+
+// maxTyped is more than any program takes as a line.
+const maxTyped = 64 << 10
+
+// firstLine reads a line without its end; a last one needs none.
+func firstLine(r io.Reader) (string, error) {
+	line, err := bufio.NewReader(io.LimitReader(r, maxTyped+1)).ReadString('\n')
+	switch {
+	case len(line) > maxTyped:
+		return "", usage("type: the line is longer than %d bytes", maxTyped)
+	case errors.Is(err, io.EOF) && line == "":
+		return "", usage("type: nothing came on standard input")
+	case err != nil && !errors.Is(err, io.EOF):
+		return "", fmt.Errorf("type: standard input: %w", err)
+	}
+	return strings.TrimRight(line, "\r\n"), nil
 }
 
 func keysCommand(env *Env) *cobra.Command {
 	var f callFlags
 	cmd := &cobra.Command{
-		Use:   "keys -n NAME[~SESSION] KEY…",
+		Use:   "keys -n NAME[~SESSION] [flags] KEY…",
 		Short: "press keys: ^C Up Enter Tab F1 q",
 		Long: "Press keys, and print what happens until the next state. A key is ^C or C-c, M-x, a name (Enter Tab Escape Space\n" +
-			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12), or text, which is typed as it is.",
+			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12), or text, which is typed as it is. Flags come\n" +
+			"before the first KEY: what follows it is pressed or typed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, args, err := target(f.name, args)
 			if err != nil {
@@ -424,6 +491,9 @@ func waitCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait NAME[~SESSION]",
 		Short: "wait for a state of the terminal",
+		Long: "Wait for a state of the terminal, and print what happens until then. Exit codes are those of run.\n\n" +
+			"The states are prompt (of the shell), running, waiting (a program asks for input), continuation (the shell wants the\n" +
+			"rest of a command), opaque (it cannot be known) and dead. keyboard is none of them: it waits until no person holds it.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := onlyTarget(f.name, args)
 			if err != nil {
@@ -434,19 +504,26 @@ func waitCommand(env *Env) *cobra.Command {
 				return err
 			}
 			for _, p := range phases {
+				if p == "keyboard" {
+					r.Keyboard = true
+					continue
+				}
 				switch phase := wire.Phase(p); phase {
 				case wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseContinuation, wire.PhaseOpaque, wire.PhaseDead:
 					r.For = append(r.For, phase)
 				default:
-					return usage("--for %q: use prompt, running, waiting, continuation, opaque or dead", p)
+					return usage("--for %q: use prompt, running, waiting, continuation, opaque or dead, or keyboard", p)
 				}
+			}
+			if r.Keyboard && len(r.For) > 0 {
+				return usage("--for keyboard stands alone")
 			}
 			return env.call(cmd.Context(), t, r, &f, false)
 		},
 	}
 	f.add(cmd, true)
 	cmd.Flags().SetInterspersed(true)
-	cmd.Flags().StringSliceVar(&phases, "for", nil, "states to wait for, such as prompt,waiting (default any but running)")
+	cmd.Flags().StringSliceVar(&phases, "for", nil, "states to wait for, such as prompt,waiting (default any but running); keyboard waits until no person holds it")
 	return cmd
 }
 
@@ -465,6 +542,8 @@ func interruptCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "interrupt NAME[~SESSION]",
 		Short: "stop what runs: ^C, then TERM, then KILL",
+		Long: "Stop what runs in front, by ^C at first, and where that does not do, by TERM and at last KILL. It says what was sent\n" +
+			"and, where ^C did not do, how many processes were signalled, how many of those ended, and how many are left.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, party, err := env.standing(cmd.Context(), &f, args)
 			if err != nil {
@@ -479,10 +558,13 @@ func interruptCommand(env *Env) *cobra.Command {
 				return env.printJSON(reply.Result)
 			}
 			if receipt := reply.Result.Receipt; receipt != nil {
-				fmt.Fprintf(env.Stdout, "sent %s; %d signalled, %d ended, %d left\n", strings.Join(receipt.Steps, ", "), len(receipt.Signaled),
-					len(receipt.Died), len(receipt.Left))
+				fmt.Fprintf(env.Stdout, "sent %s", text.Line(strings.Join(receipt.Steps, ", "), 200))
+				if len(receipt.Signaled)+len(receipt.Left) > 0 { // else ^C did, and whom the terminal sent it is not known
+					fmt.Fprintf(env.Stdout, "; %d signalled, %d ended, %d left", len(receipt.Signaled), len(receipt.Died), len(receipt.Left))
+				}
+				fmt.Fprintln(env.Stdout)
 			}
-			fmt.Fprintf(env.Stdout, "%s is at: %s\n", t, reply.Result.Phase)
+			fmt.Fprintf(env.Stdout, "%s is at: %s\n", t, text.Line(string(reply.Result.Phase), 40))
 			return nil
 		},
 	}

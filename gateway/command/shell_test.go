@@ -42,3 +42,24 @@ func TestHoldIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// A secret need not stand among the arguments, and who is asked for one is told so.
+func TestTypeFromStandardInput(t *testing.T) {
+	w := newWorld(t)
+	w.must(0, "new", "demo")
+	code, _, stderr := w.command("run", "-n", "demo", "--", "stty -echo; read -p 'Pass''word: ' x; stty echo; echo got ${#x}")
+	if code != wire.ExitWaiting || !strings.Contains(stderr, "waits for a password: Password:") || !strings.Contains(stderr, "sandboxd type -n demo --stdin <FILE") {
+		t.Fatalf("exit %d, %q", code, stderr)
+	}
+	for text, want := range map[string]string{"": "nothing came", strings.Repeat("x", maxTyped+2): "longer than"} {
+		if code, _, stderr := w.typed(text, "type", "-n", "demo", "--stdin"); code != wire.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%.10q: exit %d, %q", text, code, stderr)
+		}
+	}
+	if code, _, stderr := w.typed("x\n", "type", "-n", "demo", "--stdin", "y"); code != wire.ExitUsage {
+		t.Errorf("both: exit %d, %q", code, stderr)
+	}
+	if code, stdout, stderr := w.typed("correct horse\nsecond\n", "type", "-n", "demo", "--stdin"); code != 0 || !strings.Contains(stdout, "got 13") {
+		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
+	}
+}

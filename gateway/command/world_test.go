@@ -30,7 +30,7 @@ type world struct {
 	records string
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, change ...func(*gateway.Options)) *world {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
 	s, err := store.Open(t.Context(), dir)
@@ -41,8 +41,12 @@ func newWorld(t *testing.T) *world {
 	if err := os.MkdirAll(w.records, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	w.hub, err = gateway.New(gateway.Options{Store: s, Records: w.records, Owner: "alice", StopGrace: time.Second, Log: slog.New(slog.DiscardHandler),
-		Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})}})
+	o := gateway.Options{Store: s, Records: w.records, Owner: "alice", StopGrace: time.Second, Log: slog.New(slog.DiscardHandler),
+		Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})}}
+	for _, f := range change {
+		f(&o)
+	}
+	w.hub, err = gateway.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,9 +71,15 @@ func newWorld(t *testing.T) *world {
 // command runs one as alice.
 func (w *world) command(args ...string) (code int, stdout, stderr string) {
 	w.t.Helper()
+	return w.typed("", args...)
+}
+
+// typed is command with standard input.
+func (w *world) typed(input string, args ...string) (code int, stdout, stderr string) {
+	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
-	code = Run(ctx, &Env{Hub: w.hub, Principal: alice, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}, args)
+	code = Run(ctx, &Env{Hub: w.hub, Principal: alice, Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errs}, args)
 	return code, out.String(), errs.String()
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A40: with a key that may only watch, everything but watching is refused, with the reason.
+// With a key that may only watch, everything but watching is refused, with the reason.
 func TestWatchOnly(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -75,7 +75,7 @@ func TestKeyOptions(t *testing.T) {
 	}
 }
 
-// A16: another's sandbox and none are the same, in words and in time.
+// Another's sandbox and none are the same, in words and in time.
 func TestUnknownIsForbidden(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -91,7 +91,7 @@ func TestUnknownIsForbidden(t *testing.T) {
 	}
 }
 
-// A41: a hundred channels that take what they get and never read it: the connection's budget ends the worst of them,
+// A hundred channels that take what they get and never read it: the connection's budget ends the worst of them,
 // others go on.
 func TestUnreadBudget(t *testing.T) {
 	w := newWorld(t, worldOptions{limits: Limits{Unread: 8 << 20}})
@@ -174,6 +174,32 @@ func TestChannelLimits(t *testing.T) {
 	})
 }
 
+// A client that has seen one of its sessions closed may open another at once.
+func TestSessionPlace(t *testing.T) {
+	const most = 3
+	w := newWorld(t, worldOptions{limits: Limits{Sessions: most}})
+	w.sandbox("demo")
+	c := w.dial("alice", "demo")
+	var all sync.WaitGroup
+	for range most {
+		all.Go(func() {
+			for range 50 {
+				ch, reqs, err := c.OpenChannel("session", nil)
+				if err != nil {
+					t.Errorf("one of %d at once: %v", most, err)
+					return
+				}
+				if ok, err := ch.SendRequest("exec", true, ssh.Marshal(struct{ Command string }{"true"})); !ok || err != nil {
+					t.Errorf("exec: %v, %v", ok, err)
+				}
+				for range reqs { // to CLOSE
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
 // A client that is gone is noticed: it does not answer keepalives.
 func TestKeepalive(t *testing.T) {
 	w := newWorld(t, worldOptions{limits: Limits{Keepalive: time.Second, KeepaliveMax: 3}})
@@ -196,7 +222,7 @@ func TestKeepalive(t *testing.T) {
 	eventually(t, "the gateway lets go of it", func() bool { return w.log.contains("client is gone") })
 }
 
-// A44: window-change by the thousand, before there is a terminal and of any size.
+// Window-change by the thousand, before there is a terminal and of any size.
 func TestWindowFlood(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

@@ -17,6 +17,8 @@ type Canvas struct {
 	resized  <-chan wire.WindowChange
 	mu       sync.Mutex
 	screen   *screen.Screen // guarded by mu
+	status   string         // guarded by mu
+	held     bool           // guarded by mu; nothing is drawn
 	renderer *view.Renderer // guarded by mu
 	drawn    time.Time      // guarded by mu
 	later    *time.Timer    // guarded by mu; draws what came too soon after the last time
@@ -24,11 +26,21 @@ type Canvas struct {
 }
 
 func newCanvas(to io.Writer, cols, rows int, pty *wire.PtyReq, resized <-chan wire.WindowChange) *Canvas {
-	c := &Canvas{to: to, resized: resized, screen: screen.New(screen.Options{Cols: cols, Rows: rows}),
+	c := &Canvas{to: to, resized: resized, screen: newCanvasScreen(cols, rows), status: " replay   ^C ends",
 		renderer: view.NewRenderer(int(pty.Cols), int(pty.Rows))}
 	_, c.err = to.Write(c.renderer.Enter())
 	return c
 }
+
+// newCanvasScreen keeps the lines that may come between two frames.
+func newCanvasScreen(cols, rows int) *screen.Screen {
+	return screen.New(screen.Options{Cols: cols, Rows: rows, Scrollback: canvasLines})
+}
+
+const (
+	canvasLines = 1000
+	frameTime   = time.Second / 30 // between two repaints
+)
 
 // Write feeds the screen and draws it, now or within a thirtieth of a second.
 func (c *Canvas) Write(p []byte) (int, error) {
@@ -38,20 +50,77 @@ func (c *Canvas) Write(p []byte) (int, error) {
 		return 0, c.err
 	}
 	_, _ = c.screen.Write(p) // never fails
+	return len(p), c.soonLocked()
+}
+
+// soonLocked draws now, or within a thirtieth of a second of the last time.
+func (c *Canvas) soonLocked() error {
+	if c.held {
+		return nil
+	}
 	if since := time.Since(c.drawn); since < frameTime {
 		if c.later == nil {
 			c.later = time.AfterFunc(frameTime-since, func() {
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				if c.later != nil {
+				if c.later != nil && !c.held {
 					c.drawLocked()
 				}
 			})
 		}
-		return len(p), nil
+		return nil
 	}
 	c.drawLocked()
-	return len(p), c.err
+	return c.err
+}
+
+// Status is the line below what is played.
+func (c *Canvas) Status(line string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.status != line {
+		c.status = line
+		_ = c.soonLocked() // the next Write says so
+	}
+}
+
+// Jump begins anew with the screen of a snapshot, or with an empty one of a size, and holds.
+func (c *Canvas) Jump(snapshot []byte, cols, rows int) error {
+	s := newCanvasScreen(cols, rows)
+	if snapshot != nil {
+		var err error
+		if s, err = screen.Restore(snapshot, canvasLines); err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.screen, c.held = s, true
+	return nil
+}
+
+// Hold keeps what is written from being drawn until Show.
+func (c *Canvas) Hold() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held = true
+}
+
+// Show draws what was held back.
+func (c *Canvas) Show() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held = false
+	c.renderer.Anew()
+	c.drawLocked()
+	return c.err
+}
+
+// Snapshot is the screen for Jump.
+func (c *Canvas) Snapshot() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.screen.Snapshot()
 }
 
 // Resize is a change of the recorded terminal's size.
@@ -65,6 +134,7 @@ func (c *Canvas) Resize(cols, rows int) {
 func (c *Canvas) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.held = false
 	c.drawLocked()
 	if _, err := c.to.Write(c.renderer.Leave()); c.err == nil {
 		c.err = err
@@ -83,7 +153,7 @@ func (c *Canvas) drawLocked() {
 	default:
 	}
 	c.drawn = time.Now()
-	out := c.renderer.Draw(view.Frame{Screen: c.screen, Status: " replay   ^C ends"})
+	out := c.renderer.Draw(view.Frame{Screen: c.screen, Status: c.status})
 	if len(out) > 0 && c.err == nil {
 		_, c.err = c.to.Write(out)
 	}

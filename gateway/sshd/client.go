@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
 )
@@ -27,16 +28,28 @@ type client struct {
 	lobby  bool
 	wrong  error // why the user name is no target
 
-	requests chan *ssh.Request // global ones that wait for their answer
-	dialing  chan struct{}     // held by the one that dials the sandbox
+	dialing chan struct{} // held by the one that dials the sandbox
 
-	closing atomic.Bool // noMore: no-more-sessions was said
+	refusing refusals // of channels
+
+	upstreams sync.WaitGroup // what serves them
+	answers   sync.WaitGroup // what answers requests, and refuses channels
+	probes    sync.WaitGroup // what looks for signs of life, and waits for one
 
 	mu       sync.Mutex
 	up       *upstream // guarded by mu
 	gone     bool      // guarded by mu; the connection has ended
-	sessions int       // guarded by mu
-	channels int       // guarded by mu
+	sessions int       // guarded by mu; those that the client can take for open
+	channels int       // guarded by mu; those that one of the two sides has not closed yet, sessions included
+
+	requests  []asked // guarded by mu; global ones that have no answer yet
+	answering bool    // guarded by mu; something answers them
+}
+
+// asked is a global request that is answered in its turn.
+type asked struct {
+	*ssh.Request
+	answered chan struct{} // closed when it has been, or never will be
 }
 
 // waitingRequests is how many global requests may wait for their answers, which go out in order. More is no client that
@@ -46,7 +59,7 @@ const waitingRequests = 128
 // newClient says who is on the connection and what they want, from what the login settled.
 func (h *house) newClient(conn *ssh.ServerConn, n *conn) *client {
 	c := &client{server: h, conn: conn, net: n, grant: grantOf(conn.Permissions), meter: n.meter,
-		requests: make(chan *ssh.Request, waitingRequests), dialing: make(chan struct{}, 1)}
+		dialing: make(chan struct{}, 1), refusing: newRefusals()}
 	c.log = h.log.With("client", conn.RemoteAddr().String())
 	if c.grant == nil { // no login grants nothing; none is let in without
 		c.wrong = wire.Errorf(wire.CodeDenied, "not logged in")
@@ -61,12 +74,15 @@ func (h *house) newClient(conn *ssh.ServerConn, n *conn) *client {
 	return c
 }
 
-// serve does what lasts as long as the connection: answers in order, keepalives, and the end.
-func (c *client) serve(ctx context.Context) {
-	var parts sync.WaitGroup
-	parts.Go(func() { c.answer(ctx) })
-	parts.Go(func() { c.keepalive(ctx) })
-	<-ctx.Done()
+// serve serves the connection until it has ended.
+func (c *client) serve(ctx context.Context, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c.probes.Go(func() { c.keepalive(ctx) })
+	arrivals{
+		request: func(q *ssh.Request) { c.global(ctx, q) },
+		channel: func(nc ssh.NewChannel, noMore bool) { c.opened(ctx, nc, noMore) },
+	}.take(channels, requests)
+	cancel(errClientGone)
 	c.conn.Close()
 	c.mu.Lock()
 	c.gone = true
@@ -74,80 +90,128 @@ func (c *client) serve(ctx context.Context) {
 	c.mu.Unlock()
 	if up != nil {
 		up.conn.Close()
-		<-up.done
 	}
-	parts.Wait()
+	c.upstreams.Wait() // those that were lost, too
+	c.answers.Wait()
+	c.probes.Wait()
 }
 
-// keepalive notices that a client is gone, which TCP alone would not for hours.
+// patience is how much longer than a silent client one may take to answer that sends: its answer comes behind what it sends.
+const patience = 5
+
+// keepalive notices that a client is gone, which TCP alone would not for hours, or that it sends but no longer answers: one
+// that begins to exchange keys and never goes on would hold its connection for ever with a byte now and then.
 func (c *client) keepalive(ctx context.Context) {
 	limits := c.server.limits
 	tick := time.NewTicker(limits.Keepalive)
 	defer tick.Stop()
 	var last int64
-	silent := 0
+	silent, unanswered := 0, 0
 	var asking atomic.Bool
-	var probes sync.WaitGroup
-	defer probes.Wait()
-	for {
+	for n := 1; ; n++ {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		}
-		c.meter.review(c.net.read.Load())
-		if now := c.net.read.Load(); now != last {
+		now := c.net.read.Load()
+		c.meter.review(now)
+		if silent++; now != last {
 			last, silent = now, 0
-			continue
 		}
-		if silent++; silent > limits.KeepaliveMax {
-			c.log.Info("client is gone", "silent", time.Duration(silent)*limits.Keepalive)
+		if unanswered++; !asking.Load() {
+			unanswered = 0
+		}
+		if silent > limits.KeepaliveMax || unanswered > patience*limits.KeepaliveMax {
+			c.log.Info("client is gone", "silent", time.Duration(silent)*limits.Keepalive, "unanswered", time.Duration(unanswered)*limits.Keepalive)
 			c.conn.Close()
 			return
 		}
-		if asking.Swap(true) {
+		if silent == 0 && n%limits.KeepaliveMax != 0 || asking.Swap(true) {
 			continue
 		}
 		// Apart, for its answer may never come.
-		probes.Go(func() {
+		c.probes.Go(func() {
 			_, _, _ = c.conn.SendRequest(wire.GlobalKeepalive, true, nil)
 			asking.Store(false)
 		})
 	}
 }
 
-// global takes one global request. It must not wait: the library reads nothing while it does.
-func (c *client) global(q *ssh.Request) {
-	select {
-	case c.requests <- q:
-	default:
-		c.log.Warn("too many requests wait for an answer")
-		c.conn.Close()
+// global takes one global request; ctx ends with the connection. It must not wait.
+func (c *client) global(ctx context.Context, q *ssh.Request) {
+	if c.ask(ctx, q) {
+		return
+	}
+	c.log.Warn("too many requests wait for an answer")
+	c.conn.Close()
+}
+
+// ask has q answered in its turn, and reports whether there was room. Most clients ask for nothing: what answers them is there while
+// there is something to answer.
+func (c *client) ask(ctx context.Context, q *ssh.Request) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.requests) > waitingRequests { // the first is being answered
+		return false
+	}
+	c.requests = append(c.requests, asked{q, make(chan struct{})})
+	if !c.answering {
+		c.answering = true
+		c.answers.Go(func() { c.answer(ctx) })
+	}
+	return true
+}
+
+// answer answers the global requests that wait, one after the other, as RFC 4254, section 4, wants it.
+func (c *client) answer(ctx context.Context) {
+	for {
+		c.mu.Lock()
+		if len(c.requests) == 0 || ctx.Err() != nil {
+			for _, q := range c.requests {
+				close(q.answered)
+			}
+			c.requests, c.answering = nil, false
+			c.mu.Unlock()
+			return
+		}
+		q := c.requests[0]
+		c.mu.Unlock()
+		ok, payload, err := c.answerOne(ctx, q.Request)
+		if err != nil {
+			c.log.Info("request refused", "type", q.Type, "err", err)
+		}
+		_ = q.Reply(ok, payload)
+		c.mu.Lock()
+		c.requests = c.requests[1:]
+		c.mu.Unlock()
+		close(q.answered)
 	}
 }
 
-// answer answers global requests one after the other, as RFC 4254, section 4, wants it.
-func (c *client) answer(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case q := <-c.requests:
-			ok, payload, err := c.answerOne(ctx, q)
-			if err != nil {
-				c.log.Info("request refused", "type", q.Type, "err", err)
-			}
-			_ = q.Reply(ok, payload)
-		}
+// unanswered returns what is closed when each global request that the client has made so far is answered, nil if all are.
+func (c *client) unanswered() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.requests) == 0 {
+		return nil
 	}
+	return c.requests[len(c.requests)-1].answered
+}
+
+// inHand returns what is closed when the global request that is being answered is, nil if none is.
+func (c *client) inHand() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.requests) == 0 {
+		return nil
+	}
+	return c.requests[0].answered
 }
 
 func (c *client) answerOne(ctx context.Context, q *ssh.Request) (bool, []byte, error) {
 	switch q.Type {
-	case wire.GlobalKeepalive:
-		return true, nil, nil
-	case wire.GlobalNoMoreSessions:
-		c.closing.Store(true)
+	case wire.GlobalKeepalive, wire.GlobalNoMoreSessions: // arrivals has seen to the second
 		return true, nil, nil
 	case wire.GlobalTCPForward, wire.GlobalUnixForward, wire.GlobalCancelTCPForward, wire.GlobalCancelUnixForward:
 	default:
@@ -163,6 +227,9 @@ func (c *client) answerOne(ctx context.Context, q *ssh.Request) (bool, []byte, e
 	if err != nil {
 		return false, nil, err
 	}
+	// A sandbox that never answers would hold up all that the client asks for next.
+	timer := time.AfterFunc(dialTimeout, u.close)
+	defer timer.Stop()
 	return u.forward(q)
 }
 
@@ -200,42 +267,63 @@ func (c *client) relays() error {
 	return nil
 }
 
-// channel serves one channel that the client opens, until it is closed.
-func (c *client) channel(ctx context.Context, nc ssh.NewChannel) {
+// opened serves a channel that the client opens, in a goroutine that the house waits for. It may not be a session where noMore
+// is true.
+func (c *client) opened(ctx context.Context, nc ssh.NewChannel, noMore bool) {
 	session := nc.ChannelType() == wire.ChannelSession
-	if err := c.enter(session); err != nil {
-		_ = nc.Reject(ssh.ResourceShortage, err.Error())
+	switch {
+	case session && noMore:
+		c.refusing.refuse(c.answers.Go, nc, ssh.Prohibited, "you said that there would be no more sessions")
+		return
+	case !c.server.enter():
+		c.refusing.refuse(c.answers.Go, nc, ssh.ResourceShortage, "the door is closing")
 		return
 	}
-	defer c.leave(session)
+	if err := c.enter(session); err != nil {
+		c.server.exit()
+		c.refusing.refuse(c.answers.Go, nc, ssh.ResourceShortage, err.Error())
+		return
+	}
+	earlier := c.unanswered()
+	go func() {
+		defer c.server.exit()
+		defer c.leave()
+		c.channel(ctx, nc, earlier)
+	}()
+}
+
+// channel serves one channel until it is closed. What it does in the sandbox it does when earlier is closed: what the client asked
+// for before it has been answered.
+func (c *client) channel(ctx context.Context, nc ssh.NewChannel, earlier <-chan struct{}) {
 	switch t := nc.ChannelType(); {
-	case session && c.closing.Load():
-		_ = nc.Reject(ssh.Prohibited, "you said that there would be no more sessions")
-	case session:
-		c.session(ctx, nc)
+	case t == wire.ChannelSession:
+		c.session(ctx, nc, earlier)
 	case t == wire.ChannelAgent, t == wire.ChannelX11, t == wire.ChannelForwardedTCP, t == wire.ChannelForwardedUnix, ours(t):
 		// A server opens these, a client never does.
 		_ = nc.Reject(ssh.Prohibited, "not from a client")
 	default:
-		c.direct(ctx, nc)
+		c.direct(ctx, nc, earlier)
 	}
 }
 
 // direct relays a channel that is no session. It waits in the open: it has nowhere to say what takes long.
-func (c *client) direct(ctx context.Context, nc ssh.NewChannel) {
+func (c *client) direct(ctx context.Context, nc ssh.NewChannel, earlier <-chan struct{}) {
 	if err := c.mayDirect(nc); err != nil {
 		_ = nc.Reject(ssh.Prohibited, err.Error())
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	u, err := c.upstream(ctx, nil)
-	if err != nil {
+	if err := await(ctx, earlier); err != nil {
 		_ = nc.Reject(ssh.ConnectionFailed, c.public(err).Message)
 		return
 	}
-	upstream, upstreamRequests, err := u.conn.OpenChannel(nc.ChannelType(), nc.ExtraData())
-	if err != nil {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	u, upstream, upstreamRequests, err := c.open(ctx, nc.ChannelType(), nc.ExtraData(), nil)
+	switch {
+	case u == nil:
+		_ = nc.Reject(ssh.ConnectionFailed, c.public(err).Message)
+		return
+	case err != nil:
 		reject(nc, err)
 		return
 	}
@@ -267,7 +355,7 @@ func (c *client) mayDirect(nc ssh.NewChannel) error {
 	return c.grant.mayForward(nil, "", 0, "")
 }
 
-// enter counts a channel in, leave out.
+// enter counts a channel in, leave out. A session among them is counted out by endSession before.
 func (c *client) enter(session bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,13 +376,16 @@ func (c *client) enter(session bool) error {
 	return nil
 }
 
-func (c *client) leave(session bool) {
+func (c *client) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.channels--
-	if session {
-		c.sessions--
-	}
+}
+
+func (c *client) endSession() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.sessions--
 }
 
 // current returns the connection to the sandbox if there is one.
@@ -312,23 +403,27 @@ func (c *client) adopt(u *upstream) bool {
 		return false
 	}
 	c.up = u
-	go u.serve() // ends with u.conn; the client's own serve closes that and waits
+	c.upstreams.Go(u.serve) // ends with u.conn; the client's own serve closes that and waits
 	return true
 }
 
 // lost forgets a connection that has ended; the next channel dials again. A client that listened there is sent away: it
 // would wait for ever, and connecting again is what it knows to do.
 func (c *client) lost(u *upstream, listened bool) {
-	c.mu.Lock()
-	if c.up == u {
-		c.up = nil
-	}
-	gone := c.gone
-	c.mu.Unlock()
-	if listened && !gone {
+	if gone := c.forget(u); listened && !gone {
 		c.log.Info("sandbox is gone, and with it what the client listened on", "sandbox", c.target.Sandbox)
 		c.conn.Close()
 	}
+}
+
+// forget makes the next channel dial again, and reports whether the client is gone.
+func (c *client) forget(u *upstream) (gone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.up == u {
+		c.up = nil
+	}
+	return c.gone
 }
 
 func (c *client) hub() *gateway.Hub { return c.server.options.Hub }
@@ -337,14 +432,4 @@ func (c *client) hub() *gateway.Hub { return c.server.options.Hub }
 func (c *client) public(err error) *wire.Error { return c.server.public(err) }
 
 // plain is a text of a sandbox as it may be passed on to people: short, and printable.
-func plain(s string) string {
-	if len(s) > 256 {
-		s = s[:256] + "…"
-	}
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\ufffd' {
-			return '?'
-		}
-		return r
-	}, s)
-}
+func plain(s string) string { return text.Line(s, 256) }

@@ -40,9 +40,9 @@ type conn struct {
 func newConn(c net.Conn, s *slot, l Limits, closed func(*conn)) *conn {
 	g := &conn{Conn: c, slot: s, closed: closed, meter: newMeter(l.Unread), silence: l.Keepalive * time.Duration(l.KeepaliveMax+1)}
 	if tcp, ok := c.(*net.TCPConn); ok {
-		g.raw, _ = tcp.SyscallConn()
-		// For a peer that logged in and asked for nothing, whom no SSH keepalive reaches.
-		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: l.Keepalive, Interval: l.Keepalive, Count: l.KeepaliveMax})
+		if g.raw, _ = tcp.SyscallConn(); g.raw != nil {
+			limitBacklog(g.raw)
+		}
 	}
 	_ = c.SetDeadline(time.Now().Add(l.Grace))
 	return g
@@ -99,16 +99,17 @@ func (r firstReads) Read(p []byte) (int, error) {
 }
 
 // Write fails when the peer has taken nothing for the time of the keepalives: otherwise one that is gone would block
-// the library's writes for ever.
+// the library's writes for ever. A write that failed ends the connection, which nothing can follow on.
 func (c *conn) Write(p []byte) (int, error) {
 	if c.open.Load() {
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.silence))
 	}
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		_ = c.Conn.Close() // the reader notices, and closes the rest
+	}
+	return n, err
 }
-
-// SetDeadline does nothing: gliderlabs/ssh clears the deadline before each read and write, and with it the grace.
-func (c *conn) SetDeadline(time.Time) error { return nil }
 
 func (c *conn) Close() error {
 	err := net.ErrClosed

@@ -3,7 +3,6 @@ package sshd
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -14,14 +13,13 @@ import (
 func (s *session) relay(ctx context.Context) {
 	c := s.client
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
-	u, err := c.upstream(dialing, s.progress())
+	u, channel, requests, err := c.open(dialing, wire.ChannelSession, nil, s.progress())
 	cancel()
-	if err != nil {
+	switch {
+	case u == nil:
 		s.fail(err)
 		return
-	}
-	channel, requests, err := u.conn.OpenChannel(wire.ChannelSession, nil)
-	if err != nil {
+	case err != nil:
 		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s opens no session: %s", c.target.Sandbox, plain(err.Error())))
 		return
 	}
@@ -32,6 +30,10 @@ func (s *session) relay(ctx context.Context) {
 	if err != nil {
 		_ = channel.Close()
 		go ssh.DiscardRequests(requests) // until the sandbox has closed it too
+		if errors.Is(err, errAnswered) && s.asksFiles() {
+			s.files(ctx, u)
+			return
+		}
 		if errors.Is(err, errAnswered) {
 			// As the sandbox answered: the client has its own words for that.
 			s.settle(nil, nil)
@@ -41,13 +43,16 @@ func (s *session) relay(ctx context.Context) {
 		s.fail(err)
 		return
 	}
-	if term != nil {
+	switch {
+	case term != nil:
 		r.tap = term
+	case s.asksFiles():
+		r.tap = &greeting{say: s.say}
 	}
 	r.allow = func(q *ssh.Request) bool { return s.allowLater(q, u, term) }
 	r.run()
 	if term != nil {
-		term.finish(r.exit)
+		term.Close(r.exit)
 	}
 	command := s.ask.arg
 	if s.ask.kind == wire.RequestSubsystem {
@@ -62,7 +67,7 @@ var errAnswered = errors.New("the sandbox refused")
 
 // start makes the requests at the sandbox that the client made here, and answers those that still wait. The record that
 // it returns is nil without a terminal.
-func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*recording, error) {
+func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gateway.Terminal, error) {
 	name := s.client.target.Sandbox
 	if p := s.ask.pty; p != nil {
 		if ok, err := to.SendRequest(wire.RequestPty, true, wire.Marshal(*p)); err != nil || !ok {
@@ -76,13 +81,12 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*reco
 	}
 	s.settle(to, u)
 
-	var term *recording
+	var term *gateway.Terminal
 	if p := s.ask.pty; p != nil {
-		to, err := s.client.hub().Terminal(ctx, s.client.grant.Principal, name, s.ask.arg, int(p.Cols), int(p.Rows))
-		if err != nil {
+		var err error
+		if term, err = s.client.hub().Terminal(ctx, s.client.grant.Principal, name, s.ask.arg, int(p.Cols), int(p.Rows)); err != nil {
 			return nil, err
 		}
-		term = &recording{to: to}
 	}
 	var payload []byte
 	switch s.ask.kind {
@@ -97,7 +101,7 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*reco
 		return term, nil
 	}
 	if term != nil {
-		term.finish(-1)
+		term.Close(-1)
 	}
 	if err != nil {
 		return nil, wire.Errorf(wire.CodeLost, "sandbox %s closed the channel", name)
@@ -105,33 +109,8 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*reco
 	return nil, errAnswered
 }
 
-// recording is the record of a relayed terminal, for its output and its size, which come from two goroutines.
-type recording struct {
-	mu sync.Mutex
-	to *gateway.Terminal // guarded by mu
-}
-
-func (r *recording) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.to.Write(p)
-}
-
-func (r *recording) resize(cols, rows int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.to.Resize(cols, rows)
-}
-
-// finish must be called once, when nothing else is.
-func (r *recording) finish(exit int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.to.Close(exit)
-}
-
 // allowLater decides on a request of the client while the channel is relayed.
-func (s *session) allowLater(q *ssh.Request, u *upstream, term *recording) bool {
+func (s *session) allowLater(q *ssh.Request, u *upstream, term *gateway.Terminal) bool {
 	switch q.Type {
 	case wire.RequestPty:
 		return false // there was time for it
@@ -144,7 +123,7 @@ func (s *session) allowLater(q *ssh.Request, u *upstream, term *recording) bool 
 			return false
 		}
 		if term != nil {
-			term.resize(int(w.Cols), int(w.Rows))
+			term.Resize(int(w.Cols), int(w.Rows))
 		}
 		q.Payload = wire.Marshal(w)
 		return true

@@ -180,7 +180,6 @@ func TestForwards(t *testing.T) {
 		}
 	})
 	t.Run("port 0 twice by two clients, and cancelled by one", func(t *testing.T) {
-		// A38.
 		listen := func() (*ssh.Client, net.Listener) {
 			c := w.dial("alice", "demo")
 			l, err := c.Listen("tcp", "127.0.0.1:0")

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -67,6 +68,20 @@ func (k *Keys) Principals() int {
 		names[g.Name] = true
 	}
 	return len(names) + 2*len(k.signers)
+}
+
+// LogsIn reports whether a key is listed as the principal's, and whether an authority may name it in certificates.
+func (k *Keys) LogsIn(principal string) (key, certificate bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.refreshLocked()
+	for _, g := range k.keys {
+		key = key || g.Name == principal
+	}
+	for _, g := range k.signers {
+		certificate = certificate || len(g.principals) == 0 || slices.Contains(g.principals, principal)
+	}
+	return key, certificate
 }
 
 // lookup returns the grant of a key that may log in itself, nil if there is none.

@@ -28,7 +28,7 @@ func TestKeysFile(t *testing.T) {
 		keyLine(`cert-authority`, ca.PublicKey()),
 		keyLine(`principal="mallory"`, alice.PublicKey()), // the first line counts
 		"garbage\n",
-		"ssh-ed25519 AAAAshort x\n", // A19: a short key
+		"ssh-ed25519 AAAAshort x\n", // a short key
 	)
 	k := OpenKeys(path, "owner", slog.New(slog.NewTextHandler(&logged, nil)))
 	if g := k.lookup(alice.PublicKey()); g == nil || g.Name != "alice" || g.Key != ssh.FingerprintSHA256(alice.PublicKey()) {
@@ -50,6 +50,25 @@ func TestKeysFile(t *testing.T) {
 	}
 	if got, want := k.Principals(), 4; got != want { // alice, owner, and an authority that may name anybody
 		t.Errorf("%d principals, want %d", got, want)
+	}
+}
+
+func TestLogsIn(t *testing.T) {
+	alice, own, ca, any := newSigner(t), newSigner(t), newSigner(t), newSigner(t)
+	lines := []string{keyLine(`principal="alice"`, alice.PublicKey()), keyLine(``, own.PublicKey()),
+		keyLine(`cert-authority,principals="bob,alice"`, ca.PublicKey())}
+	for _, tt := range []struct {
+		principal        string
+		key, certificate bool
+	}{{"alice", true, true}, {"owner", true, false}, {"bob", false, true}, {"alcie", false, false}, {"", false, false}} {
+		key, certificate := OpenKeys(writeKeys(t, lines...), "owner", nil).LogsIn(tt.principal)
+		if key != tt.key || certificate != tt.certificate {
+			t.Errorf("%q: by key %v, by certificate %v", tt.principal, key, certificate)
+		}
+	}
+	k := OpenKeys(writeKeys(t, append(lines, keyLine(`cert-authority`, any.PublicKey()))...), "owner", nil)
+	if key, certificate := k.LogsIn("alcie"); key || !certificate {
+		t.Errorf("an authority that may name anybody: by key %v, by certificate %v", key, certificate)
 	}
 }
 
@@ -127,7 +146,7 @@ func TestKeysFileRefusedWhole(t *testing.T) {
 	}
 }
 
-// A19: keys that are too weak, too large or of a kind that we do not want.
+// Keys that are too weak, too large or of a kind that we do not want.
 func TestWeakKeys(t *testing.T) {
 	rsaKey := func(bits int, e int) ssh.PublicKey {
 		n := new(big.Int).SetBit(big.NewInt(1), bits-1, 1)

@@ -97,7 +97,7 @@ func TestEarlyDrop(t *testing.T) {
 	}
 }
 
-// A9: whoever fills all places and does not log in makes room for those who do.
+// Whoever fills all places and does not log in makes room for those who do.
 func TestFullMakesRoom(t *testing.T) {
 	g := newTestGate(Limits{})
 	evicted := 0

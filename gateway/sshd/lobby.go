@@ -4,15 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"strconv"
-	"strings"
 
 	"github.com/kballard/go-shellquote"
-	"golang.org/x/term"
-
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -88,76 +82,6 @@ func (s *session) commandRequests(resized chan wire.WindowChange, interrupts cha
 
 // errInterrupted ends a command whose person typed ^C.
 var errInterrupted = errors.New("interrupted")
-
-// pick shows a person their sandboxes and joins the one that they name, by its number or its name.
-func (s *session) pick(ctx context.Context) {
-	infos, err := s.client.hub().List(ctx, s.client.grant.Principal)
-	if err != nil {
-		s.fail(err)
-		return
-	}
-	s.settle(nil, nil)
-	_ = s.final.Reply(true, nil)
-	t := term.NewTerminal(struct {
-		io.Reader
-		io.Writer
-	}{s.input(), s.channel}, "sandbox: ")
-	_ = t.SetSize(int(s.ask.pty.Cols), int(s.ask.pty.Rows))
-	fmt.Fprint(t, list(infos))
-	for range 10 { // whoever types nonsense for longer is no person
-		line, err := t.ReadLine()
-		line = strings.TrimSpace(line)
-		if err != nil || line == "" {
-			s.exit(0)
-			return
-		}
-		target, err := choose(infos, line)
-		if err != nil {
-			fmt.Fprintf(t, "%s\n", plain(err.Error()))
-			continue
-		}
-		s.final.WantReply = false // answered above
-		if s.client.grant.Kind == wire.Agent {
-			s.raw(ctx, target, false)
-		} else {
-			s.join(ctx, target, false)
-		}
-		return
-	}
-	s.exit(wire.ExitUsage)
-}
-
-// list is what there is to pick from.
-func list(infos []gateway.Info) string {
-	var b strings.Builder
-	if len(infos) == 0 {
-		fmt.Fprintf(&b, "You have no sandboxes. Type a name to make one, or nothing to leave.\n")
-		return b.String()
-	}
-	for i, info := range infos {
-		fmt.Fprintf(&b, "%3d  %-24s %s\n", i+1, info.Name, info.State)
-	}
-	fmt.Fprintf(&b, "Type a number or a name, or nothing to leave.\n")
-	return b.String()
-}
-
-// choose reads what was picked.
-func choose(infos []gateway.Info, line string) (wire.Target, error) {
-	if n, err := strconv.Atoi(line); err == nil && n >= 1 && n <= len(infos) {
-		line = infos[n-1].Name
-	}
-	t, err := wire.ParseTarget(line)
-	if err != nil {
-		return t, err
-	}
-	if _, err := wire.ParseSandbox(t.Sandbox); err != nil {
-		return t, err
-	}
-	if t.Session == wire.NewSession {
-		return t, wire.Errorf(wire.CodeUsage, "log in as %s for a terminal of your own", t)
-	}
-	return t, nil
-}
 
 // newlines writes \n as \r\n, as a terminal's line discipline would.
 type newlines struct{ to io.Writer }

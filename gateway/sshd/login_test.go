@@ -48,7 +48,6 @@ func certify(t *testing.T, ca ssh.Signer, key ssh.PublicKey, change func(*ssh.Ce
 	return parsed.(*ssh.Certificate)
 }
 
-// A18.
 func TestCertificates(t *testing.T) {
 	ca, user, stranger := newSigner(t), newSigner(t), newSigner(t)
 	for _, tt := range []struct {

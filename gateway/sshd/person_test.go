@@ -140,7 +140,7 @@ func TestPersonFirstLogin(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	s := w.sit("alice", "demo@127.0.0.1")
 	s.until("told of the new sandbox", func() bool {
-		return strings.Contains(s.status(), "new sandbox demo (base, 0.") && strings.Contains(s.status(), "Ctrl-] ? help")
+		return strings.Contains(s.status(), "new sandbox demo (base, 0.") && strings.Contains(s.status(), "^]? help")
 	})
 	s.types("echo $((6*7))\r")
 	s.sees("42")
@@ -192,6 +192,77 @@ func TestPersonTakesFromAgent(t *testing.T) {
 	if agent.Live().Ended() {
 		t.Error("the session ended with the person")
 	}
+}
+
+// Who types after giving the keyboard back has it again, and does not go on reading that it is given back: agents are refused.
+func TestPersonGivesAndTypes(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	s := w.sit("alice", "demo@127.0.0.1")
+	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
+	var took time.Duration
+	for range 5 { // a notice goes by itself, in time: one of these has to be quicker, however busy the machine is
+		s.types("x")
+		s.until("types", func() bool { return strings.Contains(s.status(), "you: typing") })
+		s.types("\x1dg")
+		s.until("gave it back", func() bool { return strings.Contains(s.status(), "given back") })
+		start := time.Now()
+		s.types("x")
+		s.until("types again", func() bool { return strings.Contains(s.status(), "you: typing") })
+		if took = time.Since(start); took < noticeTime/2 {
+			return
+		}
+	}
+	t.Errorf("read for %v that the keyboard is given back", took)
+}
+
+// In a flood the window shows the present; what it printed last is in the person's scrollback a moment after its end, though nothing happens
+// any more, and at once when they leave.
+func TestPersonScrollbackAfterFlood(t *testing.T) {
+	const most = 1000 // lines that the gateway keeps for them
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	for end, leaves := range map[string]bool{"stays": false, "leaves": true} {
+		s := w.sit("alice", "demo@127.0.0.1")
+		s.mu.Lock()
+		s.show = screen.New(screen.Options{Cols: 100, Rows: 20, Scrollback: 50 * most})
+		s.mu.Unlock()
+		s.until("is in", func() bool { return strings.Contains(s.status(), "demo~main") })
+		s.types("\x1dt")
+		s.until("types, and the notice of that has gone: nothing else is drawn", func() bool { return strings.Contains(s.status(), "you: typing") })
+		s.types("clear; PS1=; for i in $(seq 30); do seq -f '" + end + " %.0f' $((i*100)) $((i*100+99)); sleep 0.01; done; echo " + end + "''-now\r")
+		s.sees(end + "-now")
+		if leaves {
+			s.types("\x1dd")
+			s.leaves()
+		}
+		s.until("has the end of the flood in the scrollback", func() bool { return s.above(end + " 3080") })
+		for _, line := range []string{" 2200", " 2700", " 3000"} {
+			if !s.above(end + line) {
+				t.Errorf("%s%s is not in the scrollback", end, line)
+			}
+		}
+		if !leaves {
+			s.types("\x1dd")
+			s.leaves()
+		}
+	}
+}
+
+// above reports whether a line is in the terminal's scrollback.
+func (s *seat) above(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for n := s.show.Kept(); n < s.show.Scrolled(); n++ {
+		var b strings.Builder
+		for _, c := range s.show.AppendKept(nil, n) {
+			b.WriteString(c.Text)
+		}
+		if strings.TrimRight(b.String(), " ") == text {
+			return true
+		}
+	}
+	return false
 }
 
 // In a narrow window the status line says who types before anything else.
@@ -269,7 +340,7 @@ func TestPersonSize(t *testing.T) {
 	s.until("gives the size back", func() bool { cols, rows := agent.Live().Size(); return cols == 200 && rows == 50 })
 }
 
-// Nothing of the program's control sequences but what our renderer draws reaches a person (A48 to A58, A63).
+// Nothing of the program's control sequences but what our renderer draws reaches a person.
 func TestPersonSafety(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -384,23 +455,6 @@ func TestLobbyCanvas(t *testing.T) {
 	}
 	if strings.Contains(s.bytes(), "\x1b]") {
 		t.Error("a title reached the terminal")
-	}
-}
-
-// The lobby's list.
-func TestLobbyPick(t *testing.T) {
-	w := newWorld(t, worldOptions{})
-	w.sandbox("one")
-	w.sandbox("two")
-	s := w.sit("alice", "sandboxd@127.0.0.1")
-	s.sees("Type a number or a name")
-	s.types("no such\r")
-	s.sees("is not a name")
-	s.types("2\r")
-	s.until("is in two", func() bool { return strings.Contains(s.status(), "two~main") })
-	s.types("\x1dd")
-	if got := s.leaves(); got != 0 {
-		t.Errorf("exit status %d", got)
 	}
 }
 

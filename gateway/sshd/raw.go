@@ -29,6 +29,10 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	s.begin()
 
 	ctx, cancel := context.WithCancel(ctx)
+	var from uint64
+	if !fresh {
+		from = promptStart(ctx, at.Live()) // before any input: what that makes the session print is the client's
+	}
 	var parts sync.WaitGroup
 	parts.Go(func() { s.rawRequests(ctx, at) })
 	parts.Go(func() { s.rawInput(ctx, at) })
@@ -37,10 +41,6 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 			cancel()
 		}
 	})
-	var from uint64
-	if !fresh {
-		from = promptStart(ctx, at.Live())
-	}
 	err = copyLog(ctx, s.channel, at.Live(), from)
 	cancel()
 	switch {

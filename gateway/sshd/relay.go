@@ -40,6 +40,11 @@ const (
 	// afterExit is how long output may pause, once the command has ended, until the channel is ended: a process that it
 	// left behind may hold the pipe for ever.
 	afterExit = time.Second
+	// beforeExit is how long the end of a command's output is held back for its exit status while the client might wait for it. OpenSSH's
+	// server says first that the output has ended, and a client that has nothing to send either may close the channel on that: of
+	// what comes then it sees nothing, and takes the command for killed or, as dbclient does, for successful. From one that sends,
+	// or has said that it sends no more, the end is held back until the command has ended: it does not wait for that to go on.
+	beforeExit = 2 * time.Second
 	// afterClose is how long input that a client sent before it closed may take to arrive.
 	afterClose = 2 * time.Second
 )
@@ -75,19 +80,20 @@ func (r *relay) run() {
 		passRequests(r.sandbox, r.client.requests, r.allow)
 	})
 
-	r.finish(inDone, outDone, errDone, requestsDone, func() (int64, bool) {
+	r.finish(inDone, outDone, errDone, requestsDone, in.bytes.Load, func() (int64, bool) {
 		return out.bytes.Load() + errs.bytes.Load(), out.writing.Load() || errs.writing.Load()
 	})
 	pumps.Wait()
 	r.bytes = out.bytes.Load() + errs.bytes.Load()
 }
 
-// finish passes the sandbox's requests and puts the end in order. output is how much was passed on, and whether some is
-// on its way.
-func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, output func() (int64, bool)) {
-	var timer <-chan time.Time // of a channel that is to be closed
-	var last int64
-	exited, gone, asked := false, false, false
+// finish passes the sandbox's requests and puts the end in order. input and output are how much was passed on, and of
+// output whether some is on its way.
+func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, input func() int64, output func() (int64, bool)) {
+	var timer <-chan time.Time  // of a channel that is to be closed
+	var status <-chan time.Time // of an EOF that is held back, while the client may send
+	var last, lastInput int64
+	exited, gone, asked, held := false, false, false, false
 	pass := func(q *ssh.Request) {
 		if ours(q.Type) {
 			_ = q.Reply(false, nil)
@@ -105,32 +111,50 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, out
 		passRequest(r.client, q)
 	}
 	requests := r.sandbox.requests // nil after CLOSE
+	over := func() {
+		if held = r.session && !exited && requests != nil; !held {
+			r.eof(pass)
+		} else if inDone != nil {
+			status, lastInput = time.After(beforeExit), input()
+		}
+	}
 	for outDone != nil || errDone != nil || inDone != nil || clientGone != nil || requests != nil {
 		select {
 		case q, ok := <-requests:
 			if ok {
-				pass(q)
+				if pass(q); exited && held {
+					held, status = false, nil
+					r.eof(pass)
+				}
 				continue
 			}
 			// CLOSE. What it sent before is still to be passed on; the pumps end by themselves.
 			requests = nil
 			waitFor(outDone)
 			waitFor(errDone)
-			if outDone != nil || errDone != nil {
+			if outDone != nil || errDone != nil || held {
 				_ = r.client.CloseWrite()
 			}
-			outDone, errDone, timer = nil, nil, nil
+			outDone, errDone, timer, status, held = nil, nil, nil, nil, false
 			_ = r.client.Close()
 			_ = r.sandbox.Close()
 		case <-outDone:
 			if outDone = nil; errDone == nil {
-				r.eof(pass)
+				over()
 			}
 		case <-errDone:
 			if errDone = nil; outDone == nil {
-				r.eof(pass)
+				over()
 			}
+		case <-status:
+			if now := input(); now != lastInput {
+				status, lastInput = time.After(beforeExit), now
+				continue
+			}
+			held, status = false, nil
+			r.eof(pass)
 		case <-inDone:
+			status = nil
 			if inDone = nil; gone {
 				_ = r.sandbox.Close()
 			} else {
@@ -241,7 +265,7 @@ func passRequest(to ssh.Channel, q *ssh.Request) {
 
 // Sizes of a pump's buffer: most channels are idle terminals, and bulk is fastest with as much as a packet holds.
 const (
-	smallBuffer = 2 << 10
+	smallBuffer = 512
 	largeBuffer = 32 << 10
 )
 
@@ -289,7 +313,9 @@ type onlyReader struct{ io.Reader }
 type tapped struct{ to, tap io.Writer }
 
 func (t tapped) Write(p []byte) (int, error) {
-	_, _ = t.tap.Write(p) // a record that cannot be written says so itself
+	if _, err := t.tap.Write(p); err != nil {
+		return 0, err // records are strict
+	}
 	return t.to.Write(p)
 }
 

@@ -36,7 +36,7 @@ func execute(t testing.TB, ch ssh.Channel, command string) {
 
 func exitStatus(n uint32) []byte { return wire.Marshal(wire.ExitStatus{Status: n}) }
 
-// Rule 1: exit-status, then the rest of the output, EOF, CLOSE (RFC 4254, section 6.10).
+// exit-status, then the rest of the output, EOF, CLOSE (RFC 4254, section 6.10).
 func TestRule1Order(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -75,7 +75,63 @@ func TestRule1Order(t *testing.T) {
 	}
 }
 
-// Rule 1: EOF travels each way on its own.
+// statusBeforeEOF reads a channel to its end, by which its exit status has to be 44.
+func statusBeforeEOF(t *testing.T, ch ssh.Channel, reqs <-chan *ssh.Request) {
+	t.Helper()
+	readAll(t, ch)
+	select {
+	case q := <-reqs:
+		if q == nil || !bytes.Equal(q.Payload, exitStatus(44)) {
+			t.Errorf("got %+v, want exit status 44", q)
+		}
+	default:
+		t.Error("EOF came before exit-status")
+	}
+}
+
+// OpenSSH's server says that the output has ended, and then how the command ended. A client may close the channel as soon as it
+// knows the first, so it learns the second before.
+func TestRule1StatusAfterEOF(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		started(reqs)
+		ch.CloseWrite()
+		ch.SendRequest("there@example.com", true, nil) // and back: EOF had its time
+		ch.SendRequest("exit-status", false, exitStatus(44))
+		ch.Close()
+		ssh.DiscardRequests(reqs)
+	}))
+	ch, reqs := openSession(t, w.dial("alice", "demo"))
+	execute(t, ch, "x")
+	if q := <-reqs; q == nil || q.Reply(true, nil) != nil {
+		t.Fatalf("got %+v, want what the sandbox asked", q)
+	}
+	statusBeforeEOF(t, ch, reqs)
+}
+
+// However long that takes, from a client that sends no more.
+func TestRule1StatusLongAfterEOF(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		started(reqs)
+		io.Copy(io.Discard, ch)
+		ch.CloseWrite()
+		timer := time.NewTimer(beforeExit + time.Second) // the command works on in silence
+		defer timer.Stop()
+		<-timer.C
+		ch.SendRequest("exit-status", false, exitStatus(44))
+		ch.Close()
+		ssh.DiscardRequests(reqs)
+	}))
+	ch, reqs := openSession(t, w.dial("alice", "demo"))
+	execute(t, ch, "x")
+	ch.CloseWrite()
+	statusBeforeEOF(t, ch, reqs)
+}
+
+// EOF travels each way on its own.
 func TestRule1HalfClose(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -102,7 +158,7 @@ func TestRule1HalfClose(t *testing.T) {
 	}
 }
 
-// Rule 1: stderr that nobody has read yet does not hold up standard output.
+// Stderr that nobody has read yet does not hold up standard output.
 func TestRule1StderrIsPumped(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -113,7 +169,7 @@ func TestRule1StderrIsPumped(t *testing.T) {
 	}
 }
 
-// Rule 1: a request is answered as the sandbox answers it, and not at all where no answer is wanted.
+// A request is answered as the sandbox answers it, and not at all where no answer is wanted.
 func TestRule1WantReply(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -158,7 +214,7 @@ func TestRule1WantReply(t *testing.T) {
 	}
 }
 
-// Rule 1: the sandbox's requests go to the client with their answers.
+// The sandbox's requests go to the client with their answers.
 func TestRule1RequestsOfTheSandbox(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -187,7 +243,7 @@ func TestRule1RequestsOfTheSandbox(t *testing.T) {
 	}
 }
 
-// Rule 2: a session channel is confirmed at once, before the sandbox answers; what the client asks meanwhile waits, however
+// A session channel is confirmed at once, before the sandbox answers; what the client asks meanwhile waits, however
 // much it is, and other channels go on.
 func TestRule2ConfirmedAtOnce(t *testing.T) {
 	w := newWorld(t, worldOptions{})
@@ -215,7 +271,7 @@ func TestRule2ConfirmedAtOnce(t *testing.T) {
 	for range 40 {
 		ch.SendRequest("window-change", false, wire.Marshal(wire.WindowChange{Cols: 80, Rows: 24}))
 	}
-	// Rule 9: the connection is held while the sandbox boots, and is alive.
+	// The connection is held while the sandbox boots, and is alive.
 	if _, _, err := c.SendRequest("keepalive@openssh.com", true, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +286,7 @@ func TestRule2ConfirmedAtOnce(t *testing.T) {
 	}
 }
 
-// Rule 2: without a terminal a failure is one line on stderr and exit status 255; nothing on standard output.
+// Without a terminal a failure is one line on stderr and exit status 255; nothing on standard output.
 func TestRule2FailureIsOneLine(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	for _, args := range [][]string{{"nosuch@127.0.0.1", "true"}, {"-T", "nosuch@127.0.0.1"}, {"-s", "nosuch@127.0.0.1", "sftp"}} {
@@ -248,7 +304,7 @@ func TestRule2FailureIsOneLine(t *testing.T) {
 	}
 }
 
-// Rule 3: a refusal has a reason.
+// A refusal has a reason.
 func TestRule3Refusals(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -275,7 +331,7 @@ func TestRule3Refusals(t *testing.T) {
 	}
 }
 
-// Rule 4: hostkeys-00 of a sandbox is dropped, keepalives are answered on both sides, nothing is left without an answer.
+// hostkeys-00 of a sandbox is dropped, keepalives are answered on both sides, nothing is left without an answer.
 func TestRule4GlobalRequests(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -308,7 +364,7 @@ func TestRule4GlobalRequests(t *testing.T) {
 	go ssh.DiscardRequests(reqs)
 	execute(t, ch, "x")
 	for range 4 {
-		if a := <-answers; a.ok != (a.name == "keepalive@openssh.com") { // A30, A31
+		if a := <-answers; a.ok != (a.name == "keepalive@openssh.com") {
 			t.Errorf("the sandbox's %s was answered %v", a.name, a.ok)
 		}
 	}
@@ -320,7 +376,7 @@ func TestRule4GlobalRequests(t *testing.T) {
 	}
 }
 
-// Rule 4, A24: a thousand requests, answered ones and others, freeze nothing.
+// A thousand requests, answered ones and others, freeze nothing.
 func TestRule4ManyRequests(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -339,7 +395,7 @@ func TestRule4ManyRequests(t *testing.T) {
 	}
 }
 
-// Rule 4: after no-more-sessions there are none, and it goes no further.
+// After no-more-sessions there are none, and it goes no further.
 func TestRule4NoMoreSessions(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -355,7 +411,7 @@ func TestRule4NoMoreSessions(t *testing.T) {
 	}
 }
 
-// Rule 5: what a sandbox opens unasked is refused, for each kind until the client asked for that kind.
+// What a sandbox opens unasked is refused, for each kind until the client asked for that kind.
 func TestRule5OnlyWhatWasAsked(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -421,7 +477,7 @@ func TestRule5OnlyWhatWasAsked(t *testing.T) {
 	}
 }
 
-// Rule 6: a command is over when it ends, not when the last one who holds its pipe does.
+// A command is over when it ends, not when the last one who holds its pipe does.
 func TestRule6BackgroundChild(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -433,7 +489,7 @@ func TestRule6BackgroundChild(t *testing.T) {
 	if took := time.Since(began); took > 40*time.Second {
 		t.Errorf("took %v", took)
 	}
-	// And where the sandbox's sshd waits for the pipe, as OpenSSH's does, or never closes (A33).
+	// And where the sandbox's sshd waits for the pipe, as OpenSSH's does, or never closes.
 	for _, eof := range []bool{false, true} {
 		w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
 			started(reqs)
@@ -455,7 +511,7 @@ func TestRule6BackgroundChild(t *testing.T) {
 	}
 }
 
-// Rule 7 and A42: the environment of a client is an allow-list.
+// The environment of a client is an allow-list.
 func TestRule7Environment(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -496,7 +552,7 @@ func TestRule7Environment(t *testing.T) {
 	}
 }
 
-// A28: an exit status that is no exit status, and two of them.
+// An exit status that is no exit status, and two of them.
 func TestOddExitStatus(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -517,7 +573,7 @@ func TestOddExitStatus(t *testing.T) {
 	}
 }
 
-// A34: the sandbox's sshd dies in the middle: the command has failed, the connection goes on, the next one works.
+// The sandbox's sshd dies in the middle: the command has failed, the connection goes on, the next one works.
 func TestSandboxGoes(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")

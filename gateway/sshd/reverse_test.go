@@ -8,7 +8,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Rule 5: what the client asked for may be opened while the channel that asked for it lasts, and no longer; on another
+// What the client asked for may be opened while the channel that asked for it lasts, and no longer; on another
 // client's connection never.
 func TestRule5WhileItLasts(t *testing.T) {
 	w := newWorld(t, worldOptions{})

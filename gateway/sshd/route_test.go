@@ -52,7 +52,6 @@ func TestDecide(t *testing.T) {
 		{"agent", "demo", "subsystem session@sandboxd", stream},
 		{"agent", "sandboxd", "exec ls", lobby},
 
-		// A40.
 		{"watch", "demo", "pty shell", join},
 		{"watch", "demo~build", "pty shell", join},
 		{"watch", "demo~new", "pty shell", refuse},
@@ -129,7 +128,6 @@ func FuzzDecide(f *testing.F) {
 	})
 }
 
-// A44.
 func TestParsePty(t *testing.T) {
 	for _, tt := range []struct {
 		name       string

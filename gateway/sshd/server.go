@@ -8,17 +8,17 @@ package sshd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"time"
 
-	gssh "github.com/gliderlabs/ssh"
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -30,6 +30,7 @@ type Options struct {
 	Commands Commands     // the lobby's command table
 	// Watches reports whether a command line only asks to watch a session: the door draws it. nil means none does.
 	Watches func(args []string) (wire.Target, bool)
+	Chord   string // of people in a session, as CheckChord takes it; empty is ctrl-]
 	Limits  Limits
 	Log     *slog.Logger // nil discards
 }
@@ -60,6 +61,7 @@ type Server struct {
 	limits  Limits
 	log     *slog.Logger
 	gate    *gate
+	chord   byte // of people, as view.Keys has it
 }
 
 // New returns a Server that serves nothing yet.
@@ -74,7 +76,16 @@ func New(o Options) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.options.HostKeys = slices.Clone(o.HostKeys)
+	if o.Chord != "" {
+		var err error
+		if s.chord, err = view.ParseChord(o.Chord); err != nil {
+			return nil, fmt.Errorf("ssh door: %w", err)
+		}
+	}
+	s.options.HostKeys = make([]ssh.Signer, len(o.HostKeys))
+	for i, k := range o.HostKeys {
+		s.options.HostKeys[i] = withoutSHA1(k)
+	}
 	s.gate = newGate(s.limits)
 	return s, nil
 }
@@ -86,51 +97,26 @@ const farewell = time.Second
 // given back first. It closes l. The error is nil when ctx ended it.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	h := &house{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}), quiet: make(chan struct{})}
-	g := &gssh.Server{
-		Version:                  "sandboxd",
-		ConnCallback:             h.accept,
-		ServerConfigCallback:     s.config,
-		ConnectionFailedCallback: h.refused,
-		// Our own for everything: the library's close both directions at the first EOF, rewrite line ends and share the
-		// forwards of all users.
-		ChannelHandlers: map[string]gssh.ChannelHandler{"default": func(_ *gssh.Server, sc *ssh.ServerConn, nc ssh.NewChannel, gctx gssh.Context) {
-			h.channel(ctx, gctx, sc, nc)
-		}},
-		RequestHandlers: map[string]gssh.RequestHandler{"default": func(gctx gssh.Context, _ *gssh.Server, q *ssh.Request) (bool, []byte) {
-			return h.request(gctx, q)
-		}},
-	}
-	for _, k := range s.options.HostKeys {
-		g.AddHostKey(withoutSHA1(k))
-	}
-	served := make(chan struct{})
-	var err error
-	go func() {
-		defer close(served)
-		err = g.Serve(l)
-	}()
-	select {
-	case <-served:
-	case <-ctx.Done():
-		_ = l.Close()
-		<-served
-		err = nil // it says that the listener is closed
-	}
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	err := h.receive(ctx, l)
+	_ = l.Close()
 	h.close(farewell)
+	if ctx.Err() != nil {
+		return nil // err says that the listener is closed
+	}
 	return err
 }
 
-// config is the library's configuration for one connection. Identity is what the attempt that succeeded left in its
-// Permissions: no callback here keeps anything of an attempt.
-func (s *Server) config(gctx gssh.Context) *ssh.ServerConfig {
-	n, _ := gctx.Value(connKey{}).(*conn)
+// config is what one connection may log in with. Identity is what the attempt that succeeded left in its Permissions: no
+// callback here keeps anything of an attempt.
+func (s *Server) config(n *conn) *ssh.ServerConfig {
 	c := &ssh.ServerConfig{
-		MaxAuthTries: s.limits.Tries,
+		ServerVersion: "SSH-2.0-sandboxd",
+		MaxAuthTries:  s.limits.Tries,
 		PublicKeyCallback: func(m ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 			return s.options.Keys.login(m, key, time.Now())
 		},
-		// gliderlabs/ssh lets everybody in where it knows of no way to log in, and ours it does not know.
-		NoClientAuthCallback: func(ssh.ConnMetadata) (*ssh.Permissions, error) { return nil, ssh.ErrNoAuth },
 		AuthLogCallback: func(m ssh.ConnMetadata, method string, err error) {
 			switch {
 			case err == nil:
@@ -140,6 +126,9 @@ func (s *Server) config(gctx gssh.Context) *ssh.ServerConfig {
 				s.log.Debug("login refused", "client", m.RemoteAddr().String(), "method", plain(method), "err", plain(err.Error()))
 			}
 		},
+	}
+	for _, k := range s.options.HostKeys {
+		c.AddHostKey(k)
 	}
 	algorithms(c)
 	return c
@@ -163,7 +152,7 @@ type house struct {
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{} // guarded by mu; also those that are not logged in
-	guests  int                // guarded by mu; goroutines that serve a client
+	guests  int                // guarded by mu; goroutines that serve a client or a channel
 	people  int                // guarded by mu; terminals that have to be given back
 	closing bool               // guarded by mu
 
@@ -171,28 +160,65 @@ type house struct {
 	quiet    chan struct{} // closed when closing and nobody is inside
 }
 
-type connKey struct{}
+// longestPause is the longest between two attempts to accept a connection, where the machine has no descriptor left, say.
+const longestPause = time.Second
 
-// accept is the library's ConnCallback: nil closes the connection.
-func (h *house) accept(gctx gssh.Context, c net.Conn) net.Conn {
+// receive serves who comes by l, each in a goroutine that close waits for, until l is closed or broken.
+func (h *house) receive(ctx context.Context, l net.Listener) error {
+	var pause time.Duration
+	for {
+		c, err := l.Accept()
+		var temporary interface{ Temporary() bool }
+		switch {
+		case err == nil:
+			pause = 0
+			if n := h.admit(c); n != nil {
+				go func() {
+					defer h.exit()
+					h.serve(ctx, n)
+				}()
+			}
+		case ctx.Err() == nil && errors.As(err, &temporary) && temporary.Temporary():
+			pause = min(max(2*pause, 5*time.Millisecond), longestPause)
+			h.log.Warn("no connection can be accepted", "again", pause, "err", err)
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// admit takes over a new connection and counts it in. nil: there was no room for it.
+func (h *house) admit(c net.Conn) *conn {
 	slot, err := h.gate.enter(c.RemoteAddr(), func() { c.Close() })
 	if err != nil {
 		h.log.Debug("connection refused", "client", c.RemoteAddr().String(), "err", err)
+		c.Close()
 		return nil
 	}
 	n := newConn(c, slot, h.limits, h.left)
 	h.mu.Lock()
-	closing := h.closing
-	if !closing {
-		h.conns[n] = struct{}{}
-	}
-	h.mu.Unlock()
-	if closing {
-		n.Close()
-		return nil
-	}
-	gctx.SetValue(connKey{}, n)
+	defer h.mu.Unlock()
+	h.conns[n] = struct{}{}
+	h.guests++
 	return n
+}
+
+// serve lets one connection log in and serves it until it has ended.
+func (h *house) serve(ctx context.Context, n *conn) {
+	defer n.Close()
+	sc, channels, requests, err := ssh.NewServerConn(n, h.config(n))
+	if err != nil {
+		// Anybody can cause it, so it is no more than a debug line, and quoted.
+		h.log.Debug("not logged in", "client", n.RemoteAddr().String(), "err", plain(err.Error()))
+		return
+	}
+	c := h.newClient(sc, n)
+	c.log.Info("logged in", "user", plain(sc.User()), "software", plain(string(sc.ClientVersion())))
+	c.serve(ctx, channels, requests)
 }
 
 // left is called when a connection has been closed.
@@ -201,65 +227,6 @@ func (h *house) left(n *conn) {
 	defer h.mu.Unlock()
 	delete(h.conns, n)
 	h.settleLocked()
-}
-
-// refused logs a connection that did not log in. Anybody can cause it, so it is no more than a debug line, and quoted.
-func (h *house) refused(c net.Conn, err error) {
-	h.log.Debug("not logged in", "client", c.RemoteAddr().String(), "err", plain(err.Error()))
-}
-
-// channel serves one channel of a client.
-func (h *house) channel(ctx context.Context, gctx gssh.Context, sc *ssh.ServerConn, nc ssh.NewChannel) {
-	if !h.enter() {
-		_ = nc.Reject(ssh.ResourceShortage, "the door is closing")
-		return
-	}
-	defer h.exit()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stop := context.AfterFunc(gctx, func() { cancel(errClientGone) })
-	defer stop()
-	if c := h.client(gctx, sc); c != nil {
-		c.channel(ctx, nc)
-	}
-}
-
-// request takes one global request. The library would answer when this returns, and take no other until then; its answer
-// is left out and given, in order, when it is known.
-func (h *house) request(gctx gssh.Context, q *ssh.Request) (bool, []byte) {
-	sc, ok := gctx.Value(gssh.ContextKeyConn).(*ssh.ServerConn)
-	if !ok {
-		return false, nil
-	}
-	if c := h.client(gctx, sc); c != nil {
-		later := *q
-		q.WantReply = false
-		c.global(&later)
-	}
-	return false, nil
-}
-
-type clientKey struct{}
-
-// client returns the client of a connection, made when it first asks for something.
-func (h *house) client(gctx gssh.Context, sc *ssh.ServerConn) *client {
-	gctx.Lock()
-	defer gctx.Unlock()
-	if c, ok := gctx.Value(clientKey{}).(*client); ok {
-		return c
-	}
-	n, _ := gctx.Value(connKey{}).(*conn)
-	if n == nil || !h.enter() {
-		return nil
-	}
-	c := h.newClient(sc, n)
-	gctx.SetValue(clientKey{}, c)
-	c.log.Info("logged in", "user", plain(sc.User()), "software", plain(string(sc.ClientVersion())))
-	go func() { // close waits for it
-		defer h.exit()
-		c.serve(gctx)
-	}()
-	return c
 }
 
 // enter counts a goroutine in that serves a client, unless the door is closing.

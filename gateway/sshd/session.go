@@ -25,6 +25,7 @@ type session struct {
 	pending []pending    // that have no answer yet
 	granted []string     // what a sandbox may open because of this channel, until it ends
 	envs    int
+	typed   *turns // what the client types, where several read it in turn; nil elsewhere
 
 	ending sync.Mutex // held while stderr is written and while EOF is sent
 }
@@ -41,14 +42,23 @@ type pending struct {
 // OpenSSH sends them all at once; a client that waits for each answer is told that it is granted.
 const holdFor = 100 * time.Millisecond
 
-// session serves one session channel to its end.
-func (c *client) session(ctx context.Context, nc ssh.NewChannel) {
-	channel, requests, err := nc.Accept()
+// session serves one session channel to its end. What it is for waits for earlier.
+func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan struct{}) {
+	accepted, requests, err := nc.Accept()
 	if err != nil {
+		c.endSession()
 		return
 	}
-	s := &session{client: c, channel: channel}
-	s.requests, s.gone = hold(requests, func() { c.conn.Close() })
+	channel := &place{Channel: accepted, leave: sync.OnceFunc(c.endSession)}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	gone := make(chan struct{})
+	s := &session{client: c, channel: channel, gone: gone}
+	s.requests = hold(requests, func() { c.conn.Close() }, func() {
+		close(gone)
+		channel.leave()
+		cancel(errClientGone)
+	})
 	defer func() {
 		_ = channel.Close()
 		for q := range s.requests { // until the client has closed it too
@@ -67,13 +77,13 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel) {
 	}
 	to, err := decide(c.grant, c.target, s.ask)
 	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil, "route", to.String())
+	if to != refuse {
+		if err := await(ctx, earlier); err != nil {
+			s.fail(err)
+			return
+		}
+	}
 
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() { // ends with the channel
-		<-s.gone
-		cancel(errClientGone)
-	}()
 	switch to {
 	case refuse:
 		s.fail(err)
@@ -90,6 +100,18 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel) {
 	case fresh:
 		s.raw(ctx, c.target, true)
 	}
+}
+
+// place is a session channel that counts among those of its connection until it is closed. A client that has seen CLOSE may
+// open another one at once: it must find room.
+type place struct {
+	ssh.Channel
+	leave func() // may be called more than once
+}
+
+func (p *place) Close() error {
+	p.leave()
+	return p.Channel.Close()
 }
 
 // listen takes requests up to the one that says what the channel is for. False means that there was none.
@@ -280,7 +302,15 @@ func (s *session) exit(status int) {
 }
 
 // input is what the client types or sends.
-func (s *session) input() io.Reader { return s.client.meter.source(s.channel) }
+func (s *session) input() io.Reader { return s.inputUntil(context.Background()) }
+
+// inputUntil is input up to the end of ctx, where others have their turn then.
+func (s *session) inputUntil(ctx context.Context) io.Reader {
+	if s.typed != nil {
+		return &turn{ctx: ctx, from: s.typed}
+	}
+	return s.client.meter.source(s.channel)
+}
 
 // progress tells a person what takes long. Without a terminal there is nowhere to tell it: it returns nil.
 func (s *session) progress() func(string) {
@@ -291,10 +321,10 @@ func (s *session) progress() func(string) {
 }
 
 // hold receives a channel's requests at once, whatever the session is waiting for: the library freezes the connection
-// when seventeen wait. A window-change that another follows is left out. gone is closed when the client has closed the
-// channel; overflow is called when it sends more than it can want.
-func hold(in <-chan *ssh.Request, overflow func()) (<-chan *ssh.Request, <-chan struct{}) {
-	out, gone := make(chan *ssh.Request), make(chan struct{})
+// when seventeen wait. A window-change that another follows is left out. gone is called when the client has closed the
+// channel, overflow when it sends more than it can want.
+func hold(in <-chan *ssh.Request, overflow, gone func()) <-chan *ssh.Request {
+	out := make(chan *ssh.Request)
 	go func() { // ends with the channel; out is received from until then
 		defer close(out)
 		var waiting []*ssh.Request
@@ -310,7 +340,7 @@ func hold(in <-chan *ssh.Request, overflow func()) (<-chan *ssh.Request, <-chan 
 				switch {
 				case !ok:
 					in = nil
-					close(gone)
+					gone()
 				case last >= 0 && q.Type == wire.RequestWindowChange && waiting[last].Type == wire.RequestWindowChange:
 					_ = waiting[last].Reply(true, nil)
 					waiting[last] = q
@@ -325,5 +355,5 @@ func hold(in <-chan *ssh.Request, overflow func()) (<-chan *ssh.Request, <-chan 
 			}
 		}
 	}()
-	return out, gone
+	return out
 }

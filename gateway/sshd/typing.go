@@ -3,6 +3,7 @@ package sshd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -10,65 +11,56 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// read passes on what the person's terminal sends, until the channel ends.
-func (p *person) read(ctx context.Context, input chan<- []byte) {
-	defer close(input)
-	src := p.s.input()
-	buf := make([]byte, 4<<10)
-	for {
+// read takes what the person types until their terminal has no more to say. It never waits for the session, so that leaving always
+// works.
+func (p *person) read(ctx context.Context) {
+	src := p.s.inputUntil(ctx)
+	for buf := make([]byte, smallBuffer); ; {
 		n, err := src.Read(buf)
 		if n > 0 {
-			select {
-			case input <- append([]byte(nil), buf[:n]...):
-			case <-ctx.Done():
-			}
+			p.typed(ctx, buf[:n])
 		}
 		if err != nil {
+			p.leave(errDetached) // EOF detaches
 			return
 		}
 	}
 }
 
-// listen takes the person's keys and their window's size until they leave: it returns why. It never waits for the
-// session, so that leaving always works.
-func (p *person) listen(ctx context.Context, input <-chan []byte, jobs *jobs) error {
-	var keys view.Keys
-	var flush <-chan time.Time
-	for {
-		var events []view.KeyEvent
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case b, ok := <-input:
-			if !ok {
-				return errDetached // their terminal has no more to say: EOF detaches
+// typed does what a piece of input asks for, unless they have left.
+func (p *person) typed(ctx context.Context, b []byte) {
+	p.kmu.Lock()
+	defer p.kmu.Unlock()
+	modes := p.wantedModes()
+	p.keys.Focus, p.keys.Brackets = modes.FocusEvents, modes.BracketedPaste
+	p.pressAll(ctx, p.keys.Feed(b))
+	p.pieces++
+	if p.keys.Unfinished() {
+		last := p.pieces
+		time.AfterFunc(flushTime, func() {
+			p.kmu.Lock()
+			defer p.kmu.Unlock()
+			if p.pieces == last {
+				p.pressAll(ctx, p.keys.Flush())
 			}
-			keys.Focus = p.wantsFocus()
-			events = keys.Feed(b)
-			flush = time.After(flushTime)
-		case <-flush:
-			events, flush = keys.Flush(), nil
-		case q, ok := <-p.s.requests:
-			if !ok {
-				return errClientGone
-			}
-			_ = q.Reply(p.window(q.Type, q.Payload, jobs), nil)
-			continue
+		})
+	}
+}
+
+func (p *person) pressAll(ctx context.Context, events []view.KeyEvent) {
+	for _, e := range events {
+		if ctx.Err() != nil {
+			return
 		}
-		for _, e := range events {
-			if e.Kind == view.Detach {
-				return errDetached
-			}
-			p.key(e, jobs)
-		}
-		if keys.Pending() {
-			p.say(help)
-		}
+		p.press(e)
+	}
+	if p.keys.Pending() {
+		p.say(p.help())
 	}
 }
 
 // window follows the size of the person's window. The session has that size only while they drive.
-func (p *person) window(request string, payload []byte, jobs *jobs) bool {
+func (p *person) window(request string, payload []byte) bool {
 	if request != wire.RequestWindowChange {
 		return false
 	}
@@ -79,33 +71,36 @@ func (p *person) window(request string, payload []byte, jobs *jobs) bool {
 	p.mu.Lock()
 	p.cols, p.rows = int(w.Cols), int(w.Rows)
 	p.mu.Unlock()
+	p.s.ask.pty.Cols, p.s.ask.pty.Rows = w.Cols, w.Rows // for whoever draws there next
 	p.changed()
-	jobs.add(job{cols: int(w.Cols), rows: max(int(w.Rows)-1, 1)}) // the lowest row is the status line's
+	p.jobs.add(job{cols: int(w.Cols), rows: max(int(w.Rows)-1, 1)}) // the lowest row is the status line's
 	return true
 }
 
-// key does what one key asks for.
-func (p *person) key(e view.KeyEvent, jobs *jobs) {
+// press does what one key asks for.
+func (p *person) press(e view.KeyEvent) {
 	switch e.Kind {
+	case view.Detach:
+		p.leave(errDetached)
 	case view.Help:
-		p.say(help)
+		p.say(p.help())
 	case view.Unknown:
-		p.say("no such key: " + help)
+		p.say("no such key: " + p.help())
 	case view.Input:
 		if p.at.Party().Rights == wire.RightWatch {
-			p.say("you may only watch   ^]d detach")
+			p.say(words("you may only watch", p.key("d", "detach"))[1:])
 			return
 		}
-		if !jobs.add(job{input: e.Bytes}) {
+		if !p.jobs.add(job{input: e.Bytes, paste: e.Paste}) {
 			p.say("the program takes no input; what you type is dropped")
 		}
-	case view.Take, view.Give:
+	case view.Take, view.Give, view.Keep, view.Private:
 		if p.at.Party().Rights == wire.RightWatch {
-			p.say("you may only watch   ^]d detach")
+			p.say(words("you may only watch", p.key("d", "detach"))[1:])
 			return
 		}
-		if !jobs.add(job{command: e.Kind}) {
-			p.say("the program takes no input; wait, or ^]d detach")
+		if !p.jobs.add(job{command: e.Kind}) {
+			p.say(words("the program takes no input; wait, or", p.key("d", "detach"))[1:])
 		}
 	}
 }
@@ -113,23 +108,32 @@ func (p *person) key(e view.KeyEvent, jobs *jobs) {
 // job is something that the session has to be asked for, in the order in which the person wanted it.
 type job struct {
 	input      []byte
-	command    view.KeyKind // without input: Take or Give
+	paste      uint64       // of which input is a piece, as view.KeyEvent has it
+	command    view.KeyKind // without input: Take, Give, Keep or Private
 	cols, rows int          // without input: a new size, if not 0
 }
 
 // maxTyped is how much input may wait for a program that reads nothing.
 const maxTyped = 1 << 20
 
+// linger is how long a worker that has done everything stays: who types goes on typing, and a new one costs each key the growing of its
+// stack.
+const linger = 10 * time.Second
+
 // jobs is a queue between a person, who must never wait, and a session, that may.
 type jobs struct {
-	more chan struct{} // there may be some
+	do     func(job)      // one at a time
+	worker sync.WaitGroup // which is there while there is something to do, and for linger
+	more   chan struct{}  // wakes it
 
-	mu    sync.Mutex
-	queue []job // guarded by mu
-	typed int   // guarded by mu; bytes of input in it
+	mu      sync.Mutex
+	queue   []job // guarded by mu
+	typed   int   // guarded by mu; bytes of input in it
+	working bool  // guarded by mu; there is a worker
+	closed  bool  // guarded by mu
 }
 
-func newJobs() *jobs { return &jobs{more: make(chan struct{}, 1)} }
+func newJobs(do func(job)) *jobs { return &jobs{do: do, more: make(chan struct{}, 1)} }
 
 // add appends j and reports whether there was room.
 func (q *jobs) add(j job) bool {
@@ -137,78 +141,210 @@ func (q *jobs) add(j job) bool {
 	defer q.mu.Unlock()
 	last := len(q.queue) - 1
 	switch {
-	case q.typed+len(j.input) > maxTyped, last > 1024:
+	case q.closed, q.typed+len(j.input) > maxTyped, last > 1024:
 		return false
 	case last >= 0 && j.cols > 0 && q.queue[last].cols > 0:
 		q.queue[last] = j // a window that is dragged: the last size counts
-	case last >= 0 && len(j.input) > 0 && len(q.queue[last].input) > 0:
+	case last >= 0 && len(j.input) > 0 && len(q.queue[last].input) > 0 && j.paste == q.queue[last].paste:
 		q.queue[last].input = append(q.queue[last].input, j.input...)
 	default:
 		q.queue = append(q.queue, j)
 	}
 	q.typed += len(j.input)
+	if !q.working {
+		q.working = true
+		q.worker.Go(q.work)
+	}
+	q.wake()
+	return true
+}
+
+func (q *jobs) wake() {
 	select {
 	case q.more <- struct{}{}:
 	default:
 	}
-	return true
 }
 
-// take returns the next job; false when there is none.
-func (q *jobs) take() (job, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.queue) == 0 {
-		return job{}, false
-	}
-	j := q.queue[0]
-	q.queue = q.queue[1:]
-	q.typed -= len(j.input)
-	return j, true
-}
-
-// work asks the session for what the person wants, one after the other.
-func (p *person) work(ctx context.Context, jobs *jobs) {
+// work does what there is to do, in order.
+func (q *jobs) work() {
+	idle := time.NewTimer(linger)
+	defer idle.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-jobs.more:
-		}
-		for j, ok := jobs.take(); ok; j, ok = jobs.take() {
-			if ctx.Err() != nil {
+		q.mu.Lock()
+		if len(q.queue) == 0 {
+			q.queue = nil
+			closed := q.closed
+			q.mu.Unlock()
+			if closed || !q.rest(idle) {
 				return
 			}
-			p.do(ctx, j)
+			continue
 		}
+		j := q.queue[0]
+		q.queue = q.queue[1:]
+		q.typed -= len(j.input)
+		q.mu.Unlock()
+		q.do(j)
 	}
 }
 
+// rest waits for something to do. False means that there was nothing for so long that the worker goes.
+func (q *jobs) rest(idle *time.Timer) bool {
+	idle.Reset(linger)
+	select {
+	case <-q.more:
+		return true
+	case <-idle.C:
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.working = len(q.queue) > 0
+	return q.working
+}
+
+// close drops what is not begun and waits for what is.
+func (q *jobs) close() {
+	q.mu.Lock()
+	q.queue, q.closed = nil, true
+	q.mu.Unlock()
+	q.wake()
+	q.worker.Wait()
+}
+
+// do asks the session for what the person wants.
 func (p *person) do(ctx context.Context, j job) {
 	var err error
 	switch {
+	case len(j.input) > 0 && j.paste > 0:
+		p.pasted(ctx, j)
+		return
 	case len(j.input) > 0:
-		err = p.at.Input(ctx, j.input)
+		p.input(ctx, j, "")
+		return
 	case j.cols > 0:
 		err = p.at.Resize(ctx, j.cols, j.rows)
-	case j.command == view.Take:
-		if err = p.at.Take(ctx); err == nil {
-			p.say("the keyboard is yours   ^]g give")
-		}
-	case j.command == view.Give:
-		if err = p.at.Give(ctx); err == nil {
-			p.say("given back   ^]t take")
-		}
+	default:
+		err = p.command(ctx, j.command)
 	}
+	if err != nil {
+		p.refused(ctx, err)
+	}
+}
+
+// input passes j's bytes on, and says how many were not taken. what is what becomes of them then.
+func (p *person) input(ctx context.Context, j job, what string) bool {
+	err := p.at.Input(ctx, j.input)
 	if err == nil {
-		return
+		p.untaken = 0
+		return true
 	}
-	var shown *wire.Error
-	if errors.As(err, &shown) && shown.Code == wire.CodeKeyboardHeld {
-		p.say(shown.Message + "   ^]t take")
-		return
+	n := len(j.input)
+	if refused, ok := errors.AsType[*wire.Error](err); ok && refused.Refused > 0 {
+		n = min(n, refused.Refused)
 	}
+	p.notTaken(n)
+	if what == "" && p.untaken < manyBytes {
+		p.refused(ctx, err)
+		return false
+	}
+	why := plain(p.s.client.public(err).Message)
 	if ctx.Err() == nil {
+		p.cutOff(what, why)
+	}
+	return false
+}
+
+// manyBytes is from how many bytes that were not taken on it is said how many: it is no longer a key or two.
+const manyBytes = 32
+
+// notTaken counts n bytes that were not taken. What was long ago is another matter.
+func (p *person) notTaken(n int) {
+	if time.Since(p.untakenAt) > noticeTime {
+		p.untaken = 0
+	}
+	p.untaken, p.untakenAt = p.untaken+n, time.Now()
+}
+
+// cutOff says how much was not taken. No news of who has the keyboard takes the place of that: it says so itself.
+func (p *person) cutOff(what, why string) {
+	p.why = why
+	if what == "" {
+		what = "input"
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sayLocked(words(fmt.Sprintf("%d bytes of %s were dropped: %s", p.untaken, what, why), p.key("t", "take"))[1:])
+	p.cut = true
+}
+
+// command does what a command of the chord asks for.
+func (p *person) command(ctx context.Context, kind view.KeyKind) error {
+	switch kind {
+	case view.Take:
+		asked, err := p.at.Ask(ctx)
+		switch {
+		case err != nil:
+			return err
+		case asked != "":
+			p.asked(asked)
+		default:
+			p.sayOf(p.at.Party().String(), words("the keyboard is yours", p.key("g", "give"))[1:])
+		}
+	case view.Give:
+		held := p.at.Holds()
+		p.did(func(n *notes) { n.gave, n.asked = true, false })
+		if err := p.at.Give(ctx); err != nil {
+			return err
+		}
+		if held {
+			p.sayOf("", words("given back", p.key("t", "take"))[1:])
+		}
+	case view.Keep:
+		if !p.at.Holds() {
+			p.say("you do not have the keyboard")
+			return nil
+		}
+		if err := p.at.Keep(ctx); err != nil {
+			return err
+		}
+		p.say("you keep the keyboard")
+	case view.Private:
+		on := p.at.Live().Private() == ""
+		if err := p.at.Private(ctx, on); err != nil {
+			return err
+		}
+		if on {
+			p.say(words("only you see this, until you give the keyboard back", p.key("p", "ends it"))[1:])
+		} else {
+			p.say("no longer private; what was on the screen is erased")
+		}
+	}
+	return nil
+}
+
+// pasted passes on a piece of a paste. One that cannot be taken takes those that follow with it: a paste is never typed from its
+// middle on.
+func (p *person) pasted(ctx context.Context, j job) {
+	const what = "the paste"
+	if j.paste == p.lost {
+		p.notTaken(len(j.input))
+		p.cutOff(what, p.why)
+		return
+	}
+	if !p.input(ctx, j, what) {
+		p.lost = j.paste
+	}
+}
+
+// refused says why something was not done.
+func (p *person) refused(ctx context.Context, err error) {
+	var shown *wire.Error
+	switch {
+	case ctx.Err() != nil:
+	case errors.As(err, &shown) && shown.Code == wire.CodeKeyboardHeld:
+		p.sayOf(p.at.Live().Keyboard(), words(shown.Message, p.key("t", "take"))[1:])
+	default:
 		p.say(plain(p.s.client.public(err).Message))
 	}
 }

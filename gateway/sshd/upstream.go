@@ -21,7 +21,6 @@ const reverseChannels = 128
 type upstream struct {
 	conn   *connect.Conn
 	client *client
-	done   chan struct{} // closed when conn has ended and everything here with it
 
 	mu    sync.Mutex
 	asked map[string]int // guarded by mu; what the client asked the sandbox to open, how often
@@ -41,13 +40,13 @@ func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream
 		return nil, context.Cause(ctx)
 	}
 	if u := c.current(); u != nil {
-		return u, nil
+		return u, c.hub().Wake(ctx, c.grant.Principal, c.target.Sandbox)
 	}
 	conn, err := c.hub().Upstream(ctx, c.grant.Principal, c.target.Sandbox, progress)
 	if err != nil {
 		return nil, err
 	}
-	u := &upstream{conn: conn, client: c, done: make(chan struct{}), asked: make(map[string]int)}
+	u := &upstream{conn: conn, client: c, asked: make(map[string]int)}
 	if !c.adopt(u) {
 		conn.Close()
 		return nil, errClientGone
@@ -55,21 +54,52 @@ func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream
 	return u, nil
 }
 
+// open opens a channel at the client's sandbox. A connection that has ended is not what a client is told of: another one is made.
+func (c *client) open(ctx context.Context, kind string, extra []byte, progress func(string)) (*upstream, ssh.Channel, <-chan *ssh.Request, error) {
+	for again := false; ; again = true {
+		u, err := c.upstream(ctx, progress)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		channel, requests, err := u.conn.OpenChannel(kind, extra)
+		if err == nil || again || errors.As(err, new(*ssh.OpenChannelError)) {
+			return u, channel, requests, err
+		}
+		u.close()
+		c.forget(u)
+	}
+}
+
 // serve answers what the sandbox asks and opens, until the connection ends.
 func (u *upstream) serve() {
-	defer close(u.done)
 	ctx, cancel := context.WithCancel(context.Background()) // for as long as the connection
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = u.conn.KeepAlive(ctx) })
-	parts.Go(func() {
-		for q := range u.conn.Reqs {
+	refusing := newRefusals()
+	for requests, channels := u.conn.Reqs, u.conn.Chans; channels != nil || requests != nil; {
+		select {
+		case q, ok := <-requests:
+			if !ok {
+				requests = nil
+				continue
+			}
 			// hostkeys-00 is dropped: a client would write the sandbox's keys down as the gateway's. Nothing else is the
 			// business of a sandbox either, a keepalive wants any answer.
 			_ = q.Reply(q.Type == wire.GlobalKeepalive, nil)
+		case nc, ok := <-channels:
+			if !ok {
+				channels = nil
+				continue
+			}
+			if !u.enter() {
+				refusing.refuse(parts.Go, nc, ssh.ResourceShortage, "too many channels")
+				continue
+			}
+			parts.Go(func() {
+				defer u.leave()
+				u.reverse(ctx, nc)
+			})
 		}
-	})
-	for nc := range u.conn.Chans {
-		parts.Go(func() { u.reverse(nc) })
 	}
 	cancel()
 	u.conn.Close()
@@ -78,7 +108,7 @@ func (u *upstream) serve() {
 	u.mu.Lock()
 	listens := false
 	for what := range u.asked {
-		listens = listens || strings.HasPrefix(what, wire.ChannelForwardedTCP) || strings.HasPrefix(what, wire.ChannelForwardedUnix)
+		listens = listens || isForward(what)
 	}
 	u.mu.Unlock()
 	u.client.lost(u, listens)
@@ -87,32 +117,42 @@ func (u *upstream) serve() {
 // close ends the connection, and with it everything that goes over it.
 func (u *upstream) close() { u.conn.Close() }
 
-// reverse relays a channel that the sandbox opens, if this client asked for its kind.
-func (u *upstream) reverse(nc ssh.NewChannel) {
+// enter counts a channel in that the sandbox opens, leave out.
+func (u *upstream) enter() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.open >= reverseChannels {
+		return false
+	}
+	u.open++
+	return true
+}
+
+func (u *upstream) leave() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.open--
+}
+
+// reverse relays a channel that the sandbox opens, if this client asked for its kind. ctx ends with the connection.
+func (u *upstream) reverse(ctx context.Context, nc ssh.NewChannel) {
 	what, err := reverseKind(nc.ChannelType(), nc.ExtraData())
 	if err != nil {
 		_ = nc.Reject(ssh.UnknownChannelType, err.Error())
 		return
 	}
-	u.mu.Lock()
-	asked, full := u.asked[what] > 0, u.open >= reverseChannels
-	if asked && !full {
-		u.open++
+	if isForward(what) {
+		// Somebody may connect as soon as the sandbox has answered that it listens. Until the client has that answer it
+		// may not know the port, and neither do we.
+		if err := await(ctx, u.client.inHand()); err != nil {
+			_ = nc.Reject(ssh.ConnectionFailed, "the request to listen has no answer")
+			return
+		}
 	}
-	u.mu.Unlock()
-	switch {
-	case !asked:
+	if !u.expects(what) {
 		_ = nc.Reject(ssh.Prohibited, "nobody asked for it")
 		return
-	case full:
-		_ = nc.Reject(ssh.ResourceShortage, "too many channels")
-		return
 	}
-	defer func() {
-		u.mu.Lock()
-		u.open--
-		u.mu.Unlock()
-	}()
 	channel, requests, err := u.client.conn.OpenChannel(nc.ChannelType(), nc.ExtraData())
 	if err != nil {
 		reject(nc, err)
@@ -154,6 +194,17 @@ func reverseKind(channelType string, extra []byte) (string, error) {
 // by another name.
 func listenKey(channelType, path string, port uint32) string {
 	return fmt.Sprintf("%s %s %d", channelType, path, port)
+}
+
+// isForward reports whether what a client asked for, as reverseKind names it, is a listener.
+func isForward(what string) bool {
+	return strings.HasPrefix(what, wire.ChannelForwardedTCP) || strings.HasPrefix(what, wire.ChannelForwardedUnix)
+}
+
+func (u *upstream) expects(what string) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.asked[what] > 0
 }
 
 // expect says that the sandbox may open what n more times asked for; a negative n takes it back.

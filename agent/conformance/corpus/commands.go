@@ -64,7 +64,7 @@ func commands() []conformance.Case {
 	typed := func(name, text string) {
 		all = append(all, conformance.Case{Name: "typed-" + name, About: "typed, it leaves the shell at its second prompt, from where an interrupt leads back", Steps: steps(
 			run("true"),
-			types(text, conformance.Want{Ended: ends(wire.Continuation), Phase: []wire.Phase{wire.PhaseContinuation}, LatestMS: 30}),
+			types(text, conformance.Want{Ended: ends(wire.Continuation), Phase: []wire.Phase{wire.PhaseContinuation}, LatestMS: 10}),
 			conformance.Step{Do: conformance.Interrupt, Want: conformance.Want{Phase: []wire.Phase{wire.PhasePrompt}, Steps: []string{"^C"}}}, runs("echo back", prints("back\n")))})
 	}
 	typed("quote", "echo 'unclosed")

@@ -17,7 +17,7 @@ func interrupting() []conformance.Case {
 			works(`bash -c 'trap "" INT; sleep 100; sleep 100'`, 300), stops(true, "^C", "TERM"), run("true"))},
 		{Name: "ignores-term", About: "one that ignores both gets KILL", Steps: steps(
 			works(`bash -c 'trap "" INT TERM; while :; do sleep 1; done'`, 300), stops(true, "^C", "TERM", "KILL"), run("true"))},
-		{Name: "raw", About: "^C is only a byte to a program in raw mode: it gets TERM", Needs: []string{"python3"}, Steps: steps(
+		{Name: "raw", About: "^C is only a byte to a program in raw mode: it gets TERM. Where nobody can look it may be told as one that asks for a key, which it looks like", Needs: []string{"python3"}, Steps: steps(
 			conformance.Step{Do: conformance.Run, Text: `python3 -c 'import tty, time; tty.setraw(0); time.sleep(100)'`, TimeoutMS: 800, Want: conformance.Want{Ended: ends(wire.Deadline)}, Without: map[conformance.Tier]conformance.Want{
 				conformance.NoProcess: {Ended: ends(wire.Deadline, wire.Attention)}, conformance.Neither: {Ended: ends(wire.Deadline, wire.Attention)}}},
 			stops(true, "^C", "TERM"), run("true"))},

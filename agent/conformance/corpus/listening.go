@@ -44,6 +44,12 @@ func main() {
 print("ready")
 while not select.select([0], [], [], 0.2)[0]: pass
 print("got", sys.stdin.readline().strip())'`, with(likely(3000), func(w *conformance.Want) { w.EarliestMS = 700 })), types("z", contains("got z")))},
+		{Name: "unix-server", About: "a program that waits for the keyboard, and for whoever calls on a UNIX socket", Needs: []string{"python3"}, Steps: steps(
+			runs(`python3 -c 'import select, socket, sys
+s = socket.socket(socket.AF_UNIX); s.bind(b"\0conformance"); s.listen()
+print("ready", flush=True)
+select.select([0, s], [], [])
+print("got", sys.stdin.readline().strip())'`, likely(4000)), types("z", contains("got z")))},
 		{Name: "poller-at-work", About: "the same while it prints asks nobody", Needs: []string{"python3"}, Steps: steps(
 			conformance.Step{Do: conformance.Run, Text: `python3 -c 'import select, sys
 while not select.select([0], [], [], 0.2)[0]: print("working", flush=True)
@@ -70,9 +76,9 @@ class Ask(App):
     def compose(self): yield Input(placeholder="who?")
     def on_input_submitted(self, e): self.exit(0)
 Ask().run()
-`}}, Setup: "python3 -m venv /tmp/conformance-venv && /tmp/conformance-venv/bin/pip install -q textual==0.89.1", Steps: steps(
-			conformance.Step{Do: conformance.Run, Text: "/tmp/conformance-venv/bin/python conformance-textual.py", Want: conformance.Want{Ended: ends(wire.Attention), Listens: yes(), Attention: "likely"}},
-			types("Ada", done(0))), Cleanup: "rm -rf /tmp/conformance-venv conformance-textual.py"},
+`}}, Setup: "[ -e /var/tmp/conformance-venv/whole ] || { python3 -m venv --clear /var/tmp/conformance-venv && /var/tmp/conformance-venv/bin/pip install -q textual==0.89.1 && touch /var/tmp/conformance-venv/whole; }", Steps: steps(
+			conformance.Step{Do: conformance.Run, Text: "/var/tmp/conformance-venv/bin/python conformance-textual.py", Want: conformance.Want{Ended: ends(wire.Attention), Listens: yes(), Attention: "likely"}},
+			types("Ada", done(0))), Cleanup: "rm -f conformance-textual.py"},
 		{Name: "bubbletea", About: "a bubbletea program at rest", Needs: []string{"go"}, Files: []conformance.File{{Path: "conformance-tea/main.go", Text: bubbletea}},
 			Setup: "cd conformance-tea && { [ -f go.mod ] || go mod init ask >/dev/null 2>&1; } && go get github.com/charmbracelet/bubbletea@v0.24.2 >/dev/null && go build -o ask . ", Steps: steps(
 				runs("conformance-tea/ask", conformance.Want{Ended: ends(wire.Attention), Listens: yes(), Attention: "likely"}), rawText("q", done(0))), Cleanup: "rm -rf conformance-tea"},

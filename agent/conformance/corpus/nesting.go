@@ -22,6 +22,11 @@ func nesting() []conformance.Case {
 		return conformance.Case{Name: name, About: about, Needs: needs, Steps: append(steps(
 			conformance.Step{Do: conformance.Run, Text: command, Want: conformance.Want{Ended: ends(wire.Done)}}), lines...)}
 	}
+	// meant is for modes that a shell without marks takes for meant, since nothing failed.
+	meant := func(c conformance.Case) conformance.Case {
+		c.Cannot = cannotTyped("without marks the shell alone repairs its terminal, and only after a program that a signal ended")
+		return c
+	}
 	return []conformance.Case{
 		inner("bash", "bash in bash", "bash --norc"),
 		inner("dash", "dash in bash", "dash", "dash"),
@@ -44,11 +49,15 @@ func nesting() []conformance.Case {
 		{Name: "tmux", About: "tmux hides what it runs, too", Needs: []string{"tmux"}, Steps: steps(
 			runs("tmux -L conformance new 'bash --norc'", opaque), types("echo in-$((40+2))", opaque), conformance.Step{Do: conformance.Screen, Want: conformance.Want{Output: has("in-42")}},
 			types("exit", done(0)), runs("echo one", prints("one\n"))), Cleanup: "tmux -L conformance kill-server 2>/dev/null; true"},
-		repaired("raw-left", "a terminal that was left raw and without echo is repaired before the prompt is told", "stty raw -echo"),
-		repaired("raw-crash", "also by a program that crashed", `python3 -c 'import os, tty; tty.setraw(0); os.kill(os.getpid(), 9)'`, "python3"),
-		repaired("no-echo", "one without echo", "stty -echo"),
-		repaired("no-signals", "one whose ^C is a byte", "stty -isig"),
-		{Name: "no-signals-stop", About: "where ^C was a byte it is an interrupt again", Steps: steps(run("stty -isig"), works("sleep 100", 500), interrupts())},
+		repaired("raw-left", "a terminal that a crash left raw and without echo is repaired before the prompt is told", "bash -c 'stty raw -echo; kill -9 $$'"),
+		repaired("raw-crash", "whatever crashed", `python3 -c 'import os, tty; tty.setraw(0); os.kill(os.getpid(), 9)'`, "python3"),
+		meant(repaired("raw-end", "also by a program that ended well", `python3 -c 'import tty; tty.setraw(0)'`, "python3")),
+		meant(repaired("no-echo", "one without echo", "sh -c 'stty -echo'")),
+		meant(repaired("no-signals", "one whose ^C is a byte", "sh -c 'stty -isig'")),
+		meant(conformance.Case{Name: "no-signals-stop", About: "where ^C was a byte it is an interrupt again", Steps: steps(run("sh -c 'stty -isig'"), works("sleep 100", 500), interrupts())}),
+		{Name: "stty", About: "what the shell's own stty sets stays", Steps: steps(
+			run("stty -echo"), run("ls / >/dev/null"), runs("read -p '? ' x; echo got $x", asks(wire.WantPassword, "? ")), types("a", contains("got a")),
+			run("stty echo"), runs("read -p '? ' x; echo got $x", asks(wire.WantLine, "? ")), types("a", contains("got a")))},
 		{Name: "mouse-left", About: "a mouse mode, bracketed paste and a hidden cursor that were left on break nothing", Steps: append(steps(
 			run(`printf '\033[?1000h\033[?1006h\033[?2004h\033[?25l'`)), lines...)},
 	}

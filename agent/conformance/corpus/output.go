@@ -20,17 +20,25 @@ const (
 )
 
 // randomBytes is a program that prints a million bytes. Some of them are queries: what the terminal answers is not echoed among
-// them, and not left to the shell.
-const randomBytes = `import random, sys, termios
+// them, and not left to the shell: it is read until no more has come for
+// half a second, without waiting for it at the terminal: that would be a question.
+const randomBytes = `import fcntl, os, random, sys, termios, time
 random.seed(4711)
 if sys.stdout.isatty():
     mode = termios.tcgetattr(1)
     quiet = mode[:]
-    quiet[3] &= ~termios.ECHO
+    quiet[3] &= ~(termios.ECHO | termios.ICANON)
     termios.tcsetattr(1, termios.TCSADRAIN, quiet)
 sys.stdout.buffer.write(random.randbytes(1000000))
 sys.stdout.flush()
 if sys.stdout.isatty():
+    idle = 0
+    while idle < 10:
+        time.sleep(0.05)
+        idle += 1
+        if any(fcntl.ioctl(1, termios.FIONREAD, b"1234")):
+            os.read(1, 4096)
+            idle = 0
     termios.tcsetattr(1, termios.TCSAFLUSH, mode)
 `
 

@@ -21,6 +21,7 @@ func prompts() []conformance.Case {
 		return c
 	}
 	quiet := with(prints(""), nothing)
+	cannotRead := conformance.Want{Ended: ends(wire.Refused), Error: wire.CodeUnavailable}
 	return []conformance.Case{
 		{Name: "interrupted-prompt", About: "^C at an empty prompt is no command, and its 130 belongs to none", Steps: steps(
 			run("true"), keys(conformance.Want{Phase: prompt}, "^C"), keys(conformance.Want{Phase: prompt}, "^C"), runs("echo one", prints("one\n")))},
@@ -36,6 +37,21 @@ func prompts() []conformance.Case {
 		after("forged", "a forged mark is ordinary output",
 			runs(`printf '\033]7337;D;0;00000000000000000000000000000000;1\033\\'; printf '\033]7337;A\007'; printf '\033]133;D;0\007\033]133;A\007'; sleep 0.5; (exit 9)`, with(done(9), func(w *conformance.Want) { w.EarliestMS = 450 }))),
 		after("forged-prompt", "so is text that looks like the prompt", runs(`printf '\nroot@box:~# '; sleep 0.5; printf '\n$ '; (exit 8)`, with(done(8), func(w *conformance.Want) { w.EarliestMS = 450 }))),
+		{Name: "descriptor", About: "a program that reads where the shell reads its commands takes none away", Steps: steps(
+			run("for fd in /proc/self/fd/*; do case $(readlink $fd) in *memfd*) bash -c 'while :; do read -N 7 -t 0.01 x; done' <&${fd##*/} >/dev/null 2>&1 & ;; esac; done"),
+			runs("echo one", prints("one\n")), runs("echo two", prints("two\n")), runs("echo three", prints("three\n")), run("kill %% 2>/dev/null; wait; true"))},
+		{Name: "descriptor-closed", About: "a shell whose descriptor is closed takes no command, and says so", Steps: steps(
+			run("exec 61<&-"), runs("echo one; touch /tmp/conformance-ran", cannotRead), exec("ls /tmp/conformance-ran 2>/dev/null; true", ""))},
+		{Name: "descriptor-replaced", About: "what another file holds is no command", Steps: steps(
+			run("echo 'touch /tmp/conformance-ran' >/tmp/conformance-i; exec 61</tmp/conformance-i"), runs("touch /tmp/conformance-ran", cannotRead),
+			exec("ls /tmp/conformance-ran 2>/dev/null; rm /tmp/conformance-i", ""))},
+		{Name: "exclusive", About: "a program has left the terminal to itself alone (TIOCEXCL)", Needs: []string{"python3"}, Steps: steps(
+			run("python3 -c 'import fcntl, termios; fcntl.ioctl(0, termios.TIOCEXCL)'"), runs("echo one", prints("one\n")), runs("(exit 3)", done(3)))},
+		after("readonly-command", "a PROMPT_COMMAND that is read-only", run("readonly PROMPT_COMMAND")),
+		after("readonly-prompts", "prompts that are", run("readonly PS0 PS1 PS2")),
+		after("set-k", "assignments anywhere in a command go to its environment", run("set -k")),
+		after("promptvars", "prompts are not expanded", run("shopt -u promptvars")),
+		after("stderr-gone", "the shell's standard error is elsewhere", run("exec 2>/dev/null; read() { builtin read \"$@\" 2>/dev/tty; }")),
 		after("cut-mark", "half a mark at the end of the output is output", runs(`printf 'one\033]7337;'`, done(0))),
 		prepared("python3", "rm -rf /tmp/conformance-v", after("venv", "a virtual environment changes the prompt", conformance.Step{Do: conformance.Run, Text: "python3 -m venv /tmp/conformance-v && . /tmp/conformance-v/bin/activate", TimeoutMS: 60_000, Want: done(0)},
 			runs("command -v python", prints("/tmp/conformance-v/bin/python\n")))),
@@ -43,8 +59,7 @@ func prompts() []conformance.Case {
 		after("ps1-command", "a prompt that runs a program", run(`PS1='$(date +%s) \w\$ '`)),
 		after("ps1-lines", "a prompt of two lines with colours", run(`PS1='\[\e[32m\]\u@\h \[\e[33m\]\w\[\e[0m\]\n\$ '`)),
 		after("ps1-empty", "no prompt at all", run(`PS1=; PS2=`)),
-		{Name: "ps0", About: "a PS0 that is set already", Steps: steps(run(`PS0='[started]\n'`), runs("echo one", contains("one\n")), runs("(exit 3)", done(3)),
-			runs("read -p '? ' x", asks(wire.WantLine, "? ")), types("a", done(0)))},
+		after("ps0", "a PS0 that is set already; what it prints is no output of the command", run(`PS0='[started]\n'`)),
 		after("prompt-command", "PROMPT_COMMAND as a string", run(`PROMPT_COMMAND='true; (exit 77)'`)),
 		after("prompt-command-array", "PROMPT_COMMAND as an array", run(`PROMPT_COMMAND=(true 'X=1' '(exit 77)')`)),
 		after("debug-trap", "a DEBUG trap", run(`trap 'LAST=$BASH_COMMAND' DEBUG`)),

@@ -24,7 +24,7 @@ func stdin() []conformance.Case {
 		{Name: "no-terminal", About: "without a terminal there is none, for no descriptor", Steps: steps(
 			without("for fd in 0 1 2; do test -t $fd && echo $fd; done; tty", "", conformance.Want{ExitCode: code(1), Output: text("not a tty\n")}))},
 		{Name: "ssh-loop", About: "while read; do ssh …; done ends, though ssh reads what the loop does", Needs: []string{"ssh", "sshd"}, Setup: sshdSetup, Steps: steps(
-			without("printf 'a\\nb\\n' | while read -r h; do "+sshCommand+" echo $h; done", "", ends0("a\n")),
+			without("printf 'a\\nb\\n' | while read -r h; do "+sshCommand+" echo $h; done", "", conformance.Want{ExitCode: code(0), Output: &conformance.Text{Matches: `^a\n(b\n)?$`}}), // the second line, if ssh was over before it looked
 			without("printf 'a\\nb\\n' | while read -r h; do "+sshCommand+" -n echo $h; done", "", ends0("a\nb\n")),
 			without(sshCommand+" echo alone", "", ends0("alone\n"))), Cleanup: sshdCleanup},
 		{Name: "bash-ic", About: "an interactive shell for one command gives the terminal back", Steps: steps(

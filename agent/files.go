@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/host/files"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// slotTime is how long a machine may take to give back the room of a channel that has ended (MaxSessions in sshd_config(5)).
+const slotTime = 3 * time.Second
+
+// Files opens an SFTP connection to the sandbox. ctx bounds the opening. The caller closes it.
+//
+// A host whose SSH server refuses SFTP has its files by shell commands: with exact bytes, modes and times, a process there for
+// each request, and no appending. What is written arrives there when the file is closed.
+func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
+	ch, err := c.subsystem(ctx, wire.SubsystemSFTP)
+	if errors.Is(err, errSubsystem) && c.machine != nil {
+		return c.filesByCommands(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { ch.Close() })
+	client, err := sftp.NewClientPipe(ch, ch, sftp.UseConcurrentWrites(true))
+	switch {
+	case !stop():
+		if err == nil {
+			client.Close()
+		}
+		return nil, fmt.Errorf("files of %s: %w", c.name, context.Cause(ctx))
+	case err != nil:
+		ch.Close()
+		return nil, fmt.Errorf("files of %s: %w", c.name, err)
+	}
+	return client, nil
+}
+
+// filesByCommands serves SFTP here, for a machine that has none, on the client's connection to it.
+func (c *Client) filesByCommands(ctx context.Context) (*sftp.Client, error) {
+	ours, theirs := net.Pipe()
+	life, end := context.WithCancelCause(c.life)
+	served := make(chan error, 1)
+	go func() { // ends with either side of the pipe, or with the client
+		defer end(nil)
+		served <- files.Serve(life, theirs, c.run)
+		theirs.Close()
+	}()
+	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
+	client, err := sftp.NewClientPipe(ours, ours, sftp.UseConcurrentWrites(true))
+	if !stop() && err == nil {
+		client.Close()
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		return client, nil
+	}
+	ours.Close()
+	end(err)
+	if why := <-served; why != nil {
+		err = why
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return nil, fmt.Errorf("files of %s: %w", c.name, err)
+}
+
+// run is a files.Run.
+func (c *Client) run(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(slotTime); ; {
+		exit, err := c.Exec(ctx, Cmd{Command: command, Stdin: stdin, Stdout: stdout, Stderr: stderr})
+		if !errors.As(err, new(*ssh.OpenChannelError)) || time.Now().After(late) {
+			return exit.Code, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+)
+
+// noRoots is the value of mount_roots that allows nothing.
+const noRoots = "none"
+
+// defaultRoots are the home of the daemon's own user.
+func defaultRoots() string {
+	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) && filepath.Clean(home) != "/" {
+		return home
+	}
+	return noRoots
+}
+
+func areRoots(s string) error {
+	if s == noRoots {
+		return nil
+	}
+	for dir := range strings.SplitSeq(s, ":") {
+		if !filepath.IsAbs(dir) {
+			return errors.New("is not a list of absolute paths with a colon between two, nor none")
+		}
+	}
+	return nil
+}
+
+// dirRules say which directories of this machine sandboxes may be given. What would give more than files away stays out: the
+// daemon's own keys and records, the engine's socket, the keys of its user.
+func dirRules(c config) hostdir.Rules {
+	var r hostdir.Rules
+	if roots := c.value("mount_roots"); roots != noRoots {
+		r.Roots = strings.Split(roots, ":")
+	}
+	r.Never = []string{c.value("state"), "/var/run/docker.sock", "/run/docker.sock"}
+	host := engineHost(c)
+	if host == "" {
+		host = docker.DefaultHost
+	}
+	if socket, ok := strings.CutPrefix(host, "unix://"); ok && filepath.IsAbs(socket) {
+		r.Never = append(r.Never, socket)
+	}
+	for _, home := range homes() {
+		r.Homes = append(r.Homes, home)
+		for _, secret := range []string{".ssh", ".gnupg", ".config/sandboxd"} {
+			r.Never = append(r.Never, filepath.Join(home, secret))
+		}
+	}
+	return r
+}
+
+// homes are those of the daemon's own user: as the environment has it, and as the system knows it.
+func homes() []string {
+	var all []string
+	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
+		all = append(all, home)
+	}
+	if u, err := user.Current(); err == nil && filepath.IsAbs(u.HomeDir) {
+		all = append(all, u.HomeDir)
+	}
+	return all
+}
+
+// localPaths makes the paths in a command's flags absolute where the daemon's machine is this one.
+func (c *cli) localPaths(cmd *cobra.Command) error {
+	if c.gateway != "" {
+		return nil // the daemon says what it needs
+	}
+	if f := cmd.Flags().Lookup("dir"); f != nil && (f.Changed || !cmd.Flags().Changed("name")) {
+		return cmd.Flags().Set("dir", absolute(f.Value.String())) // of nothing it is the current one
+	}
+	if f := cmd.Flags().Lookup("mount"); f != nil {
+		list := f.Value.(pflag.SliceValue)
+		dirs := list.GetSlice()
+		for i, m := range dirs {
+			dir, readOnly := strings.CutSuffix(m, ":ro")
+			if dir == "" {
+				return usage("new: --mount "+m+" names no directory", "write --mount DIR or --mount DIR:ro")
+			}
+			if dirs[i] = absolute(dir); readOnly {
+				dirs[i] += ":ro"
+			}
+		}
+		if f.Changed {
+			return list.Replace(dirs)
+		}
+	}
+	return nil
+}

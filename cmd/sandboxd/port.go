@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func (c *cli) portCommand() *cobra.Command {
+	var (
+		listen string
+		asJSON bool
+	)
+	cmd := &cobra.Command{
+		Use:   "port NAME PORT",
+		Short: "make a port that something listens on in a sandbox one of this machine, until interrupted",
+		Long: "Listen on this machine and carry every connection to PORT of the sandbox's own loopback. That works whatever the\n" +
+			"sandbox's network is, and for this machine alone, as ssh -L does. It ends with Ctrl-C.",
+		Example: "  sandboxd port web 8000\n  sandboxd port web 8000 --listen 127.0.0.1:8080",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage("port: name the sandbox and the port in it", "usage: port NAME PORT")
+			}
+			return nil
+		},
+		ValidArgsFunction: c.completeName,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			port, err := strconv.ParseUint(args[1], 10, 16)
+			if err != nil || port == 0 {
+				return usage(fmt.Sprintf("port: %q is not a number from 1 to 65535", args[1]), "usage: port NAME PORT")
+			}
+			words := []string{"sessions", args[0]} // says what is wrong with the name
+			if asJSON {
+				words = append(words, "--json")
+			}
+			if err := c.lobby(cmd.Context(), io.Discard, os.Stderr, words...); err != nil {
+				return err
+			}
+			client, err := c.dial(cmd.Context(), args[0], false)
+			if err != nil {
+				return err
+			}
+			defer client.Close()
+			l, err := listenFor(cmd.Context(), listen, int(port))
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			said := struct {
+				Sandbox string `json:"sandbox"`
+				Port    int    `json:"port"`
+				Listen  string `json:"listen"`
+			}{args[0], int(port), l.Addr().String()}
+			if asJSON {
+				err = json.NewEncoder(os.Stdout).Encode(said)
+			} else {
+				_, err = fmt.Printf("%s goes to port %d of %s, until Ctrl-C\n", said.Listen, said.Port, said.Sandbox)
+			}
+			if err != nil {
+				return err
+			}
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			return carryPort(ctx, client, l, "localhost:"+args[1])
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "", "address of this machine to listen on (default 127.0.0.1 with the same port, or any if that is taken)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object: sandbox, port, listen")
+	return cmd
+}
+
+// listenFor listens on address, or where that is empty on the loopback: with the port itself if it is free.
+func listenFor(ctx context.Context, address string, port int) (net.Listener, error) {
+	var lc net.ListenConfig
+	if address != "" {
+		l, err := lc.Listen(ctx, "tcp", address)
+		if err != nil {
+			return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("--listen %s: %v", address, err), Hint: "name a free address such as 127.0.0.1:8080, or 127.0.0.1:0 for any"}
+		}
+		return l, nil
+	}
+	l, err := lc.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	if errors.Is(err, syscall.EADDRINUSE) || errors.Is(err, syscall.EACCES) {
+		l, err = lc.Listen(ctx, "tcp", "127.0.0.1:0")
+	}
+	return l, err
+}
+
+// carryPort carries connections to target in the sandbox until ctx ends.
+func carryPort(ctx context.Context, client *agent.Client, l net.Listener, target string) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for {
+		near, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil // interrupted: that is how it ends
+		}
+		if err != nil {
+			return err
+		}
+		wg.Go(func() {
+			defer near.Close()
+			far, err := client.DialInside(ctx, "tcp", target)
+			if err != nil {
+				if ctx.Err() == nil {
+					fmt.Fprintln(os.Stderr, "sandboxd:", err)
+				}
+				return
+			}
+			defer far.Close()
+			ended := context.AfterFunc(ctx, func() { near.Close(); far.Close() })
+			defer ended()
+			join(near, far)
+		})
+	}
+}
+
+// join copies both ways; each way ends by itself, as TCP's do.
+func join(a, b net.Conn) {
+	var wg sync.WaitGroup
+	one := func(to, from net.Conn) {
+		_, _ = io.Copy(to, from) // whose error it is, the other side sees by its end
+		if half, ok := to.(interface{ CloseWrite() error }); ok {
+			_ = half.CloseWrite()
+		}
+	}
+	wg.Go(func() { one(a, b) })
+	wg.Go(func() { one(b, a) })
+	wg.Wait()
+}

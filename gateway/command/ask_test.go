@@ -1,0 +1,40 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// What is typed is read as at any password prompt, and not shown.
+func TestAsk(t *testing.T) {
+	for typed, want := range map[string]string{"horse\r": "horse", "hx\x7forse\n": "horse", "\x7fx\x15horse\rrest": "horse", "\r": ""} {
+		var shown bytes.Buffer
+		env := &Env{Stdin: strings.NewReader(typed), Stderr: &shown, Pty: &wire.PtyReq{}}
+		got, err := sandbox.AskOf(env.asking(t.Context(), false))(t.Context(), "password: ")
+		if got != want || err != nil || shown.String() != "password: \n" {
+			t.Errorf("%q: got %q, %v, and shown %q", typed, got, err, shown.String())
+		}
+	}
+	for _, typed := range []string{"", "half", "\x04", strings.Repeat("x", 2*maxSecret)} {
+		if got, err := secret(strings.NewReader(typed)); err == nil {
+			t.Errorf("%.10q: got %q, want an error", typed, got)
+		}
+	}
+	if sandbox.AskOf((&Env{}).asking(t.Context(), false)) != nil {
+		t.Error("without a terminal somebody is asked")
+	}
+	r, w := io.Pipe()
+	defer w.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := (&Env{Stdin: r, Stderr: io.Discard, Pty: &wire.PtyReq{}}).ask(ctx, ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: got %v", err)
+	}
+}

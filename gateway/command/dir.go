@@ -1,0 +1,55 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/workspace"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// ensureDir returns the name of the sandbox of a directory, made as its files say if there is none.
+func (env *Env) ensureDir(ctx context.Context, dir string) (string, error) {
+	root, dir, err := env.Hub.OpenDir(env.Principal, dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+	w, err := workspace.Read(root, dir)
+	if err != nil {
+		return "", err
+	}
+	name := workspace.Name(dir)
+	spec := gateway.NewSpec{Name: name, Reuse: true, Dir: dir, Recipe: w.Recipe, Image: w.Image, Network: w.Network, Allow: w.Allow, Limits: w.Limits, TTL: w.TTL, User: w.User,
+		Sudo: w.Sudo, Env: w.Env, Entrypoint: w.Entrypoint, Workdir: w.Workdir}
+	had, missing := env.Hub.Get(ctx, env.Principal, name)
+	began := time.Now()
+	info := had
+	if missing != nil {
+		if info, err = env.Hub.Create(ctx, env.Principal, spec, env.progress(false)); err != nil {
+			return "", err
+		}
+	}
+	if info.Dir != dir {
+		return "", &wire.Error{Code: wire.CodeExists, Message: "the sandbox " + name + " is not that of " + text.Line(dir, 200),
+			Hint: "rm it, or name a sandbox: -n NAME"}
+	}
+	say := func(format string, args ...any) { fmt.Fprintln(env.Stderr, text.Lines(fmt.Sprintf(format, args...))) }
+	switch {
+	case missing != nil:
+		by := ""
+		if w.File != "" {
+			by = ", by " + w.File
+		}
+		say("new sandbox %s of %s (%s, network %s%s, %.2f s)", name, dir, info.ShortImage(), info.Network, by, time.Since(began).Seconds())
+		for _, note := range w.Notes {
+			say("note: %s", note)
+		}
+	case info.Recipe != w.Recipe:
+		say("note: what %s says of its sandbox has changed since %s was made; sandboxd rm %s makes the next run begin anew", dir, name, name)
+	}
+	return name, nil
+}

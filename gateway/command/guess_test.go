@@ -1,0 +1,30 @@
+package command
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// What other tools call a command leads to ours, once; what is like none of them to nothing.
+func TestGuesses(t *testing.T) {
+	for name, want := range map[string]string{
+		"attach": "did you mean: watch",
+		"delete": "did you mean: rm",
+		"status": "did you mean: ls",
+		"ps":     "did you mean: ls",
+		"foo":    "see: sandboxd help",
+	} {
+		err := unknown(Tree(&Env{}), name)
+		if e := new(wire.Error); !errors.As(err, &e) || e.Hint != want {
+			t.Errorf("%s: got %v, want the hint %q", name, err, want)
+		}
+	}
+	root := Tree(&Env{})
+	for name := range guesses {
+		if c, _, err := root.Find([]string{name}); err != nil || c.Name() != name {
+			t.Errorf("there is no command %s", name)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// commandJSON is one command of a session, as log --json prints it.
+type commandJSON struct {
+	Sandbox   string     `json:"sandbox"`
+	Session   string     `json:"session"`
+	Number    int        `json:"number"`
+	Command   string     `json:"command"`
+	Typed     bool       `json:"typed"`
+	By        string     `json:"by"`
+	Started   time.Time  `json:"started"`
+	From      uint64     `json:"from"` // its output in the record: [From, To)
+	To        uint64     `json:"to"`
+	Ended     wire.Ended `json:"ended"` // empty while it runs
+	ExitCode  *int       `json:"exit_code"`
+	ElapsedMS int64      `json:"elapsed_ms"`
+}
+
+// logFlags say what of a record is printed.
+type logFlags struct {
+	raw, json bool
+	command   int
+	last      int
+	tail      int
+	since     string
+	run       int
+}
+
+func logCommand(env *Env) *cobra.Command {
+	var name string
+	var f logFlags
+	cmd := &cobra.Command{
+		Use:   "log NAME[~SESSION]",
+		Short: "print what a session printed, and its commands with exit codes",
+		Long: "Print what a session printed, as a person would read it, with a line behind each command, run or typed, that says how it\n" +
+			"ended. --raw prints the exact bytes instead, --json one object per command. A stretch that a person kept private is\n" +
+			"said to be there, and how long it is.",
+		Example: "  sandboxd log web --command -1             # the output of the last command\n" +
+			"  sandboxd log web --last 3                 # the last three commands\n" +
+			"  sandboxd log web --since 10m --json       # the commands that began in the last ten minutes",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, err := onlyTarget(name, args)
+			if err != nil {
+				return err
+			}
+			changed := cmd.Flags().Changed
+			if n := count(changed("command"), changed("last"), changed("tail"), changed("since")); n > 1 {
+				return usage("log: --command, --last, --tail and --since exclude each other")
+			}
+			switch {
+			case f.raw && f.json:
+				return usage("log: --raw and --json exclude each other")
+			case changed("last") && f.last <= 0, changed("tail") && f.tail <= 0:
+				return usage("log: --last and --tail take a number above 0")
+			case changed("command") && f.command == 0:
+				return usage("log: --command takes a number from 1 on, or from -1 back")
+			case f.tail > 0 && (f.raw || f.json):
+				return usage("log: --tail is for text")
+			}
+			r, err := env.Hub.OpenRecord(cmd.Context(), env.Principal, t, f.run)
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			return env.log(cmd.Context(), t, r, f)
+		},
+	}
+	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
+	cmd.Flags().BoolVar(&f.raw, "raw", false, "print the exact bytes")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print one object per command")
+	cmd.Flags().IntVar(&f.command, "command", 0, "print the output of one command: 1 is the first, -1 the last")
+	cmd.Flags().IntVar(&f.last, "last", 0, "begin so many commands before the end")
+	cmd.Flags().IntVar(&f.tail, "tail", 0, "print so many lines at the end")
+	cmd.Flags().StringVar(&f.since, "since", "", "begin so long ago, as 10m, or at a time, as 2006-01-02T15:04:05Z")
+	cmd.Flags().IntVar(&f.run, "run", 0, "which record of a session that was started several times; 0 is the latest")
+	return cmd
+}
+
+func count(all ...bool) (n int) {
+	for _, set := range all {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+// log prints a part of a record: the events say where it is, and of the log nothing else is read.
+func (env *Env) log(ctx context.Context, t wire.Target, r *record.Reader, f logFlags) error {
+	all := r.Commands()
+	first, from, to := 0, uint64(0), r.End()
+	switch {
+	case f.command != 0:
+		n, c, err := numbered(r, f.command)
+		if err != nil {
+			return err
+		}
+		first, all, from, to = n-1, all[:n], c.From, c.To
+	case f.last > 0:
+		if first = max(0, len(all)-f.last); first < len(all) && first > 0 {
+			from = all[first].Line[0]
+		}
+	case f.since != "":
+		since, err := sinceTime(f.since)
+		if err != nil {
+			return err
+		}
+		from = r.At(since)
+		for first < len(all) && all[first].Started < since.UnixMilli() {
+			first++
+		}
+	}
+	switch {
+	case f.raw:
+		return copyRecord(ctx, env.Stdout, r, from, to, nil)
+	case f.json:
+		return env.logJSON(ctx, t, r, all[first:], first)
+	case f.command != 0:
+		return env.logText(ctx, env.Stdout, r, nil, from, to)
+	case f.tail > 0:
+		return env.logTail(ctx, r, all, f.tail)
+	}
+	return env.logText(ctx, env.Stdout, r, all, from, to)
+}
+
+func sinceTime(s string) (time.Time, error) {
+	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+		return time.Now().Add(-d), nil
+	}
+	at, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return at, usage("--since %q is neither a duration, as 10m, nor a time, as 2006-01-02T15:04:05Z", s)
+	}
+	return at, nil
+}
+
+// missing is how a stretch that is not there is shown.
+func missing(g *record.GapError) string {
+	if g.Why == record.WhyPrivate {
+		return fmt.Sprintf("[private: %d bytes]", g.To-g.From)
+	}
+	return fmt.Sprintf("[%d bytes are missing: %s]", g.To-g.From, g.Why)
+}
+
+// logText prints rendered output of [from, to) to w with a line behind each command that ends there.
+func (env *Env) logText(ctx context.Context, w io.Writer, r *record.Reader, commands []record.Command, from, to uint64) error {
+	out := text.NewStream(w)
+	say := func(format string, args ...any) error {
+		if err := out.Close(); err != nil {
+			return err
+		}
+		out = text.NewStream(w)
+		_, err := fmt.Fprintf(w, format+"\n", args...)
+		return err
+	}
+	show := func(end uint64) error {
+		var failed error
+		err := copyRecord(ctx, writer(func(p []byte) (int, error) { return out.Write(p) }), r, from, end, func(g *record.GapError) {
+			failed = errors.Join(failed, say("%s", missing(g)))
+		})
+		from = max(from, end)
+		return errors.Join(err, failed)
+	}
+	for i := range commands {
+		c := &commands[i]
+		if c.Ended == 0 || c.To < from || c.To > to {
+			continue
+		}
+		if err := show(c.To); err != nil {
+			return err
+		}
+		how := string(c.Why)
+		if c.Exit != nil {
+			how = fmt.Sprintf("exit %d", *c.Exit)
+		}
+		took := time.Duration(max(c.Ended-c.Started, 0)) * time.Millisecond
+		if err := say("── %s, %v, %s, %s", how, took, text.Line(c.By, 80), time.UnixMilli(c.Ended).Format(time.DateTime)); err != nil {
+			return err
+		}
+	}
+	return errors.Join(show(to), out.Close())
+}
+
+// writer is a function as an io.Writer.
+type writer func(p []byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// logTail prints the last n lines. It reads the log from its end until there are so many.
+func (env *Env) logTail(ctx context.Context, r *record.Reader, commands []record.Command, n int) error {
+	const step = 256 << 10
+	for back := uint64(step); ; back *= 4 {
+		from := r.End() - min(r.End(), back)
+		var out bytes.Buffer
+		if err := env.logText(ctx, &out, r, commands, from, r.End()); err != nil {
+			return err
+		}
+		lines := strings.SplitAfter(out.String(), "\n")
+		if lines[len(lines)-1] == "" {
+			lines = lines[:len(lines)-1]
+		}
+		// The first one may be half a line.
+		if len(lines) > n || from == 0 {
+			_, err := io.WriteString(env.Stdout, strings.Join(lines[max(0, len(lines)-n):], ""))
+			return err
+		}
+	}
+}
+
+// logJSON prints commands, the first of which has number before+1.
+func (env *Env) logJSON(ctx context.Context, t wire.Target, r *record.Reader, commands []record.Command, before int) error {
+	for i := range commands {
+		c := &commands[i]
+		row := commandJSON{Sandbox: t.Sandbox, Session: t.Session, Number: before + i + 1, Command: lineText(ctx, r, c), Typed: c.Typed(), By: c.By,
+			Started: time.UnixMilli(c.Started), From: c.From, To: c.To, Ended: c.Why, ExitCode: c.Exit}
+		if c.Ended != 0 {
+			row.ElapsedMS = max(c.Ended-c.Started, 0)
+		}
+		if err := env.printJSON(row); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package command
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+)
+
+// errEnough ends a watch whose person typed q.
+var errEnough = errors.New("enough")
+
+// watchTable shows the list on the caller's terminal and keeps it true, until q or ^C.
+func (env *Env) watchTable(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() { // ends with the caller's terminal
+		buf := make([]byte, 64)
+		for {
+			n, err := env.Stdin.Read(buf)
+			if bytes.ContainsAny(buf[:n], "qQ") {
+				cancel(errEnough)
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	watch := env.Hub.WatchNeeds(env.Principal)
+	defer watch.Close()
+	changed := make(chan error, 1)
+	next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
+	go next()
+	defer func() {
+		cancel(nil)
+		<-changed //nolint:errcheck // the end that was just made
+	}()
+
+	s := sheet{to: env.Stdout, cols: int(env.Pty.Cols), rows: int(env.Pty.Rows)}
+	if err := s.enter(); err != nil {
+		return err
+	}
+	tick := time.NewTicker(time.Second) // for what is told in seconds
+	defer tick.Stop()
+	for {
+		var err error
+		select {
+		case err = <-changed:
+			go next()
+		case size := <-env.Resized:
+			s.resize(int(size.Cols), int(size.Rows))
+		case <-tick.C:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		if err == nil {
+			err = env.drawTable(ctx, &s)
+		}
+		if err != nil {
+			s.leave()
+			if errors.Is(context.Cause(ctx), errEnough) {
+				return nil
+			}
+			return ended(ctx, err)
+		}
+	}
+}
+
+func (env *Env) drawTable(ctx context.Context, s *sheet) error {
+	rows, err := env.rows(ctx)
+	if err != nil {
+		return err
+	}
+	return s.draw(tableLines(rows, s.rows))
+}
+
+// tableLines are what the terminal shows of rows in that many lines. Where there is no room, sandboxes that need nobody are
+// left out first.
+func tableLines(rows []row, height int) []string {
+	if len(rows) == 0 {
+		return []string{noSandboxes, "", "q quits"}
+	}
+	asking := 0
+	for _, r := range rows {
+		if r.label() != "" {
+			asking++
+		}
+	}
+	room := max(height-2, 1) // the head and the foot
+	left := 0
+	if len(rows) > room {
+		left = len(rows) - room
+	}
+	var shown bytes.Buffer
+	_ = table(&shown, func(w io.Writer) { // in memory: it takes everything
+		fmt.Fprintln(w, "NAME\tSTATE\tNEEDS\tSINCE\tKEYBOARD\tLAST")
+		quiet, shown := room-asking, 0
+		for _, r := range rows {
+			if r.label() == "" {
+				if quiet--; quiet < 0 {
+					continue
+				}
+			}
+			if shown++; shown > room {
+				break
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.State, dash(r.label()), gateway.Ago(r.since()), dash(r.need.Keyboard), dash(text.Line(r.need.LastLine, 200)))
+		}
+	})
+	lines := strings.Split(strings.TrimRight(shown.String(), "\n"), "\n")
+	foot := plural(len(rows), "sandbox")
+	switch {
+	case asking == 1:
+		foot += ", 1 needs you"
+	case asking > 1:
+		foot += fmt.Sprintf(", %d need you", asking)
+	}
+	if left > 0 {
+		foot += fmt.Sprintf(", %d not shown", left)
+	}
+	return append(lines, foot+"   q quits")
+}
+
+// sheet is a caller's terminal on which lines are kept. Only lines that changed are drawn, so that nothing flickers.
+type sheet struct {
+	to         io.Writer
+	cols, rows int
+	shown      []string
+}
+
+// enter takes the alternate screen, without a cursor and without wrapping.
+func (s *sheet) enter() error { return s.write("\x1b[?1049h\x1b[?7l\x1b[?25l\x1b[m\x1b[H\x1b[2J") }
+
+// leave gives the terminal back as it was.
+func (s *sheet) leave() { _ = s.write("\x1b[?25h\x1b[?7h\x1b[?1049l") } // nobody is left to be told
+
+func (s *sheet) write(text string) error {
+	_, err := io.WriteString(s.to, text)
+	return err
+}
+
+func (s *sheet) resize(cols, rows int) {
+	s.cols, s.rows = cols, rows
+	s.shown = nil
+}
+
+// draw makes the terminal show lines, which are plain text.
+func (s *sheet) draw(lines []string) error {
+	var out strings.Builder
+	if s.shown == nil {
+		out.WriteString("\x1b[H\x1b[2J")
+	}
+	now := make([]string, min(len(lines), max(s.rows, 1)))
+	for y := range max(len(now), len(s.shown)) {
+		var line string
+		if y < len(now) {
+			line = text.Begin(lines[y], s.cols)
+			now[y] = line
+		}
+		if y < len(s.shown) && s.shown[y] == line || y >= len(s.shown) && line == "" {
+			continue
+		}
+		fmt.Fprintf(&out, "\x1b[%d;1H\x1b[K%s", y+1, line)
+	}
+	s.shown = now
+	if out.Len() == 0 {
+		return nil
+	}
+	return s.write(out.String())
+}

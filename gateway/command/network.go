@@ -1,0 +1,125 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// CheckNetwork says why s is not a network mode that can be asked for.
+func CheckNetwork(s string) error {
+	switch sandbox.Network(s) {
+	case sandbox.NetworkFiltered, sandbox.NetworkAllowlist, sandbox.NetworkNone, sandbox.NetworkBridge:
+		return nil
+	}
+	return errors.New("use filtered, allowlist, none or bridge")
+}
+
+func parseNetwork(s string) (sandbox.Network, error) {
+	if s == "" {
+		return "", nil
+	}
+	if err := CheckNetwork(s); err != nil {
+		return "", usage("--network %q: %v", s, err)
+	}
+	return sandbox.Network(s), nil
+}
+
+// words are the parts of a list in one value: by commas, spaces or both.
+func words(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// ParseAllow reads a list of what sandboxes may connect to.
+func ParseAllow(s string) ([]string, error) {
+	list := words(s)
+	_, err := egress.NewPolicy(egress.ModeFiltered, list, nil)
+	return list, err
+}
+
+// ParseClosed reads a list of ranges that are closed to sandboxes. An empty one means the usual: nil.
+func ParseClosed(s string) ([]netip.Prefix, error) {
+	var list []netip.Prefix
+	for _, word := range words(s) {
+		p, err := netip.ParsePrefix(word)
+		if err != nil || p != p.Masked() {
+			return nil, fmt.Errorf("%q is no range such as 10.0.0.0/8", word)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+func allowCommand(env *Env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "allow NAME HOST…",
+		Short: "let a sandbox connect to more, from now on",
+		Long: "Let a sandbox whose network is filtered or allowlist connect to more, now and after every restart. HOST is a name,\n" +
+			"*.name for all below one, an address or a range such as 10.1.2.0/24, each with :port or without.\n\n" +
+			"A name opens no private address; a range inside of a closed one does, and only for the daemon's own user.",
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			info, err := env.Hub.Allow(cmd.Context(), env.Principal, args[0], args[1:])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return env.printJSON(struct {
+					Name  string   `json:"name"`
+					Allow []string `json:"allow"`
+				}{info.Name, info.Allow})
+			}
+			fmt.Fprintf(env.Stdout, "%s may connect to %s\n", info.Name, strings.Join(args[1:], ", "))
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object: all that is allowed beside the defaults")
+	return cmd
+}
+
+// portCommand is what the lobby can do about a port: the program on the caller's machine listens itself.
+func portCommand(env *Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "port NAME PORT",
+		Short: "print the ssh command that makes a port in a sandbox one of your machine",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			port, err := strconv.ParseUint(args[1], 10, 16)
+			if err != nil || port == 0 {
+				return usage("port: %q is not a number from 1 to 65535", args[1])
+			}
+			info, err := env.Hub.Get(cmd.Context(), env.Principal, args[0])
+			if err != nil {
+				return err
+			}
+			ssh := strings.TrimPrefix(env.Gateway.SSHCommand(info.Name), "ssh ")
+			_, err = fmt.Fprintf(env.Stdout, "ssh -N -L %d:localhost:%d %s\n", port, port, ssh)
+			return err
+		},
+	}
+}
+
+// reportDenied says which connections were refused while a call lasted, and what would open them.
+func reportDenied(say func(format string, args ...any), t wire.Target, denied []wire.Denial) {
+	const most = 5
+	for _, d := range denied[:min(len(denied), most)] {
+		say("network refused %s", text.Line(gateway.DenialText(d), 300))
+	}
+	if more := len(denied) - most; more > 0 {
+		say("network refused %d more: see --json", more)
+	}
+	if len(denied) > 0 {
+		say("  allow it: sandboxd allow %s %s", t.Sandbox, text.Line(gateway.DenialTarget(denied[0]), 300))
+	}
+}

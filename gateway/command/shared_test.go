@@ -1,0 +1,67 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Whether anybody comes by a share is told when it is made.
+func TestShareSaysWhoCanLogIn(t *testing.T) {
+	w := newWorld(t, func(o *gateway.Options) {
+		o.LogsIn = func(principal string) (bool, bool) { return principal == "bob", principal == "carl" }
+	})
+	w.must(0, "new", "demo")
+	for name, want := range map[string]string{
+		"bob":  "",
+		"carl": "sandboxd: no key of carl is listed: only a certificate with that name can log in so\n",
+	} {
+		if code, out, errs := w.command("share", "demo", name); code != 0 || out != name+" may watch demo\n" || errs != want {
+			t.Errorf("%s: %d, %q, %q", name, code, out, errs)
+		}
+	}
+	if code, out, errs := w.command("share", "demo", "bbo"); code != 2 || out != "" ||
+		!strings.Contains(errs, "nobody can log in as bbo") || !strings.Contains(errs, `principal="bbo"`) {
+		t.Errorf("a slip: %d, %q, %q", code, out, errs)
+	}
+}
+
+// A share that ends takes away what was being read without an attachment, too.
+func TestWatchJSONEndsWithTheShare(t *testing.T) {
+	w := newWorld(t)
+	w.must(0, "new", "demo")
+	w.must(0, "run", "-n", "demo", "--", "true")
+	w.must(0, "share", "demo", "bob")
+	r, out := io.Pipe()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	done := make(chan int, 1)
+	var errs bytes.Buffer
+	go func() {
+		defer out.Close()
+		env := &Env{Hub: w.hub, Principal: gateway.Principal{Name: "bob", Kind: wire.Person, Rights: wire.RightDrive}, Stdin: strings.NewReader(""), Stdout: out, Stderr: &errs}
+		done <- Run(ctx, env, []string{"watch", "demo", "--json"})
+	}()
+	lines := bufio.NewScanner(r)
+	if !lines.Scan() {
+		t.Fatalf("nothing was told: %s", &errs)
+	}
+	w.must(0, "unshare", "demo", "bob")
+	w.must(123, "run", "-n", "demo", "--", "read -p 'Code''word? ' x")
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), "Codeword") {
+			t.Errorf("told after the end: %s", lines.Text())
+			r.Close()
+		}
+	}
+	if code := <-done; code != 125 {
+		t.Errorf("ended with %d: %s", code, &errs)
+	}
+}

@@ -1,0 +1,349 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// How the limit of disk is held where the storage does not do it: what a sandbox wrote is measured, file by file, and one
+// that is above its limit is stopped. It is not measured while nothing points to it having written: what is free on the disk,
+// and what processor time it took, are asked for first, and cost next to nothing.
+const (
+	diskEvery   = time.Second      // between looks at what is free
+	diskStep    = 64 << 20         // bytes that went since a sandbox was measured, upon which it is measured again
+	diskAge     = 30 * time.Second // after which it is measured again in any case, if it worked
+	diskPace    = 20               // times as long as measuring took until the next time, unless the limit may be near
+	diskRest    = 3                // times as long as any measuring took in which nothing is measured: a quarter of a core at most
+	diskWithin  = time.Minute      // for one measure
+	diskWorked  = time.Millisecond // of processor time, less than which nobody writes with
+	diskRoomy   = 64 << 20         // bytes that a sandbox which is started above its limit may write: to be looked at, and tidied up
+	diskFew     = 1000             // likewise, files
+	growthLeast = 1 << 20          // bytes that count as writing when the disk is nearly full
+)
+
+// gauge is what is known of the disk of one sandbox, since it was started.
+type gauge struct {
+	since time.Time         // when it was
+	used  sandbox.DiskUsage // as measured last
+	first sandbox.DiskUsage // what there was by then, if that was above its limit
+	room  int64             // what was free at that time
+	cpu   time.Duration     // what it had worked
+	at    time.Time         // when it was looked at last
+	next  time.Time         // until when it is left alone
+}
+
+// diskWatch is the watching of one backend's disk.
+type diskWatch struct {
+	hub    *Hub
+	name   string
+	meter  sandbox.Meter
+	gauges map[*box]*gauge
+	lowest int64 // what was free when that was below the floor last; 0: it is not
+	deaf   bool  // the backend did not say what is free; said once
+}
+
+// watchDisks stops sandboxes that are above their limit of disk, or write most while there is hardly any left.
+func (h *Hub) watchDisks(ctx context.Context, name string, meter sandbox.Meter) {
+	w := &diskWatch{hub: h, name: name, meter: meter, gauges: make(map[*box]*gauge)}
+	tick := time.NewTicker(h.options.diskEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			w.round(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// round looks at every sandbox that runs.
+func (w *diskWatch) round(ctx context.Context) {
+	running := make(map[*box]facts)
+	for _, b := range w.hub.all() {
+		if f := b.get(); f.writes() && f.inst.Backend == w.name && f.inst.Limits.Disk > 0 {
+			running[b] = f
+		}
+	}
+	for b := range w.gauges {
+		if _, runs := running[b]; !runs {
+			delete(w.gauges, b)
+		}
+	}
+	if len(running) == 0 {
+		return
+	}
+	room, err := w.meter.Room(ctx)
+	if err != nil {
+		if !w.deaf && ctx.Err() == nil {
+			w.hub.log.Warn("it is not known how much disk is free", "backend", w.name, "err", err)
+		}
+		w.deaf = true
+		return
+	}
+	w.deaf = false
+	floor := w.hub.options.MinFree
+	low := floor > 0 && room < floor
+	pressed := low && (w.lowest == 0 || room < w.lowest-growthLeast) // and it goes on
+	if w.lowest = 0; low {
+		w.lowest = room
+	}
+	var worst *box
+	var grew int64
+	for b, f := range running {
+		before := int64(-1)
+		if g := w.gauges[b]; g != nil && g.since.Equal(f.since) {
+			before = g.used.Bytes
+		}
+		g := w.measure(ctx, b, f, room, pressed)
+		if ctx.Err() != nil {
+			return
+		}
+		if g == nil {
+			continue
+		}
+		if why := g.above(f.inst.Limits.Disk); why != "" {
+			w.stop(b, f, why)
+			continue
+		}
+		if d := g.used.Bytes - before; before >= 0 && d > max(grew, growthLeast) {
+			worst, grew = b, d
+		}
+	}
+	if pressed && worst != nil {
+		w.stop(worst, running[worst], fmt.Sprintf("this machine has only %s of disk left (disk.min_free is %s), and it wrote %s just now",
+			size(room), size(floor), size(grew)))
+	}
+}
+
+// writes reports whether there may be processes that write: what does not answer may well run.
+func (f facts) writes() bool { return f.state == Running || f.state == Broken }
+
+// measure returns what b uses, nil unless it was measured now.
+func (w *diskWatch) measure(ctx context.Context, b *box, f facts, room int64, pressed bool) *gauge {
+	g, now := w.gauges[b], time.Now()
+	limit := f.inst.Limits.Disk
+	if g == nil || !g.since.Equal(f.since) {
+		b.mu.Lock()
+		g = &gauge{since: f.since, first: b.excess}
+		b.mu.Unlock()
+		w.gauges[b] = g
+	} else {
+		went := g.room - room
+		urgent := pressed || went >= max(limit-g.used.Bytes, growthLeast)
+		if !urgent && (now.Before(g.next) || went < diskStep && now.Sub(g.at) < diskAge) {
+			return nil
+		}
+	}
+	most := sandbox.DiskUsage{Bytes: g.allowed(limit), Files: g.allowedFiles(limit)}
+	if u, err := w.meter.Usage(ctx, f.inst); err == nil {
+		if !g.at.IsZero() && u.CPU > 0 && u.CPU-g.cpu < diskWorked {
+			g.at, g.room = now, room
+			return nil
+		}
+		g.cpu = u.CPU
+	}
+	within, cancel := context.WithTimeout(ctx, diskWithin)
+	used, err := w.meter.Disk(within, f.inst, most)
+	cancel()
+	took := time.Since(now)
+	first := g.at.IsZero()
+	g.at, g.room, g.next = now, room, now.Add(took*(1+diskPace))
+	sleep(ctx, took*diskRest)
+	if err != nil {
+		if ctx.Err() == nil && !errors.Is(err, sandbox.ErrGone) {
+			w.hub.log.Warn("disk of a sandbox not measured", "id", b.id, "err", err)
+		}
+		if first {
+			delete(w.gauges, b)
+		}
+		return nil
+	}
+	g.used = used
+	b.mu.Lock()
+	b.disk = used
+	b.mu.Unlock()
+	return g
+}
+
+// allowed is how many bytes may be there before the sandbox is stopped: it was perhaps started to be tidied up.
+func (g *gauge) allowed(limit int64) int64 {
+	if g.first.Bytes > limit {
+		return g.first.Bytes + diskRoomy
+	}
+	return limit
+}
+
+func (g *gauge) allowedFiles(limit int64) int64 {
+	if most := sandbox.MaxFiles(limit); g.first.Files <= most {
+		return most
+	}
+	return g.first.Files + diskFew
+}
+
+// above says in which way there is too much, if there is.
+func (g *gauge) above(limit int64) string {
+	switch {
+	case g.used.Bytes > g.allowed(limit):
+		return fmt.Sprintf("its files occupy more than %s (--disk)", size(limit))
+	case g.used.Files > g.allowedFiles(limit):
+		return fmt.Sprintf("it has more than the %d files that go with %s (--disk)", sandbox.MaxFiles(limit), size(limit))
+	}
+	return ""
+}
+
+// diskFull is the name of the limit in notes, reasons and events.
+const diskFull = "disk_full"
+
+// weigh measures b, which is locked and does not run, if it may be above its limit of disk: it is perhaps started to be tidied
+// up, and what is there by then is not what it writes from now on.
+func (b *box) weigh(ctx context.Context, be sandbox.Backend, f facts) {
+	b.mu.Lock()
+	known := b.disk
+	b.excess = sandbox.DiskUsage{}
+	b.mu.Unlock()
+	m, ok := be.(sandbox.Meter)
+	limit := f.inst.Limits.Disk
+	if !ok || limit == 0 || !strings.HasPrefix(f.reason, diskFull) && known.Bytes <= limit && known.Files <= sandbox.MaxFiles(limit) {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, diskWithin)
+	defer cancel()
+	used, err := m.Disk(within, f.inst, sandbox.DiskUsage{})
+	if err != nil {
+		b.hub.log.Warn("disk of a sandbox not measured", "id", b.id, "err", err)
+		return
+	}
+	b.mu.Lock()
+	b.disk, b.excess = used, used
+	b.mu.Unlock()
+}
+
+// stop stops b as soon as nobody else acts on it: what writes is killed first, and its callers are told why. The others are
+// measured meanwhile.
+func (w *diskWatch) stop(b *box, f facts, why string) {
+	delete(w.gauges, b) // it is measured anew if it still runs
+	b.once(func(ctx context.Context) { b.stopFull(ctx, f, why) })
+}
+
+func (b *box) stopFull(ctx context.Context, f facts, why string) {
+	h := b.hub
+	if b.lock(ctx) != nil {
+		return
+	}
+	defer b.unlock()
+	if now := b.get(); b.isGone() || !now.writes() || !now.since.Equal(f.since) {
+		return
+	}
+	why = diskFull + ": " + why
+	h.log.Warn("sandbox stopped", "id", b.id, "name", f.name, "why", why)
+	h.journal.add(b.id, "limit", map[string]any{"limit": diskFull, "why": why})
+	within, cancel := context.WithTimeout(ctx, lookWithin)
+	if c, err := h.pool.Control(within, f.inst); err == nil {
+		if _, err := c.Do(within, wire.Control{Do: "rescue", Reason: diskFull}); err != nil {
+			h.log.Warn("processes not killed first", "id", b.id, "err", err)
+		}
+	}
+	cancel()
+	if err := b.halt(ctx, f, why); err != nil && ctx.Err() == nil {
+		h.log.Error("a sandbox above its limit of disk is not stopped", "id", b.id, "err", err)
+	}
+}
+
+// roomToRun returns an error if there is too little of a backend's disk left for anything to be made or started.
+func (h *Hub) roomToRun(ctx context.Context, be sandbox.Backend) error {
+	m, ok := be.(sandbox.Meter)
+	floor := h.options.MinFree
+	if !ok || floor == 0 {
+		return nil
+	}
+	within, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	room, err := m.Room(within)
+	if err != nil || room >= floor { // an engine that does not answer is what is said next
+		return nil
+	}
+	e := wire.Errorf(wire.CodeUnavailable, "%s: this machine has only %s of disk left, and disk.min_free is %s", diskFull, size(room), size(floor))
+	e.Hint = "make room, such as by sandboxd rm or docker image prune, or lower disk.min_free"
+	return e
+}
+
+// SetDisk changes the limit of disk of a sandbox, whether it runs or not.
+func (h *Hub) SetDisk(ctx context.Context, p Principal, name string, limit int64) error {
+	b, err := h.find(p, name)
+	if err != nil {
+		return err
+	}
+	if err := p.mayMake("changing limits"); err != nil {
+		return err
+	}
+	if err := (sandbox.Limits{Disk: limit}).Check(); err != nil || limit == 0 {
+		return wire.Errorf(wire.CodeUsage, "%v", err)
+	}
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	if err := b.lock(ctx); err != nil {
+		return err
+	}
+	defer b.unlock()
+	f := b.get()
+	be, err := h.backend(f.inst.Backend)
+	if err != nil {
+		return err
+	}
+	_, metered := be.(sandbox.Meter)
+	switch {
+	case b.isGone():
+		return h.notFound(name)
+	case f.inst.DiskQuota:
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + name + ": its storage holds the limit of disk that it was made with",
+			Hint: "remove files in it, or make another with --disk"}
+	case !metered:
+		return wire.Errorf(wire.CodeUnavailable, "sandbox %s: its disk has no limit of sandboxd's", name)
+	}
+	f.inst.Limits.Disk = limit
+	h.mu.Lock()
+	err = h.diskQuotaLocked(f, b)
+	h.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return b.become(ctx, func(f *facts) { f.inst.Limits.Disk, f.spec.Limits.Disk = limit, limit })
+}
+
+// meter says in d what the backend counts.
+func (b *box) meter(ctx context.Context, d *Description, f facts) {
+	b.mu.Lock()
+	disk := b.disk
+	b.mu.Unlock()
+	be, err := b.hub.backend(f.inst.Backend)
+	if err != nil {
+		return
+	}
+	m, ok := be.(sandbox.Meter)
+	if !ok {
+		return
+	}
+	if u, err := m.Usage(ctx, f.inst); err == nil {
+		d.Used = &Used{Memory: u.Memory, PIDs: u.PIDs, CPUms: u.CPU.Milliseconds(), OOMKills: u.OOMKills, PIDsRefused: u.PIDsRefused,
+			Disk: disk.Bytes, Files: disk.Files}
+		if u.OOMKills > 0 {
+			d.Notes = append(d.Notes, fmt.Sprintf("oom_killed: %d of its processes were killed since it was started, at the limit of %s memory", u.OOMKills, size(d.Limits.Memory)))
+		}
+		if u.PIDsRefused > 0 {
+			d.Notes = append(d.Notes, fmt.Sprintf("limit_pids: %d processes could not be started since it was, at the limit of %d", u.PIDsRefused, d.Limits.PIDs))
+		}
+	}
+	switch limit := d.Limits.Disk; {
+	case limit > 0 && disk.Bytes > limit-limit/100:
+		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: its files occupy %s of %s", size(disk.Bytes), size(limit)))
+	case limit > 0 && disk.Files > sandbox.MaxFiles(limit):
+		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: it has %d files, and %d go with %s", disk.Files, sandbox.MaxFiles(limit), size(limit)))
+	}
+}

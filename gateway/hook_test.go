@@ -1,0 +1,211 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// notices reads what a hook that appends its standard input to a file was told.
+func notices(t *testing.T, file string) (all []Notice) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var n Notice
+		if !strings.HasSuffix(line, "\n") {
+			continue // it is being written
+		}
+		if err := json.Unmarshal([]byte(line), &n); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+// A real program is told of each change, in order, with text of the session as data.
+func TestHookExec(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	file, env := filepath.Join(t.TempDir(), "told"), filepath.Join(t.TempDir(), "env")
+	w.options.Hook = HookOptions{Exec: []string{"/bin/sh", "-c", `env | grep '^SANDBOXD_HOOK_\|^MINE=' | sort | tr '\n' ' ' >>"$2"; echo >>"$2"; cat >>"$1"`, "hook", file, env},
+		Env: []string{"MINE=yes"}}
+	d := w.start()
+	w.create(d, "demo")
+	a := w.person(d)
+	w.types(a, `read -p $'It\047s \033[31m"ev\151l"\033]0;x\007 $(reboot) ; `+"`x`"+` ' x`+"\n")
+	w.eventually("told of a question", func() bool { return len(notices(t, file)) == 1 })
+	w.types(a, "\n")
+	w.eventually("told of the answer", func() bool { return len(notices(t, file)) == 2 })
+	w.types(a, "exit 7\n")
+	w.eventually("told of the end", func() bool { return len(notices(t, file)) == 3 })
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("told that it is gone", func() bool { return len(notices(t, file)) == 4 })
+	all := notices(t, file)
+	var got []string
+	for _, n := range all {
+		got = append(got, fmt.Sprintf("%s %q from %q %s", n.Target(), n.Needs, n.Was, n.Owner))
+		if time.Since(n.Time) > time.Hour || n.Since.After(n.Time) {
+			t.Errorf("times of %+v", n)
+		}
+	}
+	want := []string{`demo "asks" from "" alice`, `demo "" from "asks" alice`, `demo "dead" from "" alice`, `demo "" from "dead" alice`}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("told\n%s", strings.Join(got, "\n"))
+	}
+	if first := all[0]; first.LastLine != "It's \"evil\" $(reboot) ; `x`" || first.Want != wire.WantLine {
+		t.Errorf("first %+v", first)
+	}
+	if last := all[2]; last.ExitCode == nil || *last.ExitCode != 7 || !all[3].Gone {
+		t.Errorf("last %+v, %+v", last, all[3])
+	}
+	text, err := os.ReadFile(env)
+	first, _, _ := strings.Cut(string(text), "\n")
+	if err != nil || first != "MINE=yes SANDBOXD_HOOK_NEEDS=asks SANDBOXD_HOOK_OWNER=alice SANDBOXD_HOOK_SANDBOX=demo SANDBOXD_HOOK_SESSION=main SANDBOXD_HOOK_WANT=line SANDBOXD_HOOK_WAS= " {
+		t.Errorf("environment %q, %v", first, err)
+	}
+	w.eventually("all are counted", func() bool { return d.HookCounts() == HookCounts{Delivered: 4} })
+}
+
+// A sandbox that has the name of one that was removed needs what it needs, and not what that one did.
+func TestHookOfANameUsedAgain(t *testing.T) {
+	all := []Need{{Sandbox: "demo", Session: "main", box: "new"}, {Sandbox: "demo", Session: "main", box: "old", Gone: true}, {Sandbox: "a", Session: "x"}}
+	sortNeeds(all)
+	if all[0].Sandbox != "a" || all[1].box != "old" || all[2].box != "new" {
+		t.Errorf("sorted %+v", all)
+	}
+	w := newWorld(t, sandboxtest.Options{})
+	file := filepath.Join(t.TempDir(), "told")
+	w.options.Hook = HookOptions{Exec: []string{"/bin/sh", "-c", `cat >>"$0"`, file}}
+	d := w.start()
+	for round := range 2 {
+		w.create(d, "demo")
+		a := w.person(d)
+		w.types(a, "read -p 'Well? ' x\n")
+		w.eventually("told of a question", func() bool { return len(notices(t, file)) == 2*round+1 })
+		if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+			t.Fatal(err)
+		}
+		w.eventually("told that it is gone", func() bool { return len(notices(t, file)) == 2*round+2 })
+	}
+	for i, n := range notices(t, file) {
+		if want := []Needs{NeedsNothing, NeedsAnswer}[i%2]; n.Was != want || n.Gone != (i%2 == 1) {
+			t.Errorf("notice %d: %+v, want it to have been %q", i, n, want)
+		}
+	}
+}
+
+// A program that hangs is ended with what it started, one that fails is counted; sessions do not notice.
+func TestHookExecFails(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	pid := filepath.Join(t.TempDir(), "pid")
+	w.options.Hook = HookOptions{Exec: []string{"/bin/sh", "-c", `if [ $SANDBOXD_HOOK_NEEDS ]; then sleep 1000 & echo $! >"$0"; wait; fi; echo no such luck; exit 3`, pid},
+		Timeout: 3 * time.Second} // enough for a shell to start on a busy machine
+	d := w.start()
+	w.create(d, "demo")
+	a := w.person(d)
+	w.types(a, "read x\n")
+	w.eventually("one has failed", func() bool { return d.HookCounts().Failed == 1 })
+	child, err := os.ReadFile(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("what it started has ended", func() bool {
+		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
+	w.types(a, "\n")
+	w.eventually("two have failed", func() bool { return d.HookCounts().Failed == 2 })
+	for _, want := range []string{"it ran for 3s", "exit status 3: no such luck"} {
+		if !strings.Contains(w.log.String(), want) {
+			t.Errorf("the log has no %q", want)
+		}
+	}
+}
+
+// A real server is told, again when it does not take it; after an answer that will not change it is given up.
+func TestHookURL(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	var mu sync.Mutex
+	var told []Notice
+	answers := []int{503, 429, 200, 400, 302, 200}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		body, err := io.ReadAll(r.Body)
+		var n Notice
+		if err == nil {
+			err = json.Unmarshal(body, &n)
+		}
+		if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" || r.URL.Path != "/in" {
+			t.Errorf("%s %s %q: %v", r.Method, r.URL, body, err)
+		}
+		answer := answers[0]
+		if len(answers) > 1 {
+			answers = answers[1:]
+		}
+		if answer == 302 {
+			rw.Header().Set("Location", "/elsewhere")
+		}
+		told = append(told, n)
+		rw.WriteHeader(answer)
+	}))
+	t.Cleanup(server.Close)
+	w.options.Hook = HookOptions{URL: server.URL + "/in", Retry: 10 * time.Millisecond}
+	d := w.start()
+	t.Cleanup(d.stop) // before the server
+	w.create(d, "demo")
+	a := w.person(d)
+	counts := func(want HookCounts) {
+		t.Helper()
+		w.eventually(fmt.Sprintf("%+v", want), func() bool { return d.HookCounts() == want })
+	}
+	w.types(a, "read x\n")
+	counts(HookCounts{Delivered: 1}) // after 503 and 429
+	w.types(a, "\n")
+	counts(HookCounts{Delivered: 1, Failed: 1}) // 400
+	w.types(a, "read y\n")
+	counts(HookCounts{Delivered: 1, Failed: 2}) // 302 is not followed
+	w.types(a, "\n")
+	counts(HookCounts{Delivered: 2, Failed: 2})
+	mu.Lock()
+	defer mu.Unlock()
+	var got []string
+	for _, n := range told {
+		got = append(got, string(n.Needs))
+	}
+	if s := strings.Join(got, ","); s != "asks,asks,asks,,asks," {
+		t.Errorf("told %q", s)
+	}
+}
+
+// A server that does not answer holds up nobody: what a hook cannot take is dropped and counted, and the daemon ends.
+func TestHookTooSlow(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Hook = HookOptions{Exec: []string{"/bin/sleep", "1000"}, Timeout: time.Hour}
+	d := w.start()
+	for range hookWaiting + 2 { // one is being told, the lane is full, one is too many
+		d.hook.add("demo~main", Notice{Need: Need{Sandbox: "demo", Session: "main", Needs: NeedsAnswer}})
+	}
+	w.eventually("one is dropped", func() bool { return d.HookCounts().Dropped >= 1 })
+	w.create(d, "demo")
+	if res := w.run(d, "echo on"); res.Output != "on\n" {
+		t.Errorf("got %+v", res)
+	}
+	d.stop()
+}

@@ -1,0 +1,74 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// The daemon logs in to hosts with the keys of its own user: nobody else says where.
+func TestWhoAddsHosts(t *testing.T) {
+	d := newWorld(t, sandboxtest.Options{}).start()
+	spec := NewSpec{Name: "box", Host: sandbox.Host{URI: "ssh://box.invalid"}}
+	watcher := alice
+	watcher.Rights = wire.RightWatch
+	for _, p := range []Principal{bob, watcher} {
+		if _, err := d.Create(t.Context(), p, spec, nil); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+			t.Errorf("%s with rights %q: got %v, want it denied", p.Name, p.Rights, err)
+		}
+	}
+	// The owner gets as far as the backend, which this daemon does not have.
+	if _, err := d.Create(t.Context(), alice, spec, nil); !errors.Is(err, ErrEngine) {
+		t.Errorf("the owner: got %v, want %v", err, ErrEngine)
+	}
+	spec.Backend = sandboxtest.Name
+	if _, err := d.Create(t.Context(), alice, spec, nil); !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+		t.Errorf("with another backend: got %v, want a mistake of usage", err)
+	}
+}
+
+// Errors of a host name it and say what to do.
+func TestReachHost(t *testing.T) {
+	f := facts{name: "box"}
+	for _, tt := range []struct {
+		err  error
+		kind error
+		hint string
+	}{
+		{connect.ErrIdentity, ErrIdentity, "rm the sandbox and add it again"},
+		{connect.ErrLogin, ErrBroken, "sandboxd start box"},
+		{sandbox.ErrUnsupported, ErrBroken, "taken as it is"},
+		{errors.New("no route"), ErrBroken, "asked again until it answers"},
+	} {
+		err := reachHost(f, tt.err)
+		var public *wire.Error
+		if !errors.Is(err, tt.kind) || !errors.As(err, &public) || !strings.Contains(public.Hint, tt.hint) || !strings.Contains(public.Message, "box") {
+			t.Errorf("%v: got %v, want %v and a hint with %q", tt.err, err, tt.kind, tt.hint)
+		}
+	}
+	refused := fmt.Errorf("connect: %w", syscall.ECONNREFUSED)
+	if err := reachHost(f, refused); isPassing(err) {
+		t.Error("a refused connection is waited for")
+	}
+	if !isPassing(reachHost(f, errors.New("no route"))) {
+		t.Error("a connection that breaks is not tried again")
+	}
+	var going *wire.Error
+	if err := reachHost(facts{name: "box", state: Deleting}, refused); !errors.As(err, &going) || !strings.Contains(going.Hint, "the removal goes on") {
+		t.Errorf("while it is removed: got %v, want that it goes on", err)
+	}
+	said := &wire.Error{Code: wire.CodeUnavailable, Message: "rescue: not here"}
+	if err := reachHost(f, said); !errors.Is(err, said) || !strings.Contains(err.Error(), "rescue: not here") {
+		t.Errorf("what is said already: got %v", err)
+	}
+	if err := reachHost(f, connect.ErrClosed); err != nil {
+		t.Errorf("a connection closed here: got %v, want it left to others", err)
+	}
+}

@@ -1,0 +1,165 @@
+package gateway
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// short is a TTL that a test can wait for, and that a busy machine does not miss.
+const short = 2 * time.Second
+
+func (w *world) createFor(d *daemon, life NewSpec) Info {
+	w.t.Helper()
+	life.Name = "demo"
+	info, err := d.Create(w.ctx(), alice, life, nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return info
+}
+
+// stays fails the test if demo stops within twice the time in which it would if it were idle.
+func (w *world) stays(d *daemon, why string) {
+	w.t.Helper()
+	until := time.NewTimer(2 * short)
+	defer until.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-until.C:
+			return
+		case <-tick.C:
+			if got := w.state(d, "demo"); got != Running {
+				w.t.Fatalf("%s: it is %s", why, got)
+			}
+		}
+	}
+}
+
+func TestIdleSandboxStopsAndKeepsItsFiles(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.createFor(d, NewSpec{TTL: short})
+	w.run(d, "echo kept >file; sleep 1000 & disown")
+	w.eventually("it says when it stops", func() bool { i, _ := d.Get(w.ctx(), alice, "demo"); return i.StopsAt != nil })
+	w.eventually("it is stopped", func() bool { return w.state(d, "demo") == Stopped })
+	if info, _ := d.Get(w.ctx(), alice, "demo"); !strings.Contains(info.Reason, "idle") {
+		t.Errorf("reason %q does not say that it was idle", info.Reason)
+	}
+	if res := w.run(d, "cat file"); res.Output != "kept\n" {
+		t.Errorf("after the start on use: the file has %q", res.Output)
+	}
+	w.eventually("it is stopped again", func() bool { return w.state(d, "demo") == Stopped })
+}
+
+func TestUseKeepsASandboxRunning(t *testing.T) {
+	t.Run("a command", func(t *testing.T) {
+		w := newWorld(t, sandboxtest.Options{})
+		d := w.start()
+		w.createFor(d, NewSpec{TTL: short})
+		a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x", TimeoutMS: 1000}); err != nil {
+			t.Fatal(err)
+		}
+		w.stays(d, "a command waits for an answer")
+		if info, _ := d.Get(w.ctx(), alice, "demo"); info.UsedBy == "" || info.StopsAt != nil {
+			t.Errorf("info %+v does not say what uses it", info)
+		}
+		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "answer"}); err != nil {
+			t.Fatal(err)
+		}
+		w.eventually("it is stopped", func() bool { return w.state(d, "demo") == Stopped })
+	})
+	t.Run("somebody who looks on", func(t *testing.T) {
+		w := newWorld(t, sandboxtest.Options{})
+		d := w.start()
+		w.createFor(d, NewSpec{TTL: short})
+		a, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.stays(d, "a person is attached")
+		if got := a.Live().Situation(a.Party()).Idle; got != short {
+			t.Errorf("the status line is told of %v, want %v", got, short)
+		}
+		a.Close()
+		w.eventually("it is stopped", func() bool { return w.state(d, "demo") == Stopped })
+	})
+	t.Run("a connection", func(t *testing.T) {
+		w := newWorld(t, sandboxtest.Options{})
+		d := w.start()
+		w.createFor(d, NewSpec{TTL: short})
+		c, err := d.Upstream(w.ctx(), alice, "demo", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.stays(d, "a client is connected")
+		c.Close()
+		w.eventually("it is stopped", func() bool { return w.state(d, "demo") == Stopped })
+	})
+}
+
+func TestStoppedSandboxIsRemovedOnlyWhenAsked(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.TTL = short
+	d := w.start()
+	w.createFor(d, NewSpec{DeleteAfter: short})
+	w.eventually("it is stopped", func() bool { return w.state(d, "demo") == Stopped })
+	if info, _ := d.Get(w.ctx(), alice, "demo"); info.RemovedAt == nil || info.DeleteAfterMS != short.Milliseconds() || info.TTLms != short.Milliseconds() {
+		t.Errorf("info %+v does not say when it is removed", info)
+	}
+	w.eventually("it is removed", func() bool { list, _ := d.List(w.ctx(), alice); return len(list) == 0 })
+	w.nothingLeft(d)
+}
+
+func TestLifeOutlivesTheDaemon(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.TTL = time.Hour
+	d := w.start()
+	w.createFor(d, NewSpec{DeleteAfter: time.Hour})
+	d.stop()
+	w.options.TTL = 0
+	d = w.start()
+	if info, _ := d.Get(w.ctx(), alice, "demo"); info.TTLms != time.Hour.Milliseconds() || info.DeleteAfterMS != time.Hour.Milliseconds() {
+		t.Errorf("info after a restart: %+v", info)
+	}
+	if _, err := d.Create(w.ctx(), alice, NewSpec{Name: "other", TTL: time.Millisecond}, nil); d.Public(err) == nil || d.Public(err).Code != wire.CodeUsage {
+		t.Errorf("a TTL of a millisecond: %v", err)
+	}
+}
+
+// One that is started and stopped again while its removal waits is kept for as long as any other.
+func TestRemovalByAgeLooksAgain(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.createFor(d, NewSpec{DeleteAfter: short})
+	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	b, err := d.find(alice, "demo")
+	if err == nil {
+		err = b.lock(w.ctx())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("its removal is due", b.expiring.Load)
+	for _, state := range []State{Running, Stopped} {
+		if err := b.become(w.ctx(), func(f *facts) { f.state = state }); err != nil {
+			t.Error(err)
+		}
+	}
+	b.unlock()
+	w.eventually("the removal had its turn", func() bool { return !b.expiring.Load() })
+	if got := w.state(d, "demo"); got != Stopped {
+		t.Errorf("it is %s", got)
+	}
+}

@@ -1,0 +1,366 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// network is what the daemon does for the connections of one sandbox: it carries its packets while there is a stack, by a
+// policy that may change meanwhile, and remembers what that refused.
+type network struct {
+	mu       sync.Mutex    // taken before box.mu
+	stack    *egress.Stack // guarded by mu; nil while nothing is carried
+	trouble  string        // guarded by mu; why nothing is carried; empty if there is no trouble
+	refusals []refusal     // guarded by mu; the newest, oldest first
+	count    uint64        // guarded by mu; of all refusals
+	told     budget        // guarded by mu; of events that are written down
+}
+
+// refusal is a connection that the policy refused.
+type refusal struct {
+	wire.Denial
+	number uint64 // of the first of the same kind, from 1
+	last   uint64 // of the newest
+	when   time.Time
+}
+
+const (
+	maxRefusals  = 64 // that are remembered, each once
+	maxNameShown = 255
+	maxWhy       = 512 // bytes of why a connection failed: whoever answers for a name says how many addresses fail
+	// A stack that cannot be had is tried again after a pause that doubles.
+	firstCarry, lastCarry = 100 * time.Millisecond, 10 * time.Second
+	// Connections that are written down as events of a sandbox: so many at once, and so many a second. A sandbox can make
+	// thousands.
+	eventBurst, eventRate = 200, 20
+)
+
+// isCarried reports whether the daemon carries a sandbox's packets.
+func isCarried(n sandbox.Network) bool {
+	return n == sandbox.NetworkFiltered || n == sandbox.NetworkAllowlist
+}
+
+// newPolicy is what a sandbox with that mode may connect to.
+func (h *Hub) newPolicy(mode sandbox.Network, allow []string) (*egress.Policy, error) {
+	p, err := egress.NewPolicy(egress.Mode(mode), slices.Concat(h.options.Allow, allow), h.options.Closed)
+	if err != nil {
+		return nil, &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
+	}
+	return p, nil
+}
+
+// planNetwork refuses what no policy can be made of, before anything is made.
+func (h *Hub) planNetwork(p Principal, spec NewSpec) error {
+	if len(spec.Allow) == 0 {
+		return nil
+	}
+	if !isCarried(spec.Network) {
+		return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("allow goes with network filtered or allowlist, not with %s", cmp.Or(spec.Network, sandbox.NetworkHost))}
+	}
+	return h.mayAllow(p, spec.Network, spec.Allow)
+}
+
+// maxAllow is how many entries a sandbox's list may have.
+const maxAllow = 1000
+
+// mayAllow says why p may not allow that, or why nobody can. What is closed – the network of the daemon's machine – is
+// opened by who runs the daemon alone: it is from there that a sandbox connects.
+func (h *Hub) mayAllow(p Principal, mode sandbox.Network, allow []string) error {
+	if len(allow) > maxAllow {
+		return wire.Errorf(wire.CodeUsage, "%d entries to allow are more than %d", len(allow), maxAllow)
+	}
+	policy, err := h.newPolicy(mode, allow)
+	if err != nil || p.Name == h.options.Owner {
+		return err
+	}
+	own, err := ownAddresses()
+	if err != nil {
+		return err
+	}
+	for _, entry := range allow {
+		if policy.Opens(entry, own) {
+			return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("allow %q: that is a closed range: only the daemon's own user opens one", entry),
+				Hint: "name a public address, or ask " + h.options.Owner}
+		}
+	}
+	return nil
+}
+
+// ownAddresses are those of this machine's interfaces.
+func ownAddresses() ([]netip.Addr, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("addresses of this machine: %w", err)
+	}
+	var own []netip.Addr
+	for _, a := range all {
+		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
+			own = append(own, prefix.Addr())
+		}
+	}
+	return own, nil
+}
+
+// Allow opens entries, as of egress.NewPolicy, to a sandbox of p that has a policy, from now on and for good.
+func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []string) (Info, error) {
+	if err := p.mayMake("allowing connections"); err != nil {
+		return Info{}, err
+	}
+	b, err := h.find(p, name)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := b.lock(ctx); err != nil {
+		return Info{}, err
+	}
+	defer b.unlock()
+	f := b.get()
+	if !isCarried(f.inst.Network) {
+		return Info{}, &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("sandbox %s has network %s: there is nothing to allow", name, f.inst.Network),
+			Hint: "make one with --network filtered or allowlist"}
+	}
+	if err := h.mayAllow(p, f.inst.Network, entries); err != nil {
+		return Info{}, err
+	}
+	all := slices.Clone(f.spec.Allow)
+	for _, entry := range entries {
+		if !slices.Contains(all, entry) {
+			all = append(all, entry)
+		}
+	}
+	if len(all) > maxAllow {
+		return Info{}, wire.Errorf(wire.CodeUsage, "%d entries to allow are more than %d", len(all), maxAllow)
+	}
+	policy, err := h.newPolicy(f.inst.Network, all)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := b.become(ctx, func(f *facts) { f.spec.Allow = all }); err != nil {
+		return Info{}, err
+	}
+	h.journal.add(b.id, "allow", map[string]any{"by": p.Name, "entries": entries})
+	b.network.use(policy)
+	for _, l := range b.allLives() {
+		l.refused("")
+	}
+	return b.info(), nil
+}
+
+// use makes policy the one that holds.
+func (n *network) use(policy *egress.Policy) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stack != nil {
+		n.stack.SetPolicy(policy)
+	}
+}
+
+// carry carries the packets of a sandbox until ctx ends.
+func (b *box) carry(ctx context.Context) {
+	f := b.get()
+	be, err := b.hub.backend(f.inst.Backend)
+	if err != nil || !isCarried(f.inst.Network) {
+		return
+	}
+	tunneler, ok := be.(sandbox.Tunneler)
+	if !ok {
+		return // such a backend has refused the mode
+	}
+	for pause := firstCarry; ctx.Err() == nil; pause = min(2*pause, lastCarry) {
+		began := time.Now()
+		err := b.carryOnce(ctx, tunneler, f.inst)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			b.hub.log.Warn("packets are not carried", "id", b.id, "err", err)
+		}
+		if time.Since(began) > lastCarry {
+			pause = firstCarry
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+// carryOnce carries packets until the guest has gone, which is no error, or ctx ends.
+func (b *box) carryOnce(ctx context.Context, tunneler sandbox.Tunneler, inst sandbox.Instance) (err error) {
+	n := &b.network
+	defer func() { n.end(err) }()
+	t, err := tunneler.Tunnel(ctx, inst)
+	if err != nil {
+		return err
+	}
+	defer t.Hold.Close()
+	stack, err := b.begin(t, inst.Network)
+	if err != nil {
+		return err
+	}
+	gone := make(chan struct{})
+	go func() { // ends with Hold
+		defer close(gone)
+		_, _ = io.Copy(io.Discard, t.Hold) // it says nothing: its end says that the guest has gone
+	}()
+	select {
+	case <-gone:
+	case <-stack.Done(): // the guest may have another one
+	case <-ctx.Done():
+	}
+	t.Hold.Close()
+	<-gone
+	n.mu.Lock()
+	n.stack = nil // before it is closed: nobody changes its policy any more
+	n.mu.Unlock()
+	return stack.Close()
+}
+
+// begin starts the stack on a device, which it takes, with the policy as it is now.
+func (b *box) begin(t sandbox.Tunnel, mode sandbox.Network) (*egress.Stack, error) {
+	n := &b.network
+	n.mu.Lock()
+	defer n.mu.Unlock() // whoever changes the policy meanwhile waits, and then finds the stack
+	policy, err := b.hub.newPolicy(mode, b.get().spec.Allow)
+	if err != nil {
+		t.Device.Close()
+		return nil, err
+	}
+	stack, err := egress.Start(t.Device, egress.Options{Policy: policy, Event: b.connected, Log: b.hub.log.With("id", b.id)})
+	if err != nil {
+		return nil, err
+	}
+	n.stack, n.trouble = stack, ""
+	return stack, nil
+}
+
+// end notes that nothing is carried, and why.
+func (n *network) end(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stack, n.trouble = nil, ""
+	if err != nil && !errors.Is(err, context.Canceled) {
+		n.trouble = firstLine(err)
+	}
+}
+
+// notes are what a person should know about the network.
+func (n *network) notes() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.trouble == "" {
+		return nil
+	}
+	return []string{"no connection works: " + n.trouble}
+}
+
+// connected hears of a sandbox's connections.
+func (b *box) connected(e egress.Event) {
+	host, port := e.Host, int(e.Addr.Port())
+	if e.Kind == egress.KindRefused {
+		b.refused(wire.Denial{Host: cut(host, maxNameShown), Port: port, Why: e.Why})
+	}
+	n := &b.network
+	n.mu.Lock()
+	tell := n.told.take(time.Now())
+	n.mu.Unlock()
+	if !tell {
+		return
+	}
+	data := map[string]any{"what": e.Kind, "proto": e.Proto, "host": cut(host, maxNameShown), "port": port}
+	if e.Addr.Addr().IsValid() && e.Addr.Addr() != (netip.Addr{}) && e.Addr.Addr().String() != host {
+		data["address"] = e.Addr.Addr().String()
+	}
+	if e.Why != "" {
+		data["why"] = cut(e.Why, maxWhy)
+	}
+	if e.Kind == egress.KindClosed {
+		data["sent"], data["received"] = e.Sent, e.Received
+	}
+	b.hub.journal.add(b.id, "connection", data)
+}
+
+// refused remembers that a connection was refused, and tells the sessions that have something running.
+func (b *box) refused(d wire.Denial) {
+	n := &b.network
+	n.mu.Lock()
+	n.count++
+	at := slices.IndexFunc(n.refusals, func(r refusal) bool { return r.Denial == d })
+	r := refusal{Denial: d, number: n.count, last: n.count, when: time.Now()}
+	fresh := at < 0
+	if !fresh {
+		fresh = time.Since(n.refusals[at].when) > time.Second // a program that goes on trying wakes nobody up all the time
+		r.number = n.refusals[at].number
+		if !fresh {
+			r.when = n.refusals[at].when
+		}
+		n.refusals = slices.Delete(n.refusals, at, at+1)
+	}
+	n.refusals = append(n.refusals, r)
+	if len(n.refusals) > maxRefusals {
+		n.refusals = slices.Delete(n.refusals, 0, 1)
+	}
+	n.mu.Unlock()
+	if !fresh {
+		return
+	}
+	for _, l := range b.allLives() {
+		l.refused(DenialText(d))
+	}
+}
+
+// since returns what was refused after the first count refusals, each once, and how many there are now.
+func (n *network) since(count uint64) ([]wire.Denial, uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []wire.Denial
+	for _, r := range n.refusals {
+		if r.last > count {
+			all = append(all, r.Denial)
+		}
+	}
+	return all, n.count
+}
+
+// DenialText is a refused connection in one line.
+func DenialText(d wire.Denial) string {
+	return fmt.Sprintf("%s: %s", DenialTarget(d), d.Why)
+}
+
+// DenialTarget is what could not be connected to, as host:port, or host for a name that was not looked up.
+func DenialTarget(d wire.Denial) string {
+	if d.Port == 0 {
+		return d.Host
+	}
+	if addr, err := netip.ParseAddr(d.Host); err == nil {
+		return netip.AddrPortFrom(addr, uint16(d.Port)).String()
+	}
+	return fmt.Sprintf("%s:%d", d.Host, d.Port)
+}
+
+// budget lets a burst of things through, and then so many a second. The zero value is full.
+type budget struct {
+	spent float64
+	at    time.Time
+}
+
+func (g *budget) take(now time.Time) bool {
+	g.spent = max(0, g.spent-now.Sub(g.at).Seconds()*eventRate)
+	g.at = now
+	if g.spent+1 > eventBurst {
+		return false
+	}
+	g.spent++
+	return true
+}

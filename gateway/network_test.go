@@ -1,0 +1,203 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// carried is a backend whose sandboxes have a network to carry, and no device to carry it on.
+type carried struct{ sandbox.Backend }
+
+func (c carried) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	network := spec.Network
+	spec.Network = sandbox.NetworkNone
+	inst, err := c.Backend.Boot(ctx, spec)
+	inst.Network = network
+	return inst, err
+}
+
+var errNoDevice = errors.New("the device is away")
+
+func (c carried) Tunnel(context.Context, sandbox.Instance) (sandbox.Tunnel, error) {
+	return sandbox.Tunnel{}, errNoDevice
+}
+
+func carrying(t *testing.T) (*world, *daemon) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.backend = carried{w.memory}
+	w.options.Network = sandbox.NetworkFiltered
+	d := w.start()
+	w.create(d, "demo")
+	return w, d
+}
+
+// A network that cannot be carried is said, and nothing takes its place.
+func TestNetworkTrouble(t *testing.T) {
+	w, d := carrying(t)
+	for {
+		info, err := d.Get(w.ctx(), alice, "demo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(info.Notes, func(s string) bool { return strings.Contains(s, errNoDevice.Error()) }) {
+			return
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-w.ctx().Done():
+			t.Fatalf("notes %q do not say why nothing works", info.Notes)
+		}
+	}
+}
+
+// What is refused while a call lasts is in its result; what was refused before is not.
+func TestDenied(t *testing.T) {
+	w, d := carrying(t)
+	d.mu.Lock()
+	b := d.names["demo"]
+	d.mu.Unlock()
+	before := wire.Denial{Host: "10.0.0.1", Port: 80, Why: "closed"}
+	b.refused(before)
+	if res := w.run(d, "true"); len(res.Denied) > 0 {
+		t.Errorf("before the call: %v", res.Denied)
+	}
+	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replies := make(chan wire.Reply, 1)
+	go func() {
+		reply, _ := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x"})
+		replies <- reply
+	}()
+	live := b.live("main")
+	for live.Info().State.Phase == wire.PhasePrompt { // until it runs
+		<-time.After(time.Millisecond)
+	}
+	during := wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
+	for range 3 {
+		b.refused(during)
+	}
+	b.refused(before)
+	if n := live.needed(); n.Needs != NeedsAllow && n.Needs != NeedsAnswer {
+		t.Errorf("it needs %q, want denied, or asks", n.Needs)
+	}
+	reply := <-replies
+	if reply.Result == nil || reply.Result.Ended != wire.Waiting {
+		t.Fatalf("got %+v", reply)
+	}
+	if diff := cmp.Diff([]wire.Denial{during, before}, reply.Result.Denied); diff != "" {
+		t.Errorf("denied (-want +got):\n%s", diff)
+	}
+	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "y"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := live.needed(); n.Needs != NeedsAllow || n.LastLine != DenialText(during) && n.LastLine != DenialText(before) {
+		t.Errorf("after the answer it needs %q for %q", n.Needs, n.LastLine)
+	}
+	if _, err := d.Allow(w.ctx(), alice, "demo", []string{"10.0.0.1"}); err != nil {
+		t.Fatal(err)
+	}
+	if n := live.needed(); n.Needs != NeedsNothing {
+		t.Errorf("once that is allowed it needs %q", n.Needs)
+	}
+}
+
+// Who may open what.
+func TestAllow(t *testing.T) {
+	w, d := carrying(t)
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Create(w.ctx(), bob, NewSpec{Name: "bobs"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	watching := alice
+	watching.Rights = wire.RightWatch
+	for _, tt := range []struct {
+		by      Principal
+		sandbox string
+		entry   string
+		want    string
+	}{
+		{alice, "demo", "example.com", ""},
+		{alice, "demo", "10.1.2.3:5432", ""},
+		{alice, "demo", "example.com:0", "port"},
+		{alice, "demo", "nonsense here", "want a name"},
+		{watching, "demo", "example.com", "may only watch"},
+		{bob, "demo", "example.com", "demo"},
+		{bob, "bobs", "example.com", ""},
+		{bob, "bobs", "8.8.8.8", ""},
+		{bob, "bobs", "0.0.0.0/0", ""},
+		{bob, "bobs", "127.0.0.1:22", "only the daemon's own user"},
+		{bob, "bobs", "::ffff:127.0.0.1", "only the daemon's own user"},
+		{bob, "bobs", "10.0.0.0/24", "only the daemon's own user"},
+	} {
+		_, err := d.Allow(w.ctx(), tt.by, tt.sandbox, []string{tt.entry})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(fmt.Sprint(d.Public(err).Message), tt.want)) {
+			t.Errorf("%s allows %s %q: got %v, want %q", tt.by.Name, tt.sandbox, tt.entry, err, tt.want)
+		}
+	}
+	if _, err := d.Create(w.ctx(), bob, NewSpec{Name: "more", Allow: []string{"192.168.0.1"}}, nil); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+		t.Errorf("made with a closed address by another: %v", err)
+	}
+	if _, err := d.Create(w.ctx(), alice, NewSpec{Name: "more", Network: sandbox.NetworkNone, Allow: []string{"example.com"}}, nil); !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+		t.Errorf("made with an entry and without a network: %v", err)
+	}
+	// It outlives the daemon.
+	d.stop()
+	d = w.start()
+	info, err := d.Get(w.ctx(), alice, "demo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"example.com", "10.1.2.3:5432"}; !slices.Equal(info.Allow, want) {
+		t.Errorf("allowed %q, want %q", info.Allow, want)
+	}
+}
+
+// A sandbox can make connections faster than anybody wants to read of.
+func TestRefusalsBounded(t *testing.T) {
+	_, d := carrying(t)
+	d.mu.Lock()
+	b := d.names["demo"]
+	d.mu.Unlock()
+	for i := range 10 * maxRefusals {
+		b.connected(egress.Event{Kind: egress.KindRefused, Host: strings.Repeat("x", 1000) + fmt.Sprint(i)})
+		b.connected(egress.Event{Kind: egress.KindRefused, Host: fmt.Sprint("host", i)})
+	}
+	all, count := b.network.since(0)
+	if len(all) != maxRefusals || count != 20*maxRefusals {
+		t.Errorf("%d of %d are remembered, want %d", len(all), count, maxRefusals)
+	}
+	for _, r := range all {
+		if len(r.Host) > maxNameShown {
+			t.Errorf("a name of %d bytes is kept", len(r.Host))
+		}
+	}
+	var g budget
+	now, n := time.Now(), 0
+	for range 10 * eventBurst {
+		if g.take(now) {
+			n++
+		}
+	}
+	if n != eventBurst {
+		t.Errorf("a burst of %d, want %d", n, eventBurst)
+	}
+	if !g.take(now.Add(time.Second)) {
+		t.Error("nothing after a second")
+	}
+}

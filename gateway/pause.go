@@ -1,0 +1,145 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Pause freezes all processes of a sandbox where they are. Its sessions and connections stay and wait; whoever starts something in it,
+// or joins to drive, resumes it. Pausing what is paused is not an error.
+func (h *Hub) Pause(ctx context.Context, p Principal, name string) error {
+	b, err := h.find(p, name)
+	if err != nil {
+		return err
+	}
+	if err := p.mayMake("pausing"); err != nil {
+		return err
+	}
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	if err := b.lock(ctx); err != nil {
+		return err
+	}
+	defer b.unlock()
+	f := b.get()
+	switch {
+	case b.isGone(), f.state == Deleting:
+		return h.notFound(name)
+	case f.state == Paused:
+		return nil
+	}
+	be, err := h.backend(f.inst.Backend)
+	if err != nil {
+		return err
+	}
+	pauser, ok := be.(sandbox.Pauser)
+	if !ok {
+		return b.reach(fmt.Errorf("pause: %w", sandbox.ErrUnsupported))
+	}
+	if f.state != Running {
+		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: there is nothing to pause", name, f.state)}
+	}
+	h.journal.add(b.id, "pause", map[string]any{"by": p.Name})
+	b.hold(true)
+	if err := pauser.Pause(ctx, f.inst); err != nil {
+		b.hold(false)
+		return b.reach(err)
+	}
+	return b.become(ctx, func(f *facts) { f.state, f.reason = Paused, "" })
+}
+
+// Resume lets a paused sandbox go on. Resuming what runs is not an error.
+func (h *Hub) Resume(ctx context.Context, p Principal, name string) error {
+	b, err := h.find(p, name)
+	if err != nil {
+		return err
+	}
+	if err := p.mayMake("resuming"); err != nil {
+		return err
+	}
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	switch f := b.get(); f.state {
+	case Running:
+		return nil
+	case Paused:
+		_, err = b.start(ctx, nil)
+		return err
+	default:
+		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s, not paused", name, f.state), Hint: "sandboxd start " + name + " starts it"}
+	}
+}
+
+// resume is Resume with b locked.
+func (b *box) resume(ctx context.Context, be sandbox.Backend, f facts) error {
+	pauser, ok := be.(sandbox.Pauser)
+	if !ok {
+		return b.reach(fmt.Errorf("resume: %w", sandbox.ErrUnsupported))
+	}
+	b.hub.journal.add(b.id, "resume", map[string]any{})
+	if err := pauser.Resume(ctx, f.inst); err != nil {
+		return b.reach(err)
+	}
+	b.hold(false)
+	if err := b.become(ctx, func(f *facts) { f.state, f.reason = Running, "" }); err != nil {
+		return err
+	}
+	b.keep()
+	return nil
+}
+
+// hold tells the connections to a sandbox that it is frozen, or goes on: while it is frozen they are not taken for dead.
+func (b *box) hold(frozen bool) {
+	b.mu.Lock()
+	lk := b.link
+	b.mu.Unlock()
+	if lk != nil {
+		lk.mu.Lock()
+		c := lk.control
+		lk.mu.Unlock()
+		if c != nil {
+			c.Hold(frozen)
+		}
+	}
+	b.relays.hold(frozen)
+}
+
+// Wake resumes a sandbox that is paused, for a client that has a connection to it and opens something on it.
+func (h *Hub) Wake(ctx context.Context, p Principal, name string) error {
+	b, _, err := h.reachable(p, name, wire.RightDrive, "commands, files and forwards")
+	if err != nil {
+		return err
+	}
+	return b.wake(ctx)
+}
+
+// wake resumes b if it is paused: somebody is about to do something in it.
+func (b *box) wake(ctx context.Context) error {
+	if b.get().state != Paused {
+		return nil
+	}
+	ctx, done := b.hub.tasks.bound(ctx)
+	defer done()
+	_, err := b.start(ctx, nil)
+	return err
+}
+
+// wakes reports whether a request resumes a sandbox that is paused. One who looks or leaves does not.
+func wakes(v wire.Verb) bool {
+	switch v {
+	case wire.VerbGive, wire.VerbResize, wire.VerbScreen, wire.VerbCancel:
+		return false
+	}
+	return true
+}
+
+// notRunning is the refusal of those who may not start b: it has no sessions, or none that answer.
+func (b *box) notRunning(session string) error {
+	if f := b.get(); f.state == Paused {
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.name + " is paused", Hint: "its owner resumes it: sandboxd resume " + f.name}
+	}
+	return b.noSession(session)
+}

@@ -1,0 +1,302 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// owners are the acts that stay the owner's, whatever a share allows.
+func owners(ctx context.Context, d *daemon, p Principal) map[string]error {
+	_, rescue := d.Rescue(ctx, p, "demo")
+	_, start := d.Start(ctx, p, "demo", nil)
+	_, kick := d.Kick(ctx, p, main, "person:alice")
+	_, unshare := d.Unshare(ctx, p, "demo", "carl")
+	return map[string]error{"rm": d.remove(ctx, p, "demo"), "stop": d.Stop(ctx, p, "demo"), "start": start, "rescue": rescue,
+		"kick": kick, "share": d.Share(ctx, p, "demo", "carl", wire.RightDrive), "unshare": unshare}
+}
+
+func TestShare(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "echo one")
+	unknown := d.Share(w.ctx(), bob, "demo", "carl", wire.RightDrive)
+	other := d.Share(w.ctx(), bob, "nothing", "carl", wire.RightDrive)
+	wantCode(t, unknown, wire.CodeNotFound)
+	wantCode(t, other, wire.CodeNotFound)
+	for _, bad := range []string{"", "alice", "a b", "-x", "x\n", string(make([]byte, 65))} {
+		wantCode(t, d.Share(w.ctx(), alice, "demo", bad, wire.RightWatch), wire.CodeUsage)
+	}
+
+	// To watch.
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
+		t.Fatal(err)
+	}
+	info, err := d.Get(w.ctx(), bob, "demo")
+	if err != nil || !slices.Equal(info.SharedWith, []Share{{"bob", wire.RightWatch}}) || info.Owner != "alice" {
+		t.Errorf("get: %+v, %v", info.SharedWith, err)
+	}
+	if all, err := d.List(w.ctx(), bob); err != nil || len(all) != 1 {
+		t.Errorf("list: %v, %v", all, err)
+	}
+	if s, err := d.Sessions(w.ctx(), bob, "demo"); err != nil || len(s) != 1 {
+		t.Errorf("sessions: %v, %v", s, err)
+	}
+	if _, err := d.Describe(w.ctx(), bob, "demo"); err != nil {
+		t.Errorf("describe: %v", err)
+	}
+	if r, err := d.OpenRecord(w.ctx(), bob, main, 0); err != nil {
+		t.Errorf("record: %v", err)
+	} else {
+		r.Close()
+	}
+	watching, err := d.Join(w.ctx(), bob, main, JoinOptions{Create: true, Cols: 40, Rows: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watching.Close()
+	wantCode(t, watching.Input(w.ctx(), []byte("x")), wire.CodeDenied)
+	wantCode(t, watching.Take(w.ctx()), wire.CodeDenied)
+	wantCode(t, watching.Private(w.ctx(), true), wire.CodeDenied)
+	party, err := d.Standing(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbScreen}); err != nil {
+		t.Errorf("screen: %v", err)
+	}
+	if _, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbWait}); err != nil {
+		t.Errorf("wait: %v", err)
+	}
+	_, err = party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"})
+	wantCode(t, err, wire.CodeDenied)
+	_, err = d.Upstream(w.ctx(), bob, "demo", nil)
+	wantCode(t, err, wire.CodeDenied)
+	_, err = d.Terminal(w.ctx(), bob, "demo", "x", 80, 24)
+	wantCode(t, err, wire.CodeDenied)
+	_, err = d.Join(w.ctx(), bob, main, JoinOptions{Fresh: true})
+	wantCode(t, err, wire.CodeDenied)
+	_, err = d.Join(w.ctx(), bob, wire.Target{Sandbox: "demo", Session: "another"}, JoinOptions{Create: true})
+	wantCode(t, err, wire.CodeNotFound)
+	wantCode(t, d.CloseSession(w.ctx(), bob, main), wire.CodeDenied)
+	for what, err := range owners(w.ctx(), d, bob) {
+		if !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+
+	// To drive: what runs is not ended by more rights.
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
+		t.Fatal(err)
+	}
+	if err := watching.Err(); err != nil {
+		t.Errorf("the watcher: %v", err)
+	}
+	driving, err := d.Join(w.ctx(), bob, main, JoinOptions{Create: true, Cols: 40, Rows: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer driving.Close()
+	if err := driving.Take(w.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := d.Upstream(w.ctx(), bob, "demo", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if party, err = d.Standing(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, JoinOptions{Create: true}); err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil || reply.Result.Error == nil || reply.Result.TakenOver == nil {
+		t.Errorf("run while a person has the keyboard: %+v, %v", reply.Result, err)
+	}
+	for what, err := range owners(w.ctx(), d, bob) {
+		if !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	// The owner takes the keyboard from a guest, who asks for it back.
+	mine, err := d.Join(w.ctx(), alice, main, JoinOptions{Create: true, Cols: 100, Rows: 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mine.Close()
+	if err := mine.Take(w.ctx()); err != nil {
+		t.Errorf("the owner takes it: %v", err)
+	}
+	w.eventually("the guest knows", func() bool { return !driving.Holds() })
+	wantCode(t, driving.Take(w.ctx()), wire.CodeKeyboardHeld)
+	if asked, err := driving.Ask(w.ctx()); err != nil || asked != "person:alice" || mine.Live().Asking() != "person:bob" {
+		t.Errorf("asking: %q, %v", asked, err)
+	}
+	if err := mine.Give(w.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the guest has it back", func() bool { return driving.Holds() && !mine.Holds() })
+
+	// The next daemon knows.
+	d.stop()
+	d = w.start()
+	again, err := d.Join(w.ctx(), bob, main, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	agents, err := d.Standing(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, JoinOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conn, err = d.Upstream(w.ctx(), bob, "demo", nil); err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := again.Take(w.ctx()); err != nil {
+		t.Fatal(err)
+	}
+
+	// And no more: at once, and as if it had never been.
+	if was, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil || !was {
+		t.Fatalf("unshare: %t, %v", was, err)
+	}
+	for name, a := range map[string]*Attachment{"person": again, "agent": agents} {
+		if err := a.Err(); !errors.Is(err, ErrUnshared) {
+			t.Errorf("the %s: %v", name, err)
+		}
+	}
+	if err := conn.Wait(); err == nil {
+		t.Error("the relayed connection ended in order")
+	}
+	l, err := d.Live(w.ctx(), alice, main)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("the keyboard is free", func() bool { return l.Keyboard() == "" })
+	_, gone := d.Get(w.ctx(), bob, "demo")
+	_, never := d.Get(w.ctx(), bob, "nothing")
+	wantCode(t, gone, wire.CodeNotFound)
+	if a, b := d.Public(gone), d.Public(never); a.Code != b.Code || len(a.Message) != len(b.Message)-len("nothing")+len("demo") {
+		t.Errorf("refused differently: %v, %v", a, b)
+	}
+	if was, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil || was {
+		t.Errorf("unshare again: %t, %v", was, err)
+	}
+	if got := d.Public(ErrUnshared); got.Code != wire.CodeDenied {
+		t.Errorf("a call that it cut off says %v", got)
+	}
+	// A sandbox that goes takes its shares with it.
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	if shares, err := d.store.Shares(w.ctx()); err != nil || len(shares) != 0 {
+		t.Errorf("left in the store: %v, %v", shares, err)
+	}
+}
+
+// A key that may only watch does nothing on the parties of its principal's other keys: neither on the person at a terminal, nor
+// on the agent whose call is under way.
+func TestWatchKeyBesideOthers(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	wall := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
+	agent, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if other, err := d.Standing(w.ctx(), wall, main, JoinOptions{}); err != nil || other == agent || agent.Err() != nil {
+		t.Errorf("the agent's party: %v; the watcher's is the same: %t, %v", agent.Err(), other == agent, err)
+	}
+	if again, err := d.Standing(w.ctx(), robot, main, JoinOptions{}); err != nil || again != agent {
+		t.Errorf("the agent is another party: %v", err)
+	}
+
+	person := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	_, err = d.Take(w.ctx(), wall, main)
+	wantCode(t, err, wire.CodeDenied)
+	_, _, err = d.Ask(w.ctx(), wall, main)
+	wantCode(t, err, wire.CodeDenied)
+	if err := d.Private(w.ctx(), alice, main, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Private(w.ctx(), wall, main, false); err == nil {
+		t.Error("the watcher ended a private stretch")
+	}
+	_, err = d.Keep(w.ctx(), wall, main)
+	wantCode(t, err, wire.CodeDenied)
+	_, _ = d.Give(w.ctx(), wall, main) // that of its own party, which has none
+	if l := person.Live(); l.Keyboard() != "person:alice" || l.Private() != "person:alice" {
+		t.Errorf("keyboard %q, private %q", l.Keyboard(), l.Private())
+	}
+}
+
+// A slip in the name of a principal shares with nobody, and is told. Who can no longer log in keeps what they had, or less.
+func TestShareWithNobody(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	listed, certified := true, false
+	w.options.LogsIn = func(principal string) (bool, bool) {
+		return listed && principal == "bob", certified && principal == "carl"
+	}
+	d := w.start()
+	w.create(d, "demo")
+	err := d.Share(w.ctx(), alice, "demo", "bbo", wire.RightWatch)
+	wantCode(t, err, wire.CodeUsage)
+	if err == nil || !strings.Contains(err.Error(), "bbo") {
+		t.Errorf("the refusal does not name it: %v", err)
+	}
+	wantCode(t, d.Share(w.ctx(), alice, "demo", "carl", wire.RightWatch), wire.CodeUsage)
+	certified = true
+	for _, name := range []string{"bob", "carl"} {
+		if err := d.Share(w.ctx(), alice, "demo", name, wire.RightDrive); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	listed = false
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
+		t.Errorf("less for who cannot log in any more: %v", err)
+	}
+	info, err := d.Get(w.ctx(), alice, "demo")
+	if want := []Share{{"bob", wire.RightWatch}, {"carl", wire.RightDrive}}; err != nil || !slices.Equal(info.SharedWith, want) {
+		t.Errorf("shared with %+v, %v, want %+v", info.SharedWith, err, want)
+	}
+}
+
+// Who may only watch does not start a sandbox that is stopped, by whatever would join a session in it.
+func TestWatcherStartsNothing(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "true")
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []Principal{bob, {Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}} {
+		_, err := d.Join(w.ctx(), p, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+		wantCode(t, err, wire.CodeNotFound)
+		_, err = d.Standing(w.ctx(), p, main, JoinOptions{})
+		wantCode(t, err, wire.CodeNotFound)
+		_, err = d.Take(w.ctx(), p, main)
+		wantCode(t, err, wire.CodeNotFound)
+		_, served, err := w.dial(d, p, wire.Attach{Session: "main"}, wire.Handler{})
+		wantCode(t, err, wire.CodeNotFound)
+		<-served
+		if got := w.state(d, "demo"); got != Stopped {
+			t.Fatalf("the sandbox is %s", got)
+		}
+	}
+	if _, err := d.Join(w.ctx(), alice, main, JoinOptions{Watch: true}); err == nil || w.state(d, "demo") != Stopped {
+		t.Errorf("watching one's own: %v, %s", err, w.state(d, "demo"))
+	}
+}

@@ -1,0 +1,146 @@
+package gateway
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Snapshot keeps the files of one of p's sandboxes as an image, and returns its name: NewSpec.Image of a sandbox of p's, and of nobody
+// else's. tag is a DNS label; empty is the time.
+func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (image string, err error) {
+	b, err := h.find(p, name)
+	if err != nil {
+		return "", err
+	}
+	if err := p.mayMake("snapshots"); err != nil {
+		return "", err
+	}
+	if tag == "" {
+		tag = time.Now().UTC().Format("20060102-150405")
+	}
+	if _, err := wire.ParseLabel("tag", tag); err != nil {
+		return "", err
+	}
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	err = b.filesOf(ctx, "snapshot", func(s sandbox.Snapshotter, inst sandbox.Instance) error {
+		image, err = s.Snapshot(ctx, inst, p.Name, name, tag)
+		if errors.Is(err, fs.ErrExist) {
+			return &wire.Error{Code: wire.CodeExists, Message: "there is a snapshot " + tag + " of " + name + " already", Hint: "choose another tag"}
+		}
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	h.journal.add(b.id, "snapshot", map[string]any{"by": p.Name, "image": image})
+	return image, nil
+}
+
+// Fork makes another sandbox of p's, called fork, as name was made and with the files that it has now. Sessions, processes and keys are its own.
+// As Create it is all or nothing.
+func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress func(line string)) (Info, error) {
+	source, err := h.find(p, name)
+	if err != nil {
+		return Info{}, err
+	}
+	if err := p.mayMake("creating"); err != nil {
+		return Info{}, err
+	}
+	if _, err := wire.ParseSandbox(fork); err != nil {
+		return Info{}, err
+	}
+	ctx, done := h.tasks.bound(ctx)
+	defer done()
+	f := source.get()
+	if f.inst.ID == "" {
+		return Info{}, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: it has no files yet", name, f.state)}
+	}
+	be, err := h.backend(f.inst.Backend)
+	if err != nil {
+		return Info{}, err
+	}
+	if _, ok := be.(sandbox.Snapshotter); !ok {
+		return Info{}, source.reach(fmt.Errorf("fork: %w", sandbox.ErrUnsupported))
+	}
+	now := time.Now()
+	f.name, f.owner, f.state, f.reason, f.since, f.created = fork, p.Name, Creating, "", now, now
+	f.spec.ID, f.spec.Name, f.spec.Owner = strings.ToLower(rand.Text()[:12]), fork, p.Name
+	f.spec.Dir = "" // that is the first one's
+	f.inst = sandbox.Instance{Backend: f.inst.Backend}
+	b, _, err := h.reserve(p, f, NewSpec{})
+	if err != nil {
+		return Info{}, err
+	}
+	b.source = source
+	if err := b.create(ctx, progress); err != nil {
+		return Info{}, err
+	}
+	h.journal.add(b.id, "fork", map[string]any{"by": p.Name, "of": name})
+	return b.info(), nil
+}
+
+// takeFiles makes the image of a fork, whose creation is under way, and writes it down.
+func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
+	source := b.source
+	if source == nil {
+		return nil
+	}
+	b.source = nil
+	if progress != nil {
+		progress("copying the files of " + source.title())
+	}
+	var image string
+	err := source.filesOf(ctx, "fork", func(s sandbox.Snapshotter, inst sandbox.Instance) (err error) {
+		image, err = s.Fork(ctx, inst, b.id)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return b.become(ctx, func(f *facts) { f.spec.Image = image })
+}
+
+// filesOf does something with the files of b that nobody may remove or start meanwhile.
+func (b *box) filesOf(ctx context.Context, what string, do func(sandbox.Snapshotter, sandbox.Instance) error) error {
+	if err := b.lock(ctx); err != nil {
+		return err
+	}
+	defer b.unlock()
+	f := b.get()
+	if b.isGone() || f.state == Deleting || f.inst.ID == "" {
+		return b.hub.notFound(f.name)
+	}
+	be, err := b.hub.backend(f.inst.Backend)
+	if err != nil {
+		return err
+	}
+	s, ok := be.(sandbox.Snapshotter)
+	if !ok {
+		return b.reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
+	}
+	if f.state == Running { // frozen meanwhile, however long the disk takes
+		b.hold(true)
+		defer b.hold(false)
+	}
+	return b.reachFiles(do(s, f.inst))
+}
+
+// reachFiles is reach for errors that say themselves what is wrong.
+func (b *box) reachFiles(err error) error {
+	switch {
+	case err == nil, errors.As(err, new(*wire.Error)):
+		return err
+	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrEngine), errors.Is(err, context.Canceled):
+		return b.reach(err)
+	}
+	return &shown{public: wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", b.title(), firstLine(err)), err: err}
+}

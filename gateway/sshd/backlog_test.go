@@ -1,0 +1,115 @@
+package sshd
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
+)
+
+// stopped is a client's connection that takes nothing from its socket until goOn is called, once it was stopped.
+type stopped struct {
+	net.Conn
+	mu   sync.Mutex
+	wait chan struct{} // guarded by mu
+}
+
+func (c *stopped) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	wait := c.wait
+	c.mu.Unlock()
+	if wait != nil {
+		<-wait
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *stopped) stop() (goOn func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wait = make(chan struct{})
+	return sync.OnceFunc(func() { close(c.wait) })
+}
+
+// Who did not read for a while gets the present screen soon, and not first megabytes of what was on it meanwhile.
+func TestBacklogOfAStoppedWatcher(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	d := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+	}}
+	tcp, err := d.DialContext(t.Context(), "tcp", w.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := &stopped{Conn: tcp}
+	defer conn.Close()
+	sc, channels, requests, err := ssh.NewClientConn(conn, w.addr, &ssh.ClientConfig{User: "demo", Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))},
+		HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := ssh.NewClient(sc, channels, requests)
+	s, err := c.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := s.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.RequestPty("xterm-256color", 150, 400, ssh.TerminalModes{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Shell(); err != nil {
+		t.Fatal(err)
+	}
+	// until reads up to a text, and returns how many bytes that were.
+	until := func(text string) (n int) {
+		t.Helper()
+		defer time.AfterFunc(time.Minute, func() { conn.Close() }).Stop()
+		var end []byte
+		for buf := make([]byte, 32<<10); ; {
+			m, err := out.Read(buf)
+			n += m
+			if end = append(end[max(0, len(end)-100):], buf[:m]...); bytes.Contains(end, []byte(text)) {
+				return n
+			}
+			if err != nil {
+				t.Fatalf("%v while waiting for %q", err, text)
+			}
+		}
+	}
+	if _, err := io.WriteString(in, "echo its'-'size is $(stty size | tr ' ' -)\r"); err != nil {
+		t.Fatal(err)
+	}
+	until("149-400")
+	at := w.standing()
+	goOn := conn.stop()
+	defer goOn()
+	// A full screen that is another one each time, more of them than the kernel would hold.
+	const frames = `i=0; while [ $((i+=1)) -le 250 ]; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done; clear; echo the'-'present`
+	if _, err := io.WriteString(in, frames+"\r"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all is printed", func() bool {
+		var tail [64]byte
+		end := at.Live().Len()
+		n, _ := at.Live().ReadAt(t.Context(), end-min(end, 64), tail[:])
+		return bytes.Contains(tail[:n], []byte("the-present"))
+	})
+	goOn()
+	if got := until("the-present"); got > 1<<20 {
+		t.Errorf("%d bytes came before the present screen", got)
+	}
+}

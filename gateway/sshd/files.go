@@ -1,0 +1,121 @@
+package sshd
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/host/files"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// slotTime is how long a machine may take to give back the room of a channel that has ended (MaxSessions in sshd_config(5)).
+const slotTime = 3 * time.Second
+
+// files serves SFTP for a machine that refused it, by commands on the client's own connection.
+func (s *session) files(ctx context.Context, u *upstream) {
+	go func() { // until the client has closed the channel
+		for q := range s.requests {
+			_ = q.Reply(false, nil)
+		}
+	}()
+	channel := &begun{Reader: s.input(), Writer: s.channel, Closer: s.channel, begin: sync.OnceFunc(s.begin)}
+	if err := files.Serve(ctx, channel, u.run); err != nil {
+		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", s.client.target.Sandbox, plain(err.Error())))
+		return
+	}
+	s.exit(0)
+	s.client.hub().Record(context.WithoutCancel(ctx), s.client.grant.Principal, s.client.target.Sandbox,
+		gateway.ExecEvent{Command: "subsystem " + wire.SubsystemSFTP + " by commands"})
+}
+
+// asksFiles reports whether the client wants SFTP.
+func (s *session) asksFiles() bool {
+	return s.ask.kind == wire.RequestSubsystem && s.ask.arg == wire.SubsystemSFTP
+}
+
+// greeting looks at how what answers an SFTP client begins, and says so when that is not SFTP: a machine that runs one command
+// whatever is asked (ForceCommand), or whose start-up files print, has clients complain of a message that is too long.
+type greeting struct {
+	say  func(line string)
+	read []byte // the beginning, until it is looked at
+	over bool   // it was
+}
+
+func (g *greeting) Write(p []byte) (int, error) {
+	if g.over {
+		return len(p), nil
+	}
+	g.read = append(g.read, p...)
+	// SSH_FXP_VERSION: length, type, version (draft-ietf-secsh-filexfer-02, section 3 and 4).
+	if len(g.read) < 5 {
+		return len(p), nil
+	}
+	if n := binary.BigEndian.Uint32(g.read); g.read[4] != fxpVersion || n < 5 || n > maxVersion {
+		g.say("that is not SFTP, but: " + text.Line(string(g.read), 100) + "; is there a ForceCommand, or do start-up files print?")
+	}
+	g.over, g.read = true, nil
+	return len(p), nil
+}
+
+const (
+	fxpVersion = 2
+	maxVersion = 64 << 10 // of extensions that a server may name
+)
+
+// begun is a client's channel that is granted when somebody reads it.
+type begun struct {
+	io.Reader
+	io.Writer
+	io.Closer
+	begin func()
+}
+
+func (b *begun) Read(p []byte) (int, error) {
+	b.begin()
+	return b.Reader.Read(p)
+}
+
+// run runs a command at the sandbox, without a terminal.
+func (u *upstream) run(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+	var session *ssh.Session
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(slotTime); session == nil; {
+		var err error
+		session, err = (&ssh.Client{Conn: u.conn}).NewSession()
+		if err == nil {
+			break
+		}
+		if !errors.As(err, new(*ssh.OpenChannelError)) || time.Now().After(late) {
+			return 0, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		}
+	}
+	defer session.Close()
+	stop := context.AfterFunc(ctx, func() { session.Close() })
+	defer stop()
+	session.Stdin, session.Stdout, session.Stderr = stdin, stdout, stderr
+	err := session.Run(command)
+	var exit *ssh.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return 0, context.Cause(ctx)
+	case errors.As(err, &exit):
+		return exit.ExitStatus(), nil
+	case err == io.EOF: //nolint:errorlint // of the library's own Write, as it is: it ended with 0 and did not read all of its input
+		return 0, nil
+	}
+	return 0, err
+}

@@ -1,0 +1,432 @@
+package sshd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// opening is a channel that a client opened, as its place among all that the client sent.
+type opening struct {
+	ssh.NewChannel
+	at int
+}
+
+// The library puts requests and channels into two queues. Whatever is in both when they are received from, each request comes
+// before the channels behind it, and no-more-sessions refuses none of those in front of it.
+func TestArrivals(t *testing.T) {
+	const room = 16 // of the library's queues
+	for _, sent := range []string{"rc", "cr", "rrrc", "rcrcrcrc", "cn", "cnrc", "rcn", "ncn", "ccccn", "rrcrncrc", "nrrrrc",
+		strings.Repeat("r", room) + "c", strings.Repeat("rc", 3*room), strings.Repeat("c", room) + "n" + strings.Repeat("r", 2*room) + "c"} {
+		t.Run(sent, func(t *testing.T) {
+			for range 200 { // which queue is received from first is chance
+				arriveInOrder(t, sent, room)
+			}
+		})
+	}
+}
+
+func arriveInOrder(t *testing.T, sent string, room int) {
+	t.Helper()
+	channels, requests := make(chan ssh.NewChannel, room), make(chan *ssh.Request, room)
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for i, what := range sent {
+			switch what {
+			case 'c':
+				channels <- opening{at: i}
+			case 'r':
+				requests <- &ssh.Request{Type: "tcpip-forward", Payload: []byte{byte(i)}}
+			case 'n':
+				requests <- &ssh.Request{Type: wire.GlobalNoMoreSessions, Payload: []byte{byte(i)}}
+			}
+		}
+		close(channels)
+		close(requests)
+	})
+	done := 0 // requests that were handed over
+	last := -1
+	arrivals{
+		request: func(q *ssh.Request) {
+			if at := int(q.Payload[0]); at <= last {
+				t.Errorf("request %d came after %d", at, last)
+			} else {
+				last = at
+			}
+			done++
+		},
+		channel: func(nc ssh.NewChannel, noMore bool) {
+			at := nc.(opening).at
+			if before := at - strings.Count(sent[:at], "c"); done < before {
+				t.Errorf("channel %d came after %d of %d requests before it", at, done, before)
+			}
+			if said := strings.Contains(sent[:at], "n"); noMore && !said {
+				t.Errorf("channel %d counts as opened after no-more-sessions", at)
+			}
+		},
+	}.take(channels, requests)
+	sending.Wait()
+	if want := len(sent) - strings.Count(sent, "c"); done != want {
+		t.Errorf("%d requests, want %d", done, want)
+	}
+}
+
+// A channel that was not there yet when no-more-sessions was received is after it.
+func TestArrivalsNoMore(t *testing.T) {
+	channels, requests := make(chan ssh.NewChannel, 16), make(chan *ssh.Request, 16)
+	received := make(chan bool)
+	var taking sync.WaitGroup
+	taking.Go(func() {
+		arrivals{
+			request: func(*ssh.Request) { received <- false },
+			channel: func(_ ssh.NewChannel, noMore bool) { received <- noMore },
+		}.take(channels, requests)
+	})
+	defer taking.Wait()
+	defer func() { close(channels); close(requests) }()
+	channels <- opening{}
+	if <-received {
+		t.Error("before: refused")
+	}
+	for range 2 { // saying it again changes nothing
+		requests <- &ssh.Request{Type: wire.GlobalNoMoreSessions}
+		<-received
+		channels <- opening{}
+		if !<-received {
+			t.Error("after: not refused")
+		}
+	}
+}
+
+// A command finds what its client asked for before it opened the command's channel, however slow the sandbox is to listen; so does
+// a connection that the client forwards.
+func TestListensBeforeChannels(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	var listening atomic.Int32
+	w.play(func(_ *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
+		var serving sync.WaitGroup
+		defer serving.Wait()
+		serving.Go(func() {
+			for q := range reqs {
+				if q.Type == wire.GlobalTCPForward {
+					<-time.After(2 * time.Millisecond) // a sandbox that is slow
+					listening.Add(1)
+				}
+				_ = q.Reply(true, nil)
+			}
+		})
+		for nc := range chans {
+			found := fmt.Sprint(listening.Load())
+			ch, requests, err := nc.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				if nc.ChannelType() == wire.ChannelSession {
+					started(requests)
+				}
+				io.WriteString(ch, found)
+				ch.SendRequest("exit-status", false, exitStatus(0))
+				ch.Close()
+				ssh.DiscardRequests(requests)
+			})
+		}
+	})
+	c := w.dial("alice", "demo")
+	var running sync.WaitGroup
+	defer running.Wait()
+	for i := range 50 {
+		forward := wire.TCPForward{Host: "127.0.0.1", Port: uint32(10_000 + i)}
+		if _, _, err := c.SendRequest(wire.GlobalTCPForward, false, wire.Marshal(forward)); err != nil {
+			t.Fatal(err)
+		}
+		var ch ssh.Channel
+		var reqs <-chan *ssh.Request
+		if i%2 == 0 {
+			ch, reqs = openSession(t, c)
+		} else {
+			var err error
+			if ch, reqs, err = c.OpenChannel(wire.ChannelDirectTCP, wire.Marshal(wire.DirectTCP{Host: "127.0.0.1", Port: 1})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		running.Go(func() {
+			go ssh.DiscardRequests(reqs)
+			if i%2 == 0 {
+				if ok, err := ch.SendRequest("exec", true, wire.Marshal(wire.Exec{Command: "x"})); !ok || err != nil {
+					t.Errorf("exec: %v, %v", ok, err)
+				}
+			}
+			var found int
+			if _, err := fmt.Fscan(ch, &found); err != nil || found < i+1 {
+				t.Errorf("channel %d found %d listeners, %v", i, found, err)
+			}
+		})
+	}
+}
+
+// corked is a client's connection that can keep back what is written to it, a packet at a time.
+type corked struct {
+	net.Conn
+	packets chan struct{} // one for each that is kept back
+
+	mu   sync.Mutex
+	in   bool   // guarded by mu
+	held []byte // guarded by mu
+}
+
+func (c *corked) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.in {
+		return c.Conn.Write(p)
+	}
+	c.held = append(c.held, p...)
+	c.packets <- struct{}{}
+	return len(p), nil
+}
+
+func (c *corked) cork() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.in = true
+}
+
+func (c *corked) uncork() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.in = false
+	_, err := c.Conn.Write(c.held)
+	return err
+}
+
+// OpenSSH opens its one session and says in the same breath that there will be no more.
+func TestNoMoreSessionsBehindOne(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	for range 25 {
+		raw, err := net.Dial("tcp", w.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cork := &corked{Conn: raw, packets: make(chan struct{}, 16)}
+		sc, chans, reqs, err := ssh.NewClientConn(cork, w.addr, &ssh.ClientConfig{User: "demo",
+			Auth: []ssh.AuthMethod{ssh.PublicKeys(w.signer("alice"))}, HostKeyCallback: ssh.FixedHostKey(w.host.PublicKey())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := ssh.NewClient(sc, chans, reqs)
+		cork.cork()
+		opened := make(chan error, 1)
+		go func() {
+			ch, reqs, err := c.OpenChannel("session", nil)
+			if err == nil {
+				go ssh.DiscardRequests(reqs)
+				ch.Close()
+			}
+			opened <- err
+		}()
+		<-cork.packets
+		if _, _, err := c.SendRequest(wire.GlobalNoMoreSessions, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := cork.uncork(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-opened; err != nil {
+			t.Errorf("the session before: %v", err)
+		}
+		// With the answer to what is behind it no-more-sessions has been received, too.
+		if _, _, err := c.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.NewSession(); err == nil || !strings.Contains(err.Error(), "no more sessions") {
+			t.Errorf("one more: %v", err)
+		}
+		c.Close()
+	}
+}
+
+// A sandbox may be connected to as soon as it has answered that it listens. The client has the answer first: it takes no
+// connection by a port that it does not know yet.
+func TestAnswerBeforeConnection(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	connected := make(chan error, 1)
+	w.play(func(conn *ssh.ServerConn, chans <-chan ssh.NewChannel, reqs <-chan *ssh.Request) {
+		var serving sync.WaitGroup
+		defer serving.Wait()
+		serving.Go(func() {
+			sessions(func(_ ssh.Channel, reqs <-chan *ssh.Request) { ssh.DiscardRequests(reqs) })(conn, chans, nil)
+		})
+		port := uint32(10_000)
+		for q := range reqs {
+			var f wire.TCPForward
+			if q.Type != wire.GlobalTCPForward || wire.Unmarshal(q.Payload, &f) != nil {
+				_ = q.Reply(false, nil)
+				continue
+			}
+			port++
+			_ = q.Reply(true, wire.Marshal(wire.TCPForwardReply{Port: port}))
+			ch, requests, err := conn.OpenChannel(wire.ChannelForwardedTCP,
+				wire.Marshal(wire.DirectTCP{Host: f.Host, Port: port, OriginHost: "127.0.0.1", OriginPort: 1}))
+			if err == nil {
+				ch.Close()
+				serving.Go(func() { ssh.DiscardRequests(requests) })
+			}
+			connected <- err
+		}
+	})
+	t.Run("library", func(t *testing.T) {
+		c := w.dial("alice", "demo")
+		var taking sync.WaitGroup
+		defer taking.Wait()
+		defer c.Close()
+		incoming := c.HandleChannelOpen(wire.ChannelForwardedTCP)
+		taking.Go(func() {
+			for nc := range incoming {
+				if ch, requests, err := nc.Accept(); err == nil {
+					ch.Close()
+					taking.Go(func() { ssh.DiscardRequests(requests) })
+				}
+			}
+		})
+		for range 300 {
+			if ok, _, err := c.SendRequest(wire.GlobalTCPForward, true, wire.Marshal(wire.TCPForward{Host: "localhost"})); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			if err := <-connected; err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	t.Run("OpenSSH", func(t *testing.T) {
+		to := echoServer(t, "tcp", "127.0.0.1:0").Addr().String()
+		for range 5 {
+			c := w.ssh("alice", "-N", "-R", "0:"+to, "demo@127.0.0.1")
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var err error
+			select {
+			case err = <-connected:
+			case <-time.After(time.Minute):
+				err = errors.New("it asks for nothing")
+			}
+			c.Process.Kill()
+			c.Wait()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+// A channel waits for what was asked for before it, but neither for ever nor longer than its client.
+func TestAwait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		if err := await(t.Context(), make(chan struct{})); err == nil || time.Since(began) != dialTimeout {
+			t.Errorf("never answered: %v after %v", err, time.Since(began))
+		}
+	})
+	ctx, cancel := context.WithCancelCause(t.Context())
+	earlier := make(chan struct{})
+	if err := await(ctx, nil); err != nil {
+		t.Errorf("nothing before: %v", err)
+	}
+	cancel(errClientGone)
+	if err := await(ctx, earlier); !errors.Is(err, errClientGone) {
+		t.Errorf("the client has gone: %v", err)
+	}
+	close(earlier)
+	if err := await(t.Context(), earlier); err != nil {
+		t.Errorf("answered: %v", err)
+	}
+}
+
+// stuck is a channel whose refusal does not get through.
+type stuck struct {
+	ssh.NewChannel
+	until <-chan struct{}
+}
+
+func (s stuck) Reject(ssh.RejectionReason, string) error { <-s.until; return nil }
+
+// Who opens channel after channel and reads no refusal is not read from any more.
+func TestRefusals(t *testing.T) {
+	var all sync.WaitGroup
+	until := make(chan struct{})
+	var started atomic.Int32
+	flooded := make(chan struct{})
+	r := newRefusals()
+	all.Go(func() {
+		defer close(flooded)
+		for range 2 * cap(r) {
+			r.refuse(all.Go, stuck{until: until}, ssh.ResourceShortage, "too many")
+			started.Add(1)
+		}
+	})
+	eventually(t, "as many as there is room for", func() bool { return int(started.Load()) == cap(r) })
+	select {
+	case <-flooded:
+		t.Error("none had to wait")
+	default:
+	}
+	close(until)
+	<-flooded
+	all.Wait()
+}
+
+// failing is a listener that has no descriptor left for some time.
+type failing struct {
+	net.Listener
+	times int // of the one goroutine that accepts
+}
+
+func (l *failing) Accept() (net.Conn, error) {
+	if l.times--; l.times >= 0 {
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return l.Listener.Accept()
+}
+
+// The door outlives a machine without descriptors, and says when its listener is gone.
+func TestAcceptAgain(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Options{HostKeys: []ssh.Signer{newSigner(t)}, Keys: OpenKeys(writeKeys(t), "owner", nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(t.Context(), &failing{l, 3}) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.ReadFull(c, make([]byte, 4)); err != nil { // the version
+		t.Error(err)
+	}
+	l.Close()
+	if err := <-served; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v, want %v", err, net.ErrClosed)
+	}
+}

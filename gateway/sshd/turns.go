@@ -1,0 +1,56 @@
+package sshd
+
+import (
+	"context"
+	"io"
+)
+
+// turns is what a client types on a channel where several read in turn: the list of the lobby, and the sessions that are joined
+// from it. One goroutine reads the channel, so that nobody who has had their turn takes what is meant for the next.
+type turns struct{ chunks chan []byte }
+
+// fill reads src to its end, or until gone is closed.
+func (t *turns) fill(src io.Reader, gone <-chan struct{}) {
+	defer close(t.chunks)
+	buf := make([]byte, 4<<10)
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			select {
+			case t.chunks <- append([]byte(nil), buf[:n]...):
+			case <-gone:
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// turn reads until ctx ends: then it is at its end.
+type turn struct {
+	ctx  context.Context //nolint:containedctx // an io.Reader takes none
+	from *turns
+	rest []byte
+}
+
+func (r *turn) Read(p []byte) (int, error) {
+	if len(r.rest) == 0 {
+		if r.ctx.Err() != nil {
+			return 0, io.EOF
+		}
+		select {
+		case b, ok := <-r.from.chunks:
+			if !ok {
+				return 0, io.EOF
+			}
+			r.rest = b
+		case <-r.ctx.Done():
+			return 0, io.EOF
+		}
+	}
+	n := copy(p, r.rest)
+	r.rest = r.rest[n:]
+	return n, nil
+}
