@@ -63,8 +63,13 @@ var benchmarks = []benchmark{
 	{"run", shellRun},
 	{"fresh", freshSSH},
 	{"bulk", bulk},
+	{"join", shared(joinTime)},
+	{"person", personEcho},
+	{"watched-flood", shared(watchedFlood)},
+	{"watched-bulk", shared(watchedBulk)},
 	{"guest", guest},
 	{"memory", daemonMemory},
+	{"watcher-memory", watcherMemory},
 	{"restart", restart},
 }
 

@@ -277,7 +277,8 @@ func shellRun(ctx context.Context, b *bench) ([]row, error) {
 			close(printed)
 		}()
 		began := time.Now()
-		res, err := sh.Run(ctx, "read -p '"+question+"' x")
+		// The line that shows the command must not have the question in it.
+		res, err := sh.Run(ctx, fmt.Sprintf(`q=%d; read -p "name $q? " x`, i))
 		took := time.Since(began)
 		if err == nil && res.Ended != agent.Waiting {
 			err = fmt.Errorf("read ended %s: %+v", res.Ended, res)

@@ -1,0 +1,114 @@
+// Command soak shows at length what tests show once: that a session which says waiting is right, and soon.
+//
+//	soak asks   at least 1,000 questions of many programs, each answered: what the caller was told, and how late
+//	soak load   builds, installations, servers and loops in several sessions at once, none of which asks: nobody may say so
+//	soak idle   what idle sessions cost the guest and the daemon, in processor time
+//
+// It needs root, a Docker engine and the binaries that make build makes. The daemon and the sandbox are its own. The sandbox has
+// the network of the engine, and installs in it what it runs.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+)
+
+// options are what the command line says.
+type options struct {
+	asks    int           // questions in all
+	only    string        // programs that ask, as a regular expression
+	minutes float64       // of load
+	agents  bool          // agent programs among the load
+	idle    time.Duration // of each way to be idle
+	json    string        // file for the results
+}
+
+// errWrong says that the run went through, and found what must not be.
+var errWrong = errors.New("a session said what is not so")
+
+func main() {
+	var o options
+	flag.IntVar(&o.asks, "n", 1000, "asks: how many questions at least")
+	flag.StringVar(&o.only, "run", ".", "asks: which programs, as a regular expression")
+	flag.Float64Var(&o.minutes, "minutes", 10, "load: how long")
+	flag.BoolVar(&o.agents, "agents", false, "load: agent programs from npm at work, too (installs 1 GB)")
+	flag.DurationVar(&o.idle, "idle", time.Minute, "idle: how long each way to be idle is measured")
+	flag.StringVar(&o.json, "json", "", "file for the results as JSON")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle}
+	mode := modes[flag.Arg(0)]
+	if mode == nil || flag.NArg() != 1 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, mode, o); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, mode func(context.Context, *world, options) (any, error), o options) (err error) {
+	w, err := start(ctx)
+	if err != nil {
+		return err
+	}
+	defer w.stop(ctx)
+	before := load()
+	results, err := mode(ctx, w, o)
+	if results == nil {
+		return err
+	}
+	busy := before + " → " + load()
+	fmt.Printf("\nload average over a minute, before → after: %s\n", busy)
+	if o.json != "" {
+		text, marshaled := json.MarshalIndent(map[string]any{"date": time.Now().UTC().Format(time.DateOnly), "load": busy, "results": results}, "", "  ")
+		if marshaled == nil {
+			marshaled = os.WriteFile(o.json, append(text, '\n'), 0o644)
+		}
+		err = errors.Join(err, marshaled)
+	}
+	return err
+}
+
+// load is what the machine is busy with.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	one, _, _ := strings.Cut(string(text), " ")
+	return one
+}
+
+// sample is a set of measurements, in milliseconds.
+type sample struct {
+	N      int     `json:"n"`
+	Median float64 `json:"median_ms"`
+	P95    float64 `json:"p95_ms"`
+	P99    float64 `json:"p99_ms"`
+	Max    float64 `json:"max_ms"`
+}
+
+func summarize(values []float64) sample {
+	if len(values) == 0 {
+		return sample{}
+	}
+	values = slices.Sorted(slices.Values(values))
+	at := func(percent int) float64 { return values[(len(values)*percent+99)/100-1] }
+	return sample{N: len(values), Median: values[len(values)/2], P95: at(95), P99: at(99), Max: values[len(values)-1]}
+}

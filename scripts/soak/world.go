@@ -1,0 +1,186 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/agent"
+)
+
+// world is what a run works with: a daemon and a sandbox of its own.
+type world struct {
+	dir    string
+	daemon *exec.Cmd
+	at     struct {
+		SSH, Identity, State string
+		KnownHosts           string `json:"known_hosts"`
+	}
+	signer ssh.Signer
+	client *agent.Client // on the sandbox
+}
+
+// box is the sandbox's name.
+const box = "soak"
+
+func start(ctx context.Context) (w *world, err error) {
+	w = &world{}
+	defer func() {
+		if err != nil {
+			w.stop(ctx)
+		}
+	}()
+	if w.dir, err = os.MkdirTemp("", "sandboxd-soak-"); err != nil {
+		return w, err
+	}
+	if err := w.startDaemon(ctx); err != nil {
+		return w, err
+	}
+	pem, err := os.ReadFile(w.at.Identity)
+	if err != nil {
+		return w, err
+	}
+	if w.signer, err = ssh.ParsePrivateKey(pem); err != nil {
+		return w, err
+	}
+	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "new", box, "--network", "bridge").CombinedOutput()
+	if err != nil {
+		return w, fmt.Errorf("new %s: %w: %s", box, err, out)
+	}
+	w.client, err = agent.Dial(ctx, "ssh://"+box+"@"+w.at.SSH, agent.Options{State: w.at.State})
+	return w, err
+}
+
+func (w *world) startDaemon(ctx context.Context) error {
+	w.daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "serve", "--json", "--state", filepath.Join(w.dir, "state"), "--ssh", "127.0.0.1:0")
+	var said bytes.Buffer
+	w.daemon.Stderr = &said
+	out, err := w.daemon.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := w.daemon.Start(); err != nil {
+		return fmt.Errorf("daemon: %w; run make build first", err)
+	}
+	line, err := bufio.NewReader(out).ReadBytes('\n')
+	if err != nil {
+		_ = w.daemon.Wait() // it has ended without a word on its output; what it said is the error
+		w.daemon = nil
+		return fmt.Errorf("daemon: %s", said.String())
+	}
+	return json.Unmarshal(line, &w.at)
+}
+
+// stop ends what start started, also when ctx has ended.
+func (w *world) stop(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	if w.client != nil {
+		w.client.Close()
+	}
+	if w.daemon != nil && w.daemon.Process != nil {
+		rm := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "rm", "--all")
+		rm.Stderr = os.Stderr
+		if err := rm.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "soak: rm:", err)
+		}
+		_ = w.daemon.Process.Signal(os.Interrupt) // one that has ended needs none
+		_ = w.daemon.Wait()
+	}
+	os.RemoveAll(w.dir)
+}
+
+// exec runs a script in the sandbox without a terminal; what it said is in the error if it fails.
+func (w *world) exec(ctx context.Context, script string) error {
+	var out bytes.Buffer
+	exit, err := w.client.Exec(ctx, agent.Cmd{Command: script, Stdout: &out, Stderr: &out})
+	if err == nil && exit.Code != 0 {
+		text := strings.TrimSpace(out.String())
+		err = fmt.Errorf("exit %d: %s", exit.Code, text[max(0, len(text)-400):])
+	}
+	return err
+}
+
+// setUp runs a script and says so: installations take their time.
+func (w *world) setUp(ctx context.Context, what, script string) error {
+	began := time.Now()
+	if err := w.exec(ctx, "set -e; export DEBIAN_FRONTEND=noninteractive; "+script); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	fmt.Fprintf(os.Stderr, "%s: %.0f s\n", what, time.Since(began).Seconds())
+	return nil
+}
+
+// put writes a file in the sandbox.
+func (w *world) put(ctx context.Context, path string, content []byte, mode os.FileMode) error {
+	files, err := w.client.Files(ctx)
+	if err != nil {
+		return err
+	}
+	defer files.Close()
+	f, err := files.Create(path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close(), files.Chmod(path, mode))
+}
+
+// guestPID is this machine's number of the sandbox's PID 1.
+func (w *world) guestPID(ctx context.Context) (int, error) {
+	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "describe", "--json", box).Output()
+	if err != nil {
+		return 0, fmt.Errorf("describe: %w", err)
+	}
+	var described struct{ ID string }
+	if err := json.Unmarshal(out, &described); err != nil {
+		return 0, fmt.Errorf("describe: %w", err)
+	}
+	out, err = exec.CommandContext(ctx, "docker", "ps", "-q", "--filter", "label=sandboxd.id="+described.ID).Output()
+	if err != nil {
+		return 0, fmt.Errorf("docker ps: %w", err)
+	}
+	out, err = exec.CommandContext(ctx, "docker", "inspect", "--format", "{{.State.Pid}}", strings.TrimSpace(string(out))).Output()
+	if err != nil {
+		return 0, fmt.Errorf("docker inspect: %w", err)
+	}
+	return strconv.Atoi(strings.TrimSpace(string(out)))
+}
+
+// connect returns an SSH connection of its own to the sandbox, for what the agent library does not show: events.
+func (w *world) connect() (*ssh.Client, error) {
+	return ssh.Dial("tcp", w.at.SSH, &ssh.ClientConfig{
+		User:            box,
+		Auth:            []ssh.AuthMethod{ssh.PublicKeys(w.signer)},
+		HostKeyCallback: acceptOwn,
+		Timeout:         10 * time.Second,
+	})
+}
+
+// acceptOwn accepts the key of the daemon that this program started itself on loopback a moment ago.
+func acceptOwn(_ string, remote net.Addr, _ ssh.PublicKey) error {
+	if tcp, ok := remote.(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
+		return errors.New("not on loopback")
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
