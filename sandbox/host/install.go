@@ -63,9 +63,11 @@ func (f facts) arch() string {
 const probeScript = `printf "\nsandboxd-probe\n"; uname -s; uname -m; id -u; printf "%s\n" "$HOME" "$XDG_RUNTIME_DIR" "$SHELL"; ` +
 	`readlink -f "$SHELL" || echo "$SHELL"; test -r /proc/self/stat && echo proc; test -r /dev/fd/9 9</dev/null && echo fd; printf "\nsandboxd-end\n"`
 
+var errSlow = fmt.Errorf("commands do not begin within %v: are the account's start-up files slow?", probeTimeout)
+
 // probe asks a machine what it is. An error means that it runs no commands of ours.
 func probe(ctx context.Context, conn *connect.Conn) (facts, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, fmt.Errorf("commands do not begin within %v: are the account's start-up files slow?", probeTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSlow)
 	defer cancel()
 	c, err := started(ctx, conn, "exec /bin/sh -c "+quote(probeScript))
 	if err != nil {

@@ -1,6 +1,8 @@
 package host
 
 import (
+	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,5 +144,20 @@ func TestAnswered(t *testing.T) {
 		if got := tt.f.answered(tt.text); got != tt.want {
 			t.Errorf("%s, %q: got %q, want %q", tt.f.shell, tt.text, got, tt.want)
 		}
+	}
+}
+
+// What ends a shell was sent: the end of its terminal is no error of the writing.
+func TestWriteEndsTheTerminal(t *testing.T) {
+	term := &terminal{writes: make(chan write), done: make(chan struct{}), moved: make(chan struct{})}
+	go func() {
+		<-term.writes
+		close(term.done)
+	}()
+	if n, err := term.Write([]byte("exit\r")); n != 5 || err != nil {
+		t.Errorf("written as the terminal ends: got %d, %v", n, err)
+	}
+	if n, err := term.Write([]byte("exit\r")); n != 0 || !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("written behind its end: got %d, %v; want 0, io.ErrClosedPipe", n, err)
 	}
 }

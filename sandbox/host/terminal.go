@@ -332,6 +332,9 @@ func (t *terminal) Write(p []byte) (int, error) {
 		case <-own.done:
 			return len(p), nil
 		case <-t.done:
+			if send == nil { // it may be what ended the shell
+				return len(p), nil
+			}
 			return 0, io.ErrClosedPipe
 		case <-late:
 			if send == nil {

@@ -125,7 +125,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 		err = b.clean(ctx, inst, conn)
 		no := (*noError)(nil)
 		switch {
-		case errors.As(err, &no) && try < cleanTries: // Dropbear closes a channel now and then that was just opened
+		case errors.As(err, &no) && try < cleanTries && !errors.Is(no.err, errSlow): // Dropbear closes a channel now and then that was just opened
 		case errors.As(err, &no):
 			b.log.Info("nothing to clean up", "sandbox", inst.ID, "err", no)
 			b.forgetPasswords(inst.ID)

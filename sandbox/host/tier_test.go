@@ -179,7 +179,7 @@ func TestForcedCommand(t *testing.T) {
 		t.Errorf("run: got %q, %s, basis %v; want by the screen, without an exit code", res.Output, exitCode(res), res.Basis)
 	}
 	if res := do(t, client, wire.Request{Verb: wire.VerbRun, Text: "quit"}); res.Ended != wire.Dead || exitCode(res) != "3" {
-		t.Errorf("quit: got %s, %s; want dead, 3", res.Ended, exitCode(res))
+		t.Errorf("quit: got %s, %s, error %v; want dead, 3", res.Ended, exitCode(res), res.Error)
 	}
 }
 

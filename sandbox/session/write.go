@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -154,6 +156,8 @@ func (s *session) shortLocked(err error) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the program has not read its input for %s", writeTime),
 			Hint: "interrupt it, or wait until it reads"}
+	case errors.Is(err, io.ErrClosedPipe), errors.Is(err, os.ErrClosed), errors.Is(err, syscall.EIO): // the terminal has ended, which is about to be told
+		return deadError(s.name)
 	}
 	return err
 }
