@@ -276,11 +276,8 @@ func (h *Hub) roomToRun(ctx context.Context, be sandbox.Backend) error {
 
 // SetDisk changes the limit of disk of a sandbox, whether it runs or not.
 func (h *Hub) SetDisk(ctx context.Context, p Principal, name string, limit int64) error {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "changing limits")
 	if err != nil {
-		return err
-	}
-	if err := p.mayMake("changing limits"); err != nil {
 		return err
 	}
 	if err := (sandbox.Limits{Disk: limit}).Check(); err != nil || limit == 0 {

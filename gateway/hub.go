@@ -280,6 +280,15 @@ func (h *Hub) find(p Principal, name string) (*box, error) {
 	return b, nil
 }
 
+// mine returns p's sandbox called name for an act of its owner's that a key which only watches may not do.
+func (h *Hub) mine(p Principal, name, act string) (*box, error) {
+	b, err := h.find(p, name)
+	if err != nil {
+		return nil, err
+	}
+	return b, p.mayMake(act)
+}
+
 func (h *Hub) all() []*box {
 	h.mu.Lock()
 	defer h.mu.Unlock()

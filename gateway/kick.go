@@ -15,11 +15,8 @@ const kickedFor = 2*rememberedFor + giveWithin
 // keyboard, and the secrets with which they could resume are worth nothing to this daemon any more. Whoever may attach can
 // do so again, as another party.
 func (h *Hub) Kick(ctx context.Context, p Principal, t wire.Target, party string) (int, error) {
-	b, err := h.find(p, t.Sandbox)
+	b, err := h.mine(p, t.Sandbox, "kicking")
 	if err != nil {
-		return 0, err
-	}
-	if err := p.mayMake("kicking"); err != nil {
 		return 0, err
 	}
 	l := b.live(t.Session)

@@ -24,11 +24,8 @@ type Removal struct {
 // Remove destroys a sandbox, its files and its records. A creation under way is given up. When ctx ends first the removal
 // goes on; when the engine does not answer it is finished as soon as it does.
 func (h *Hub) Remove(ctx context.Context, p Principal, name string) (Removal, error) {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "removing")
 	if err != nil {
-		return Removal{}, err
-	}
-	if err := p.mayMake("removing"); err != nil {
 		return Removal{}, err
 	}
 	b.abortAct(errRemoved)
@@ -157,11 +154,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // Stop ends all processes of a sandbox; its files stay. Stopping what is stopped is not an error.
 func (h *Hub) Stop(ctx context.Context, p Principal, name string) error {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "stopping")
 	if err != nil {
-		return err
-	}
-	if err := p.mayMake("stopping"); err != nil {
 		return err
 	}
 	ctx, done := h.tasks.bound(ctx)
@@ -202,11 +196,8 @@ func (b *box) halt(ctx context.Context, f facts, why string) error {
 
 // Start starts a stopped, broken or lost sandbox again with its files, and resumes a paused one. Starting what runs is not an error.
 func (h *Hub) Start(ctx context.Context, p Principal, name string, progress func(line string)) (Info, error) {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "starting")
 	if err != nil {
-		return Info{}, err
-	}
-	if err := p.mayMake("starting"); err != nil {
 		return Info{}, err
 	}
 	ctx, done := h.tasks.bound(ctx)
@@ -313,11 +304,8 @@ func (b *box) awake(ctx context.Context, progress func(string)) (sandbox.Instanc
 
 // Rescue kills every process of a sandbox but its guest, and returns how many. Files stay.
 func (h *Hub) Rescue(ctx context.Context, p Principal, name string) (killed int, err error) {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "rescuing")
 	if err != nil {
-		return 0, err
-	}
-	if err := p.mayMake("rescuing"); err != nil {
 		return 0, err
 	}
 	ctx, done := h.tasks.bound(ctx)

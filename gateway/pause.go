@@ -11,11 +11,8 @@ import (
 // Pause freezes all processes of a sandbox where they are. Its sessions and connections stay and wait; whoever starts something in it,
 // or joins to drive, resumes it. Pausing what is paused is not an error.
 func (h *Hub) Pause(ctx context.Context, p Principal, name string) error {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "pausing")
 	if err != nil {
-		return err
-	}
-	if err := p.mayMake("pausing"); err != nil {
 		return err
 	}
 	ctx, done := h.tasks.bound(ctx)
@@ -53,11 +50,8 @@ func (h *Hub) Pause(ctx context.Context, p Principal, name string) error {
 
 // Resume lets a paused sandbox go on. Resuming what runs is not an error.
 func (h *Hub) Resume(ctx context.Context, p Principal, name string) error {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "resuming")
 	if err != nil {
-		return err
-	}
-	if err := p.mayMake("resuming"); err != nil {
 		return err
 	}
 	ctx, done := h.tasks.bound(ctx)

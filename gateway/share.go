@@ -29,13 +29,11 @@ const maxShares = 256
 // it: terminals, commands and files, but not its life. What a share allows never exceeds what the key does that is used. Sharing
 // again changes the rights; fewer end what is attached at once. With a principal that cannot log in nothing new is shared.
 func (h *Hub) Share(ctx context.Context, p Principal, name, principal string, rights wire.Rights) error {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "sharing")
 	if err != nil {
 		return err
 	}
 	switch {
-	case p.mayMake("sharing") != nil:
-		return p.mayMake("sharing")
 	case rights != wire.RightWatch && rights != wire.RightDrive:
 		return wire.Errorf(wire.CodeUsage, "rights %q are neither watch nor drive", oneLine(string(rights), 16))
 	case !validPrincipal(principal):
@@ -80,11 +78,8 @@ func (h *Hub) LogsIn(principal string) (key, certificate bool) {
 
 // Unshare ends that, and at once what the principal has attached or runs there. It reports whether there was anything to end.
 func (h *Hub) Unshare(ctx context.Context, p Principal, name, principal string) (was bool, err error) {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "sharing")
 	if err != nil {
-		return false, err
-	}
-	if err := p.mayMake("sharing"); err != nil {
 		return false, err
 	}
 	b.wmu.Lock()

@@ -16,11 +16,8 @@ import (
 // Snapshot keeps the files of one of p's sandboxes as an image, and returns its name: NewSpec.Image of a sandbox of p's, and of nobody
 // else's. tag is a DNS label; empty is the time.
 func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (image string, err error) {
-	b, err := h.find(p, name)
+	b, err := h.mine(p, name, "snapshots")
 	if err != nil {
-		return "", err
-	}
-	if err := p.mayMake("snapshots"); err != nil {
 		return "", err
 	}
 	if tag == "" {
@@ -48,11 +45,8 @@ func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (imag
 // Fork makes another sandbox of p's, called fork, as name was made and with the files that it has now. Sessions, processes and keys are its own.
 // As Create it is all or nothing.
 func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress func(line string)) (Info, error) {
-	source, err := h.find(p, name)
+	source, err := h.mine(p, name, "creating")
 	if err != nil {
-		return Info{}, err
-	}
-	if err := p.mayMake("creating"); err != nil {
 		return Info{}, err
 	}
 	if _, err := wire.ParseSandbox(fork); err != nil {
