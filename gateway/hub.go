@@ -35,6 +35,7 @@ type Options struct {
 	Network  sandbox.Network            // of sandboxes that ask for none; empty is NetworkNone
 	Allow    []string                   // what every sandbox with NetworkFiltered or NetworkAllowlist may connect to besides, as of egress.NewPolicy
 	Closed   []netip.Prefix             // ranges that are closed to them unless listed; nil is egress.DefaultClosed
+	Bridge   []string                   // principals besides Owner who may ask for NetworkBridge; everybody may where it is Network
 	Image    string                     // of sandboxes that ask for none; empty leaves it to the backend
 	Dirs     hostdir.Rules              // directories of this machine that Owner may give to sandboxes
 	Log      *slog.Logger               // nil discards

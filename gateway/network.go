@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -61,8 +62,21 @@ func (h *Hub) newPolicy(mode sandbox.Network, allow []string) (*egress.Policy, e
 	return p, nil
 }
 
+// mayBridge says why p may not have a sandbox on the engine's own network, from which the daemon's machine itself is open.
+func (h *Hub) mayBridge(p Principal, mode sandbox.Network) error {
+	if mode != sandbox.NetworkBridge || h.options.Network == sandbox.NetworkBridge || p.Name == h.options.Owner || slices.Contains(h.options.Bridge, p.Name) {
+		return nil
+	}
+	who := strings.Join(slices.Concat([]string{h.options.Owner}, h.options.Bridge), ", ")
+	return &wire.Error{Code: wire.CodeDenied, Message: "network bridge opens the daemon's machine and its networks: here only " + who + " may ask for it",
+		Hint: "leave --network out, or ask " + h.options.Owner + " to list you under the configuration key bridge"}
+}
+
 // planNetwork refuses what no policy can be made of, before anything is made.
 func (h *Hub) planNetwork(p Principal, spec NewSpec) error {
+	if err := h.mayBridge(p, spec.Network); err != nil {
+		return err
+	}
 	if len(spec.Allow) == 0 {
 		return nil
 	}

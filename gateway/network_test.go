@@ -168,6 +168,41 @@ func TestAllow(t *testing.T) {
 	}
 }
 
+// The engine's own network is a way to the daemon's machine: not everybody who has a sandbox has that, too.
+func TestBridgeIsForTheOwner(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.backend = carried{w.memory}
+	carol := Principal{Name: "carol", Kind: wire.Person}
+	w.options.Bridge = []string{"carol"}
+	d := w.start()
+	for _, tt := range []struct {
+		by Principal
+		ok bool
+	}{{alice, true}, {carol, true}, {bob, false}} {
+		_, err := d.Create(w.ctx(), tt.by, NewSpec{Name: "open-" + tt.by.Name, Network: sandbox.NetworkBridge}, nil)
+		if tt.ok && err != nil || !tt.ok && !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+			t.Errorf("%s asks for bridge: %v", tt.by.Name, err)
+		}
+		if !tt.ok && !strings.Contains(fmt.Sprint(err), "only alice, carol may") {
+			t.Errorf("%v does not say who may", err)
+		}
+	}
+	// Who may no longer have one, has no second one.
+	d.stop()
+	w.options.Bridge = nil
+	d = w.start()
+	if _, err := d.Fork(w.ctx(), carol, "open-carol", "again", nil); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+		t.Errorf("fork: %v", err)
+	}
+	// Where every sandbox has it, asking for it is asking for nothing.
+	d.stop()
+	w.options.Network = sandbox.NetworkBridge
+	d = w.start()
+	if _, err := d.Create(w.ctx(), bob, NewSpec{Name: "open-bob", Network: sandbox.NetworkBridge}, nil); err != nil {
+		t.Errorf("bob asks for the default: %v", err)
+	}
+}
+
 // A sandbox can make connections faster than anybody wants to read of.
 func TestRefusalsBounded(t *testing.T) {
 	_, d := carrying(t)

@@ -195,6 +195,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Network:      sandbox.Network(d.config.value("network")),
 		Allow:        allow,
 		Closed:       closed,
+		Bridge:       command.Words(d.config.value("bridge")),
 		Image:        d.config.value("image"),
 		Dirs:         dirRules(d.config),
 		Log:          d.log,

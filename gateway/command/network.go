@@ -35,14 +35,14 @@ func parseNetwork(s string) (sandbox.Network, error) {
 	return sandbox.Network(s), nil
 }
 
-// words are the parts of a list in one value: by commas, spaces or both.
-func words(s string) []string {
+// Words are the parts of a list in one value: by commas, spaces or both.
+func Words(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // ParseAllow reads a list of what sandboxes may connect to.
 func ParseAllow(s string) ([]string, error) {
-	list := words(s)
+	list := Words(s)
 	_, err := egress.NewPolicy(egress.ModeFiltered, list, nil)
 	return list, err
 }
@@ -50,7 +50,7 @@ func ParseAllow(s string) ([]string, error) {
 // ParseClosed reads a list of ranges that are closed to sandboxes. An empty one means the usual: nil.
 func ParseClosed(s string) ([]netip.Prefix, error) {
 	var list []netip.Prefix
-	for _, word := range words(s) {
+	for _, word := range Words(s) {
 		p, err := netip.ParsePrefix(word)
 		if err != nil || p != p.Masked() {
 			return nil, fmt.Errorf("%q is no range such as 10.0.0.0/8", word)
