@@ -37,9 +37,10 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	person := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
-	if err := person.Input(w.ctx(), []byte("stty -echo; cat >typed; stty echo; echo e''nd\r")); err != nil {
+	if err := person.Input(w.ctx(), []byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}
+	w.shows(person.Live(), 0, "begun\r\n")
 	other := wire.Target{Sandbox: "demo", Session: "other"}
 	agent, err := d.Standing(w.ctx(), robot, other, JoinOptions{Create: true})
 	if err != nil {
@@ -86,9 +87,10 @@ func TestCutOffWhileComingBack(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
-	if err := a.Input(w.ctx(), []byte("stty -echo; cat >typed; stty echo; echo e''nd\r")); err != nil {
+	if err := a.Input(w.ctx(), []byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}
+	w.shows(a.Live(), 0, "begun\r\n") // what comes while the line editor still has the terminal is not lines to cat
 	began := time.Now()
 	d.pool.Forget(info.ID)
 	if err := a.Input(w.ctx(), []byte("line 0\r")); err != nil {
