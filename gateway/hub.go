@@ -33,7 +33,7 @@ type Options struct {
 	Owner    string                     // principal that owns what is found and belongs to nobody
 	Logins   []string                   // login names of the daemon's own user: never made by a login
 	Network  sandbox.Network            // of sandboxes that ask for none; empty is NetworkNone
-	Allow    []string                   // what every sandbox with NetworkFiltered or NetworkAllowlist may connect to besides, as of egress.NewPolicy
+	Allow    []string                   // what every sandbox with NetworkFiltered or NetworkAllowlist may connect to besides, as of egress.Rules
 	Closed   []netip.Prefix             // ranges that are closed to them unless listed; nil is egress.DefaultClosed
 	Bridge   []string                   // principals besides Owner who may ask for NetworkBridge; everybody may where it is Network
 	Image    string                     // of sandboxes that ask for none; empty leaves it to the backend
@@ -128,10 +128,8 @@ func New(o Options) (*Hub, error) {
 		}
 		return be.Dial(ctx, inst)
 	}})
-	for _, mode := range []sandbox.Network{sandbox.NetworkFiltered, sandbox.NetworkAllowlist} {
-		if _, err := h.newPolicy(mode, nil); err != nil {
-			return nil, fmt.Errorf("gateway: %w", err)
-		}
+	if err := h.mayAllow(Principal{Name: o.Owner}, sandbox.NetworkFiltered, o.Allow); err != nil {
+		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	h.journal.init(h)
 	h.standing.init()

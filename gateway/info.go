@@ -36,7 +36,7 @@ type NewSpec struct {
 	Entrypoint sandbox.Entrypoint
 	Trust      sandbox.Trust
 	Isolation  string
-	Allow      []string // what Network opens beside its defaults, as of egress.NewPolicy; with NetworkFiltered and NetworkAllowlist only
+	Allow      []string // what Network opens beside its defaults, as of egress.Rules; with NetworkFiltered and NetworkAllowlist only
 
 	// Directories of the daemon's machine: for the daemon's own user only, and only those of Options.Dirs.
 	Mounts      []sandbox.Mount

@@ -53,9 +53,16 @@ func isCarried(n sandbox.Network) bool {
 	return n == sandbox.NetworkFiltered || n == sandbox.NetworkAllowlist
 }
 
-// newPolicy is what a sandbox with that mode may connect to.
-func (h *Hub) newPolicy(mode sandbox.Network, allow []string) (*egress.Policy, error) {
-	p, err := egress.NewPolicy(egress.Mode(mode), slices.Concat(h.options.Allow, allow), h.options.Closed)
+// newPolicy is what a sandbox of owner's with that mode may connect to. What the daemon's own user lists is trusted: it is their
+// machine that dials. What others listed opens nothing that is closed today, whatever it was when they listed it.
+func (h *Hub) newPolicy(owner string, mode sandbox.Network, allow []string) (*egress.Policy, error) {
+	rules := egress.Rules{Mode: egress.Mode(mode), Trusted: h.options.Allow, Closed: h.options.Closed}
+	if owner == h.options.Owner {
+		rules.Trusted = slices.Concat(rules.Trusted, allow)
+	} else {
+		rules.Allow = allow
+	}
+	p, err := egress.NewPolicy(rules)
 	if err != nil {
 		return nil, &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
 	}
@@ -95,8 +102,8 @@ func (h *Hub) mayAllow(p Principal, mode sandbox.Network, allow []string) error 
 	if len(allow) > maxAllow {
 		return wire.Errorf(wire.CodeUsage, "%d entries to allow are more than %d", len(allow), maxAllow)
 	}
-	policy, err := h.newPolicy(mode, allow)
-	if err != nil || p.Name == h.options.Owner {
+	policy, err := h.newPolicy(p.Name, mode, allow)
+	if err != nil {
 		return err
 	}
 	own, err := ownAddresses()
@@ -104,7 +111,11 @@ func (h *Hub) mayAllow(p Principal, mode sandbox.Network, allow []string) error 
 		return err
 	}
 	for _, entry := range allow {
-		if policy.Opens(entry, own) {
+		opens, err := policy.Opens(entry, own)
+		if err != nil {
+			return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("allow %q: %v", entry, err)}
+		}
+		if opens && p.Name != h.options.Owner {
 			return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("allow %q: that is a closed range: only the daemon's own user opens one", entry),
 				Hint: "name a public address, or ask " + h.options.Owner}
 		}
@@ -127,7 +138,7 @@ func ownAddresses() ([]netip.Addr, error) {
 	return own, nil
 }
 
-// Allow opens entries, as of egress.NewPolicy, to a sandbox of p that has a policy, from now on and for good.
+// Allow opens entries, as of egress.Rules, to a sandbox of p that has a policy, from now on and for good.
 func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []string) (Info, error) {
 	if err := p.mayMake("allowing connections"); err != nil {
 		return Info{}, err
@@ -157,7 +168,7 @@ func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []str
 	if len(all) > maxAllow {
 		return Info{}, wire.Errorf(wire.CodeUsage, "%d entries to allow are more than %d", len(all), maxAllow)
 	}
-	policy, err := h.newPolicy(f.inst.Network, all)
+	policy, err := h.newPolicy(f.owner, f.inst.Network, all)
 	if err != nil {
 		return Info{}, err
 	}
@@ -246,7 +257,8 @@ func (b *box) begin(t sandbox.Tunnel, mode sandbox.Network) (*egress.Stack, erro
 	n := &b.network
 	n.mu.Lock()
 	defer n.mu.Unlock() // whoever changes the policy meanwhile waits, and then finds the stack
-	policy, err := b.hub.newPolicy(mode, b.get().spec.Allow)
+	f := b.get()
+	policy, err := b.hub.newPolicy(f.owner, mode, f.spec.Allow)
 	if err != nil {
 		t.Device.Close()
 		return nil, err

@@ -141,8 +141,10 @@ func TestAllow(t *testing.T) {
 		{bob, "bobs", "example.com", ""},
 		{bob, "bobs", "8.8.8.8", ""},
 		{bob, "bobs", "0.0.0.0/0", ""},
-		{bob, "bobs", "127.0.0.1:22", "only the daemon's own user"},
-		{bob, "bobs", "::ffff:127.0.0.1", "only the daemon's own user"},
+		{bob, "bobs", "169.254.169.254", "only the daemon's own user"},
+		{bob, "bobs", "127.0.0.1:22", "never open"},
+		{bob, "bobs", "::ffff:127.0.0.1", "never open"},
+		{alice, "demo", "[::1]:80", "never open"},
 		{bob, "bobs", "10.0.0.0/24", "only the daemon's own user"},
 	} {
 		_, err := d.Allow(w.ctx(), tt.by, tt.sandbox, []string{tt.entry})

@@ -44,7 +44,7 @@ func defaults() config {
 		{key: "ssh", value: defaultSSH, help: "address of the SSH front door; a port 0 takes any", check: isAddress},
 		{key: "network", value: string(sandbox.NetworkFiltered), help: "network of sandboxes that ask for none: filtered, allowlist, none or bridge", check: isNetwork},
 		{key: "allow", value: "", help: "what every sandbox with network filtered or allowlist may connect to besides, as allow takes it; by commas or spaces", check: isAllow},
-		{key: "closed", value: "", help: "ranges closed to them unless listed, by commas or spaces; empty means loopback, private, link-local, metadata and reserved ones", check: isClosed},
+		{key: "closed", value: "", help: "ranges closed to them unless listed, by commas or spaces, besides loopback, link-local, metadata and multicast ones; empty means private, shared and reserved ones", check: isClosed},
 		{key: "bridge", value: "", help: "principals besides the daemon's own user who may ask for network bridge, by commas or spaces; all may where the key network says so"},
 		{key: "image", value: sandbox.DefaultImage, help: "image of sandboxes that ask for none"},
 		{key: "mount_roots", value: defaultRoots(), help: "directories below which sandboxes of the daemon's own user may mount some, with a colon between two; none is none", check: areRoots},

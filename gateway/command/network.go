@@ -43,8 +43,16 @@ func Words(s string) []string {
 // ParseAllow reads a list of what sandboxes may connect to.
 func ParseAllow(s string) ([]string, error) {
 	list := Words(s)
-	_, err := egress.NewPolicy(egress.ModeFiltered, list, nil)
-	return list, err
+	p, err := egress.NewPolicy(egress.Rules{Mode: egress.ModeFiltered, Trusted: list})
+	if err != nil {
+		return nil, err
+	}
+	for _, entry := range list {
+		if _, err := p.Opens(entry, nil); err != nil {
+			return nil, fmt.Errorf("allow %q: %w", entry, err)
+		}
+	}
+	return list, nil
 }
 
 // ParseClosed reads a list of ranges that are closed to sandboxes. An empty one means the usual: nil.

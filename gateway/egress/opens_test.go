@@ -1,24 +1,30 @@
 package egress
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 )
 
 func TestOpens(t *testing.T) {
-	p, err := NewPolicy(ModeFiltered, nil, nil)
+	p, err := NewPolicy(Rules{Mode: ModeFiltered})
 	if err != nil {
 		t.Fatal(err)
 	}
 	own := []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("2001:db8::9")}
 	for entry, want := range map[string]bool{
-		"10.1.2.3": true, "10.1.2.3:80": true, "10.0.0.0/8": true, "127.0.0.1:22": true, "169.254.169.254": true, "fd00::/8": true, "[::1]:80": true,
-		"::ffff:10.0.0.1": true, "64:ff9b::7f00:1": true, "203.0.113.9:443": true, "2001:db8::9": true, "fe80::1": true,
+		"10.1.2.3": true, "10.1.2.3:80": true, "10.0.0.0/8": true, "169.254.169.254": true, "fd00::/8": true,
+		"::ffff:10.0.0.1": true, "203.0.113.9:443": true, "2001:db8::9": true, "fe80::1": true,
 		"64:ff9b::203.0.113.9": true, "[2002:cb00:7109::1]:22": true, "64:ff9b::203.0.113.8": false, "2002:cb00:7109::/48": false,
 		"0.0.0.0/0": false, "::/0": false, "8.8.8.8": false, "203.0.113.0/24": false, "example.com": false, "*.example.com:443": false, "%": false, "": false,
 	} {
-		if got := p.Opens(entry, own); got != want {
-			t.Errorf("%q opens something closed: %v, want %v", entry, got, want)
+		if got, err := p.Opens(entry, own); got != want || err != nil {
+			t.Errorf("%q opens something closed: %v, %v, want %v", entry, got, err, want)
+		}
+	}
+	for _, entry := range []string{"127.0.0.1:22", "[::1]:80", "127.1.0.0/16", "0.0.0.0", "::", "64:ff9b::7f00:1", "::ffff:127.0.0.1"} {
+		if _, err := p.Opens(entry, own); !errors.Is(err, ErrForGood) {
+			t.Errorf("%q: %v", entry, err)
 		}
 	}
 }

@@ -18,6 +18,20 @@ const (
 	ModeAllowlist Mode = "allowlist" // only what is listed is open
 )
 
+// Rules are what a policy is made of. Each entry of the lists is a name (example.com), all names below one (*.example.com), an address
+// or a range of addresses (10.1.2.0/24), each with a port or without (example.com:443, 10.1.2.3:5432, [2001:db8::1]:80).
+//
+// No entry opens loopback. No name opens another closed address, wherever it points.
+type Rules struct {
+	Mode    Mode
+	Trusted []string // of whoever runs the daemon: a range inside of a closed one opens it
+	Allow   []string // of others: opens nothing that is closed, be it that it was not yet when it was listed
+
+	// Closed are the ranges that are open only by such a range; nil is DefaultClosed. Loopback, unspecified, link-local, multicast and
+	// metadata addresses are closed, whatever it says, and so are the addresses of the machine that dials, which are opened one by one.
+	Closed []netip.Prefix
+}
+
 // Policy says what a sandbox may connect to. It is immutable and safe for concurrent use.
 type Policy struct {
 	mode    Mode
@@ -32,83 +46,102 @@ type entry struct {
 	below  bool         // *.name: every name below, not the name itself
 	prefix netip.Prefix // of addresses
 	port   uint16       // 0 is every port
+
+	trusted bool // it may open what is closed
 }
 
-// closedByDefault has a reason per line. Documentation ranges are not in it: some networks use them for mirrors.
+// closedForGood opens to nobody: it is the machine that dials, by every service that was bound to itself so that nobody reaches it.
+var closedForGood = []string{
+	"0.0.0.0/8",   // this host (RFC 791): Linux connects to itself
+	"127.0.0.0/8", // loopback
+	"::/96",       // unspecified, loopback, IPv4-compatible (RFC 4291)
+}
+
+// closedAlways is what no list of closed ranges leaves out: what answers there takes whoever asks for this machine.
+var closedAlways = []string{
+	"100.100.100.200/32", // Alibaba's metadata
+	"168.63.129.16/32",   // Azure's host: a public address that is none
+	"169.254.0.0/16",     // link-local (RFC 3927), metadata
+	"192.0.0.0/24",       // protocol assignments (RFC 6890); Oracle's metadata
+	"224.0.0.0/4",        // multicast
+	"240.0.0.0/4",        // reserved, and broadcast
+	"fd00:42::42/128",    // Scaleway's metadata
+	"fd00:ec2::/32",      // Amazon's
+	"fd20:ce::254/128",   // Google's
+	"fe80::/10",          // link-local
+	"ff00::/8",           // multicast
+}
+
+// closedByDefault is the rest, with a reason per line. Documentation ranges are not in it: some networks use them for mirrors.
 var closedByDefault = []string{
-	"0.0.0.0/8",        // this host (RFC 791): Linux connects to itself
-	"10.0.0.0/8",       // private (RFC 1918)
-	"100.64.0.0/10",    // shared (RFC 6598); Alibaba's metadata, ours inside
-	"127.0.0.0/8",      // loopback
-	"168.63.129.16/32", // Azure's host: a public address that is none
-	"169.254.0.0/16",   // link-local (RFC 3927), metadata
-	"172.16.0.0/12",    // private
-	"192.0.0.0/24",     // protocol assignments (RFC 6890); Oracle's metadata
-	"192.88.99.0/24",   // relays of 6to4 (RFC 7526)
-	"192.168.0.0/16",   // private
-	"198.18.0.0/15",    // benchmarks (RFC 2544); names, inside
-	"224.0.0.0/4",      // multicast
-	"240.0.0.0/4",      // reserved, and broadcast
-	"::/96",            // unspecified, loopback, IPv4-compatible (RFC 4291)
-	"::ffff:0:0:0/96",  // IPv4-translated (RFC 2765)
-	"64:ff9b:1::/48",   // NAT64 of a network's own (RFC 8215): where the IPv4 address stands is not known
-	"100::/64",         // discard (RFC 6666)
-	"2001::/32",        // Teredo (RFC 4380): leads to an IPv4 host behind a NAT
-	"fc00::/7",         // unique local (RFC 4193); Amazon's and Google's metadata
-	"fe80::/10",        // link-local
-	"fec0::/10",        // site-local, as was (RFC 3879)
-	"ff00::/8",         // multicast
+	"10.0.0.0/8",      // private (RFC 1918)
+	"100.64.0.0/10",   // shared (RFC 6598); ours inside
+	"172.16.0.0/12",   // private
+	"192.88.99.0/24",  // relays of 6to4 (RFC 7526)
+	"192.168.0.0/16",  // private
+	"198.18.0.0/15",   // benchmarks (RFC 2544); names, inside
+	"::ffff:0:0:0/96", // IPv4-translated (RFC 2765)
+	"64:ff9b:1::/48",  // NAT64 of a network's own (RFC 8215): where the IPv4 address stands is not known
+	"100::/64",        // discard (RFC 6666)
+	"2001::/32",       // Teredo (RFC 4380): leads to an IPv4 host behind a NAT
+	"fc00::/7",        // unique local (RFC 4193)
+	"fec0::/10",       // site-local, as was (RFC 3879)
+}
+
+// forGood are the ranges of closedForGood in all of their forms.
+var forGood = slices.Concat(mapEach(ranges(closedForGood), forms)...)
+
+func ranges(texts ...[]string) []netip.Prefix {
+	return mapEach(slices.Concat(texts...), netip.MustParsePrefix)
+}
+
+func mapEach[T, U any](list []T, f func(T) U) []U {
+	out := make([]U, len(list))
+	for i, v := range list {
+		out[i] = f(v)
+	}
+	return out
 }
 
 // DefaultClosed returns the ranges that are closed unless they, or parts of them, are listed: loopback, private, shared, link-local,
 // metadata, multicast and reserved ones. A policy closes the NAT64 and 6to4 forms of a closed IPv4 range too.
 func DefaultClosed() []netip.Prefix {
-	closed := make([]netip.Prefix, len(closedByDefault))
-	for i, text := range closedByDefault {
-		closed[i] = netip.MustParsePrefix(text)
-	}
-	return closed
+	return ranges(closedForGood, closedAlways, closedByDefault)
 }
 
-// NewPolicy returns the policy of mode with what allow lists. Each entry is a name (example.com), all names below one
-// (*.example.com), an address or a range of addresses (10.1.2.0/24), each with a port or without (example.com:443,
-// 10.1.2.3:5432, [2001:db8::1]:80). closed are the ranges that are open only by a listed range inside of them; nil is DefaultClosed. The
-// addresses of the machine that dials are open only when they are listed one by one.
-//
-// A listed name opens no closed address. An error names the entry.
-func NewPolicy(mode Mode, allow []string, closed []netip.Prefix) (*Policy, error) {
-	if mode != ModeFiltered && mode != ModeAllowlist {
-		return nil, fmt.Errorf("egress mode %q: there are %s and %s", mode, ModeFiltered, ModeAllowlist)
+// NewPolicy returns the policy of r. An error names the entry that is none.
+func NewPolicy(r Rules) (*Policy, error) {
+	if r.Mode != ModeFiltered && r.Mode != ModeAllowlist {
+		return nil, fmt.Errorf("egress mode %q: there are %s and %s", r.Mode, ModeFiltered, ModeAllowlist)
 	}
-	if closed == nil {
-		closed = DefaultClosed()
+	closed := DefaultClosed()
+	if r.Closed != nil {
+		closed = append(ranges(closedForGood, closedAlways), r.Closed...)
 	}
-	p := &Policy{mode: mode}
+	p := &Policy{mode: r.Mode}
 	for _, c := range closed {
 		if !c.IsValid() {
 			return nil, errors.New("a closed range is not a range")
 		}
 		p.closed = append(p.closed, forms(c.Masked())...)
 	}
-	for _, text := range allow {
+	for i, text := range slices.Concat(r.Trusted, r.Allow) {
 		e, err := parseEntry(text)
 		if err != nil {
 			return nil, err
 		}
-		p.add(e)
+		e.trusted = i < len(r.Trusted)
+		if !slices.Contains(p.entries, e) {
+			p.entries = append(p.entries, e)
+		}
 	}
 	return p, nil
 }
 
-// Allow returns a copy of p with one entry more. An entry that is there already is not added again.
-func (p *Policy) Allow(text string) (*Policy, error) {
+// Canonical returns text, an entry of Rules, as it is compared and shown.
+func Canonical(text string) (string, error) {
 	e, err := parseEntry(text)
-	if err != nil {
-		return nil, err
-	}
-	q := &Policy{mode: p.mode, entries: slices.Clone(p.entries), closed: p.closed}
-	q.add(e)
-	return q, nil
+	return e.text, err
 }
 
 // Mode returns what p does with addresses that nobody listed.
@@ -121,12 +154,6 @@ func (p *Policy) Entries() []string {
 		list[i] = e.text
 	}
 	return list
-}
-
-func (p *Policy) add(e entry) {
-	if !slices.Contains(p.entries, e) {
-		p.entries = append(p.entries, e)
-	}
 }
 
 // errEntry is what an entry can be.

@@ -30,7 +30,7 @@ func TestPolicyEntries(t *testing.T) {
 		"::ffff:10.0.0.0/104":   "10.0.0.0/8",
 		"[::ffff:10.1.2.3]:443": "10.1.2.3:443",
 	} {
-		p, err := NewPolicy(ModeAllowlist, []string{entry, entry}, nil)
+		p, err := NewPolicy(Rules{Mode: ModeAllowlist, Allow: []string{entry, entry}})
 		if err != nil {
 			t.Errorf("%s: %v", entry, err)
 		} else if diff := cmp.Diff([]string{want}, p.Entries()); diff != "" {
@@ -66,32 +66,16 @@ func TestPolicyEntries(t *testing.T) {
 		strings.Repeat("a", 64):   "want a name",
 		strings.Repeat("a.", 130): "want a name",
 	} {
-		_, err := NewPolicy(ModeFiltered, []string{entry}, nil)
+		_, err := NewPolicy(Rules{Mode: ModeFiltered, Allow: []string{entry}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", entry, err, want)
 		}
 	}
-	if _, err := NewPolicy("open", nil, nil); err == nil {
+	if _, err := NewPolicy(Rules{Mode: "open"}); err == nil {
 		t.Error("a mode that there is not was taken")
 	}
-	if _, err := NewPolicy(ModeFiltered, nil, []netip.Prefix{{}}); err == nil {
+	if _, err := NewPolicy(Rules{Mode: ModeFiltered, Closed: []netip.Prefix{{}}}); err == nil {
 		t.Error("a closed range that is none was taken")
-	}
-}
-
-func TestPolicyAllowCopies(t *testing.T) {
-	p, err := NewPolicy(ModeAllowlist, []string{"a.test"}, nil)
-	must(t, err)
-	q, err := p.Allow("b.test")
-	must(t, err)
-	if diff := cmp.Diff([]string{"a.test"}, p.Entries()); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"a.test", "b.test"}, q.Entries()); diff != "" {
-		t.Error(diff)
-	}
-	if _, err := p.Allow("b test"); err == nil || !strings.Contains(err.Error(), `"b test"`) {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -216,11 +200,37 @@ func TestPolicyClosesWholeRanges(t *testing.T) {
 }
 
 func TestPolicyClosedRangesOfOnesOwn(t *testing.T) {
-	p, err := NewPolicy(ModeFiltered, nil, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")})
+	p, err := NewPolicy(Rules{Mode: ModeFiltered, Closed: ranges([]string{"203.0.113.0/24"})})
 	must(t, err)
-	for dst, open := range map[string]bool{"203.0.113.1": false, "10.0.0.1": true, "64:ff9b::203.0.113.1": false} {
+	for dst, open := range map[string]bool{
+		"203.0.113.1": false, "10.0.0.1": true, "64:ff9b::203.0.113.1": false, "fd00::1": true, "100.64.0.1": true,
+		// Whatever the list says:
+		"127.0.0.1": false, "::1": false, "0.0.0.0": false, "::": false, "::127.0.0.1": false, "64:ff9b::127.0.0.1": false, "2002:7f00:1::": false,
+		"169.254.169.254": false, "fe80::1": false, "64:ff9b::169.254.169.254": false, "100.100.100.200": false, "168.63.129.16": false,
+		"192.0.0.192": false, "fd00:ec2::254": false, "fd20:ce::254": false, "fd00:42::42": false, "224.0.0.1": false, "255.255.255.255": false, "ff02::1": false,
+	} {
 		if got := p.refuses("", netip.AddrPortFrom(netip.MustParseAddr(dst), 80), nil) == ""; got != open {
 			t.Errorf("%s: got %v", dst, got)
+		}
+	}
+}
+
+// Loopback is the machine that dials, and nobody's to open; what is closed is opened by the trusted alone, now and not as it was when it was listed.
+func TestPolicyOpensByTheTrusted(t *testing.T) {
+	own := addrs("93.184.216.40")
+	entries := []string{"127.0.0.1", "127.0.0.0/8:80", "::1", "::/96", "64:ff9b::7f00:1", "0.0.0.0", "169.254.169.254", "10.0.0.1", "fd00:ec2::254", "93.184.216.40", "203.0.113.7", "a.test"}
+	closed := ranges([]string{"10.0.0.0/8", "203.0.113.0/24"})
+	for dst, trusted := range map[string]bool{
+		"127.0.0.1": false, "::1": false, "64:ff9b::127.0.0.1": false, "0.0.0.0": false, "::": false,
+		"169.254.169.254": true, "10.0.0.1": true, "fd00:ec2::254": true, "93.184.216.40": true, "203.0.113.7": true,
+	} {
+		for _, r := range []Rules{{Mode: ModeFiltered, Closed: closed, Trusted: entries}, {Mode: ModeFiltered, Closed: closed, Allow: entries}} {
+			p, err := NewPolicy(r)
+			must(t, err)
+			want := trusted && r.Trusted != nil
+			if got := p.refuses("a.test", netip.AddrPortFrom(netip.MustParseAddr(dst), 80), own); (got == "") != want {
+				t.Errorf("%s, trusted %v: got %q", dst, r.Trusted != nil, got)
+			}
 		}
 	}
 }

@@ -48,33 +48,48 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Addr) stri
 	}
 	for _, mine := range own {
 		for _, form := range forms(singleIP(mine)) {
-			if form.Contains(addr) && !p.lists(addr, port, addr.BitLen()) {
+			if form.Contains(addr) && !p.opensClosed(addr, port, addr.BitLen()) {
 				return addr.String() + " is an address of the machine that runs sandboxd"
 			}
 		}
 	}
 	for _, closed := range p.closed {
-		if closed.Contains(addr) && !p.lists(addr, port, closed.Bits()) {
+		if closed.Contains(addr) && !p.opensClosed(addr, port, closed.Bits()) {
 			return fmt.Sprintf("%s is in %s, which is closed", addr, closed)
 		}
 	}
-	if p.mode == ModeFiltered || p.lists(addr, port, 0) || (name != "" && p.listsName(name, port)) {
+	if p.mode == ModeFiltered || p.lists(addr, port) || (name != "" && p.listsName(name, port)) {
 		return ""
 	}
 	return notListed
 }
 
-// lists says whether a listed range of at least bits contains addr: 0.0.0.0/0 lists every public address and opens no closed one.
-func (p *Policy) lists(addr netip.Addr, port uint16, bits int) bool {
-	return slices.ContainsFunc(p.entries, func(e entry) bool {
-		return e.name == "" && (e.port == 0 || e.port == port) && e.prefix.Bits() >= bits && e.prefix.Contains(addr)
+// lists says whether a listed range contains addr.
+func (p *Policy) lists(addr netip.Addr, port uint16) bool {
+	return slices.ContainsFunc(p.entries, func(e entry) bool { return e.contains(addr, port) })
+}
+
+// opensClosed says whether a trusted range of at least bits contains addr: 0.0.0.0/0 lists every public address and opens no closed one.
+func (p *Policy) opensClosed(addr netip.Addr, port uint16, bits int) bool {
+	return !isForGood(addr) && slices.ContainsFunc(p.entries, func(e entry) bool {
+		return e.trusted && e.prefix.Bits() >= bits && e.contains(addr, port)
 	})
+}
+
+// contains says whether e is a range with addr in it.
+func (e entry) contains(addr netip.Addr, port uint16) bool {
+	return e.name == "" && (e.port == 0 || e.port == port) && e.prefix.Contains(addr)
+}
+
+// isForGood says whether no entry opens addr.
+func isForGood(addr netip.Addr) bool {
+	return slices.ContainsFunc(forGood, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // comparesNames says whether a connection to dst that was asked for as name is open because of that name, so that what is said on
 // it has to be meant for the name.
 func (p *Policy) comparesNames(name string, dst netip.AddrPort) bool {
-	return p.mode == ModeAllowlist && name != "" && !p.lists(dst.Addr().Unmap(), dst.Port(), 0)
+	return p.mode == ModeAllowlist && name != "" && !p.lists(dst.Addr().Unmap(), dst.Port())
 }
 
 func singleIP(a netip.Addr) netip.Prefix {

@@ -272,7 +272,7 @@ func (w *world) start(mode Mode, allow ...string) {
 
 func policy(t testing.TB, mode Mode, allow ...string) *Policy {
 	t.Helper()
-	p, err := NewPolicy(mode, allow, nil)
+	p, err := NewPolicy(Rules{Mode: mode, Trusted: allow})
 	must(t, err)
 	return p
 }
