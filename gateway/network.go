@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -106,10 +105,7 @@ func (h *Hub) mayAllow(p Principal, mode sandbox.Network, allow []string) error 
 	if err != nil {
 		return err
 	}
-	own, err := ownAddresses()
-	if err != nil {
-		return err
-	}
+	own := egress.OwnAddresses()
 	for _, entry := range allow {
 		opens, err := policy.Opens(entry, own)
 		if err != nil {
@@ -121,21 +117,6 @@ func (h *Hub) mayAllow(p Principal, mode sandbox.Network, allow []string) error 
 		}
 	}
 	return nil
-}
-
-// ownAddresses are those of this machine's interfaces.
-func ownAddresses() ([]netip.Addr, error) {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("addresses of this machine: %w", err)
-	}
-	var own []netip.Addr
-	for _, a := range all {
-		if prefix, err := netip.ParsePrefix(a.String()); err == nil {
-			own = append(own, prefix.Addr())
-		}
-	}
-	return own, nil
 }
 
 // Allow opens entries, as of egress.Rules, to a sandbox of p that has a policy, from now on and for good.

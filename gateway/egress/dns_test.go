@@ -28,7 +28,7 @@ func offline(t testing.TB, p *Policy, resolve func(string) ([]netip.Addr, error)
 	s, err := newStack(Options{
 		Policy:  p,
 		Resolve: func(_ context.Context, name string) ([]netip.Addr, error) { return resolve(name) },
-		Own:     func() []netip.Addr { return nil },
+		Own:     func() []netip.Prefix { return nil },
 		Event:   func(e Event) { mu.Lock(); defer mu.Unlock(); events = append(events, e) },
 	}, nowhere{})
 	must(t, err)

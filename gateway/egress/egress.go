@@ -35,9 +35,9 @@ type Options struct {
 	// Dial connects to address, an address with a port and never a name, on network "tcp" or "udp". nil is a net.Dialer.
 	// ctx ends 15 s after the program asked.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Own returns the addresses of the machine that dials, which are closed unless listed one by one. nil is
-	// net.InterfaceAddrs. The answer is kept for a few seconds.
-	Own func() []netip.Addr
+	// Own returns the addresses of the machine that dials, which are closed unless listed one by one, each with the length of
+	// the network that it is in, which is closed unless a range of it is listed. nil is OwnAddresses. The answer is kept for a few seconds.
+	Own func() []netip.Prefix
 	// Event is told of every connection. It is called from many goroutines and must not block. nil discards.
 	Event func(Event)
 	Log   *slog.Logger // nil discards

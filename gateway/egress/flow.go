@@ -36,13 +36,13 @@ func (f *flow) host(asked netip.AddrPort) string {
 }
 
 // holdLocked ends f unless p allows it. One that is not dialled yet looks for itself afterwards. Called with Stack.mu held.
-func (f *flow) holdLocked(p *Policy, own []netip.Addr) {
+func (f *flow) holdLocked(p *Policy, own []netip.Prefix) {
 	if f.addr.IsValid() && f.whyNotLocked(p, own) != "" {
 		f.end(errPolicy)
 	}
 }
 
-func (f *flow) whyNotLocked(p *Policy, own []netip.Addr) string {
+func (f *flow) whyNotLocked(p *Policy, own []netip.Prefix) string {
 	if f.name != "" {
 		if why := p.refusesName(f.name, f.port); why != "" {
 			return why

@@ -3,14 +3,15 @@ package egress
 import (
 	"errors"
 	"net/netip"
+	"slices"
 )
 
 // ErrForGood says that an entry is for loopback, which none opens.
 var ErrForGood = errors.New("loopback and unspecified addresses are never open: have the service listen on an address of the machine, and allow that")
 
-// Opens reports whether entry, as of Rules, opens what is closed without it when it is trusted: addresses of a closed range, or one of own,
-// the addresses of the machine that dials. What is no entry opens nothing. ErrForGood says that no entry can open what this one is for.
-func (p *Policy) Opens(text string, own []netip.Addr) (bool, error) {
+// Opens reports whether entry, as of Rules, opens what is closed without it when it is trusted: addresses of a closed range, or of
+// own, the addresses of the machine that dials and the networks that they are in. What is no entry opens nothing. ErrForGood says that no entry can open what this one is for.
+func (p *Policy) Opens(text string, own []netip.Prefix) (bool, error) {
 	e, err := parseEntry(text)
 	if err != nil || e.name != "" {
 		return false, nil //nolint:nilerr // NewPolicy says what is wrong with it
@@ -26,11 +27,12 @@ func (p *Policy) Opens(text string, own []netip.Addr) (bool, error) {
 			return true, nil
 		}
 	}
-	for _, addr := range own {
-		for _, form := range forms(singleIP(addr)) {
-			if e.prefix.IsSingleIP() && form.Contains(e.prefix.Addr()) {
-				return true, nil
-			}
+	for _, mine := range own {
+		if e.prefix.IsSingleIP() && slices.ContainsFunc(forms(singleIP(mine.Addr())), within) {
+			return true, nil
+		}
+		if !mine.IsSingleIP() && slices.ContainsFunc(forms(mine.Masked()), within) {
+			return true, nil
 		}
 	}
 	return false, nil

@@ -2,7 +2,6 @@ package egress
 
 import (
 	"errors"
-	"net/netip"
 	"testing"
 )
 
@@ -11,10 +10,11 @@ func TestOpens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := []netip.Addr{netip.MustParseAddr("203.0.113.9"), netip.MustParseAddr("fe80::1%eth0"), netip.MustParseAddr("2001:db8::9")}
+	own := ranges([]string{"203.0.113.9/32", "fe80::1/64", "2001:db8::9/128", "151.101.7.40/22"})
 	for entry, want := range map[string]bool{
 		"10.1.2.3": true, "10.1.2.3:80": true, "10.0.0.0/8": true, "169.254.169.254": true, "fd00::/8": true,
 		"::ffff:10.0.0.1": true, "203.0.113.9:443": true, "2001:db8::9": true, "fe80::1": true,
+		"151.101.4.1": true, "151.101.4.0/22": true, "151.101.5.0/24:80": true, "151.101.0.0/16": false, "64:ff9b::151.101.4.1": true,
 		"64:ff9b::203.0.113.9": true, "[2002:cb00:7109::1]:22": true, "64:ff9b::203.0.113.8": false, "2002:cb00:7109::/48": false,
 		"0.0.0.0/0": false, "::/0": false, "8.8.8.8": false, "203.0.113.0/24": false, "example.com": false, "*.example.com:443": false, "%": false, "": false,
 	} {

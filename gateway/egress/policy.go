@@ -28,7 +28,7 @@ type Rules struct {
 	Allow   []string // of others: opens nothing that is closed, be it that it was not yet when it was listed
 
 	// Closed are the ranges that are open only by such a range; nil is DefaultClosed. Loopback, unspecified, link-local, multicast and
-	// metadata addresses are closed, whatever it says, and so are the addresses of the machine that dials, which are opened one by one.
+	// metadata addresses are closed, whatever it says. So are the networks that the machine which dials is in, and its own addresses, which are opened one by one.
 	Closed []netip.Prefix
 }
 
@@ -302,9 +302,7 @@ func canonicalName(name string) (string, bool) {
 // forms returns a range of IPv4 with what leads to it by IPv6: NAT64 (RFC 6052) and 6to4 (RFC 3056). Mapped ones (::ffff:0:0/96)
 // are compared as what they stand for.
 func forms(p netip.Prefix) []netip.Prefix {
-	if p.Addr().Is4In6() && p.Bits() >= 96 {
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
+	p = unmap(p)
 	if !p.Addr().Is4() {
 		return []netip.Prefix{p}
 	}

@@ -100,8 +100,8 @@ func TestPolicyNames(t *testing.T) {
 }
 
 func TestPolicyAddresses(t *testing.T) {
-	own := addrs("93.184.216.40", "10.0.0.40", "2606:2800::40", "fe80::40%eth0")
-	const closed, mine, unlisted = "is closed", "machine that runs", notListed
+	own := ranges([]string{"93.184.216.40/32", "10.0.0.40/24", "2606:2800::40/128", "fe80::40/64", "151.101.7.40/22", "2a04:4e42:7::40/64"})
+	const closed, mine, lan, unlisted = "is closed", "machine that runs", "a network that", notListed
 	for _, c := range []struct {
 		mode  Mode
 		allow string // entries
@@ -144,6 +144,16 @@ func TestPolicyAddresses(t *testing.T) {
 		{dst: "10.0.0.40", allow: "10.0.0.0/8", why: mine},
 		{dst: "10.0.0.40", allow: "10.0.0.40"},
 		{dst: "fe80::40", allow: "fe80::/10", why: mine},
+
+		// Its neighbours are a local network, whatever their addresses are.
+		{dst: "151.101.4.1", why: lan}, {dst: "151.101.7.255", why: lan}, {dst: "151.101.3.255"}, {dst: "151.101.8.0"},
+		{dst: "::ffff:151.101.4.1", why: lan}, {dst: "64:ff9b::151.101.4.1", why: lan}, {dst: "2002:9765:401::1", why: lan},
+		{dst: "2a04:4e42:7::1", why: lan}, {dst: "2a04:4e42:8::1"},
+		{dst: "151.101.4.1", allow: "lan.test", name: "lan.test", why: lan},
+		{dst: "151.101.4.1", allow: "151.101.0.0/16", why: lan},
+		{dst: "151.101.4.1", allow: "151.101.4.0/22"},
+		{dst: "151.101.4.1", allow: "151.101.4.1:80"},
+		{dst: "151.101.7.40", allow: "151.101.4.0/22", why: mine},
 
 		{dst: "10.0.0.1", allow: "10.0.0.1"},
 		{dst: "10.0.0.1", allow: "10.0.0.1:80"},
@@ -217,7 +227,7 @@ func TestPolicyClosedRangesOfOnesOwn(t *testing.T) {
 
 // Loopback is the machine that dials, and nobody's to open; what is closed is opened by the trusted alone, now and not as it was when it was listed.
 func TestPolicyOpensByTheTrusted(t *testing.T) {
-	own := addrs("93.184.216.40")
+	own := ranges([]string{"93.184.216.40/32"})
 	entries := []string{"127.0.0.1", "127.0.0.0/8:80", "::1", "::/96", "64:ff9b::7f00:1", "0.0.0.0", "169.254.169.254", "10.0.0.1", "fd00:ec2::254", "93.184.216.40", "203.0.113.7", "a.test"}
 	closed := ranges([]string{"10.0.0.0/8", "203.0.113.0/24"})
 	for dst, trusted := range map[string]bool{

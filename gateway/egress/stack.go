@@ -104,7 +104,7 @@ func newStack(opts Options, out packets) (*Stack, error) {
 		opts.Dial = new(net.Dialer).DialContext
 	}
 	if opts.Own == nil {
-		opts.Own = interfaceAddresses
+		opts.Own = OwnAddresses
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)

@@ -35,8 +35,8 @@ func (p *Policy) listsName(name string, port uint16) bool {
 }
 
 // refuses says why dst may not be dialled, or nothing. name is what the program asked for, or empty. own are the addresses of this
-// machine.
-func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Addr) string {
+// machine, each with the length of its network.
+func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) string {
 	addr, port := dst.Addr().Unmap(), dst.Port()
 	switch {
 	case !addr.IsValid():
@@ -47,7 +47,7 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Addr) stri
 		return "there is no port 0"
 	}
 	for _, mine := range own {
-		for _, form := range forms(singleIP(mine)) {
+		for _, form := range forms(singleIP(mine.Addr())) {
 			if form.Contains(addr) && !p.opensClosed(addr, port, addr.BitLen()) {
 				return addr.String() + " is an address of the machine that runs sandboxd"
 			}
@@ -56,6 +56,14 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Addr) stri
 	for _, closed := range p.closed {
 		if closed.Contains(addr) && !p.opensClosed(addr, port, closed.Bits()) {
 			return fmt.Sprintf("%s is in %s, which is closed", addr, closed)
+		}
+	}
+	opened := slices.ContainsFunc(p.closed, func(c netip.Prefix) bool { return c.Contains(addr) }) // who lists 10.0.0.0/8 means local networks
+	for _, mine := range own {
+		for _, form := range forms(mine.Masked()) {
+			if !opened && form.Contains(addr) && !p.opensClosed(addr, port, form.Bits()) {
+				return fmt.Sprintf("%s is in %s, a network that the machine which runs sandboxd is in", addr, form)
+			}
 		}
 	}
 	if p.mode == ModeFiltered || p.lists(addr, port) || (name != "" && p.listsName(name, port)) {
@@ -102,14 +110,14 @@ const ownAge = 2 * time.Second
 
 // ownAddresses remembers the addresses of this machine for a while.
 type ownAddresses struct {
-	ask func() []netip.Addr
+	ask func() []netip.Prefix
 
 	mu    sync.Mutex
-	known []netip.Addr // guarded by mu
-	at    time.Time    // guarded by mu
+	known []netip.Prefix // guarded by mu
+	at    time.Time      // guarded by mu
 }
 
-func (o *ownAddresses) list() []netip.Addr {
+func (o *ownAddresses) list() []netip.Prefix {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.at.IsZero() || time.Since(o.at) > ownAge {
@@ -118,17 +126,26 @@ func (o *ownAddresses) list() []netip.Addr {
 	return o.known
 }
 
-// interfaceAddresses returns the addresses of all interfaces. Without an answer loopback and the private ranges are closed all the same.
-func interfaceAddresses() []netip.Addr {
+// OwnAddresses returns the addresses of all interfaces of this machine, each with the length of the network that it is in. Without an answer
+// there are none: loopback and the private ranges are closed all the same.
+func OwnAddresses() []netip.Prefix {
 	list, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil
 	}
-	var own []netip.Addr
+	var own []netip.Prefix
 	for _, a := range list {
 		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			own = append(own, p.Addr())
+			own = append(own, unmap(p))
 		}
 	}
 	return own
+}
+
+// unmap is p as a range of IPv4, if it is one that is written as IPv6.
+func unmap(p netip.Prefix) netip.Prefix {
+	if p.Addr().Is4In6() && p.Bits() >= 96 {
+		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+	}
+	return p
 }
