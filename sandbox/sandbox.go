@@ -69,7 +69,8 @@ type Tunnel struct {
 }
 
 // A Snapshotter can keep the files of an instance, as they are at one moment and whether it runs or not, as an image. Nothing
-// else of it goes along: no process, no session, no key, nothing that the daemon told its guest.
+// else of it goes along: no process, no session, no key, nothing that the daemon told its guest. Files that it cannot keep, such as those
+// of volumes, are an error with ErrUnsupported.
 type Snapshotter interface {
 	// Snapshot makes the image called name:tag of owner's, both DNS labels, and returns the reference by which a Spec of the same
 	// Owner, and of nobody else, names it. fs.ErrExist says that there is one. The image stays until somebody removes it.

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -88,6 +90,10 @@ func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref string)
 		if err != nil {
 			return err
 		}
+		if dirs := volumesOf(c); len(dirs) > 0 {
+			return fmt.Errorf("%w: %s is a volume of its image, and no image keeps the files of volumes: copy them yourself, with sandboxd cp",
+				sandbox.ErrUnsupported, strings.Join(dirs, ", "))
+		}
 		img, err := b.inspectImage(ctx, c.Image)
 		if err != nil {
 			return err
@@ -109,6 +115,18 @@ func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref string)
 		}
 		return nil
 	})
+}
+
+// volumesOf are the directories of a container that the engine keeps apart from its other files.
+func volumesOf(c container.InspectResponse) []string {
+	var dirs []string
+	for _, m := range c.Mounts {
+		if m.Type == mount.TypeVolume {
+			dirs = append(dirs, m.Destination)
+		}
+	}
+	slices.Sort(dirs)
+	return dirs
 }
 
 // removeImage removes an image of ours, if there is one.

@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
@@ -65,5 +68,33 @@ func TestSnapshot(t *testing.T) {
 	}
 	if !bytes.Contains(all, []byte("kept\n")) {
 		t.Error("the image was not looked through: it has not even the file")
+	}
+}
+
+// What a snapshot cannot keep is an error that says so, not a sandbox without it.
+func TestSnapshotOfVolumes(t *testing.T) {
+	b := testBackend(t)
+	ref := "sandboxd-test/" + newID()
+	made, err := b.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: busybox}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.api.ContainerCommit(t.Context(), made.ID, client.ContainerCommitOptions{Reference: ref, Changes: []string{`VOLUME /data`}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	if _, err := b.api.ContainerRemove(t.Context(), made.ID, client.ContainerRemoveOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	inst := boot(t, b, sandbox.Spec{Image: ref})
+	mustSh(t, login(t, b, inst), "echo kept >/data/file")
+	if _, err := b.Snapshot(t.Context(), inst, "alice", "demo", "one"); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "/data") {
+		t.Errorf("snapshot: error %v, want ErrUnsupported that names /data", err)
+	}
+	id := newID()
+	if image, err := b.Fork(t.Context(), inst, id); !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("fork: error %v, want ErrUnsupported", err)
+		b.removeImage(t.Context(), image)
 	}
 }
