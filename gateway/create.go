@@ -41,7 +41,11 @@ func (h *Hub) Create(ctx context.Context, p Principal, spec NewSpec, progress fu
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
 	for {
-		b, mine, err := h.reserve(p, f, spec)
+		kept, err := h.kept(ctx, p.Name)
+		if err != nil {
+			return Info{}, err
+		}
+		b, mine, err := h.reserve(p, f, spec, kept)
 		if err != nil {
 			return Info{}, err
 		}
@@ -116,8 +120,8 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 		inst: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil
 }
 
-// reserve takes the name, or finds who has it. A new box comes with its act begun.
-func (h *Hub) reserve(p Principal, f facts, spec NewSpec) (b *box, mine bool, err error) {
+// reserve takes the name, or finds who has it. A new box comes with its act begun. kept is what p has in images.
+func (h *Hub) reserve(p Principal, f facts, spec NewSpec, kept int64) (b *box, mine bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if b := h.names[f.name]; b != nil {
@@ -130,7 +134,7 @@ func (h *Hub) reserve(p Principal, f facts, spec NewSpec) (b *box, mine bool, er
 		}
 		return b, false, nil
 	}
-	if err := h.roomForLocked(f); err != nil {
+	if err := h.roomForLocked(f, kept); err != nil {
 		return nil, false, err
 	}
 	b = newBox(h, f.spec.ID, f)

@@ -304,9 +304,13 @@ func (h *Hub) SetDisk(ctx context.Context, p Principal, name string, limit int64
 	case !metered:
 		return wire.Errorf(wire.CodeUnavailable, "sandbox %s: its disk has no limit of sandboxd's", name)
 	}
+	kept, err := h.kept(ctx, p.Name)
+	if err != nil {
+		return err
+	}
 	f.inst.Limits.Disk = limit
 	h.mu.Lock()
-	err = h.diskQuotaLocked(f, b)
+	err = h.diskQuotaLocked(f, b, kept)
 	h.mu.Unlock()
 	if err != nil {
 		return err

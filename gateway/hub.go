@@ -82,6 +82,7 @@ type Hub struct {
 	log     *slog.Logger
 	pool    *connect.Pool
 	boots   chan struct{} // slots for starts under way: more at once only make all of them slower
+	keeping chan struct{} // semaphore: an image of a sandbox's files is made
 	tasks   tasks
 	journal journal
 	ready   chan struct{} // closed when Run has looked at everything once
@@ -119,7 +120,7 @@ func New(o Options) (*Hub, error) {
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Hub{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
-		ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
+		keeping: make(chan struct{}, 1), ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
 		beginning: make(map[string]int), starting: make(map[*box]bool)}
 	h.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: h.openControl, Dial: func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 		be, err := h.backend(inst.Backend)

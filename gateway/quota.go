@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"strconv"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -14,14 +15,14 @@ type Quota struct {
 	Sessions  int     // that live
 	Memory    int64   // bytes; of sandboxes that are not stopped
 	CPUs      float64 // of the same
-	Disk      int64   // bytes; also of those that are stopped: their files stay
+	Disk      int64   // bytes; also of those that are stopped: their files stay; snapshots and the images of forks with what they take
 }
 
 const defaultSandboxes = 64
 
 // roomForLocked returns an error with code limit_sandboxes or limit_quota if f, which is about to be made, is too much for its
-// owner. It is called with mu held.
-func (h *Hub) roomForLocked(f facts) error {
+// owner, who has kept so many bytes in images. It is called with mu held.
+func (h *Hub) roomForLocked(f facts, kept int64) error {
 	owned := 0
 	for _, b := range h.boxes {
 		if b.get().owner == f.owner {
@@ -33,7 +34,7 @@ func (h *Hub) roomForLocked(f facts) error {
 		e.Hint = "rm one that is not needed any more"
 		return e
 	}
-	if err := h.diskQuotaLocked(f, nil); err != nil {
+	if err := h.diskQuotaLocked(f, nil, kept); err != nil {
 		return err
 	}
 	return h.runQuotaLocked(f, nil)
@@ -75,16 +76,90 @@ func (h *Hub) runQuotaLocked(f facts, self *box) error {
 	return nil
 }
 
-func (h *Hub) diskQuotaLocked(f facts, self *box) error {
+func (h *Hub) diskQuotaLocked(f facts, self *box, kept int64) error {
 	q, own := h.options.Quota, f.limits()
-	disk := own.Disk
+	disk := own.Disk + h.allowedDiskLocked(f.owner, self) + kept
+	if q.Disk > 0 && disk > q.Disk {
+		return overQuota("quota.disk", "disk", size(disk), size(own.Disk), size(q.Disk),
+			"rm one that is not needed any more, docker rmi a snapshot, or ask for less: --disk")
+	}
+	return nil
+}
+
+// allowedDiskLocked is the sum of the limits of disk of an owner's sandboxes but one. It is called with mu held.
+func (h *Hub) allowedDiskLocked(owner string, but *box) (sum int64) {
 	for _, b := range h.boxes {
-		if other := b.get(); b != self && other.owner == f.owner {
-			disk += other.limits().Disk
+		if other := b.get(); b != but && other.owner == owner {
+			sum += other.limits().Disk
 		}
 	}
-	if q.Disk > 0 && disk > q.Disk {
-		return overQuota("quota.disk", "disk", size(disk), size(own.Disk), size(q.Disk), "rm one that is not needed any more, or ask for less: --disk")
+	return sum
+}
+
+// kept is how many bytes an owner's snapshots take, and the images of their forks. It is 0 where nothing depends on it.
+func (h *Hub) kept(ctx context.Context, owner string) (sum int64, err error) {
+	if h.options.Quota.Disk == 0 {
+		return 0, nil
+	}
+	var ids []string
+	for _, b := range h.all() {
+		if b.get().owner == owner {
+			ids = append(ids, b.id)
+		}
+	}
+	within, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	for _, be := range h.options.Backends {
+		s, ok := be.(sandbox.Snapshotter)
+		if !ok {
+			continue
+		}
+		n, err := s.Kept(within, owner, ids)
+		if err != nil {
+			e := &wire.Error{Code: wire.CodeUnavailable, Message: "how much disk your snapshots take is not known, and quota.disk counts it",
+				Hint: "start the engine; sandboxd doctor tells what is wrong"}
+			return 0, &shown{public: e, kind: ErrEngine, err: err}
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+// roomToKeep returns an error if an image of b's files would be more than b may have on disk, than its owner may, or than there is.
+func (h *Hub) roomToKeep(ctx context.Context, b *box, be sandbox.Backend, s sandbox.Snapshotter) error {
+	f := b.get()
+	limit := f.limits().Disk
+	if limit == 0 && h.options.MinFree == 0 && h.options.Quota.Disk == 0 {
+		return nil
+	}
+	weight, err := s.Weight(ctx, f.inst)
+	if err != nil {
+		return err
+	}
+	if limit > 0 && weight > limit {
+		e := wire.Errorf(wire.CodeUnavailable, "%s: an image of its files would have %s, and its limit is %s", diskFull, size(weight), size(limit))
+		e.Hint = "remove files in it; those with holes count as if they were full"
+		return e
+	}
+	if m, ok := be.(sandbox.Meter); ok && h.options.MinFree > 0 {
+		if room, err := m.Room(ctx); err == nil && room-weight < h.options.MinFree {
+			e := wire.Errorf(wire.CodeUnavailable, "%s: an image of its files would have %s, this machine has %s of disk left, and disk.min_free is %s",
+				diskFull, size(weight), size(room), size(h.options.MinFree))
+			e.Hint = "make room, such as by sandboxd rm or docker image prune"
+			return e
+		}
+	}
+	kept, err := h.kept(ctx, f.owner)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	disk := h.allowedDiskLocked(f.owner, nil) + kept + weight
+	h.mu.Unlock()
+	if q := h.options.Quota.Disk; q > 0 && disk > q {
+		e := wire.Errorf(wire.CodeLimitQuota, "with %s more your sandboxes and snapshots would have %s of disk, the limit is %s (quota.disk)", size(weight), size(disk), size(q))
+		e.Hint = "rm a sandbox, or docker rmi a snapshot, that is not needed any more"
+		return e
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (imag
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	err = b.filesOf(ctx, "snapshot", func(s sandbox.Snapshotter, inst sandbox.Instance) error {
+	err = b.keepFiles(ctx, "snapshot", func(s sandbox.Snapshotter, inst sandbox.Instance) error {
 		image, err = s.Snapshot(ctx, inst, p.Name, name, tag)
 		if errors.Is(err, fs.ErrExist) {
 			return &wire.Error{Code: wire.CodeExists, Message: "there is a snapshot " + tag + " of " + name + " already", Hint: "choose another tag"}
@@ -73,7 +73,11 @@ func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress
 	f.spec.ID, f.spec.Name, f.spec.Owner = strings.ToLower(rand.Text()[:12]), fork, p.Name
 	f.spec.Dir = "" // that is the first one's
 	f.inst = sandbox.Instance{Backend: f.inst.Backend}
-	b, _, err := h.reserve(p, f, NewSpec{})
+	kept, err := h.kept(ctx, p.Name)
+	if err != nil {
+		return Info{}, err
+	}
+	b, _, err := h.reserve(p, f, NewSpec{}, kept)
 	if err != nil {
 		return Info{}, err
 	}
@@ -96,7 +100,7 @@ func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
 		progress("copying the files of " + source.title())
 	}
 	var image string
-	err := source.filesOf(ctx, "fork", func(s sandbox.Snapshotter, inst sandbox.Instance) (err error) {
+	err := source.keepFiles(ctx, "fork", func(s sandbox.Snapshotter, inst sandbox.Instance) (err error) {
 		image, err = s.Fork(ctx, inst, b.id)
 		return err
 	})
@@ -106,8 +110,8 @@ func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
 	return b.become(ctx, func(f *facts) { f.spec.Image = image })
 }
 
-// filesOf does something with the files of b that nobody may remove or start meanwhile.
-func (b *box) filesOf(ctx context.Context, what string, do func(sandbox.Snapshotter, sandbox.Instance) error) error {
+// keepFiles makes an image of the files of b, which nobody may remove or start meanwhile, if there is room for it.
+func (b *box) keepFiles(ctx context.Context, what string, do func(sandbox.Snapshotter, sandbox.Instance) error) error {
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
@@ -123,6 +127,16 @@ func (b *box) filesOf(ctx context.Context, what string, do func(sandbox.Snapshot
 	s, ok := be.(sandbox.Snapshotter)
 	if !ok {
 		return b.reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
+	}
+	// One after the other: what the first one takes the second one does not have.
+	select {
+	case b.hub.keeping <- struct{}{}:
+		defer func() { <-b.hub.keeping }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := b.hub.roomToKeep(ctx, b, be, s); err != nil {
+		return b.reachFiles(err)
 	}
 	if f.state == Running { // frozen meanwhile, however long the disk takes
 		b.hold(true)

@@ -78,6 +78,11 @@ type Snapshotter interface {
 	// Fork makes an image for the instance that is to have the ID id, and returns its reference for that Spec alone. Destroy of that
 	// instance removes it, be it that it was never booted.
 	Fork(ctx context.Context, inst Instance, id string) (image string, err error)
+	// Weight is how many bytes an image of the instance's files would take now: more than what they occupy where they have holes.
+	Weight(ctx context.Context, inst Instance) (int64, error)
+	// Kept is how many bytes the images take that Snapshot made for owner, and Fork for the instances with these IDs, without what
+	// they have of the images below.
+	Kept(ctx context.Context, owner string, ids []string) (int64, error)
 }
 
 // A Pauser can freeze all processes of an instance where they are, and let them go on.

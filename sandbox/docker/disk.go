@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
@@ -105,6 +106,13 @@ func (b *Backend) placesOf(ctx context.Context, inst sandbox.Instance) (places, 
 }
 
 func (b *Backend) askSize(ctx context.Context, ref string, w *walk) error {
+	n, err := b.engineSize(ctx, ref)
+	w.Bytes += n
+	return err
+}
+
+// engineSize is how long all files together are that a container wrote, as the engine has it; 0 with an error.
+func (b *Backend) engineSize(ctx context.Context, ref string) (int64, error) {
 	var c container.InspectResponse
 	err := b.call(ctx, b.limits.remove, "measure container", func(ctx context.Context) error {
 		r, err := b.api.ContainerInspect(ctx, ref, client.ContainerInspectOptions{Size: true})
@@ -114,10 +122,13 @@ func (b *Backend) askSize(ctx context.Context, ref string, w *walk) error {
 	if err == nil && (c.SizeRw == nil || *c.SizeRw < 0) {
 		err = errors.New("measure container: the engine did not say")
 	}
-	if err == nil {
-		w.Bytes += *c.SizeRw
+	if cerrdefs.IsNotFound(err) {
+		err = sandbox.ErrGone
 	}
-	return err
+	if err != nil {
+		return 0, err
+	}
+	return *c.SizeRw, nil
 }
 
 // walk counts what files occupy. Nothing that the sandbox put there is followed, and it may change meanwhile.

@@ -14,6 +14,7 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 	"github.com/moby/moby/api/types/container"
+	engineimage "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/api/types/mount"
 	"github.com/moby/moby/client"
 
@@ -127,6 +128,47 @@ func volumesOf(c container.InspectResponse) []string {
 	}
 	slices.Sort(dirs)
 	return dirs
+}
+
+// Weight asks the engine, which looks at the length of each file. See sandbox.Snapshotter.
+func (b *Backend) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
+	n, err := b.engineSize(ctx, refOf(inst))
+	if err != nil {
+		return 0, fmt.Errorf("weight of %s: %w", inst.ID, err)
+	}
+	return n, nil
+}
+
+// Kept goes by the names of images. See sandbox.Snapshotter.
+func (b *Backend) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
+	var images []engineimage.Summary
+	err := b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) error {
+		r, err := b.api.ImageList(ctx, client.ImageListOptions{All: true})
+		images = r.Items
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("kept images: %w", err)
+	}
+	snapshots, forks := b.snapshotRepo(owner), make(map[string]bool)
+	for _, id := range ids {
+		forks[forkImage(id)] = true
+	}
+	return keptOf(images, func(tag string) bool { return strings.HasPrefix(tag, snapshots) || forks[tag] }), nil
+}
+
+// keptOf sums what the images with such a tag have beyond the images that they were made from.
+func keptOf(images []engineimage.Summary, ours func(tag string) bool) (sum int64) {
+	sizes := make(map[string]int64)
+	for _, i := range images {
+		sizes[i.ID] = i.Size
+	}
+	for _, i := range images {
+		if slices.ContainsFunc(i.RepoTags, ours) {
+			sum += max(i.Size-sizes[i.ParentID], 0) // all of it, where the engine does not say what is below
+		}
+	}
+	return sum
 }
 
 // removeImage removes an image of ours, if there is one.

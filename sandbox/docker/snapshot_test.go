@@ -98,3 +98,40 @@ func TestSnapshotOfVolumes(t *testing.T) {
 		b.removeImage(t.Context(), image)
 	}
 }
+
+// Weight counts what a copy would have, holes filled; Kept counts the images that were made for an owner, and not those below.
+func TestSnapshotWeight(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	mustSh(t, login(t, b, inst), "truncate -s 1G /hole; head -c 1000000 /dev/urandom >/file")
+	if got, err := b.Weight(t.Context(), inst); err != nil || got < 1<<30 || got > 1<<30+2<<20 {
+		t.Errorf("weight: got %d, %v; want a gibibyte and a megabyte", got, err)
+	}
+	mustSh(t, login(t, b, inst), "rm /hole")
+	ref, err := b.Snapshot(t.Context(), inst, "alice", "demo", "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	id := newID()
+	fork, err := b.Fork(t.Context(), inst, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), fork) })
+	for _, tt := range []struct {
+		owner string
+		ids   []string
+		want  int64 // megabytes
+	}{{"alice", nil, 1}, {"alice", []string{id}, 2}, {"bob", []string{id}, 1}, {"bob", []string{inst.ID}, 0}} {
+		got, err := b.Kept(t.Context(), tt.owner, tt.ids)
+		if err != nil || got < tt.want*1_000_000 || got > tt.want*1_000_000+100_000 {
+			t.Errorf("kept of %s and %v: got %d, %v; want about %d MB", tt.owner, tt.ids, got, err, tt.want)
+		}
+	}
+	nobody := inst
+	nobody.ID, nobody.Ref = newID(), "0123456789ab"
+	if _, err := b.Weight(t.Context(), nobody); !errors.Is(err, sandbox.ErrGone) {
+		t.Errorf("weight of one that never was: %v, want ErrGone", err)
+	}
+}
