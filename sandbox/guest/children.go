@@ -158,6 +158,7 @@ func (c *children) signal(ch *child, sig syscall.Signal) error {
 
 // close kills everything that a guest inside another program started, and waits for it.
 func (c *children) close() {
+	c.reaping.Lock() // what is just being started is in the table, and waited for
 	c.mu.Lock()
 	c.closed = true
 	running := make([]*child, 0, len(c.table))
@@ -165,6 +166,7 @@ func (c *children) close() {
 		running = append(running, ch)
 	}
 	c.mu.Unlock()
+	c.reaping.Unlock()
 	for _, ch := range running {
 		_ = c.signal(ch, unix.SIGKILL) // one that ended meanwhile needs none
 	}
