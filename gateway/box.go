@@ -79,19 +79,20 @@ type box struct {
 	network  network
 	expiring atomic.Bool // its end by age is under way
 
-	mu        sync.Mutex
-	facts     facts                   // guarded by mu
-	gone      bool                    // guarded by mu; removed, or never made
-	abort     context.CancelCauseFunc // guarded by mu; ends the act under way; nil if there is none that can be ended
-	link      *link                   // guarded by mu; nil unless it is being kept in touch with
-	lives     map[string]*Live        // guarded by mu; by session
-	notes     []string                // guarded by mu; of the instance's last inspection
-	disk      sandbox.DiskUsage       // guarded by mu; as measured last
-	excess    sandbox.DiskUsage       // guarded by mu; what there was when it was started above its limit of disk; zero: it was not
-	described *inside                 // guarded by mu; what describe found last
-	shares    map[string]wire.Rights  // guarded by mu; of principals that do not own it; replaced, never changed
-	active    time.Time               // guarded by mu; when it was seen to be used last
-	kicked    map[string]time.Time    // guarded by mu; resume secrets of parties that were sent away, since when
+	mu         sync.Mutex
+	facts      facts                   // guarded by mu
+	gone       bool                    // guarded by mu; removed, or never made
+	abort      context.CancelCauseFunc // guarded by mu; ends the act under way; nil if there is none that can be ended
+	link       *link                   // guarded by mu; nil unless it is being kept in touch with
+	lives      map[string]*Live        // guarded by mu; by session
+	notes      []string                // guarded by mu; of the instance's last inspection
+	disk       sandbox.DiskUsage       // guarded by mu; as measured last
+	unmeasured unmeasured              // guarded by mu; what keeps its disk from being known
+	excess     sandbox.DiskUsage       // guarded by mu; what there was when it was started above its limit of disk; zero: it was not
+	described  *inside                 // guarded by mu; what describe found last
+	shares     map[string]wire.Rights  // guarded by mu; of principals that do not own it; replaced, never changed
+	active     time.Time               // guarded by mu; when it was seen to be used last
+	kicked     map[string]time.Time    // guarded by mu; resume secrets of parties that were sent away, since when
 }
 
 func newBox(h *Hub, id string, f facts) *box {

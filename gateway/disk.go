@@ -21,6 +21,7 @@ const (
 	diskPace    = 20               // times as long as measuring took until the next time, unless the limit may be near
 	diskRest    = 3                // times as long as any measuring took in which nothing is measured: a quarter of a core at most
 	diskWithin  = time.Minute      // for one measure
+	diskTries   = 3                // measures in a row that took longer, upon which the sandbox is stopped
 	diskWorked  = time.Millisecond // of processor time, less than which nobody writes with
 	diskRoomy   = 64 << 20         // bytes that a sandbox which is started above its limit may write: to be looked at, and tidied up
 	diskFew     = 1000             // likewise, files
@@ -149,17 +150,17 @@ func (w *diskWatch) measure(ctx context.Context, b *box, f facts, room int64, pr
 		}
 		g.cpu = u.CPU
 	}
-	within, cancel := context.WithTimeout(ctx, diskWithin)
+	within, cancel := context.WithTimeout(ctx, w.hub.options.diskWithin)
 	used, err := w.meter.Disk(within, f.inst, most)
 	cancel()
 	took := time.Since(now)
+	if ctx.Err() == nil {
+		w.missed(b, f, err)
+	}
 	first := g.at.IsZero()
 	g.at, g.room, g.next = now, room, now.Add(took*(1+diskPace))
 	sleep(ctx, took*diskRest)
 	if err != nil {
-		if ctx.Err() == nil && !errors.Is(err, sandbox.ErrGone) {
-			w.hub.log.Warn("disk of a sandbox not measured", "id", b.id, "err", err)
-		}
 		if first {
 			delete(w.gauges, b)
 		}
@@ -170,6 +171,41 @@ func (w *diskWatch) measure(ctx context.Context, b *box, f facts, room int64, pr
 	b.disk = used
 	b.mu.Unlock()
 	return g
+}
+
+// unmeasured is a sandbox of which nobody knows how much disk it has.
+type unmeasured struct {
+	since time.Time // zero: it is known
+	late  int       // measures in a row that took too long
+	why   string
+}
+
+// missed notes how a measure of b went. A limit that cannot be looked after is none: who makes measuring take too long, again and
+// again, is stopped like one that is above it. Errors of the engine are not the sandbox's doing, and are told only.
+func (w *diskWatch) missed(b *box, f facts, err error) {
+	b.mu.Lock()
+	if err == nil || errors.Is(err, sandbox.ErrGone) {
+		b.unmeasured = unmeasured{}
+		b.mu.Unlock()
+		return
+	}
+	u := &b.unmeasured
+	if u.since.IsZero() {
+		u.since = time.Now()
+	}
+	if u.why = firstLine(err); errors.Is(err, context.DeadlineExceeded) {
+		u.late++
+		u.why = fmt.Sprintf("looking at its files took longer than %v", w.hub.options.diskWithin)
+	}
+	late := u.late
+	if late >= diskTries {
+		b.unmeasured = unmeasured{}
+	}
+	b.mu.Unlock()
+	w.hub.log.Warn("disk of a sandbox not measured", "id", b.id, "err", err)
+	if late >= diskTries {
+		w.stop(b, f, fmt.Sprintf("how much it has cannot be measured: looking at its files took longer than %v, %d times", w.hub.options.diskWithin, late))
+	}
 }
 
 // allowed is how many bytes may be there before the sandbox is stopped: it was perhaps started to be tidied up.
@@ -213,7 +249,7 @@ func (b *box) weigh(ctx context.Context, be sandbox.Backend, f facts) {
 	if !ok || limit == 0 || !strings.HasPrefix(f.reason, diskFull) && known.Bytes <= limit && known.Files <= sandbox.MaxFiles(limit) {
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, diskWithin)
+	within, cancel := context.WithTimeout(ctx, b.hub.options.diskWithin)
 	defer cancel()
 	used, err := m.Disk(within, f.inst, sandbox.DiskUsage{})
 	if err != nil {
@@ -321,8 +357,11 @@ func (h *Hub) SetDisk(ctx context.Context, p Principal, name string, limit int64
 // meter says in d what the backend counts.
 func (b *box) meter(ctx context.Context, d *Description, f facts) {
 	b.mu.Lock()
-	disk := b.disk
+	disk, u := b.disk, b.unmeasured
 	b.mu.Unlock()
+	if !u.since.IsZero() {
+		d.Notes = append(d.Notes, fmt.Sprintf("disk_unknown: its disk has not been measured since %s: %s", u.since.UTC().Format(time.DateTime), u.why))
+	}
 	be, err := b.hub.backend(f.inst.Backend)
 	if err != nil {
 		return

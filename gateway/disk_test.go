@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,8 @@ type metered struct {
 	usage    map[string]sandbox.Usage
 	measured map[string]int // calls of Disk
 	born     int64          // bytes that a new one has written before anybody looks
+	slow     bool           // measures take for ever
+	broken   error          // what measures fail with
 }
 
 func newMetered(w *world) *metered {
@@ -64,11 +67,22 @@ func (m *metered) Usage(_ context.Context, inst sandbox.Instance) (sandbox.Usage
 	return u, nil
 }
 
-func (m *metered) Disk(_ context.Context, inst sandbox.Instance, _ sandbox.DiskUsage) (sandbox.DiskUsage, error) {
+func (m *metered) Disk(ctx context.Context, inst sandbox.Instance, _ sandbox.DiskUsage) (sandbox.DiskUsage, error) {
+	m.mu.Lock()
+	m.measured[inst.ID]++
+	used, slow, err := m.used[inst.ID], m.slow, m.broken
+	m.mu.Unlock()
+	if slow {
+		<-ctx.Done()
+		return sandbox.DiskUsage{}, context.Cause(ctx)
+	}
+	return used, err
+}
+
+func (m *metered) fails(slow bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.measured[inst.ID]++
-	return m.used[inst.ID], nil
+	m.slow, m.broken = slow, err
 }
 
 // writes makes a sandbox use so many bytes and files more.
@@ -309,4 +323,48 @@ func TestDiskWaitsForItsTurn(t *testing.T) {
 	m.rounds(w, 3)
 	b.unlock()
 	w.eventually("its stop", func() bool { return w.state(d, "demo") == Stopped })
+}
+
+// A sandbox whose disk is not known says so; one whose measuring takes too long, again and again, is stopped: its limit would be none.
+func TestDiskNotMeasured(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	m := newMetered(w)
+	w.options.diskWithin = 10 * time.Millisecond
+	d := w.start()
+	info := w.create(d, "demo")
+	notes := func() string {
+		t.Helper()
+		desc, err := d.Describe(w.ctx(), alice, "demo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(desc.Notes, "\n")
+	}
+	w.eventually("its first measure", func() bool { return m.measures(info.ID) > 0 })
+	m.fails(false, sandbox.ErrEngine)
+	for range diskTries + 2 { // which is not its fault
+		before := m.measures(info.ID)
+		m.writes(info.ID, 1, 1)
+		w.eventually("a measure", func() bool { return m.measures(info.ID) > before })
+	}
+	w.eventually("that is told", func() bool { return strings.Contains(notes(), "disk_unknown: its disk has not been measured since") })
+	if got := w.state(d, "demo"); got != Running {
+		t.Errorf("without an engine it is %s: %s", got, stoppedFor(w, d, "demo"))
+	}
+	m.fails(false, nil)
+	m.writes(info.ID, 1, 1)
+	w.eventually("it is known again", func() bool { return !strings.Contains(notes(), "disk_unknown") })
+
+	m.fails(true, nil)
+	var told atomic.Bool
+	w.eventually("its stop", func() bool {
+		m.writes(info.ID, 1, 1)
+		if strings.Contains(notes(), "looking at its files took longer than 10ms") {
+			told.Store(true)
+		}
+		return w.state(d, "demo") == Stopped
+	})
+	if got := stoppedFor(w, d, "demo"); !strings.HasPrefix(got, "disk_full: how much it has cannot be measured") || !told.Load() {
+		t.Errorf("got reason %q, told before: %v", got, told.Load())
+	}
 }

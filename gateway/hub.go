@@ -63,7 +63,8 @@ type Options struct {
 	DeleteAfter  time.Duration // likewise: stopped for so long they are removed; 0 is never
 	StopGrace    time.Duration // for the orderly part of a stop; 0 is 10 s
 
-	diskEvery time.Duration // 0 is a second
+	diskEvery  time.Duration // 0 is a second
+	diskWithin time.Duration // 0 is a minute
 
 	Hook HookOptions // who is told when what a session needs has changed
 }
@@ -114,7 +115,7 @@ func New(o Options) (*Hub, error) {
 	}
 	o.Backends = maps.Clone(o.Backends)
 	o.Logins = slices.Clone(o.Logins)
-	o.diskEvery = cmp.Or(o.diskEvery, diskEvery)
+	o.diskEvery, o.diskWithin = cmp.Or(o.diskEvery, diskEvery), cmp.Or(o.diskWithin, diskWithin)
 	o.Quota.Sandboxes = cmp.Or(o.Quota.Sandboxes, defaultSandboxes)
 	o.StopGrace = cmp.Or(o.StopGrace, defaultGrace)
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
