@@ -73,7 +73,8 @@ type box struct {
 	wmu sync.Mutex // held while a change is written down; taken before mu
 	amu sync.Mutex // held while a session's record is opened; taken before mu
 
-	source *box // what a fork is made of; nil for others, and once it has its image
+	source *box      // what a fork is made of; nil for others, and once it has its image
+	loaded time.Time // since when this daemon knows it, by a clock that nobody sets
 
 	relays   relays
 	network  network
@@ -96,7 +97,7 @@ type box struct {
 }
 
 func newBox(h *Hub, id string, f facts) *box {
-	return &box{hub: h, id: id, op: make(chan struct{}, 1), facts: f, lives: make(map[string]*Live), active: time.Now()}
+	return &box{hub: h, id: id, op: make(chan struct{}, 1), facts: f, lives: make(map[string]*Live), active: time.Now(), loaded: time.Now()}
 }
 
 func (b *box) get() facts {

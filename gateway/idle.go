@@ -26,6 +26,10 @@ const (
 	askIdle      = 3 * time.Second // how long the guest may take to say what runs
 )
 
+// clockSettles is how long a daemon waits, unless DeleteAfter is shorter, before it believes its clock as to how long something was
+// stopped before it ran itself: a machine may boot with a wrong one, and files that were removed do not come back when it is set.
+const clockSettles = time.Hour
+
 // planLife is the life that spec asks for, with the daemon's defaults.
 func (h *Hub) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 	l := Life{TTL: spec.TTL, DeleteAfter: spec.DeleteAfter}
@@ -163,10 +167,19 @@ func (h *Hub) idleness() {
 			} else if time.Since(since) >= f.life.TTL {
 				b.once(b.expire)
 			}
-		case f.state == Stopped && f.life.DeleteAfter > 0 && time.Since(f.since) >= f.life.DeleteAfter:
+		case f.state == Stopped && f.life.DeleteAfter > 0 && !time.Now().Before(b.removedAt(f)):
 			b.once(b.outlive)
 		}
 	}
+}
+
+// removedAt is when b, which is stopped, has been so for as long as it is to be kept.
+func (b *box) removedAt(f facts) time.Time {
+	at := f.since.Add(f.life.DeleteAfter)
+	if settled := b.loaded.Add(min(f.life.DeleteAfter, clockSettles)); settled.After(at) {
+		return settled
+	}
+	return at
 }
 
 // once runs f in the background unless the one from before does still.
@@ -185,7 +198,7 @@ func (b *box) once(f func(ctx context.Context)) {
 // outlive removes b if it has been stopped for as long as it was to be kept, also by the time that this waited for its turn.
 func (b *box) outlive(ctx context.Context) {
 	_, err := b.removeIf(ctx, func(f facts) bool {
-		over := f.state == Stopped && time.Since(f.since) >= f.life.DeleteAfter
+		over := f.state == Stopped && !time.Now().Before(b.removedAt(f))
 		if over {
 			b.hub.log.Info("removed: it was stopped for as long as it was to be kept", "id", b.id, "name", f.name, "after", f.life.DeleteAfter)
 		}
@@ -245,7 +258,7 @@ func (b *box) fillLife(i *Info, f facts) {
 			i.StopsAt = &at
 		}
 	case f.state == Stopped && f.life.DeleteAfter > 0:
-		at := f.since.Add(f.life.DeleteAfter)
+		at := b.removedAt(f)
 		i.RemovedAt = &at
 	}
 }

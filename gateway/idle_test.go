@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -161,5 +162,54 @@ func TestRemovalByAgeLooksAgain(t *testing.T) {
 	w.eventually("the removal had its turn", func() bool { return !b.expiring.Load() })
 	if got := w.state(d, "demo"); got != Stopped {
 		t.Errorf("it is %s", got)
+	}
+}
+
+// A daemon that starts while the clock is wrong takes what was stopped a moment ago for old. What is removed does not come back: it
+// waits until the clock can have been set.
+func TestClockJumpRemovesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		life    time.Duration
+		removed bool // within the test
+	}{{30 * 24 * time.Hour, false}, {short, true}} {
+		t.Run(tt.life.String(), func(t *testing.T) {
+			w := newWorld(t, sandboxtest.Options{})
+			d := w.start()
+			w.createFor(d, NewSpec{DeleteAfter: tt.life})
+			if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+				t.Fatal(err)
+			}
+			d.stop()
+			w.withStore(func(s *store.Store) { // as if a year had gone by
+				rows, err := s.Sandboxes(w.ctx())
+				if err != nil || len(rows) != 1 {
+					t.Fatalf("rows = %v, %v", rows, err)
+				}
+				rows[0].Since = rows[0].Since.AddDate(-1, 0, 0)
+				if err := s.Put(w.ctx(), rows[0]); err != nil {
+					t.Fatal(err)
+				}
+			})
+			d = w.start()
+			b, err := d.find(alice, "demo")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.removed {
+				w.eventually("it is removed", b.isGone)
+				return
+			}
+			for range 3 {
+				d.idleness()
+			}
+			w.eventually("no removal is under way", func() bool { return !b.expiring.Load() })
+			info, err := d.Get(w.ctx(), alice, "demo")
+			if err != nil || info.State != Stopped {
+				t.Fatalf("got %s, %v; want it stopped, with its files", info.State, err)
+			}
+			if left := time.Until(*info.RemovedAt); left < clockSettles-time.Minute {
+				t.Errorf("it is to be removed in %v, want time to set the clock", left)
+			}
+		})
 	}
 }
