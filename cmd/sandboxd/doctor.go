@@ -97,6 +97,7 @@ func (c *cli) checkEngine(ctx context.Context) []finding {
 	live := finding{Check: "live-restore", OK: true, Found: "on: sandboxes survive a restart of the engine"}
 	if !info.Info.LiveRestoreEnabled {
 		live.Found = "off: a restart of the engine ends all processes of sandboxes (their files stay)"
+		live.Fix = `put "live-restore": true into /etc/docker/daemon.json, and systemctl reload docker (kill -HUP of dockerd)`
 	}
 	return append(all, live)
 }
