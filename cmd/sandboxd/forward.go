@@ -246,7 +246,7 @@ func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, err
 	}
 	e, err := c.daemon()
 	if err != nil && start {
-		e, err = c.startDaemon(ctx, os.Stderr)
+		e, err = c.startDaemon(ctx, os.Stderr, false)
 	}
 	if err != nil {
 		return "", o, err

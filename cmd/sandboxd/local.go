@@ -160,6 +160,19 @@ func (c *cli) copyCommand() *cobra.Command {
 			if err != nil {
 				return &wire.Error{Code: wire.CodeUnavailable, Message: "there is no scp on this machine", Hint: "install openssh-client"}
 			}
+			inside := 0
+			for _, arg := range args { // before a daemon is started for nothing
+				_, remote, err := copyOperand(arg, "")
+				if err != nil {
+					return err
+				}
+				if remote {
+					inside++
+				}
+			}
+			if inside == 0 {
+				return usage("cp: no operand is in a sandbox", "write NAME:PATH for a path in a sandbox")
+			}
 			host, o, err := c.reach(cmd.Context(), true)
 			if err != nil {
 				return err
@@ -180,19 +193,12 @@ func (c *cli) copyCommand() *cobra.Command {
 				words = append(words, "-q")
 			}
 			words = append(words, "--")
-			inside := 0
 			for _, arg := range args {
-				word, remote, err := copyOperand(arg, host)
+				word, _, err := copyOperand(arg, host)
 				if err != nil {
 					return err
 				}
-				if remote {
-					inside++
-				}
 				words = append(words, word)
-			}
-			if inside == 0 {
-				return usage("cp: no operand is in a sandbox", "write NAME:PATH for a path in a sandbox")
 			}
 			scp := exec.CommandContext(cmd.Context(), path, words...)
 			scp.Stdin, scp.Stdout, scp.Stderr = os.Stdin, os.Stdout, os.Stderr

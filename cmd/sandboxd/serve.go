@@ -40,7 +40,7 @@ import (
 
 func (c *cli) serveCommand() *cobra.Command {
 	var addr, httpAddr string
-	var asJSON bool
+	var asJSON, background bool
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "run the daemon in the foreground",
@@ -57,12 +57,19 @@ func (c *cli) serveCommand() *cobra.Command {
 					return err
 				}
 			}
-			return serve(cmd.Context(), c.config, asJSON)
+			how := started{Serve: !background}
+			if c.configFile != "" {
+				how.Config = absolute(c.configFile)
+			}
+			return serve(cmd.Context(), c.config, how, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&addr, "ssh", "", "address of the SSH front door (default "+defaultSSH+"); may end in :0")
 	cmd.Flags().StringVar(&httpAddr, "http", "", "")
-	_ = cmd.Flags().MarkHidden("http")
+	cmd.Flags().BoolVar(&background, "background", false, "")
+	for _, name := range []string{"http", "background"} {
+		_ = cmd.Flags().MarkHidden(name)
+	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON when ready")
 	return cmd
 }
@@ -70,6 +77,7 @@ func (c *cli) serveCommand() *cobra.Command {
 // daemon is what serve puts together.
 type daemon struct {
 	config  config
+	how     started
 	log     *slog.Logger
 	store   *store.Store
 	backend *docker.Backend
@@ -80,11 +88,11 @@ type daemon struct {
 	address endpoint
 }
 
-func serve(ctx context.Context, c config, asJSON bool) error {
+func serve(ctx context.Context, c config, how started, asJSON bool) error {
 	ctx, stop := interruptible(ctx)
 	defer stop()
 	began := time.Now()
-	d := &daemon{config: c, log: newLog(c.value("log_level"))}
+	d := &daemon{config: c, how: how, log: newLog(c.value("log_level"))}
 	if err := d.open(ctx); err != nil {
 		return err
 	}
@@ -135,6 +143,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			return &wire.Error{Code: wire.CodeUnavailable, Message: "address " + d.config.value("ssh") + " is taken", Hint: "use another with --ssh, or --ssh 127.0.0.1:0 for any; sandboxd up finds one"}
 		}
 		return fmt.Errorf("ssh door: %w", err)
+	}
+	if err := d.how.write(state); err != nil {
+		return err
 	}
 	keys, hostKey, err := d.openKeys(state)
 	if err != nil {

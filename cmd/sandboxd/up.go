@@ -28,7 +28,7 @@ func (c *cli) upCommand() *cobra.Command {
 		Use:   "up",
 		Short: "start the daemon in the background, and say how to reach it",
 		Long: "Start the daemon in the background, and say how to reach it. One that runs already is left alone. Where the port\n" +
-			"is taken, the next free one is used, and said.",
+			"is taken, the next free one is used, and said. Without --config it has the file that the last one was started with.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, missing := c.daemon()
@@ -39,7 +39,7 @@ func (c *cli) upCommand() *cobra.Command {
 					say = os.Stderr
 				}
 				var err error
-				if e, err = c.startDaemon(cmd.Context(), say); err != nil {
+				if e, err = c.startDaemon(cmd.Context(), say, true); err != nil {
 					return err
 				}
 			}
@@ -59,10 +59,13 @@ func (c *cli) upCommand() *cobra.Command {
 	return cmd
 }
 
-// startDaemon starts a daemon that outlives this program, waits until it listens, and says so.
-func (c *cli) startDaemon(ctx context.Context, say io.Writer) (endpoint, error) {
+// startDaemon starts a daemon that outlives this program, waits until it listens, and says so. up says that nothing else was asked for.
+func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint, error) {
 	var none endpoint
 	began := time.Now()
+	if err := c.again(up); err != nil {
+		return none, err
+	}
 	state := c.config.value("state")
 	if err := makeState(state); err != nil {
 		return none, err
@@ -81,7 +84,7 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer) (endpoint, error) 
 	if err != nil {
 		return none, fmt.Errorf("daemon: %w", err)
 	}
-	args := []string{"serve", "--state", state}
+	args := []string{"serve", "--background", "--state", state}
 	if addr, moved := freeAddress(ctx, c.config.value("ssh")); moved {
 		fmt.Fprintf(say, "port %s is taken, using %s\n", portOf(c.config.value("ssh")), portOf(addr))
 		args = append(args, "--ssh", addr)

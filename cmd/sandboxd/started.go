@@ -1,0 +1,76 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// started is how the last daemon of a state directory was started, for who starts the next one: what the daemon may do must not depend
+// on whose command found it missing.
+type started struct {
+	Config string `json:"config,omitempty"` // the file of --config
+	Serve  bool   `json:"serve,omitempty"`  // by serve in the foreground: somebody else looks after it
+}
+
+const startedFile = "started.json"
+
+// readStarted returns the zero value where no daemon has run.
+func readStarted(state string) (started, error) {
+	var s started
+	path := filepath.Join(state, startedFile)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("how the last daemon was started: %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (s started) write(state string) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(state, startedFile)
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("how the daemon was started: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// again makes the configuration that of the last daemon, whose file is used unless another is named. A command that finds no daemon,
+// rather than up, starts none where somebody ran serve, nor with another file.
+func (c *cli) again(up bool) error {
+	state := c.config.value("state")
+	last, err := readStarted(state)
+	if err != nil {
+		return err
+	}
+	with := ""
+	if last.Config != "" {
+		with = " --config " + last.Config
+	}
+	switch {
+	case last.Serve && !up:
+		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("no daemon runs for %s", state),
+			Hint: "start it as before: sandboxd serve" + with + "; or in the background: sandboxd up"}
+	case last.Config == "" || c.configFile != "" && absolute(c.configFile) == last.Config || c.configFile != "" && up:
+		return nil
+	case c.configFile != "":
+		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("no daemon runs for %s, and the last one was started with%s", state, with),
+			Hint: "start it: sandboxd up, with the one or the other --config"}
+	}
+	c.configFile = last.Config
+	return c.load()
+}
