@@ -119,6 +119,15 @@ func (h *Hub) mayAllow(p Principal, mode sandbox.Network, allow []string) error 
 	return nil
 }
 
+// MayAllow says why p may not open entry to a sandbox of that name, or nothing.
+func (h *Hub) MayAllow(p Principal, name, entry string) error {
+	b, err := h.mine(p, name, "allowing connections")
+	if err != nil {
+		return err
+	}
+	return h.mayAllow(p, b.get().inst.Network, []string{entry})
+}
+
 // Allow opens entries, as of egress.Rules, to a sandbox of p that has a policy, from now on and for good.
 func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []string) (Info, error) {
 	if err := p.mayMake("allowing connections"); err != nil {
@@ -276,7 +285,7 @@ func (n *network) notes() []string {
 func (b *box) connected(e egress.Event) {
 	host, port := e.Host, int(e.Addr.Port())
 	if e.Kind == egress.KindRefused {
-		b.refused(wire.Denial{Host: cut(host, maxNameShown), Port: port, Why: e.Why})
+		b.refused(wire.Denial{Host: cut(host, maxNameShown), Port: port, Why: e.Why, Allow: e.Opens})
 	}
 	n := &b.network
 	n.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -118,8 +119,8 @@ func portCommand(env *Env) *cobra.Command {
 	}
 }
 
-// reportDenied says which connections were refused while a call lasted, and what would open them.
-func reportDenied(say func(format string, args ...any), t wire.Target, denied []wire.Denial) {
+// reportDenied says which connections were refused while a call lasted, and what would open them, where the caller can have that done.
+func (env *Env) reportDenied(say func(format string, args ...any), t wire.Target, denied []wire.Denial) {
 	const most = 5
 	for _, d := range denied[:min(len(denied), most)] {
 		say("network refused %s", text.Line(gateway.DenialText(d), 300))
@@ -127,7 +128,15 @@ func reportDenied(say func(format string, args ...any), t wire.Target, denied []
 	if more := len(denied) - most; more > 0 {
 		say("network refused %d more: see --json", more)
 	}
-	if len(denied) > 0 {
-		say("  allow it: sandboxd allow %s %s", t.Sandbox, text.Line(gateway.DenialTarget(denied[0]), 300))
+	at := slices.IndexFunc(denied, func(d wire.Denial) bool { return d.Allow != "" })
+	if at < 0 {
+		return
+	}
+	err := env.Hub.MayAllow(env.Principal, t.Sandbox, denied[at].Allow)
+	switch refused, ok := errors.AsType[*wire.Error](err); {
+	case err == nil:
+		say("  allow it: sandboxd allow %s %s", t.Sandbox, text.Line(denied[at].Allow, 300))
+	case ok:
+		say("  not yours to allow: %s", text.Line(refused.Message, 300))
 	}
 }

@@ -322,7 +322,7 @@ func (env *Env) report(t wire.Target, r *wire.Result) error {
 		}
 		say("note: %s", text.Line(note, 200))
 	}
-	reportDenied(say, t, r.Denied)
+	env.reportDenied(say, t, r.Denied)
 	switch r.Ended {
 	case wire.Waiting, wire.Attention:
 		asks := fmt.Sprintf("%s waits for %s", foreground(r), wants(r.Want))

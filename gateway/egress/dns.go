@@ -99,9 +99,9 @@ func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessag
 	}
 	inside := localhost
 	if name != "localhost" && !strings.HasSuffix(name, ".localhost") { // RFC 6761, section 6.3
-		if why := s.current().refusesName(name, 0); why != "" {
+		if why := s.current().refusesName(name, 0); why != (refusal{}) {
 			if q.Type != dnsmessage.TypeAAAA { // asked along with A
-				s.event(Event{Kind: KindRefused, Proto: "dns", Host: name, Why: why})
+				s.event(Event{Kind: KindRefused, Proto: "dns", Host: name, Why: why.why, Opens: why.opens})
 			}
 			return nil, dnsmessage.RCodeNameError
 		}

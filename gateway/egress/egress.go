@@ -63,5 +63,6 @@ type Event struct {
 	Host           string         // the name that the program asked for, else the address
 	Addr           netip.AddrPort // what was dialled, or would have been; the address is invalid where it did not come to that
 	Why            string         // in words
+	Opens          string         // of a refused one: the entry of Rules that would open it, if whoever lists it may; empty where none does
 	Sent, Received int64          // bytes of the program, and for the program
 }

@@ -22,10 +22,13 @@ type flow struct {
 	said string         // guarded by Stack.mu; the name that the program said on it
 }
 
-// refusal is why a connection does not come to be, by our own decision.
-type refusal string
+// refusal is why a connection does not come to be, by our own decision. The zero value is none.
+type refusal struct {
+	why   string
+	opens string // the entry that would open it, if whoever lists it may; empty where none does
+}
 
-func (r refusal) Error() string { return string(r) }
+func (r refusal) Error() string { return r.why }
 
 // host is what a person knows the target by.
 func (f *flow) host(asked netip.AddrPort) string {
@@ -37,37 +40,37 @@ func (f *flow) host(asked netip.AddrPort) string {
 
 // holdLocked ends f unless p allows it. One that is not dialled yet looks for itself afterwards. Called with Stack.mu held.
 func (f *flow) holdLocked(p *Policy, own []netip.Prefix) {
-	if f.addr.IsValid() && f.whyNotLocked(p, own) != "" {
+	if f.addr.IsValid() && f.whyNotLocked(p, own) != (refusal{}) {
 		f.end(errPolicy)
 	}
 }
 
-func (f *flow) whyNotLocked(p *Policy, own []netip.Prefix) string {
+func (f *flow) whyNotLocked(p *Policy, own []netip.Prefix) refusal {
 	if f.name != "" {
-		if why := p.refusesName(f.name, f.port); why != "" {
+		if why := p.refusesName(f.name, f.port); why != (refusal{}) {
 			return why
 		}
 	}
-	if why := p.refuses(f.name, f.addr, own); why != "" {
+	if why := p.refuses(f.name, f.addr, own); why != (refusal{}) {
 		return why
 	}
 	if f.said != "" && f.said != f.name && p.comparesNames(f.name, f.addr) && !p.listsName(f.said, f.port) {
-		return notListed
+		return refusal{notListed, entryText(f.said, f.port)}
 	}
-	return ""
+	return refusal{}
 }
 
 // target finds out which name asked stands for, and why nobody may connect there as far as that is known without asking anybody.
-func (s *Stack) target(asked netip.AddrPort) (name, why string) {
+func (s *Stack) target(asked netip.AddrPort) (name string, why refusal) {
 	switch {
 	case asked.Addr() == DNSAddr:
-		return "", "answers DNS alone"
+		return "", refusal{why: "answers DNS alone"}
 	case !Names.Contains(asked.Addr()):
 		return "", s.current().refuses("", asked, s.own.list())
 	}
 	name, ok := s.names.name(asked.Addr())
 	if !ok {
-		return "", "stands for no name any more: look the name up again"
+		return "", refusal{why: "stands for no name any more: look the name up again"}
 	}
 	return name, s.current().refusesName(name, asked.Port())
 }
@@ -79,8 +82,8 @@ func (s *Stack) open(ctx context.Context, f *flow, asked netip.AddrPort) (net.Co
 	event := Event{Kind: KindOpened, Proto: f.proto, Host: f.host(asked), Addr: addr}
 	if err != nil {
 		event.Kind, event.Why = KindFailed, err.Error()
-		if _, ok := errors.AsType[refusal](err); ok {
-			event.Kind = KindRefused
+		if r, ok := errors.AsType[refusal](err); ok {
+			event.Kind, event.Opens = KindRefused, r.opens
 		} else if cause := context.Cause(ctx); cause != nil {
 			event.Why = cause.Error()
 		}
@@ -108,16 +111,16 @@ func (s *Stack) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Co
 	}
 	policy, own := s.current(), s.own.list()
 	var open []netip.AddrPort
-	why := ""
+	var why refusal
 	for _, c := range candidates {
-		if w := policy.refuses(f.name, c, own); w == "" {
+		if w := policy.refuses(f.name, c, own); w == (refusal{}) {
 			open = append(open, c)
-		} else if why == "" {
+		} else if why == (refusal{}) {
 			why = w
 		}
 	}
 	if len(open) == 0 {
-		return nil, candidates[0], refusal(why)
+		return nil, candidates[0], why
 	}
 	conn, addr, err := dialAny(ctx, s.opts.Dial, f.proto, open)
 	if err != nil {
@@ -127,9 +130,9 @@ func (s *Stack) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Co
 	f.addr = addr
 	why = f.whyNotLocked(s.policy, own) // it may be another one by now
 	s.mu.Unlock()
-	if why != "" {
+	if why != (refusal{}) {
 		_ = conn.Close()
-		return nil, addr, refusal(why)
+		return nil, addr, why
 	}
 	return conn, addr, nil
 }

@@ -90,11 +90,11 @@ func TestPolicyNames(t *testing.T) {
 		{"b.test", 80, false}, {"x.b.test", 80, true}, {"y.x.b.test", 80, true}, {"xb.test", 80, false},
 		{"c.test", 0, true}, {"c.test", 443, true}, {"c.test", 80, false}, {"d.test", 0, false},
 	} {
-		if got := p.refusesName(c.name, c.port) == ""; got != c.open {
+		if got := p.refusesName(c.name, c.port) == (refusal{}); got != c.open {
 			t.Errorf("%s:%d: got %v", c.name, c.port, got)
 		}
 	}
-	if why := policy(t, ModeFiltered).refusesName("any.test", 80); why != "" {
+	if why := policy(t, ModeFiltered).refusesName("any.test", 80); why != (refusal{}) {
 		t.Error(why)
 	}
 }
@@ -181,14 +181,14 @@ func TestPolicyAddresses(t *testing.T) {
 			c.mode = ModeFiltered
 		}
 		p := policy(t, c.mode, strings.Fields(c.allow)...)
-		got := p.refuses(c.name, netip.AddrPortFrom(netip.MustParseAddr(c.dst), 80), own)
+		got := p.refuses(c.name, netip.AddrPortFrom(netip.MustParseAddr(c.dst), 80), own).why
 		if (got == "") != (c.why == "") || !strings.Contains(got, c.why) {
 			t.Errorf("%s %s with %q: got %q, want %q", c.mode, c.dst, c.allow, got, c.why)
 		}
 	}
 	p := policy(t, ModeFiltered)
 	for _, dst := range []netip.AddrPort{{}, netip.MustParseAddrPort("93.184.216.34:0")} {
-		if p.refuses("", dst, nil) == "" {
+		if p.refuses("", dst, nil).why == "" {
 			t.Errorf("%v is open", dst)
 		}
 	}
@@ -201,7 +201,7 @@ func TestPolicyClosesWholeRanges(t *testing.T) {
 		for _, form := range forms(closed) {
 			first, last := form.Addr(), lastOf(form)
 			for _, a := range []netip.Addr{first, last} {
-				if p.refuses("", netip.AddrPortFrom(a, 443), nil) == "" {
+				if p.refuses("", netip.AddrPortFrom(a, 443), nil).why == "" {
 					t.Errorf("%s of %s is open", a, closed)
 				}
 			}
@@ -219,7 +219,7 @@ func TestPolicyClosedRangesOfOnesOwn(t *testing.T) {
 		"169.254.169.254": false, "fe80::1": false, "64:ff9b::169.254.169.254": false, "100.100.100.200": false, "168.63.129.16": false,
 		"192.0.0.192": false, "fd00:ec2::254": false, "fd20:ce::254": false, "fd00:42::42": false, "224.0.0.1": false, "255.255.255.255": false, "ff02::1": false,
 	} {
-		if got := p.refuses("", netip.AddrPortFrom(netip.MustParseAddr(dst), 80), nil) == ""; got != open {
+		if got := p.refuses("", netip.AddrPortFrom(netip.MustParseAddr(dst), 80), nil).why == ""; got != open {
 			t.Errorf("%s: got %v", dst, got)
 		}
 	}
@@ -238,10 +238,56 @@ func TestPolicyOpensByTheTrusted(t *testing.T) {
 			p, err := NewPolicy(r)
 			must(t, err)
 			want := trusted && r.Trusted != nil
-			if got := p.refuses("a.test", netip.AddrPortFrom(netip.MustParseAddr(dst), 80), own); (got == "") != want {
+			if got := p.refuses("a.test", netip.AddrPortFrom(netip.MustParseAddr(dst), 80), own).why; (got == "") != want {
 				t.Errorf("%s, trusted %v: got %q", dst, r.Trusted != nil, got)
 			}
 		}
+	}
+}
+
+// What a refusal names as what would open it, does; and where nothing does, it names nothing.
+func TestRefusalsNameWhatOpens(t *testing.T) {
+	own := ranges([]string{"93.184.216.40/24", "2606:2800::40/64", "172.16.0.7/16"})
+	for _, c := range []struct {
+		mode            Mode
+		name, dst, want string
+	}{
+		{ModeFiltered, "", "10.0.0.1:80", "10.0.0.1:80"},
+		{ModeFiltered, "", "[fd00::1]:80", "[fd00::1]:80"},
+		{ModeFiltered, "db.test", "10.0.0.1:5432", "10.0.0.1:5432"}, // the name would not do
+		{ModeAllowlist, "db.test", "10.0.0.1:5432", "10.0.0.1:5432"},
+		{ModeFiltered, "", "[64:ff9b::a00:1]:80", "[64:ff9b::a00:1]:80"},
+		{ModeFiltered, "", "93.184.216.40:22", "93.184.216.40:22"},
+		{ModeFiltered, "", "93.184.216.41:22", "93.184.216.41:22"},
+		{ModeFiltered, "", "[2606:2800::41]:22", "[2606:2800::41]:22"},
+		{ModeFiltered, "", "172.16.0.7:22", "172.16.0.7:22"},
+		{ModeFiltered, "", "169.254.169.254:80", "169.254.169.254:80"},
+		{ModeAllowlist, "", "8.8.8.8:443", "8.8.8.8:443"},
+		{ModeAllowlist, "a.test", "8.8.8.8:443", "a.test:443"},
+		{ModeFiltered, "", "127.0.0.1:80", ""},
+		{ModeFiltered, "local.test", "127.0.0.1:80", ""},
+		{ModeFiltered, "", "[::1]:80", ""},
+		{ModeFiltered, "", "0.0.0.0:80", ""},
+		{ModeFiltered, "", "[64:ff9b::7f00:1]:80", ""},
+		{ModeFiltered, "", "224.0.0.251:5353", ""},
+		{ModeFiltered, "", "[ff02::1]:80", ""},
+		{ModeFiltered, "", "8.8.8.8:0", ""},
+		{ModeFiltered, "", "[fe80::1%eth0]:80", ""},
+	} {
+		dst := netip.MustParseAddrPort(c.dst)
+		got := policy(t, c.mode).refuses(c.name, dst, own)
+		if got.why == "" || got.opens != c.want {
+			t.Errorf("%s %s %s: got %+v, want %q", c.mode, c.name, c.dst, got, c.want)
+		}
+		if c.want == "" {
+			continue
+		}
+		if again := policy(t, c.mode, c.want).refuses(c.name, dst, own); again != (refusal{}) {
+			t.Errorf("%s %s %s with %s: %+v", c.mode, c.name, c.dst, c.want, again)
+		}
+	}
+	if got := policy(t, ModeAllowlist).refusesName("a.test", 0); got.opens != "a.test" {
+		t.Errorf("got %+v", got)
 	}
 }
 
@@ -270,7 +316,7 @@ func FuzzPolicyEntry(f *testing.F) {
 		}
 		p := policy(t, ModeAllowlist, text)
 		for _, a := range addrs("127.0.0.1", "169.254.169.254", "::1", "fd00:ec2::254", "64:ff9b::a00:1") {
-			if p.refuses("a.test", netip.AddrPortFrom(a, 80), nil) == "" && (e.name != "" || !e.prefix.Contains(a)) {
+			if p.refuses("a.test", netip.AddrPortFrom(a, 80), nil).why == "" && (e.name != "" || !e.prefix.Contains(a)) {
 				t.Fatalf("%q opens %s", text, a)
 			}
 		}

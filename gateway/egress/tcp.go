@@ -31,15 +31,15 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	f := &flow{proto: "tcp", port: asked.Port(), end: cancel}
-	why := ""
+	var why refusal
 	if f.port != dnsPort {
 		f.name, why = s.target(asked)
 	}
-	if why == "" && !s.admit(f) {
-		why = fmt.Sprintf("%d connections are open already", maxTCP)
+	if why == (refusal{}) && !s.admit(f) {
+		why.why = fmt.Sprintf("%d connections are open already", maxTCP)
 	}
-	if why != "" {
-		s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.host(asked), Addr: asked, Why: why})
+	if why != (refusal{}) {
+		s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.host(asked), Addr: asked, Why: why.why, Opens: why.opens})
 		r.Complete(true)
 		return
 	}
@@ -181,15 +181,15 @@ func (s *Stack) says(f *flow, said string) bool {
 
 // misnamed tells that f is not for whom it was opened.
 func (s *Stack) misnamed(f *flow, said string, whole bool) error {
-	why := "TLS or HTTP without a readable name of the server"
+	why := refusal{why: "TLS or HTTP without a readable name of the server"}
 	switch {
 	case said != "":
-		why = "it is for " + said + ", which is " + notListed
+		why = refusal{"it is for " + said + ", which is " + notListed, entryText(said, f.port)}
 	case !whole:
-		why = fmt.Sprintf("said nothing readable in %v", openingTimeout)
+		why.why = fmt.Sprintf("said nothing readable in %v", openingTimeout)
 	}
-	s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.name, Addr: f.addr, Why: why})
-	return refusal(why)
+	s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.name, Addr: f.addr, Why: why.why, Opens: why.opens})
+	return why
 }
 
 // download carries what is said to the program.

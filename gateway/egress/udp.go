@@ -50,8 +50,8 @@ func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID, pkt
 		first := append(append([]byte(nil), pkt.NetworkHeader().Slice()...), head[:header.UDPMinimumSize]...)
 		name, why := s.target(asked)
 		d = &datagrams{flow: flow{proto: "udp", name: name, port: asked.Port()}, id: id, first: first, queue: make(chan []byte, udpQueue)}
-		if why != "" {
-			s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why})
+		if why != (refusal{}) {
+			s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why.why, Opens: why.opens})
 			s.link.unreachable(first, header.ICMPv4AdminProhibited)
 			return
 		}
@@ -127,7 +127,7 @@ func (s *Stack) serveUDP(ctx context.Context, d *datagrams) {
 			if compare && isQUIC(b) {
 				s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.name, Addr: d.addr, Why: whyQUIC})
 				s.link.unreachable(d.first, header.ICMPv4AdminProhibited)
-				d.end(refusal(whyQUIC))
+				d.end(refusal{why: whyQUIC})
 				return
 			}
 			d.used.Store(time.Now().UnixNano())

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -13,11 +14,19 @@ import (
 const notListed = "not on the list"
 
 // refusesName says why no connection to name may begin, or nothing. Port 0 asks for any port.
-func (p *Policy) refusesName(name string, port uint16) string {
+func (p *Policy) refusesName(name string, port uint16) refusal {
 	if p.mode == ModeFiltered || p.listsName(name, port) {
-		return ""
+		return refusal{}
 	}
-	return notListed
+	return refusal{notListed, entryText(name, port)}
+}
+
+// entryText is the entry of a name or an address.
+func entryText(host string, port uint16) string {
+	if port == 0 {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
 // listsName says whether an entry names name.
@@ -36,40 +45,47 @@ func (p *Policy) listsName(name string, port uint16) bool {
 
 // refuses says why dst may not be dialled, or nothing. name is what the program asked for, or empty. own are the addresses of this
 // machine, each with the length of its network.
-func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) string {
+func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) refusal {
 	addr, port := dst.Addr().Unmap(), dst.Port()
 	switch {
 	case !addr.IsValid():
-		return "not an address"
+		return refusal{why: "not an address"}
 	case addr.Zone() != "":
-		return "an address with a zone is of a network of this machine"
+		return refusal{why: "an address with a zone is of a network of this machine"}
 	case port == 0:
-		return "there is no port 0"
+		return refusal{why: "there is no port 0"}
+	}
+	opens := entryText(addr.String(), port)
+	if isForGood(addr) || addr.IsMulticast() {
+		opens = ""
 	}
 	for _, mine := range own {
 		for _, form := range forms(singleIP(mine.Addr())) {
 			if form.Contains(addr) && !p.opensClosed(addr, port, addr.BitLen()) {
-				return addr.String() + " is an address of the machine that runs sandboxd"
+				return refusal{addr.String() + " is an address of the machine that runs sandboxd", opens}
 			}
 		}
 	}
 	for _, closed := range p.closed {
 		if closed.Contains(addr) && !p.opensClosed(addr, port, closed.Bits()) {
-			return fmt.Sprintf("%s is in %s, which is closed", addr, closed)
+			return refusal{fmt.Sprintf("%s is in %s, which is closed", addr, closed), opens}
 		}
 	}
 	opened := slices.ContainsFunc(p.closed, func(c netip.Prefix) bool { return c.Contains(addr) }) // who lists 10.0.0.0/8 means local networks
 	for _, mine := range own {
 		for _, form := range forms(mine.Masked()) {
 			if !opened && form.Contains(addr) && !p.opensClosed(addr, port, form.Bits()) {
-				return fmt.Sprintf("%s is in %s, a network that the machine which runs sandboxd is in", addr, form)
+				return refusal{fmt.Sprintf("%s is in %s, a network that the machine which runs sandboxd is in", addr, form), opens}
 			}
 		}
 	}
 	if p.mode == ModeFiltered || p.lists(addr, port) || (name != "" && p.listsName(name, port)) {
-		return ""
+		return refusal{}
 	}
-	return notListed
+	if name != "" {
+		opens = entryText(name, port)
+	}
+	return refusal{notListed, opens}
 }
 
 // lists says whether a listed range contains addr.

@@ -130,9 +130,10 @@ type Typed struct {
 
 // Denial is a connection that the sandbox's network policy refused.
 type Denial struct {
-	Host string `json:"host"`
-	Port int    `json:"port"`
-	Why  string `json:"why"`
+	Host  string `json:"host"`
+	Port  int    `json:"port"`
+	Why   string `json:"why"`
+	Allow string `json:"allow,omitempty"` // what to allow so that it is not refused, for whoever may; empty where nothing helps
 }
 
 // Receipt lists what an interrupt did.
