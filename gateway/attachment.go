@@ -324,7 +324,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	}
 	ctx, heard := a.box.listening(ctx)
 	defer heard()
-	_, refusals := a.box.network.since(0)
+	hearing := a.live.hearing(r.Verb)
 	for tries := 0; ; tries++ {
 		client, err := a.stream(ctx)
 		if err != nil {
@@ -342,9 +342,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		}
 		if reply.Result != nil {
 			reply.Result.Sandbox = a.target.Sandbox
-			if denied, _ := a.box.network.since(refusals); len(denied) > 0 {
-				reply.Result.Denied = denied
-			}
+			reply.Result.Denied = a.live.heard(hearing) // not what the guest says
 		}
 		if err == nil {
 			err = a.settled(ctx, reply)

@@ -349,6 +349,35 @@ func (n *network) since(count uint64) ([]wire.Denial, uint64) {
 	return all, n.count
 }
 
+// hearing is what a call on a session is to be told of refused connections.
+type hearing struct {
+	after uint64 // so many refusals of the sandbox had been before it
+	runs  bool   // something of the session may connect
+}
+
+// hearing begins the hearing of a call with verb.
+func (l *Live) hearing(verb wire.Verb) hearing {
+	_, count := l.box.network.since(0)
+	return hearing{count, verb == wire.VerbRun || verb == wire.VerbType || verb == wire.VerbKeys || l.busy()}
+}
+
+// heard returns what was refused since h began, if anything of the session ran meanwhile. A connection does not tell whose program made it: of
+// several sessions that ran something each hears of it, and one that was at its prompt does not.
+func (l *Live) heard(h hearing) []wire.Denial {
+	denied, _ := l.box.network.since(h.after)
+	if len(denied) == 0 || !h.runs && !l.busy() {
+		return []wire.Denial{}
+	}
+	return denied
+}
+
+// busy reports whether something runs in the session.
+func (l *Live) busy() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Phase != wire.PhasePrompt && l.state.Phase != wire.PhaseDead
+}
+
 // DenialText is a refused connection in one line.
 func DenialText(d wire.Denial) string {
 	return fmt.Sprintf("%s: %s", DenialTarget(d), d.Why)

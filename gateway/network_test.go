@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -112,6 +113,46 @@ func TestDenied(t *testing.T) {
 	}
 	if n := live.needed(); n.Needs != NeedsNothing {
 		t.Errorf("once that is allowed it needs %q", n.Needs)
+	}
+}
+
+// A session in which nothing runs is not told of what others' programs tried, and nobody of what a guest says was refused.
+func TestDeniedIsOfTheCall(t *testing.T) {
+	w, d := carrying(t)
+	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "idle"}, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+		t.Fatal(err)
+	}
+	d.mu.Lock()
+	b := d.names["demo"]
+	d.mu.Unlock()
+	idle := b.live("idle")
+	wait, run := idle.hearing(wire.VerbWait), idle.hearing(wire.VerbRun)
+	refused := wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
+	b.refused(refused)
+	if got := idle.heard(wait); len(got) != 0 {
+		t.Errorf("a wait at the prompt hears of %v", got)
+	}
+	if diff := cmp.Diff([]wire.Denial{refused}, idle.heard(run)); diff != "" {
+		t.Errorf("a run (-want +got):\n%s", diff)
+	}
+	st := &stream{live: idle, asked: map[uint32]hearing{1: wait, 2: run}}
+	for id, want := range map[uint32][]wire.Denial{1: {}, 2: {refused}, 3: {}} {
+		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id,
+			Data: []byte(`{"result":{"output":"<b>","denied":[{"host":"forged"}],"Denied":[{"host":"forged"}]}}`)}}
+		if err := st.addDenied(&h); err != nil {
+			t.Fatal(err)
+		}
+		var reply wire.Reply
+		if err := json.Unmarshal(h.frame.Data, &reply); err != nil || reply.Result.Output != "<b>" {
+			t.Fatalf("%s, %v", h.frame.Data, err)
+		}
+		if diff := cmp.Diff(want, reply.Result.Denied); diff != "" || strings.Contains(string(h.frame.Data), "forged") {
+			t.Errorf("request %d: %s is told (-want +got):\n%s", id, h.frame.Data, diff)
+		}
 	}
 }
 

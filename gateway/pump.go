@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,7 +19,6 @@ import (
 type stream struct {
 	client, guest *wire.Conn
 	live          *Live
-	network       *network
 	quiet         bool   // the client reads the log elsewhere
 	drives        bool   // the client may do more than watch
 	shell         string // what the session's commands are for
@@ -27,12 +27,12 @@ type stream struct {
 	leave         func()
 
 	mu     sync.Mutex
-	asked  map[uint32]uint64 // guarded by mu; requests under way: how many connections had been refused when they came
-	held   []heldFrame       // guarded by mu; what came from the guest and waits for its turn
-	weight int               // guarded by mu; bytes of held
-	more   chan struct{}     // guarded by mu; closed and replaced when held or over changes
-	over   bool              // guarded by mu; the guest sends nothing more
-	failed error             // guarded by mu; how the stream ended first
+	asked  map[uint32]hearing // guarded by mu; of requests under way
+	held   []heldFrame        // guarded by mu; what came from the guest and waits for its turn
+	weight int                // guarded by mu; bytes of held
+	more   chan struct{}      // guarded by mu; closed and replaced when held or over changes
+	over   bool               // guarded by mu; the guest sends nothing more
+	failed error              // guarded by mu; how the stream ended first
 }
 
 // heldFrame is a frame of the guest that may go out once the client has output up to a place.
@@ -141,11 +141,11 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error
 				return refused, true, nil
 			}
 		}
-		_, refusals := st.network.since(0)
+		hearing := st.live.hearing(r.Verb)
 		st.mu.Lock()
 		defer st.mu.Unlock()
 		if r.Verb != wire.VerbCancel { // which has no reply of its own
-			st.asked[f.ID] = refusals
+			st.asked[f.ID] = hearing
 		}
 		if len(st.asked) > maxAsked {
 			return nil, false, fmt.Errorf("more than %d requests at once", maxAsked)
@@ -194,16 +194,13 @@ func (st *stream) fromGuest() {
 	}
 }
 
-// addDenied puts into a reply which connections the sandbox's network refused while the call lasted: the guest does not know.
+// addDenied puts into a reply which connections the sandbox's network refused while the call lasted. The guest does not know, and
+// what it says of that is not passed on.
 func (st *stream) addDenied(h *heldFrame) error {
 	st.mu.Lock()
-	before, ok := st.asked[h.frame.ID]
+	hearing, ok := st.asked[h.frame.ID]
 	delete(st.asked, h.frame.ID)
 	st.mu.Unlock()
-	denied, _ := st.network.since(before)
-	if !ok || len(denied) == 0 {
-		return nil
-	}
 	var reply wire.Reply
 	if err := json.Unmarshal(h.frame.Data, &reply); err != nil {
 		return fmt.Errorf("reply: %w", err)
@@ -211,12 +208,32 @@ func (st *stream) addDenied(h *heldFrame) error {
 	if reply.Result == nil {
 		return nil
 	}
-	reply.Result.Denied = denied
-	data, err := json.Marshal(reply)
-	if err == nil && len(data) <= wire.MaxFrame-64 {
-		h.frame.Data = data
+	reply.Result.Denied = []wire.Denial{}
+	if ok {
+		reply.Result.Denied = st.live.heard(hearing)
 	}
+	data, err := plainJSON(reply)
+	if err == nil && len(data) > maxReply {
+		reply.Result.Denied = []wire.Denial{}
+		data, err = plainJSON(reply)
+	}
+	if err == nil && len(data) > maxReply { // of characters that JSON writes longer than the guest did
+		data, err = plainJSON(wire.Reply{Error: wire.Errorf(wire.CodeInternal, "the sandbox's answer is too long")})
+	}
+	h.frame.Data = data
 	return err
+}
+
+// maxReply is what a frame has room for.
+const maxReply = wire.MaxFrame - 64
+
+// plainJSON is v without escapes for HTML, which could make it longer than it came.
+func plainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // hold says after which byte a frame of the guest belongs: events at N come after byte N, a result after its output.

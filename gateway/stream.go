@@ -135,7 +135,7 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 		}
 		return nil, b.reach(err)
 	}
-	st := &stream{client: client, guest: guest, network: &b.network, quiet: quiet, drives: party.Rights != wire.RightWatch, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]uint64)}
+	st := &stream{client: client, guest: guest, quiet: quiet, drives: party.Rights != wire.RightWatch, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]hearing)}
 	if st.live, err = b.session(ctx, c, at.Session, at.Created); err != nil {
 		guest.Close()
 		return nil, err
