@@ -14,14 +14,17 @@ type journal struct {
 	hub  *Hub
 	wake chan struct{}
 
-	mu      sync.Mutex
-	waiting []store.Event // guarded by mu
-	dropped int           // guarded by mu
+	mu          sync.Mutex
+	waiting     []store.Event // guarded by mu
+	connections int           // guarded by mu; among waiting
+	dropped     int           // guarded by mu
 }
 
 const (
-	maxWaiting  = 10_000
-	batchWithin = 100 * time.Millisecond // events that come within it share a write
+	maxWaiting = 10_000
+	// Of these, connections: a sandbox makes as many as it likes, and they are not to be what an act of a person is dropped for.
+	maxConnections = maxWaiting / 2
+	batchWithin    = 100 * time.Millisecond // events that come within it share a write
 )
 
 func (j *journal) init(h *Hub) {
@@ -36,7 +39,13 @@ func (j *journal) add(id, kind string, data any) {
 		return
 	}
 	j.mu.Lock()
-	if len(j.waiting) < maxWaiting {
+	room := len(j.waiting) < maxWaiting
+	if kind == store.Connection {
+		if room = room && j.connections < maxConnections; room {
+			j.connections++
+		}
+	}
+	if room {
 		j.waiting = append(j.waiting, store.Event{Sandbox: id, Time: time.Now(), Kind: kind, Data: b})
 	} else {
 		j.dropped++
@@ -52,7 +61,7 @@ func (j *journal) add(id, kind string, data any) {
 func (j *journal) flush(ctx context.Context) {
 	j.mu.Lock()
 	batch, dropped := j.waiting, j.dropped
-	j.waiting, j.dropped = nil, 0
+	j.waiting, j.connections, j.dropped = nil, 0, 0
 	j.mu.Unlock()
 	if dropped > 0 {
 		j.hub.log.Warn("events dropped: the store is too slow", "events", dropped)

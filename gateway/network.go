@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -304,7 +305,7 @@ func (b *box) connected(e egress.Event) {
 	if e.Kind == egress.KindClosed {
 		data["sent"], data["received"] = e.Sent, e.Received
 	}
-	b.hub.journal.add(b.id, "connection", data)
+	b.hub.journal.add(b.id, store.Connection, data)
 }
 
 // refused remembers that a connection was refused, and tells the sessions that have something running.

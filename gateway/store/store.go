@@ -44,8 +44,15 @@ type Event struct {
 	Data    []byte // JSON
 }
 
-// keptEvents is how many events of a sandbox are kept.
-const keptEvents = 10_000
+// Connection is the Kind of what a program in the sandbox makes as many of as it likes. They are counted apart, so that it
+// cannot make the rest be forgotten.
+const Connection = "connection"
+
+// How many events of a sandbox are kept.
+const (
+	keptEvents      = 10_000 // but for connections
+	keptConnections = 5_000
+)
 
 // Errors that callers branch on.
 var (
@@ -129,18 +136,26 @@ func (s *Store) AddEvents(ctx context.Context, events ...Event) error {
 		return fmt.Errorf("store: add events: %w", err)
 	}
 	defer func() { _ = tx.Rollback() }() // after Commit it does nothing
-	touched := make(map[string]bool)
+	type class struct {
+		id          string
+		connections bool
+	}
+	touched := make(map[class]bool)
 	for _, e := range events {
-		touched[e.Sandbox] = true
+		touched[class{e.Sandbox, e.Kind == Connection}] = true
 		if _, err := tx.ExecContext(ctx, `INSERT INTO events (sandbox, time, kind, data)
 			SELECT id, ?, ?, ? FROM sandboxes WHERE id = ?`, e.Time.UnixMilli(), e.Kind, blob(e.Data), e.Sandbox); err != nil {
 			return fmt.Errorf("store: add event of sandbox %s: %w", e.Sandbox, err)
 		}
 	}
-	for id := range touched {
-		if _, err := tx.ExecContext(ctx, `DELETE FROM events WHERE sandbox = ? AND seq <=
-			(SELECT seq FROM events WHERE sandbox = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, id, id, keptEvents); err != nil {
-			return fmt.Errorf("store: trim events of sandbox %s: %w", id, err)
+	for t := range touched {
+		most := keptEvents
+		if t.connections {
+			most = keptConnections
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM events WHERE sandbox = ?1 AND (kind = ?2) = ?3 AND seq <=
+			(SELECT seq FROM events WHERE sandbox = ?1 AND (kind = ?2) = ?3 ORDER BY seq DESC LIMIT 1 OFFSET ?4)`, t.id, Connection, t.connections, most); err != nil {
+			return fmt.Errorf("store: trim events of sandbox %s: %w", t.id, err)
 		}
 	}
 	if err := tx.Commit(); err != nil {

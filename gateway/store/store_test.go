@@ -125,6 +125,34 @@ func TestOneOfManyGetsTheName(t *testing.T) {
 	}
 }
 
+// A program that connects without end does not make anybody forget who allowed what.
+func TestConnectionsPushOutNoOtherEvents(t *testing.T) {
+	s := open(t, stateDir(t))
+	if err := s.Add(t.Context(), row("id1", "demo")); err != nil {
+		t.Fatal(err)
+	}
+	batch := []Event{{Sandbox: "id1", Kind: "allow"}}
+	for range keptEvents + keptConnections {
+		batch = append(batch, Event{Sandbox: "id1", Kind: Connection})
+	}
+	for _, events := range [][]Event{batch, {{Sandbox: "id1", Kind: "share"}}, {{Sandbox: "id1", Kind: Connection}}} {
+		if err := s.AddEvents(t.Context(), events...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := s.Events(t.Context(), "id1", 2*keptEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := make(map[string]int)
+	for _, e := range got {
+		kinds[e.Kind]++
+	}
+	if diff := cmp.Diff(map[string]int{"allow": 1, "share": 1, Connection: keptConnections}, kinds); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
 func TestEventsAreTrimmedAndGoWithTheirSandbox(t *testing.T) {
 	s := open(t, stateDir(t))
 	if err := s.Add(t.Context(), row("id1", "demo")); err != nil {
