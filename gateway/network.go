@@ -79,6 +79,36 @@ func (h *Hub) mayBridge(p Principal, mode sandbox.Network) error {
 		Hint: "leave --network out, or ask " + h.options.Owner + " to list you under the configuration key bridge"}
 }
 
+// openness orders the network modes by what they reach.
+var openness = []sandbox.Network{sandbox.NetworkNone, sandbox.NetworkAllowlist, sandbox.NetworkFiltered, sandbox.NetworkBridge}
+
+// MayNarrow says why a file for whose contents nobody here answers may not ask for that network: it may ask for less than sandboxes
+// have that ask for nothing, and never for more.
+func (h *Hub) MayNarrow(file string, mode sandbox.Network, allow []string) error {
+	most := h.options.Network
+	refused := func(what string) error {
+		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s asks for %s: a file in a directory may ask for less than the daemon's configuration gives, network %s, and not for more", file, what, most),
+			Hint: "take it out, or say it yourself: sandboxd new NAME --mount DIR --network …"}
+	}
+	if slices.Index(openness, cmp.Or(mode, most)) > slices.Index(openness, most) {
+		return refused("network " + string(mode))
+	}
+	if most != sandbox.NetworkAllowlist && most != sandbox.NetworkNone {
+		return nil
+	}
+	for _, text := range allow {
+		listed := func(other string) bool {
+			a, err := egress.Canonical(text)
+			b, _ := egress.Canonical(other) // which was looked at when it was configured
+			return err == nil && a == b
+		}
+		if !slices.ContainsFunc(h.options.Allow, listed) {
+			return refused("allow " + oneLine(text, 200))
+		}
+	}
+	return nil
+}
+
 // planNetwork refuses what no policy can be made of, before anything is made.
 func (h *Hub) planNetwork(p Principal, spec NewSpec) error {
 	if err := h.mayBridge(p, spec.Network); err != nil {

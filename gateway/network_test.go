@@ -156,6 +156,36 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	}
 }
 
+// A file in a directory, which anybody may have written, opens nothing that the daemon's configuration keeps closed.
+func TestFilesMayOnlyNarrow(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.backend = carried{w.memory}
+	w.options.Allow = []string{"Listed.test:443"}
+	for _, tt := range []struct {
+		most, mode sandbox.Network
+		allow      string
+		ok         bool
+	}{
+		{"none", "", "", true}, {"none", "none", "", true}, {"none", "allowlist", "", false}, {"none", "filtered", "", false}, {"none", "bridge", "", false},
+		{"none", "", "other.test", false},
+		{"allowlist", "", "", true}, {"allowlist", "none", "", true}, {"allowlist", "allowlist", "", true}, {"allowlist", "filtered", "", false},
+		{"allowlist", "", "other.test", false}, {"allowlist", "allowlist", "other.test", false}, {"allowlist", "", "listed.test:443", true}, {"allowlist", "", "listed.test", false},
+		{"filtered", "", "other.test", true}, {"filtered", "allowlist", "other.test", true}, {"filtered", "filtered", "", true}, {"filtered", "none", "", true}, {"filtered", "bridge", "", false},
+		{"bridge", "bridge", "", true}, {"bridge", "filtered", "other.test", true}, {"bridge", "none", "", true},
+	} {
+		w.options.Network = tt.most
+		d := w.start()
+		var allow []string
+		if tt.allow != "" {
+			allow = []string{tt.allow}
+		}
+		if err := d.MayNarrow(".sandboxd.yaml", tt.mode, allow); (err == nil) != tt.ok || err != nil && !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+			t.Errorf("%s, of which a file makes %q with %q: %v", tt.most, tt.mode, tt.allow, err)
+		}
+		d.stop()
+	}
+}
+
 // Who may open what.
 func TestAllow(t *testing.T) {
 	w, d := carrying(t)

@@ -29,6 +29,9 @@ func (env *Env) ensureDir(ctx context.Context, dir string) (string, error) {
 	began := time.Now()
 	info := had
 	if missing != nil {
+		if err := env.Hub.MayNarrow(w.File, w.Network, w.Allow); err != nil {
+			return "", err
+		}
 		if info, err = env.Hub.Create(ctx, env.Principal, spec, env.progress(false)); err != nil {
 			return "", err
 		}
