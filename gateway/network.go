@@ -161,11 +161,47 @@ func (h *Hub) MayAllow(p Principal, name, entry string) error {
 
 // Allow opens entries, as of egress.Rules, to a sandbox of p that has a policy, from now on and for good.
 func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []string) (Info, error) {
-	if err := p.mayMake("allowing connections"); err != nil {
+	return h.changeAllow(ctx, p, name, "allow", entries, func(f facts, entries []string) ([]string, error) {
+		if err := h.mayAllow(p, f.inst.Network, entries); err != nil {
+			return nil, err
+		}
+		all := slices.Clone(f.spec.Allow)
+		for _, entry := range entries {
+			if !slices.Contains(all, entry) {
+				all = append(all, entry)
+			}
+		}
+		if len(all) > maxAllow {
+			return nil, wire.Errorf(wire.CodeUsage, "%d entries to allow are more than %d", len(all), maxAllow)
+		}
+		return all, nil
+	})
+}
+
+// Disallow takes entries back that Allow, or the making of the sandbox, opened to it: all of them, or none when one is not there.
+// Connections that nothing else allows end.
+func (h *Hub) Disallow(ctx context.Context, p Principal, name string, entries []string) (Info, error) {
+	return h.changeAllow(ctx, p, name, "disallow", entries, func(f facts, entries []string) ([]string, error) {
+		left := slices.Clone(f.spec.Allow)
+		for _, entry := range entries {
+			at := slices.Index(left, entry)
+			if at < 0 {
+				return nil, &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("%s is not among what sandbox %s is allowed", oneLine(entry, 200), name),
+					Hint: "see: sandboxd describe " + name + "; what the daemon's configuration allows to all is taken back there"}
+			}
+			left = slices.Delete(left, at, at+1)
+		}
+		return left, nil
+	})
+}
+
+// changeAllow makes what change returns the list of a sandbox of p's. Entries and the list that change gets are canonical.
+func (h *Hub) changeAllow(ctx context.Context, p Principal, name, act string, entries []string, change func(facts, []string) ([]string, error)) (Info, error) {
+	b, err := h.mine(p, name, "allowing connections")
+	if err != nil {
 		return Info{}, err
 	}
-	b, err := h.find(p, name)
-	if err != nil {
+	if entries, err = canonical(entries); err != nil {
 		return Info{}, err
 	}
 	if err := b.lock(ctx); err != nil {
@@ -177,17 +213,12 @@ func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []str
 		return Info{}, &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("sandbox %s has network %s: there is nothing to allow", name, f.inst.Network),
 			Hint: "make one with --network filtered or allowlist"}
 	}
-	if err := h.mayAllow(p, f.inst.Network, entries); err != nil {
+	if f.spec.Allow, err = canonical(f.spec.Allow); err != nil {
 		return Info{}, err
 	}
-	all := slices.Clone(f.spec.Allow)
-	for _, entry := range entries {
-		if !slices.Contains(all, entry) {
-			all = append(all, entry)
-		}
-	}
-	if len(all) > maxAllow {
-		return Info{}, wire.Errorf(wire.CodeUsage, "%d entries to allow are more than %d", len(all), maxAllow)
+	all, err := change(f, entries)
+	if err != nil {
+		return Info{}, err
 	}
 	policy, err := h.newPolicy(f.owner, f.inst.Network, all)
 	if err != nil {
@@ -196,12 +227,24 @@ func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []str
 	if err := b.become(ctx, func(f *facts) { f.spec.Allow = all }); err != nil {
 		return Info{}, err
 	}
-	h.journal.add(b.id, "allow", map[string]any{"by": p.Name, "entries": entries})
+	h.journal.add(b.id, act, map[string]any{"by": p.Name, "entries": entries})
 	b.network.use(policy)
 	for _, l := range b.allLives() {
 		l.refused("")
 	}
 	return b.info(), nil
+}
+
+// canonical returns entries as they are compared.
+func canonical(entries []string) ([]string, error) {
+	out := make([]string, len(entries))
+	for i, entry := range entries {
+		var err error
+		if out[i], err = egress.Canonical(entry); err != nil {
+			return nil, &wire.Error{Code: wire.CodeUsage, Message: err.Error()}
+		}
+	}
+	return out, nil
 }
 
 // use makes policy the one that holds.

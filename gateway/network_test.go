@@ -229,6 +229,25 @@ func TestAllow(t *testing.T) {
 	if _, err := d.Create(w.ctx(), alice, NewSpec{Name: "more", Network: sandbox.NetworkNone, Allow: []string{"example.com"}}, nil); !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
 		t.Errorf("made with an entry and without a network: %v", err)
 	}
+	for _, tt := range []struct {
+		by    Principal
+		entry string
+		want  string
+	}{
+		{alice, "10.9.9.9", "not among"},
+		{alice, "nonsense here", "want a name"},
+		{watching, "example.com", "may only watch"},
+		{bob, "example.com", "demo"},
+		{alice, "EXAMPLE.com.", ""},
+	} {
+		_, err := d.Disallow(w.ctx(), tt.by, "demo", []string{tt.entry})
+		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(fmt.Sprint(d.Public(err).Message), tt.want)) {
+			t.Errorf("%s takes back %q: got %v, want %q", tt.by.Name, tt.entry, err, tt.want)
+		}
+	}
+	if _, err := d.Allow(w.ctx(), alice, "demo", []string{"Example.com"}); err != nil {
+		t.Fatal(err)
+	}
 	// It outlives the daemon.
 	d.stop()
 	d = w.start()
@@ -236,7 +255,7 @@ func TestAllow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"example.com", "10.1.2.3:5432"}; !slices.Equal(info.Allow, want) {
+	if want := []string{"10.1.2.3:5432", "example.com"}; !slices.Equal(info.Allow, want) {
 		t.Errorf("allowed %q, want %q", info.Allow, want)
 	}
 }

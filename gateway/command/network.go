@@ -70,16 +70,21 @@ func ParseClosed(s string) ([]netip.Prefix, error) {
 }
 
 func allowCommand(env *Env) *cobra.Command {
-	var asJSON bool
+	var remove, asJSON bool
 	cmd := &cobra.Command{
-		Use:   "allow NAME HOST…",
-		Short: "let a sandbox connect to more, from now on",
+		Use:   "allow NAME HOST… [--remove]",
+		Short: "let a sandbox connect to more, from now on, or take that back",
 		Long: "Let a sandbox whose network is filtered or allowlist connect to more, now and after every restart. HOST is a name,\n" +
 			"*.name for all below one, an address or a range such as 10.1.2.0/24, each with :port or without.\n\n" +
-			"A name opens no private address; a range inside of a closed one does, and only for the daemon's own user.",
+			"A name opens no private address; a range inside of a closed one does, and only for the daemon's own user.\n\n" +
+			"--remove takes back what was allowed to this sandbox, as describe lists it; connections that nothing else allows end.",
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			info, err := env.Hub.Allow(cmd.Context(), env.Principal, args[0], args[1:])
+			change, may := env.Hub.Allow, "may"
+			if remove {
+				change, may = env.Hub.Disallow, "may no longer"
+			}
+			info, err := change(cmd.Context(), env.Principal, args[0], args[1:])
 			if err != nil {
 				return err
 			}
@@ -89,10 +94,11 @@ func allowCommand(env *Env) *cobra.Command {
 					Allow []string `json:"allow"`
 				}{info.Name, info.Allow})
 			}
-			fmt.Fprintf(env.Stdout, "%s may connect to %s\n", info.Name, strings.Join(args[1:], ", "))
+			fmt.Fprintf(env.Stdout, "%s %s connect to %s\n", info.Name, may, strings.Join(args[1:], ", "))
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&remove, "remove", false, "take it back")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object: all that is allowed beside the defaults")
 	return cmd
 }
