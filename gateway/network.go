@@ -32,9 +32,8 @@ type network struct {
 // refusal is a connection that the policy refused.
 type refusal struct {
 	wire.Denial
-	number uint64 // of the first of the same kind, from 1
-	last   uint64 // of the newest
-	when   time.Time
+	number uint64    // of the newest of its kind, from 1
+	told   time.Time // when the sessions heard of it
 }
 
 const (
@@ -369,7 +368,7 @@ func (b *box) connected(e egress.Event) {
 		return
 	}
 	data := map[string]any{"what": e.Kind, "proto": e.Proto, "host": cut(host, maxNameShown), "port": port}
-	if e.Addr.Addr().IsValid() && e.Addr.Addr() != (netip.Addr{}) && e.Addr.Addr().String() != host {
+	if e.Addr.Addr().IsValid() && e.Addr.Addr().String() != host {
 		data["address"] = e.Addr.Addr().String()
 	}
 	if e.Why != "" {
@@ -386,14 +385,11 @@ func (b *box) refused(d wire.Denial) {
 	n := &b.network
 	n.mu.Lock()
 	n.count++
-	at := slices.IndexFunc(n.refusals, func(r refusal) bool { return r.Denial == d })
-	r := refusal{Denial: d, number: n.count, last: n.count, when: time.Now()}
-	fresh := at < 0
-	if !fresh {
-		fresh = time.Since(n.refusals[at].when) > time.Second // a program that goes on trying wakes nobody up all the time
-		r.number = n.refusals[at].number
-		if !fresh {
-			r.when = n.refusals[at].when
+	r := refusal{Denial: d, number: n.count, told: time.Now()}
+	fresh := true
+	if at := slices.IndexFunc(n.refusals, func(r refusal) bool { return r.Denial == d }); at >= 0 {
+		if told := n.refusals[at].told; r.told.Sub(told) <= time.Second { // a program that goes on trying wakes nobody up all the time
+			fresh, r.told = false, told
 		}
 		n.refusals = slices.Delete(n.refusals, at, at+1)
 	}
@@ -416,7 +412,7 @@ func (n *network) since(count uint64) ([]wire.Denial, uint64) {
 	defer n.mu.Unlock()
 	var all []wire.Denial
 	for _, r := range n.refusals {
-		if r.last > count {
+		if r.number > count {
 			all = append(all, r.Denial)
 		}
 	}

@@ -11,19 +11,17 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What the side that opens the device configures there. DNSAddr is its name server: queries to port 53 of any address are
+// What the side that opens the device configures there, as package wire says. DNSAddr is its name server: queries to port 53 of any address are
 // answered here, this one is for resolv.conf.
 var (
-	GuestAddr = netip.MustParseAddr("100.64.0.2")      // the sandbox's own address: packets from any other are dropped
-	DNSAddr   = netip.MustParseAddr("100.64.0.1")      // answers DNS and nothing else
-	Prefix    = netip.MustParsePrefix("100.64.0.0/30") // of both; the default route goes through the device
+	GuestAddr = netip.AddrFrom4(wire.TunGuest)         // the sandbox's own address: packets from any other are dropped
+	DNSAddr   = netip.AddrFrom4(wire.TunDNS)           // answers DNS and nothing else
 	Names     = netip.MustParsePrefix("198.18.0.0/15") // stand for names inside the sandbox; mean nothing outside (RFC 2544)
 )
-
-// MTU is that of the device. Larger packets pass it all the same: segments that the kernel left to be cut (TSO).
-const MTU = 1500
 
 // Options are what a Stack works with. Policy is required.
 type Options struct {

@@ -8,6 +8,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // packets is where a link's packets go: the device, or a test.
@@ -145,7 +147,7 @@ func (l *link) GSOMaxSize() uint32 {
 func (l *link) SupportedGSO() stack.SupportedGSO { return stack.HostGSOSupported }
 
 // MTU is the device's.
-func (l *link) MTU() uint32 { return MTU }
+func (l *link) MTU() uint32 { return wire.TunMTU }
 
 // SetMTU does nothing: the device's is fixed.
 func (l *link) SetMTU(uint32) {}

@@ -21,6 +21,8 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 const isolated = "EGRESS_TEST_ISOLATED"
@@ -251,8 +253,8 @@ func (w *world) openTUN() *os.File {
 	})
 	file := os.NewFile(uintptr(fd), "tun")
 	w.t.Cleanup(func() { file.Close() })
-	w.guest.run(w.t, "ip", "addr", "add", netip.PrefixFrom(GuestAddr, Prefix.Bits()).String(), "dev", "tun0")
-	w.guest.run(w.t, "ip", "link", "set", "tun0", "mtu", fmt.Sprint(MTU), "up")
+	w.guest.run(w.t, "ip", "addr", "add", (&net.IPNet{IP: wire.TunGuest[:], Mask: wire.TunMask[:]}).String(), "dev", "tun0")
+	w.guest.run(w.t, "ip", "link", "set", "tun0", "mtu", fmt.Sprint(wire.TunMTU), "up")
 	w.guest.run(w.t, "ip", "route", "add", "default", "dev", "tun0")
 	return file
 }
