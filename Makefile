@@ -20,7 +20,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops soak soak-asks soak-idle reproducible conformance conformance-peers interop setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops soak soak-asks soak-idle soak-bombs reproducible conformance conformance-peers interop setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -83,6 +83,11 @@ soak-idle: ## what idle sessions cost the guest and the daemon, in processor tim
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
 	$(GO) run ./scripts/soak $(SOAKFLAGS) idle
+
+soak-bombs: ## what the neighbour of a sandbox notices of fork bombs, full disks and the like in it, and what the machine loses
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	$(GO) run ./scripts/soak $(SOAKFLAGS) bombs
 
 conformance-peers: ## play the conformance cases with other products, too, and put both scores into docs/conformance.md
 	@scripts/setup test

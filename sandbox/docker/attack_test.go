@@ -359,6 +359,39 @@ func TestAttackMemory(t *testing.T) {
 	}
 }
 
+// Nobody has a whole disk by one call, in whatever way it is made. What does not take blocks works, and so does who writes instead.
+func TestAttackReserve(t *testing.T) {
+	_, _, c := attacked(t, sandbox.Spec{})
+	const file = "f = os.open('/root/reserved', os.O_RDWR | os.O_CREAT)\n"
+	fails(t, c, []string{
+		"fallocate -l 1G /root/reserved",
+		"fallocate -n -l 1G /root/reserved",
+		"fallocate -z -l 1G /root/reserved",
+		python(file + "must(libc.syscall(285, f, ctypes.c_long(1 << 40), 0, ctypes.c_long(1 << 30)))  # fallocate; the kernel sees half of its mode"),
+		python(file + "must(libc.syscall(16, f, 0x40305828, ctypes.create_string_buffer(48)))         # FS_IOC_RESVSP"),
+		python(file + "must(libc.syscall(16, f, 0x4030582a, ctypes.create_string_buffer(48)))         # FS_IOC_RESVSP64"),
+		python(file + "must(libc.syscall(16, f, 0x40305839, ctypes.create_string_buffer(48)))         # FS_IOC_ZERO_RANGE"),
+		python(file + "must(libc.syscall(16, f, ctypes.c_long(0x14030582a), ctypes.create_string_buffer(48)))"),
+		python("must(libc.syscall(425, 1, ctypes.create_string_buffer(120)))                          # io_uring_setup"),
+		// fallocate by a 32-bit program, on its standard output: its error is its exit code.
+		python(`import struct, subprocess
+code = bytes.fromhex("b844010000bb0100000031c931d231f6bf0000100031edcd8089c3f7dbb801000000cd80")
+elf = b"\x7fELF\1\1\1" + bytes(9) + struct.pack("<HHIIIIIHHHHHH8I", 2, 3, 1, 0x8048054, 52, 0, 0, 52, 32, 1, 0, 0, 0,
+    1, 0, 0x8048000, 0x8048000, 84 + len(code), 84 + len(code), 5, 0x1000) + code
+open("/root/program32", "wb").write(elf)
+os.chmod("/root/program32", 0o700)
+n = subprocess.run("/root/program32", stdout=open("/root/reserved", "r+")).returncode
+if n: sys.exit(os.strerror(n))`),
+	}, "Operation not supported", "mode is unsupported", "Function not implemented")
+	mustSh(t, c, "head -c 1M /dev/urandom >/root/full && fallocate -p -o 0 -l 512K /root/full")
+	if got := mustSh(t, c, "stat -c %b /root/full"); got != "1024" {
+		t.Errorf("a hole in a file of 1 MiB left %s blocks of 512 bytes, want 1024", got)
+	}
+	if got := mustSh(t, c, python("f = os.open('/root/written', os.O_RDWR | os.O_CREAT)\nos.posix_fallocate(f, 0, 1 << 20)\nprint(os.fstat(f).st_blocks)")); got != "2048" {
+		t.Errorf("posix_fallocate of 1 MiB got %s blocks, want 2048", got)
+	}
+}
+
 // What a container may not do to the kernel and this machine.
 func TestAttackKernel(t *testing.T) {
 	_, _, c := attacked(t, sandbox.Spec{})

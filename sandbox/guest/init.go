@@ -58,7 +58,7 @@ func runInit() int {
 	}
 	ended := takeSignals()
 	tun, err := openTun() // before its capability is gone
-	if err := errors.Join(err, harmless(), keepFromChildren(), keepOwnLimits()); err != nil {
+	if err := errors.Join(err, harmless(), keepFromChildren(), keepFromReserving(), keepOwnLimits()); err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd:", err)
 		return 1
 	}

@@ -3,6 +3,7 @@
 //	soak asks   at least 1,000 questions of many programs, each answered: what the caller was told, and how late
 //	soak load   builds, installations, servers and loops in several sessions at once, none of which asks: nobody may say so
 //	soak idle   what idle sessions cost the guest and the daemon, in processor time
+//	soak bombs  what the neighbour of a sandbox notices while that uses up all it gets, and what the machine loses
 //
 // It needs root, a Docker engine and the binaries that make build makes. The daemon and the sandbox are its own. The sandbox has
 // the network of the engine, and installs in it what it runs.
@@ -28,6 +29,7 @@ type options struct {
 	minutes float64       // of load
 	agents  bool          // agent programs among the load
 	idle    time.Duration // of each way to be idle
+	bomb    time.Duration // of each bomb
 	json    string        // file for the results
 }
 
@@ -41,13 +43,14 @@ func main() {
 	flag.Float64Var(&o.minutes, "minutes", 10, "load: how long")
 	flag.BoolVar(&o.agents, "agents", false, "load: agent programs from npm at work, too (installs 1 GB)")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "idle: how long each way to be idle is measured")
+	flag.DurationVar(&o.bomb, "bomb", 10*time.Second, "bombs: how long each goes on")
 	flag.StringVar(&o.json, "json", "", "file for the results as JSON")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle")
+		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle|bombs")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle}
+	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode}
 	mode := modes[flag.Arg(0)]
 	if mode == nil || flag.NArg() != 1 {
 		flag.Usage()
