@@ -45,12 +45,17 @@ func (h *Hub) Create(ctx context.Context, p Principal, spec NewSpec, progress fu
 		if err != nil {
 			return Info{}, err
 		}
-		b, mine, err := h.reserve(p, f, spec, kept)
+		b, mine, err := h.reserve(p, f, kept, spec.Reuse, h.warm.take)
 		if err != nil {
 			return Info{}, err
 		}
 		if mine {
-			if err := b.create(ctx, progress); err != nil {
+			if b.get().inst.ID == "" {
+				err = b.create(ctx, progress)
+			} else if err = b.claim(ctx); errors.Is(err, errNotReady) {
+				continue
+			}
+			if err != nil {
 				return Info{}, err
 			}
 			return b.info(), nil
@@ -111,7 +116,7 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 			return facts{}, wire.Errorf(wire.CodeUsage, "environment variable %q is not K=V of at most %d bytes in one line", oneLine(kv, 64), maxEnvBytes)
 		}
 	}
-	id := strings.ToLower(rand.Text()[:12]) // 60 bits; the host name inside
+	id := newID()
 	now := time.Now()
 	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, life: life, spec: sandbox.Spec{
 		ID: id, Name: name, Owner: p.Name, Image: spec.Image, Network: spec.Network, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
@@ -120,8 +125,12 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 		inst: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil
 }
 
-// reserve takes the name, or finds who has it. A new box comes with its act begun. kept is what p has in images.
-func (h *Hub) reserve(p Principal, f facts, spec NewSpec, kept int64) (b *box, mine bool, err error) {
+// newID is one for a sandbox: 60 bits; the host name inside.
+func newID() string { return strings.ToLower(rand.Text()[:12]) }
+
+// reserve takes the name, or finds who has it. kept is what p has in images. A box that comes with its act begun is a new one, or one
+// that ready has given, which has an instance already; ready may be nil.
+func (h *Hub) reserve(p Principal, f facts, kept int64, reuse bool, ready func(facts) *box) (b *box, mine bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if b := h.names[f.name]; b != nil {
@@ -129,7 +138,7 @@ func (h *Hub) reserve(p Principal, f facts, spec NewSpec, kept int64) (b *box, m
 		case b.get().owner != p.Name:
 			// Saying that it exists would tell a stranger that it does. A name that cannot be had has to be refused somehow.
 			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "the name " + f.name + " cannot be had", Hint: "choose another"}
-		case !spec.Reuse:
+		case !reuse:
 			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.name + " already", Hint: "use it, rm it, or choose another name"}
 		}
 		return b, false, nil
@@ -137,9 +146,20 @@ func (h *Hub) reserve(p Principal, f facts, spec NewSpec, kept int64) (b *box, m
 	if err := h.roomForLocked(f, kept); err != nil {
 		return nil, false, err
 	}
-	b = newBox(h, f.spec.ID, f)
-	b.op <- struct{}{}
-	h.boxes[b.id], h.names[f.name] = b, b
+	if ready != nil {
+		b = ready(f)
+	}
+	if b == nil {
+		b = newBox(h, f.spec.ID, f)
+		b.op <- struct{}{}
+		h.boxes[b.id] = b
+	} else {
+		b.mu.Lock()
+		f.inst, f.spec.ID, f.spec.Name = b.facts.inst, b.id, "" // as it was booted
+		b.facts = f
+		b.mu.Unlock()
+	}
+	h.names[f.name] = b
 	return b, true, nil
 }
 
@@ -148,6 +168,9 @@ func (b *box) create(ctx context.Context, progress func(string)) (err error) {
 	h := b.hub
 	defer b.unlock()
 	f := b.get()
+	if !f.isPooled() {
+		defer h.warm.somebodyWaits()()
+	}
 	undo := func() {
 		b.mu.Lock()
 		b.gone = true
@@ -167,10 +190,7 @@ func (b *box) create(ctx context.Context, progress func(string)) (err error) {
 	}
 	if err != nil {
 		undo()
-		if errors.Is(err, store.ErrNameTaken) {
-			return &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.name + " already", Hint: "use it, rm it, or choose another name"}
-		}
-		return err
+		return nameTaken(f, err)
 	}
 	ctx, done := b.acting(ctx)
 	defer done()
@@ -201,6 +221,14 @@ func (b *box) create(ctx context.Context, progress func(string)) (err error) {
 	return err
 }
 
+// nameTaken is err, or that the store has another sandbox of that name.
+func nameTaken(f facts, err error) error {
+	if errors.Is(err, store.ErrNameTaken) {
+		return &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.name + " already", Hint: "use it, rm it, or choose another name"}
+	}
+	return err
+}
+
 // nothingMade reports whether a boot failed before the backend made anything, so that there is nothing to ask of an
 // engine that may be away.
 func nothingMade(err error) bool {
@@ -225,7 +253,10 @@ func (b *box) boot(ctx context.Context, f facts, progress func(string)) error {
 		return b.bootError("create", err)
 	}
 	defer func() { <-h.boots }()
-	if err := h.note(b.id, b.get()); err != nil {
+	state := Running
+	if f.isPooled() {
+		state = Warm
+	} else if err := h.note(b.id, b.get()); err != nil {
 		return stored(err)
 	}
 	be, err := h.backend(f.inst.Backend)
@@ -242,7 +273,7 @@ func (b *box) boot(ctx context.Context, f facts, progress func(string)) error {
 		return b.bootError("create", err)
 	}
 	inst.Backend = f.inst.Backend
-	return b.become(ctx, func(f *facts) { f.inst, f.state, f.reason = inst, Running, "" })
+	return b.become(ctx, func(f *facts) { f.inst, f.state, f.reason = inst, state, "" })
 }
 
 // slot waits for its turn to start something.

@@ -51,6 +51,7 @@ type Options struct {
 	// a placeholder.
 	Lobby func(line string) string
 
+	Pool    PoolOptions    // sandboxes that are booted before anybody asks for them
 	Limits  sandbox.Limits // of sandboxes that ask for none; zero fields are left to the backend
 	Quota   Quota          // of one principal
 	MinFree int64          // bytes of a backend's disk that stay free, see watchDisks; 0 is no such floor
@@ -63,8 +64,9 @@ type Options struct {
 	DeleteAfter  time.Duration // likewise: stopped for so long they are removed; 0 is never
 	StopGrace    time.Duration // for the orderly part of a stop; 0 is 10 s
 
-	diskEvery  time.Duration // 0 is a second
-	diskWithin time.Duration // 0 is a minute
+	diskEvery  time.Duration     // 0 is a second
+	diskWithin time.Duration     // 0 is a minute
+	at         func(step string) // called between the steps of a claim; nil does nothing
 
 	Hook HookOptions // who is told when what a session needs has changed
 }
@@ -98,6 +100,7 @@ type Hub struct {
 	standing standings
 	needs    needs
 	hook     hook
+	warm     warm
 }
 
 // New returns a hub on what the store knows. It starts nothing: Run does.
@@ -123,7 +126,7 @@ func New(o Options) (*Hub, error) {
 	h := &Hub{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
 		keeping: make(chan struct{}, 1), ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
 		beginning: make(map[string]int), starting: make(map[*box]bool)}
-	h.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: h.openControl, Dial: func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
+	h.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: h.openControl, Opened: h.opened, Dial: func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 		be, err := h.backend(inst.Backend)
 		if err != nil {
 			return sandbox.Peer{}, err
@@ -132,6 +135,9 @@ func New(o Options) (*Hub, error) {
 	}})
 	if err := h.mayAllow(Principal{Name: o.Owner}, sandbox.NetworkFiltered, o.Allow); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
+	}
+	if err := h.warm.init(h); err != nil {
+		return nil, fmt.Errorf("gateway: pool: %w", err)
 	}
 	h.journal.init(h)
 	h.standing.init()
@@ -169,6 +175,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.tasks.start(h.journal.run)
 	h.tasks.start(h.recover)
 	h.tasks.start(h.hook.run)
+	h.tasks.start(h.warm.run)
 	for name, be := range h.options.Backends {
 		if m, ok := be.(sandbox.Meter); ok {
 			h.tasks.start(func(ctx context.Context) { h.watchDisks(ctx, name, m) })
@@ -231,6 +238,13 @@ func (h *Hub) Ready(ctx context.Context) error {
 	}
 }
 
+// at says how far a claim is.
+func (h *Hub) at(step string) {
+	if h.options.at != nil {
+		h.options.at(step)
+	}
+}
+
 func (h *Hub) backend(name string) (sandbox.Backend, error) {
 	if be := h.options.Backends[name]; be != nil {
 		return be, nil
@@ -245,7 +259,7 @@ func (h *Hub) register(b *box) {
 	defer h.mu.Unlock()
 	h.boxes[b.id] = b
 	h.needs.change()
-	if f := b.get(); f.state != Deleting {
+	if f := b.get(); f.state != Deleting && !f.isPooled() {
 		h.names[f.name] = b
 	}
 }

@@ -193,6 +193,9 @@ func (b *box) inspect(ctx context.Context, inst sandbox.Instance, cause error) (
 	if ctx.Err() != nil {
 		return false
 	}
+	if b.get().state == Warm {
+		return b.unfit(ctx, status, err, cause)
+	}
 	b.mu.Lock()
 	b.notes = status.Notes
 	b.mu.Unlock()

@@ -83,7 +83,7 @@ func (w *NeedsWatch) changed() []Need {
 	now := make(map[needKey]told, len(w.told))
 	for _, b := range w.hub.all() {
 		f := b.get()
-		if rights, _ := b.rightsOf(w.principal); !w.all && rights == "" {
+		if rights, _ := b.rightsOf(w.principal); f.isPooled() || !w.all && rights == "" {
 			continue
 		}
 		for _, l := range b.allLives() {

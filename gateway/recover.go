@@ -30,6 +30,14 @@ func (h *Hub) recover(ctx context.Context) {
 			h.laterNow(b)
 		case Running, Broken, Paused:
 			b.keep()
+		case Warm:
+			h.unnote(b.id) // of a claim that was cut short
+			if h.warm.put(b) {
+				b.keep()
+				continue
+			}
+			b.note(ctx, Deleting, "the daemon is configured without it")
+			h.laterNow(b)
 		}
 	}
 	looked := make(chan struct{}, len(h.options.Backends))

@@ -2,11 +2,9 @@ package gateway
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
-	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -70,14 +68,14 @@ func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress
 	}
 	now := time.Now()
 	f.name, f.owner, f.state, f.reason, f.since, f.created = fork, p.Name, Creating, "", now, now
-	f.spec.ID, f.spec.Name, f.spec.Owner = strings.ToLower(rand.Text()[:12]), fork, p.Name
+	f.spec.ID, f.spec.Name, f.spec.Owner = newID(), fork, p.Name
 	f.spec.Dir = "" // that is the first one's
 	f.inst = sandbox.Instance{Backend: f.inst.Backend}
 	kept, err := h.kept(ctx, p.Name)
 	if err != nil {
 		return Info{}, err
 	}
-	b, _, err := h.reserve(p, f, NewSpec{}, kept)
+	b, _, err := h.reserve(p, f, kept, false, nil)
 	if err != nil {
 		return Info{}, err
 	}

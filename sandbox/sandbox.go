@@ -44,6 +44,13 @@ type Inspector interface {
 	Inspect(ctx context.Context, inst Instance) (Status, error)
 }
 
+// A Resolver knows what an image's name means at the moment.
+type Resolver interface {
+	// Resolve returns what Instance.Digest of a sandbox made from image now would be. It makes and fetches no image: one that is
+	// not there is ErrNoImage.
+	Resolve(ctx context.Context, image string) (digest string, err error)
+}
+
 // A Stopper can end all processes of an instance and start it again with its files.
 type Stopper interface {
 	// Stop ends the instance's processes; its files stay. grace bounds the orderly part; zero means 10 s. Stopping what
@@ -99,7 +106,8 @@ type Spec struct {
 	// ID is chosen by the daemon and stored before Boot; it becomes a label, a directory and a host name. It is a DNS
 	// label of at most 32 characters. Required.
 	ID string
-	// Name is what people call the sandbox. It is shown in prompts and never becomes a path, label or mount.
+	// Name is what people call the sandbox. It is shown in prompts and never becomes a path, label or mount. A guest that was
+	// booted without one takes it by an order, once (wire.Control).
 	Name string
 	// Owner is whose it is: whose snapshots it may be made from.
 	Owner string

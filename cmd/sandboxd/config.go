@@ -47,6 +47,8 @@ func defaults() config {
 		{key: "closed", value: "", help: "ranges closed to them unless listed, by commas or spaces, besides loopback, link-local, metadata and multicast ones; empty means private, shared and reserved ones", check: isClosed},
 		{key: "bridge", value: "", help: "principals besides the daemon's own user who may ask for network bridge, by commas or spaces; all may where the key network says so"},
 		{key: "image", value: sandbox.DefaultImage, help: "image of sandboxes that ask for none"},
+		{key: "pool.size", value: "0", help: "sandboxes of each image of pool.images that are booted before anybody asks, for those who ask for nothing but a name and the image; 0 is none", check: isPoolSize},
+		{key: "pool.images", value: "", help: "images that the pool has, by commas or spaces; empty means image"},
 		{key: "mount_roots", value: defaultRoots(), help: "directories below which sandboxes of the daemon's own user may mount some, with a colon between two; none is none", check: areRoots},
 		{key: "docker_host", value: "", help: "socket of the Docker engine, as unix:///path; empty means DOCKER_HOST or /var/run/docker.sock"},
 		{key: "ca_bundle", value: "", help: "certificate authorities that sandboxes trust; empty means this machine's", check: isAbsoluteOrEmpty},
@@ -113,6 +115,16 @@ func (c config) quota() (gateway.Quota, error) {
 		}
 	}
 	return q, nil
+}
+
+// pool is what is booted ahead.
+func (c config) pool() (gateway.PoolOptions, error) {
+	size, err := strconv.Atoi(c.value("pool.size"))
+	if err != nil {
+		return gateway.PoolOptions{}, fmt.Errorf("pool.size: %w", err)
+	}
+	images := strings.FieldsFunc(c.value("pool.images"), func(r rune) bool { return r == ',' || r == ' ' })
+	return gateway.PoolOptions{Size: size, Images: images}, nil
 }
 
 // parseQuota reads a size, or 0 for none.
@@ -358,6 +370,16 @@ func isCount(s string) error {
 func isCountOrNone(s string) error {
 	if n, err := strconv.Atoi(s); err != nil || n < 0 || n > 1<<30 {
 		return errors.New("is not a number, nor 0 for none")
+	}
+	return nil
+}
+
+// maxPool is far beyond what anybody means: each is a container that runs.
+const maxPool = 1000
+
+func isPoolSize(s string) error {
+	if n, err := strconv.Atoi(s); err != nil || n < 0 || n > maxPool {
+		return fmt.Errorf("is not a number from 0 to %d", maxPool)
 	}
 	return nil
 }

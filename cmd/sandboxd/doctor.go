@@ -38,7 +38,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			bad := 0
-			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkFilter, c.checkGuests, c.checkState, c.checkDoor, c.checkHook, c.checkTools} {
+			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkFilter, c.checkGuests, c.checkState, c.checkDoor, c.checkPool, c.checkHook, c.checkTools} {
 				ctx, cancel := context.WithTimeout(cmd.Context(), checkPatience)
 				findings := check(ctx)
 				cancel()
@@ -168,6 +168,27 @@ func (c *cli) checkDoor(ctx context.Context) []finding {
 	}
 	l.Close()
 	return []finding{{Check: "daemon", OK: true, Found: "not running; " + addr + " is free"}}
+}
+
+// checkPool asks a daemon that runs how many sandboxes stand ready.
+func (c *cli) checkPool(ctx context.Context) []finding {
+	if _, err := c.daemon(); err != nil {
+		return nil // checkDoor said so
+	}
+	pool, err := c.pool(ctx, false)
+	if err != nil {
+		return []finding{{Check: "pool", Found: err.Error(), Fix: "see: sandboxd pool"}}
+	}
+	var all []finding
+	for _, i := range pool {
+		f := finding{Check: "pool", OK: true, Found: fmt.Sprintf("%d of %d ready of %s", i.Ready, i.Size, i.Image)}
+		if i.Trouble != "" {
+			f.Found += ": " + i.Trouble
+			f.Fix = "the daemon goes on trying; sandboxes of it are booted when somebody asks"
+		}
+		all = append(all, f)
+	}
+	return all
 }
 
 func (c *cli) checkTools(context.Context) []finding {

@@ -109,6 +109,9 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 	if out, err := sandboxd("rm", "--all").CombinedOutput(); err != nil && !strings.Contains(string(out), "name the sandboxes") {
 		t.Errorf("clean up: %v: %s", err, out)
 	}
+	if out, err := sandboxd("pool", "--drain").CombinedOutput(); err != nil {
+		t.Errorf("clean up: %v: %s", err, out)
+	}
 	if out, err := sandboxd("down").CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v: %s", err, out)
 	}

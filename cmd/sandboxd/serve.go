@@ -183,6 +183,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	pool, err := d.config.pool()
+	if err != nil {
+		return err
+	}
 	floor, err := parseQuota(d.config.value("disk.min_free"))
 	if err != nil {
 		return fmt.Errorf("disk.min_free: %w", err)
@@ -214,6 +218,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		LogsIn:       keys.LogsIn,
 		Command:      where.SSHCommand,
 		Lobby:        where.LobbyCommand,
+		Pool:         pool,
 		Limits:       limits,
 		Quota:        owned,
 		MinFree:      floor,

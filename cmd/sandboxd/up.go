@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -174,7 +176,7 @@ func (c *cli) downCommand() *cobra.Command {
 		Use:   "down [--all]",
 		Short: "stop the daemon; sandboxes go on",
 		Long: "Stop the daemon. Sandboxes and what runs in them go on, and the next daemon finds them again. With --all the\n" +
-			"sandboxes are stopped first; their files stay.",
+			"sandboxes are stopped first; their files stay. What stands ready in the pool is removed then.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, err := c.daemon()
@@ -191,8 +193,19 @@ func (c *cli) downCommand() *cobra.Command {
 					return err
 				}
 			}
+			pool, err := c.pool(cmd.Context(), all)
+			if err != nil {
+				return err
+			}
+			ready := 0
+			for _, i := range pool {
+				ready += i.Ready
+			}
 			if err := stopProcess(cmd.Context(), e); err != nil {
 				return err
+			}
+			if ready > 0 {
+				defer fmt.Printf("still there, and nobody's: %d of the pool, for the next daemon; down --all removes them\n", ready)
 			}
 			switch {
 			case len(names) == 0:
@@ -207,6 +220,33 @@ func (c *cli) downCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "stop the sandboxes, too")
 	return cmd
+}
+
+// pool asks the daemon what stands ready; none does any more if it is to be removed.
+func (c *cli) pool(ctx context.Context, drain bool) ([]gateway.PoolInfo, error) {
+	words := []string{"pool", "--json"}
+	if drain {
+		words = append(words, "--drain")
+	}
+	var out, said bytes.Buffer
+	err := c.lobby(ctx, &out, &said, words...)
+	if code, ok := errors.AsType[exitCode](err); ok && code == wire.ExitUsage {
+		return nil, nil // a daemon of a former version, which has no pool
+	}
+	if err != nil {
+		_, _ = os.Stderr.Write(said.Bytes()) // nobody is left to be told
+		return nil, err
+	}
+	var all []gateway.PoolInfo
+	for lines := json.NewDecoder(&out); ; {
+		var i gateway.PoolInfo
+		if err := lines.Decode(&i); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("pool: %w", err)
+		}
+		all = append(all, i)
+	}
 }
 
 // stopProcess ends a daemon in order and waits until it is gone.

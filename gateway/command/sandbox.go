@@ -19,7 +19,7 @@ import (
 
 func sandboxCommands(env *Env) []*cobra.Command {
 	return []*cobra.Command{newCommand(env), addCommand(env), lsCommand(env), describeCommand(env), rmCommand(env), stopCommand(env), startCommand(env),
-		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env), rescueCommand(env), allowCommand(env), portCommand(env)}
+		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env), rescueCommand(env), allowCommand(env), portCommand(env), poolCommand(env)}
 }
 
 // laterFlags are flags of the protocol that this version refuses by name.

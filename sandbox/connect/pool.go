@@ -34,7 +34,9 @@ type PoolOptions struct {
 	Dial func(context.Context, sandbox.Instance) (sandbox.Peer, error)
 	// Open makes control connections; nil, or a nil control, means to log in to what Dial reaches. It bounds itself.
 	Open func(context.Context, sandbox.Instance) (*Control, error)
-	Log  *slog.Logger // nil discards
+	// Opened is called with each new connection before anybody has it; nil does nothing. It bounds itself.
+	Opened func(context.Context, sandbox.Instance, *Control)
+	Log    *slog.Logger // nil discards
 }
 
 // Pool keeps one control connection per instance. Its methods may be called at once.
@@ -43,10 +45,11 @@ type PoolOptions struct {
 // is none for 30 s, doubling to 16 minutes: callers get the same error at once. Forget clears both. ErrGone and ErrStopped cost nothing to find
 // out and are neither kept nor waited for.
 type Pool struct {
-	dial func(context.Context, sandbox.Instance) (sandbox.Peer, error)
-	open func(context.Context, sandbox.Instance) (*Control, error)
-	log  *slog.Logger
-	wg   sync.WaitGroup // attempts
+	dial   func(context.Context, sandbox.Instance) (sandbox.Peer, error)
+	open   func(context.Context, sandbox.Instance) (*Control, error)
+	opened func(context.Context, sandbox.Instance, *Control)
+	log    *slog.Logger
+	wg     sync.WaitGroup // attempts
 
 	firstPause, maxPause, refusedPause, provenAfter time.Duration
 
@@ -79,7 +82,10 @@ func NewPool(o PoolOptions) *Pool {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Pool{dial: o.Dial, open: o.Open, log: o.Log, entries: make(map[string]*entry),
+	if o.Opened == nil {
+		o.Opened = func(context.Context, sandbox.Instance, *Control) {}
+	}
+	return &Pool{dial: o.Dial, open: o.Open, opened: o.Opened, log: o.Log, entries: make(map[string]*entry),
 		firstPause: firstPause, maxPause: maxPause, refusedPause: refusedPause, provenAfter: provenAfter}
 }
 
@@ -266,7 +272,9 @@ func (p *Pool) startLocked(caller context.Context, inst sandbox.Instance, e *ent
 	pause := time.Until(e.next)
 	p.wg.Go(func() {
 		defer cancel(nil)
-		a.control, a.err = p.reach(ctx, inst, pause)
+		if a.control, a.err = p.reach(ctx, inst, pause); a.err == nil {
+			p.opened(ctx, inst, a.control)
+		}
 		p.mu.Lock()
 		wanted := e.attempt == a && p.entries[inst.ID] == e
 		if e.attempt == a {

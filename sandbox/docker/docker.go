@@ -53,7 +53,8 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 }
 
-// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector, Stopper, Meter, Tunneler, Pauser and Snapshotter.
+// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector, Resolver, Stopper, Meter, Tunneler, Pauser and
+// Snapshotter.
 // Its methods may be called at once.
 type Backend struct {
 	opts   Options
@@ -76,6 +77,7 @@ var (
 	_ sandbox.Backend     = (*Backend)(nil)
 	_ sandbox.Lister      = (*Backend)(nil)
 	_ sandbox.Inspector   = (*Backend)(nil)
+	_ sandbox.Resolver    = (*Backend)(nil)
 	_ sandbox.Stopper     = (*Backend)(nil)
 	_ sandbox.Tunneler    = (*Backend)(nil)
 	_ sandbox.Pauser      = (*Backend)(nil)

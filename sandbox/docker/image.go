@@ -80,6 +80,16 @@ func (b *Backend) inspectImage(ctx context.Context, ref string) (image, error) {
 	return i, nil
 }
 
+// Resolve returns the ID of an image that is here. See sandbox.Resolver.
+func (b *Backend) Resolve(ctx context.Context, ref string) (string, error) {
+	ref, err := parseImage(ref)
+	if err != nil {
+		return "", err
+	}
+	i, err := b.inspectImage(ctx, ref)
+	return i.id, err
+}
+
 // pull fetches ref, telling a person how it goes. A registry that does not answer ends it within pullSilence; one that
 // answers may take its time.
 func (b *Backend) pull(ctx context.Context, ref string, progress func(string)) error {
@@ -154,9 +164,6 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trus
 	}
 	if carried(spec.Network) {
 		g.TunSocket = guestTun
-	}
-	if g.Name == "" {
-		g.Name = spec.ID
 	}
 	if g.User == "" {
 		g.User = config.User

@@ -23,7 +23,7 @@ const (
 	maxGrace      = 10 * time.Minute
 )
 
-// Control carries out an order of the daemon: hello, health, rescue or stop. Stop answers before it is carried out;
+// Control carries out an order of the daemon: hello, health, rescue, stop or name. Stop answers before it is carried out;
 // Stopped tells the end.
 func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply {
 	answer := wire.ControlReply{Version: wire.Version, Software: Software}
@@ -39,6 +39,10 @@ func (g *Guest) Control(ctx context.Context, ctl wire.Control) wire.ControlReply
 			grace = defaultGrace
 		}
 		g.stop.Do(func() { go g.carryOutStop(grace) }) // ends with the guest, which it ends
+	case "name":
+		if _, err := wire.ParseSandbox(ctl.Name); err != nil || !g.sessions.SetName(ctl.Name) {
+			answer.Error = wire.Errorf(wire.CodeDenied, "a sandbox is given one name, once")
+		}
 	default:
 		answer.Error = wire.Errorf(wire.CodeUnavailable, "this guest does not know how to %q", ctl.Do)
 	}

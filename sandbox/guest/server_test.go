@@ -187,6 +187,34 @@ func TestControl(t *testing.T) {
 	}
 }
 
+// A sandbox that was booted without a name is given one, once, and by the daemon alone.
+func TestNamedOnce(t *testing.T) {
+	s := newSandbox(t)
+	client := s.dial(t)
+	denied := func(what string, r wire.ControlReply) {
+		t.Helper()
+		if r.Error == nil || r.Error.Code != wire.CodeDenied {
+			t.Errorf("%s: %+v, want denied", what, r)
+		}
+	}
+	denied("before hello", order(t, client, wire.Control{Do: "name", Name: "demo"}))
+	if r := order(t, client, wire.Control{Do: "hello"}); r.Error != nil {
+		t.Fatalf("hello: %+v", r)
+	}
+	for _, bad := range []string{"", "a b", "$(id)", "sandboxd", strings.Repeat("x", 64)} {
+		denied("name "+bad, order(t, client, wire.Control{Do: "name", Name: bad}))
+	}
+	for range 2 { // told again after each restart of the daemon
+		if r := order(t, client, wire.Control{Do: "name", Name: "demo"}); r.Error != nil {
+			t.Errorf("name: %+v", r)
+		}
+	}
+	denied("another name", order(t, client, wire.Control{Do: "name", Name: "other"}))
+	if got := s.sessions.SetName("demo"); !got {
+		t.Error("it is not called demo")
+	}
+}
+
 func TestHealthOfABrokenSandbox(t *testing.T) {
 	s := newSandbox(t)
 	shell := writeFile(t, s.home, "shell", "#!/bin/sh\nexit 3\n")

@@ -8,6 +8,7 @@
 package sandboxtest
 
 import (
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -21,6 +22,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -53,10 +55,11 @@ type Options struct {
 	Fail func(stage string) error
 }
 
-// Backend is an in-memory sandbox.Backend, Lister, Inspector and Stopper.
+// Backend is an in-memory sandbox.Backend, Lister, Inspector, Resolver and Stopper.
 type Backend struct {
-	opt Options
-	tmp string
+	opt    Options
+	tmp    string
+	builds atomic.Int64 // of all images
 
 	mu    sync.Mutex
 	boxes map[string]*box // guarded by mu; by ID
@@ -79,6 +82,7 @@ type box struct {
 var (
 	_ sandbox.Lister    = (*Backend)(nil)
 	_ sandbox.Inspector = (*Backend)(nil)
+	_ sandbox.Resolver  = (*Backend)(nil)
 	_ sandbox.Stopper   = (*Backend)(nil)
 )
 
@@ -172,9 +176,24 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*box, error) 
 	}
 	return &box{
 		home: b.tmp + "/" + spec.ID, env: slices.Concat(b.opt.Env, spec.Env), name: spec.Name,
-		inst: sandbox.Instance{Backend: Name, ID: spec.ID, Ref: spec.ID, Image: image, Digest: "memory:" + image, Created: time.Now(),
+		inst: sandbox.Instance{Backend: Name, ID: spec.ID, Ref: spec.ID, Image: image, Digest: b.digest(image), Created: time.Now(),
 			User: account("").Name, Runtime: "host", Network: network, Notes: []string{"runs in the test's own process"}},
 	}, nil
+}
+
+// Rebuild makes other images of all names.
+func (b *Backend) Rebuild() { b.builds.Add(1) }
+
+func (b *Backend) digest(image string) string {
+	return fmt.Sprintf("memory:%d:%s", b.builds.Load(), image)
+}
+
+// Resolve returns what Digest is of sandboxes that are made now.
+func (b *Backend) Resolve(_ context.Context, image string) (string, error) {
+	if image == NoImage {
+		return "", fmt.Errorf("%s: %w", image, sandbox.ErrNoImage)
+	}
+	return b.digest(cmp.Or(image, sandbox.DefaultImage)), nil
 }
 
 // account is the user of this program, at home in home.

@@ -67,6 +67,21 @@ func (s Suite) testInspect(t *testing.T) {
 	}
 }
 
+func (s Suite) testResolve(t *testing.T) {
+	b := s.Open(t)
+	r, ok := b.(sandbox.Resolver)
+	if !ok {
+		return // optional
+	}
+	inst := s.boot(t, b)
+	if got, err := r.Resolve(timeout(t), inst.Image); err != nil || got != inst.Digest || got == "" {
+		t.Errorf("Resolve %s: got %q, %v; want what the instance was made from, %q", inst.Image, got, err, inst.Digest)
+	}
+	if got, err := r.Resolve(timeout(t), NoImage); !errors.Is(err, sandbox.ErrNoImage) {
+		t.Errorf("Resolve of an image that is not there: got %q, %v, want ErrNoImage", got, err)
+	}
+}
+
 func (s Suite) testStopStart(t *testing.T) {
 	b := s.Open(t)
 	st, ok := b.(sandbox.Stopper)

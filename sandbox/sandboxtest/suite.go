@@ -41,6 +41,7 @@ func Run(t *testing.T, s Suite) {
 	t.Run("Cancelled", s.testCancelled)
 	t.Run("List", s.testList)
 	t.Run("Inspect", s.testInspect)
+	t.Run("Resolve", s.testResolve)
 	t.Run("StopStart", s.testStopStart)
 	t.Run("PauseResume", s.testPauseResume)
 	t.Run("Snapshot", s.testSnapshot)

@@ -138,7 +138,7 @@ func (c *console) integrate(sh Shell, start *Start) error {
 		return nil
 	}
 	nonce := marks.NewNonce()
-	in, ok := marks.For(sh.Path, nonce, marks.Options{Hostname: c.s.set.opt.Name, Login: sh.Login,
+	in, ok := marks.For(sh.Path, nonce, marks.Options{Hostname: c.s.set.title(), Login: sh.Login,
 		Env: append(slices.Clone(sh.Env), c.s.start.Env...), FDDir: sh.FDDir})
 	if !ok {
 		return nil

@@ -279,7 +279,7 @@ func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
 // resultLocked is a Result that says how the terminal is.
 func (s *session) resultLocked(st wire.State) *wire.Result {
 	end := s.log.shown()
-	r := &wire.Result{Sandbox: s.set.opt.Name, Session: s.name, Phase: st.Phase, Want: st.Want, Prompt: st.Prompt, ExitCode: st.ExitCode,
+	r := &wire.Result{Sandbox: s.set.title(), Session: s.name, Phase: st.Phase, Want: st.Want, Prompt: st.Prompt, ExitCode: st.ExitCode,
 		Listens: st.Listens, Attention: "no", QuietMS: st.QuietMS, From: end, To: end, Cwd: st.Cwd, Foreground: st.Foreground,
 		Basis: st.Basis, Disputed: []wire.Basis{}, Keyboard: s.keyboard.String(), Notes: []string{}, Denied: []wire.Denial{}}
 	if st.Attention != "" {

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"sort"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -31,7 +32,7 @@ type Options struct {
 	Pause func(time.Duration)
 	// Counters counts what the sandbox's limits did; nil: nobody knows.
 	Counters func() Counters
-	Name     string // of the sandbox, for prompts and results
+	Name     string // of the sandbox, for prompts and results; empty: SetName says it later
 	// MaxSessions is the most sessions at once, dead ones not counted; 0 is 32. As many dead ones are kept, with their logs: a new
 	// session takes the place of the one that has been dead longest.
 	MaxSessions int
@@ -50,7 +51,8 @@ type Set struct {
 	log    *slog.Logger
 	ctx    context.Context //nolint:containedctx // the set's own life, which no call bounds
 	cancel context.CancelCauseFunc
-	wg     sync.WaitGroup // streams
+	wg     sync.WaitGroup         // streams
+	name   atomic.Pointer[string] // nil while the sandbox has none
 
 	mu       sync.Mutex // taken before a session's
 	sessions map[string]*session
@@ -69,8 +71,24 @@ func NewSet(opt Options) *Set {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
+	if opt.Name != "" {
+		s.name.Store(&opt.Name)
+	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	return s
+}
+
+// SetName gives the sandbox a name if it has none. It reports whether name is what it is called.
+func (s *Set) SetName(name string) bool {
+	return s.name.CompareAndSwap(nil, &name) || *s.name.Load() == name
+}
+
+// title is the sandbox's name, empty while it has none.
+func (s *Set) title() string {
+	if name := s.name.Load(); name != nil {
+		return *name
+	}
+	return ""
 }
 
 // Serve speaks one session stream on rw until the other side ends it, ctx ends or the stream breaks, and closes rw. A

@@ -277,7 +277,7 @@ type GuestConfig struct {
 	Version    int      `json:"version"`              // Version of the writer
 	HostKey    string   `json:"host_key"`             // the guest's private host key, OpenSSH PEM
 	ClientKey  string   `json:"client_key"`           // the only key that may log in, authorized_keys form
-	Name       string   `json:"name"`                 // of the sandbox, for prompts
+	Name       string   `json:"name"`                 // of the sandbox, for prompts; empty: it is told later, by Control
 	Socket     string   `json:"socket"`               // path of the unix socket to dial
 	TunSocket  string   `json:"tun_socket,omitempty"` // path of the one on which the network device is passed; empty: none
 	User       string   `json:"user,omitempty"`       // as Spec.User, resolved against the image's /etc/passwd; empty is root
@@ -301,9 +301,10 @@ type GuestMount struct {
 
 // Control is the payload of a ControlRequest, from the daemon to the guest.
 type Control struct {
-	Do      string `json:"do"`                 // hello, health, rescue, stop
+	Do      string `json:"do"`                 // hello, health, rescue, stop, name
 	GraceMS int64  `json:"grace_ms,omitempty"` // stop
 	Reason  string `json:"reason,omitempty"`   // rescue: why sessions are dead by it; empty is rescued
+	Name    string `json:"name,omitempty"`     // name: what a sandbox is called that was booted without one, from now on; once
 }
 
 // ControlReply answers it.

@@ -1,0 +1,575 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// ready waits until so many members of the pool can be had.
+func (w *world) ready(d *daemon, want int) {
+	w.t.Helper()
+	w.eventually("the pool is filled", func() bool {
+		n := 0
+		for _, i := range d.Pool() {
+			n += i.Ready
+		}
+		return n == want
+	})
+}
+
+// members are the instances that the backend has, by ID.
+func (w *world) members() map[string]bool {
+	w.t.Helper()
+	list, err := w.memory.List(w.ctx())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	all := make(map[string]bool)
+	for _, inst := range list {
+		all[inst.ID] = true
+	}
+	return all
+}
+
+// boots counts what a backend boots.
+type boots struct {
+	*sandboxtest.Backend
+	n atomic.Int64
+}
+
+func (b *boots) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	b.n.Add(1)
+	return b.Backend.Boot(ctx, spec)
+}
+
+// Who asks for nothing but a name and the image is given what stands ready; whoever asks for anything else has it booted. The
+// spec decides, and nothing else.
+func TestPoolServesWhatIsAlike(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool = PoolOptions{Size: 1, Images: []string{sandbox.DefaultImage, "other:latest"}}
+	w.options.Image = sandbox.DefaultImage
+	d := w.start()
+	for _, tt := range []struct {
+		name string
+		spec NewSpec
+		p    Principal
+		warm bool
+	}{
+		{"nothing", NewSpec{}, alice, true},
+		{"a name", NewSpec{Name: "named"}, alice, true},
+		{"another owner", NewSpec{Name: "of-bob"}, bob, true},
+		{"the image by name", NewSpec{Image: sandbox.DefaultImage}, alice, true},
+		{"another image of the pool", NewSpec{Image: "other:latest"}, alice, true},
+		{"what the default is", NewSpec{Network: sandbox.NetworkNone}, alice, true},
+		{"an image that is not in the pool", NewSpec{Image: "third:latest"}, alice, false},
+		{"a limit", NewSpec{Limits: sandbox.Limits{Memory: 1 << 30}}, alice, false},
+		{"a variable", NewSpec{Env: []string{"A=b"}}, alice, false},
+		{"a user", NewSpec{User: "root"}, alice, false},
+		{"sudo", NewSpec{Sudo: true}, alice, false},
+		{"no entrypoint", NewSpec{Entrypoint: sandbox.EntrypointOff}, alice, false},
+		{"trust", NewSpec{Trust: sandbox.TrustImage}, alice, false},
+		{"a directory", NewSpec{Workdir: "/tmp"}, alice, false},
+		{"a time", NewSpec{TTL: time.Hour}, alice, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w.ready(d, 2)
+			before := w.members()
+			info, err := d.Create(w.ctx(), tt.p, tt.spec, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if before[info.ID] != tt.warm {
+				t.Errorf("it stood ready: %v, want %v", before[info.ID], tt.warm)
+			}
+			if info.State != Running || info.Owner != tt.p.Name || tt.spec.Name != "" && info.Name != tt.spec.Name || time.Since(info.Created) > time.Minute {
+				t.Errorf("info = %+v", info)
+			}
+			if err := d.remove(w.ctx(), tt.p, info.Name); err != nil {
+				t.Fatal(err)
+			}
+			if w.members()[info.ID] {
+				t.Error("it is still there after rm")
+			}
+		})
+	}
+}
+
+// A sandbox of the pool is called by its name where people see one, also after the daemon and the sandbox were started again.
+func TestPooledSandboxHasItsName(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	before := w.members()
+	info := w.create(d, "demo")
+	if !before[info.ID] {
+		t.Fatal("it was not taken from the pool")
+	}
+	prompt := func(session string) {
+		t.Helper()
+		a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: session}, JoinOptions{Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: `p='at \h'; echo "${p@P}"; PS1='in \h> '`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply, err = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+			t.Fatal(err)
+		}
+		screen, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbScreen})
+		if err != nil || screen.Screen == nil {
+			t.Fatalf("screen = %+v, %v", screen, err)
+		}
+		if text := screen.Screen.Text; !strings.Contains(text, "in demo>") {
+			t.Errorf("prompt in session %s does not say demo:\n%s", session, text)
+		}
+		if reply.Result.Sandbox != "demo" {
+			t.Errorf("result of sandbox %q", reply.Result.Sandbox)
+		}
+	}
+	prompt("first")
+	d.stop()
+	d = w.start()
+	prompt("second")
+	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	prompt("third")
+}
+
+// Claimants at once never get the same, and those for whom nothing stands ready have theirs booted.
+func TestPoolClaimants(t *testing.T) {
+	const claimants, size = 12, 4
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = size
+	w.options.at = func(string) { runtime.Gosched() }
+	d := w.start()
+	w.ready(d, size)
+	before := w.members()
+	var wg sync.WaitGroup
+	infos, errs := make([]Info, claimants), make([]error, claimants)
+	for i := range claimants {
+		wg.Go(func() { infos[i], errs[i] = d.Create(w.ctx(), alice, NewSpec{}, nil) })
+	}
+	wg.Wait()
+	seen, warm := make(map[string]bool), 0
+	for i, info := range infos {
+		if errs[i] != nil {
+			t.Errorf("claimant %d: %v", i, errs[i])
+		}
+		if seen[info.ID] {
+			t.Errorf("%s was given twice", info.ID)
+		}
+		seen[info.ID] = true
+		if before[info.ID] {
+			warm++
+		}
+	}
+	if warm != size {
+		t.Errorf("%d of those that stood ready were given, want %d", warm, size)
+	}
+	w.ready(d, size)
+}
+
+// What is in the pool is nobody's: it is in no list, counts towards no quota, and cannot be reached by any name.
+func TestPoolIsNobodys(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 3
+	w.options.Quota.Sandboxes = 1
+	d := w.start()
+	w.ready(d, 3)
+	for _, p := range []Principal{alice, bob, {Name: nobody}} {
+		infos, err := d.List(w.ctx(), p)
+		if p.Name != nobody && (err != nil || len(infos) != 0) {
+			t.Errorf("List of %s = %v, %v", p.Name, infos, err)
+		}
+		needs, err := d.Needs(w.ctx(), p, "")
+		if err != nil || len(needs) != 0 {
+			t.Errorf("Needs of %s = %v, %v", p.Name, needs, err)
+		}
+		for id := range w.members() {
+			for _, name := range []string{id, nobody + id, "lost-" + id} {
+				if _, err := d.Get(w.ctx(), p, name); !errors.Is(err, ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+					t.Errorf("Get %s as %s: %v", name, p.Name, err)
+				}
+			}
+		}
+	}
+	w.create(d, "demo")
+	_, err := d.Create(w.ctx(), alice, NewSpec{Name: "second"}, nil)
+	wantCode(t, err, wire.CodeLimitSandboxes)
+	w.ready(d, 3)
+}
+
+// A restart finds the pool again; a daemon that is configured otherwise removes what it has no use for.
+func TestPoolAfterARestart(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	backend := &boots{Backend: w.memory}
+	w.backend = backend
+	w.options.Pool.Size = 3
+	d := w.start()
+	w.ready(d, 3)
+	d.stop()
+	booted := backend.n.Load()
+	d = w.start()
+	w.ready(d, 3)
+	if n := backend.n.Load(); n != booted {
+		t.Errorf("%d were booted anew", n-booted)
+	}
+	d.stop()
+
+	w.options.Pool.Size = 1
+	d = w.start()
+	w.eventually("the rest is removed", func() bool { return len(w.members()) == 1 })
+	w.ready(d, 1)
+	d.stop()
+
+	w.options.Limits.PIDs = 100
+	old := w.members()
+	d = w.start()
+	w.eventually("it is made anew", func() bool {
+		now := w.members()
+		for id := range now {
+			if old[id] {
+				return false
+			}
+		}
+		return len(now) == 1
+	})
+	w.ready(d, 1)
+	d.stop()
+
+	w.options.Pool.Size = 0
+	d = w.start()
+	w.eventually("all of it is removed", func() bool {
+		rows, err := d.store.Sandboxes(w.ctx())
+		return err == nil && len(rows) == 0
+	})
+	w.nothingLeft(d)
+	if got := d.Pool(); len(got) != 0 {
+		t.Errorf("Pool = %v", got)
+	}
+}
+
+// copied is the state directory as kill -9 would leave it now.
+func (w *world) copied() string {
+	w.t.Helper()
+	to := filepath.Join(w.t.TempDir(), "state")
+	if err := os.CopyFS(to, os.DirFS(w.dir)); err != nil {
+		w.t.Fatal(err)
+	}
+	err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error { // which the copy made by the umask
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			return os.Chmod(path, 0o700)
+		}
+		return os.Chmod(path, 0o600)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return to
+}
+
+// A daemon that is killed between any two steps of a claim leaves a sandbox that is either the pool's or its new owner's, and
+// never both; it has its name; and a store that is lost, too, takes nobody's sandbox away.
+func TestClaimIsCutShort(t *testing.T) {
+	for _, tt := range []struct {
+		step    string
+		claimed bool // for the next daemon
+		noted   bool // whose it is, for one that lost the store
+	}{
+		{"reserved", false, false},
+		{"noted", false, true},
+		{"stored", true, true},
+		{"named", true, true},
+	} {
+		for _, lost := range []bool{false, true} {
+			name := tt.step
+			if lost {
+				name += ", and the store is lost"
+			}
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t, sandboxtest.Options{})
+				w.options.Pool.Size = 1
+				var left string
+				w.options.at = func(step string) {
+					if step == tt.step && left == "" {
+						left = w.copied()
+						runtime.Goexit() // the steps that follow do not happen
+					}
+				}
+				d := w.start()
+				w.ready(d, 1)
+				before := w.members()
+				for range cap(d.boots) {
+					d.warm.somebodyWaits() // no refill: what is there afterwards is what the claim left
+				}
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					_, _ = d.Create(w.ctx(), alice, NewSpec{Name: "demo"}, nil)
+				}()
+				<-ended
+				d.stop()
+				if left == "" {
+					t.Fatal("the claim did not come so far")
+				}
+				w.dir, w.options.at = left, nil
+				if lost {
+					for _, f := range []string{store.File, store.File + "-wal", store.File + "-shm"} {
+						if err := os.Remove(filepath.Join(w.dir, f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+							t.Fatal(err)
+						}
+					}
+				}
+				d = w.start()
+				claimed := tt.claimed || lost && tt.noted
+				infos, err := d.List(w.ctx(), alice)
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch {
+				case claimed:
+					if len(infos) != 1 || infos[0].Name != "demo" || infos[0].State != Running || !before[infos[0].ID] {
+						t.Fatalf("List = %+v, want demo of those that stood ready", infos)
+					}
+				case lost: // of which nothing is noted
+					if len(infos) != 1 || infos[0].State != Lost {
+						t.Fatalf("List = %+v, want one that is lost", infos)
+					}
+					return
+				default:
+					if len(infos) != 0 {
+						t.Fatalf("List = %+v, want none", infos)
+					}
+					w.ready(d, 1)
+					if info := w.create(d, "demo"); !before[info.ID] {
+						t.Error("what stood ready was not found again")
+					}
+				}
+				w.ready(d, 1)
+				if res := w.run(d, "PS1='in \\h> '"); res.Sandbox != "demo" {
+					t.Errorf("result of %q", res.Sandbox)
+				}
+				w.run(d, "true")
+				l, err := d.Live(w.ctx(), alice, main)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if text, err := everything(w.ctx(), l, 0, l.Len()); err != nil || !strings.Contains(text, "in demo> ") {
+					t.Errorf("the prompt does not say demo: %q, %v", text, err)
+				}
+			})
+		}
+	}
+}
+
+// A claim that is given up leaves the sandbox with the pool, and the name free.
+func TestClaimThatIsGivenUp(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	ctx, cancel := context.WithCancel(w.ctx())
+	var once sync.Once
+	w.options.at = func(step string) {
+		if step == "reserved" {
+			once.Do(cancel) // who asked has gone
+		}
+	}
+	d := w.start()
+	w.ready(d, 1)
+	before := w.members()
+	if _, err := d.Create(ctx, alice, NewSpec{Name: "demo"}, nil); !errors.Is(err, context.Canceled) {
+		t.Fatalf("Create = %v", err)
+	}
+	w.ready(d, 1)
+	if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
+		t.Errorf("List = %v, %v", infos, err)
+	}
+	if info, err := d.Create(w.ctx(), bob, NewSpec{Name: "demo"}, nil); err != nil || !before[info.ID] {
+		t.Errorf("the next one: %v, %v", info, err)
+	}
+}
+
+// A member that ends, vanishes or is frozen is replaced, and is given to nobody.
+func TestPoolReplacesWhatFails(t *testing.T) {
+	for name, break_ := range map[string]func(w *world, inst sandbox.Instance) error{
+		"stopped": func(w *world, inst sandbox.Instance) error { return w.memory.Stop(w.ctx(), inst, time.Second) },
+		"gone":    func(w *world, inst sandbox.Instance) error { return w.memory.Destroy(w.ctx(), inst) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sandboxtest.Options{})
+			w.options.Pool.Size = 1
+			d := w.start()
+			w.ready(d, 1)
+			list, err := w.memory.List(w.ctx())
+			if err != nil || len(list) != 1 {
+				t.Fatal(list, err)
+			}
+			if err := break_(w, list[0]); err != nil {
+				t.Fatal(err)
+			}
+			w.eventually("it is replaced", func() bool {
+				now := w.members()
+				return len(now) == 1 && !now[list[0].ID] && d.Pool()[0].Ready == 1
+			})
+			if info := w.create(d, "demo"); info.ID == list[0].ID {
+				t.Error("the broken one was given")
+			}
+		})
+	}
+}
+
+// A guest that has a name already is given to nobody: it was used before.
+func TestPoolNeverGivesWhatHasAName(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	list, err := w.memory.List(w.ctx())
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	inst := list[0]
+	inst.Backend = sandboxtest.Name
+	c, err := d.pool.Control(w.ctx(), inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Do(w.ctx(), wire.Control{Do: "name", Name: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	if info := w.create(d, "demo"); info.ID == inst.ID {
+		t.Error("it was given")
+	}
+	w.eventually("it is removed", func() bool { return !w.members()[inst.ID] })
+}
+
+// An image that is built anew replaces what was made from the old one.
+func TestPoolFollowsItsImage(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 2
+	d := w.start()
+	w.ready(d, 2)
+	old := w.members()
+	d.warm.renew(w.ctx())
+	if now := w.members(); len(now) != 2 {
+		t.Fatalf("members = %v", now)
+	}
+	w.memory.Rebuild()
+	d.warm.renew(w.ctx())
+	w.ready(d, 2)
+	w.eventually("the old ones are gone", func() bool {
+		for id := range w.members() {
+			if old[id] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A pool that cannot be filled says so, now and then, and keeps nobody from making a sandbox.
+func TestPoolThatCannotBeFilled(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool = PoolOptions{Size: 1, Images: []string{sandboxtest.NoImage, "other:latest"}}
+	d := w.start()
+	w.ready(d, 1) // the other one
+	w.eventually("it says why", func() bool {
+		return strings.Contains(w.log.String(), "the pool is not filled") && d.Pool()[0].Trouble != ""
+	})
+	w.create(d, "demo")
+	if _, err := d.Create(w.ctx(), alice, NewSpec{Image: sandboxtest.NoImage}, nil); err == nil {
+		t.Error("an image that is not there made a sandbox")
+	}
+	if n := bytes.Count([]byte(w.log.String()), []byte("the pool is not filled")); n > 10 {
+		t.Errorf("it said so %d times", n)
+	}
+	w.eventually("the backend has no more than the pool and demo", func() bool { return len(w.members()) == 2 })
+}
+
+// An engine that is away when the daemon starts fills the pool when it is back.
+func TestPoolWaitsForTheEngine(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	engine := &away{Backend: w.memory}
+	engine.down.Store(true)
+	w.backend = engine
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.eventually("it says why", func() bool { return d.Pool()[0].Trouble != "" })
+	engine.down.Store(false)
+	w.ready(d, 1)
+	engine.down.Store(true)
+	w.create(d, "demo") // no engine is asked
+	w.eventually("it says why again", func() bool { return d.Pool()[0].Trouble != "" })
+	engine.down.Store(false)
+	w.ready(d, 1)
+	if got := d.Pool()[0]; got.Trouble != "" || got.Image != sandbox.DefaultImage {
+		t.Errorf("Pool = %+v", got)
+	}
+}
+
+// Drained, there is no pool until the daemon is started again; it is its own user's to say.
+func TestPoolIsDrained(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 3
+	d := w.start()
+	if err := d.Drain(w.ctx(), bob); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+		t.Errorf("Drain as bob = %v", err)
+	}
+	w.eventually("one stands ready", func() bool { return d.Pool()[0].Ready > 0 }) // and others are under way
+	w.create(d, "demo")
+	if err := d.Drain(w.ctx(), alice); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(w.members()); n != 1 {
+		t.Errorf("the backend has %d, want demo alone", n)
+	}
+	if got := d.Pool()[0]; got.Ready != 0 || got.Size != 0 {
+		t.Errorf("Pool = %+v", got)
+	}
+	info := w.create(d, "other")
+	if err := d.remove(w.ctx(), alice, info.Name); err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d = w.start()
+	w.ready(d, 3)
+}
+
+// A fork is made of its source's files, and never of what stands ready.
+func TestForkIsNotPooled(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.copying(0)
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	w.create(d, "demo")
+	w.ready(d, 1)
+	before := w.members()
+	info, err := d.Fork(w.ctx(), alice, "demo", "twin", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before[info.ID] {
+		t.Error("the fork stood ready")
+	}
+}
