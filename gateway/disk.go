@@ -312,46 +312,38 @@ func (h *Hub) roomToRun(ctx context.Context, be sandbox.Backend) error {
 
 // SetDisk changes the limit of disk of a sandbox, whether it runs or not.
 func (h *Hub) SetDisk(ctx context.Context, p Principal, name string, limit int64) error {
-	b, err := h.mine(p, name, "changing limits")
-	if err != nil {
-		return err
+	if limit == 0 {
+		return wire.Errorf(wire.CodeUsage, "no limit of disk is given: which one?")
 	}
-	if err := (sandbox.Limits{Disk: limit}).Check(); err != nil || limit == 0 {
+	if err := (sandbox.Limits{Disk: limit}).Check(); err != nil {
 		return wire.Errorf(wire.CodeUsage, "%v", err)
 	}
-	ctx, done := h.tasks.bound(ctx)
-	defer done()
-	if err := b.lock(ctx); err != nil {
-		return err
-	}
-	defer b.unlock()
-	f := b.get()
-	be, err := h.backend(f.inst.Backend)
-	if err != nil {
-		return err
-	}
-	_, metered := be.(sandbox.Meter)
-	switch {
-	case b.isGone():
-		return h.notFound(name)
-	case f.inst.DiskQuota:
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + name + ": its storage holds the limit of disk that it was made with",
-			Hint: "remove files in it, or make another with --disk"}
-	case !metered:
-		return wire.Errorf(wire.CodeUnavailable, "sandbox %s: its disk has no limit of sandboxd's", name)
-	}
-	kept, err := h.kept(ctx, p.Name)
-	if err != nil {
-		return err
-	}
-	f.inst.Limits.Disk = limit
-	h.mu.Lock()
-	err = h.diskQuotaLocked(f, b, kept)
-	h.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	return b.become(ctx, func(f *facts) { f.inst.Limits.Disk, f.spec.Limits.Disk = limit, limit })
+	return h.act(ctx, p, name, "changing limits", func(ctx context.Context, b *box, f facts) error {
+		be, err := h.backend(f.inst.Backend)
+		if err != nil {
+			return err
+		}
+		_, metered := be.(sandbox.Meter)
+		switch {
+		case f.inst.DiskQuota:
+			return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + name + ": its storage holds the limit of disk that it was made with",
+				Hint: "remove files in it, or make another with --disk"}
+		case !metered:
+			return wire.Errorf(wire.CodeUnavailable, "sandbox %s: its disk has no limit of sandboxd's", name)
+		}
+		kept, err := h.kept(ctx, p.Name)
+		if err != nil {
+			return err
+		}
+		f.inst.Limits.Disk = limit
+		h.mu.Lock()
+		err = h.diskQuotaLocked(f, b, kept)
+		h.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		return b.become(ctx, func(f *facts) { f.inst.Limits.Disk, f.spec.Limits.Disk = limit, limit })
+	})
 }
 
 // meter says in d what the backend counts.

@@ -154,7 +154,18 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // Stop ends all processes of a sandbox; its files stay. Stopping what is stopped is not an error.
 func (h *Hub) Stop(ctx context.Context, p Principal, name string) error {
-	b, err := h.mine(p, name, "stopping")
+	return h.act(ctx, p, name, "stopping", func(ctx context.Context, b *box, f facts) error {
+		if f.state == Stopped {
+			return nil
+		}
+		h.journal.add(b.id, "stop", map[string]any{"by": p.Name})
+		return b.halt(ctx, f, "")
+	})
+}
+
+// act does what its owner asked for with a sandbox that is there, while nobody else acts on it.
+func (h *Hub) act(ctx context.Context, p Principal, name, what string, do func(context.Context, *box, facts) error) error {
+	b, err := h.mine(p, name, what)
 	if err != nil {
 		return err
 	}
@@ -165,14 +176,10 @@ func (h *Hub) Stop(ctx context.Context, p Principal, name string) error {
 	}
 	defer b.unlock()
 	f := b.get()
-	switch {
-	case b.isGone(), f.state == Deleting:
+	if b.isGone() || f.state == Deleting {
 		return h.notFound(name)
-	case f.state == Stopped:
-		return nil
 	}
-	h.journal.add(b.id, "stop", map[string]any{"by": p.Name})
-	return b.halt(ctx, f, "")
+	return do(ctx, b, f)
 }
 
 // halt stops b, which is locked, for a reason that is shown.

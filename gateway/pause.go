@@ -11,41 +11,29 @@ import (
 // Pause freezes all processes of a sandbox where they are. Its sessions and connections stay and wait; whoever starts something in it,
 // or joins to drive, resumes it. Pausing what is paused is not an error.
 func (h *Hub) Pause(ctx context.Context, p Principal, name string) error {
-	b, err := h.mine(p, name, "pausing")
-	if err != nil {
-		return err
-	}
-	ctx, done := h.tasks.bound(ctx)
-	defer done()
-	if err := b.lock(ctx); err != nil {
-		return err
-	}
-	defer b.unlock()
-	f := b.get()
-	switch {
-	case b.isGone(), f.state == Deleting:
-		return h.notFound(name)
-	case f.state == Paused:
-		return nil
-	}
-	be, err := h.backend(f.inst.Backend)
-	if err != nil {
-		return err
-	}
-	pauser, ok := be.(sandbox.Pauser)
-	if !ok {
-		return b.reach(fmt.Errorf("pause: %w", sandbox.ErrUnsupported))
-	}
-	if f.state != Running {
-		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: there is nothing to pause", name, f.state)}
-	}
-	h.journal.add(b.id, "pause", map[string]any{"by": p.Name})
-	b.hold(true)
-	if err := pauser.Pause(ctx, f.inst); err != nil {
-		b.hold(false)
-		return b.reach(err)
-	}
-	return b.become(ctx, func(f *facts) { f.state, f.reason = Paused, "" })
+	return h.act(ctx, p, name, "pausing", func(ctx context.Context, b *box, f facts) error {
+		if f.state == Paused {
+			return nil
+		}
+		be, err := h.backend(f.inst.Backend)
+		if err != nil {
+			return err
+		}
+		pauser, ok := be.(sandbox.Pauser)
+		if !ok {
+			return b.reach(fmt.Errorf("pause: %w", sandbox.ErrUnsupported))
+		}
+		if f.state != Running {
+			return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: there is nothing to pause", name, f.state)}
+		}
+		h.journal.add(b.id, "pause", map[string]any{"by": p.Name})
+		b.hold(true)
+		if err := pauser.Pause(ctx, f.inst); err != nil {
+			b.hold(false)
+			return b.reach(err)
+		}
+		return b.become(ctx, func(f *facts) { f.state, f.reason = Paused, "" })
+	})
 }
 
 // Resume lets a paused sandbox go on. Resuming what runs is not an error.
