@@ -75,6 +75,7 @@ type box struct {
 
 	source *box      // what a fork is made of; nil for others, and once it has its image
 	loaded time.Time // since when this daemon knows it, by a clock that nobody sets
+	making making    // what its image is made by, while it is being created
 
 	relays   relays
 	network  network
@@ -198,7 +199,7 @@ func (b *box) info() Info {
 	b.mu.Unlock()
 	i := Info{Name: f.name, ID: b.id, Owner: f.owner, State: f.state, Since: f.since, Reason: f.reason, Created: f.created,
 		Backend: f.inst.Backend, Image: f.inst.Image, Digest: f.inst.Digest, User: f.inst.User, Network: f.inst.Network,
-		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Allow: f.spec.Allow, Dir: f.spec.Dir, Recipe: f.spec.Recipe, Mounts: f.spec.Mounts, Notes: notes, SharedWith: b.sharedWith(), Sessions: []wire.SessionInfo{}}
+		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Allow: f.spec.Allow, Dir: f.spec.Dir, Recipe: f.spec.Recipe, ImageOf: f.spec.Made, Mounts: f.spec.Mounts, Notes: notes, SharedWith: b.sharedWith(), Sessions: []wire.SessionInfo{}}
 	if f.inst.ID == "" {
 		i.Image, i.Network, i.Limits, i.User = f.spec.Image, f.spec.Network, f.spec.Limits, f.spec.User
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -38,18 +39,27 @@ func (h *Hub) Create(ctx context.Context, p Principal, spec NewSpec, progress fu
 	if err != nil {
 		return Info{}, err
 	}
+	made, err := h.planMaking(p, spec) // who may not have the directory was told so
+	if err != nil {
+		return Info{}, err
+	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
+	ready := h.warm.take
+	if made.build != nil || len(made.setup) > 0 {
+		ready = nil
+	}
 	for {
 		kept, err := h.kept(ctx, p.Name)
 		if err != nil {
 			return Info{}, err
 		}
-		b, mine, err := h.reserve(p, f, kept, spec.Reuse, h.warm.take)
+		b, mine, err := h.reserve(p, f, kept, spec.Reuse, ready)
 		if err != nil {
 			return Info{}, err
 		}
 		if mine {
+			b.making = made
 			if b.get().inst.ID == "" {
 				err = b.create(ctx, progress)
 			} else if err = b.claim(ctx); errors.Is(err, errNotReady) {
@@ -102,11 +112,12 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 	if err := h.planNetwork(p, spec); err != nil {
 		return facts{}, err
 	}
-	if spec.Image == "" && spec.Host.URI == "" {
+	if spec.Image == "" && spec.Host.URI == "" && spec.Build == nil {
 		spec.Image = h.options.Image
 	}
 	if spec.Host.URI == "" {
 		spec.Limits = spec.Limits.Or(h.options.Limits)
+		spec.Isolation = cmp.Or(spec.Isolation, h.options.Isolation)
 	}
 	if len(spec.Env) > maxEnv {
 		return facts{}, wire.Errorf(wire.CodeUsage, "%d environment variables are more than %d", len(spec.Env), maxEnv)
@@ -121,7 +132,7 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, life: life, spec: sandbox.Spec{
 		ID: id, Name: name, Owner: p.Name, Image: spec.Image, Network: spec.Network, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
 		Env: spec.Env, Entrypoint: spec.Entrypoint, Trust: spec.Trust, Isolation: spec.Isolation,
-		Allow: spec.Allow, Mounts: spec.Mounts, Workdir: spec.Workdir, Dir: spec.Dir, Recipe: spec.Recipe, Host: spec.Host},
+		Allow: spec.Allow, Mounts: spec.Mounts, Workdir: spec.Workdir, Dir: spec.Dir, Recipe: spec.Recipe, Made: spec.sayMade(), Host: spec.Host},
 		inst: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil
 }
 
@@ -249,31 +260,53 @@ func (b *box) boot(ctx context.Context, f facts, progress func(string)) error {
 	if err := b.takeFiles(ctx, progress); err != nil { // before there is a slot: who starts its source may wait for one
 		return err
 	}
-	if err := h.slot(ctx); err != nil {
-		return b.bootError("create", err)
-	}
-	defer func() { <-h.boots }()
-	state := Running
-	if f.isPooled() {
-		state = Warm
-	} else if err := h.note(b.id, b.get()); err != nil {
-		return stored(err)
-	}
 	be, err := h.backend(f.inst.Backend)
 	if err != nil {
 		return err
 	}
-	spec := b.get().spec
+	if err := b.makeImage(ctx, be, progress); err != nil {
+		return err
+	}
+	if err := b.findSetUp(ctx, be, progress); err != nil {
+		return err
+	}
+	inst, err := b.bootInstance(ctx, be, progress)
+	if err != nil {
+		return err
+	}
+	if err := b.setUp(ctx, be, inst, progress); err != nil {
+		return err
+	}
+	state := Running
+	if f.isPooled() {
+		state = Warm
+	}
+	return b.become(ctx, func(f *facts) { f.inst, f.state, f.reason = inst, state, "" })
+}
+
+// bootInstance has the backend make it.
+func (b *box) bootInstance(ctx context.Context, be sandbox.Backend, progress func(string)) (sandbox.Instance, error) {
+	h, f := b.hub, b.get()
+	if err := h.slot(ctx); err != nil {
+		return sandbox.Instance{}, b.bootError("create", err)
+	}
+	defer func() { <-h.boots }()
+	if !f.isPooled() {
+		if err := h.note(b.id, f); err != nil {
+			return sandbox.Instance{}, stored(err)
+		}
+	}
+	spec := f.spec
 	spec.Progress = progress
 	inst, err := be.Boot(ctx, spec)
 	if err != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
-			return &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", f.name, cause), err: err}
+			return inst, &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", f.name, cause), err: err}
 		}
-		return b.bootError("create", err)
+		return inst, b.bootError("create", err)
 	}
 	inst.Backend = f.inst.Backend
-	return b.become(ctx, func(f *facts) { f.inst, f.state, f.reason = inst, state, "" })
+	return inst, nil
 }
 
 // slot waits for its turn to start something.

@@ -26,19 +26,20 @@ import (
 
 // Options are what a Hub works with. Store, Backends and Records are required.
 type Options struct {
-	Store    *store.Store               // closed by its owner, after Run returned
-	Backends map[string]sandbox.Backend // by the name that Instance.Backend carries
-	Backend  string                     // makes sandboxes that ask for none; may be empty when there is one Backend
-	Records  string                     // directory of the session records, made by the caller, 0700
-	Owner    string                     // principal that owns what is found and belongs to nobody
-	Logins   []string                   // login names of the daemon's own user: never made by a login
-	Network  sandbox.Network            // of sandboxes that ask for none; empty is NetworkNone
-	Allow    []string                   // what every sandbox with NetworkFiltered or NetworkAllowlist may connect to besides, as of egress.Rules
-	Closed   []netip.Prefix             // ranges that are closed to them unless listed; nil is egress.DefaultClosed
-	Bridge   []string                   // principals besides Owner who may ask for NetworkBridge; everybody may where it is Network
-	Image    string                     // of sandboxes that ask for none; empty leaves it to the backend
-	Dirs     hostdir.Rules              // directories of this machine that Owner may give to sandboxes
-	Log      *slog.Logger               // nil discards
+	Store     *store.Store               // closed by its owner, after Run returned
+	Backends  map[string]sandbox.Backend // by the name that Instance.Backend carries
+	Backend   string                     // makes sandboxes that ask for none; may be empty when there is one Backend
+	Records   string                     // directory of the session records, made by the caller, 0700
+	Owner     string                     // principal that owns what is found and belongs to nobody
+	Logins    []string                   // login names of the daemon's own user: never made by a login
+	Network   sandbox.Network            // of sandboxes that ask for none; empty is NetworkNone
+	Allow     []string                   // what every sandbox with NetworkFiltered or NetworkAllowlist may connect to besides, as of egress.Rules
+	Closed    []netip.Prefix             // ranges that are closed to them unless listed; nil is egress.DefaultClosed
+	Bridge    []string                   // principals besides Owner who may ask for NetworkBridge; everybody may where it is Network
+	Image     string                     // of sandboxes that ask for none; empty leaves it to the backend
+	Isolation string                     // likewise
+	Dirs      hostdir.Rules              // directories of this machine that Owner may give to sandboxes
+	Log       *slog.Logger               // nil discards
 
 	// Principals says how many principals can log in now; nil means one.
 	Principals func() int

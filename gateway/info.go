@@ -29,6 +29,8 @@ type NewSpec struct {
 	Reuse   bool   // a sandbox of the caller that has the name already is the answer, whatever it was made from
 
 	Image      string
+	Build      *Build   // makes the image; for the daemon's own user only
+	Setup      []string // commands that are run in it, once for all sandboxes of the same image that say the same
 	Network    sandbox.Network
 	Limits     sandbox.Limits
 	User       string
@@ -61,6 +63,7 @@ type Info struct {
 	Created   time.Time          `json:"created"`
 	Backend   string             `json:"backend"`
 	Image     string             `json:"image"`
+	ImageOf   string             `json:"image_of,omitempty"` // what Image was made of: a Dockerfile, a set-up
 	Digest    string             `json:"digest,omitempty"`
 	User      string             `json:"user,omitempty"`
 	Network   sandbox.Network    `json:"network"`
@@ -83,8 +86,14 @@ type Info struct {
 	Notes      []string `json:"notes,omitempty"`
 }
 
-// ShortImage is the image without what every image of ours has: base for sandboxd/base:latest.
+// ShortImage is the image without what every image of ours has: base for sandboxd/base:latest. One that was made for the sandbox is called by how.
 func (i Info) ShortImage() string {
+	switch {
+	case strings.HasPrefix(i.Image, "sandboxd-build/"):
+		return "built"
+	case strings.HasPrefix(i.Image, "sandboxd-setup/"):
+		return "set up"
+	}
 	return strings.TrimSuffix(strings.TrimPrefix(i.Image, "sandboxd/"), ":latest")
 }
 

@@ -53,7 +53,7 @@ func (b *box) keep() {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel(nil)
-		wg.Go(func() { b.carry(ctx) })
+		wg.Go(func() { b.carry(ctx, b.get().inst) })
 		lk.run(ctx, b)
 	}) {
 		b.link = lk

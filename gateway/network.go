@@ -255,11 +255,10 @@ func (n *network) use(policy *egress.Policy) {
 	}
 }
 
-// carry carries the packets of a sandbox until ctx ends.
-func (b *box) carry(ctx context.Context) {
-	f := b.get()
-	be, err := b.hub.backend(f.inst.Backend)
-	if err != nil || !isCarried(f.inst.Network) {
+// carry carries the packets of a sandbox, whose instance inst is, until ctx ends.
+func (b *box) carry(ctx context.Context, inst sandbox.Instance) {
+	be, err := b.hub.backend(inst.Backend)
+	if err != nil || !isCarried(inst.Network) {
 		return
 	}
 	tunneler, ok := be.(sandbox.Tunneler)
@@ -268,7 +267,7 @@ func (b *box) carry(ctx context.Context) {
 	}
 	for pause := firstCarry; ctx.Err() == nil; pause = min(2*pause, lastCarry) {
 		began := time.Now()
-		err := b.carryOnce(ctx, tunneler, f.inst)
+		err := b.carryOnce(ctx, tunneler, inst)
 		if ctx.Err() != nil {
 			return
 		}

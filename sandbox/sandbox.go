@@ -129,6 +129,7 @@ type Spec struct {
 	Workdir string // where sessions and commands begin; empty means the first of Mounts, else the image's WORKDIR
 	Dir     string // the directory whose own sandbox this is; for who looks for it, and nothing to a backend
 	Recipe  string // checksum of the file in Dir that this was made by, empty without one; nothing to a backend
+	Made    string // what Image was made of, for a person; nothing to a backend
 
 	Host Host // the machine, for the backend that boots none
 

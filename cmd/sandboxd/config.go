@@ -49,6 +49,7 @@ func defaults() config {
 		{key: "image", value: sandbox.DefaultImage, help: "image of sandboxes that ask for none"},
 		{key: "pool.size", value: "0", help: "sandboxes of each image of pool.images that are booted before anybody asks, for those who ask for nothing but a name and the image; 0 is none", check: isPoolSize},
 		{key: "pool.images", value: "", help: "images that the pool has, by commas or spaces; empty means image"},
+		{key: "isolation", value: "", help: "runtime that keeps sandboxes apart from this machine, by the name that the engine has for it, such as runc or runsc; empty means the engine's default"},
 		{key: "mount_roots", value: defaultRoots(), help: "directories below which sandboxes of the daemon's own user may mount some, with a colon between two; none is none", check: areRoots},
 		{key: "docker_host", value: "", help: "socket of the Docker engine, as unix:///path; empty means DOCKER_HOST or /var/run/docker.sock"},
 		{key: "ca_bundle", value: "", help: "certificate authorities that sandboxes trust; empty means this machine's", check: isAbsoluteOrEmpty},

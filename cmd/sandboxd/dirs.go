@@ -81,6 +81,13 @@ func (c *cli) localPaths(cmd *cobra.Command) error {
 	if f := cmd.Flags().Lookup("dir"); f != nil && (f.Changed || !cmd.Flags().Changed("name")) {
 		return cmd.Flags().Set("dir", absolute(f.Value.String())) // of nothing it is the current one
 	}
+	for _, name := range []string{"dockerfile", "build-context"} {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+			if err := cmd.Flags().Set(name, absolute(f.Value.String())); err != nil {
+				return err
+			}
+		}
+	}
 	if f := cmd.Flags().Lookup("mount"); f != nil {
 		list := f.Value.(pflag.SliceValue)
 		dirs := list.GetSlice()

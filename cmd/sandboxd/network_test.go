@@ -11,6 +11,9 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
+// interfaces counts those that the stories of this process made, of which some run at once.
+var interfaces atomic.Int64
+
 // closedCmd gives this machine an address more, on an interface of the story's own, with a listener behind it that is to be
 // reached by nobody who may not: $CLOSED is where it listens, $FREE_PORT a port of the loopback that is free. With the argument "reached N"
 // it says how often the listener was reached.
@@ -33,8 +36,9 @@ func closedCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if os.Getuid() != 0 {
 		ts.Fatalf("an interface of one's own needs root: run the tests as root, or with sudo")
 	}
-	name := fmt.Sprintf("sbxt%d", os.Getpid()%100000)
-	address := fmt.Sprintf("10.231.%d.%d", os.Getpid()/64%256, os.Getpid()%64*4+1)
+	mine := os.Getpid()*4 + int(interfaces.Add(1)) // of this process and this story
+	name := fmt.Sprintf("sbxt%d", mine%1000000)
+	address := fmt.Sprintf("10.231.%d.%d", mine/64%256, mine%64*4+1)
 	ts.Check(ts.Exec("ip", "link", "add", name, "type", "bridge"))
 	ts.Defer(func() { _ = ts.Exec("ip", "link", "del", name) })
 	ts.Check(ts.Exec("ip", "addr", "add", address+"/30", "dev", name))

@@ -112,6 +112,15 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 	if out, err := sandboxd("pool", "--drain").CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v: %s", err, out)
 	}
+	// Images that were made for sandboxes stay for the next ones; here there are none.
+	if id, err := os.ReadFile(filepath.Join(state, "daemon_id")); err == nil {
+		for range 2 { // what one is made of goes after it
+			out, _ := exec.Command("docker", "images", "-q", "--filter", "label=sandboxd.made="+strings.TrimSpace(string(id))).Output()
+			if ids := strings.Fields(string(out)); len(ids) > 0 {
+				_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
+			}
+		}
+	}
 	if out, err := sandboxd("down").CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v: %s", err, out)
 	}

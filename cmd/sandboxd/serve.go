@@ -212,6 +212,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Closed:       closed,
 		Bridge:       command.Words(d.config.value("bridge")),
 		Image:        d.config.value("image"),
+		Isolation:    d.config.value("isolation"),
 		Dirs:         dirRules(d.config),
 		Log:          d.log,
 		Principals:   keys.Principals,

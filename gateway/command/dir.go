@@ -25,6 +25,10 @@ func (env *Env) ensureDir(ctx context.Context, dir string) (string, error) {
 	name := workspace.Name(dir)
 	spec := gateway.NewSpec{Name: name, Reuse: true, Dir: dir, Recipe: w.Recipe, Image: w.Image, Network: w.Network, Allow: w.Allow, Limits: w.Limits, TTL: w.TTL, User: w.User,
 		Sudo: w.Sudo, Env: w.Env, Entrypoint: w.Entrypoint, Workdir: w.Workdir}
+	spec.Setup = w.Setup
+	if b := w.Build; b != nil {
+		spec.Build = &gateway.Build{Dir: dir, Dockerfile: b.Dockerfile, Context: b.Context, Args: b.Args, Target: b.Target}
+	}
 	had, missing := env.Hub.Get(ctx, env.Principal, name)
 	began := time.Now()
 	info := had

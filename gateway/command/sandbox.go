@@ -22,20 +22,6 @@ func sandboxCommands(env *Env) []*cobra.Command {
 		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env), rescueCommand(env), allowCommand(env), portCommand(env), poolCommand(env)}
 }
 
-// laterFlags are flags of the protocol that this version refuses by name.
-func laterFlags(cmd *cobra.Command, names ...string) {
-	for _, name := range names {
-		cmd.Flags().Var(laterFlag(name), name, "")
-		_ = cmd.Flags().MarkHidden(name)
-	}
-}
-
-type laterFlag string
-
-func (f laterFlag) String() string   { return "" }
-func (f laterFlag) Type() string     { return "value" }
-func (f laterFlag) Set(string) error { return fmt.Errorf("not in this version") }
-
 // limitFlags lets l be said by flags.
 func limitFlags(cmd *cobra.Command, l *sandbox.Limits, limits ...sandbox.Limit) {
 	for _, d := range limits {
@@ -64,6 +50,7 @@ func newCommand(env *Env) *cobra.Command {
 		ttl, deletion   string
 		noEntry, asJSON bool
 		mounts          []string
+		build           gateway.Build
 	)
 	cmd := &cobra.Command{
 		Use:   "new [NAME]",
@@ -103,6 +90,12 @@ func newCommand(env *Env) *cobra.Command {
 			if spec.DeleteAfter, err = parseLife("delete-after", deletion); err != nil {
 				return err
 			}
+			switch {
+			case build.Dockerfile != "":
+				spec.Build = &build
+			case build.Context != "" || len(build.Args) > 0 || build.Target != "":
+				return usage("--build-context, --build-arg and --build-target go with --dockerfile")
+			}
 			if noEntry {
 				spec.Entrypoint = sandbox.EntrypointOff
 			}
@@ -140,7 +133,11 @@ func newCommand(env *Env) *cobra.Command {
 	f.BoolVar(&asJSON, "json", false, "print one object")
 	hostFlags(cmd, &spec.Host)
 	f.StringVar(&spec.Host.URI, "host", "", "take a machine that answers SSH instead of booting one; as add does")
-	laterFlags(cmd, "dockerfile", "isolation")
+	f.StringVar(&build.Dockerfile, "dockerfile", "", "Dockerfile to build the image of, or the directory that it is in; of the daemon's machine")
+	f.StringVar(&build.Context, "build-context", "", "directory of which its steps copy (default the one that it is in)")
+	f.StringArrayVar(&build.Args, "build-arg", nil, "NAME=VALUE of its ARG instructions, no secret; may be repeated")
+	f.StringVar(&build.Target, "build-target", "", "stage of it that is the image (default the last)")
+	f.StringVar(&spec.Isolation, "isolation", "", "runtime that keeps it apart from this machine, such as runc or runsc (default the daemon's, key isolation)")
 	return cmd
 }
 
@@ -155,7 +152,7 @@ func (env *Env) progress(quiet bool) func(string) {
 	if quiet {
 		return nil
 	}
-	return func(line string) { fmt.Fprintln(env.Stderr, line) }
+	return func(line string) { fmt.Fprintln(env.Stderr, text.Lines(line)) } // a build shows what its programs print
 }
 
 func parseTrust(s string) (sandbox.Trust, error) {
@@ -260,6 +257,7 @@ func describeText(w io.Writer, env *Env, d gateway.Description) {
 	}
 	line("created", "%s (%s ago)", d.Created.Format(time.RFC3339), gateway.Ago(d.Created))
 	line("image", "%s %s", d.Image, d.Digest)
+	line("image of", "%s", d.ImageOf)
 	line("system", "%s %s %s", d.OS, d.Kernel, d.Arch)
 	line("user", "%s", d.Account)
 	line("cwd", "%s", d.Cwd)

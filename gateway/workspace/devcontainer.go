@@ -3,22 +3,41 @@ package workspace
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/kballard/go-shellquote"
 	"github.com/tailscale/hujson"
 )
 
 // The plain fields of a devcontainer.json (containers.dev/implementors/json_reference) that mean something here.
 type devcontainerFile struct {
-	Image           string            `json:"image"`
-	ContainerEnv    map[string]string `json:"containerEnv"`
-	RemoteUser      string            `json:"remoteUser"`
-	WorkspaceFolder string            `json:"workspaceFolder"`
+	Image           string             `json:"image"`
+	ContainerEnv    map[string]string  `json:"containerEnv"`
+	RemoteUser      string             `json:"remoteUser"`
+	WorkspaceFolder string             `json:"workspaceFolder"`
+	Build           *devcontainerBuild `json:"build"`
+	DockerFile      string             `json:"dockerFile"` // as it was said before there was build
+	Context         string             `json:"context"`
+	PostCreate      json.RawMessage    `json:"postCreateCommand"`
 }
+
+type devcontainerBuild struct {
+	Dockerfile string            `json:"dockerfile"`
+	Context    string            `json:"context"`
+	Args       map[string]string `json:"args"`
+	Target     string            `json:"target"`
+}
+
+// Fields that are read, and those of build.
+var (
+	plainFields = []string{"image", "containerEnv", "remoteUser", "workspaceFolder", "build", "dockerFile", "context", "postCreateCommand"}
+	buildFields = []string{"dockerfile", "context", "args", "target"}
+)
 
 // harmless fields are of editors, or say nothing that a sandbox could do.
 var harmless = []string{"$schema", "name", "customizations"}
@@ -40,9 +59,9 @@ func parseDevcontainer(name string, text []byte, dir string) (Workspace, error) 
 	var ignored []string
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		switch {
-		case key == "image", key == "containerEnv", key == "remoteUser", key == "workspaceFolder", slices.Contains(harmless, key):
-		case key == "build", key == "dockerFile", key == "dockerComposeFile":
-			return w, wrong("%s: %s: not in this version: build the image and name it as image", name, key)
+		case slices.Contains(plainFields, key), slices.Contains(harmless, key):
+		case key == "dockerComposeFile":
+			return w, wrong("%s: %s: not in this version: name an image or a Dockerfile", name, key)
 		default:
 			ignored = append(ignored, key)
 		}
@@ -57,6 +76,12 @@ func parseDevcontainer(name string, text []byte, dir string) (Workspace, error) 
 		}
 	}
 	w.Env = environment(f.ContainerEnv)
+	if err := f.setBuild(&w, name, dir, fields["build"]); err != nil {
+		return w, err
+	}
+	if w.Setup, err = f.setup(dir); err != nil {
+		return w, wrong("%s: postCreateCommand: %v", name, err)
+	}
 	folder, err := substitute(f.WorkspaceFolder, dir)
 	switch {
 	case err != nil:
@@ -70,13 +95,76 @@ func parseDevcontainer(name string, text []byte, dir string) (Workspace, error) 
 	return w, nil
 }
 
+// setBuild reads of which Dockerfile the image is to be made. Its paths are relative to the file that names it.
+func (f devcontainerFile) setBuild(w *Workspace, name, dir string, said json.RawMessage) error {
+	b := f.Build
+	if f.DockerFile != "" && b == nil {
+		b = &devcontainerBuild{Dockerfile: f.DockerFile, Context: f.Context}
+	}
+	if b == nil {
+		return nil
+	}
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(said, &fields) // it is an object, or it was none to begin with
+	var ignored []string
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		if !slices.Contains(buildFields, key) {
+			ignored = append(ignored, "build."+key)
+		}
+	}
+	if len(ignored) > 0 {
+		w.Notes = append(w.Notes, "left out of "+name+": "+strings.Join(ignored, ", "))
+	}
+	if b.Dockerfile == "" {
+		return wrong("%s: build names no dockerfile", name)
+	}
+	for key, value := range b.Args {
+		var err error
+		if b.Args[key], err = substitute(value, dir); err != nil {
+			return wrong("%s: build.args.%s: %v", name, key, err)
+		}
+	}
+	at := path.Dir(name)
+	w.Build = &Build{Dockerfile: path.Join(at, b.Dockerfile), Context: path.Join(at, b.Context), Args: environment(b.Args), Target: b.Target}
+	return nil
+}
+
+// setup is the command that is run when the sandbox is new: one of a shell, or a program with its arguments.
+func (f devcontainerFile) setup(dir string) ([]string, error) {
+	var command string
+	var argv []string
+	switch {
+	case len(f.PostCreate) == 0 || string(f.PostCreate) == "null":
+		return nil, nil
+	case json.Unmarshal(f.PostCreate, &command) == nil:
+	case json.Unmarshal(f.PostCreate, &argv) == nil:
+		command = shellquote.Join(argv...)
+	default:
+		return nil, errors.New("is neither a command nor a list of words: several at once are not in this version")
+	}
+	if strings.TrimSpace(command) == "" {
+		return nil, nil
+	}
+	for _, theirs := range []string{"${localEnv:", "${containerEnv:", "${devcontainerId"} {
+		if strings.Contains(command, theirs) {
+			return nil, fmt.Errorf("the variable %s…} is not known here", theirs)
+		}
+	}
+	return []string{folders(command, dir)}, nil // the rest of ${} is the shell's
+}
+
 // substitute puts the directory in for its variables. Others are of the machine, or of an editor.
 func substitute(s, dir string) (string, error) {
-	s = strings.NewReplacer("${localWorkspaceFolder}", dir, "${containerWorkspaceFolder}", dir,
-		"${localWorkspaceFolderBasename}", path.Base(dir), "${containerWorkspaceFolderBasename}", path.Base(dir)).Replace(s)
+	s = folders(s, dir)
 	if _, rest, ok := strings.Cut(s, "${"); ok {
 		variable, _, _ := strings.Cut(rest, "}")
 		return "", fmt.Errorf("the variable ${%.60s} is not known here", variable)
 	}
 	return s, nil
+}
+
+// folders puts the directory in for its variables.
+func folders(s, dir string) string {
+	return strings.NewReplacer("${localWorkspaceFolder}", dir, "${containerWorkspaceFolder}", dir,
+		"${localWorkspaceFolderBasename}", path.Base(dir), "${containerWorkspaceFolderBasename}", path.Base(dir)).Replace(s)
 }

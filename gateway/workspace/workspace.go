@@ -8,17 +8,16 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -26,8 +25,9 @@ import (
 const File = ".sandboxd.yaml"
 
 const (
-	devcontainer = ".devcontainer/devcontainer.json"
-	maxFile      = 64 << 10
+	devcontainer  = ".devcontainer/devcontainer.json"
+	maxFile       = 64 << 10
+	maxDockerfile = 1 << 20
 )
 
 // Workspace is what a directory says. Zero fields were not said.
@@ -35,6 +35,8 @@ type Workspace struct {
 	File string // which file said it; empty when there is none
 
 	Image      string
+	Build      *Build   // of Image it is one or the other
+	Setup      []string // commands of a shell, to be run once in a new sandbox
 	Network    sandbox.Network
 	Allow      []string // names, as of NewSpec.Allow
 	Limits     sandbox.Limits
@@ -51,6 +53,14 @@ type Workspace struct {
 	Notes []string
 }
 
+// Build is a Dockerfile in the directory. Its paths are in it, and relative to it.
+type Build struct {
+	Dockerfile string
+	Context    string
+	Args       []string // K=V, sorted
+	Target     string
+}
+
 // Read reads the files in root, which is the directory at dir. A file that is wrong is a *wire.Error of code usage that names
 // the line.
 func Read(root *os.Root, dir string) (Workspace, error) {
@@ -58,7 +68,7 @@ func Read(root *os.Root, dir string) (Workspace, error) {
 		name  string
 		parse func(name string, text []byte, dir string) (Workspace, error)
 	}{{File, parseYAML}, {devcontainer, parseDevcontainer}, {".devcontainer.json", parseDevcontainer}} {
-		text, err := readFile(root, f.name)
+		text, err := hostdir.ReadFile(root, f.name, maxFile)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -71,31 +81,18 @@ func Read(root *os.Root, dir string) (Workspace, error) {
 		}
 		sum := sha256.Sum256(text)
 		w.File, w.Recipe = f.name, f.name+":"+hex.EncodeToString(sum[:8])
-		return w, w.check()
+		if err := w.check(); err != nil || w.Build == nil {
+			return w, err
+		}
+		// What the Dockerfile says is what the directory says. Whether there is one is found out by who builds.
+		text, err = hostdir.ReadFile(root, w.Build.Dockerfile, maxDockerfile)
+		if err == nil {
+			sum := sha256.Sum256(text)
+			w.Recipe += ":" + hex.EncodeToString(sum[:8])
+		}
+		return w, nil
 	}
 	return Workspace{}, nil
-}
-
-// readFile reads a small regular file, whatever is in its place.
-func readFile(root *os.Root, name string) ([]byte, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		if pe, ok := errors.AsType[*fs.PathError](err); ok {
-			err = pe.Err
-		}
-		return nil, err
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err != nil {
-		return nil, err
-	} else if !info.Mode().IsRegular() {
-		return nil, errors.New("is not a regular file")
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(text) > maxFile {
-		err = fmt.Errorf("is longer than %d bytes", maxFile)
-	}
-	return text, err
 }
 
 // check refuses what a file in a directory may not ask for.
@@ -103,6 +100,16 @@ func (w Workspace) check() error {
 	if w.Network == sandbox.NetworkBridge {
 		return &wire.Error{Code: wire.CodeDenied, Message: w.File + ": network bridge opens this machine's services and the local network; a file in a directory may not ask for that",
 			Hint: "say it yourself: sandboxd new NAME --mount DIR --network bridge"}
+	}
+	if w.Build != nil {
+		if w.Image != "" {
+			return wrong("%s: it says both an image and a Dockerfile", w.File)
+		}
+		for _, path := range []string{w.Build.Dockerfile, w.Build.Context} {
+			if !filepath.IsLocal(path) {
+				return wrong("%s: %q is not in the directory", w.File, path)
+			}
+		}
 	}
 	if w.Workdir != "" && (!path.IsAbs(w.Workdir) || path.Clean(w.Workdir) != w.Workdir) {
 		return wrong("%s: %q is not a plain absolute path", w.File, w.Workdir)

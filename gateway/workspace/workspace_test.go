@@ -55,7 +55,21 @@ func TestRead(t *testing.T) {
 		}},
 		"devcontainer": {map[string]string{devcontainer: theirs}, func(dir string) Workspace {
 			return Workspace{File: devcontainer, Image: "debian", User: "dev", Workdir: dir, Env: []string{"HERE=" + dir + "/x"},
-				Notes: []string{"left out of " + devcontainer + ": features, postCreateCommand"}}
+				Setup: []string{"make"}, Notes: []string{"left out of " + devcontainer + ": features"}}
+		}},
+		"built": {map[string]string{File: "dockerfile: docker/Dockerfile\nsetup: |\n  make deps\n  make\n", "docker/Dockerfile": "FROM x"}, func(string) Workspace {
+			return Workspace{File: File, Build: &Build{Dockerfile: "docker/Dockerfile", Context: "."}, Setup: []string{"make deps\nmake"}}
+		}},
+		"built in detail": {map[string]string{File: "dockerfile: {path: D, context: ./sub/, args: {B: 2, A: 1}, target: t}\nsetup: [a, '', b]\n"}, func(string) Workspace {
+			return Workspace{File: File, Build: &Build{Dockerfile: "D", Context: "sub", Args: []string{"A=1", "B=2"}, Target: "t"}, Setup: []string{"a", "b"}}
+		}},
+		"built by devcontainer": {map[string]string{devcontainer: `{"build": {"dockerfile": "Dockerfile", "context": "..", "args": {"D": "${localWorkspaceFolder}"}, "cacheFrom": "x"},
+			"postCreateCommand": ["sh", "-c", "echo ${X} ${containerWorkspaceFolder}"]}`}, func(dir string) Workspace {
+			return Workspace{File: devcontainer, Build: &Build{Dockerfile: ".devcontainer/Dockerfile", Context: ".", Args: []string{"D=" + dir}},
+				Setup: []string{"sh -c 'echo ${X} " + dir + "'"}, Notes: []string{"left out of " + devcontainer + ": build.cacheFrom"}}
+		}},
+		"built as of old": {map[string]string{".devcontainer.json": `{"dockerFile": "D", "context": "sub", "postCreateCommand": ""}`}, func(string) Workspace {
+			return Workspace{File: ".devcontainer.json", Build: &Build{Dockerfile: "D", Context: "sub"}}
 		}},
 		"folder elsewhere": {map[string]string{".devcontainer.json": `{"workspaceFolder": "/workspaces/x"}`}, func(dir string) Workspace {
 			return Workspace{File: ".devcontainer.json", Notes: []string{".devcontainer.json: workspaceFolder /workspaces/x: the directory is at its own path, " + dir}}
@@ -101,8 +115,16 @@ func TestReadWrong(t *testing.T) {
 		"limits:\n  disk: big":      `:2: limits.disk "big" is not a size`,
 		"ttl: soon":                 `:1: ttl "soon" is not a time above 0`,
 		"sudo: perhaps":             `:1: sudo is "perhaps", neither true nor false`,
-		"setup: make":               ":1: setup: not in this version",
-		"dockerfile: Dockerfile":    ":1: dockerfile: not in this version",
+		"setup: {a: b}":             ":1: setup is not a single value",
+		"setup: [a, [b]]":           ":1: setup is not a single value",
+		"ports: [80]":               ":1: ports: not in this version",
+		"dockerfile: [x]":           ":1: dockerfile is not a single value",
+		"dockerfile: ../x":          `"../x" is not in the directory`,
+		"dockerfile: /etc/x":        `"/etc/x" is not in the directory`,
+		"dockerfile: {file: x}":     `:1: unknown key dockerfile."file"`,
+		"dockerfile: {context: ..}": `".." is not in the directory`,
+		"dockerfile: {args: [x]}":   "dockerfile.args.is not a list of key: value",
+		"image: x\ndockerfile: y":   "it says both an image and a Dockerfile",
 		"env: &a {x: *a}":           ".sandboxd.yaml",
 		"env: [A=1]":                ":1: env.is not a list of key: value",
 		"workdir: here":             `"here" is not a plain absolute path`,
@@ -119,11 +141,17 @@ func TestReadWrong(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"{":            "devcontainer.json: line 1",
-		"[]":           "devcontainer.json",
-		`{"image": 1}`: "image",
-		`{"build": {"dockerfile": "Dockerfile"}}`:     "build: not in this version",
-		`{"containerEnv": {"A": "${localEnv:HOME}"}}`: "containerEnv.A: the variable ${localEnv:HOME} is not known here",
+		"{":                                    "devcontainer.json: line 1",
+		"[]":                                   "devcontainer.json",
+		`{"image": 1}`:                         "image",
+		`{"dockerComposeFile": "x"}`:           "dockerComposeFile: not in this version",
+		`{"build": {"context": "."}}`:          "build names no dockerfile",
+		`{"build": "Dockerfile"}`:              "cannot unmarshal",
+		`{"build": {"dockerfile": "../../x"}}`: `"../x" is not in the directory`,
+		`{"build": {"dockerfile": "x", "args": {"T": "${localEnv:T}"}}}`: "build.args.T: the variable ${localEnv:T} is not known here",
+		`{"postCreateCommand": {"a": "b"}}`:                              "several at once are not in this version",
+		`{"postCreateCommand": "x ${localEnv:HOME}"}`:                    "the variable ${localEnv:…} is not known here",
+		`{"containerEnv": {"A": "${localEnv:HOME}"}}`:                    "containerEnv.A: the variable ${localEnv:HOME} is not known here",
 	} {
 		_, _, err := read(t, map[string]string{devcontainer: text})
 		if e, ok := errors.AsType[*wire.Error](err); !ok || e.Code != wire.CodeUsage || !strings.Contains(e.Message, want) {

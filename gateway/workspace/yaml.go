@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +19,10 @@ import (
 
 // Keys of our file, and those of the protocol that this version refuses.
 var (
-	keys      = []string{"image", "network", "allow", "limits", "ttl", "user", "sudo", "env", "entrypoint", "workdir"}
+	keys      = []string{"image", "network", "allow", "limits", "ttl", "user", "sudo", "env", "entrypoint", "workdir", "dockerfile", "setup"}
 	limitKeys = []string{"memory", "cpus", "pids", "disk"}
-	laterKeys = []string{"dockerfile", "setup", "ports", "mounts"}
+	buildKeys = []string{"path", "context", "args", "target"}
+	laterKeys = []string{"ports", "mounts"}
 )
 
 // document is a YAML file on its way into a Workspace.
@@ -76,15 +78,13 @@ func (d *document) set(key string, node *yaml.Node) error {
 	case "limits":
 		return d.mapping(node, "limits.", limitKeys, d.setLimit)
 	case "env":
-		env := make(map[string]string)
-		err := d.mapping(node, "env.", nil, func(name string, value *yaml.Node) (err error) {
-			env[name], err = d.scalar("env."+name, value)
-			return err
-		})
-		d.w.Env = environment(env)
-		return err
+		return d.variables("env.", node, &d.w.Env)
 	case "allow":
 		return d.setAllow(node)
+	case "dockerfile":
+		return d.setBuild(node)
+	case "setup":
+		return d.setSetup(node)
 	}
 	value, err := d.scalar(key, node)
 	if err != nil {
@@ -115,6 +115,63 @@ func (d *document) set(key string, node *yaml.Node) error {
 			d.w.Sudo = on
 		} else if !on {
 			d.w.Entrypoint = sandbox.EntrypointOff
+		}
+	}
+	return nil
+}
+
+// variables reads a mapping of names to values.
+func (d *document) variables(in string, node *yaml.Node, to *[]string) error {
+	all := make(map[string]string)
+	err := d.mapping(node, in, nil, func(name string, value *yaml.Node) (err error) {
+		all[name], err = d.scalar(in+name, value)
+		return err
+	})
+	*to = environment(all)
+	return err
+}
+
+// setBuild reads the path of a Dockerfile, or more about it. Paths are relative to the directory.
+func (d *document) setBuild(node *yaml.Node) error {
+	d.w.Build = &Build{Dockerfile: "Dockerfile", Context: "."}
+	if node.Kind != yaml.MappingNode {
+		file, err := d.scalar("dockerfile", node)
+		if file != "" {
+			d.w.Build.Dockerfile = path.Clean(file)
+		}
+		return err
+	}
+	return d.mapping(node, "dockerfile.", buildKeys, func(key string, value *yaml.Node) error {
+		if key == "args" {
+			return d.variables("dockerfile.args.", value, &d.w.Build.Args)
+		}
+		said, err := d.scalar("dockerfile."+key, value)
+		switch {
+		case err != nil || said == "":
+		case key == "path":
+			d.w.Build.Dockerfile = path.Clean(said)
+		case key == "context":
+			d.w.Build.Context = path.Clean(said)
+		case key == "target":
+			d.w.Build.Target = said
+		}
+		return err
+	})
+}
+
+// setSetup reads one command, which may be of many lines, or several.
+func (d *document) setSetup(node *yaml.Node) error {
+	list := []*yaml.Node{node}
+	if node.Kind == yaml.SequenceNode {
+		list = node.Content
+	}
+	for _, n := range list {
+		command, err := d.scalar("setup", n)
+		if err != nil {
+			return err
+		}
+		if strings.TrimSpace(command) != "" {
+			d.w.Setup = append(d.w.Setup, strings.TrimRight(command, "\n"))
 		}
 	}
 	return nil

@@ -53,8 +53,8 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 }
 
-// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector, Resolver, Stopper, Meter, Tunneler, Pauser and
-// Snapshotter.
+// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector, Resolver, Stopper, Meter, Tunneler, Pauser,
+// Snapshotter, Builder and Preparer.
 // Its methods may be called at once.
 type Backend struct {
 	opts   Options
@@ -82,6 +82,8 @@ var (
 	_ sandbox.Tunneler    = (*Backend)(nil)
 	_ sandbox.Pauser      = (*Backend)(nil)
 	_ sandbox.Snapshotter = (*Backend)(nil)
+	_ sandbox.Builder     = (*Backend)(nil)
+	_ sandbox.Preparer    = (*Backend)(nil)
 )
 
 // New returns a Backend. It does not talk to the engine: one that is down when the daemon starts is an error of Boot.

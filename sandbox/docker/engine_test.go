@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/moby/moby/client"
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
 
@@ -112,6 +113,13 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		sweep(ctx, t, b)
+		made, err := b.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+		if err != nil {
+			t.Error(err)
+		}
+		for _, image := range made.Items {
+			b.removeImage(ctx, image.ID)
+		}
 		b.Close()
 	})
 	return b

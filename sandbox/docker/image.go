@@ -34,7 +34,7 @@ func (b *Backend) image(ctx context.Context, ref string, progress func(string)) 
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return got, err
 	}
-	if isSnapshot(ref) {
+	if isSnapshot(ref) || strings.HasPrefix(ref, buildPrefix) {
 		return image{}, err
 	}
 	if ref == sandbox.DefaultImage {

@@ -157,15 +157,9 @@ func (b *Backend) lastWords(ctx context.Context, ref string) string {
 		_, err = stdcopy.StdCopy(&text, &text, io.LimitReader(r, maxWords))
 		return err
 	})
-	// The image's programs may have written it: nothing of it may act on a terminal.
-	clean := strings.Map(func(r rune) rune {
-		if r != '\n' && r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
-			return '?'
-		}
-		return r
-	}, text.String())
+	// The image's programs may have written it.
 	var lines []string
-	for line := range strings.Lines(clean) {
+	for line := range strings.Lines(printable(text.String())) {
 		if line = strings.TrimSpace(line); line != "" {
 			lines = append(lines, line)
 		}
@@ -177,6 +171,16 @@ func (b *Backend) lastWords(ctx context.Context, ref string) string {
 		return ""
 	}
 	return ": " + strings.Join(lines, "; ")
+}
+
+// printable is text of others of which nothing acts on a terminal. Its lines stay lines.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
+			return '?'
+		}
+		return r
+	}, text)
 }
 
 const maxWords = 4 << 10

@@ -22,7 +22,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Names of images that are made of sandboxes. They are never pulled, whoever takes them in a public registry.
+// Names of images that are made of sandboxes, beside those of setupPrefix. They are never pulled, whoever takes them in a public registry.
 const (
 	snapshotPrefix = "sandboxd-snapshot/"
 	forkPrefix     = "sandboxd-fork/"
@@ -34,8 +34,13 @@ const labelImage = "sandboxd.image"
 
 // snapshotRepo is where an owner's snapshots are. The name tells by itself whose they are, also to a daemon that lost its store.
 func (b *Backend) snapshotRepo(owner string) string {
+	return b.ownRepo(snapshotPrefix, owner) + "/"
+}
+
+// ownRepo is where an owner's images of one kind are.
+func (b *Backend) ownRepo(prefix, owner string) string {
 	sum := sha256.Sum256([]byte(b.opts.DaemonID + "\x00" + owner))
-	return snapshotPrefix + hex.EncodeToString(sum[:6]) + "/"
+	return prefix + hex.EncodeToString(sum[:6])
 }
 
 func forkImage(id string) string { return forkPrefix + id + ":latest" }
@@ -46,7 +51,9 @@ func (b *Backend) mayBoot(spec sandbox.Spec) error {
 	case strings.HasPrefix(spec.Image, "sha256:"): // the engine would take it for an image's ID, whosever that is
 		return fmt.Errorf("image %s: images are named, not numbered", spec.Image)
 	case strings.HasPrefix(spec.Image, snapshotPrefix) && !strings.HasPrefix(spec.Image, b.snapshotRepo(spec.Owner)),
-		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID):
+		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID),
+		strings.HasPrefix(spec.Image, buildPrefix) && !strings.HasPrefix(spec.Image, b.ownRepo(buildPrefix, spec.Owner)+":"),
+		strings.HasPrefix(spec.Image, setupPrefix) && !strings.HasPrefix(spec.Image, b.ownRepo(setupPrefix, spec.Owner)+":"):
 		return fmt.Errorf("%w: %s", sandbox.ErrNoImage, spec.Image)
 	}
 	return nil
@@ -54,7 +61,7 @@ func (b *Backend) mayBoot(spec sandbox.Spec) error {
 
 // isSnapshot tells images that were made of sandboxes.
 func isSnapshot(ref string) bool {
-	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix)
+	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix) || strings.HasPrefix(ref, setupPrefix)
 }
 
 // Snapshot keeps the files of inst as an image. See sandbox.Snapshotter.
@@ -71,7 +78,7 @@ func (b *Backend) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 	case !errors.Is(err, sandbox.ErrNoImage):
 		return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
 	}
-	return ref, b.commit(ctx, inst, ref)
+	return ref, b.commit(ctx, inst, ref, "")
 }
 
 // Fork makes the image of another instance. See sandbox.Snapshotter.
@@ -80,12 +87,55 @@ func (b *Backend) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
 	}
 	ref := forkImage(id)
-	return ref, b.commit(ctx, inst, ref)
+	return ref, b.commit(ctx, inst, ref, "")
 }
 
-// commit makes an image of the container of inst. The engine freezes the container meanwhile. What was mounted – the guest, its socket,
-// what programs have in /dev/shm – is no part of it, and the keys never were in a file.
-func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref string) error {
+// Prepared looks for what Prepare kept. See sandbox.Preparer.
+func (b *Backend) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+	ref, err := b.prepared(ctx, spec, key)
+	if err != nil {
+		return "", &sandbox.BootError{Stage: stageImage, Hint: hintOf(err), Err: err}
+	}
+	return ref, nil
+}
+
+func (b *Backend) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+	var err error
+	if spec.Image, err = parseImage(spec.Image); err != nil {
+		return "", err
+	}
+	if err := b.mayBoot(spec); err != nil {
+		return "", err
+	}
+	progress := spec.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	base, err := b.image(ctx, spec.Image, progress)
+	if err != nil {
+		return "", err
+	}
+	ref := b.madeImage(setupPrefix, spec.Owner, "1", base.id, key)
+	switch _, err := b.inspectImage(ctx, ref); {
+	case errors.Is(err, sandbox.ErrNoImage):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	b.used(ctx, ref)
+	return ref, nil
+}
+
+// Prepare keeps the files of inst for others of the same owner, image and key. See sandbox.Preparer.
+func (b *Backend) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
+	b.trimMade(ctx)
+	ref := b.madeImage(setupPrefix, owner, "1", inst.Digest, key)
+	return ref, b.commit(ctx, inst, ref, b.opts.DaemonID)
+}
+
+// commit makes an image of the container of inst; made is the daemon whose set-up it is of, if it is. The engine freezes the container
+// meanwhile. What was mounted – the guest, its socket, what programs have in /dev/shm – is no part of it, and the keys never were in a file.
+func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref, made string) error {
 	return b.change(ctx, "snapshot", inst, func(id string, _, _ bool) error {
 		c, err := b.container(ctx, id)
 		if err != nil {
@@ -106,7 +156,7 @@ func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref string)
 		// Files are copied: how long that takes is the disk's to say. One that was given up may be there all the same.
 		_, err = b.api.ContainerCommit(ctx, id, client.ContainerCommitOptions{Reference: ref, Config: &container.Config{
 			User: img.config.User, Env: img.config.Env, WorkingDir: img.config.WorkingDir, Entrypoint: img.config.Entrypoint, Cmd: img.config.Cmd,
-			Labels: map[string]string{labelImage: string(original), labelDaemon: "", labelID: "", labelCreated: ""}}})
+			Labels: map[string]string{labelImage: string(original), labelDaemon: "", labelID: "", labelCreated: "", labelMade: made}}})
 		if err != nil {
 			b.removeImage(context.WithoutCancel(ctx), ref)
 			if ctx.Err() != nil {

@@ -5,6 +5,7 @@ package hostdir
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -211,4 +212,26 @@ func reason(err error) string {
 		return errno.Error()
 	}
 	return err.Error()
+}
+
+// ReadFile reads a regular file in root of at most so many bytes, whatever is in its place. Its errors do not name the file.
+func ReadFile(root *os.Root, name string, most int64) ([]byte, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		if pe, ok := errors.AsType[*fs.PathError](err); ok {
+			err = pe.Err
+		}
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, errors.New("is not a regular file")
+	}
+	text, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(text)) > most {
+		err = fmt.Errorf("is longer than %d bytes", most)
+	}
+	return text, err
 }

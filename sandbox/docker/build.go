@@ -1,0 +1,332 @@
+package docker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/moby/api/types/build"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/jsonstream"
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+const (
+	stageBuild = "build"
+
+	maxDockerfile = 1 << 20
+	lastLines     = 12 // of a step, in its error
+)
+
+// Build makes an image by the engine's own builder. See sandbox.Builder.
+func (b *Backend) Build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
+	ref, err := b.build(ctx, s)
+	if err != nil {
+		return "", &sandbox.BootError{Stage: stageBuild, Hint: hintOf(err), Err: err}
+	}
+	return ref, nil
+}
+
+func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
+	if s.Progress == nil {
+		s.Progress = func(string) {}
+	}
+	if len(s.Dockerfile) > maxDockerfile {
+		return "", fmt.Errorf("%s is longer than %d bytes", s.Name, maxDockerfile)
+	}
+	if err := validateEnv(s.Args); err != nil {
+		return "", fmt.Errorf("arguments: %w", err)
+	}
+	f, err := b.facts(ctx)
+	if err != nil {
+		return "", err
+	}
+	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+b.opts.DaemonID, s.Args, func(ref string) (image, error) {
+		return b.baseImage(ctx, s.Owner, ref, s.Progress)
+	})
+	if err != nil {
+		return "", err
+	}
+	files, err := openContext(s.Context)
+	if err != nil {
+		return "", err
+	}
+	sum, err := files.pack(ctx, io.Discard)
+	if err != nil {
+		return "", err
+	}
+	ref := b.madeImage(buildPrefix, s.Owner, "1", d.out.String(), strings.Join(slices.Sorted(slices.Values(s.Args)), "\x00"), s.Target, sum)
+	switch had, err := b.inspectImage(ctx, ref); {
+	case err == nil:
+		s.Progress("found the image of " + s.Name)
+		b.used(ctx, ref)
+		return ref, nil
+	case !errors.Is(err, sandbox.ErrNoImage):
+		return "", fmt.Errorf("image %s: %w", had.id, err)
+	}
+	b.trimMade(ctx)
+	options, release, err := b.buildOptions(ctx, s, d, f, ref)
+	if err != nil {
+		return "", err
+	}
+	defer func() {
+		if left := release(); left != nil {
+			b.opts.Log.Warn("what carried the network of a build is not gone yet", "err", left)
+		}
+	}()
+	s.Progress("building the image of " + s.Name)
+	if err := b.runBuild(ctx, d, files, sum, options, s.Progress); err != nil {
+		b.removeImage(context.WithoutCancel(ctx), ref) // an engine that was given up may have tagged it all the same
+		return "", err
+	}
+	if _, err := b.inspectImage(ctx, ref); err != nil {
+		return "", err
+	}
+	return ref, nil
+}
+
+// buildOptions are what the engine is asked for. What its steps may use is what a sandbox may, as far as its builder knows such limits.
+func (b *Backend) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dockerfile, f facts, ref string) (o client.ImageBuildOptions, release func() error, err error) {
+	l, err := fit(sandbox.Spec{Limits: s.Limits}, f, b.engine.defaultNoFile(f))
+	if err != nil {
+		return o, nil, err
+	}
+	const period = 100_000
+	o = client.ImageBuildOptions{Version: build.BuilderV1, Tags: []string{ref}, Dockerfile: sentDockerfile, Target: s.Target, Remove: true, ForceRemove: true,
+		NetworkMode: string(sandbox.NetworkNone), Memory: l.Memory, MemorySwap: l.Memory, CPUPeriod: period, CPUQuota: int64(l.CPUs * period), ShmSize: l.Shm,
+		Ulimits: []*container.Ulimit{{Name: "core"}}, BuildArgs: make(map[string]*string)}
+	if l.NoFile > 0 {
+		o.Ulimits = append(o.Ulimits, &container.Ulimit{Name: "nofile", Soft: l.NoFile, Hard: l.NoFile})
+	}
+	for _, kv := range s.Args {
+		key, value, _ := strings.Cut(kv, "=")
+		o.BuildArgs[key] = &value
+	}
+	nothing := func() error { return nil }
+	switch {
+	case s.Network == sandbox.NetworkBridge:
+		o.NetworkMode = string(sandbox.NetworkBridge)
+	case carried(s.Network) && d.runs && len(d.bases) > 0:
+		inst, done, err := s.Carrier(ctx, d.bases[0])
+		if err != nil {
+			return o, nil, fmt.Errorf("network of the build: %w", err)
+		}
+		o.NetworkMode = "container:" + inst.Ref
+		return o, done, nil
+	}
+	return o, nothing, nil
+}
+
+// runBuild sends what there is to build and follows it to its end.
+func (b *Backend) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string, o client.ImageBuildOptions, progress func(string)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r, w := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		err := files.send(ctx, w, d.out.Bytes(), sum)
+		w.CloseWithError(err)
+		sent <- err
+	}()
+	followed := b.followBuild(ctx, d, r, o, progress)
+	r.CloseWithError(errors.New("the engine takes no more"))
+	if err := <-sent; err != nil && hintOf(err) != "" {
+		return err // why the engine ended it
+	}
+	return followed
+}
+
+func (b *Backend) followBuild(ctx context.Context, d *dockerfile, archive io.Reader, o client.ImageBuildOptions, progress func(string)) error {
+	fail := func(err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case isUnreachable(err):
+			return hinted{fmt.Errorf("%w: %w", sandbox.ErrEngine, err), unreachableHint(err)}
+		}
+		return errors.New(printable(err.Error()))
+	}
+	got, err := b.api.ImageBuild(ctx, archive, o)
+	if err != nil {
+		return fail(err)
+	}
+	defer got.Body.Close()
+	step := buildStep{steps: d.steps, progress: progress}
+	for stream := json.NewDecoder(got.Body); ; {
+		var m jsonstream.Message
+		switch err := stream.Decode(&m); {
+		case errors.Is(err, io.EOF) && ctx.Err() == nil:
+			return nil
+		case err != nil:
+			return fail(err)
+		case m.Error != nil && ctx.Err() == nil:
+			return step.failed(m.Error)
+		}
+		step.read(m.Stream)
+	}
+}
+
+// buildStep follows what the builder says. A program in a step may print what looks like it: that misleads a message, and nothing else.
+type buildStep struct {
+	steps    []string
+	progress func(string)
+
+	at   int    // number of the step, from 1; 0 before it
+	line string // that has not ended
+	last []string
+}
+
+var (
+	stepLine  = regexp.MustCompile(`^Step (\d+)/(\d+) : `)
+	stepNoise = regexp.MustCompile(`^( ---> |Successfully (built|tagged) )`)
+	// Also behind a last line that has no end; and the colors that the builder gives to what is printed on stderr.
+	stepExtra = regexp.MustCompile(`Removing intermediate container [0-9a-f]{12}$|\x1b\[[0-9;]*m`)
+)
+
+func (s *buildStep) read(text string) {
+	s.line += text
+	for {
+		line, rest, ok := strings.Cut(s.line, "\n")
+		if !ok {
+			break
+		}
+		s.line = rest
+		s.ended(line)
+	}
+	if len(s.line) > 4<<10 { // a line without end is shown in parts
+		s.ended(s.line)
+		s.line = ""
+	}
+}
+
+func (s *buildStep) ended(line string) {
+	line = strings.TrimRight(stepExtra.ReplaceAllString(line, ""), " \r")
+	if said := stepLine.FindStringSubmatch(line); said != nil {
+		if n, err := strconv.Atoi(said[1]); err == nil && n == s.at+1 && n <= len(s.steps) {
+			s.at, s.last = n, nil
+			if step := s.steps[n-1]; !strings.HasSuffix(step, ": label") {
+				s.progress(step)
+			}
+			return
+		}
+	}
+	if line == "" || stepNoise.MatchString(line) {
+		return
+	}
+	line = printable(strings.ReplaceAll(line, "\t", "  "))
+	if s.last = append(s.last, strings.TrimSpace(line)); len(s.last) > lastLines {
+		s.last = s.last[1:]
+	}
+	s.progress("  " + line)
+}
+
+func (s *buildStep) failed(e *jsonstream.Error) error {
+	if s.line != "" {
+		s.ended(s.line)
+	}
+	failed := &sandbox.StepError{Step: "the builder", Code: e.Code, Output: strings.Join(s.last, "; ")}
+	if s.at > 0 {
+		failed.Step = s.steps[s.at-1]
+	}
+	if e.Code == 0 {
+		failed.Output = printable(e.Message)
+	}
+	return failed
+}
+
+// Names of images that are made here and may be made again. As those of snapshots they are one owner's.
+const (
+	buildPrefix = "sandboxd-build/"
+	setupPrefix = "sandboxd-setup/"
+
+	// labelMade is on all that a build leaves, with the daemon that it was for: what has it and no name is nobody's.
+	labelMade = "sandboxd.made"
+	// maxMade is how many of them are kept; those that were not used for longest go, unless a sandbox is of one.
+	maxMade = 32
+	// Steps of builds are kept for the next one for so long.
+	keepSteps = "24h"
+)
+
+// madeImage names the image that is made of something.
+func (b *Backend) madeImage(prefix, owner string, of ...string) string {
+	sum := sha256.New()
+	for _, part := range of {
+		fmt.Fprintf(sum, "%d\n%s", len(part), part)
+	}
+	return b.ownRepo(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
+}
+
+// used notes that an image was: the engine remembers when a name was given.
+func (b *Backend) used(ctx context.Context, ref string) {
+	err := b.call(ctx, b.limits.quick, "tag image", func(ctx context.Context) error {
+		_, err := b.api.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: ref})
+		return err
+	})
+	if err != nil {
+		b.opts.Log.Debug("use of an image not noted", "image", ref, "err", err)
+	}
+}
+
+// trimMade makes room for one more image, and removes what earlier builds left that no image is made of.
+func (b *Backend) trimMade(ctx context.Context) {
+	if err := b.trim(ctx); err != nil && ctx.Err() == nil {
+		b.opts.Log.Warn("images of earlier builds are left", "err", err)
+	}
+}
+
+func (b *Backend) trim(ctx context.Context) error {
+	err := b.call(ctx, b.limits.remove, "prune images", func(ctx context.Context) error {
+		_, err := b.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: make(client.Filters).Add("dangling", "true").
+			Add("label", labelMade+"="+b.opts.DaemonID).Add("until", keepSteps)})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var list client.ImageListResult
+	err = b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) (err error) {
+		list, err = b.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	since := make(map[string]int64) // when a name was used, in nanoseconds
+	for _, item := range list.Items {
+		for _, ref := range item.RepoTags {
+			if !strings.HasPrefix(ref, buildPrefix) && !strings.HasPrefix(ref, setupPrefix) {
+				continue
+			}
+			var got client.ImageInspectResult
+			if err := b.call(ctx, b.limits.quick, "look up image", func(ctx context.Context) (err error) {
+				got, err = b.api.ImageInspect(ctx, ref)
+				return err
+			}); err != nil {
+				continue
+			}
+			since[ref] = got.Metadata.LastTagTime.UnixNano()
+		}
+	}
+	oldest := slices.SortedFunc(maps.Keys(since), func(a, b string) int { return int(since[a]/1e6 - since[b]/1e6) })
+	for _, ref := range oldest[:max(0, len(oldest)-maxMade+1)] {
+		// Not by force: one that a sandbox is made of stays.
+		if err := b.call(ctx, b.limits.remove, "remove image", func(ctx context.Context) error {
+			_, err := b.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
+			return err
+		}); err != nil {
+			b.opts.Log.Debug("image stays", "image", ref, "err", err)
+		}
+	}
+	return nil
+}

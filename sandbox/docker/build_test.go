@@ -1,0 +1,237 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/moby/moby/api/types/jsonstream"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// directory makes one with files, of which names that end in a slash are directories, and opens it.
+func directory(t *testing.T, files map[string]string) *os.Root {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { root.Close() })
+	return root
+}
+
+func TestContext(t *testing.T) {
+	root := directory(t, map[string]string{"a": "1", "sub/b": "2", "sub/keep/c": "3", "secret.pem": "4", ".dockerignore": "*.pem\nsub\n!sub/keep\n"})
+	if err := os.Symlink("/etc/passwd", filepath.Join(root.Name(), "link")); err != nil {
+		t.Fatal(err)
+	}
+	c, err := openContext(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var archive bytes.Buffer
+	sum, err := c.pack(t.Context(), io.Discard)
+	if err == nil {
+		err = c.send(t.Context(), &archive, []byte("FROM x"), sum)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(map[string]string)
+	for r := tar.NewReader(&archive); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Uid != 0 || h.Uname != "" {
+			t.Errorf("%s belongs to %d %q", h.Name, h.Uid, h.Uname)
+		}
+		got[h.Name] = h.Linkname + string(text)
+	}
+	want := map[string]string{"a": "1", "sub/keep/": "", "sub/keep/c": "3", "link": "/etc/passwd", sentDockerfile: "FROM x",
+		".dockerignore": "*.pem\nsub\n!sub/keep\n\n" + sentDockerfile + "\n"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("files (-want +got):\n%s", diff)
+	}
+
+	sums := map[string]string{sum: "the first"}
+	for _, change := range []struct {
+		what string
+		do   func() error
+	}{
+		{"content", func() error { return root.WriteFile("a", []byte("9"), 0o644) }},
+		{"mode", func() error { return root.Chmod("a", 0o755) }},
+		{"name", func() error { return root.Rename("a", "z") }},
+		{"link", func() error { return errors.Join(root.Remove("link"), root.Symlink("a", "link")) }},
+	} {
+		if err := change.do(); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.send(t.Context(), io.Discard, nil, sum); err == nil || !strings.Contains(err.Error(), "changed while they were read") {
+			t.Errorf("another %s was sent all the same: %v", change.what, err)
+		}
+		sum, err = c.pack(t.Context(), io.Discard)
+		if err != nil || sums[sum] != "" {
+			t.Errorf("another %s: %v, and the sum of %s", change.what, err, sums[sum])
+		}
+		sums[sum] = change.what
+	}
+	if err := root.WriteFile("secret.pem", []byte("other"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := c.pack(t.Context(), io.Discard); err != nil || again != sum {
+		t.Errorf("what is ignored changed the sum: %v", err)
+	}
+}
+
+// building is a BuildSpec of alice's, and the lines of its progress.
+func building(root *os.Root, dockerfile string) (sandbox.BuildSpec, *[]string) {
+	lines := new([]string)
+	return sandbox.BuildSpec{Owner: "alice", Dockerfile: []byte(dockerfile), Name: "Dockerfile", Context: root, Network: sandbox.NetworkNone,
+		Progress: func(line string) { *lines = append(*lines, line) }}, lines
+}
+
+// An image is built of a directory, found again while that is the same, and is its owner's.
+func TestBuild(t *testing.T) {
+	b := testBackend(t)
+	root := directory(t, map[string]string{"file": newID(), "secret": "swordfish", ".dockerignore": "secret"})
+	spec, lines := building(root, "ARG BASE=none\nFROM $BASE\nARG WHO\nCOPY . /c\nRUN echo hello $WHO >/said; echo out; ls /sys/class/net\nENV A=1\nWORKDIR /c\n")
+	spec.Args = []string{"BASE=sandboxd/busybox", "WHO=alice"}
+	ref, err := b.Build(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, strings.Join(*lines, "\n"))
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	for _, want := range []string{"Dockerfile:5: RUN echo hello $WHO >/said; echo out; ls /sys/class/net", "  out", "  lo"} {
+		if !slices.Contains(*lines, want) {
+			t.Errorf("progress does not say %q", want)
+		}
+	}
+	if slices.ContainsFunc(*lines, func(l string) bool { return strings.Contains(l, "eth0") || strings.Contains(l, "label") }) {
+		t.Errorf("progress: %q", *lines)
+	}
+	inst := boot(t, b, sandbox.Spec{Owner: "alice", Image: ref})
+	if got := mustSh(t, login(t, b, inst), "cat /said; pwd; echo $A; ls -A /c; echo ${WHO-none}"); got != "hello alice\n/c\n1\n.dockerignore\nfile\nnone" {
+		t.Errorf("inside: %q", got)
+	}
+	*lines = nil
+	if again, err := b.Build(t.Context(), spec); err != nil || again != ref {
+		t.Errorf("again: %s, %v", again, err)
+	}
+	if want := []string{"found the image of Dockerfile"}; !slices.Equal(*lines, want) {
+		t.Errorf("again: progress %q, want %q", *lines, want)
+	}
+	of, err := b.inspectImage(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := sandbox.Spec{ID: newID(), Owner: "bob", Image: ref}
+	if _, err := b.Boot(t.Context(), stranger); !errors.Is(err, sandbox.ErrNoImage) {
+		t.Errorf("bob boots it: %v", err)
+	}
+	for _, base := range []string{ref, of.id, strings.TrimPrefix(of.id, "sha256:")[:12]} {
+		theirs, _ := building(root, "FROM "+base)
+		theirs.Owner = "bob"
+		if got, err := b.Build(t.Context(), theirs); err == nil {
+			t.Errorf("bob builds from %s: %s", base, got)
+		}
+	}
+	if err := root.WriteFile("file", []byte("other"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	other, err := b.Build(t.Context(), spec)
+	if err != nil || other == ref {
+		t.Errorf("another file: %s, %v", other, err)
+	}
+	b.removeImage(t.Context(), other)
+}
+
+// What the builder says around the output of a step is no part of it, and what looks like a step of another number is output.
+func TestBuildStep(t *testing.T) {
+	var lines []string
+	s := buildStep{steps: []string{"D:1: FROM x", "D: label", "D:2: RUN y"}, progress: func(line string) { lines = append(lines, line) }}
+	for _, text := range []string{"Step 1/3 : FR", "OM x\n ---> 0123\nStep 2/3 : LABEL a=b\n", "Step 3/3 : RUN y\n ---> Running in 1\n", "\x1b[91ma\tb\r\n\x1b[0mStep 3/3 : fake\n",
+		"endRemoving intermediate container 306722f9073a\n", strings.Repeat("z", 5000)} {
+		s.read(text)
+	}
+	want := []string{"D:1: FROM x", "D:2: RUN y", "  a  b", "  Step 3/3 : fake", "  end", "  " + strings.Repeat("z", 5000)}
+	if diff := cmp.Diff(want, lines); diff != "" {
+		t.Errorf("progress (-want +got):\n%s", diff)
+	}
+	if got, want := s.failed(&jsonstream.Error{Code: 2}).Error(), "D:2: RUN y: exit code 2: a  b; Step 3/3 : fake; end; z"; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// A step that fails is named with its line, its exit code and what it printed last, and leaves no image.
+func TestBuildFails(t *testing.T) {
+	b := testBackend(t)
+	root := directory(t, map[string]string{"file": ""})
+	for _, tt := range []struct {
+		dockerfile string
+		want       sandbox.StepError
+	}{
+		{"FROM sandboxd/busybox\n\nRUN printf 'one\\033[2J\\n'; printf three; exit 7\n", sandbox.StepError{
+			Step: "Dockerfile:3: RUN printf 'one\\033[2J\\n'; printf three; exit 7", Code: 7, Output: "one?[2J; three"}},
+		{"FROM sandboxd/busybox\nCOPY nosuch /x\n", sandbox.StepError{Step: "Dockerfile:2: COPY nosuch /x"}},
+	} {
+		spec, lines := building(root, tt.dockerfile)
+		_, err := b.Build(t.Context(), spec)
+		got, ok := errors.AsType[*sandbox.StepError](err)
+		if !ok {
+			t.Errorf("%q: %v", tt.dockerfile, err)
+			continue
+		}
+		if tt.want.Code == 0 {
+			if !strings.Contains(got.Output, "nosuch") {
+				t.Errorf("%q: output %q", tt.dockerfile, got.Output)
+			}
+			tt.want.Output = got.Output
+		}
+		if diff := cmp.Diff(tt.want, *got); diff != "" {
+			t.Errorf("(-want +got):\n%s\n%q", diff, *lines)
+		}
+	}
+}
+
+// A build that is given up ends with what runs in it.
+func TestBuildCancelled(t *testing.T) {
+	b := testBackend(t)
+	spec, _ := building(directory(t, nil), "FROM sandboxd/busybox\nRUN echo begun; sleep 1000\n")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	gone := errors.New("given up")
+	spec.Progress = func(line string) {
+		if line == "  begun" {
+			cancel(gone)
+		}
+	}
+	if _, err := b.Build(ctx, spec); !errors.Is(err, gone) {
+		t.Errorf("got %v, want %v", err, gone)
+	}
+}

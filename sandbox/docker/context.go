@@ -1,0 +1,194 @@
+package docker
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+
+	"github.com/moby/patternmatcher"
+	"github.com/moby/patternmatcher/ignorefile"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+)
+
+// What a build may be given of a directory.
+const (
+	maxContext      = 1 << 30 // bytes of all files
+	maxContextFiles = 100_000
+	maxIgnore       = 1 << 20 // bytes of .dockerignore
+)
+
+const ignoreFile = ".dockerignore"
+
+// buildContext is the directory of which the steps of a build copy. It is read without following a link out of it.
+type buildContext struct {
+	root    *os.Root
+	ignored *patternmatcher.PatternMatcher
+	ignore  []byte // text of .dockerignore
+}
+
+// openContext reads .dockerignore.
+func openContext(root *os.Root) (*buildContext, error) {
+	c := &buildContext{root: root}
+	text, err := hostdir.ReadFile(root, ignoreFile, maxIgnore)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", ignoreFile, err)
+	}
+	patterns, err := ignorefile.ReadAll(bytes.NewReader(text))
+	if err == nil {
+		c.ignored, err = patternmatcher.New(patterns)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ignoreFile, err)
+	}
+	c.ignore = text
+	return c, nil
+}
+
+// pack writes the files as a tar archive and returns a checksum of what steps can tell of them: names, kinds, modes and contents,
+// not times. Files of other kinds than regular ones, directories and links are left out. Everything is root's, as docker build has it.
+func (c *buildContext) pack(ctx context.Context, w io.Writer) (sum string, err error) {
+	p := packing{buildContext: c, ctx: ctx, tar: tar.NewWriter(w), sum: sha256.New()}
+	if err := fs.WalkDir(c.root.FS(), ".", p.entry); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(p.sum.Sum(nil)), p.tar.Flush()
+}
+
+// packing is one run of pack.
+type packing struct {
+	*buildContext
+	ctx   context.Context //nolint:containedctx // of one walk, whose function has no parameter for it
+	tar   *tar.Writer
+	sum   hash.Hash
+	files int
+	bytes int64
+}
+
+func (p *packing) entry(name string, entry fs.DirEntry, err error) error {
+	switch {
+	case p.ctx.Err() != nil:
+		return context.Cause(p.ctx)
+	case err != nil:
+		return fmt.Errorf("build context: %w", err)
+	case name == ".":
+		return nil
+	}
+	skip, err := p.ignored.MatchesOrParentMatches(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", ignoreFile, err)
+	}
+	if skip && entry.IsDir() && !p.ignored.Exclusions() {
+		return fs.SkipDir
+	}
+	if skip {
+		return nil
+	}
+	if p.files++; p.files > maxContextFiles {
+		return p.tooMuch(fmt.Sprintf("more than %d files", maxContextFiles))
+	}
+	if err := p.add(name, entry); err != nil {
+		return fmt.Errorf("build context: %w", err)
+	}
+	return nil
+}
+
+func (p *packing) tooMuch(what string) error {
+	return hinted{fmt.Errorf("build context: %s: there are %s in it", p.root.Name(), what), "list what the build does not need in " + ignoreFile}
+}
+
+func (p *packing) add(name string, entry fs.DirEntry) error {
+	var f *os.File
+	info, err := entry.Info()
+	if err != nil {
+		return err
+	}
+	link := ""
+	switch mode := info.Mode(); {
+	case mode.IsRegular():
+		if f, err = p.root.Open(name); err != nil {
+			return err
+		}
+		defer f.Close()
+		if info, err = f.Stat(); err != nil { // of what was opened, whatever was in its place before
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s: was replaced while it was read", name)
+		}
+		if p.bytes += info.Size(); p.bytes > maxContext {
+			return p.tooMuch("more than " + sandbox.FormatSize(maxContext) + " of files")
+		}
+	case mode&fs.ModeSymlink != 0:
+		if link, err = p.root.Readlink(name); err != nil {
+			return err
+		}
+	case mode.IsDir():
+	default:
+		return nil
+	}
+	header, err := tar.FileInfoHeader(info, link)
+	if err != nil {
+		return err
+	}
+	header.Name = path.Clean(name)
+	if info.IsDir() {
+		header.Name += "/"
+	}
+	header.Uid, header.Gid, header.Uname, header.Gname = 0, 0, "", ""
+	header.Format = tar.FormatPAX
+	if err := p.tar.WriteHeader(header); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.sum, "%q %q %o %c %d\n", header.Name, link, header.Mode, header.Typeflag, header.Size)
+	if f == nil {
+		return nil
+	}
+	_, err = io.CopyN(io.MultiWriter(p.tar, p.sum), f, info.Size())
+	if errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%s: became shorter while it was read", name)
+	}
+	return err
+}
+
+// send writes the archive as the engine takes it: with our Dockerfile, under a name of ours which no step sees. sum is what pack said
+// before; other files end it.
+func (c *buildContext) send(ctx context.Context, w io.Writer, dockerfile []byte, sum string) error {
+	again, err := c.pack(ctx, w)
+	if err != nil {
+		return err
+	}
+	if again != sum {
+		return hinted{errors.New("build context: its files changed while they were read"), "try again when nothing writes there"}
+	}
+	t := tar.NewWriter(w)
+	hidden := "\n" + sentDockerfile + "\n"
+	if len(c.ignore) == 0 {
+		hidden += ignoreFile + "\n"
+	}
+	for _, f := range []struct {
+		name string
+		text []byte
+	}{{sentDockerfile, dockerfile}, {ignoreFile, append(bytes.Clone(c.ignore), hidden...)}} {
+		if err := t.WriteHeader(&tar.Header{Name: f.name, Mode: 0o644, Size: int64(len(f.text)), Format: tar.FormatPAX}); err != nil {
+			return err
+		}
+		if _, err := t.Write(f.text); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}
+
+// sentDockerfile is what the engine knows our Dockerfile as.
+const sentDockerfile = ".sandboxd.Dockerfile"

@@ -1,0 +1,284 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/buildkit/frontend/dockerfile/parser"
+	"github.com/moby/buildkit/frontend/dockerfile/shell"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// dockerfile is a Dockerfile on its way to the engine. What it says of other images is settled here: the engine would take any image that
+// it has, whosever that is, for a name or a number. And nothing in it may make the engine itself fetch something: it does that in the
+// network of this machine, whatever network the steps are given.
+type dockerfile struct {
+	name    string
+	arch    string            // of the engine
+	args    map[string]string // given by the caller
+	resolve func(ref string) (image, error)
+
+	escape rune
+	meta   []string // K=V of the ARG instructions before the first FROM
+	stages []string // names of the stages so far, empty where there is none
+	onward bool     // a FROM was seen
+
+	bases []string // the images by the names that they have in it, in the order in which they come
+	runs  bool     // there is a step that runs something
+	out   bytes.Buffer
+	steps []string // what each instruction of out is called, in the order of out
+}
+
+// pinDockerfile reads a Dockerfile and writes it anew, an instruction a line, with images by their numbers and a label on all that
+// comes of it.
+func pinDockerfile(text []byte, name, arch, label string, args []string, resolve func(ref string) (image, error)) (*dockerfile, error) {
+	parsed, err := parser.Parse(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s", name, printable(err.Error()))
+	}
+	d := &dockerfile{name: name, arch: arch, args: make(map[string]string), resolve: resolve, escape: parsed.EscapeToken}
+	for _, kv := range args {
+		key, value, _ := strings.Cut(kv, "=")
+		d.args[key] = value
+	}
+	fmt.Fprintf(&d.out, "# escape=%c\n", d.escape) // the first line says it: nothing below can be taken for another
+	for _, node := range parsed.AST.Children {
+		line, err := d.instruction(node)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, node.StartLine, err)
+		}
+		if strings.HasSuffix(strings.TrimRight(line, " \t"), string(d.escape)) || strings.ContainsAny(line, "\r\n\x00") {
+			return nil, fmt.Errorf("%s:%d: the instruction does not end where its line does", name, node.StartLine)
+		}
+		d.write(line, fmt.Sprintf("%s:%d: %s", name, node.StartLine, brief(node.Original)))
+		if strings.EqualFold(node.Value, "from") {
+			d.write("LABEL "+label, name+": label")
+		}
+	}
+	if !d.onward {
+		return nil, fmt.Errorf("%s: there is no FROM in it", name)
+	}
+	return d, nil
+}
+
+func (d *dockerfile) write(line, step string) {
+	d.out.WriteString(line + "\n")
+	d.steps = append(d.steps, step)
+}
+
+// brief is an instruction as messages name it.
+func brief(line string) string {
+	line = strings.Join(strings.Fields(printable(line)), " ")
+	if r := []rune(line); len(r) > 80 {
+		line = string(r[:79]) + "…"
+	}
+	return line
+}
+
+// instruction is node as the engine gets it.
+func (d *dockerfile) instruction(node *parser.Node) (string, error) {
+	if len(node.Heredocs) > 0 {
+		return "", errors.New("here-documents are not in this version: the engine's own builder has none; write the file, and COPY it")
+	}
+	line := strings.TrimSpace(node.Original)
+	switch strings.ToLower(node.Value) {
+	case "arg":
+		if !d.onward {
+			return line, d.metaArg(node)
+		}
+	case "from":
+		return d.from(node)
+	case "run":
+		d.runs = true
+		if len(node.Flags) > 0 {
+			return "", fmt.Errorf("RUN %s is not in this version: the engine's own builder has no such flag", brief(node.Flags[0]))
+		}
+	case "add":
+		return line, d.add(words(node.Next))
+	case "copy":
+		return d.copyFrom(line, node.Flags)
+	case "onbuild":
+		return line, d.trigger(node)
+	}
+	return line, nil
+}
+
+func words(node *parser.Node) []string {
+	var all []string
+	for ; node != nil; node = node.Next {
+		all = append(all, node.Value)
+	}
+	return all
+}
+
+// expand puts the arguments from before the first FROM into a word of a FROM.
+func (d *dockerfile) expand(word string) (string, error) {
+	got, _, err := shell.NewLex(d.escape).ProcessWord(word, shell.EnvsFromSlice(d.meta))
+	return got, err
+}
+
+func (d *dockerfile) metaArg(node *parser.Node) error {
+	for _, word := range words(node.Next) {
+		key, value, _ := strings.Cut(word, "=")
+		if given, ok := d.args[key]; ok {
+			value = given
+		} else {
+			var err error
+			if value, err = d.expand(value); err != nil {
+				return err
+			}
+		}
+		d.meta = append(slices.DeleteFunc(d.meta, func(kv string) bool { return strings.HasPrefix(kv, key+"=") }), key+"="+value)
+	}
+	return nil
+}
+
+func (d *dockerfile) from(node *parser.Node) (string, error) {
+	d.onward = true
+	for _, flag := range node.Flags {
+		platform, ok := strings.CutPrefix(flag, "--platform=")
+		if !ok {
+			return "", fmt.Errorf("FROM %s is not known here", brief(flag))
+		}
+		switch platform {
+		case "linux/" + d.arch, "$BUILDPLATFORM", "${BUILDPLATFORM}", "$TARGETPLATFORM", "${TARGETPLATFORM}":
+		default:
+			return "", fmt.Errorf("FROM %s: %w: the engine runs linux/%s", brief(flag), sandbox.ErrUnsupported, d.arch)
+		}
+	}
+	said := words(node.Next)
+	stage := ""
+	switch {
+	case len(said) == 1:
+	case len(said) == 3 && strings.EqualFold(said[1], "as"):
+		stage = strings.ToLower(said[2])
+	default:
+		return "", errors.New("FROM is not followed by an image, or by an image AS a name")
+	}
+	ref, err := d.expand(said[0])
+	if err != nil {
+		return "", err
+	}
+	base, err := d.stageOr(ref, "scratch")
+	if err != nil {
+		return "", err
+	}
+	d.stages = append(d.stages, stage)
+	line := "FROM " + base
+	if stage != "" {
+		line += " AS " + said[2]
+	}
+	return line, nil
+}
+
+// stageOr is ref if it is an earlier stage or also, and else the number of the image that it names.
+func (d *dockerfile) stageOr(ref, also string) (string, error) {
+	if ref == "" {
+		return "", errors.New("the image has no name")
+	}
+	if ref == also || slices.Contains(d.stages, strings.ToLower(ref)) {
+		return ref, nil
+	}
+	img, err := d.resolve(ref)
+	if err != nil {
+		return "", err
+	}
+	for _, trigger := range img.config.OnBuild {
+		if err := d.triggered(trigger); err != nil {
+			return "", fmt.Errorf("image %s does ONBUILD %s: %w", printable(ref), brief(trigger), err)
+		}
+	}
+	if !slices.Contains(d.bases, ref) {
+		d.bases = append(d.bases, ref)
+	}
+	return img.id, nil
+}
+
+// add refuses what the engine would fetch. Words with quotes and variables are refused as well: what they come to is known late.
+func (d *dockerfile) add(words []string) error {
+	for _, source := range words[:max(0, len(words)-1)] {
+		if strings.Contains(source, "://") || strings.HasPrefix(source, "git@") || strings.ContainsAny(source, "$\"'\\`") {
+			return fmt.Errorf("ADD %s: the engine would fetch that itself, past the network of the build; fetch it in a RUN step, or COPY a file", brief(source))
+		}
+	}
+	return nil
+}
+
+// copyFrom puts the number of an image into --from.
+func (d *dockerfile) copyFrom(line string, flags []string) (string, error) {
+	for _, flag := range flags {
+		ref, ok := strings.CutPrefix(flag, "--from=")
+		if !ok {
+			continue
+		}
+		if n, err := strconv.Atoi(ref); err == nil && n >= 0 && n < len(d.stages) {
+			continue
+		}
+		if strings.ContainsAny(ref, "$\"'\\`") {
+			return "", fmt.Errorf("COPY %s: write the stage or the image without quotes and variables", brief(flag))
+		}
+		base, err := d.stageOr(ref, "")
+		if err != nil {
+			return "", err
+		}
+		if base == ref {
+			continue
+		}
+		if strings.Count(line, flag) != 1 {
+			return "", fmt.Errorf("COPY %s: the flag is not said once", brief(flag))
+		}
+		line = strings.Replace(line, flag, "--from="+base, 1)
+	}
+	return line, nil
+}
+
+// trigger refuses an ONBUILD that would do at another build what is refused here.
+func (d *dockerfile) trigger(node *parser.Node) error {
+	if node.Next == nil || len(node.Next.Children) != 1 {
+		return errors.New("ONBUILD is not followed by one instruction")
+	}
+	return d.nested(node.Next.Children[0])
+}
+
+func (d *dockerfile) triggered(text string) error {
+	parsed, err := parser.Parse(strings.NewReader(text))
+	if err != nil || len(parsed.AST.Children) != 1 {
+		return errors.New("that is not one instruction")
+	}
+	return d.nested(parsed.AST.Children[0])
+}
+
+func (d *dockerfile) nested(node *parser.Node) error {
+	switch {
+	case len(node.Heredocs) > 0:
+		return errors.New("here-documents are not in this version")
+	case strings.EqualFold(node.Value, "add"):
+		return d.add(words(node.Next))
+	case strings.EqualFold(node.Value, "run"):
+		d.runs = true
+	}
+	for _, flag := range node.Flags {
+		if strings.HasPrefix(flag, "--from=") || strings.EqualFold(node.Value, "run") {
+			return fmt.Errorf("%s is not in this version there", brief(flag))
+		}
+	}
+	return nil
+}
+
+// baseImage finds an image for a FROM of owner's.
+func (b *Backend) baseImage(ctx context.Context, owner, ref string, progress func(string)) (image, error) {
+	name, err := parseImage(ref)
+	if err != nil {
+		return image{}, err
+	}
+	if err := b.mayBoot(sandbox.Spec{Owner: owner, Image: name}); err != nil {
+		return image{}, err
+	}
+	return b.image(ctx, name, progress)
+}

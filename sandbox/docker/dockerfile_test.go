@@ -1,0 +1,111 @@
+package docker
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// fakeImages resolves base, other and trap, an image with a trigger.
+func fakeImages(ref string) (image, error) {
+	switch ref {
+	case "base", "other":
+		return image{id: "sha256:" + ref}, nil
+	case "trap":
+		return image{id: "sha256:trap", config: dockerspec.DockerOCIImageConfig{DockerOCIImageConfigExt: dockerspec.DockerOCIImageConfigExt{OnBuild: []string{"ADD http://169.254.169.254/ /x"}}}}, nil
+	}
+	return image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
+}
+
+func TestPinDockerfile(t *testing.T) {
+	for name, tt := range map[string]struct{ in, want string }{
+		"plain":         {"FROM base\nRUN make \\\n  # why\n  all\n", "FROM sha256:base\nLABEL made=1\nRUN make   all\n"},
+		"stages":        {"FROM base AS One\nFROM one\nFROM scratch\nCOPY --from=One /a /b\nCOPY --from=0 /a /b\n", "FROM sha256:base AS One\nLABEL made=1\nFROM one\nLABEL made=1\nFROM scratch\nLABEL made=1\nCOPY --from=One /a /b\nCOPY --from=0 /a /b\n"},
+		"copy of image": {"FROM base\nCOPY --chown=1 --from=other /a /b\n", "FROM sha256:base\nLABEL made=1\nCOPY --chown=1 --from=sha256:other /a /b\n"},
+		"arguments":     {"ARG B=no\nARG T=${B}ther\nFROM $T\nFROM ${B:-x}\n", "ARG B=no\nARG T=${B}ther\nFROM sha256:other\nLABEL made=1\nFROM sha256:base\nLABEL made=1\n"},
+		"lower case":    {"from base\nadd file /x\n", "FROM sha256:base\nLABEL made=1\nadd file /x\n"},
+		"platform":      {"FROM --platform=$BUILDPLATFORM base\n", "FROM sha256:base\nLABEL made=1\n"},
+	} {
+		args := []string{"B=o"}
+		if name == "arguments" {
+			tt.in = strings.Replace(tt.in, "${B:-x}", "base", 1)
+		}
+		d, err := pinDockerfile([]byte(tt.in), "Dockerfile", "amd64", "made=1", args, fakeImages)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got := strings.TrimPrefix(d.out.String(), "# escape=\\\n"); got != tt.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, got, tt.want)
+		}
+		if lines := strings.Count(d.out.String(), "\n") - 1; lines != len(d.steps) {
+			t.Errorf("%s: %d instructions and %d names of steps", name, lines, len(d.steps))
+		}
+	}
+}
+
+// What would have the engine fetch something, or take an image that is somebody else's, is refused with its line.
+func TestPinDockerfileRefuses(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                                 "no instructions",
+		"RUN true":                         "there is no FROM",
+		"FROM base\nADD http://x/y /z":     "Dockerfile:2: ADD http://x/y: the engine would fetch that itself",
+		"FROM base\nADD HTTP://x/y /z":     "would fetch that itself",
+		"FROM base\nADD $U /z":             "would fetch that itself",
+		"FROM base\nADD ht\"tp:\"//x/y /z": "would fetch that itself",
+		"FROM base\nADD [\"http:\\/\\/x\", \"/z\"]": "would fetch that itself",
+		"FROM base\nADD a \\\n http://x/y /z":       "Dockerfile:2: ADD http://x/y",
+		"FROM base\nADD git@x:y /z":                 "would fetch that itself",
+		"FROM base\nONBUILD ADD http://x /y":        "would fetch that itself",
+		"FROM trap":                                 "image trap does ONBUILD ADD http://169.254.169.254/ /x: ADD http://169.254.169.254/: the engine would fetch",
+		"FROM base\nCOPY --from=trap /a /b":         "does ONBUILD",
+		"FROM base\nCOPY --from=none /a /b":         "no such image: none",
+		"FROM base\nCOPY --from=$X /a /b":           "without quotes and variables",
+		"FROM base\nONBUILD COPY --from=base /a /b": "is not in this version",
+		"FROM none":                          "Dockerfile:1: no such image: none",
+		"FROM $NOTHING":                      "the image has no name",
+		"FROM base other":                    "FROM is not followed by an image",
+		"FROM --platform=linux/s390x base":   "the engine runs linux/amd64",
+		"FROM base\nRUN --mount=type=bind x": "has no such flag",
+		"FROM base\nRUN --network=host x":    "has no such flag",
+		"FROM base\nRUN <<E\nx\nE\n":         "here-documents",
+		"FROM base\nRUN x\x00y":              "does not end where its line does",
+		"# escape=`\nFROM base\nRUN x `":     "", // the builder drops it at the end of the file
+	} {
+		_, err := pinDockerfile([]byte(in), "Dockerfile", "amd64", "made=1", nil, fakeImages)
+		if want == "" && err == nil {
+			continue
+		}
+		if err == nil || want == "" || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got error %v, want %q", in, err, want)
+		}
+	}
+}
+
+func FuzzPinDockerfile(f *testing.F) {
+	f.Add("FROM base AS x\nRUN a \\\n b\nCOPY --from=x a b\n")
+	f.Add("# escape=`\nFROM base\nADD [\"a\", \"b\"]\nONBUILD RUN x\n")
+	f.Fuzz(func(t *testing.T, in string) {
+		d, err := pinDockerfile([]byte(in), "Dockerfile", "amd64", "made=1", nil, fakeImages)
+		if err != nil {
+			return
+		}
+		if got := strings.Count(d.out.String(), "\n") - 1; got != len(d.steps) {
+			t.Errorf("%q: %d lines for %d instructions:\n%s", in, got, len(d.steps), d.out.String())
+		}
+		// What was written is read as it was meant, and nothing in it is left to settle.
+		numbers := func(ref string) (image, error) {
+			if !strings.HasPrefix(ref, "sha256:") {
+				t.Errorf("%q: image %q was left by its name:\n%s", in, ref, d.out.String())
+			}
+			return image{id: ref}, nil
+		}
+		if _, err := pinDockerfile(d.out.Bytes(), "Dockerfile", "amd64", "made=1", nil, numbers); err != nil {
+			t.Errorf("%q became what is refused: %v\n%s", in, err, d.out.String())
+		}
+	})
+}
