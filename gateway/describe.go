@@ -245,6 +245,9 @@ func limitsText(l sandbox.Limits) string {
 	if l.Sessions > 0 {
 		words = append(words, fmt.Sprintf("%d sessions", l.Sessions))
 	}
+	if l.Connections > 0 {
+		words = append(words, fmt.Sprintf("%d connections", l.Connections))
+	}
 	if l.NoFile > 0 {
 		words = append(words, fmt.Sprintf("%d open files a process", l.NoFile))
 	}

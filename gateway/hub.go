@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -63,6 +64,7 @@ type Options struct {
 	RecordStrict bool          // a session ends when it cannot be recorded; otherwise it goes on
 	TTL          time.Duration // of sandboxes that ask for none: idle for so long they are stopped; 0 is never
 	DeleteAfter  time.Duration // likewise: stopped for so long they are removed; 0 is never
+	Connections  int           // of all sandboxes together; 0 is half of the files that the process may have open, and at most 16384
 	StopGrace    time.Duration // for the orderly part of a stop; 0 is 10 s
 
 	diskEvery  time.Duration     // 0 is a second
@@ -82,14 +84,15 @@ const (
 //
 // Locks: Hub.mu before box.mu before Live.mu. A box's semaphore op is taken before any of them. No I/O is done under any.
 type Hub struct {
-	options Options
-	log     *slog.Logger
-	pool    *connect.Pool
-	boots   chan struct{} // slots for starts under way: more at once only make all of them slower
-	keeping chan struct{} // semaphore: an image of a sandbox's files is made
-	tasks   tasks
-	journal journal
-	ready   chan struct{} // closed when Run has looked at everything once
+	options     Options
+	log         *slog.Logger
+	pool        *connect.Pool
+	boots       chan struct{} // slots for starts under way: more at once only make all of them slower
+	keeping     chan struct{} // semaphore: an image of a sandbox's files is made
+	tasks       tasks
+	journal     journal
+	connections *egress.Budget // of all sandboxes
+	ready       chan struct{}  // closed when Run has looked at everything once
 
 	mu    sync.Mutex
 	boxes map[string]*box // guarded by mu; by ID
@@ -134,6 +137,10 @@ func New(o Options) (*Hub, error) {
 		}
 		return be.Dial(ctx, inst)
 	}})
+	var err error
+	if h.connections, err = connectionBudget(o.Connections); err != nil {
+		return nil, err
+	}
 	if err := h.mayAllow(Principal{Name: o.Owner}, sandbox.NetworkFiltered, o.Allow); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/egress"
@@ -50,6 +51,23 @@ const (
 // isCarried reports whether the daemon carries a sandbox's packets.
 func isCarried(n sandbox.Network) bool {
 	return n == sandbox.NetworkFiltered || n == sandbox.NetworkAllowlist
+}
+
+// maxSandboxConnections is how many connections all sandboxes may have together where the process could have more.
+const maxSandboxConnections = 16384
+
+// connectionBudget returns what sandboxes may have open together: what was asked for, and no more than half of what this process
+// may have open, so that everybody else's logins, sessions and records go on.
+func connectionBudget(asked int) (*egress.Budget, error) {
+	var most syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &most); err != nil {
+		return nil, fmt.Errorf("gateway: descriptors: %w", err)
+	}
+	half := int(min(most.Cur, 1<<30) / 2)
+	if asked > half {
+		return nil, fmt.Errorf("gateway: %d connections are more than half of the %d files that this process may have open", asked, most.Cur)
+	}
+	return egress.NewBudget(cmp.Or(asked, min(half, maxSandboxConnections))), nil
 }
 
 // newPolicy is what a sandbox of owner's with that mode may connect to. What the daemon's own user lists is trusted: it is their
@@ -325,7 +343,8 @@ func (b *box) begin(t sandbox.Tunnel, mode sandbox.Network) (*egress.Stack, erro
 		t.Device.Close()
 		return nil, err
 	}
-	stack, err := egress.Start(t.Device, egress.Options{Policy: policy, Event: b.connected, Log: b.hub.log.With("id", b.id)})
+	stack, err := egress.Start(t.Device, egress.Options{Policy: policy, Budget: b.hub.connections, Connections: int(f.limits().Connections),
+		Event: b.connected, Log: b.hub.log.With("id", b.id)})
 	if err != nil {
 		return nil, err
 	}

@@ -17,10 +17,13 @@ type Limits struct {
 	NoFile   int64   `json:"nofile"`   // descriptors a process; by default no more than the engine's own
 	Disk     int64   `json:"disk"`     // bytes that its files occupy beyond those of its image
 	Sessions int64   `json:"sessions"` // at once
+
+	// Connections are those at once of a network that the daemon carries.
+	Connections int64 `json:"connections"`
 }
 
 // DefaultLimits are those of a sandbox that asks for none.
-var DefaultLimits = Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 65536, Disk: 10 << 30, Sessions: 32}
+var DefaultLimits = Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 65536, Disk: 10 << 30, Sessions: 32, Connections: 1024}
 
 // A Limit is one field of Limits under the name that flags, configuration keys and messages have for it.
 type Limit struct {
@@ -42,6 +45,7 @@ var AllLimits = []Limit{
 	{"nofile", "most open files of a process", false, 64, 1 << 20, func(l *Limits) any { return &l.NoFile }}, // fs.nr_open
 	{"disk", "most that its files occupy, such as 20g", true, 1 << 20, maxBytes, func(l *Limits) any { return &l.Disk }},
 	{"sessions", "most sessions at once", false, 1, 256, func(l *Limits) any { return &l.Sessions }}, // each has a terminal
+	{"connections", "most connections at once, with network filtered or allowlist", false, 1, 65536, func(l *Limits) any { return &l.Connections }},
 }
 
 const maxBytes = 1 << 50 // of which a float64 holds each number exactly
@@ -137,7 +141,8 @@ func (l Limits) Check() error {
 // Or is l with the fields of other where l has zero.
 func (l Limits) Or(other Limits) Limits {
 	return Limits{Memory: cmp.Or(l.Memory, other.Memory), CPUs: cmp.Or(l.CPUs, other.CPUs), PIDs: cmp.Or(l.PIDs, other.PIDs),
-		Shm: cmp.Or(l.Shm, other.Shm), NoFile: cmp.Or(l.NoFile, other.NoFile), Disk: cmp.Or(l.Disk, other.Disk), Sessions: cmp.Or(l.Sessions, other.Sessions)}
+		Shm: cmp.Or(l.Shm, other.Shm), NoFile: cmp.Or(l.NoFile, other.NoFile), Disk: cmp.Or(l.Disk, other.Disk), Sessions: cmp.Or(l.Sessions, other.Sessions),
+		Connections: cmp.Or(l.Connections, other.Connections)}
 }
 
 // ParseSize reads a number of bytes with an optional suffix k, m, g or t (powers of 1024, in either case, with or without

@@ -45,6 +45,7 @@ func defaults() config {
 		{key: "network", value: string(sandbox.NetworkFiltered), help: "network of sandboxes that ask for none: filtered, allowlist, none or bridge", check: isNetwork},
 		{key: "allow", value: "", help: "what every sandbox with network filtered or allowlist may connect to besides, as allow takes it; by commas or spaces", check: isAllow},
 		{key: "closed", value: "", help: "ranges closed to them unless listed, by commas or spaces, besides loopback, link-local, metadata and multicast ones; empty means private, shared and reserved ones", check: isClosed},
+		{key: "connections", value: "0", help: "most connections of all sandboxes together, with network filtered or allowlist; 0 is half of the files that the daemon may have open, and at most 16384", check: isCountOrNone},
 		{key: "bridge", value: "", help: "principals besides the daemon's own user who may ask for network bridge, by commas or spaces; all may where the key network says so"},
 		{key: "image", value: sandbox.DefaultImage, help: "image of sandboxes that ask for none"},
 		{key: "pool.size", value: "0", help: "sandboxes of each image of pool.images that are booted before anybody asks, for those who ask for nothing but a name and the image; 0 is none", check: isPoolSize},

@@ -195,6 +195,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("allow: %w", err)
 	}
+	connections, err := strconv.Atoi(d.config.value("connections"))
+	if err != nil {
+		return fmt.Errorf("connections: %w", err)
+	}
 	closed, err := command.ParseClosed(d.config.value("closed"))
 	if err != nil {
 		return fmt.Errorf("closed: %w", err)
@@ -210,6 +214,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Network:      sandbox.Network(d.config.value("network")),
 		Allow:        allow,
 		Closed:       closed,
+		Connections:  connections,
 		Bridge:       command.Words(d.config.value("bridge")),
 		Image:        d.config.value("image"),
 		Isolation:    d.config.value("isolation"),

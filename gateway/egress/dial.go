@@ -13,8 +13,9 @@ const (
 	dialHead    = 250 * time.Millisecond // how long an address is waited for before the next is tried beside it (RFC 8305, section 5)
 )
 
-// dialAny connects to whichever of addrs answers first, in their order. addrs is not empty.
-func dialAny(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), network string, addrs []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
+// dialAny connects to whichever of addrs answers first, in their order. addrs is not empty. One attempt is paid for; those beside it are taken
+// from budget until it returns, and wait for the others to fail where there is nothing left.
+func dialAny(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error), budget *Budget, network string, addrs []netip.AddrPort) (net.Conn, netip.AddrPort, error) {
 	if len(addrs) == 1 {
 		conn, err := dial(ctx, network, addrs[0].String())
 		return conn, addrs[0], err
@@ -26,7 +27,7 @@ func dialAny(ctx context.Context, dial func(context.Context, string, string) (ne
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	results := make(chan result)
-	next, pending := 0, 0
+	next, pending, paid := 0, 0, 1
 	start := func() {
 		addr := addrs[next]
 		next++
@@ -37,6 +38,7 @@ func dialAny(ctx context.Context, dial func(context.Context, string, string) (ne
 		}()
 	}
 	defer func() { // those that lost
+		defer func() { budget.give(paid - 1) }()
 		cancel()
 		for ; pending > 0; pending-- {
 			if r := <-results; r.conn != nil {
@@ -60,6 +62,13 @@ func dialAny(ctx context.Context, dial func(context.Context, string, string) (ne
 		}
 		switch {
 		case next < len(addrs):
+			if pending == paid {
+				if !budget.take(1) {
+					head.Reset(dialHead)
+					continue
+				}
+				paid++
+			}
 			start()
 			head.Reset(dialHead)
 		case pending == 0:

@@ -3,6 +3,7 @@ package egress
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -112,7 +113,11 @@ func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessag
 		defer cancel()
 		var err error
 		if _, inside, err = s.names.addresses(ctx, name); err != nil {
-			s.event(Event{Kind: KindFailed, Proto: "dns", Host: name, Why: err.Error()})
+			e := Event{Kind: KindFailed, Proto: "dns", Host: name, Why: err.Error()}
+			if _, ok := errors.AsType[refusal](err); ok {
+				e.Kind = KindRefused
+			}
+			s.event(e)
 			return nil, dnsmessage.RCodeServerFailure
 		}
 		if !inside.IsValid() {

@@ -36,6 +36,10 @@ type Options struct {
 	// Own returns the addresses of the machine that dials, which are closed unless listed one by one, each with the length of
 	// the network that it is in, which is closed unless a range of it is listed. nil is OwnAddresses. The answer is kept for a few seconds.
 	Own func() []netip.Prefix
+	// Budget is what all networks share; nil bounds nothing. Connections is how many this one may have at once, TCP and UDP
+	// together, 0 is DefaultConnections; it is never more than a quarter of the budget.
+	Budget      *Budget
+	Connections int
 	// Event is told of every connection. It is called from many goroutines and must not block. nil discards.
 	Event func(Event)
 	Log   *slog.Logger // nil discards

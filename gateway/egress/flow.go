@@ -18,8 +18,8 @@ type flow struct {
 
 	sent, received atomic.Int64
 
-	addr netip.AddrPort // guarded by Stack.mu; what was dialled, invalid before
-	said string         // guarded by Stack.mu; the name that the program said on it
+	addr netip.AddrPort // guarded by gate.mu; what was dialled, invalid before
+	said string         // guarded by gate.mu; the name that the program said on it
 }
 
 // refusal is why a connection does not come to be, by our own decision. The zero value is none.
@@ -38,7 +38,7 @@ func (f *flow) host(asked netip.AddrPort) string {
 	return asked.Addr().String()
 }
 
-// holdLocked ends f unless p allows it. One that is not dialled yet looks for itself afterwards. Called with Stack.mu held.
+// holdLocked ends f unless p allows it. One that is not dialled yet looks for itself afterwards. Called with gate.mu held.
 func (f *flow) holdLocked(p *Policy, own []netip.Prefix) {
 	if f.addr.IsValid() && f.whyNotLocked(p, own) != (refusal{}) {
 		f.end(errPolicy)
@@ -77,8 +77,8 @@ func (s *Stack) target(asked netip.AddrPort) (name string, why refusal) {
 
 // open dials what f is for, if the policy allows it, and tells of it either way. ctx bounds the dialling. Where the policy allows no address
 // of a name, nothing is dialled.
-func (s *Stack) open(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, error) {
-	conn, addr, err := s.dial(ctx, f, asked)
+func (g *gate) open(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, error) {
+	conn, addr, err := g.dial(ctx, f, asked)
 	event := Event{Kind: KindOpened, Proto: f.proto, Host: f.host(asked), Addr: addr}
 	if err != nil {
 		event.Kind, event.Why = KindFailed, err.Error()
@@ -88,16 +88,16 @@ func (s *Stack) open(ctx context.Context, f *flow, asked netip.AddrPort) (net.Co
 			event.Why = cause.Error()
 		}
 	}
-	s.event(event)
+	g.event(event)
 	return conn, err
 }
 
-func (s *Stack) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, netip.AddrPort, error) {
+func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Conn, netip.AddrPort, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer in %v", dialTimeout))
 	defer cancel()
 	candidates := []netip.AddrPort{asked}
 	if f.name != "" {
-		real, _, err := s.names.addresses(ctx, f.name)
+		real, _, err := g.names.addresses(ctx, f.name)
 		switch {
 		case err != nil:
 			return nil, netip.AddrPort{}, err
@@ -109,7 +109,7 @@ func (s *Stack) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Co
 			candidates = append(candidates, netip.AddrPortFrom(a.Unmap(), f.port))
 		}
 	}
-	policy, own := s.current(), s.own.list()
+	policy, own := g.current(), g.own.list()
 	var open []netip.AddrPort
 	var why refusal
 	for _, c := range candidates {
@@ -122,14 +122,14 @@ func (s *Stack) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Co
 	if len(open) == 0 {
 		return nil, candidates[0], why
 	}
-	conn, addr, err := dialAny(ctx, s.opts.Dial, f.proto, open)
+	conn, addr, err := dialAny(ctx, g.opts.Dial, g.opts.Budget, f.proto, open)
 	if err != nil {
 		return nil, addr, err
 	}
-	s.mu.Lock()
+	g.mu.Lock()
 	f.addr = addr
-	why = f.whyNotLocked(s.policy, own) // it may be another one by now
-	s.mu.Unlock()
+	why = f.whyNotLocked(g.policy, own) // it may be another one by now
+	g.mu.Unlock()
 	if why != (refusal{}) {
 		_ = conn.Close()
 		return nil, addr, why
@@ -137,13 +137,14 @@ func (s *Stack) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Co
 	return conn, addr, nil
 }
 
-// ended tells of the end of f, which was open.
-func (s *Stack) ended(ctx context.Context, f *flow, asked netip.AddrPort) {
+// ended dismisses f, which was open, and tells of its end.
+func (g *gate) ended(ctx context.Context, f *flow, asked netip.AddrPort) {
+	g.dismiss(f)
 	e := Event{Kind: KindClosed, Proto: f.proto, Host: f.host(asked), Addr: f.addr, Sent: f.sent.Load(), Received: f.received.Load()}
 	if cause := context.Cause(ctx); cause != nil {
 		e.Why = cause.Error()
 	}
-	s.event(e)
+	g.event(e)
 }
 
 // onEnd calls f when ctx ends. What it returns takes that back, or waits until f has returned.

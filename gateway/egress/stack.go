@@ -1,11 +1,7 @@
 package egress
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"sync"
@@ -22,46 +18,27 @@ import (
 const (
 	nic = tcpip.NICID(1)
 
-	bufferMin     = 4 << 10
-	bufferDefault = 256 << 10
-	bufferMax     = 4 << 20
-	timeWait      = time.Second // inside: both ends of that connection are on this machine
+	timeWait = time.Second // inside: both ends of that connection are on this machine
 
-	maxTCP      = 4096 // connections of a sandbox; more are refused
-	maxTCPBegun = 512  // that are being dialled; the sandbox asks again for more
-	maxUDP      = 512  // flows of a sandbox; the one that is idle for longest gives way
-)
-
-// Causes with which connections end, and what their last event says.
-var (
-	errClosed  = errors.New("the sandbox's network was closed")
-	errPolicy  = errors.New("no longer allowed")
-	errEvicted = errors.New("too many flows at once")
-	errIdle    = errors.New("idle")
+	maxTCPBegun = 512 // that are being dialled; the sandbox asks again for more
+	maxUDP      = 512 // flows of a sandbox, and half of its connections; the one that is idle for longest gives way
 )
 
 // Stack is the network of one sandbox. Its methods may be called at once.
 type Stack struct {
-	opts   Options
-	log    *slog.Logger
+	*gate
 	device *device // nil in tests of packets
 	link   *link
 	net    *stack.Stack
-	names  *directory
-	own    ownAddresses
 	asking chan struct{} // slots for queries of DNS under way
 
-	cancel context.CancelCauseFunc // ends every connection
-	wg     sync.WaitGroup          // of all goroutines but the reader
 	reader sync.WaitGroup
 	once   sync.Once     // of Close
 	gone   chan struct{} // closed when the device has ended
 
-	mu      sync.Mutex
-	policy  *Policy                                  // guarded by mu
-	closed  bool                                     // guarded by mu: nothing new begins
-	flows   map[*flow]struct{}                       // guarded by mu; TCP
-	streams map[stack.TransportEndpointID]*datagrams // guarded by mu; UDP
+	// Guarded by gate.mu.
+	streams map[stack.TransportEndpointID]*datagrams // UDP
+	share   int                                      // of buffers, as the stack knows it
 }
 
 // Start takes tun, also when it fails, and serves it until Close. It has to be a TUN device with IFF_VNET_HDR, attached by whoever
@@ -94,30 +71,14 @@ func Start(tun *os.File, opts Options) (*Stack, error) {
 
 // newStack makes the stack of a link that writes to out. Packets come in by link.deliver.
 func newStack(opts Options, out packets) (*Stack, error) {
-	if opts.Policy == nil {
-		return nil, errors.New("egress: a stack needs a policy")
-	}
-	if opts.Resolve == nil {
-		opts.Resolve = lookUp
-	}
-	if opts.Dial == nil {
-		opts.Dial = new(net.Dialer).DialContext
-	}
-	if opts.Own == nil {
-		opts.Own = OwnAddresses
-	}
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
+	g, ctx, err := newGate(opts)
+	if err != nil {
+		return nil, err
 	}
 	s := &Stack{
-		opts:    opts,
-		log:     opts.Log,
-		names:   newDirectory(opts.Resolve),
-		own:     ownAddresses{ask: opts.Own},
+		gate:    g,
 		asking:  make(chan struct{}, dnsInFlight),
 		gone:    make(chan struct{}),
-		policy:  opts.Policy,
-		flows:   make(map[*flow]struct{}),
 		streams: make(map[stack.TransportEndpointID]*datagrams),
 		net: stack.New(stack.Options{
 			NetworkProtocols:   []stack.NetworkProtocolFactory{ipv4.NewProtocol},
@@ -131,9 +92,7 @@ func newStack(opts Options, out packets) (*Stack, error) {
 		s.net.Destroy()
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	s.cancel = cancel
-	forwarder := tcp.NewForwarder(s.net, 0, maxTCPBegun, func(r *tcp.ForwarderRequest) { s.acceptTCP(ctx, r) })
+	forwarder := tcp.NewForwarder(s.net, bufferDefault, maxTCPBegun, func(r *tcp.ForwarderRequest) { s.acceptTCP(ctx, r) })
 	s.net.SetTransportProtocolHandler(tcp.ProtocolNumber, forwarder.HandlePacket)
 	s.net.SetTransportProtocolHandler(udp.ProtocolNumber, func(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 		s.acceptUDP(ctx, id, pkt)
@@ -144,9 +103,10 @@ func newStack(opts Options, out packets) (*Stack, error) {
 
 // configure makes one interface that takes every address for its own, and answers from it.
 func (s *Stack) configure() error {
+	if err := s.setShare(bufferMax); err != nil {
+		return err
+	}
 	for _, option := range []tcpip.SettableTransportProtocolOption{
-		ptr(tcpip.TCPReceiveBufferSizeRangeOption{Min: bufferMin, Default: bufferDefault, Max: bufferMax}),
-		ptr(tcpip.TCPSendBufferSizeRangeOption{Min: bufferMin, Default: bufferDefault, Max: bufferMax}),
 		ptr(tcpip.TCPSACKEnabled(true)),
 		ptr(tcpip.TCPModerateReceiveBufferOption(true)),
 		ptr(tcpip.TCPTimeWaitTimeoutOption(timeWait)),
@@ -170,29 +130,34 @@ func (s *Stack) configure() error {
 
 func ptr[T any](v T) *T { return &v }
 
-// SetPolicy makes p hold for what is open too: connections that it does not allow end with a reset.
-func (s *Stack) SetPolicy(p *Policy) {
-	own := s.own.list()
+// setShare bounds the buffers of connections from now on.
+func (s *Stack) setShare(share int) error {
+	for _, option := range []tcpip.SettableTransportProtocolOption{
+		ptr(tcpip.TCPReceiveBufferSizeRangeOption{Min: bufferMin, Default: min(bufferDefault, share), Max: share}),
+		ptr(tcpip.TCPSendBufferSizeRangeOption{Min: bufferMin, Default: min(bufferDefault, share), Max: share}),
+	} {
+		if err := s.net.SetTransportProtocolOption(tcp.ProtocolNumber, option); err != nil {
+			return fmt.Errorf("egress: option %T: %s", option, err)
+		}
+	}
+	s.share = share
+	return nil
+}
+
+// shareOut returns how large the buffers of a connection may be, as many as there are now.
+func (s *Stack) shareOut() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.policy = p
-	for f := range s.flows {
-		f.holdLocked(p, own)
+	if share := bufferShare(len(s.flows)); share != s.share {
+		if err := s.setShare(share); err != nil {
+			s.log.Error("buffers cannot be bounded", "error", err)
+		}
 	}
-	for _, d := range s.streams {
-		d.holdLocked(p, own)
-	}
+	return s.share
 }
 
 // Done is closed when the device has ended, by itself or by Close.
 func (s *Stack) Done() <-chan struct{} { return s.gone }
-
-// current returns the policy that holds now.
-func (s *Stack) current() *Policy {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.policy
-}
 
 // Close ends every connection with a reset, waits for all that was started, and closes the descriptor. What the sandbox sends afterwards
 // gets no answer. A second Close does nothing.
@@ -202,10 +167,7 @@ func (s *Stack) Close() error {
 }
 
 func (s *Stack) close() {
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
-	s.cancel(errClosed)
+	s.end()
 	ended := make(chan struct{})
 	go func() {
 		s.wg.Wait()
@@ -229,23 +191,6 @@ func (s *Stack) close() {
 	}
 	s.reader.Wait()
 	s.net.Destroy()
-}
-
-// begin says whether something new may start; whoever it told so calls wg.Done after.
-func (s *Stack) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.closed {
-		s.wg.Add(1)
-	}
-	return !s.closed
-}
-
-func (s *Stack) event(e Event) {
-	if s.opts.Event != nil {
-		e.Time = time.Now()
-		s.opts.Event(e)
-	}
 }
 
 func addrPort(a tcpip.Address, port uint16) netip.AddrPort {

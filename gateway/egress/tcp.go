@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -35,8 +35,8 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	if f.port != dnsPort {
 		f.name, why = s.target(asked)
 	}
-	if why == (refusal{}) && !s.admit(f) {
-		why.why = fmt.Sprintf("%d connections are open already", maxTCP)
+	if why == (refusal{}) {
+		why = s.admit(f)
 	}
 	if why != (refusal{}) {
 		s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.host(asked), Addr: asked, Why: why.why, Opens: why.opens})
@@ -45,7 +45,7 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	}
 	defer s.dismiss(f)
 	if f.port == dnsPort {
-		if guest, ok := handshake(r); ok {
+		if guest, ok := s.handshake(r); ok {
 			s.serveDNS(ctx, gonet.NewTCPConn(&guest.queue, guest.end))
 		}
 		return
@@ -56,7 +56,7 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 		return
 	}
 	defer s.ended(ctx, f, asked)
-	guest, ok := handshake(r)
+	guest, ok := s.handshake(r)
 	if !ok {
 		cancel(errors.New("the program had gone"))
 		abort(conn)
@@ -65,30 +65,17 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 	s.relay(ctx, f, guest, conn)
 }
 
-// admit counts f among the connections, unless there are too many.
-func (s *Stack) admit(f *flow) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.flows) >= maxTCP {
-		return false
-	}
-	s.flows[f] = struct{}{}
-	return true
-}
-
-func (s *Stack) dismiss(f *flow) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.flows, f)
-}
-
 // handshake answers the sandbox's SYN, and waits for the rest.
-func handshake(r *tcp.ForwarderRequest) (*guestConn, bool) {
-	guest := new(guestConn)
+func (s *Stack) handshake(r *tcp.ForwarderRequest) (*guestConn, bool) {
+	share := s.shareOut()
+	guest := &guestConn{small: &s.crowded}
 	end, err := r.CreateEndpoint(&guest.queue)
 	r.Complete(false)
 	if err != nil {
 		return nil, false
+	}
+	if share < bufferDefault { // which the forwarder gave it
+		end.SocketOptions().SetReceiveBufferSize(int64(share), false)
 	}
 	guest.end = end
 	return guest, true
@@ -119,49 +106,21 @@ func (s *Stack) upload(f *flow, guest *guestConn, conn net.Conn) error {
 	readable, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
 	guest.queue.EventRegister(&readable)
 	defer guest.queue.EventUnregister(&readable)
-	s.mu.Lock()
-	compare := s.policy.comparesNames(f.name, f.addr)
-	s.mu.Unlock()
-	send := func(b []byte) error {
-		n, err := conn.Write(b)
-		f.sent.Add(int64(n))
-		return err
-	}
-	use := send
-	var held []byte // what cannot go on before it is clear whom it is for
-	var late *time.Timer
-	if compare {
-		use = func(b []byte) error {
-			if late == nil {
-				late = time.AfterFunc(openingTimeout, func() { f.end(s.misnamed(f, "", false)) })
-			}
-			held = append(held, b...)
-			switch what, said := readOpening(held); what {
-			case openingPartial:
-				return nil
-			case openingNamed:
-				if !s.says(f, said) {
-					return s.misnamed(f, said, true)
-				}
-			case openingUnnamed:
-				return s.misnamed(f, "", true)
-			case openingOther:
-			}
-			late.Stop()
-			b, held, use = held, nil, send
-			return send(b)
-		}
-	}
-	defer func() {
-		if late != nil {
-			late.Stop()
-		}
-	}()
+	inspection := s.inspect(f)
+	defer inspection.close()
 	for {
-		err := guest.whenReady(ready, func(b []byte) error { return use(b) })
+		err := guest.whenReady(ready, func(b []byte) error {
+			b, err := inspection.pass(b)
+			if err != nil {
+				return err
+			}
+			n, err := conn.Write(b)
+			f.sent.Add(int64(n))
+			return err
+		})
 		if errors.Is(err, io.EOF) {
-			if len(held) > 0 {
-				return s.misnamed(f, "", true)
+			if err := inspection.ended(); err != nil {
+				return err
 			}
 			return closeWrite(conn)
 		}
@@ -171,34 +130,13 @@ func (s *Stack) upload(f *flow, guest *guestConn, conn net.Conn) error {
 	}
 }
 
-// says notes which name the program says, and whether the policy allows that on f: the one that it asked for, or another that is listed.
-func (s *Stack) says(f *flow, said string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f.said = said
-	return said == f.name || s.policy.listsName(said, f.port)
-}
-
-// misnamed tells that f is not for whom it was opened.
-func (s *Stack) misnamed(f *flow, said string, whole bool) error {
-	why := refusal{why: "TLS or HTTP without a readable name of the server"}
-	switch {
-	case said != "":
-		why = refusal{"it is for " + said + ", which is " + notListed, entryText(said, f.port)}
-	case !whole:
-		why.why = fmt.Sprintf("said nothing readable in %v", openingTimeout)
-	}
-	s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.name, Addr: f.addr, Why: why.why, Opens: why.opens})
-	return why
-}
-
 // download carries what is said to the program.
 func download(f *flow, guest *guestConn, conn net.Conn) error {
 	writable, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
 	guest.queue.EventRegister(&writable)
 	defer guest.queue.EventUnregister(&writable)
 	for {
-		err := whenReady(conn, func(b []byte) error {
+		err := whenReady(conn, guest.small, func(b []byte) error {
 			if len(b) == 0 {
 				return io.EOF
 			}
@@ -235,6 +173,7 @@ func abort(conn net.Conn) {
 type guestConn struct {
 	end   tcpip.Endpoint
 	queue waiter.Queue
+	small *atomic.Bool // whether to copy in small pieces
 }
 
 // errGuest is an error of the sandbox's end.
@@ -243,17 +182,17 @@ func errGuest(err tcpip.Error) error { return errors.New("the program's end: " +
 // whenReady reads as the function of this name does. ready tells when there is something to read.
 func (c *guestConn) whenReady(ready <-chan struct{}, use func([]byte) error) error {
 	for {
-		buf := buffers.Get().(*[copySize]byte)
-		into := tcpip.SliceWriter(buf[:])
+		buf := lend(c.small)
+		into := tcpip.SliceWriter(*buf)
 		result, err := c.end.Read(&into, tcpip.ReadOptions{})
 		if err == nil {
 			// Written after Read: within it, the endpoint is locked.
 			c.end.ModerateRecvBuf(result.Count)
-			err := use(buf[:result.Count])
-			buffers.Put(buf)
+			err := use((*buf)[:result.Count])
+			giveBack(buf)
 			return err
 		}
-		buffers.Put(buf)
+		giveBack(buf)
 		switch err.(type) {
 		case *tcpip.ErrWouldBlock:
 			<-ready // an endpoint that ends says so, too

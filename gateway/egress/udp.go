@@ -55,7 +55,11 @@ func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID, pkt
 			s.link.unreachable(first, header.ICMPv4AdminProhibited)
 			return
 		}
-		if !s.beginUDP(ctx, d) {
+		if why, ok := s.beginUDP(ctx, d); !ok {
+			if why != (refusal{}) {
+				s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why.why})
+				s.link.unreachable(first, header.ICMPv4AdminProhibited)
+			}
 			return
 		}
 	}
@@ -65,16 +69,21 @@ func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID, pkt
 	}
 }
 
-// beginUDP starts d, in the place of the flow that is idle for longest where there are too many.
-func (s *Stack) beginUDP(ctx context.Context, d *datagrams) bool {
+// beginUDP starts d, in the place of the flow that is idle for longest where there are too many. It says why not, if that is for the program to know.
+func (s *Stack) beginUDP(ctx context.Context, d *datagrams) (refusal, bool) {
 	if !s.begin() {
-		return false
+		return refusal{}, false
 	}
 	ctx, d.end = context.WithCancelCause(ctx)
 	d.used.Store(time.Now().UnixNano())
+	if why := s.admit(&d.flow); why != (refusal{}) {
+		d.end(why)
+		s.wg.Done()
+		return why, false
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.streams) >= maxUDP {
+	if len(s.streams) >= min(maxUDP, max(1, s.most/2)) {
 		var oldest *datagrams
 		for _, other := range s.streams {
 			if oldest == nil || other.used.Load() < oldest.used.Load() {
@@ -88,6 +97,7 @@ func (s *Stack) beginUDP(ctx context.Context, d *datagrams) bool {
 	go func() {
 		defer s.wg.Done()
 		defer d.end(nil)
+		defer s.dismiss(&d.flow)
 		s.serveUDP(ctx, d)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -95,7 +105,7 @@ func (s *Stack) beginUDP(ctx context.Context, d *datagrams) bool {
 			delete(s.streams, d.id)
 		}
 	}()
-	return true
+	return refusal{}, true
 }
 
 // serveUDP dials what d is for and carries its datagrams until it is idle or ended.
@@ -149,7 +159,7 @@ func (s *Stack) receive(d *datagrams, conn net.Conn) error {
 		if err := conn.SetReadDeadline(time.Unix(0, d.used.Load()).Add(udpIdle)); err != nil {
 			return err
 		}
-		err := whenReady(conn, func(b []byte) error {
+		err := whenReady(conn, nil, func(b []byte) error {
 			d.used.Store(time.Now().UnixNano())
 			d.received.Add(int64(len(b)))
 			writeUDP(route, d.id, b)

@@ -182,6 +182,7 @@ type world struct {
 	stack           *Stack
 	names           map[string][]netip.Addr
 	resolv          string
+	change          func(*Options) // of what the stack is started with; may be nil
 
 	mu     sync.Mutex
 	events []Event
@@ -263,11 +264,11 @@ func (w *world) openTUN() *os.File {
 func (w *world) start(mode Mode, allow ...string) {
 	fd, err := unix.FcntlInt(w.tun.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	must(w.t, err)
-	w.stack, err = Start(os.NewFile(uintptr(fd), "tun"), Options{
-		Policy:  policy(w.t, mode, allow...),
-		Resolve: w.resolve,
-		Event:   w.event,
-	})
+	o := Options{Policy: policy(w.t, mode, allow...), Resolve: w.resolve, Event: w.event}
+	if w.change != nil {
+		w.change(&o)
+	}
+	w.stack, err = Start(os.NewFile(uintptr(fd), "tun"), o)
 	must(w.t, err)
 	w.t.Cleanup(func() { w.stack.Close() })
 }

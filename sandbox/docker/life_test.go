@@ -127,7 +127,7 @@ func TestPosture(t *testing.T) {
 func testPosture(t *testing.T, network sandbox.Network, devices string) {
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{Network: network})
-	want := sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, Disk: 10 << 30, Sessions: 32}
+	want := sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, Disk: 10 << 30, Sessions: 32, Connections: 1024}
 	if diff := cmp.Diff(want, inst.Limits, cmpopts.IgnoreFields(sandbox.Limits{}, "NoFile")); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
 	}

@@ -79,13 +79,13 @@ func TestFit(t *testing.T) {
 		want sandbox.Limits
 		err  string
 	}{
-		{"defaults", sandbox.Spec{}, two, sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32}, ""},
-		{"one core", sandbox.Spec{}, facts{cpus: 1}, sandbox.Limits{Memory: 2 << 30, CPUs: 1, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32}, ""},
+		{"defaults", sandbox.Spec{}, two, sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32, Connections: 1024}, ""},
+		{"one core", sandbox.Spec{}, facts{cpus: 1}, sandbox.Limits{Memory: 2 << 30, CPUs: 1, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32, Connections: 1024}, ""},
 		{"asked for", sandbox.Spec{Isolation: "runc", Limits: sandbox.Limits{Memory: 1, CPUs: 1.5, PIDs: 2, Shm: 3, NoFile: 4, Disk: 5, Sessions: 6}}, two,
-			sandbox.Limits{Memory: 1, CPUs: 1.5, PIDs: 2, Shm: 3, NoFile: 4, Disk: 5, Sessions: 6}, ""},
-		{"little memory", sandbox.Spec{}, facts{cpus: 2, memory: 1 << 30}, sandbox.Limits{Memory: 1 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32}, ""},
+			sandbox.Limits{Memory: 1, CPUs: 1.5, PIDs: 2, Shm: 3, NoFile: 4, Disk: 5, Sessions: 6, Connections: 1024}, ""},
+		{"little memory", sandbox.Spec{}, facts{cpus: 2, memory: 1 << 30}, sandbox.Limits{Memory: 1 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32, Connections: 1024}, ""},
 		{"less than /dev/shm", sandbox.Spec{Limits: sandbox.Limits{Memory: 32 << 20}}, two,
-			sandbox.Limits{Memory: 32 << 20, CPUs: 2, PIDs: 512, Shm: 32 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32}, ""},
+			sandbox.Limits{Memory: 32 << 20, CPUs: 2, PIDs: 512, Shm: 32 << 20, NoFile: 20000, Disk: 10 << 30, Sessions: 32, Connections: 1024}, ""},
 		{"too much memory", sandbox.Spec{Limits: sandbox.Limits{Memory: 3 << 30}}, facts{cpus: 2, memory: 2<<30 + 5}, sandbox.Limits{}, "3g of memory: not supported by this backend: the engine has 2g"},
 		{"too many cores", sandbox.Spec{Limits: sandbox.Limits{CPUs: 3}}, two, sandbox.Limits{}, "3 cpus: not supported by this backend: the engine has 2"},
 		{"isolation", sandbox.Spec{Isolation: "runsc"}, two, sandbox.Limits{}, `isolation "runsc": not supported by this backend: the engine has crun, runc`},

@@ -1,0 +1,220 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Causes with which connections end, and what their last event says.
+var (
+	errClosed  = errors.New("the sandbox's network was closed")
+	errPolicy  = errors.New("no longer allowed")
+	errEvicted = errors.New("too many flows at once")
+	errIdle    = errors.New("idle")
+)
+
+// gate is what every connection of one sandbox passes, by whichever way it comes: the policy, the budget, and the dialling.
+type gate struct {
+	opts  Options
+	log   *slog.Logger
+	names *directory
+	own   ownAddresses
+	most  int // connections at once
+
+	cancel context.CancelCauseFunc // ends every connection
+	wg     sync.WaitGroup          // of all goroutines that serve one
+
+	crowded atomic.Bool // there are so many that each copies in small pieces
+
+	mu     sync.Mutex
+	policy *Policy            // guarded by mu
+	closed bool               // guarded by mu: nothing new begins
+	flows  map[*flow]struct{} // guarded by mu
+}
+
+// newGate returns a gate and the context of all that goes through it.
+func newGate(opts Options) (*gate, context.Context, error) {
+	if opts.Policy == nil {
+		return nil, nil, errors.New("egress: a network needs a policy")
+	}
+	if opts.Resolve == nil {
+		opts.Resolve = lookUp
+	}
+	if opts.Dial == nil {
+		opts.Dial = new(net.Dialer).DialContext
+	}
+	if opts.Own == nil {
+		opts.Own = OwnAddresses
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	g := &gate{opts: opts, log: opts.Log, own: ownAddresses{ask: opts.Own}, most: opts.Budget.most(opts.Connections),
+		policy: opts.Policy, flows: make(map[*flow]struct{})}
+	g.names = newDirectory(g.resolve)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	g.cancel = cancel
+	return g, ctx, nil
+}
+
+// resolve looks a name up within the budget.
+func (g *gate) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
+	if !g.opts.Budget.take(lookUpCost) {
+		return nil, g.opts.Budget.spent()
+	}
+	defer g.opts.Budget.give(lookUpCost)
+	return g.opts.Resolve(ctx, name)
+}
+
+// SetPolicy makes p hold for what is open too: connections that it does not allow end with a reset.
+func (g *gate) SetPolicy(p *Policy) {
+	own := g.own.list()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.policy = p
+	for f := range g.flows {
+		f.holdLocked(p, own)
+	}
+}
+
+// current returns the policy that holds now.
+func (g *gate) current() *Policy {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.policy
+}
+
+// begin says whether something new may start; whoever it told so calls wg.Done after.
+func (g *gate) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.wg.Add(1)
+	}
+	return !g.closed
+}
+
+// end ends everything that began, and lets nothing more begin. Who calls it waits for wg.
+func (g *gate) end() {
+	g.mu.Lock()
+	g.closed = true
+	g.mu.Unlock()
+	g.cancel(errClosed)
+}
+
+// admit counts f among the connections, unless there are too many: then it says so. What was admitted is dismissed.
+func (g *gate) admit(f *flow) refusal {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.flows) >= g.most {
+		return refusal{why: fmt.Sprintf("%d connections are open already, as many as this sandbox may have", g.most)}
+	}
+	if !g.opts.Budget.take(1) {
+		return g.opts.Budget.spent()
+	}
+	g.flows[f] = struct{}{}
+	g.crowded.Store(len(g.flows) > crowd)
+	return refusal{}
+}
+
+// dismiss gives back what admit took. What was given back is not given back again.
+func (g *gate) dismiss(f *flow) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, ok := g.flows[f]; !ok {
+		return
+	}
+	delete(g.flows, f)
+	g.crowded.Store(len(g.flows) > crowd)
+	g.opts.Budget.give(1)
+}
+
+func (g *gate) event(e Event) {
+	if g.opts.Event != nil {
+		e.Time = time.Now()
+		g.opts.Event(e)
+	}
+}
+
+// inspection holds back what a program says first on a connection to a listed name, until it is clear that it is meant for that.
+type inspection struct {
+	gate *gate
+	flow *flow
+	over bool
+	held []byte
+	late *time.Timer
+}
+
+// inspect begins the inspection of f, which is dialled. It is closed by whoever gets it.
+func (g *gate) inspect(f *flow) *inspection {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return &inspection{gate: g, flow: f, over: !g.policy.comparesNames(f.name, f.addr)}
+}
+
+// pass takes what the program says next and returns what may go on now, or why the connection has to end.
+func (i *inspection) pass(b []byte) ([]byte, error) {
+	if i.over {
+		return b, nil
+	}
+	if i.late == nil {
+		i.late = time.AfterFunc(openingTimeout, func() { i.flow.end(i.gate.misnamed(i.flow, "", false)) })
+	}
+	i.held = append(i.held, b...)
+	switch what, said := readOpening(i.held); what {
+	case openingPartial:
+		return nil, nil
+	case openingNamed:
+		if !i.gate.says(i.flow, said) {
+			return nil, i.gate.misnamed(i.flow, said, true)
+		}
+	case openingUnnamed:
+		return nil, i.gate.misnamed(i.flow, "", true)
+	case openingOther:
+	}
+	i.late.Stop()
+	b, i.held, i.over = i.held, nil, true
+	return b, nil
+}
+
+// ended says why the connection has to end otherwise than as the program ended it: it never said whom it was for.
+func (i *inspection) ended() error {
+	if len(i.held) == 0 {
+		return nil
+	}
+	return i.gate.misnamed(i.flow, "", true)
+}
+
+func (i *inspection) close() {
+	if i.late != nil {
+		i.late.Stop()
+	}
+}
+
+// says notes which name the program says, and whether the policy allows that on f: the one that it asked for, or another that is listed.
+func (g *gate) says(f *flow, said string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.said = said
+	return said == f.name || g.policy.listsName(said, f.port)
+}
+
+// misnamed tells that f is not for whom it was opened.
+func (g *gate) misnamed(f *flow, said string, whole bool) error {
+	why := refusal{why: "TLS or HTTP without a readable name of the server"}
+	switch {
+	case said != "":
+		why = refusal{"it is for " + said + ", which is " + notListed, entryText(said, f.port)}
+	case !whole:
+		why.why = fmt.Sprintf("said nothing readable in %v", openingTimeout)
+	}
+	g.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.name, Addr: f.addr, Why: why.why, Opens: why.opens})
+	return why
+}
