@@ -246,11 +246,14 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Commands: d.lobby,
 		Watches:  command.Watches,
 		Chord:    d.config.value("chord"),
-		Limits:   sshd.Limits{Exempt: loopback},
+		Limits:   sshd.Limits{Exempt: loopback, Own: ownLogins},
 		Log:      d.log,
 	})
 	return err
 }
+
+// ownLogins is how many programs of the daemon's own user may log in at once, beside everybody else: more than a script starts.
+const ownLogins = 256
 
 // loopback is one source for every user of this machine: counting and penalising it would let one of them lock out the
 // others. The limits on all connections that are not logged in hold for it, too.

@@ -17,6 +17,7 @@ type Limits struct {
 	Unauthenticated int            // connections that are not logged in; 64
 	EarlyDrop       int            // of those, from how many on some are dropped at random; 32
 	PerSource       int            // of those, from one IPv4 address or IPv6 /64; 8
+	Own             int            // connections that are not logged in, beside all these, of programs that the daemon's own user runs on this machine; 0: they are like the others
 	Tries           int            // failed attempts on one connection; 6
 	Sessions        int            // session channels of one connection at once; 32
 	Channels        int            // channels of one connection at once, sessions included; 256
@@ -66,6 +67,7 @@ type gate struct {
 	waiting   []*slot                // guarded by mu; oldest first
 	sources   map[netip.Prefix]int   // guarded by mu; how many of waiting
 	penalties map[netip.Prefix]fines // guarded by mu
+	own       int                    // guarded by mu; of the daemon's own user, which are not among waiting
 }
 
 func newGate(l Limits) *gate {
@@ -78,6 +80,7 @@ type slot struct {
 	gate   *gate
 	source netip.Prefix // zero for a peer that has no IP address, such as a unix socket
 	exempt bool
+	own    bool // among gate.own; settled when it enters
 	since  time.Time
 	evict  func() // closes the connection
 
@@ -86,10 +89,10 @@ type slot struct {
 	passed   bool // guarded by gate.mu; logged in
 }
 
-// enter gives a new connection from addr a slot, or says why it gets none. evict is called, outside of any lock, when the
-// connection has to make room for a newer one.
-func (g *gate) enter(addr net.Addr, evict func()) (*slot, error) {
-	s := &slot{gate: g, since: g.now(), evict: evict}
+// enter gives a new connection from addr a slot, or says why it gets none. own says that it is of the daemon's own user. evict is
+// called, outside of any lock, when the connection has to make room for a newer one.
+func (g *gate) enter(addr net.Addr, own bool, evict func()) (*slot, error) {
+	s := &slot{gate: g, since: g.now(), own: own, evict: evict}
 	if tcp, ok := addr.(*net.TCPAddr); ok {
 		s.source = sourceOf(tcp.AddrPort().Addr())
 	}
@@ -109,6 +112,12 @@ func (g *gate) enter(addr net.Addr, evict func()) (*slot, error) {
 func (g *gate) admit(s *slot) (victim *slot, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	// Programs that one user starts at once log in at once, and nobody else of this machine can hold their places.
+	if s.own = s.own && g.own < g.limits.Own; s.own {
+		s.exempt = true
+		g.own++
+		return nil, nil
+	}
 	if !s.exempt {
 		if until := g.penalties[s.source]; until.refuses(s.since) {
 			return nil, errors.New("this source is penalised for its failed logins")
@@ -153,6 +162,10 @@ func (g *gate) removeLocked(s *slot) {
 		return
 	}
 	s.gone = true
+	if s.own {
+		g.own--
+		return
+	}
 	g.waiting = slices.DeleteFunc(g.waiting, func(w *slot) bool { return w == s })
 	if s.source.IsValid() {
 		if g.sources[s.source]--; g.sources[s.source] <= 0 {

@@ -24,7 +24,7 @@ func newTestGate(l Limits) *testGate {
 
 // from lets a connection from a source in.
 func (g *testGate) from(ip string) (*slot, error) {
-	return g.enter(&net.TCPAddr{IP: net.ParseIP(ip), Port: 4711}, func() {})
+	return g.enter(&net.TCPAddr{IP: net.ParseIP(ip), Port: 4711}, false, func() {})
 }
 
 func TestPerSource(t *testing.T) {
@@ -102,7 +102,7 @@ func TestFullMakesRoom(t *testing.T) {
 	g := newTestGate(Limits{})
 	evicted := 0
 	for i := range 64 {
-		_, err := g.enter(&net.TCPAddr{IP: net.IPv4(198, 51, byte(i), 1)}, func() { evicted++ })
+		_, err := g.enter(&net.TCPAddr{IP: net.IPv4(198, 51, byte(i), 1)}, false, func() { evicted++ })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,4 +205,50 @@ func TestPenalties(t *testing.T) {
 			t.Errorf("%d sources are remembered, want at most %d", n, maxFined)
 		}
 	})
+}
+
+// Programs of the daemon's own user have places of their own: a flood of others leaves them alone, and they leave the others' places
+// alone. Beyond those they are like everybody.
+func TestOwnUsersPlaces(t *testing.T) {
+	g := newTestGate(Limits{Own: 100, Unauthenticated: 4, EarlyDrop: 1, PerSource: 2})
+	g.chance = 0 // who can be dropped is
+	enter := func(own bool) (*slot, error) {
+		return g.enter(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}, own, func() { t.Error("somebody had to make room") })
+	}
+	stranger, err := enter(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := enter(false); err == nil {
+		t.Fatal("the strangers' places are not full")
+	}
+	var own []*slot
+	for i := range 100 {
+		s, err := enter(true)
+		if err != nil {
+			t.Fatalf("own connection %d: %v", i, err)
+		}
+		own = append(own, s)
+	}
+	if _, err := enter(true); err == nil {
+		t.Error("there is no end to one's own places")
+	}
+	if len(g.waiting) != 1 {
+		t.Errorf("%d are among the others, want the stranger", len(g.waiting))
+	}
+	own[0].authenticated()
+	own[1].release()
+	own[1].release()
+	for range 2 {
+		if _, err := enter(true); err != nil {
+			t.Errorf("in the place of one that was free again: %v", err)
+		}
+	}
+	if _, err := enter(true); err == nil {
+		t.Error("one place was given twice")
+	}
+	stranger.release()
+	if _, err := enter(false); err != nil {
+		t.Errorf("a stranger in a stranger's place: %v", err)
+	}
 }

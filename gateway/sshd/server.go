@@ -193,7 +193,8 @@ func (h *house) receive(ctx context.Context, l net.Listener) error {
 
 // admit takes over a new connection and counts it in. nil: there was no room for it.
 func (h *house) admit(c net.Conn) *conn {
-	slot, err := h.gate.enter(c.RemoteAddr(), func() { c.Close() })
+	own := h.limits.Own > 0 && peerIsOurs(c)
+	slot, err := h.gate.enter(c.RemoteAddr(), own, func() { c.Close() })
 	if err != nil {
 		h.log.Debug("connection refused", "client", c.RemoteAddr().String(), "err", err)
 		c.Close()
