@@ -74,6 +74,7 @@ type box struct {
 	amu sync.Mutex // held while a session's record is opened; taken before mu
 
 	source *box      // what a fork is made of; nil for others, and once it has its image
+	unsure time.Time // until when its making may be under way in the backend, whatever that says; used with op held
 	loaded time.Time // since when this daemon knows it, by a clock that nobody sets
 	making making    // what its image is made by, while it is being created
 

@@ -213,6 +213,9 @@ func (b *box) create(ctx context.Context, progress func(string)) (err error) {
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
 	var left error
+	if errors.Is(err, sandbox.ErrEngine) {
+		b.doubt()
+	}
 	if nothingMade(err) {
 		left = b.erase(clean)
 	} else {

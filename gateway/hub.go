@@ -70,6 +70,7 @@ type Options struct {
 	diskEvery  time.Duration     // 0 is a second
 	diskWithin time.Duration     // 0 is a minute
 	at         func(step string) // called between the steps of a claim; nil does nothing
+	lateBoot   time.Duration     // 0 is lateBoot
 
 	Hook HookOptions // who is told when what a session needs has changed
 }
@@ -122,6 +123,7 @@ func New(o Options) (*Hub, error) {
 	}
 	o.Backends = maps.Clone(o.Backends)
 	o.Logins = slices.Clone(o.Logins)
+	o.lateBoot = cmp.Or(o.lateBoot, lateBoot)
 	o.diskEvery, o.diskWithin = cmp.Or(o.diskEvery, diskEvery), cmp.Or(o.diskWithin, diskWithin)
 	o.Quota.Sandboxes = cmp.Or(o.Quota.Sandboxes, defaultSandboxes)
 	o.StopGrace = cmp.Or(o.StopGrace, defaultGrace)

@@ -92,6 +92,9 @@ func (b *box) destroy(ctx context.Context) (left Removal, err error) {
 	} else if err != nil {
 		return left, fmt.Errorf("removal: %w", err)
 	}
+	if time.Now().Before(b.unsure) {
+		return left, errUnsure
+	}
 	if err := b.erase(ctx); err != nil {
 		return left, err
 	}
@@ -100,6 +103,17 @@ func (b *box) destroy(ctx context.Context) (left Removal, err error) {
 	b.mu.Unlock()
 	h.unregister(b)
 	return left, nil
+}
+
+// errUnsure says that there may be something to remove yet.
+var errUnsure = errors.New("removal: the backend was asked for it by somebody who gave up, and may be about to make it")
+
+// doubt makes the removal of b look again for a while: a request whose caller has died, or stopped waiting, is carried out all the
+// same, perhaps after somebody looked whether it was. b is locked, or not used yet.
+func (b *box) doubt() {
+	if be, err := b.hub.backend(b.get().inst.Backend); err == nil && !isHost(be) { // which makes nothing
+		b.unsure = time.Now().Add(b.hub.options.lateBoot)
+	}
 }
 
 // erase removes what the daemon itself keeps of a sandbox.
@@ -128,7 +142,7 @@ func (h *Hub) finishIn(b *box, pause time.Duration) {
 				clean, cancel := context.WithTimeout(ctx, cleanup)
 				_, err := b.destroy(clean)
 				cancel()
-				if done = err == nil; !done && ctx.Err() == nil {
+				if done = err == nil; !done && ctx.Err() == nil && !errors.Is(err, errUnsure) {
 					h.log.Warn("removal waits", "id", b.id, "err", err)
 				}
 			}

@@ -11,6 +11,7 @@ import (
 const (
 	firstLook = 2 * time.Second // how long Ready waits for backends
 	relist    = 10 * time.Second
+	lateBoot  = 30 * time.Second // after which what a backend was asked for is there or will not be
 )
 
 // recover takes up every sandbox where a former daemon left it. Creations that were cut short are undone and removals
@@ -25,8 +26,12 @@ func (h *Hub) recover(ctx context.Context) {
 				continue
 			}
 			h.unname(b)
+			b.doubt()
 			h.laterNow(b)
 		case Deleting:
+			if f.inst.ID == "" { // the same, by a daemon that was cut short in turn
+				b.doubt()
+			}
 			h.laterNow(b)
 		case Running, Broken, Paused:
 			b.keep()

@@ -256,3 +256,57 @@ func TestCallsAfterTheEnd(t *testing.T) {
 		t.Errorf("Remove = %v, want ErrClosed", err)
 	}
 }
+
+// late is a backend that carries out a request after its caller has gone.
+type late struct {
+	*sandboxtest.Backend
+	destroyed atomic.Int32
+	made      func() // at the first Destroy, which finds nothing
+}
+
+func (l *late) Destroy(ctx context.Context, inst sandbox.Instance) error {
+	err := l.Backend.Destroy(ctx, inst)
+	if l.destroyed.Add(1) == 1 {
+		l.made()
+	}
+	return err
+}
+
+// R5: what a backend was asked for by a daemon that died is removed also when the backend makes it after somebody looked.
+func TestR5LateCreation(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.lateBoot = 2 * time.Second
+	l := &late{Backend: w.memory}
+	w.backend = l
+	d := w.start()
+	w.create(d, "demo")
+	d.stop()
+	w.withStore(func(s *store.Store) {
+		rows, err := s.Sandboxes(w.ctx())
+		if err != nil || len(rows) != 1 {
+			t.Fatalf("rows = %v, %v", rows, err)
+		}
+		if err := w.memory.Destroy(w.ctx(), sandbox.Instance{ID: rows[0].ID}); err != nil {
+			t.Fatal(err)
+		}
+		l.made = func() {
+			if _, err := w.memory.Boot(context.Background(), sandbox.Spec{ID: rows[0].ID, Name: "demo"}); err != nil {
+				t.Error(err)
+			}
+		}
+		rows[0].State, rows[0].Instance = string(Creating), []byte(`{"backend":"memory"}`)
+		if err := s.Put(w.ctx(), rows[0]); err != nil {
+			t.Fatal(err)
+		}
+	})
+	d = w.start()
+	w.create(d, "demo") // the name is free meanwhile
+	w.eventually("the late one is removed", func() bool {
+		list, _ := w.memory.List(w.ctx())
+		rows, _ := d.store.Sandboxes(w.ctx())
+		return len(list) == 1 && len(rows) == 1
+	})
+	if n := l.destroyed.Load(); n < 2 {
+		t.Errorf("it was looked for %d times", n)
+	}
+}

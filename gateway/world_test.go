@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -82,6 +83,7 @@ func (w *world) start() *daemon {
 		w.t.Fatal(err)
 	}
 	o := w.options
+	o.lateBoot = cmp.Or(o.lateBoot, time.Millisecond)
 	o.Store, o.Records, o.Backends = s, records, map[string]sandbox.Backend{sandboxtest.Name: w.backend}
 	o.Owner, o.Logins, o.StopGrace = "alice", []string{"localuser"}, time.Second
 	o.Log = slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))

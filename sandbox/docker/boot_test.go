@@ -7,11 +7,15 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -447,4 +451,44 @@ func TestBootsAtOnce(t *testing.T) {
 		t.Fatalf("%d boots of one ID succeeded, want 1", len(won))
 	}
 	mustSh(t, login(t, b, won[0]), "true")
+}
+
+// R5: a container that the engine made after its Boot had been undone is removed by the next who looks what there is; one whose keys
+// are there, or that has run, is not.
+func TestR5LateContainer(t *testing.T) {
+	b := testBackend(t)
+	for _, tt := range []struct {
+		name      string
+		keys, ran bool
+		left      bool
+	}{{"never started", false, false, false}, {"with keys", true, false, true}, {"has run", false, true, true}} {
+		t.Run(tt.name, func(t *testing.T) {
+			id := newID()
+			c, err := b.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: containerName(id), Config: &container.Config{Image: busybox,
+				Cmd: []string{"true"}, Labels: map[string]string{labelDaemon: b.opts.DaemonID, labelID: id}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.keys {
+				if err := os.Mkdir(b.dir(id), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if tt.ran {
+				if _, err := b.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			list, err := b.List(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := slices.ContainsFunc(list, func(i sandbox.Instance) bool { return i.ID == id }); got != tt.left {
+				t.Errorf("listed: %v, want %v", got, tt.left)
+			}
+			if !tt.left {
+				nothingLeft(t, b, id)
+			}
+		})
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -53,6 +54,13 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 		if !validID.MatchString(id) || !slices.Contains(c.Names, "/"+containerName(id)) {
 			continue
 		}
+		if c.State == container.StateCreated && b.forsaken(id) {
+			// Its Boot was undone while the engine still worked on it. It never ran: nothing is in it, and without keys nobody gets in.
+			if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: c.ID}); err != nil {
+				b.log(id).Warn("a container that was never started is left behind", "err", err)
+			}
+			continue
+		}
 		inst, err := b.recall(ctx, id, c)
 		if errors.Is(err, sandbox.ErrGone) {
 			continue
@@ -63,6 +71,15 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 		list = append(list, inst)
 	}
 	return list, nil
+}
+
+// forsaken reports whether nothing is kept of an instance beside its container, and nobody is making it.
+func (b *Backend) forsaken(id string) bool {
+	b.mu.Lock()
+	busy := b.busy[id] != nil
+	b.mu.Unlock()
+	_, err := os.Lstat(b.dir(id))
+	return !busy && errors.Is(err, fs.ErrNotExist)
 }
 
 // recall returns what Boot returned for a container, or as much of it as the engine knows when the note is missing.
