@@ -25,6 +25,9 @@ const (
 	stopOrder  = 3 * time.Second
 	stopMargin = 5 * time.Second
 
+	// How long a dial waits for the engine to say which process the guest is.
+	admission = time.Second
+
 	// Dial asks the engine when no guest has called for so long.
 	firstDoubt = 300 * time.Millisecond
 	nextDoubt  = 2 * time.Second
@@ -95,8 +98,10 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 	}
 	if !d.admits() {
 		// Opened by this call: a new daemon, an old guest. An engine that is away keeps nobody from his sandbox: the pinned
-		// key still says who answers.
-		pid, err := b.running(ctx, inst)
+		// key still says who answers. Nor does one that hangs: asking again is for who gets no call.
+		soon, cancel := context.WithTimeoutCause(ctx, admission, sandbox.ErrEngine)
+		pid, err := b.running(soon, inst)
+		cancel()
 		if err == nil {
 			d.admit(pid)
 		} else if !errors.Is(err, sandbox.ErrEngine) {

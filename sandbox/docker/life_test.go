@@ -379,6 +379,15 @@ func TestDialWithoutEngine(t *testing.T) {
 	b.shutDoors(inst.ID) // as in a new daemon
 	f.set(func(w http.ResponseWriter, _ *http.Request) bool { hangUp(w); return true })
 	mustSh(t, login(t, b, inst), "true")
+
+	// Nor does one that hangs, for more than a moment.
+	b.shutDoors(inst.ID)
+	f.set(func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true })
+	began := time.Now()
+	mustSh(t, login(t, b, inst), "true")
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("with an engine that hangs it took %v", took)
+	}
 	f.set(nil)
 }
 
