@@ -230,6 +230,9 @@ func why(s sandbox.Status) string {
 	if s.OOMKilled {
 		words = append(words, "oom_killed")
 	}
+	if s.EngineRestarted {
+		words = append(words, "the engine was restarted: its processes are lost")
+	}
 	if s.ExitCode != 0 {
 		words = append(words, fmt.Sprintf("its guest ended with %d", s.ExitCode))
 	}

@@ -223,6 +223,8 @@ type Status struct {
 	Paused    bool
 	ExitCode  int  // of PID 1, when not running
 	OOMKilled bool // as far as the backend can tell
+	// EngineRestarted says, of what does not run, that the engine was restarted since it ran, and ended it, as far as the backend can tell.
+	EngineRestarted bool
 	Notes     []string
 }
 

@@ -234,12 +234,7 @@ func factsOf(info system.Info) (facts, error) {
 // engine that lacks CAP_SYS_RESOURCE cannot give a container more than it has. Where systemd holds the socket it is
 // systemd's, which is not lower.
 func engineNoFile(ctx context.Context, socket string) int64 {
-	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
-	if err != nil {
-		return 0
-	}
-	defer conn.Close()
-	pid := peerPid(conn.(*net.UnixConn))
+	pid := enginePid(ctx, socket)
 	if pid == 0 {
 		return 0
 	}
@@ -248,6 +243,39 @@ func engineNoFile(ctx context.Context, socket string) int64 {
 		return 0
 	}
 	return int64(limit.Max)
+}
+
+// enginePid is the process that listens on the engine's socket, 0 if it cannot be seen.
+func enginePid(ctx context.Context, socket string) int {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return 0
+	}
+	defer conn.Close()
+	return peerPid(conn.(*net.UnixConn))
+}
+
+// engineStart is when the process began that listens on the engine's socket, zero if that cannot be seen.
+func engineStart(ctx context.Context, socket string) time.Time {
+	pid := enginePid(ctx, socket)
+	if pid == 0 {
+		return time.Time{}
+	}
+	// Its directory in proc(5) is as old as who looks there first; the 22nd field of stat is the time since boot, in hundredths of a second.
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	var since unix.Timespec
+	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) != nil {
+		return time.Time{}
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:])) // from the third on
+	if len(fields) < 20 {
+		return time.Time{}
+	}
+	ticks, err := strconv.ParseInt(fields[19], 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - time.Duration(since.Nano()))
 }
 
 // processNoFile is the descriptor limit of a process on this machine, 0 if it cannot be seen. It is read from proc(5): the

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
@@ -29,10 +30,21 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 		}
 		return s, nil
 	}
+	s.EngineRestarted = !s.OOMKilled && c.State.ExitCode != 0 && b.endedByEngine(ctx, c.State)
 	if c.State.Error != "" {
 		s.Notes = append(s.Notes, c.State.Error)
 	}
 	return s, nil
+}
+
+// endedByEngine reports whether a container that does not run was ended when its engine ended or began: it was started before the engine
+// that answers now, and had not ended long before. Where another process holds the socket for the engine that is not seen.
+func (b *Backend) endedByEngine(ctx context.Context, s *container.State) bool {
+	engine := engineStart(ctx, strings.TrimPrefix(b.opts.Host, "unix://"))
+	started, err1 := time.Parse(time.RFC3339Nano, s.StartedAt)
+	finished, err2 := time.Parse(time.RFC3339Nano, s.FinishedAt)
+	const shutdown = time.Minute // of an engine that stops its containers first, and of the time until it is started again
+	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) && finished.After(engine.Add(-shutdown))
 }
 
 // List returns the instances that this daemon made. See sandbox.Lister.
