@@ -225,7 +225,7 @@ type Status struct {
 	OOMKilled bool // as far as the backend can tell
 	// EngineRestarted says, of what does not run, that the engine was restarted since it ran, and ended it, as far as the backend can tell.
 	EngineRestarted bool
-	Notes     []string
+	Notes           []string
 }
 
 // Errors that callers branch on. Backends wrap them with what they were doing to what.
