@@ -16,9 +16,11 @@ const (
 	lostTime = 100 * time.Millisecond // between two times that it is asked whether ^C was lost
 	// slowPrompt is when a shell that may be at its prompt, and did not answer ^C, gets another where it cannot be seen.
 	slowPrompt = 500 * time.Millisecond
-	intTime    = time.Second     // ^C
-	termTime   = 2 * time.Second // TERM
-	killTime   = 2 * time.Second // KILL
+	intTime    = time.Second // ^C
+	// atPromptTime is intTime for a shell that was at its prompt: there is nothing to stop, and its next prompt may take its time.
+	atPromptTime = 5 * time.Second
+	termTime     = 2 * time.Second // TERM
+	killTime     = 2 * time.Second // KILL
 
 	accountTime = 500 * time.Millisecond // what was signalled may take to go
 	lookAgain   = 2 * time.Millisecond   // between two looks at what is left
@@ -73,6 +75,10 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 		}
 	}
 	busy := s.state.Phase == wire.PhaseRunning && s.state.Attention != "likely"
+	patience := intTime
+	if s.state.Phase == wire.PhasePrompt {
+		patience = atPromptTime
+	}
 	release := s.waitLocked()
 	s.mu.Unlock()
 	defer release()
@@ -82,7 +88,7 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 		defer func() { s.account(c, receipt, below) }()
 	}
 	receipt.Steps = append(receipt.Steps, "^C")
-	if ended, ok := s.controlCUntil(ctx, f, c, busy, intTime); ok {
+	if ended, ok := s.controlCUntil(ctx, f, c, busy, patience); ok {
 		return ended
 	}
 	if c.local == nil {

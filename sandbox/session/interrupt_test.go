@@ -158,7 +158,7 @@ func TestStop(t *testing.T) {
 // then.
 func TestInterruptSlowPrompt(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))
-	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 800000)); do :; done'"
+	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; while ((${EPOCHREALTIME/./} - t < 1500000)); do :; done'"
 	if res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: slow, TimeoutMS: 60_000}); res.Ended != wire.Done {
 		t.Fatalf("got %+v", res)
 	}
