@@ -37,6 +37,7 @@ const nobody = "~"
 
 const (
 	firstRefill, lastRefill = time.Second, time.Minute // until a boot that failed is tried again
+	settleTime              = 250 * time.Millisecond   // after a claim, until what was taken is replaced: a boot slows down what its new owner does first
 	staleEvery              = 10 * time.Second         // between two looks whether images are still the same
 	nameWithin              = 2 * time.Second          // for a guest to take its name
 )
@@ -199,6 +200,9 @@ func (w *warm) take(f facts) *box {
 				continue
 			}
 			s.boxes = slices.Delete(s.boxes, i, i+1)
+			if now := time.Now(); s.next.Before(now) {
+				s.next = now.Add(settleTime)
+			}
 			w.kick()
 			return b
 		}

@@ -438,6 +438,23 @@ func TestPoolReplacesWhatFails(t *testing.T) {
 	}
 }
 
+// What was taken is not replaced at once: who took it uses it first.
+func TestPoolIsRefilledAWhileLater(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	began := time.Now()
+	w.create(d, "demo")
+	d.warm.mu.Lock()
+	next := d.warm.shelves[0].next
+	d.warm.mu.Unlock()
+	if next.Before(began.Add(settleTime)) {
+		t.Errorf("it is replaced %v after the claim, want %v", next.Sub(began), settleTime)
+	}
+	w.ready(d, 1)
+}
+
 // A guest that has a name already is given to nobody: it was used before.
 func TestPoolNeverGivesWhatHasAName(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})

@@ -58,6 +58,8 @@ type benchmark struct {
 
 var benchmarks = []benchmark{
 	{"boot", boot},
+	{"claim", claim},
+	{"fifty", fifty},
 	{"exec", execTrue},
 	{"echo", echo},
 	{"run", shellRun},

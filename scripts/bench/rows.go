@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,17 +22,13 @@ import (
 
 // boot: docker's own create and start, against a sandbox until its first command is done.
 func boot(ctx context.Context, b *bench) ([]row, error) {
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.at.SSH, agent.Options{State: b.at.State})
+	lobby, err := b.lobby(ctx, b.at)
 	if err != nil {
 		return nil, err
 	}
 	defer lobby.Close()
 	command := func(line string) error {
-		var said bytes.Buffer
-		exit, err := lobby.Exec(ctx, agent.Cmd{Command: line, Stderr: &said})
-		if err == nil && exit.Code != 0 {
-			err = fmt.Errorf("%s: %s", line, said.String())
-		}
+		_, err := lobby.command(ctx, line)
 		return err
 	}
 	var ours, peer []float64
@@ -52,7 +47,7 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 		}
 		began = time.Now()
 		c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
-			Config:     &container.Config{Image: image, Cmd: []string{"sleep", "1000"}, Labels: map[string]string{"sandboxd.bench": "1"}},
+			Config:     &container.Config{Image: image, Cmd: []string{"sleep", "1000"}, Labels: mark},
 			HostConfig: &container.HostConfig{NetworkMode: "none"},
 		})
 		if err != nil {
@@ -67,8 +62,8 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 			return nil, err
 		}
 		if i >= 2 {
-			ours = append(ours, float64(took.Microseconds())/1000)
-			peer = append(peer, float64(alone.Microseconds())/1000)
+			ours = append(ours, milliseconds(took))
+			peer = append(peer, milliseconds(alone))
 		}
 	}
 	return []row{against("boot: create until the first command is done", "ms", summarize(ours), summarize(peer), "docker create+start", "≤ 1.1 ×", atMost(1.1))}, nil
@@ -97,7 +92,7 @@ func execTrue(ctx context.Context, b *bench) ([]row, error) {
 		}
 	}
 	c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config: &container.Config{Image: image, Cmd: []string{"sleep", "1000"}, Labels: map[string]string{"sandboxd.bench": "1"}},
+		Config: &container.Config{Image: image, Cmd: []string{"sleep", "1000"}, Labels: mark},
 	})
 	if err != nil {
 		return nil, err

@@ -24,12 +24,9 @@ import (
 
 // bench is what the measurements work with.
 type bench struct {
-	dir    string
-	daemon *exec.Cmd
-	at     struct {
-		SSH, Identity, State string
-		KnownHosts           string `json:"known_hosts"`
-	}
+	dir           string
+	daemon        *exec.Cmd
+	at            endpoint
 	sshd          *exec.Cmd
 	sshdAddr      string
 	signer        ssh.Signer
@@ -37,6 +34,12 @@ type bench struct {
 	dockerVersion string
 	sshVersion    string
 	client        *agent.Client // on the sandbox "bench"
+}
+
+// endpoint is where a daemon answers.
+type endpoint struct {
+	SSH, Identity, State string
+	KnownHosts           string `json:"known_hosts"`
 }
 
 const image = "sandboxd/base:latest"
@@ -76,27 +79,34 @@ func start(ctx context.Context) (b *bench, err error) {
 	return b, err
 }
 
-func (b *bench) startDaemon(ctx context.Context) error {
-	b.daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "serve", "--json", "--state", filepath.Join(b.dir, "state"), "--ssh", "127.0.0.1:0")
-	log, err := os.OpenFile(filepath.Join(b.dir, "daemon.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+func (b *bench) startDaemon(ctx context.Context) (err error) {
+	b.daemon, b.at, err = b.launch(ctx, "state")
+	return err
+}
+
+// launch starts a daemon with a state directory and variables of its own.
+func (b *bench) launch(ctx context.Context, state string, env ...string) (daemon *exec.Cmd, at endpoint, err error) {
+	daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "serve", "--json", "--state", b.state(state), "--ssh", "127.0.0.1:0")
+	daemon.Env = append(os.Environ(), env...)
+	log, err := os.OpenFile(b.state(state+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return nil, at, err
 	}
 	defer log.Close()
-	b.daemon.Stderr = log
-	out, err := b.daemon.StdoutPipe()
+	daemon.Stderr = log
+	out, err := daemon.StdoutPipe()
 	if err != nil {
-		return err
+		return nil, at, err
 	}
-	if err := b.daemon.Start(); err != nil {
-		return fmt.Errorf("daemon: %w; run make build first", err)
+	if err := daemon.Start(); err != nil {
+		return nil, at, fmt.Errorf("daemon: %w; run make build first", err)
 	}
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err != nil {
-		said, _ := os.ReadFile(filepath.Join(b.dir, "daemon.log"))
-		return fmt.Errorf("daemon: %s", said)
+		said, _ := os.ReadFile(b.state(state + ".log"))
+		return nil, at, fmt.Errorf("daemon: %s", said)
 	}
-	return json.Unmarshal(line, &b.at)
+	return daemon, at, json.Unmarshal(line, &at)
 }
 
 // startSSHD starts Debian's OpenSSH server on loopback, with the same user, key and ciphers to choose from.
