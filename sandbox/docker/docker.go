@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/moby/moby/client"
 
@@ -60,6 +61,10 @@ type Backend struct {
 	opts   Options
 	api    *client.Client
 	starts chan struct{} // slots
+
+	greeting chan struct{} // semaphore
+	greeted  atomic.Bool   // the version of the API is settled
+
 	files  placer
 	engine engineCache
 
@@ -117,7 +122,7 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker: engine %s: %w", o.Host, err)
 	}
-	return &Backend{opts: o, api: api, starts: make(chan struct{}, o.MaxStarts), files: placer{dir: o.GuestDir},
+	return &Backend{opts: o, api: api, starts: make(chan struct{}, o.MaxStarts), greeting: make(chan struct{}, 1), files: placer{dir: o.GuestDir},
 		limits: defaultLimits, at: func(string) {}, doors: make(map[doorKey]*door), busy: make(map[string]chan struct{}),
 		places: make(map[string]places)}, nil
 }

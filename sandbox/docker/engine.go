@@ -52,7 +52,10 @@ func hintOf(err error) string {
 func (b *Backend) call(ctx context.Context, d time.Duration, what string, f func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	err := f(bounded)
+	err := b.greet(bounded)
+	if err == nil {
+		err = f(bounded)
+	}
 	switch {
 	case err == nil:
 		return nil
@@ -66,6 +69,26 @@ func (b *Backend) call(ctx context.Context, d time.Duration, what string, f func
 		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err), unreachableHint(err)}
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// greet settles the version of the API, once. The client does so by itself at its first call, under a lock for which nobody's patience
+// counts: while an engine hangs, all would wait as long as the most patient one.
+func (b *Backend) greet(ctx context.Context) error {
+	if b.greeted.Load() {
+		return nil
+	}
+	select {
+	case b.greeting <- struct{}{}:
+		defer func() { <-b.greeting }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if b.greeted.Load() {
+		return nil
+	}
+	_, err := b.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	b.greeted.Store(err == nil)
+	return err
 }
 
 // isUnreachable tells an engine that is away from one that refuses.

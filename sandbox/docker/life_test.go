@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -388,7 +389,39 @@ func TestDialWithoutEngine(t *testing.T) {
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("with an engine that hangs it took %v", took)
 	}
+
+	// Not in a daemon either that has never heard of its engine, and whose others wait longer.
+	b.Close()
+	second, err := New(b.opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	asked := make(chan struct{})
+	f.set(func(_ http.ResponseWriter, r *http.Request) bool {
+		select {
+		case asked <- struct{}{}:
+		case <-r.Context().Done():
+		}
+		<-r.Context().Done()
+		return true
+	})
+	wg.Go(func() { _, _ = second.List(ctx) }) // which ends by ctx
+	<-asked
+	began = time.Now()
+	mustSh(t, login(t, second, inst), "true")
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("in another daemon it took %v", took)
+	}
 	f.set(nil)
+	cancel()
+	if err := second.Destroy(t.Context(), inst); err != nil {
+		t.Error(err)
+	}
 }
 
 // A container that somebody else ended: Inspect says how, Dial that it is stopped, and Start brings it back.
