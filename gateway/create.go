@@ -343,7 +343,15 @@ func (h *Hub) note(id string, f facts) error {
 		return err
 	}
 	fresh := filepath.Join(dir, labelFile+".new")
-	if err := os.WriteFile(fresh, b, 0o600); err != nil {
+	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(b)
+	if err == nil {
+		err = file.Sync() // it is for when all else is lost
+	}
+	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
 	return os.Rename(fresh, filepath.Join(dir, labelFile))

@@ -135,6 +135,11 @@ func (m *machine) tryStart(args ...string) error {
 		text, _ := os.ReadFile(m.log())
 		return fmt.Errorf("the daemon ended: %s", text[max(0, len(text)-2000):])
 	}
+	var failed struct{ Error *wire.Error }
+	if err := json.Unmarshal(line, &failed); err != nil || failed.Error != nil {
+		<-ended
+		return cmp.Or(err, error(failed.Error))
+	}
 	return json.Unmarshal(line, &m.at)
 }
 
@@ -188,6 +193,7 @@ func (m *machine) cleanUp() {
 	if m.running() {
 		m.end(syscall.SIGTERM)
 	}
+	m.at = endpoint{}
 }
 
 // client logs in as somebody.

@@ -406,7 +406,11 @@ func daemonID(state string) (string, error) {
 	path := filepath.Join(state, "daemon_id")
 	text, err := os.ReadFile(path)
 	if err == nil {
-		return strings.TrimSpace(string(text)), nil
+		if id := strings.TrimSpace(string(text)); id != "" {
+			return id, nil
+		}
+		return "", &wire.Error{Code: wire.CodeUnavailable, Message: "daemon id: " + path + " is empty",
+			Hint: "write the sandboxd.daemon label of its containers into it: docker ps -a --format '{{.Names}} {{.Label \"sandboxd.daemon\"}}'"}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("daemon id: %w", err)
@@ -414,10 +418,10 @@ func daemonID(state string) (string, error) {
 	var b [8]byte
 	rand.Read(b[:]) // never fails (crypto/rand)
 	id := hex.EncodeToString(b[:])
-	if err := os.WriteFile(path+".new", []byte(id+"\n"), 0o600); err != nil {
+	if err := writeDurably(path, []byte(id+"\n")); err != nil {
 		return "", fmt.Errorf("daemon id: %w", err)
 	}
-	return id, os.Rename(path+".new", path)
+	return id, nil
 }
 
 // guestDir is the directory that holds the guest binaries: the one that is configured, else the first of those where an

@@ -42,11 +42,34 @@ func (s started) write(state string) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(state, startedFile)
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
+	if err := writeDurably(filepath.Join(state, startedFile), append(text, '\n')); err != nil {
 		return fmt.Errorf("how the daemon was started: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
+}
+
+// writeDurably puts a file in the place of an older one. After a power cut it is whole, the one or the other.
+func writeDurably(path string, text []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
 }
 
 // again makes the configuration that of the last daemon, whose file is used unless another is named. A command that finds no daemon,
