@@ -29,6 +29,7 @@ require (
 	github.com/spf13/cobra v1.10.2 // the command table, its help and completion
 	github.com/spf13/pflag v1.0.9 // the table's flags, to forward them
 	github.com/tailscale/hujson v0.0.0-20260727124030-b80ff77dac4f // JSON with comments: devcontainer.json
+	github.com/things-go/go-socks5 v0.1.0 // SOCKS5 of the proxy tier
 	go.uber.org/goleak v1.3.0 // goroutines that a test left behind
 	go.yaml.in/yaml/v3 v3.0.6 // configuration files
 	golang.org/x/crypto v0.58.0 // SSH

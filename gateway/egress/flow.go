@@ -102,7 +102,7 @@ func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Con
 		case err != nil:
 			return nil, netip.AddrPort{}, err
 		case len(real) == 0:
-			return nil, netip.AddrPort{}, errors.New("no such name any more")
+			return nil, netip.AddrPort{}, errors.New("there is no such name")
 		}
 		candidates = candidates[:0]
 		for _, a := range real {

@@ -1,0 +1,368 @@
+package egress
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/things-go/go-socks5"
+	"github.com/things-go/go-socks5/statute"
+)
+
+const (
+	// maxProxied is how many connections a proxy takes at once: each is a channel of SSH, which may hold 2 MiB that nobody reads.
+	maxProxied = 128
+	maxHead    = 64 << 10         // bytes of a request's head
+	proxyIdle  = 60 * time.Second // of a connection that asks nothing
+)
+
+// Proxy is the network of a sandbox whose packets do not come here: an HTTP proxy, with CONNECT and without, and a SOCKS5 proxy (RFC 1928), on
+// connections that somebody accepts inside. What it closes, counts and tells of is the same as of a Stack; datagrams it does not
+// carry. Its methods may be called at once.
+type Proxy struct {
+	*gate
+	ctx   context.Context // of everything that it serves; ends with Close
+	slots chan struct{}
+}
+
+// NewProxy returns a proxy for one sandbox. Its owner closes it.
+func NewProxy(opts Options) (*Proxy, error) {
+	g, ctx, err := newGate(opts)
+	if err != nil {
+		return nil, err
+	}
+	return &Proxy{gate: g, ctx: ctx, slots: make(chan struct{}, maxProxied)}, nil
+}
+
+// Close ends every connection and waits for all that was started.
+func (p *Proxy) Close() error {
+	p.end()
+	p.wg.Wait()
+	return nil
+}
+
+// Serve serves one connection of a program until it ends, and closes it.
+func (p *Proxy) Serve(conn net.Conn) {
+	defer conn.Close()
+	if !p.begin() {
+		return
+	}
+	defer p.wg.Done()
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	default:
+		p.event(Event{Kind: KindRefused, Proto: "tcp", Host: "proxy", Why: fmt.Sprintf("%d connections are open already, as many as the proxy takes", maxProxied)})
+		return
+	}
+	defer onEnd(p.ctx, func() { _ = conn.Close() })()
+	c := &proxied{Conn: conn, proxy: p}
+	// Not a deadline: a channel of SSH has none.
+	c.idle = time.AfterFunc(proxyIdle, func() { _ = conn.Close() })
+	defer c.idle.Stop()
+	c.limit = &io.LimitedReader{R: conn, N: maxHead}
+	c.in = bufio.NewReader(c.limit)
+	first, err := c.in.Peek(1)
+	switch {
+	case err != nil:
+	case first[0] == statute.VersionSocks5:
+		c.serveSOCKS()
+	default:
+		c.serveHTTP()
+	}
+}
+
+// proxied is a connection of a program to the proxy.
+type proxied struct {
+	net.Conn
+	proxy *Proxy
+	limit *io.LimitedReader
+	in    *bufio.Reader // on limit
+	idle  *time.Timer   // ends the connection
+}
+
+func (c *proxied) Read(b []byte) (int, error) { return c.in.Read(b) }
+
+// carry moves bytes between the program and out until both have ended, or one is cut off. in is where the program's come from.
+func (c *proxied) carry(in io.Reader, out *passage) {
+	c.idle.Stop()
+	c.limit.N = math.MaxInt64
+	defer out.Close()
+	cut := func(err error) {
+		out.flow.end(err)
+		_ = c.Close()
+	}
+	var down sync.WaitGroup
+	down.Go(func() {
+		if _, err := io.Copy(c.Conn, out); err != nil {
+			cut(err)
+		} else if err := closeWrite(c.Conn); err != nil {
+			cut(err)
+		}
+	})
+	if _, err := io.Copy(out, in); err != nil {
+		cut(err)
+	} else if err := closeWrite(out); err != nil {
+		cut(err)
+	}
+	down.Wait()
+}
+
+// keepName leaves names to who dials.
+type keepName struct{}
+
+func (keepName) Resolve(ctx context.Context, _ string) (context.Context, net.IP, error) {
+	return ctx, nil, nil
+}
+
+func (c *proxied) serveSOCKS() {
+	nowhere := &net.TCPAddr{IP: net.IPv4zero} // where a connection comes from is not said
+	server := socks5.NewServer(socks5.WithResolver(keepName{}), socks5.WithRule(&socks5.PermitCommand{EnableConnect: true}),
+		socks5.WithConnectHandle(func(_ context.Context, w io.Writer, r *socks5.Request) error {
+			host := r.DestAddr.FQDN
+			if host == "" {
+				host = r.DestAddr.IP.String()
+			}
+			out, err := c.proxy.dialHost(c.proxy.ctx, host, uint16(r.DestAddr.Port))
+			if err != nil {
+				reply := statute.RepHostUnreachable
+				if _, ok := errors.AsType[refusal](err); ok {
+					reply = statute.RepRuleFailure
+				}
+				return socks5.SendReply(w, reply, nowhere)
+			}
+			if err := socks5.SendReply(w, statute.RepSuccess, nowhere); err != nil {
+				return errors.Join(err, out.Close())
+			}
+			c.carry(r.Reader, out)
+			return nil
+		}))
+	_ = server.ServeConn(c) // what ended it, the program knows
+}
+
+// serveHTTP serves requests until one is CONNECT, or the last.
+func (c *proxied) serveHTTP() {
+	transport := &http.Transport{DisableCompression: true, ForceAttemptHTTP2: false, MaxIdleConnsPerHost: 1, IdleConnTimeout: proxyIdle,
+		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+			host, port, err := splitAddress(address, 80)
+			if err != nil {
+				return nil, err
+			}
+			out, err := c.proxy.dialHost(c.proxy.ctx, host, port) // the connection outlives the request that it is made for
+			if err != nil {
+				return nil, err
+			}
+			return out, nil
+		}}
+	defer transport.CloseIdleConnections()
+	for {
+		c.limit.N = maxHead
+		r, err := http.ReadRequest(c.in)
+		if err != nil {
+			return
+		}
+		if r.Method == http.MethodConnect {
+			c.connect(r)
+			return
+		}
+		c.limit.N = math.MaxInt64
+		if !c.forward(transport, r) {
+			return
+		}
+		c.idle.Reset(proxyIdle)
+	}
+}
+
+func (c *proxied) connect(r *http.Request) {
+	host, port, err := splitAddress(r.Host, 443)
+	if err != nil {
+		c.refuse(http.StatusBadRequest, err)
+		return
+	}
+	out, err := c.proxy.dialHost(c.proxy.ctx, host, port)
+	if err != nil {
+		c.refuse(statusOf(err), err)
+		return
+	}
+	if _, err := io.WriteString(c.Conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		_ = out.Close()
+		return
+	}
+	c.carry(c.in, out)
+}
+
+// hopHeaders are for the next party alone (RFC 9110, section 7.6.1).
+var hopHeaders = []string{"Connection", "Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "Te", "Upgrade", "Expect"}
+
+// forward passes on one request whose target is a URL, and its response. It says whether another may follow.
+func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
+	if r.URL.Scheme != "http" || r.URL.Host == "" {
+		c.refuse(http.StatusBadRequest, errors.New("this is a proxy: ask it for http:// URLs, or CONNECT"))
+		return false
+	}
+	c.idle.Stop() // a request takes as long as it takes
+	if r.Header.Get("Expect") == "100-continue" {
+		if _, err := io.WriteString(c.Conn, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
+			return false
+		}
+	}
+	again := !r.Close
+	r.RequestURI, r.Close = "", false
+	for _, name := range hopHeaders {
+		r.Header.Del(name)
+	}
+	if _, ok := r.Header["User-Agent"]; !ok {
+		r.Header["User-Agent"] = nil // none of ours
+	}
+	answer, err := transport.RoundTrip(r.WithContext(c.proxy.ctx))
+	if err != nil {
+		c.refuse(statusOf(err), err)
+		return false
+	}
+	defer answer.Body.Close()
+	for _, name := range hopHeaders {
+		answer.Header.Del(name)
+	}
+	answer.Close = !again
+	return answer.Write(c.Conn) == nil && again && !answer.Close
+}
+
+func statusOf(err error) int {
+	if _, ok := errors.AsType[refusal](err); ok {
+		return http.StatusForbidden
+	}
+	return http.StatusBadGateway
+}
+
+// refuse answers a request with why it is not done. The connection ends with it.
+func (c *proxied) refuse(status int, why error) {
+	text := why.Error() + "\n"
+	_, _ = fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		status, http.StatusText(status), len(text), text)
+}
+
+// splitAddress reads host:port, or host alone.
+func splitAddress(address string, otherwise uint16) (string, uint16, error) {
+	host, digits, err := net.SplitHostPort(address)
+	if err != nil {
+		return address, otherwise, nil //nolint:nilerr // no port is said
+	}
+	port, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil || port == 0 {
+		return "", 0, fmt.Errorf("port %.20q is not a number from 1 to 65535", digits)
+	}
+	return host, uint16(port), nil
+}
+
+// dialHost connects to host, a name or an address, if the policy allows it, and tells of it either way. ctx bounds the dialling. What is said on
+// the connection is held against the policy as it is written.
+func (p *Proxy) dialHost(ctx context.Context, host string, port uint16) (*passage, error) {
+	if !p.begin() {
+		return nil, errClosed
+	}
+	conn, err := p.pass(ctx, host, port)
+	if err != nil {
+		p.wg.Done()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	f := &flow{proto: "tcp", port: port, end: cancel}
+	asked := netip.AddrPortFrom(netip.Addr{}, port)
+	var why refusal
+	if addr, err := netip.ParseAddr(host); err == nil {
+		asked = netip.AddrPortFrom(addr.Unmap(), port)
+	} else if name, ok := canonicalName(host); ok {
+		f.name, why = name, p.current().refusesName(name, port)
+	} else {
+		why = refusal{why: fmt.Sprintf("%.255q is neither a name nor an address", host)}
+	}
+	if why == (refusal{}) {
+		why = p.admit(f)
+	}
+	if why != (refusal{}) {
+		said := f.name
+		if said == "" {
+			said = host
+		}
+		p.event(Event{Kind: KindRefused, Proto: f.proto, Host: said, Addr: asked, Why: why.why, Opens: why.opens})
+		cancel(why)
+		return nil, why
+	}
+	conn, err := p.open(ctx, f, asked)
+	if err != nil {
+		p.dismiss(f)
+		cancel(err)
+		return nil, err
+	}
+	c := &passage{Conn: conn, gate: p.gate, flow: f, asked: asked, ctx: ctx, inspection: p.inspect(f)}
+	c.stop = onEnd(ctx, func() { abort(conn) })
+	return c, nil
+}
+
+// passage is a connection to the outside that the policy goes on to hold for.
+type passage struct {
+	net.Conn
+	gate       *gate
+	flow       *flow
+	asked      netip.AddrPort
+	ctx        context.Context // of the flow
+	inspection *inspection     // of the one who writes
+	stop       func()
+	once       sync.Once
+}
+
+func (c *passage) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.flow.received.Add(int64(n))
+	return n, err
+}
+
+func (c *passage) Write(b []byte) (int, error) {
+	out, err := c.inspection.pass(b)
+	if err != nil {
+		c.flow.end(err)
+		return 0, err
+	}
+	n, err := c.Conn.Write(out)
+	c.flow.sent.Add(int64(n))
+	if err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// CloseWrite ends what is sent.
+func (c *passage) CloseWrite() error {
+	if err := c.inspection.ended(); err != nil {
+		c.flow.end(err)
+		return err
+	}
+	return closeWrite(c.Conn)
+}
+
+// Close ends the connection, and tells of its end once.
+func (c *passage) Close() error {
+	var err error
+	c.once.Do(func() {
+		c.stop()
+		c.inspection.close()
+		err = c.Conn.Close()
+		c.gate.ended(c.ctx, c.flow, c.asked)
+		c.flow.end(nil)
+		c.gate.wg.Done()
+	})
+	return err
+}
