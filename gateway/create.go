@@ -107,7 +107,7 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 		return facts{}, err
 	}
 	if spec.Network == "" && spec.Host.URI == "" {
-		spec.Network = h.options.Network
+		spec.Network, spec.Via = h.options.Network, h.options.Via
 	}
 	if err := h.planNetwork(p, spec); err != nil {
 		return facts{}, err
@@ -130,7 +130,7 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 	id := newID()
 	now := time.Now()
 	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, life: life, spec: sandbox.Spec{
-		ID: id, Name: name, Owner: p.Name, Image: spec.Image, Network: spec.Network, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
+		ID: id, Name: name, Owner: p.Name, Image: spec.Image, Network: spec.Network, Via: spec.Via, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
 		Env: spec.Env, Entrypoint: spec.Entrypoint, Trust: spec.Trust, Isolation: spec.Isolation,
 		Allow: spec.Allow, Mounts: spec.Mounts, Workdir: spec.Workdir, Dir: spec.Dir, Recipe: spec.Recipe, Made: spec.sayMade(), Host: spec.Host},
 		inst: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil

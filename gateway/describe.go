@@ -52,7 +52,7 @@ func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Descripti
 	defer done()
 	d := Description{Info: b.info()}
 	f := b.get()
-	d.NetworkText = networkText(d.Network)
+	d.NetworkText = networkText(d.Network, d.Via)
 	d.LimitsText = limitsText(d.Limits)
 	if f.spec.Sudo {
 		d.Notes = append(d.Notes, "setuid programs work in it (--sudo): the kernel's no-new-privileges is off")
@@ -208,7 +208,11 @@ func (d *Description) fill(found *inside) {
 	d.Usage = strings.Join(usage, ", ")
 }
 
-func networkText(n sandbox.Network) string {
+func networkText(n sandbox.Network, via sandbox.Via) string {
+	if via == sandbox.ViaProxy {
+		text, rest, _ := strings.Cut(networkText(n, ""), ":")
+		return text + " (proxy):" + rest + "; by an HTTP and SOCKS5 proxy on " + wire.ProxyAddress + ", so only for programs that heed proxy variables, and no UDP"
+	}
 	switch n {
 	case sandbox.NetworkNone, "":
 		return "none: loopback only. Files come and go by scp, sftp and rsync; ports by ssh -L"

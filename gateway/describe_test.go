@@ -45,10 +45,10 @@ func TestDescribe(t *testing.T) {
 }
 
 func TestNetworkTextIsLoudWhereItIsOpen(t *testing.T) {
-	if text := networkText(sandbox.NetworkBridge); !strings.Contains(text, "OPEN") || !strings.Contains(text, "metadata") {
+	if text := networkText(sandbox.NetworkBridge, ""); !strings.Contains(text, "OPEN") || !strings.Contains(text, "metadata") {
 		t.Errorf("bridge: %q", text)
 	}
-	if text := networkText(""); !strings.HasPrefix(text, "none") {
+	if text := networkText("", ""); !strings.HasPrefix(text, "none") {
 		t.Errorf("empty: %q", text)
 	}
 }

@@ -36,6 +36,7 @@ type Options struct {
 	Network   sandbox.Network            // of sandboxes that ask for none; empty is NetworkNone
 	Allow     []string                   // what every sandbox with NetworkFiltered or NetworkAllowlist may connect to besides, as of egress.Rules
 	Closed    []netip.Prefix             // ranges that are closed to them unless listed; nil is egress.DefaultClosed
+	Via       sandbox.Via                // how that has to be carried; empty means the best that there is
 	Bridge    []string                   // principals besides Owner who may ask for NetworkBridge; everybody may where it is Network
 	Image     string                     // of sandboxes that ask for none; empty leaves it to the backend
 	Isolation string                     // likewise
@@ -66,6 +67,8 @@ type Options struct {
 	DeleteAfter  time.Duration // likewise: stopped for so long they are removed; 0 is never
 	Connections  int           // of all sandboxes together; 0 is half of the files that the process may have open, and at most 16384
 	StopGrace    time.Duration // for the orderly part of a stop; 0 is 10 s
+
+	proxyAddress string // inside; empty is wire.ProxyAddress
 
 	diskEvery  time.Duration     // 0 is a second
 	diskWithin time.Duration     // 0 is a minute
@@ -128,6 +131,7 @@ func New(o Options) (*Hub, error) {
 	o.Quota.Sandboxes = cmp.Or(o.Quota.Sandboxes, defaultSandboxes)
 	o.StopGrace = cmp.Or(o.StopGrace, defaultGrace)
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
+	o.proxyAddress = cmp.Or(o.proxyAddress, wire.ProxyAddress)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Hub{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
 		keeping: make(chan struct{}, 1), ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),

@@ -32,6 +32,7 @@ type NewSpec struct {
 	Build      *Build   // makes the image; for the daemon's own user only
 	Setup      []string // commands that are run in it, once for all sandboxes of the same image that say the same
 	Network    sandbox.Network
+	Via        sandbox.Via // how Network has to be carried; with NetworkFiltered and NetworkAllowlist only
 	Limits     sandbox.Limits
 	User       string
 	Sudo       bool
@@ -67,6 +68,7 @@ type Info struct {
 	Digest    string             `json:"digest,omitempty"`
 	User      string             `json:"user,omitempty"`
 	Network   sandbox.Network    `json:"network"`
+	Via       sandbox.Via        `json:"via,omitempty"` // proxy where the network is carried by one
 	Isolation string             `json:"isolation,omitempty"`
 	Limits    sandbox.Limits     `json:"limits"`
 	Allow     []string           `json:"allow,omitempty"` // what the network opens beside its defaults

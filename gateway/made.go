@@ -199,7 +199,7 @@ func (b *box) carrier(ctx context.Context, be sandbox.Backend, image string) (sa
 		return sandbox.Instance{}, nil, stored(err)
 	}
 	of := b.get().spec
-	inst, err := be.Boot(ctx, sandbox.Spec{ID: of.ID, Name: of.Name, Owner: of.Owner, Image: image, Network: of.Network, Isolation: of.Isolation,
+	inst, err := be.Boot(ctx, sandbox.Spec{ID: of.ID, Name: of.Name, Owner: of.Owner, Image: image, Network: of.Network, Via: sandbox.ViaTUN, Isolation: of.Isolation,
 		Entrypoint: sandbox.EntrypointOff})
 	if err != nil {
 		return inst, nil, err

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -22,12 +24,18 @@ import (
 // network is what the daemon does for the connections of one sandbox: it carries its packets while there is a stack, by a
 // policy that may change meanwhile, and remembers what that refused.
 type network struct {
-	mu       sync.Mutex    // taken before box.mu
-	stack    *egress.Stack // guarded by mu; nil while nothing is carried
-	trouble  string        // guarded by mu; why nothing is carried; empty if there is no trouble
-	refusals []refusal     // guarded by mu; the newest, oldest first
-	count    uint64        // guarded by mu; of all refusals
-	told     budget        // guarded by mu; of events that are written down
+	mu       sync.Mutex // taken before box.mu
+	stack    carrier    // guarded by mu; nil while nothing is carried
+	trouble  string     // guarded by mu; why nothing is carried; empty if there is no trouble
+	refusals []refusal  // guarded by mu; the newest, oldest first
+	count    uint64     // guarded by mu; of all refusals
+	told     budget     // guarded by mu; of events that are written down
+}
+
+// carrier is what carries a sandbox's connections: a stack for its packets, or a proxy.
+type carrier interface {
+	SetPolicy(*egress.Policy)
+	Close() error
 }
 
 // refusal is a connection that the policy refused.
@@ -279,18 +287,22 @@ func (b *box) carry(ctx context.Context, inst sandbox.Instance) {
 	if err != nil || !isCarried(inst.Network) {
 		return
 	}
-	tunneler, ok := be.(sandbox.Tunneler)
-	if !ok {
-		return // such a backend has refused the mode
+	once := func() error { return b.proxyOnce(ctx, inst) }
+	if inst.Via != sandbox.ViaProxy {
+		tunneler, ok := be.(sandbox.Tunneler)
+		if !ok {
+			return // such a backend has refused the mode
+		}
+		once = func() error { return b.carryOnce(ctx, tunneler, inst) }
 	}
 	for pause := firstCarry; ctx.Err() == nil; pause = min(2*pause, lastCarry) {
 		began := time.Now()
-		err := b.carryOnce(ctx, tunneler, inst)
+		err := once()
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			b.hub.log.Warn("packets are not carried", "id", b.id, "err", err)
+			b.hub.log.Warn("connections are not carried", "id", b.id, "err", err)
 		}
 		if time.Since(began) > lastCarry {
 			pause = firstCarry
@@ -310,8 +322,15 @@ func (b *box) carryOnce(ctx context.Context, tunneler sandbox.Tunneler, inst san
 		return err
 	}
 	defer t.Hold.Close()
-	stack, err := b.begin(t, inst.Network)
+	taken := false
+	stack, err := begin(b, inst.Network, func(o egress.Options) (*egress.Stack, error) {
+		taken = true
+		return egress.Start(t.Device, o)
+	})
 	if err != nil {
+		if !taken {
+			t.Device.Close()
+		}
 		return err
 	}
 	gone := make(chan struct{})
@@ -332,24 +351,58 @@ func (b *box) carryOnce(ctx context.Context, tunneler sandbox.Tunneler, inst san
 	return stack.Close()
 }
 
-// begin starts the stack on a device, which it takes, with the policy as it is now.
-func (b *box) begin(t sandbox.Tunnel, mode sandbox.Network) (*egress.Stack, error) {
+// proxyOnce serves the proxy inside until the guest has gone, or ctx ends: both are no error.
+func (b *box) proxyOnce(ctx context.Context, inst sandbox.Instance) (err error) {
+	n := &b.network
+	defer func() { n.end(err) }()
+	conn, err := b.hub.pool.SSH(ctx, inst)
+	if err != nil {
+		return err
+	}
+	client := ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs)
+	defer context.AfterFunc(ctx, func() { client.Close() })()
+	defer client.Close()
+	l, err := client.Listen("tcp", b.hub.options.proxyAddress)
+	if err != nil {
+		return fmt.Errorf("no proxy on %s: %w; a program inside may have the port", b.hub.options.proxyAddress, err)
+	}
+	proxy, err := begin(b, inst.Network, egress.NewProxy)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	for {
+		c, err := l.Accept()
+		if err != nil { // the connection has ended, and with it the listener
+			break
+		}
+		wg.Go(func() { proxy.Serve(c) })
+	}
+	n.mu.Lock()
+	n.stack = nil // before it is closed: nobody changes its policy any more
+	n.mu.Unlock()
+	err = proxy.Close()
+	wg.Wait()
+	return err
+}
+
+// begin starts what carries connections, with the policy as it is now.
+func begin[C carrier](b *box, mode sandbox.Network, start func(egress.Options) (C, error)) (c C, err error) {
 	n := &b.network
 	n.mu.Lock()
-	defer n.mu.Unlock() // whoever changes the policy meanwhile waits, and then finds the stack
+	defer n.mu.Unlock() // whoever changes the policy meanwhile waits, and then finds the carrier
 	f := b.get()
 	policy, err := b.hub.newPolicy(f.owner, mode, f.spec.Allow)
 	if err != nil {
-		t.Device.Close()
-		return nil, err
+		return c, err
 	}
-	stack, err := egress.Start(t.Device, egress.Options{Policy: policy, Budget: b.hub.connections, Connections: int(f.limits().Connections),
+	c, err = start(egress.Options{Policy: policy, Budget: b.hub.connections, Connections: int(f.limits().Connections),
 		Event: b.connected, Log: b.hub.log.With("id", b.id)})
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	n.stack, n.trouble = stack, ""
-	return stack, nil
+	n.stack, n.trouble = c, ""
+	return c, nil
 }
 
 // end notes that nothing is carried, and why.

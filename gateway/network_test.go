@@ -5,6 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -25,7 +31,7 @@ func (c carried) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance,
 	network := spec.Network
 	spec.Network = sandbox.NetworkNone
 	inst, err := c.Backend.Boot(ctx, spec)
-	inst.Network = network
+	inst.Network, inst.Via = network, spec.Via
 	return inst, err
 }
 
@@ -326,5 +332,98 @@ func TestRefusalsBounded(t *testing.T) {
 	}
 	if !g.take(now.Add(time.Second)) {
 		t.Error("nothing after a second")
+	}
+}
+
+// A sandbox without a device has a proxy inside, of the same policy: what is listed for it is open at once, what others listed opens nothing
+// that is closed now, and all of it is told as elsewhere.
+func TestProxy(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.backend = carried{w.memory}
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.options.proxyAddress = free.Addr().String() // the sandboxes of these tests share this machine's loopback
+	free.Close()
+	w.options.Network, w.options.Via = sandbox.NetworkFiltered, sandbox.ViaProxy
+	d := w.start()
+	w.create(d, "demo")
+	info, err := d.Get(w.ctx(), alice, "demo")
+	if err != nil || info.Via != sandbox.ViaProxy {
+		t.Fatalf("got %+v, %v", info, err)
+	}
+	if desc, err := d.Describe(w.ctx(), alice, "demo"); err != nil || !strings.HasPrefix(desc.NetworkText, "filtered (proxy): ") {
+		t.Errorf("it is described as %q, %v", desc.NetworkText, err)
+	}
+	own := egress.OwnAddresses()
+	at := slices.IndexFunc(own, func(p netip.Prefix) bool { return p.Addr().Is4() && !p.Addr().IsLoopback() })
+	if at < 0 {
+		t.Fatal("this machine has no address but its loopback, which nobody can open")
+	}
+	secret := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a secret") }))
+	l, err := net.Listen("tcp", netip.AddrPortFrom(own[at].Addr(), 0).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret.Listener = l
+	secret.Start()
+	t.Cleanup(secret.Close)
+	get := func(target string) string {
+		t.Helper()
+		client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: w.options.proxyAddress})}}
+		for {
+			answer, err := client.Get("http://" + target)
+			if err == nil {
+				defer answer.Body.Close()
+				text, _ := io.ReadAll(answer.Body)
+				return fmt.Sprint(answer.StatusCode, " ", string(text))
+			}
+			select { // the proxy begins a moment after the sandbox does
+			case <-time.After(10 * time.Millisecond):
+			case <-w.ctx().Done():
+				t.Fatal(err)
+			}
+		}
+	}
+	closed := l.Addr().String()
+	if got := get(closed); !strings.HasPrefix(got, "403 ") || !strings.Contains(got, "address of the machine") {
+		t.Errorf("got %q", got)
+	}
+	if got := get("127.0.0.1:" + closed[strings.LastIndexByte(closed, ':')+1:]); !strings.HasPrefix(got, "403 ") {
+		t.Errorf("loopback: got %q", got)
+	}
+	d.mu.Lock()
+	b := d.names["demo"]
+	d.mu.Unlock()
+	if denied, _ := b.network.since(0); len(denied) != 2 || denied[0].Host != own[at].Addr().String() || denied[0].Allow != closed || denied[1].Allow != "" {
+		t.Errorf("denied: %+v", denied)
+	}
+	if _, err := d.Allow(w.ctx(), alice, "demo", []string{closed}); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(closed); got != "200 a secret" {
+		t.Errorf("allowed: got %q", got)
+	}
+	if _, err := d.Disallow(w.ctx(), alice, "demo", []string{closed}); err != nil {
+		t.Fatal(err)
+	}
+	if got := get(closed); !strings.HasPrefix(got, "403 ") {
+		t.Errorf("taken back: got %q", got)
+	}
+	if _, err := d.Allow(w.ctx(), alice, "demo", []string{closed}); err != nil {
+		t.Fatal(err)
+	}
+	// A new daemon carries on; and were the sandbox somebody else's, that entry would open nothing.
+	d.stop()
+	d = w.start()
+	if got := get(closed); got != "200 a secret" {
+		t.Errorf("after a restart: got %q", got)
+	}
+	d.stop()
+	w.owner = "carol"
+	w.start()
+	if got := get(closed); !strings.HasPrefix(got, "403 ") {
+		t.Errorf("listed by who does not run the daemon: got %q", got)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
@@ -24,7 +25,7 @@ func TestListingWhileTheNetworkBegins(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if _, err := b.begin(sandbox.Tunnel{Device: device}, sandbox.NetworkFiltered); err == nil {
+			if _, err := begin(b, sandbox.NetworkFiltered, func(o egress.Options) (*egress.Stack, error) { return egress.Start(device, o) }); err == nil {
 				t.Error("a device that is none was taken")
 				return
 			}

@@ -44,6 +44,7 @@ type world struct {
 	memory  *sandboxtest.Backend
 	log     *syncBuffer
 	options Options // what a test wants different
+	owner   string  // of the daemon; empty is alice
 }
 
 func newWorld(t *testing.T, o sandboxtest.Options) *world {
@@ -85,7 +86,7 @@ func (w *world) start() *daemon {
 	o := w.options
 	o.lateBoot = cmp.Or(o.lateBoot, time.Millisecond)
 	o.Store, o.Records, o.Backends = s, records, map[string]sandbox.Backend{sandboxtest.Name: w.backend}
-	o.Owner, o.Logins, o.StopGrace = "alice", []string{"localuser"}, time.Second
+	o.Owner, o.Logins, o.StopGrace = cmp.Or(w.owner, "alice"), []string{"localuser"}, time.Second
 	o.Log = slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	h, err := New(o)
 	if err != nil {

@@ -61,7 +61,7 @@ type Stopper interface {
 	Start(ctx context.Context, inst Instance) (Instance, error)
 }
 
-// A Tunneler has sandboxes whose packets the daemon carries: those with NetworkFiltered and NetworkAllowlist.
+// A Tunneler has sandboxes whose packets the daemon carries: those with NetworkFiltered and NetworkAllowlist that are not ViaProxy.
 type Tunneler interface {
 	// Tunnel waits for the instance's guest to hand over its network device, as package wire describes it, and returns it.
 	// A device is handed over again to every call, and should be held by one at a time. Errors that callers branch on:
@@ -114,6 +114,7 @@ type Spec struct {
 
 	Image      string     // image reference; empty means DefaultImage
 	Network    Network    // empty means NetworkNone
+	Via        Via        // how it has to be carried, where the daemon carries it; empty means the best that there is
 	Allow      []string   // what Network opens beside its defaults; the daemon's matter, not the backend's
 	Limits     Limits     //
 	User       string     // "name", "uid" or "uid:gid" inside; empty means the image's USER, else root
@@ -158,6 +159,14 @@ const (
 	NetworkHost      Network = "host"      // a machine's own; of hosts only
 )
 
+// Via is how the connections of a sandbox with NetworkFiltered or NetworkAllowlist get to the daemon, which decides on them.
+type Via string
+
+const (
+	ViaTUN   Via = "tun"   // packets, by a network device: programs work as they are
+	ViaProxy Via = "proxy" // an HTTP and SOCKS5 proxy on the sandbox's loopback: programs work that heed the variables which name one
+)
+
 // Entrypoint is what happens to an image's ENTRYPOINT and CMD.
 type Entrypoint string
 
@@ -186,6 +195,7 @@ type Instance struct {
 	User      string    `json:"user"`                 // the user that sessions run as
 	Runtime   string    `json:"runtime"`              // isolation level: runc, runsc, host
 	Network   Network   `json:"network"`              //
+	Via       Via       `json:"via,omitempty"`        // where the daemon carries it; empty is ViaTUN then
 	Limits    Limits    `json:"limits"`               // as applied, no zero fields
 	Mounts    []Mount   `json:"mounts,omitempty"`     // directories of the machine
 	DiskQuota bool      `json:"disk_quota,omitempty"` // the storage itself holds Limits.Disk, which cannot change then

@@ -42,7 +42,7 @@ func defaults() config {
 	c := config{
 		{key: "state", value: agent.DefaultState(), help: "directory of everything that the daemon keeps", check: isAbsolute},
 		{key: "ssh", value: defaultSSH, help: "address of the SSH front door; a port 0 takes any", check: isAddress},
-		{key: "network", value: string(sandbox.NetworkFiltered), help: "network of sandboxes that ask for none: filtered, allowlist, none or bridge", check: isNetwork},
+		{key: "network", value: string(sandbox.NetworkFiltered), help: "network of sandboxes that ask for none: filtered, allowlist, none or bridge; =tun behind one of the first two takes no proxy for it", check: isNetwork},
 		{key: "allow", value: "", help: "what every sandbox with network filtered or allowlist may connect to besides, as allow takes it; by commas or spaces", check: isAllow},
 		{key: "closed", value: "", help: "ranges closed to them unless listed, by commas or spaces, besides loopback, link-local, metadata and multicast ones; empty means private, shared and reserved ones", check: isClosed},
 		{key: "connections", value: "0", help: "most connections of all sandboxes together, with network filtered or allowlist; 0 is half of the files that the daemon may have open, and at most 16384", check: isCountOrNone},
@@ -312,7 +312,7 @@ func isAbsoluteOrEmpty(s string) error {
 }
 
 func isNetwork(s string) error {
-	if err := command.CheckNetwork(s); err != nil {
+	if _, _, err := command.ParseNetwork(s); err != nil {
 		return fmt.Errorf("is no network mode: %w", err)
 	}
 	return nil

@@ -203,6 +203,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("closed: %w", err)
 	}
+	network, via, err := command.ParseNetwork(d.config.value("network"))
+	if err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
 	where := d.address.gateway()
 	d.hub, err = gateway.New(gateway.Options{
 		Store:        d.store,
@@ -211,7 +215,8 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Records:      records,
 		Owner:        owner(),
 		Logins:       []string{owner()},
-		Network:      sandbox.Network(d.config.value("network")),
+		Network:      network,
+		Via:          via,
 		Allow:        allow,
 		Closed:       closed,
 		Connections:  connections,

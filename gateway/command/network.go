@@ -17,23 +17,21 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// CheckNetwork says why s is not a network mode that can be asked for.
-func CheckNetwork(s string) error {
-	switch sandbox.Network(s) {
-	case sandbox.NetworkFiltered, sandbox.NetworkAllowlist, sandbox.NetworkNone, sandbox.NetworkBridge:
-		return nil
+// ParseNetwork reads a network mode that can be asked for, and how it has to be carried: filtered, filtered=tun, filtered=proxy.
+func ParseNetwork(s string) (sandbox.Network, sandbox.Via, error) {
+	mode, via, said := strings.Cut(s, "=")
+	switch n, v := sandbox.Network(mode), sandbox.Via(via); n {
+	case sandbox.NetworkFiltered, sandbox.NetworkAllowlist:
+		if said && v != sandbox.ViaTUN && v != sandbox.ViaProxy {
+			return "", "", fmt.Errorf("use %s, %s=tun or %s=proxy", mode, mode, mode)
+		}
+		return n, v, nil
+	case sandbox.NetworkNone, sandbox.NetworkBridge:
+		if !said {
+			return n, "", nil
+		}
 	}
-	return errors.New("use filtered, allowlist, none or bridge")
-}
-
-func parseNetwork(s string) (sandbox.Network, error) {
-	if s == "" {
-		return "", nil
-	}
-	if err := CheckNetwork(s); err != nil {
-		return "", usage("--network %q: %v", s, err)
-	}
-	return sandbox.Network(s), nil
+	return "", "", errors.New("use filtered, allowlist, none or bridge")
 }
 
 // Words are the parts of a list in one value: by commas, spaces or both.

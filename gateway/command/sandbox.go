@@ -70,8 +70,10 @@ func newCommand(env *Env) *cobra.Command {
 				}
 			}
 			var err error
-			if spec.Network, err = parseNetwork(network); err != nil {
-				return err
+			if network != "" {
+				if spec.Network, spec.Via, err = ParseNetwork(network); err != nil {
+					return usage("--network %q: %v", network, err)
+				}
 			}
 			if spec.Trust, err = parseTrust(trust); err != nil {
 				return err
@@ -117,7 +119,7 @@ func newCommand(env *Env) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&spec.Image, "image", "", "image to boot (default "+sandbox.DefaultImage+")")
-	f.StringVar(&network, "network", "", "filtered, allowlist, none or bridge")
+	f.StringVar(&network, "network", "", "filtered, allowlist, none or bridge; filtered=tun and allowlist=tun take no proxy for it where there is no TUN device")
 	f.StringArrayVar(&spec.Allow, "allow", nil, "name, *.name, address or range to open, with or without :port; may be repeated")
 	limitFlags(cmd, &spec.Limits, sandbox.AllLimits...)
 	f.StringVar(&spec.User, "user", "", "user inside: name, uid or uid:gid (default the image's)")

@@ -104,6 +104,10 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err != nil {
 		return none, err
 	}
+	if spec.Via, err = via(spec, f); err != nil {
+		return none, err
+	}
+	p.Via = spec.Via
 	if err := bound.fit(f, spec.Isolation); err != nil {
 		return none, err
 	}
@@ -146,7 +150,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, context.Cause(ctx)
 	}
 	inst := sandbox.Instance{Backend: Name, ID: spec.ID, Image: spec.Image, Digest: img.id, Created: p.Created,
-		User: userOf(k.Guest), Runtime: spec.Isolation, Network: spec.Network, Mounts: spec.Mounts,
+		User: userOf(k.Guest), Runtime: spec.Isolation, Network: spec.Network, Via: spec.Via, Mounts: spec.Mounts,
 		Notes: append(notes(p, f, img), bound.notes...)}
 	if inst.Runtime == "" {
 		inst.Runtime = f.defaultRuntime

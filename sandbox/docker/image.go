@@ -162,7 +162,7 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trus
 	if spec.Workdir != "" {
 		g.Workdir = spec.Workdir
 	}
-	if carried(spec.Network) {
+	if carried(spec.Network) && spec.Via != sandbox.ViaProxy {
 		g.TunSocket = guestTun
 	}
 	if g.User == "" {
@@ -173,6 +173,9 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trus
 		for _, name := range trustVariables {
 			g.Env = mergeEnv(g.Env, []string{name + "=" + guestCA})
 		}
+	}
+	if spec.Via == sandbox.ViaProxy {
+		g.Env = mergeEnv(g.Env, wire.ProxyEnv())
 	}
 	g.Env = mergeEnv(g.Env, spec.Env)
 	if spec.Entrypoint == sandbox.EntrypointSession {

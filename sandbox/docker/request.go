@@ -54,6 +54,7 @@ func carried(n sandbox.Network) bool {
 
 // plan is everything that decides what a container may do.
 type plan struct {
+	Via     sandbox.Via // how its network is carried
 	Daemon  string
 	ID      string
 	Created time.Time
@@ -143,6 +144,8 @@ func createRequest(p plan) container.CreateRequest {
 	}
 	if carried(p.Network) {
 		r.HostConfig.NetworkMode = container.NetworkMode(sandbox.NetworkNone) // the engine adds none of its own
+	}
+	if carried(p.Network) && p.Via != sandbox.ViaProxy {
 		r.HostConfig.CapAdd = append(r.HostConfig.CapAdd, "NET_ADMIN")
 		r.HostConfig.Devices = []container.DeviceMapping{{PathOnHost: tunDevice, PathInContainer: tunDevice, CgroupPermissions: "rw"}}
 		r.HostConfig.DNS = []netip.Addr{netip.AddrFrom4(wire.TunDNS)}

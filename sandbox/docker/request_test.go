@@ -30,6 +30,11 @@ func TestCreateRequest(t *testing.T) {
 	if diff := cmp.Diff(createRequest(filtered), createRequest(listed), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Errorf("allowlist differs from filtered (-filtered +allowlist):\n%s", diff)
 	}
+	proxied := filtered
+	proxied.Via = sandbox.ViaProxy // which is none for the engine
+	if diff := cmp.Diff(createRequest(base), createRequest(proxied), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("a proxy differs from none (-none +proxy):\n%s", diff)
+	}
 	for _, tt := range []struct {
 		name   string
 		change func(*plan)

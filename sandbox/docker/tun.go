@@ -30,8 +30,8 @@ func (b *Backend) tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tu
 	switch {
 	case !validID.MatchString(inst.ID):
 		return none, fmt.Errorf("id %q is not a DNS label", inst.ID)
-	case !carried(inst.Network):
-		return none, fmt.Errorf("network %s: %w", inst.Network, sandbox.ErrUnsupported)
+	case !carried(inst.Network) || inst.Via == sandbox.ViaProxy:
+		return none, fmt.Errorf("network %s %s: %w", inst.Network, inst.Via, sandbox.ErrUnsupported)
 	}
 	conn, err := b.caller(ctx, inst, tunSocketName)
 	if err != nil {

@@ -38,6 +38,13 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	default:
 		return spec, fmt.Errorf("network %q is not one of none, filtered, allowlist, bridge", spec.Network)
 	}
+	switch {
+	case spec.Via == "":
+	case !carried(spec.Network):
+		return spec, fmt.Errorf("network %s is not carried by the daemon: not via %s", spec.Network, spec.Via)
+	case spec.Via != sandbox.ViaTUN && spec.Via != sandbox.ViaProxy:
+		return spec, fmt.Errorf("network %s=%s: there are tun and proxy", spec.Network, spec.Via)
+	}
 	switch spec.Entrypoint {
 	case sandbox.EntrypointSession, sandbox.EntrypointOff:
 	default:
@@ -84,15 +91,8 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 		return l, hinted{fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation, sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
 			"install it and add it to the engine's runtimes, or leave --isolation out"}
 	}
-	if carried(spec.Network) {
-		if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) {
-			return l, hinted{fmt.Errorf("network %s: %w: a sandbox of %s cannot hand its network device to the daemon", spec.Network, sandbox.ErrUnsupported, runtime),
-				"use --network none or bridge"}
-		}
-		if _, err := os.Stat(tunDevice); err != nil {
-			return l, hinted{fmt.Errorf("network %s: %w: this machine has no %s", spec.Network, sandbox.ErrUnsupported, tunDevice),
-				"load it: modprobe tun; or use --network none or bridge"}
-		}
+	if _, err := via(spec, f); err != nil {
+		return l, err
 	}
 	if l.CPUs > float64(f.cpus) {
 		return l, fmt.Errorf("%g cpus: %w: the engine has %d", l.CPUs, sandbox.ErrUnsupported, f.cpus)
@@ -109,4 +109,28 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 		preset.Shm = min(preset.Shm, l.Memory)
 	}
 	return l.Or(preset), nil
+}
+
+// via settles how the daemon carries a sandbox's network; empty where it does not. What the device needs and is not there leaves the proxy, unless
+// the device was asked for.
+func via(spec sandbox.Spec, f facts) (sandbox.Via, error) {
+	if !carried(spec.Network) {
+		return "", nil
+	}
+	if spec.Via == sandbox.ViaProxy {
+		return sandbox.ViaProxy, nil
+	}
+	var why, hint string
+	if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) {
+		why, hint = "a sandbox of "+runtime+" cannot hand its network device to the daemon", "use another isolation, or --network "+string(spec.Network)
+	} else if _, err := os.Stat(tunDevice); err != nil {
+		why, hint = "this machine has no "+tunDevice, "load it: modprobe tun; or use --network "+string(spec.Network)
+	}
+	switch {
+	case why == "":
+		return sandbox.ViaTUN, nil
+	case spec.Via == sandbox.ViaTUN:
+		return "", hinted{fmt.Errorf("network %s=tun: %w: %s", spec.Network, sandbox.ErrUnsupported, why), hint + ", which is a proxy here"}
+	}
+	return sandbox.ViaProxy, nil
 }

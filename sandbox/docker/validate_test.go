@@ -107,3 +107,33 @@ func TestFit(t *testing.T) {
 		})
 	}
 }
+
+// What a device needs and is not there leaves a proxy, unless the device was asked for.
+func TestVia(t *testing.T) {
+	here, other := facts{defaultRuntime: "runc"}, facts{defaultRuntime: "runsc"}
+	for _, tt := range []struct {
+		spec sandbox.Spec
+		f    facts
+		want sandbox.Via
+		err  string
+	}{
+		{sandbox.Spec{Network: sandbox.NetworkNone}, here, "", ""},
+		{sandbox.Spec{Network: sandbox.NetworkBridge}, other, "", ""},
+		{sandbox.Spec{Network: sandbox.NetworkFiltered}, here, sandbox.ViaTUN, ""},
+		{sandbox.Spec{Network: sandbox.NetworkFiltered, Via: sandbox.ViaTUN}, here, sandbox.ViaTUN, ""},
+		{sandbox.Spec{Network: sandbox.NetworkAllowlist, Via: sandbox.ViaProxy}, here, sandbox.ViaProxy, ""},
+		{sandbox.Spec{Network: sandbox.NetworkFiltered}, other, sandbox.ViaProxy, ""},
+		{sandbox.Spec{Network: sandbox.NetworkAllowlist, Isolation: "runsc"}, here, sandbox.ViaProxy, ""},
+		{sandbox.Spec{Network: sandbox.NetworkFiltered, Via: sandbox.ViaTUN}, other, "", "network filtered=tun: not supported by this backend: a sandbox of runsc cannot hand its network device to the daemon"},
+	} {
+		got, err := via(tt.spec, tt.f)
+		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && (err.Error() != tt.err || !errors.Is(err, sandbox.ErrUnsupported)) {
+			t.Errorf("%s=%s with %s: got %q, %v", tt.spec.Network, tt.spec.Via, tt.f.defaultRuntime, got, err)
+		}
+	}
+	for _, spec := range []sandbox.Spec{{ID: "s1", Network: sandbox.NetworkBridge, Via: sandbox.ViaTUN}, {ID: "s1", Network: sandbox.NetworkFiltered, Via: "wire"}} {
+		if _, err := validate(spec); err == nil {
+			t.Errorf("%s=%s was taken", spec.Network, spec.Via)
+		}
+	}
+}

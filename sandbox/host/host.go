@@ -130,6 +130,8 @@ func refuse(spec sandbox.Spec) error {
 		return errors.New("no host is named")
 	case spec.Image != "":
 		return no("image " + spec.Image)
+	case spec.Via != "":
+		return no("network via " + string(spec.Via))
 	case spec.Network != "" && spec.Network != sandbox.NetworkHost:
 		return no("network " + string(spec.Network))
 	case spec.Limits != sandbox.Limits{}:
