@@ -355,7 +355,13 @@ func (h *Hub) Upstream(ctx context.Context, p Principal, name string, progress f
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	c, err := reached(ctx, b, progress, h.pool.SSH)
+	var c *connect.Conn
+	if b.get().state == Running {
+		c = b.takeSpare()
+	}
+	if c == nil {
+		c, err = reached(ctx, b, progress, h.pool.SSH)
+	}
 	if err == nil {
 		b.relays.add(c, p.Name, b.touch)
 	}

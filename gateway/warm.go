@@ -437,6 +437,7 @@ func (b *box) claim(ctx context.Context) error {
 	h.at("stored")
 	b.touch()
 	h.needs.turn()
+	h.tasks.start(b.outlast)
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), nameWithin)
 	defer cancel()
 	c, err := h.pool.Control(within, f.inst)
