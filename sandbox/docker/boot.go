@@ -34,6 +34,7 @@ type booting struct {
 	madeDir bool
 	asked   bool   // the engine was asked for a container; it may have made one whatever it answered
 	ref     string // the container, once known
+	exit    int    // what its guest ended with, if it did
 }
 
 // enter begins a stage, unless ctx has ended.

@@ -20,6 +20,9 @@ const guestTimeout = 15 * time.Second
 
 var errGuestEnded = errors.New("guest ended")
 
+// exitNoLine is the exit code of a guest that was given no keys (EX_CONFIG of sysexits.h).
+const exitNoLine = 78
+
 // run attaches to the container, hands over the keys, starts it and waits for its guest to call in. It returns the first
 // process of the container, 0 where it cannot be seen.
 func (s *booting) run(ctx context.Context, runtime string, k keys, d *door) (int, error) {
@@ -72,7 +75,8 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *door) (int
 			return 0, err
 		}
 	}
-	return 0, fmt.Errorf("guest ended with exit code %d%s", c.State.ExitCode, s.b.lastWords(ctx, s.ref))
+	s.exit = c.State.ExitCode
+	return 0, fmt.Errorf("guest ended with exit code %d%s", s.exit, s.b.lastWords(ctx, s.ref))
 }
 
 // await returns when the guest has called in, or errGuestEnded when the container has ended.

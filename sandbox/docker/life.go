@@ -352,7 +352,12 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if _, err = s.run(ctx, inst.Runtime, k, d); err == nil {
+	_, err = s.run(ctx, inst.Runtime, k, d)
+	if err != nil && s.exit == exitNoLine && ctx.Err() == nil {
+		// Somebody attached before and gave up: the end of their input was read in place of ours.
+		_, err = s.run(ctx, inst.Runtime, k, d)
+	}
+	if err == nil {
 		return nil
 	}
 	s.b.shutDoors(inst.ID)
