@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/adrg/xdg"
+	ref "github.com/distribution/reference"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sandboxd/sandboxd/agent"
@@ -49,7 +50,7 @@ func defaults() config {
 		{key: "bridge", value: "", help: "principals besides the daemon's own user who may ask for network bridge, by commas or spaces; all may where the key network says so"},
 		{key: "image", value: sandbox.DefaultImage, help: "image of sandboxes that ask for none"},
 		{key: "pool.size", value: "0", help: "sandboxes of each image of pool.images that are booted before anybody asks, for those who ask for nothing but a name and the image; 0 is none", check: isPoolSize},
-		{key: "pool.images", value: "", help: "images that the pool has, by commas or spaces; empty means image"},
+		{key: "pool.images", value: "", help: "images that the pool has, by commas or spaces; empty means image", check: areImages},
 		{key: "isolation", value: "", help: "runtime that keeps sandboxes apart from this machine, by the name that the engine has for it, such as runc or runsc; empty means the engine's default"},
 		{key: "mount_roots", value: defaultRoots(), help: "directories below which sandboxes of the daemon's own user may mount some, with a colon between two; none is none", check: areRoots},
 		{key: "docker_host", value: "", help: "socket of the Docker engine, as unix:///path; empty means DOCKER_HOST or /var/run/docker.sock"},
@@ -125,8 +126,12 @@ func (c config) pool() (gateway.PoolOptions, error) {
 	if err != nil {
 		return gateway.PoolOptions{}, fmt.Errorf("pool.size: %w", err)
 	}
-	images := strings.FieldsFunc(c.value("pool.images"), func(r rune) bool { return r == ',' || r == ' ' })
-	return gateway.PoolOptions{Size: size, Images: images}, nil
+	return gateway.PoolOptions{Size: size, Images: splitList(c.value("pool.images"))}, nil
+}
+
+// splitList takes a list by commas or spaces apart.
+func splitList(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // parseQuota reads a size, or 0 for none.
@@ -382,6 +387,15 @@ const maxPool = 1000
 func isPoolSize(s string) error {
 	if n, err := strconv.Atoi(s); err != nil || n < 0 || n > maxPool {
 		return fmt.Errorf("is not a number from 0 to %d", maxPool)
+	}
+	return nil
+}
+
+func areImages(s string) error {
+	for _, image := range splitList(s) {
+		if _, err := ref.ParseNormalizedNamed(image); err != nil {
+			return fmt.Errorf("image %q: %w", image, err)
+		}
 	}
 	return nil
 }

@@ -182,7 +182,7 @@ func (c *cli) downCommand() *cobra.Command {
 			e, err := c.daemon()
 			if err != nil {
 				fmt.Println("no daemon runs")
-				return nil //nolint:nilerr // which is what was wanted
+				return nil // which is what was wanted
 			}
 			names, err := c.runningSandboxes(cmd.Context())
 			if err != nil {
