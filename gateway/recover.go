@@ -88,6 +88,11 @@ wait:
 func (h *Hub) orphans(ctx context.Context, name string, be sandbox.Backend, l sandbox.Lister) error {
 	within, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	// Before the list is made: what is removed meanwhile is on it, and no longer known.
+	before := make(map[string]bool)
+	for _, b := range h.all() {
+		before[b.id] = true
+	}
 	instances, err := l.List(within)
 	if err != nil {
 		return err
@@ -99,7 +104,7 @@ func (h *Hub) orphans(ctx context.Context, name string, be sandbox.Backend, l sa
 			continue
 		}
 		h.mu.Lock()
-		known := h.boxes[inst.ID] != nil
+		known := before[inst.ID] || h.boxes[inst.ID] != nil
 		h.mu.Unlock()
 		if known {
 			continue

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -309,4 +310,47 @@ func TestR5LateCreation(t *testing.T) {
 	if n := l.destroyed.Load(); n < 2 {
 		t.Errorf("it was looked for %d times", n)
 	}
+}
+
+// stale is a backend whose first list is looked at when all that is on it has been removed.
+type stale struct {
+	*sandboxtest.Backend
+	destroyed chan struct{}
+	once      sync.Once
+}
+
+func (s *stale) List(ctx context.Context) ([]sandbox.Instance, error) {
+	list, err := s.Backend.List(ctx)
+	select {
+	case <-s.destroyed:
+	case <-ctx.Done():
+	}
+	return list, err
+}
+
+func (s *stale) Destroy(ctx context.Context, inst sandbox.Instance) error {
+	err := s.Backend.Destroy(ctx, inst)
+	s.once.Do(func() { time.AfterFunc(time.Second, func() { close(s.destroyed) }) }) // by then it is forgotten
+	return err
+}
+
+// R5: a removal that a new daemon finishes while it asks what there is brings nothing back.
+func TestR5RemovalDuringTheList(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	d.stop()
+	w.withStore(func(s *store.Store) {
+		rows, err := s.Sandboxes(w.ctx())
+		if err != nil || len(rows) != 1 {
+			t.Fatalf("rows = %v, %v", rows, err)
+		}
+		rows[0].State = string(Deleting)
+		if err := s.Put(w.ctx(), rows[0]); err != nil {
+			t.Fatal(err)
+		}
+	})
+	w.backend = &stale{Backend: w.memory, destroyed: make(chan struct{})}
+	d = w.start()
+	w.nothingLeft(d)
 }
