@@ -311,7 +311,9 @@ func rmCommand(env *Env) *cobra.Command {
 					return err
 				}
 				for _, info := range infos {
-					args = append(args, info.Name)
+					if info.State != gateway.Deleting { // whose name is perhaps another's
+						args = append(args, info.Name)
+					}
 				}
 			}
 			return env.all(args, asJSON, func(name string) error { return env.remove(cmd.Context(), name, asJSON) })
