@@ -5,6 +5,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 PREFIX  ?= /usr/local
 BENCH   ?= .
 FUZZTIME ?= 10s
+KILLS   ?= 200
+MANY    ?= 100
 
 # Static, without paths or build ids: the same sources give the same bytes everywhere.
 # The guest carries no version: it is known by its checksum, which changes with its code alone.
@@ -20,7 +22,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops soak soak-asks soak-idle soak-bombs reproducible conformance conformance-peers interop setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops soak soak-asks soak-idle soak-churn faults soak-bombs reproducible conformance conformance-peers interop setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -78,6 +80,17 @@ soak-asks: ## a thousand questions of many programs, answered: what their caller
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
 	$(GO) run ./scripts/soak $(SOAKFLAGS) asks
+
+soak-churn: ## ten minutes (SOAKFLAGS='-minutes 60') of sandboxes made, forked, frozen, killed and removed: nothing may grow
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	$(GO) run ./scripts/soak $(SOAKFLAGS) churn
+
+faults: ## the promises R1 to R10 at length: the daemon killed 200 times (KILLS), 100 sandboxes (MANY) back after a restart
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	SANDBOXD_TEST_REQUIRE=1 SANDBOXD_TEST_KILLS=$(KILLS) SANDBOXD_TEST_MANY=$(MANY) SANDBOXD_TEST_TEARS=20 \
+		$(GO) test -timeout 60m -v -run '^TestR[0-9]+|^TestDescriptors' ./cmd/sandboxd ./gateway ./gateway/store ./gateway/record ./sandbox/docker
 
 soak-idle: ## what idle sessions cost the guest and the daemon, in processor time
 	@scripts/setup test

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"log/slog"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -21,7 +23,26 @@ const (
 	restAfter       = 4
 	littleGarbage   = 256 << 10
 	worthGivingBack = 2 << 20
+
+	tellEvery = 2 * time.Second // of how many goroutines there are
 )
+
+// tellGoroutines logs how many there are, where somebody wants to know that much. It returns when ctx ends.
+func tellGoroutines(ctx context.Context, log *slog.Logger) {
+	if !log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			log.Debug("runtime", "goroutines", runtime.NumGoroutine())
+		}
+	}
+}
 
 // collectRarely lets the heap grow further between two collections while much is transferred, and as usual at all other
 // times, so that idle connections cost no more than they must. It returns when ctx ends. usual is the percentage at

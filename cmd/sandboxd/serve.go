@@ -487,6 +487,7 @@ func (d *daemon) run(ctx context.Context, ready func() error) error {
 	}
 	part("ssh door", func(ctx context.Context) error { return d.door.Serve(ctx, d.listen) })
 	parts.Go(func() { collectRarely(ctx) })
+	parts.Go(func() { tellGoroutines(ctx, d.log) })
 	err := d.address.write()
 	if err == nil {
 		err = ready()

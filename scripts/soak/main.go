@@ -4,6 +4,7 @@
 //	soak load   builds, installations, servers and loops in several sessions at once, none of which asks: nobody may say so
 //	soak idle   what idle sessions cost the guest and the daemon, in processor time
 //	soak bombs  what the neighbour of a sandbox notices while that uses up all it gets, and what the machine loses
+//	soak churn  sandboxes made, used, forked, frozen, killed and removed: what of it the daemon and the machine keep
 //
 // It needs root, a Docker engine and the binaries that make build makes. The daemon and the sandbox are its own. The sandbox has
 // the network of the engine, and installs in it what it runs.
@@ -31,6 +32,7 @@ type options struct {
 	idle    time.Duration // of each way to be idle
 	bomb    time.Duration // of each bomb
 	json    string        // file for the results
+	config  string        // of the daemon
 }
 
 // errWrong says that the run went through, and found what must not be.
@@ -40,21 +42,24 @@ func main() {
 	var o options
 	flag.IntVar(&o.asks, "n", 1000, "asks: how many questions at least")
 	flag.StringVar(&o.only, "run", ".", "asks: which programs, as a regular expression")
-	flag.Float64Var(&o.minutes, "minutes", 10, "load: how long")
+	flag.Float64Var(&o.minutes, "minutes", 10, "load, churn: how long")
 	flag.BoolVar(&o.agents, "agents", false, "load: agent programs from npm at work, too (installs 1 GB)")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "idle: how long each way to be idle is measured")
 	flag.DurationVar(&o.bomb, "bomb", 10*time.Second, "bombs: how long each goes on")
 	flag.StringVar(&o.json, "json", "", "file for the results as JSON")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle|bombs")
+		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle|bombs|churn")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode}
+	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode, "churn": churn}
 	mode := modes[flag.Arg(0)]
 	if mode == nil || flag.NArg() != 1 {
 		flag.Usage()
 		os.Exit(2)
+	}
+	if flag.Arg(0) == "churn" {
+		o.config = churnConfig
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -66,7 +71,7 @@ func main() {
 }
 
 func run(ctx context.Context, mode func(context.Context, *world, options) (any, error), o options) (err error) {
-	w, err := start(ctx)
+	w, err := start(ctx, o.config)
 	if err != nil {
 		return err
 	}

@@ -30,13 +30,14 @@ type world struct {
 	}
 	signer ssh.Signer
 	client *agent.Client // on the sandbox
+	config string        // of the daemon
 }
 
 // box is the sandbox's name.
 const box = "soak"
 
-func start(ctx context.Context) (w *world, err error) {
-	w = &world{}
+func start(ctx context.Context, config string) (w *world, err error) {
+	w = &world{config: config}
 	defer func() {
 		if err != nil {
 			w.stop(ctx)
@@ -64,9 +65,17 @@ func start(ctx context.Context) (w *world, err error) {
 }
 
 func (w *world) startDaemon(ctx context.Context) error {
-	w.daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "serve", "--json", "--state", filepath.Join(w.dir, "state"), "--ssh", "127.0.0.1:0")
-	var said bytes.Buffer
-	w.daemon.Stderr = &said
+	config := filepath.Join(w.dir, "config.yaml")
+	if err := os.WriteFile(config, []byte(w.config), 0o600); err != nil {
+		return err
+	}
+	w.daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "--config", config, "serve", "--json", "--state", filepath.Join(w.dir, "state"), "--ssh", "127.0.0.1:0")
+	log, err := os.Create(w.log())
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	w.daemon.Stderr = log
 	out, err := w.daemon.StdoutPipe()
 	if err != nil {
 		return err
@@ -78,10 +87,13 @@ func (w *world) startDaemon(ctx context.Context) error {
 	if err != nil {
 		_ = w.daemon.Wait() // it has ended without a word on its output; what it said is the error
 		w.daemon = nil
-		return fmt.Errorf("daemon: %s", said.String())
+		said, _ := os.ReadFile(w.log())
+		return fmt.Errorf("daemon: %s", said)
 	}
 	return json.Unmarshal(line, &w.at)
 }
+
+func (w *world) log() string { return filepath.Join(w.dir, "daemon.log") }
 
 // stop ends what start started, also when ctx has ended.
 func (w *world) stop(ctx context.Context) {
