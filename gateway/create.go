@@ -71,7 +71,7 @@ func (h *Hub) Create(ctx context.Context, p Principal, spec NewSpec, progress fu
 			return b.info(), nil
 		}
 		switch _, err := b.awake(ctx, progress); {
-		case b.isGone() && ctx.Err() == nil:
+		case (b.isGone() || b.get().state == Deleting) && ctx.Err() == nil:
 			continue // its maker gave up: now it is our turn
 		case err != nil:
 			return Info{}, err

@@ -425,13 +425,7 @@ func (b *box) claim(ctx context.Context) error {
 		err = b.become(ctx, func(f *facts) { f.state = Running })
 	}
 	if err != nil {
-		h.unname(b)
-		h.unnote(b.id)
-		b.mu.Lock()
-		b.facts = f.pooled(b.id)
-		b.facts.state = Warm
-		b.mu.Unlock()
-		h.warm.put(b)
+		b.disown(ctx, err)
 		return nameTaken(f, err)
 	}
 	h.at("stored")
@@ -448,11 +442,17 @@ func (b *box) claim(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	h.log.Warn("a sandbox of the pool is removed", "id", b.id, "err", err)
-	b.note(ctx, Deleting, "it did not take its name")
-	h.unname(b)
-	h.laterNow(b)
+	b.disown(ctx, err)
 	return errNotReady
+}
+
+// disown removes a sandbox whose claim failed. It does not go back into the pool: whoever has found it by its name already, and waits,
+// must not come into somebody else's.
+func (b *box) disown(ctx context.Context, why error) {
+	b.hub.log.Warn("a sandbox of the pool is removed: it was not claimed", "id", b.id, "err", why)
+	b.note(ctx, Deleting, "its claim failed")
+	b.hub.unname(b)
+	b.hub.laterNow(b)
 }
 
 // introduce tells a guest that was booted without a name what it is called: it takes one, once.

@@ -420,30 +420,104 @@ func TestClaimIsCutShort(t *testing.T) {
 	}
 }
 
-// A claim that is given up leaves the sandbox with the pool, and the name free.
+// A claim that is given up frees the name, and its sandbox is given to nobody: not to those who wait for the name, nor to who claims
+// next, in whose sandbox they would be then.
 func TestClaimThatIsGivenUp(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool.Size = 1
 	ctx, cancel := context.WithCancel(w.ctx())
+	reserved, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	w.options.at = func(step string) {
 		if step == "reserved" {
-			once.Do(cancel) // who asked has gone
+			once.Do(func() {
+				close(reserved)
+				<-goOn
+			})
 		}
 	}
 	d := w.start()
 	w.ready(d, 1)
 	before := w.members()
-	if _, err := d.Create(ctx, alice, NewSpec{Name: "demo"}, nil); !errors.Is(err, context.Canceled) {
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := d.Create(ctx, alice, NewSpec{Name: "demo"}, nil)
+		gaveUp <- err
+	}()
+	<-reserved
+	type made struct {
+		info Info
+		err  error
+	}
+	waits, joins := make(chan made, 1), make(chan error, 1)
+	go func() {
+		info, err := d.Create(w.ctx(), alice, NewSpec{Name: "demo", Reuse: true}, nil)
+		waits <- made{info, err}
+	}()
+	go func() {
+		c, err := d.Upstream(w.ctx(), alice, "demo", nil)
+		if err == nil {
+			c.Close()
+		}
+		joins <- err
+	}()
+	cancel() // who asked first has gone
+	close(goOn)
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
 		t.Fatalf("Create = %v", err)
 	}
+	second := <-waits
+	if second.err != nil || second.info.Name != "demo" || second.info.Owner != "alice" || before[second.info.ID] {
+		t.Errorf("who waited has %+v, %v", second.info, second.err)
+	}
+	if err := <-joins; err != nil && !errors.Is(err, ErrUnknown) { // or it came later, into the second one
+		t.Errorf("Upstream = %v", err)
+	}
+	w.eventually("the first one is removed", func() bool {
+		for id := range before {
+			if w.members()[id] {
+				return false
+			}
+		}
+		return true
+	})
 	w.ready(d, 1)
-	if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
-		t.Errorf("List = %v, %v", infos, err)
+}
+
+// A store that does not take the row claims nothing.
+func TestClaimThatIsNotStored(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	var d *daemon
+	w.options.at = func(step string) {
+		if step == "noted" {
+			row, err := facts{name: "demo", owner: "bob", state: Stopped}.row("other")
+			if err == nil {
+				err = d.store.Add(w.ctx(), row)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
 	}
-	if info, err := d.Create(w.ctx(), bob, NewSpec{Name: "demo"}, nil); err != nil || !before[info.ID] {
-		t.Errorf("the next one: %v, %v", info, err)
+	d = w.start()
+	w.ready(d, 1)
+	before := w.members()
+	_, err := d.Create(w.ctx(), alice, NewSpec{Name: "demo"}, nil)
+	wantCode(t, err, wire.CodeExists)
+	if _, err := d.Get(w.ctx(), alice, "demo"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("Get = %v, want ErrUnknown", err)
 	}
+	w.eventually("it is replaced", func() bool {
+		now := w.members()
+		for id := range before {
+			if now[id] {
+				return false
+			}
+		}
+		return len(now) == 1
+	})
+	w.ready(d, 1)
 }
 
 // A member that ends, vanishes or is frozen is replaced, and is given to nobody.
