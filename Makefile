@@ -22,7 +22,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops soak soak-asks soak-idle soak-churn faults soak-bombs reproducible conformance conformance-peers interop setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops soak soak-asks soak-idle soak-churn faults soak-bombs reproducible conformance conformance-peers interop runsc engines setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -116,6 +116,13 @@ interop: ## OpenSSH's suite, real clients, editors and attacks against the gatew
 	@scripts/setup interop
 	@$(MAKE) --no-print-directory build
 	$(GO) run ./scripts/interop $(INTEROPFLAGS)
+
+runsc: ## build gVisor's runsc into bin, for --isolation runsc; docs/isolation.md says how an engine gets it
+	$(GO) build -C scripts/tools/runsc $(build_flags) -ldflags="-s -w" -o $(CURDIR)/bin/runsc .
+
+engines: ## the contract of the Docker backend on other runtimes and engines than this machine's: ENGINES (runsc), under engines of their own
+	@scripts/setup test
+	@scripts/engines $(ENGINES)
 
 bench-loops: ## the Go benchmarks of the inner loops that match BENCH (.)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...

@@ -182,7 +182,7 @@ func (b *box) makeImage(ctx context.Context, be sandbox.Backend, progress func(s
 	defer src.context.Close()
 	spec := b.get().spec
 	image, err := builder.Build(ctx, sandbox.BuildSpec{Owner: spec.Owner, Dockerfile: src.text, Name: src.name, Context: src.context,
-		Args: b.making.build.Args, Target: b.making.build.Target, Limits: spec.Limits, Network: spec.Network, Progress: progress,
+		Args: b.making.build.Args, Target: b.making.build.Target, Limits: spec.Limits, Isolation: spec.Isolation, Network: spec.Network, Progress: progress,
 		Carrier: func(ctx context.Context, image string) (sandbox.Instance, func() error, error) {
 			return b.carrier(ctx, be, image)
 		}})

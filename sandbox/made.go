@@ -23,6 +23,7 @@ type BuildSpec struct {
 	Args       []string // K=V, of its ARG instructions; they are no place for secrets: an image says what they were
 	Target     string   // stage that is the image; empty is the last
 	Limits     Limits   // of its steps
+	Isolation  string   // of the sandbox that it is for: RUN steps have it too, or the build is refused
 	// Network is what the RUN steps reach. None reach more than a sandbox with it: those of NetworkFiltered and NetworkAllowlist
 	// share the network of the instance that Carrier makes.
 	Network Network

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -297,6 +298,10 @@ func notes(p plan, f facts, img image) []string {
 	var notes []string
 	if p.Network == sandbox.NetworkBridge {
 		notes = append(notes, "network bridge: no rule protects this machine's services, the local network and metadata addresses from the sandbox")
+	}
+	if runtime := cmp.Or(p.Runtime, f.defaultRuntime); !passesDescriptors(runtime) {
+		notes = append(notes, "isolation "+runtime+": a kernel of its own. Who takes too much memory or too many processes, or is root and kills PID 1, ends the whole sandbox; "+
+			"start brings it back with its files")
 	}
 	if p.Sudo {
 		notes = append(notes, "sudo: setuid programs work, no-new-privileges is off")

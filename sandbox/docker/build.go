@@ -58,6 +58,10 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 	if err != nil {
 		return "", err
 	}
+	if d.runs && s.Isolation != "" && s.Isolation != f.defaultRuntime {
+		return "", hinted{fmt.Errorf("isolation %q: %w: the engine runs the steps of %s by its default runtime, %s", s.Isolation, sandbox.ErrUnsupported, s.Name, f.defaultRuntime),
+			"name an image that was built before, and do in setup: what the RUN steps do"}
+	}
 	files, err := openContext(s.Context)
 	if err != nil {
 		return "", err

@@ -220,6 +220,19 @@ func TestBuildFails(t *testing.T) {
 	}
 }
 
+// A step does not run by a weaker runtime than the sandbox will; files alone are copied by whichever there is.
+func TestBuildIsolation(t *testing.T) {
+	b := testBackend(t)
+	root := directory(t, map[string]string{"file": newID()})
+	for dockerfile, refused := range map[string]bool{"FROM sandboxd/busybox\nRUN true\n": true, "FROM sandboxd/busybox\nCOPY file /\n": false} {
+		spec, _ := building(root, dockerfile)
+		spec.Isolation = "another"
+		if _, err := b.Build(t.Context(), spec); errors.Is(err, sandbox.ErrUnsupported) != refused || !refused && err != nil {
+			t.Errorf("%q: got %v, want a refusal: %v", dockerfile, err, refused)
+		}
+	}
+}
+
 // A build that is given up ends with what runs in it.
 func TestBuildCancelled(t *testing.T) {
 	b := testBackend(t)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -113,6 +114,7 @@ type facts struct {
 	memory         int64    // bytes; 0: not told
 	runtimes       []string // names a person would use, sorted
 	defaultRuntime string
+	unfit          map[string]string // runtimes that sandboxes cannot have as they are configured, with what is missing
 	swapLimit      bool
 	rootless       bool
 	noFile         int64  // its own limit; 0: not to be seen
@@ -203,7 +205,7 @@ func factsOf(info system.Info) (facts, error) {
 		return facts{}, fmt.Errorf("engine %s: %w: %s", info.ServerVersion, sandbox.ErrUnsupported, fmt.Sprintf(format, args...))
 	}
 	f := facts{version: info.ServerVersion, cpus: info.NCPU, memory: info.MemTotal, defaultRuntime: info.DefaultRuntime, swapLimit: info.SwapLimit}
-	f.root = info.DockerRootDir
+	f.root, f.unfit = info.DockerRootDir, make(map[string]string)
 	switch info.Driver {
 	case "btrfs", "zfs":
 		f.sized = true
@@ -249,8 +251,29 @@ func factsOf(info system.Info) (facts, error) {
 		if !strings.HasPrefix(name, "io.containerd.") {
 			f.runtimes = append(f.runtimes, name)
 		}
+		if missing := missingFlags(info.Runtimes[name].Path, info.Runtimes[name].Args); missing != "" {
+			f.unfit[name] = missing
+		}
 	}
 	return f, nil
+}
+
+// gVisor's own defaults would lose what a sandbox wrote when it stops, and keep its guest from calling (runsc flags, gvisor.dev).
+var runscFlags = []string{"overlay2=none", "host-uds=all"}
+
+// missingFlags are those that a runtime has to be started with and is not. What a runtime of another kind is started with the engine
+// does not tell.
+func missingFlags(program string, args []string) string {
+	if path.Base(program) != "runsc" {
+		return ""
+	}
+	var missing []string
+	for _, flag := range runscFlags {
+		if !slices.ContainsFunc(args, func(arg string) bool { return strings.TrimLeft(arg, "-") == flag }) {
+			missing = append(missing, "--"+flag)
+		}
+	}
+	return strings.Join(missing, " ")
 }
 
 // engineNoFile is the descriptor limit of the process that listens on the engine's socket, 0 if it cannot be seen. An

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -25,6 +26,13 @@ import (
 const (
 	busybox = "sandboxd/busybox:latest"
 	empty   = "sandboxd/empty:latest"
+)
+
+// The engine that is tested, and the runtime that its sandboxes are asked for: the machine's own and its default unless scripts/engines
+// says otherwise.
+var (
+	testEngine    = cmp.Or(os.Getenv("SANDBOXD_TEST_ENGINE"), DefaultHost)
+	testIsolation = os.Getenv("SANDBOXD_TEST_ISOLATION")
 )
 
 // shared is built at most once for all tests of this package.
@@ -64,7 +72,7 @@ func TestMain(m *testing.M) {
 // is set.
 func needEngine(t *testing.T) {
 	t.Helper()
-	conn, err := net.DialTimeout("unix", strings.TrimPrefix(DefaultHost, "unix://"), time.Second)
+	conn, err := net.DialTimeout("unix", strings.TrimPrefix(testEngine, "unix://"), time.Second)
 	if err == nil {
 		conn.Close()
 		return
@@ -82,7 +90,9 @@ func needImage(t *testing.T, b *Backend, ref string) {
 		return
 	}
 	name := strings.TrimSuffix(strings.TrimPrefix(ref, "sandboxd/"), ":latest")
-	if out, err := exec.Command("../../images/" + name + "/build").CombinedOutput(); err != nil {
+	build := exec.Command("../../images/" + name + "/build")
+	build.Env = append(os.Environ(), "DOCKER_HOST="+testEngine)
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build image %s: %v\n%s", ref, err, out)
 	}
 }
@@ -99,7 +109,7 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 	t.Helper()
 	needEngine(t)
 	// Longer than the address of a socket may be.
-	o := Options{Dir: filepath.Join(t.TempDir(), strings.Repeat("long", 30), "instances"), GuestDir: filepath.Join(t.TempDir(), "guest"), DaemonID: newID(),
+	o := Options{Host: testEngine, Dir: filepath.Join(t.TempDir(), strings.Repeat("long", 30), "instances"), GuestDir: filepath.Join(t.TempDir(), "guest"), DaemonID: newID(),
 		Guest: func(string) (string, error) { return shared.guest() }}
 	for _, f := range change {
 		f(&o)
@@ -146,6 +156,7 @@ func boot(t *testing.T, b *Backend, spec sandbox.Spec) sandbox.Instance {
 	if spec.Image == "" {
 		spec.Image = busybox
 	}
+	spec.Isolation = cmp.Or(spec.Isolation, testIsolation)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	inst, err := b.Boot(ctx, spec)
@@ -191,7 +202,7 @@ func mustSh(t *testing.T, c *ssh.Client, command string) string {
 func TestContract(t *testing.T) {
 	sandboxtest.Run(t, sandboxtest.Suite{
 		Open:    func(t *testing.T) sandbox.Backend { return testBackend(t) },
-		Spec:    sandbox.Spec{Image: busybox},
+		Spec:    sandbox.Spec{Image: busybox, Isolation: testIsolation},
 		NoImage: "registry.invalid/none:latest",
 	})
 }

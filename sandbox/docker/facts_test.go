@@ -58,6 +58,21 @@ func TestFactsOf(t *testing.T) {
 	}
 }
 
+func TestMissingFlags(t *testing.T) {
+	for _, tt := range []struct{ program, args, want string }{
+		{"runc", "", ""},
+		{"/usr/bin/crun", "--debug", ""},
+		{"runsc", "", "--overlay2=none --host-uds=all"},
+		{"/opt/bin/runsc", "--platform=systrap --host-uds=all", "--overlay2=none"},
+		{"/opt/bin/runsc", "-overlay2=none --host-uds=all", ""},
+		{"runsc", "--overlay2=root:self --host-uds=open", "--overlay2=none --host-uds=all"},
+	} {
+		if got := missingFlags(tt.program, strings.Fields(tt.args)); got != tt.want {
+			t.Errorf("%s %s: missing %q, want %q", tt.program, tt.args, got, tt.want)
+		}
+	}
+}
+
 func TestDefaultNoFile(t *testing.T) {
 	var c engineCache
 	for _, tt := range []struct{ engine, want int64 }{{0, 65536}, {20000, 20000}, {1 << 20, 65536}} {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strings"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -215,7 +216,8 @@ func (b *Backend) remove(ctx context.Context, id, ref string) error {
 		if err == nil || cerrdefs.IsNotFound(err) {
 			return nil
 		}
-		if !cerrdefs.IsConflict(err) {
+		// One that was killed and whose runtime was not waited for yet is a zombie to some engines, which soon do that.
+		if !cerrdefs.IsConflict(err) && !strings.Contains(err.Error(), "is zombie") {
 			return err
 		}
 		// Somebody removes it already, or it is just being started. Until that has ended it is not gone.

@@ -91,6 +91,11 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 		return l, hinted{fmt.Errorf("isolation %q: %w: the engine has %s", spec.Isolation, sandbox.ErrUnsupported, strings.Join(f.runtimes, ", ")),
 			"install it and add it to the engine's runtimes, or leave --isolation out"}
 	}
+	runtime := cmp.Or(spec.Isolation, f.defaultRuntime)
+	if missing := f.unfit[runtime]; missing != "" {
+		return l, hinted{fmt.Errorf("isolation %q: %w: the engine starts it without %s: sandboxes would lose their files or not answer", runtime, sandbox.ErrUnsupported, missing),
+			"add it to the runtimeArgs of " + runtime + " in the engine's daemon.json, and restart the engine"}
+	}
 	if _, err := via(spec, f); err != nil {
 		return l, err
 	}

@@ -89,6 +89,10 @@ func TestFit(t *testing.T) {
 		{"too much memory", sandbox.Spec{Limits: sandbox.Limits{Memory: 3 << 30}}, facts{cpus: 2, memory: 2<<30 + 5}, sandbox.Limits{}, "3g of memory: not supported by this backend: the engine has 2g"},
 		{"too many cores", sandbox.Spec{Limits: sandbox.Limits{CPUs: 3}}, two, sandbox.Limits{}, "3 cpus: not supported by this backend: the engine has 2"},
 		{"isolation", sandbox.Spec{Isolation: "runsc"}, two, sandbox.Limits{}, `isolation "runsc": not supported by this backend: the engine has crun, runc`},
+		{"runsc as it comes", sandbox.Spec{Isolation: "runsc"}, facts{cpus: 2, runtimes: []string{"runsc"}, unfit: map[string]string{"runsc": "--overlay2=none"}}, sandbox.Limits{},
+			`isolation "runsc": not supported by this backend: the engine starts it without --overlay2=none: sandboxes would lose their files or not answer`},
+		{"runsc by default", sandbox.Spec{}, facts{cpus: 2, defaultRuntime: "runsc", unfit: map[string]string{"runsc": "x"}}, sandbox.Limits{},
+			`isolation "runsc": not supported by this backend: the engine starts it without x: sandboxes would lose their files or not answer`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := fit(tt.spec, tt.f, 20000)
