@@ -58,7 +58,11 @@ func public(err error) *wire.Error {
 		if known.Message == err.Error() {
 			return known
 		}
-		return &wire.Error{Code: known.Code, Message: err.Error(), Hint: known.Hint}
+		said := err.Error()
+		if known.Hint != "" {
+			said = strings.TrimSuffix(said, "; "+known.Hint) // which some errors say themselves
+		}
+		return &wire.Error{Code: known.Code, Message: said, Hint: known.Hint}
 	}
 	return &wire.Error{Code: wire.CodeUnavailable, Message: err.Error()}
 }
