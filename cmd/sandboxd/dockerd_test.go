@@ -38,7 +38,7 @@ func newDockerd(t *testing.T, flags ...string) *dockerd {
 		}
 		t.Skipf("an engine of the test's own takes root and dockerd: %v", err)
 	}
-	dir, err := os.MkdirTemp("", "sandboxd-dockerd-") // short: sockets are below
+	dir, err := os.MkdirTemp("", "sandboxd-dockerd-") //nolint:usetesting // short: sockets are below; and removed after what is mounted there
 	if err != nil {
 		t.Fatal(err)
 	}
