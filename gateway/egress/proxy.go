@@ -30,7 +30,8 @@ const (
 // carry. Its methods may be called at once.
 type Proxy struct {
 	*gate
-	ctx   context.Context // of everything that it serves; ends with Close
+	dial  func(host string, port uint16) (*passage, error)
+	until func(over func()) (stop func()) // calls over at Close, as onEnd
 	slots chan struct{}
 }
 
@@ -40,7 +41,10 @@ func NewProxy(opts Options) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Proxy{gate: g, ctx: ctx, slots: make(chan struct{}, maxProxied)}, nil
+	p := &Proxy{gate: g, slots: make(chan struct{}, maxProxied)}
+	p.dial = func(host string, port uint16) (*passage, error) { return p.dialHost(ctx, host, port) }
+	p.until = func(over func()) func() { return onEnd(ctx, over) }
+	return p, nil
 }
 
 // Close ends every connection and waits for all that was started.
@@ -64,7 +68,7 @@ func (p *Proxy) Serve(conn net.Conn) {
 		p.event(Event{Kind: KindRefused, Proto: "tcp", Host: "proxy", Why: fmt.Sprintf("%d connections are open already, as many as the proxy takes", maxProxied)})
 		return
 	}
-	defer onEnd(p.ctx, func() { _ = conn.Close() })()
+	defer p.until(func() { _ = conn.Close() })()
 	c := &proxied{Conn: conn, proxy: p}
 	// Not a deadline: a channel of SSH has none.
 	c.idle = time.AfterFunc(proxyIdle, func() { _ = conn.Close() })
@@ -132,7 +136,7 @@ func (c *proxied) serveSOCKS() {
 			if host == "" {
 				host = r.DestAddr.IP.String()
 			}
-			out, err := c.proxy.dialHost(c.proxy.ctx, host, uint16(r.DestAddr.Port))
+			out, err := c.proxy.dial(host, uint16(r.DestAddr.Port)) // #nosec G115 -- of two bytes
 			if err != nil {
 				reply := statute.RepHostUnreachable
 				if _, ok := errors.AsType[refusal](err); ok {
@@ -152,12 +156,12 @@ func (c *proxied) serveSOCKS() {
 // serveHTTP serves requests until one is CONNECT, or the last.
 func (c *proxied) serveHTTP() {
 	transport := &http.Transport{DisableCompression: true, ForceAttemptHTTP2: false, MaxIdleConnsPerHost: 1, IdleConnTimeout: proxyIdle,
-		DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
+		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
 			host, port, err := splitAddress(address, 80)
 			if err != nil {
 				return nil, err
 			}
-			out, err := c.proxy.dialHost(c.proxy.ctx, host, port) // the connection outlives the request that it is made for
+			out, err := c.proxy.dial(host, port) // the connection outlives the request that it is made for
 			if err != nil {
 				return nil, err
 			}
@@ -188,7 +192,7 @@ func (c *proxied) connect(r *http.Request) {
 		c.refuse(http.StatusBadRequest, err)
 		return
 	}
-	out, err := c.proxy.dialHost(c.proxy.ctx, host, port)
+	out, err := c.proxy.dial(host, port)
 	if err != nil {
 		c.refuse(statusOf(err), err)
 		return
@@ -223,7 +227,7 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	if _, ok := r.Header["User-Agent"]; !ok {
 		r.Header["User-Agent"] = nil // none of ours
 	}
-	answer, err := transport.RoundTrip(r.WithContext(c.proxy.ctx))
+	answer, err := transport.RoundTrip(r)
 	if err != nil {
 		c.refuse(statusOf(err), err)
 		return false
@@ -307,20 +311,22 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 		cancel(err)
 		return nil, err
 	}
-	c := &passage{Conn: conn, gate: p.gate, flow: f, asked: asked, ctx: ctx, inspection: p.inspect(f)}
-	c.stop = onEnd(ctx, func() { abort(conn) })
-	return c, nil
+	stop := onEnd(ctx, func() { abort(conn) })
+	return &passage{Conn: conn, flow: f, inspection: p.inspect(f), over: func() {
+		stop()
+		_ = conn.Close()
+		p.ended(ctx, f, asked)
+		cancel(nil)
+		p.wg.Done()
+	}}, nil
 }
 
 // passage is a connection to the outside that the policy goes on to hold for.
 type passage struct {
 	net.Conn
-	gate       *gate
 	flow       *flow
-	asked      netip.AddrPort
-	ctx        context.Context // of the flow
-	inspection *inspection     // of the one who writes
-	stop       func()
+	inspection *inspection // of the one who writes
+	over       func()      // closes the connection and tells of its end
 	once       sync.Once
 }
 
@@ -355,14 +361,9 @@ func (c *passage) CloseWrite() error {
 
 // Close ends the connection, and tells of its end once.
 func (c *passage) Close() error {
-	var err error
 	c.once.Do(func() {
-		c.stop()
 		c.inspection.close()
-		err = c.Conn.Close()
-		c.gate.ended(c.ctx, c.flow, c.asked)
-		c.flow.end(nil)
-		c.gate.wg.Done()
+		c.over()
 	})
-	return err
+	return nil
 }
