@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -46,6 +47,8 @@ const (
 	lastLines  = 12 // of a set-up, in its error
 	maxOutput  = 1500
 	maxSetLine = 4 << 10
+
+	carriedWithin = 5 * time.Second
 )
 
 // planMaking checks what is to be made before anything is.
@@ -214,11 +217,15 @@ func (b *box) carrier(ctx context.Context, be sandbox.Backend, image string) (sa
 	}, nil
 }
 
-// carrying carries the packets of an instance until the returned function is called.
+// carrying carries the connections of an instance until the returned function is called. It returns when the first can be made, or
+// when that takes so long that whoever tries should be told.
 func (b *box) carrying(ctx context.Context, inst sandbox.Instance) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { b.carry(ctx, inst) })
+	for end := time.Now().Add(carriedWithin); isCarried(inst.Network) && !b.network.isUp() && time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
+		continue
+	}
 	return func() {
 		cancel()
 		wg.Wait()

@@ -415,6 +415,13 @@ func (n *network) end(err error) {
 	}
 }
 
+// isUp reports whether something carries the connections.
+func (n *network) isUp() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.stack != nil
+}
+
 // notes are what a person should know about the network.
 func (n *network) notes() []string {
 	n.mu.Lock()
