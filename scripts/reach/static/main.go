@@ -2,6 +2,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -15,7 +16,11 @@ func main() {
 }
 
 func get(url string) error {
-	answer, err := http.Get(url) // #nosec G107 G704 -- that is what it is for
+	ask, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	answer, err := http.DefaultClient.Do(ask) // #nosec G107 G704 -- that is what it is for
 	if err != nil {
 		return err
 	}
