@@ -191,7 +191,7 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 		}
 	})
 	t.Run("limits", func(t *testing.T) {
-		l := sandbox.Limits{Memory: 128 << 20, CPUs: 0.5, PIDs: 100, Shm: 8 << 20, NoFile: 1000, Disk: 1 << 30, Sessions: 8}
+		l := sandbox.Limits{Memory: 128 << 20, CPUs: 0.5, PIDs: 100, Shm: 8 << 20, NoFile: 1000, Disk: 1 << 30, Sessions: 8, Connections: 20}
 		inst := boot(t, b, sandbox.Spec{Limits: l})
 		if diff := cmp.Diff(l, inst.Limits); diff != "" {
 			t.Errorf("limits (-want +got):\n%s", diff)
@@ -353,7 +353,7 @@ func TestDaemonRestart(t *testing.T) {
 		t.Fatalf("list: got %v, error %v", list, err)
 	}
 	booted := inst
-	booted.Limits.Disk, booted.Limits.Sessions = 0, 0 // which the engine is not told
+	booted.Limits.Disk, booted.Limits.Sessions, booted.Limits.Connections = 0, 0, 0 // which the engine is not told
 	if diff := cmp.Diff(booted, list[0], cmpopts.IgnoreFields(sandbox.Instance{}, "Image", "Notes")); diff != "" {
 		t.Errorf("instance (-booted +reconstructed):\n%s", diff)
 	}
