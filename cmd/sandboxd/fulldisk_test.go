@@ -145,6 +145,10 @@ func TestR8ReadOnlyDisk(t *testing.T) {
 	if err := unix.Unmount(m.state, 0); err != nil {
 		t.Fatal(err)
 	}
+	m.eventually("the container has let go of it, too", func() bool {
+		out, err := exec.Command("losetup", "-j", filepath.Join(m.dir, "disk")).Output()
+		return err == nil && len(out) == 0
+	})
 	if out, err := exec.Command("sh", "-c", fmt.Sprintf("e2fsck -fy %[1]s; [ $? -le 1 ] && mount -o loop %[1]s %[2]s", filepath.Join(m.dir, "disk"), m.state)).CombinedOutput(); err != nil {
 		t.Fatalf("mend: %v: %s", err, out)
 	}

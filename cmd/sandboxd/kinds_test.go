@@ -57,8 +57,9 @@ func TestR10KindsOfErrors(t *testing.T) {
 
 	// The sandbox: gone, and one that does not answer.
 	m.engine("rm", "-f", "sandboxd-"+boxes["gone"].ID)
-	m.eventually("that is noticed", func() bool { return m.list()["gone"].State == gateway.Broken })
-	fails("a sandbox that is gone", failure{wire.CodeLost, "sandbox gone is gone"}, 125, "screen", "--json", "gone")
+	// Whoever looks between its end and its removal sees it stopped.
+	m.eventually("that is noticed", func() bool { return m.list()["gone"].State != gateway.Running })
+	fails("a sandbox that is gone", failure{wire.CodeLost, "sandbox gone is gone"}, 125, "start", "--json", "gone")
 	pid := m.engine("inspect", "--format", "{{.State.Pid}}", "sandboxd-"+boxes["dumb"].ID)[0]
 	signal := func(name string) {
 		t.Helper()
@@ -68,6 +69,8 @@ func TestR10KindsOfErrors(t *testing.T) {
 	}
 	signal("STOP") // from outside: in the sandbox nobody can
 	t.Cleanup(func() { signal("CONT") })
+	m.kill() // with every connection to it: one that lives is given up after two minutes only
+	m.start()
 	c, err := m.client(m.ctx(), "dumb")
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +132,15 @@ func TestR10KindsOfErrors(t *testing.T) {
 	if err := call.Start(); err != nil {
 		t.Fatal(err)
 	}
-	m.eventually("it runs", func() bool { return strings.Contains(m.lobby("screen dumb"), "sleep 1000") })
+	lobby, err := m.client(m.ctx(), "sandboxd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lobby.Close()
+	m.eventually("it runs", func() bool {
+		s, err := ask(m.ctx(), lobby, "screen dumb")
+		return err == nil && strings.Contains(s.out, "sleep 1000")
+	})
 	m.kill()
 	var ended *exec.ExitError
 	if err := call.Wait(); !errors.As(err, &ended) || ended.ExitCode() != 125 || !strings.Contains(out.String(), `"code":"lost"`) || !strings.Contains(out.String(), "the daemon") {
