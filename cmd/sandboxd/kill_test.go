@@ -170,9 +170,13 @@ func TestR1DaemonKilled(t *testing.T) {
 	m.begins("ticks", `i=0; while :; do i=$((i+1)); echo "tick $i"; sleep 0.05; done`)
 	before := m.list()
 	l := &ledger{there: make(map[string]bool), gone: make(map[string]bool), open: make(map[string]bool), images: make(map[string]bool), did: make(map[string]int)}
-	t.Cleanup(func() {
+	t.Cleanup(func() { // those, too, that nobody acknowledged
 		for image := range l.images {
-			m.engine("rmi", image)
+			repo, _, _ := strings.Cut(image, ":")
+			for _, one := range m.engine("images", repo, "--format", "{{.Repository}}:{{.Tag}}") {
+				m.engine("rmi", one)
+			}
+			return
 		}
 	})
 	seed := uint64(time.Now().UnixNano())
