@@ -160,8 +160,8 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 	if err := attack.Start(); err != nil {
 		return row, err
 	}
-	defer func() { _ = attack.Wait() }() // how a bomb ends is not its row's matter
-	defer attack.Process.Kill()
+	defer func() { _ = attack.Wait() }()         // how a bomb ends is not its row's matter
+	defer func() { _ = attack.Process.Kill() }() // it may have ended by itself
 	var took []float64
 	began := time.Now()
 	worst := before
