@@ -137,6 +137,11 @@ func opened[T io.Closer](ctx context.Context, c *Client, do func(*ssh.Client) (T
 			}
 			answered <- a
 		}()
+		abandon := func() {
+			if a := <-answered; a.err == nil {
+				a.channel.Close()
+			}
+		}
 		select {
 		case a := <-answered:
 			if a.err == nil {
@@ -145,12 +150,15 @@ func opened[T io.Closer](ctx context.Context, c *Client, do func(*ssh.Client) (T
 			if !a.dead || fresh || ctx.Err() != nil {
 				return none, a.err
 			}
+		case <-l.gone:
+			// A channel that is opened just as the connection ends may not be told of that: x/crypto's mux has closed all that it
+			// knows by then, and the caller waits for ever.
+			go abandon()
+			if fresh {
+				return none, io.ErrUnexpectedEOF
+			}
 		case <-ctx.Done():
-			go func() { // ends when the server answers or the connection closes
-				if a := <-answered; a.err == nil {
-					a.channel.Close()
-				}
-			}()
+			go abandon() // ends when the server answers or the connection closes
 			return none, context.Cause(ctx)
 		}
 		c.drop(l)

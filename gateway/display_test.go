@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
@@ -62,11 +63,12 @@ func TestScreenBeginsAtKeyframe(t *testing.T) {
 	l.mu.Lock()
 	rec := l.rec
 	l.mu.Unlock()
-	l.addKeyframes(rec)
-	_, from, ok := rec.Keyframe(l.Len())
-	if !ok || from == 0 {
-		t.Fatalf("no keyframe was made: %d, %v", from, ok)
-	}
+	var from uint64
+	w.eventually("a keyframe is made", func() bool {
+		_, at, ok := rec.Keyframe(l.Len())
+		from = at
+		return ok && at > 0 && at+record.KeyframeEvery > l.Len() // the last one
+	})
 	l.display.mu.Lock()
 	l.display.screen = nil
 	l.beginDisplay(&l.display, l.Len())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ const reverseChannels = 128
 type upstream struct {
 	conn   *connect.Conn
 	client *client
+	ended  chan struct{} // closed when the connection has ended
 
 	mu    sync.Mutex
 	asked map[string]int // guarded by mu; what the client asked the sandbox to open, how often
@@ -46,7 +48,7 @@ func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream
 	if err != nil {
 		return nil, err
 	}
-	u := &upstream{conn: conn, client: c, asked: make(map[string]int)}
+	u := &upstream{conn: conn, client: c, ended: make(chan struct{}), asked: make(map[string]int)}
 	if !c.adopt(u) {
 		conn.Close()
 		return nil, errClientGone
@@ -61,12 +63,33 @@ func (c *client) open(ctx context.Context, kind string, extra []byte, progress f
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		channel, requests, err := u.conn.OpenChannel(kind, extra)
+		channel, requests, err := u.openChannel(kind, extra)
 		if err == nil || again || errors.As(err, new(*ssh.OpenChannelError)) {
 			return u, channel, requests, err
 		}
 		u.close()
 		c.forget(u)
+	}
+}
+
+// openChannel opens a channel at the sandbox. One that is opened just as the connection ends may not be told of that: x/crypto's mux has
+// closed all that it knows by then, and its caller would wait for ever.
+func (u *upstream) openChannel(kind string, extra []byte) (ssh.Channel, <-chan *ssh.Request, error) {
+	type answer struct {
+		channel  ssh.Channel
+		requests <-chan *ssh.Request
+		err      error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		channel, requests, err := u.conn.OpenChannel(kind, extra)
+		answered <- answer{channel, requests, err}
+	}()
+	select {
+	case a := <-answered:
+		return a.channel, a.requests, a.err
+	case <-u.ended:
+		return nil, nil, io.ErrUnexpectedEOF // a channel that it may open still has ended, too
 	}
 }
 
@@ -103,6 +126,7 @@ func (u *upstream) serve() {
 	}
 	cancel()
 	u.conn.Close()
+	close(u.ended)
 	parts.Wait()
 	// Its listeners are gone with it: a client that waits for connections would wait for ever.
 	u.mu.Lock()
