@@ -37,7 +37,7 @@ test: ## set up this machine, build, and run every test with the race detector
 	@$(MAKE) --no-print-directory build
 	CGO_ENABLED=1 SANDBOXD_TEST_REQUIRE=1 $(test_tool) gotestsum \
 		--format pkgname --hide-summary skipped --format-hide-empty-pkg \
-		-- -race -timeout 20m $(TESTFLAGS) ./...
+		-- -race -timeout 40m $(TESTFLAGS) ./...
 
 build: bin/sandboxd $(guests) ## build bin/sandboxd and the guests for both architectures
 	@scripts/check-guest $(guests)
