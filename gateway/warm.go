@@ -243,7 +243,7 @@ func (w *warm) kick() {
 	}
 }
 
-// making counts a creation that somebody waits for, until the returned function is called.
+// somebodyWaits counts a creation that somebody waits for, until the returned function is called.
 func (w *warm) somebodyWaits() (done func()) {
 	count := func(by int) {
 		w.mu.Lock()

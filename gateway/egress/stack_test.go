@@ -505,9 +505,7 @@ func TestStartRefusesOtherDescriptors(t *testing.T) {
 			t.Errorf("the descriptor was left: %v", err)
 		}
 	}
-	if os.Getenv(isolated) == "" {
-		t.Skip("needs root, for devices")
-	}
+	needIsolation(t)
 	for name, flags := range map[string]uint16{
 		"TAP": unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR, "headers": unix.IFF_TUN | unix.IFF_NO_PI,
 	} {

@@ -189,11 +189,22 @@ type world struct {
 	more   chan struct{} // closed and replaced with each event
 }
 
+// needIsolation skips a test for which the program has no network of its own.
+func needIsolation(t testing.TB) {
+	t.Helper()
+	const why = "needs root, for devices and a network namespace of its own"
+	switch {
+	case os.Getenv(isolated) != "":
+	case os.Getenv("SANDBOXD_TEST_REQUIRE") != "":
+		t.Fatal(why)
+	default:
+		t.Skip(why)
+	}
+}
+
 func newWorld(t testing.TB, mode Mode, allow ...string) *world {
 	t.Helper()
-	if os.Getenv(isolated) == "" {
-		t.Skip("needs root, for a network namespace of its own")
-	}
+	needIsolation(t)
 	w := &world{t: t, more: make(chan struct{}), resolv: filepath.Join(t.TempDir(), "resolv.conf"), names: map[string][]netip.Addr{
 		"public.test":  addrs(public),
 		"two.test":     addrs(publicTwo),
