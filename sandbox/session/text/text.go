@@ -27,7 +27,7 @@ func Cut(s string, limit int) (string, bool) {
 		return s, false
 	}
 	k := newKeeper(limit)
-	k.add(s)
+	k.add([]byte(s))
 	return k.String(), true
 }
 
@@ -44,7 +44,7 @@ func newKeeper(limit int) *keeper { return &keeper{limit: limit} }
 
 func (k *keeper) headLimit() int { return (k.limit + 1) / 2 }
 
-func (k *keeper) add(s string) {
+func (k *keeper) add(s []byte) {
 	k.total += len(s)
 	if k.limit < 0 {
 		k.head = append(k.head, s...)

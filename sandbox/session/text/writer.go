@@ -2,6 +2,7 @@ package text
 
 import (
 	"bytes"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -10,6 +11,8 @@ const (
 	windowLines = 64
 	// windowRunes bounds the memory of the lines that may still change.
 	windowRunes = 64 << 10
+	// spareRunes is the longest line whose memory is used again: as many of them as the window has lines are no more than windowRunes.
+	spareRunes = windowRunes / windowLines
 	// maxColumn bounds what cursor movement alone can allocate.
 	maxColumn = 4096
 	// maxParams bounds the parameters of an escape sequence that are kept.
@@ -25,6 +28,8 @@ type Writer struct {
 	runes   int      // in lines
 	row     int      // of the cursor, in lines
 	col     int
+	spare   []rune // of a line that was handed on, for the next one
+	text    []byte // of the line that is handed on
 	hidden  bool   // the alternate screen is on
 	partial []byte // the beginning of a character
 	state   parserState
@@ -66,12 +71,12 @@ func (w *Writer) String() string {
 	k.tail = append([]byte(nil), k.tail...)
 	for i, l := range w.lines {
 		if i > 0 {
-			k.add("\n")
+			k.add([]byte{'\n'})
 		}
-		k.add(string(l))
+		k.add([]byte(string(l)))
 	}
 	if len(w.partial) > 0 && !w.hidden {
-		k.add(string(utf8.RuneError))
+		k.add([]byte(string(utf8.RuneError)))
 	}
 	return k.String()
 }
@@ -135,15 +140,15 @@ func (w *Writer) print(p []byte) {
 		// In pieces, so that a line without end leaves the window on the way.
 		n := min(len(p), windowRunes/4)
 		line := w.pad()
-		for _, c := range p[:n] {
-			if w.col < len(line) {
-				line[w.col] = rune(c)
-			} else {
-				line = append(line, rune(c))
-				w.runes++
-			}
-			w.col++
+		w.runes += max(w.col+n-len(line), 0)
+		over := min(n, len(line)-w.col)
+		for i, c := range p[:over] {
+			line[w.col+i] = rune(c)
 		}
+		for _, c := range p[over:n] {
+			line = append(line, rune(c))
+		}
+		w.col += n
 		w.lines[w.row] = line
 		p = p[n:]
 		w.shrink()
@@ -179,10 +184,12 @@ func (w *Writer) pad() []rune {
 // shrink hands lines that are out of reach to the keeper.
 func (w *Writer) shrink() {
 	for len(w.lines) > w.window || w.runes > windowRunes && len(w.lines) > 1 && w.row > 0 {
-		w.kept.add(string(w.lines[0]))
-		w.kept.add("\n")
+		w.keep(w.lines[0], "\n")
 		w.runes -= len(w.lines[0])
-		w.lines = w.lines[1:]
+		if w.spare = w.lines[0][:0]; cap(w.spare) > spareRunes {
+			w.spare = nil
+		}
+		w.lines = slices.Delete(w.lines, 0, 1)
 		w.row--
 	}
 	if w.runes <= windowRunes {
@@ -191,12 +198,22 @@ func (w *Writer) shrink() {
 	// One line beyond measure: its beginning can no longer be changed.
 	line := w.lines[0]
 	n := len(line) / 2
-	w.kept.add(string(line[:n]))
+	w.keep(line[:n], "")
 	w.lines[0] = append([]rune(nil), line[n:]...)
 	w.runes -= n
 	if w.row == 0 {
 		w.col = max(w.col-n, 0)
 	}
+}
+
+// keep hands a line, or the beginning of one, to the keeper, with what ends it.
+func (w *Writer) keep(line []rune, end string) {
+	w.text = w.text[:0]
+	for _, r := range line {
+		w.text = utf8.AppendRune(w.text, r)
+	}
+	w.text = append(w.text, end...)
+	w.kept.add(w.text)
 }
 
 func (w *Writer) control(c byte) {
@@ -213,7 +230,8 @@ func (w *Writer) control(c byte) {
 		w.row++
 		w.col = 0
 		if w.row == len(w.lines) {
-			w.lines = append(w.lines, nil)
+			w.lines = append(w.lines, w.spare)
+			w.spare = nil
 		}
 		w.row = min(w.row, len(w.lines)-1)
 		w.shrink()
