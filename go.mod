@@ -11,6 +11,7 @@ require (
 	github.com/creack/pty v1.1.24 // terminals of the demo's watcher and of tests
 	github.com/distribution/reference v0.6.0 // names of images
 	github.com/gliderlabs/ssh v0.3.8 // a plain SSH server, for tests of hosts
+	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // JSON that means one thing only, over HTTP
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // words of a command line, both ways
 	github.com/kevinburke/ssh_config v1.6.0 // the user's ssh configuration, where OpenSSH is not there to ask
@@ -27,7 +28,7 @@ require (
 	github.com/rogpeppe/go-internal v1.16.0 // testscript: stories of the command line
 	github.com/skeema/knownhosts v1.3.3 // host keys of known_hosts files, with hashed names and ports
 	github.com/spf13/cobra v1.10.2 // the command table, its help and completion
-	github.com/spf13/pflag v1.0.9 // the table's flags, to forward them
+	github.com/spf13/pflag v1.0.10 // the table's flags, to forward them
 	github.com/tailscale/hujson v0.0.0-20260727124030-b80ff77dac4f // JSON with comments: devcontainer.json
 	github.com/things-go/go-socks5 v0.1.0 // SOCKS5 of the proxy tier
 	go.uber.org/goleak v1.3.0 // goroutines that a test left behind
@@ -37,6 +38,7 @@ require (
 	golang.org/x/sys v0.49.0 // Linux system calls
 	golang.org/x/term v0.47.0 // raw mode, and the line editor of the picker
 	golang.org/x/text v0.43.0 // which characters are how old, in the test of width tables
+	golang.org/x/time v0.16.0 // the rate of a token's requests
 	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237 // TCP and IP in user space, for sandboxes without a network
 	modernc.org/sqlite v1.61.1 // the store, without C
 	mvdan.cc/sh/v3 v3.14.1 // whether a command is whole shell syntax
@@ -46,8 +48,10 @@ require (
 	github.com/Microsoft/go-winio v0.6.3 // indirect
 	github.com/anmitsu/go-shlex v0.0.0-20200514113438-38f4b401e2be // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/coder/websocket v1.8.15 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
 	github.com/containerd/typeurl/v2 v2.3.0 // indirect
+	github.com/danielgtaylor/huma/v2 v2.37.2 // indirect
 	github.com/docker/go-connections v0.8.2 // indirect
 	github.com/docker/go-units v0.5.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
@@ -64,6 +68,7 @@ require (
 	github.com/opencontainers/go-digest v1.0.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
+	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
@@ -75,7 +80,6 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	golang.org/x/exp v0.0.0-20261014143641-f0251eb4aa3e // indirect
 	golang.org/x/sync v0.24.0 // indirect
-	golang.org/x/time v0.15.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	modernc.org/libc v1.79.0 // indirect

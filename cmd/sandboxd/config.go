@@ -39,10 +39,18 @@ type config []*setting
 // defaultSSH is where the daemon listens when nobody said where; the port is not registered for anything.
 const defaultSSH = "127.0.0.1:2222"
 
+// defaultHTTP likewise.
+const defaultHTTP = "127.0.0.1:8022"
+
+// noHTTP is the address of no HTTP door.
+const noHTTP = "none"
+
 func defaults() config {
 	c := config{
 		{key: "state", value: agent.DefaultState(), help: "directory of everything that the daemon keeps", check: isAbsolute},
 		{key: "ssh", value: defaultSSH, help: "address of the SSH front door; a port 0 takes any", check: isAddress},
+		{key: "http", value: defaultHTTP, help: "address of the HTTP front door, as ssh; the next free port where nobody set it and it is taken; none is no such door", check: isAddressOrNone},
+		{key: "http_hosts", value: "", help: "names, by commas or spaces, by which HTTP clients may ask for this daemon besides localhost and addresses: those of a proxy in front of it"},
 		{key: "network", value: string(sandbox.NetworkFiltered), help: "network of sandboxes that ask for none: filtered, allowlist, none or bridge; =tun behind one of the first two takes no proxy for it", check: isNetwork},
 		{key: "allow", value: "", help: "what every sandbox with network filtered or allowlist may connect to besides, as allow takes it; by commas or spaces", check: isAllow},
 		{key: "closed", value: "", help: "ranges closed to them unless listed, by commas or spaces, besides loopback, link-local, metadata and multicast ones; empty means private, shared and reserved ones", check: isClosed},

@@ -148,7 +148,7 @@ func (c *cli) checkState(context.Context) []finding {
 		return []finding{{Check: "state", Found: err.Error(), Fix: "chmod 700 " + dir}}
 	}
 	all := []finding{{Check: "state", OK: true, Found: fmt.Sprintf("%s, %v", dir, info.Mode())}}
-	for _, name := range []string{"identity", "host_ed25519_key"} {
+	for _, name := range []string{"identity", "host_ed25519_key", tokenFile} {
 		key, err := os.Stat(filepath.Join(dir, name))
 		if err == nil && key.Mode().Perm()&0o077 != 0 {
 			all = append(all, finding{Check: "key", Found: fmt.Sprintf("%s can be read by others (%v)", name, key.Mode()), Fix: "chmod 600 " + filepath.Join(dir, name)})

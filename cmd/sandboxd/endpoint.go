@@ -11,7 +11,7 @@ import (
 // machine. Paths are of files that clients use as they are.
 type endpoint struct {
 	SSH        string  `json:"ssh"`
-	HTTP       *string `json:"http"`       // null while there is no HTTP door
+	HTTP       *string `json:"http"`       // null where there is no HTTP door
 	TokenFile  *string `json:"token_file"` // as HTTP
 	KnownHosts string  `json:"known_hosts"`
 	Identity   string  `json:"identity"`

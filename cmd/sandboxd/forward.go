@@ -27,6 +27,12 @@ import (
 
 // forwarded makes cmd, of the daemon's table, run there.
 func (c *cli) forwarded(cmd *cobra.Command) {
+	if cmd.HasSubCommands() {
+		for _, sub := range cmd.Commands() {
+			c.forwarded(sub)
+		}
+		return
+	}
 	if strings.Contains(cmd.Use, "NAME") && cmd.Name() != "new" {
 		cmd.ValidArgsFunction = c.completeName
 		if cmd.Flags().Lookup("name") != nil {
@@ -81,7 +87,9 @@ func (c *cli) completeName(cmd *cobra.Command, args []string, begun string) ([]s
 }
 
 // startsDaemon says for which commands a missing daemon is started: those with which people begin.
-func startsDaemon(cmd *cobra.Command) bool { return cmd.Name() == "run" || cmd.Name() == "new" }
+func startsDaemon(cmd *cobra.Command) bool {
+	return commandName(cmd) == "run" || commandName(cmd) == "new"
+}
 
 // readsInput says whether a command reads standard input; the others leave it to the caller's shell.
 func readsInput(cmd *cobra.Command, args []string) bool {
@@ -120,7 +128,7 @@ func flagSet(cmd *cobra.Command, name string) bool {
 
 // remoteLine is the command line as the daemon reads it: flags in one form, then the arguments untouched.
 func remoteLine(cmd *cobra.Command, args []string) string {
-	words := []string{cmd.Name()}
+	words := strings.Fields(commandName(cmd))
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if cmd.InheritedFlags().Lookup(f.Name) != nil {
 			return // of this program: where the daemon is

@@ -29,8 +29,10 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/httpd"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
@@ -49,11 +51,11 @@ func (c *cli) serveCommand() *cobra.Command {
 			"later runs trust what authorized_keys in the state directory says.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if httpAddr != "" {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "--http: not in this version"}
-			}
-			if addr != "" {
-				if err := c.config.set("ssh", addr, "--ssh"); err != nil {
+			for key, value := range map[string]string{"ssh": addr, "http": httpAddr} {
+				if value == "" {
+					continue
+				}
+				if err := c.config.set(key, value, "--"+key); err != nil {
 					return err
 				}
 			}
@@ -65,11 +67,9 @@ func (c *cli) serveCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&addr, "ssh", "", "address of the SSH front door (default "+defaultSSH+"); may end in :0")
-	cmd.Flags().StringVar(&httpAddr, "http", "", "")
+	cmd.Flags().StringVar(&httpAddr, "http", "", "address of the HTTP front door (default "+defaultHTTP+", or the next free port), as --ssh; none is none")
 	cmd.Flags().BoolVar(&background, "background", false, "")
-	for _, name := range []string{"http", "background"} {
-		_ = cmd.Flags().MarkHidden(name)
-	}
+	_ = cmd.Flags().MarkHidden("background")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON when ready")
 	return cmd
 }
@@ -86,6 +86,11 @@ type daemon struct {
 	door    *sshd.Server
 	listen  net.Listener
 	address endpoint
+
+	// The HTTP door, where there is to be one.
+	web       *httpd.Server
+	webListen net.Listener
+	tokens    *token.Registry
 }
 
 func serve(ctx context.Context, c config, how started, asJSON bool) error {
@@ -143,6 +148,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			return &wire.Error{Code: wire.CodeUnavailable, Message: "address " + d.config.value("ssh") + " is taken", Hint: "use another with --ssh, or --ssh 127.0.0.1:0 for any; sandboxd up finds one"}
 		}
 		return fmt.Errorf("ssh door: %w", err)
+	}
+	if d.webListen, err = listenHTTP(ctx, d.config); err != nil {
+		return err
 	}
 	if err := d.how.write(state); err != nil {
 		return err
@@ -254,7 +262,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Limits:   sshd.Limits{Exempt: loopback, Own: ownLogins},
 		Log:      d.log,
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return d.openHTTP(ctx, state)
 }
 
 // ownLogins is how many programs of the daemon's own user may log in at once, beside everybody else: more than a script starts.
@@ -457,7 +468,7 @@ func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandI
 	env := &command.Env{
 		Hub: d.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
 		Pty: c.Pty, Resized: c.Resized, Interrupts: c.Interrupts,
-		Gateway: d.address.gateway(),
+		Gateway: d.address.gateway(), Tokens: d.tokens,
 	}
 	if c.Pty != nil {
 		env.Draw = func(cols, rows int) (command.Canvas, error) { return c.Draw(cols, rows), nil }
@@ -486,6 +497,9 @@ func (d *daemon) run(ctx context.Context, ready func() error) error {
 		return errors.Join(err, <-hubDone)
 	}
 	part("ssh door", func(ctx context.Context) error { return d.door.Serve(ctx, d.listen) })
+	if d.web != nil {
+		part("http door", func(ctx context.Context) error { return d.web.Serve(ctx, d.webListen) })
+	}
 	parts.Go(func() { collectRarely(ctx) })
 	parts.Go(func() { tellGoroutines(ctx, d.log) })
 	err := d.address.write()
@@ -524,8 +538,13 @@ func (d *daemon) announce(ctx context.Context, asJSON bool, took time.Duration) 
 
 // close lets go of what open took. The endpoint file and the sandboxes are not its business.
 func (d *daemon) close() {
-	if d.listen != nil {
-		d.listen.Close()
+	for _, l := range []net.Listener{d.listen, d.webListen} {
+		if l != nil {
+			l.Close()
+		}
+	}
+	if d.tokens != nil {
+		d.tokens.Close()
 	}
 	if d.backend != nil {
 		if err := d.backend.Close(); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -33,7 +34,8 @@ type Env struct {
 	Resized    <-chan wire.WindowChange // its changes
 	Interrupts <-chan struct{}          // the caller's ^C; nil when it cannot send one
 
-	Gateway Gateway // where the caller reaches the gateway, for what is printed
+	Gateway Gateway         // where the caller reaches the gateway, for what is printed
+	Tokens  *token.Registry // of the HTTP door
 
 	done  <-chan struct{}   // closed when the command has ended
 	watch func(wire.Target) // told what watch is asked for; see Watches

@@ -27,6 +27,7 @@ func peopleCommands(env *Env) []*cobra.Command {
 		kickCommand(env),
 		shareCommand(env),
 		unshareCommand(env),
+		tokenCommand(env),
 	}
 }
 

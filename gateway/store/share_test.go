@@ -10,7 +10,7 @@ import (
 func TestShares(t *testing.T) {
 	dir := stateDir(t)
 	s := open(t, dir)
-	for _, q := range []string{`DROP TABLE shares`, `DELETE FROM goose_db_version WHERE version_id = 2`} {
+	for _, q := range []string{`DROP TABLE tokens`, `DROP TABLE shares`, `DELETE FROM goose_db_version WHERE version_id >= 2`} {
 		if _, err := s.db.Exec(q); err != nil {
 			t.Fatal(err)
 		}

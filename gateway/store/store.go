@@ -1,4 +1,4 @@
-// Package store keeps the daemon's rows – sandboxes and their events – through crashes and power cuts, in one SQLite
+// Package store keeps the daemon's rows – sandboxes, their events, who they are shared with, and tokens – through crashes and power cuts, in one SQLite
 // database that one process at a time may open. It knows nothing of what the rows mean.
 package store
 

@@ -349,8 +349,8 @@ func TestNewerStoreIsRefused(t *testing.T) {
 	}
 	_, err := Open(t.Context(), dir)
 	newer, ok := errors.AsType[*NewerError](err)
-	if !ok || newer.Have != 99 || newer.Know != 2 {
-		t.Fatalf("Open: %v, want *NewerError 99 over 2", err)
+	if !ok || newer.Have != 99 || newer.Know != 3 {
+		t.Fatalf("Open: %v, want *NewerError 99 over 3", err)
 	}
 }
 

@@ -1,0 +1,127 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func tokenCommand(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "token",
+		Short: "make, list and revoke tokens for the HTTP door",
+		Long: "Make, list and revoke tokens: what keys are over SSH they are over HTTP. A token is yours: it may do what you may, and less\n" +
+			"with --watch. What it is used for ends when it is revoked or expires.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(tokenNewCommand(env), tokenListCommand(env), tokenRemoveCommand(env))
+	return cmd
+}
+
+// tokenJSON is a token when it is made: the only time that its secret is known.
+type tokenJSON struct {
+	token.Token
+	Secret string `json:"token"`
+}
+
+func tokenNewCommand(env *Env) *cobra.Command {
+	var asJSON, watch, person bool
+	var label, expires string
+	cmd := &cobra.Command{
+		Use:   "new [LABEL]",
+		Short: "make a token and print it; it cannot be shown again",
+		Args:  cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				label = args[0]
+			}
+			t := token.Token{Principal: env.Principal.Name, Kind: wire.Agent, Rights: wire.RightDrive, Label: label}
+			if watch || env.Principal.Rights == wire.RightWatch {
+				t.Rights = wire.RightWatch
+			}
+			if person {
+				t.Kind = wire.Person
+			}
+			age, err := ParseAge(expires)
+			if err != nil {
+				return usage("--expires: %v", err)
+			}
+			if age > 0 {
+				at := time.Now().Add(age).Truncate(time.Millisecond)
+				t.Expires = &at
+			}
+			secret, t, err := env.Tokens.Create(cmd.Context(), t)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return env.printJSON(tokenJSON{Token: t, Secret: secret})
+			}
+			fmt.Fprintln(env.Stdout, secret)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&watch, "watch", false, "the token may only look")
+	cmd.Flags().BoolVar(&person, "person", false, "the token is a person's, who may take the keyboard from agents")
+	cmd.Flags().StringVar(&expires, "expires", "0", "for how long it is good, as 12h or 30d; 0 is until it is revoked")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
+	return cmd
+}
+
+func tokenListCommand(env *Env) *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "list your tokens",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			all := env.Tokens.List(env.Principal.Name)
+			if asJSON {
+				for _, t := range all {
+					if err := env.printJSON(t); err != nil {
+						return err
+					}
+				}
+				return nil
+			}
+			return table(env.Stdout, func(w io.Writer) {
+				fmt.Fprintln(w, "ID\tLABEL\tKIND\tRIGHTS\tCREATED\tEXPIRES")
+				for _, t := range all {
+					expires := "never"
+					if t.Expires != nil {
+						expires = t.Expires.Local().Format(time.DateTime)
+					}
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, dash(text.Line(t.Label, 64)), t.Kind, t.Rights, t.Created.Local().Format(time.DateTime), expires)
+				}
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per token")
+	return cmd
+}
+
+func tokenRemoveCommand(env *Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm ID…",
+		Short: "revoke tokens, and end what they are used for",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if env.Principal.Rights == wire.RightWatch {
+				return &wire.Error{Code: wire.CodeDenied, Message: "your key may only watch: it revokes no token"}
+			}
+			for _, id := range args {
+				if err := env.Tokens.Revoke(cmd.Context(), env.Principal.Name, id); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}

@@ -1,0 +1,176 @@
+package httpd
+
+import (
+	"context"
+	"crypto/rand"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// What one token may ask for: more than programs at work do, less than it takes to keep the daemon from others.
+const (
+	perSecond = 200
+	burst     = 1000
+)
+
+// open are the paths that need no token: what they say is no secret.
+var open = []string{"/healthz", "/readyz"}
+
+// guard lets requests in, or answers why not, before any handler sees them.
+type guard struct {
+	hosts  []string
+	tokens *token.Registry
+	hub    *gateway.Hub
+	log    *slog.Logger
+
+	burst int // requests of a token at once
+
+	mu    sync.Mutex
+	rates map[string]*rate.Limiter // guarded by mu; by token ID
+}
+
+func newGuard(hosts []string, tokens *token.Registry, hub *gateway.Hub, log *slog.Logger) *guard {
+	return &guard{hosts: append([]string{"localhost"}, hosts...), tokens: tokens, hub: hub, log: log, burst: burst, rates: make(map[string]*rate.Limiter)}
+}
+
+// wrap is next behind the guard.
+func (g *guard) wrap(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		defer g.recovered(w, r)
+		err := g.from(r)
+		var caller token.Token
+		var live context.Context
+		if err == nil && !slices.Contains(open, r.URL.Path) {
+			caller, live, err = g.caller(r)
+		}
+		if err != nil {
+			if rest.Status(err) == http.StatusUnauthorized {
+				h.Set("WWW-Authenticate", `Bearer realm="sandboxd"`)
+			}
+			if rest.Status(err) == http.StatusTooManyRequests {
+				h.Set("Retry-After", "1")
+			}
+			g.log.Debug("http refused", "peer", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "err", err)
+			rest.Fail(w, r, nil, err)
+			return
+		}
+		if live != nil {
+			ctx, cancel := context.WithCancelCause(rest.WithCaller(r.Context(), caller))
+			defer cancel(nil)
+			defer context.AfterFunc(live, func() {
+				cancel(context.Cause(live))
+				// What is being read or written now ends too. A stream that took the connection over watches its context.
+				_ = http.NewResponseController(w).SetReadDeadline(time.Now())
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
+			})()
+			r = r.WithContext(ctx)
+		}
+		next.ServeHTTP(w, r)
+		g.log.Debug("http", "peer", r.RemoteAddr, "token", caller.ID, "method", r.Method, "path", r.URL.Path, "took", time.Since(began))
+	})
+}
+
+// recovered answers for a handler that panicked.
+func (g *guard) recovered(w http.ResponseWriter, r *http.Request) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	if p == http.ErrAbortHandler {
+		panic(p)
+	}
+	id := rand.Text()[:8]
+	g.log.Error("http handler panicked", "id", id, "path", r.URL.Path, "panic", p)
+	rest.Fail(w, r, nil, wire.Errorf(wire.CodeInternal, "internal error %s; the daemon's log says more", id))
+}
+
+// from refuses what a page of somebody else's makes a browser send: a request for a name that is not ours (its name was made to point
+// here), or one that says it comes from another page.
+func (g *guard) from(r *http.Request) error {
+	if !g.ours(r.Host) {
+		return rest.WithStatus(http.StatusMisdirectedRequest, &wire.Error{Code: wire.CodeDenied, Message: "this server does not answer for that host",
+			Hint: "ask for localhost or the address that it listens on, or name the host in the key http_hosts"})
+	}
+	denied := &wire.Error{Code: wire.CodeDenied, Message: "requests of pages of other origins are refused"}
+	if origins, ok := r.Header["Origin"]; ok {
+		if len(origins) != 1 {
+			return denied
+		}
+		if u, err := url.Parse(origins[0]); err != nil || u.Host == "" || !strings.EqualFold(u.Host, r.Host) {
+			return denied
+		}
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return nil
+	}
+	// Somebody clicked on a link to the page.
+	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" && slices.Contains(open, r.URL.Path) {
+		return nil
+	}
+	return denied
+}
+
+// ours reports whether hostport names this server: an address, which no page can make point elsewhere, or a name that is known.
+func (g *guard) ours(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	return slices.ContainsFunc(g.hosts, func(known string) bool { return strings.EqualFold(known, host) })
+}
+
+// caller is whose token the request has. Clients of others' shapes have headers of their own for it.
+func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
+	unknown := rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "a token is needed",
+		Hint: "send Authorization: Bearer TOKEN; the daemon's own user has one in the file api_token of the state directory, others make one: sandboxd token new"})
+	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !ok {
+		secret = r.Header.Get("X-API-Key")
+	}
+	t, live, ok := g.tokens.Verify(strings.TrimSpace(secret))
+	if !ok {
+		return t, nil, unknown
+	}
+	if !g.rate(t.ID).Allow() {
+		return t, nil, rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "more than %d requests a second with this token", perSecond))
+	}
+	return t, live, nil
+}
+
+// rate is the limit of a token.
+func (g *guard) rate(id string) *rate.Limiter {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.rates[id]
+	if l == nil {
+		l = rate.NewLimiter(perSecond, g.burst)
+		g.rates[id] = l
+	}
+	return l
+}

@@ -1,0 +1,110 @@
+// Package httpd is the HTTP front door: who calls is known by a token, from which page by Host and Origin, and nothing is served to
+// anybody else, on loopback either. What it serves lies in packages of its own; each handler gets a request that was let in.
+package httpd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/net/netutil"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Limits of the door.
+const (
+	headerTime     = 5 * time.Second  // until a request's header has arrived
+	idleTime       = 2 * time.Minute  // a connection without a request
+	headerBytes    = 32 << 10         // of a request's header
+	maxConnections = 4096             // open at once; further ones wait
+	closeTime      = 10 * time.Second // for requests under way when the daemon ends
+)
+
+// Options are what a Server needs.
+type Options struct {
+	Hub    *gateway.Hub
+	Tokens *token.Registry
+	// Hosts are names by which clients may ask for this server, besides localhost and the address that it listens on: those of a
+	// proxy in front of it. A request for any other is refused: it comes from a page that had its name point here.
+	Hosts []string
+	Log   *slog.Logger
+}
+
+// Server is the door. Make one with New.
+type Server struct {
+	hub    *gateway.Hub
+	tokens *token.Registry
+	log    *slog.Logger
+	guard  *guard
+	server *http.Server
+}
+
+// New makes a Server. It serves nothing yet.
+func New(o Options) (*Server, error) {
+	if o.Hub == nil || o.Tokens == nil || o.Log == nil {
+		return nil, errors.New("httpd: Hub, Tokens and Log are required")
+	}
+	s := &Server{hub: o.Hub, tokens: o.Tokens, log: o.Log}
+	s.guard = newGuard(o.Hosts, o.Tokens, o.Hub, o.Log)
+	s.server = &http.Server{
+		Handler:           s.guard.wrap(s.routes()),
+		ReadHeaderTimeout: headerTime,
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    headerBytes,
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Serve answers on l until ctx ends. Requests under way then have some seconds; streams end at once.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(gateway.ErrClosed)
+	s.server.BaseContext = func(net.Listener) context.Context { return base }
+	done := make(chan error, 1)
+	go func() { done <- s.server.Serve(netutil.LimitListener(l, maxConnections)) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	end(gateway.ErrClosed)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+	defer cancel()
+	if err := s.server.Shutdown(grace); err != nil {
+		s.server.Close()
+	}
+	<-done // http.ErrServerClosed
+	return nil
+}
+
+// routes is everything that is served. Those of open need no token.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
+		rest.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
+	})
+	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here"})
+	})
+	return mux
+}
+
+// ready says whether sandboxes can be had: the hub has found again what it knew.
+func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
+	defer cancel()
+	if err := s.hub.Ready(ctx); err != nil {
+		rest.Fail(w, r, s.hub, &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon is starting", Hint: "try again in a second"})
+		return
+	}
+	rest.WriteJSON(w, http.StatusOK, map[string]string{"status": "ready"})
+}

@@ -1,0 +1,103 @@
+// Package rest is what all that answers over HTTP shares: who calls, JSON that means one thing only, and errors as problem
+// documents (RFC 9457). It knows no route.
+package rest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Limits of a request that is not a file's bytes.
+const (
+	MaxBody  = 1 << 20          // bytes of a JSON body
+	BodyTime = 30 * time.Second // until it has arrived whole
+)
+
+type callerKey struct{}
+
+// WithCaller is ctx of a request that was let in.
+func WithCaller(ctx context.Context, t token.Token) context.Context {
+	return context.WithValue(ctx, callerKey{}, t)
+}
+
+// Caller is the token that let the request in. The zero Token on routes that are open to all.
+func Caller(ctx context.Context) token.Token {
+	t, _ := ctx.Value(callerKey{}).(token.Token)
+	return t
+}
+
+// Principal is whose the request is.
+func Principal(ctx context.Context) gateway.Principal { return Caller(ctx).AsPrincipal() }
+
+// Decode reads a JSON body into v: one value, each member of objects known, spelled exactly and given once, in valid UTF-8, of no
+// more than MaxBody bytes that arrive within BodyTime. The error is a *wire.Error that says what is wrong and where; Status has its
+// status.
+func Decode(w http.ResponseWriter, r *http.Request, v any) error {
+	return decode(w, r, v, json.RejectUnknownMembers(true))
+}
+
+// DecodeOpen is Decode for clients that are not ours and whose next version may say more: members that nobody knows are passed over.
+func DecodeOpen(w http.ResponseWriter, r *http.Request, v any) error { return decode(w, r, v) }
+
+func decode(w http.ResponseWriter, r *http.Request, v any, o ...json.Options) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return &statusError{http.StatusUnsupportedMediaType, &wire.Error{Code: wire.CodeUsage, Message: "the body has to be JSON", Hint: "say so: Content-Type: application/json"}}
+	}
+	if deadline := time.Now().Add(BodyTime); r.Body != nil {
+		_ = http.NewResponseController(w).SetReadDeadline(deadline) // a writer without one is a test's
+		defer func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }()
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return &statusError{http.StatusRequestEntityTooLarge, wire.Errorf(wire.CodeUsage, "the body has more than %d bytes", MaxBody)}
+	}
+	if err != nil {
+		return &statusError{http.StatusRequestTimeout, wire.Errorf(wire.CodeUsage, "the body did not arrive: %v", err)}
+	}
+	return Unmarshal(body, v, o...)
+}
+
+// Unmarshal is Decode without the request.
+func Unmarshal(body []byte, v any, o ...json.Options) error {
+	err := json.Unmarshal(body, v, o...)
+	if err == nil {
+		return nil
+	}
+	where := ""
+	if e := (*json.SemanticError)(nil); errors.As(err, &e) {
+		where = string(e.JSONPointer)
+	}
+	if e := (*jsontext.SyntacticError)(nil); errors.As(err, &e) {
+		where = string(e.JSONPointer)
+	}
+	said := strings.TrimPrefix(err.Error(), "json: ")
+	if where != "" && !strings.Contains(said, where) {
+		said += " at " + strconv.Quote(where)
+	}
+	return wire.Errorf(wire.CodeUsage, "the body: %s", said)
+}
+
+// WriteJSON answers with v.
+func WriteJSON(w http.ResponseWriter, status int, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n')) // a client that has gone
+}

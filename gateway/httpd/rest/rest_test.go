@@ -1,0 +1,88 @@
+package rest
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+type body struct {
+	Code    string  `json:"code"`
+	Timeout float64 `json:"timeout"`
+	Options struct {
+		Name string `json:"name"`
+	} `json:"options"`
+}
+
+// A body means one thing only, or it is refused with a word on what is wrong (A110).
+func TestDecode(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind, text string
+		want       int // 0 is taken
+	}{
+		"right":                   {"application/json; charset=utf-8", `{"code":"x","timeout":1.5}`, 0},
+		"a form":                  {"text/plain", `{"code":"x"}`, http.StatusUnsupportedMediaType},
+		"nothing said of it":      {"", `{"code":"x"}`, http.StatusUnsupportedMediaType},
+		"no value":                {"application/json", ``, http.StatusBadRequest},
+		"two values":              {"application/json", `{} {}`, http.StatusBadRequest},
+		"a key twice":             {"application/json", `{"code":"x","code":"y"}`, http.StatusBadRequest},
+		"another case":            {"application/json", `{"Code":"x"}`, http.StatusBadRequest},
+		"a key nobody knows":      {"application/json", `{"options":{"nmae":"x"}}`, http.StatusBadRequest},
+		"NUL in a key":            {"application/json", "{\"code\\u0000\":\"x\"}", http.StatusBadRequest},
+		"a number too large":      {"application/json", `{"timeout":1e999}`, http.StatusBadRequest},
+		"no number":               {"application/json", `{"timeout":NaN}`, http.StatusBadRequest},
+		"another type":            {"application/json", `{"code":{}}`, http.StatusBadRequest},
+		"no UTF-8":                {"application/json", "{\"code\":\"\xff\"}", http.StatusBadRequest},
+		"half a surrogate":        {"application/json", `{"code":"\ud800"}`, http.StatusBadRequest},
+		"deep":                    {"application/json", `{"options":` + strings.Repeat("[", 100_000), http.StatusBadRequest},
+		"deep and of any type":    {"application/json", strings.Repeat(`{"options":`, 80_000), http.StatusBadRequest},
+		"large":                   {"application/json", `{"code":"` + strings.Repeat("x", MaxBody) + `"}`, http.StatusRequestEntityTooLarge},
+		"trailing garbage":        {"application/json", `{"code":"x"}x`, http.StatusBadRequest},
+		"a comment":               {"application/json", `{/**/"code":"x"}`, http.StatusBadRequest},
+		"UTF-8 with a byte order": {"application/json", "\ufeff{}", http.StatusBadRequest},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/", strings.NewReader(c.text))
+		r.Header.Set("Content-Type", c.kind)
+		var v body
+		err := Decode(httptest.NewRecorder(), r, &v)
+		if c.want == 0 {
+			if err != nil || v.Code != "x" || v.Timeout != 1.5 {
+				t.Errorf("%s: %+v, %v", name, v, err)
+			}
+			continue
+		}
+		if err == nil || Status(err) != c.want {
+			t.Errorf("%s: %v, want status %d", name, err, c.want)
+		}
+		if _, ok := errors.AsType[*wire.Error](err); err != nil && !ok {
+			t.Errorf("%s: %T", name, err)
+		}
+	}
+}
+
+// Whatever a body is, reading it ends with a value or with an error for strangers.
+func FuzzUnmarshal(f *testing.F) {
+	f.Add([]byte(`{"code":"x","options":{"name":"y"}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var v body
+		if err := Unmarshal(text, &v); err != nil && Status(err) != http.StatusBadRequest {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestStatus(t *testing.T) {
+	for code, want := range map[wire.Code]int{wire.CodeNotFound: 404, wire.CodeDenied: 403, wire.CodeUsage: 400, wire.CodeExists: 409, wire.CodeUnavailable: 503,
+		wire.CodeLimitQuota: 429, wire.CodeInternal: 500} {
+		if got := Status(wire.Errorf(code, "x")); got != want {
+			t.Errorf("%s: %d, want %d", code, got, want)
+		}
+	}
+	if got := NewProblem(nil, errors.New("secret")); got.Status != 500 || strings.Contains(got.Detail, "secret") {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,173 @@
+package httpd
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// world is a door on loopback, a hub and in-memory sandboxes that run the real guest.
+type world struct {
+	t      testing.TB
+	hub    *gateway.Hub
+	tokens *token.Registry
+	addr   string
+	log    *syncBuffer
+	end    func() // the door
+
+	alice, bob, watch string // tokens: two owners, and one of alice's that may only look
+	client            *http.Client
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	w := &world{t: t, log: new(syncBuffer), client: &http.Client{Timeout: time.Minute}}
+	log := slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log:\n%s", w.log)
+		}
+	})
+	dir := t.TempDir()
+	for _, sub := range []string{"state", "records"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db, err := store.Open(t.Context(), filepath.Join(dir, "state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	if w.hub, err = gateway.New(gateway.Options{Store: db, Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})},
+		Records: filepath.Join(dir, "records"), Owner: "alice", Log: log, StopGrace: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	background(t, w.hub.Run)
+	if err := w.hub.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if w.tokens, err = token.Open(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.tokens.Close)
+	w.alice, _ = w.token(token.Token{Principal: "alice"})
+	w.bob, _ = w.token(token.Token{Principal: "bob"})
+	w.watch, _ = w.token(token.Token{Principal: "alice", Rights: wire.RightWatch})
+
+	door, err := New(Options{Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"}, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.addr = l.Addr().String()
+	w.end = background(t, func(ctx context.Context) error { return door.Serve(ctx, l) })
+	t.Cleanup(w.client.CloseIdleConnections)
+	return w
+}
+
+// background runs until the test is over, or what it returns is called.
+func background(t testing.TB, run func(context.Context) error) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+	t.Cleanup(end)
+	return end
+}
+
+func (w *world) token(t token.Token) (secret, id string) {
+	w.t.Helper()
+	secret, made, err := w.tokens.Create(w.t.Context(), t)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return secret, made.ID
+}
+
+// answer is a response with its body.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// call asks for path with a token; edit changes the request before it goes.
+func (w *world) call(method, path, secret, body string, edit ...func(*http.Request)) answer {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), method, "http://"+w.addr+path, strings.NewReader(body))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if secret != "" {
+		r.Header.Set("Authorization", "Bearer "+secret)
+	}
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for _, e := range edit {
+		e(r)
+	}
+	resp, err := w.client.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(text)}
+}
+
+// syncBuffer is a bytes.Buffer for several goroutines.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func (w *world) hubLog() *slog.Logger { return slog.New(slog.NewTextHandler(w.log, nil)) }
+
+// newServer serves h until the test is over.
+func newServer(t *testing.T, h http.Handler) (addr string) {
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}

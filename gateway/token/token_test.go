@@ -1,0 +1,173 @@
+package token
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func openStore(t *testing.T, dir string) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func openAll(t *testing.T, dir string) (*Registry, *store.Store) {
+	t.Helper()
+	s := openStore(t, dir)
+	r, err := Open(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r, s
+}
+
+// A token is known by its secret, after a restart too, and the secret is in no file.
+func TestSecretIsNotKept(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	r, s := openAll(t, dir)
+	secret, made, err := r.Create(t.Context(), Token{Principal: "alice", Label: "ci"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(secret) != len(Prefix)+32 || made.Kind != wire.Agent || made.Rights != wire.RightDrive {
+		t.Errorf("%q, %+v", secret, made)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	for _, f := range files {
+		if text, _ := os.ReadFile(f); bytes.Contains(text, []byte(secret[len(Prefix):])) {
+			t.Errorf("%s has the secret", f)
+		}
+	}
+
+	r, s = openAll(t, dir)
+	defer s.Close()
+	got, _, ok := r.Verify(secret)
+	if !ok || got.ID != made.ID || got.AsPrincipal().Name != "alice" || got.Label != "ci" {
+		t.Errorf("after a restart: %+v, %v", got, ok)
+	}
+	for _, wrong := range []string{"", Prefix, secret + "0", strings.ToUpper(secret), secret[:len(secret)-1], secret[len(Prefix):], made.ID} {
+		if _, _, ok := r.Verify(wrong); ok {
+			t.Errorf("%q is let in", wrong)
+		}
+	}
+}
+
+// A revoked token ends what it is used for and stays revoked; nobody else's can be.
+func TestRevoke(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	r, s := openAll(t, dir)
+	secret, made, err := r.Create(t.Context(), Token{Principal: "alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, live, _ := r.Verify(secret)
+	for _, who := range []string{"bob", ""} {
+		var e *wire.Error
+		if err := r.Revoke(t.Context(), who, made.ID); !errors.As(err, &e) || e.Code != wire.CodeNotFound {
+			t.Errorf("%q revokes alice's: %v", who, err)
+		}
+	}
+	if live.Err() != nil || len(r.List("bob")) != 0 || len(r.List("alice")) != 1 {
+		t.Fatalf("%v, %v, %v", live.Err(), r.List("bob"), r.List("alice"))
+	}
+	if err := r.Revoke(t.Context(), "alice", made.ID); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(context.Cause(live), ErrRevoked) {
+		t.Errorf("what used it goes on: %v", context.Cause(live))
+	}
+	if _, _, ok := r.Verify(secret); ok || len(r.List("alice")) != 0 {
+		t.Error("a revoked token is let in")
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, s = openAll(t, dir)
+	defer s.Close()
+	if _, _, ok := r.Verify(secret); ok {
+		t.Error("a restart lets a revoked token in")
+	}
+}
+
+// A token that expires ends what it is used for, and a restart forgets it.
+func TestExpire(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	s := openStore(t, dir)
+	defer s.Close()
+	var secret string
+	synctest.Test(t, func(t *testing.T) {
+		soon := time.Now().Add(time.Hour)
+		r := &Registry{store: s, live: make(map[[32]byte]*live)}
+		defer r.Close()
+		secret = Prefix + "0123"
+		r.add(hashOf(secret), Token{ID: "1", Principal: "alice", Expires: &soon})
+		_, live, ok := r.Verify(secret)
+		if !ok {
+			t.Fatal("it is not let in")
+		}
+		time.Sleep(time.Hour - time.Second)
+		if live.Err() != nil {
+			t.Error("it ended too early")
+		}
+		<-live.Done()
+		if !errors.Is(context.Cause(live), ErrExpired) {
+			t.Errorf("cause %v", context.Cause(live))
+		}
+		if _, _, ok := r.Verify(secret); ok || len(r.List("alice")) != 0 {
+			t.Error("it is let in afterwards")
+		}
+	})
+	hash := hashOf(secret)
+	if err := s.AddToken(t.Context(), store.Token{ID: "old", Hash: hash[:], Principal: "alice", Created: time.Now(), Expires: time.Now().Add(-time.Second)}); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Open(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if rows, _ := s.Tokens(t.Context()); len(rows) != 0 {
+		t.Errorf("kept: %v", rows)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	r, s := openAll(t, filepath.Join(t.TempDir(), "state"))
+	defer s.Close()
+	past := time.Now().Add(-time.Second)
+	for name, tok := range map[string]Token{
+		"nobody": {},
+		"kind":   {Principal: "alice", Kind: "robot"},
+		"rights": {Principal: "alice", Rights: "all"},
+		"long":   {Principal: "alice", Label: strings.Repeat("x", 65)},
+		"escape": {Principal: "alice", Label: "\x1b[31m"},
+		"past":   {Principal: "alice", Expires: &past},
+	} {
+		if secret, _, err := r.Create(t.Context(), tok); err == nil {
+			t.Errorf("%s: made %q", name, secret)
+		}
+	}
+	if got := r.List("alice"); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+}
