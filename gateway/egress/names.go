@@ -19,6 +19,12 @@ const (
 	maxReal  = 32               // addresses of a name that are looked at: a message of DNS has room for thousands
 )
 
+// Why a name has no addresses, as programs inside may read it.
+var (
+	errNoAnswer = errors.New("the name was looked up, and nobody answered")
+	errNoLookup = errors.New("the name could not be looked up")
+)
+
 // directory gives names addresses of its own, so that a connection tells which name it was meant for.
 type directory struct {
 	resolve func(ctx context.Context, name string) ([]netip.Addr, error)
@@ -54,9 +60,15 @@ func (d *directory) addresses(ctx context.Context, name string) (real []netip.Ad
 		return real, inside, nil
 	}
 	real, err = d.resolve(ctx, name)
-	var missing *net.DNSError
-	if errors.As(err, &missing) && missing.IsNotFound {
-		err = nil
+	if failed, ok := errors.AsType[*net.DNSError](err); ok {
+		switch {
+		case failed.IsNotFound:
+			err = nil
+		case failed.IsTimeout: // not in its words, which name the servers that this machine asks
+			err = errNoAnswer
+		default:
+			err = errNoLookup
+		}
 	}
 	if err != nil || len(real) == 0 {
 		return nil, netip.Addr{}, err

@@ -8,9 +8,9 @@ import (
 	"io"
 	"math"
 	"net"
-	"net/http"
 	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,7 +22,11 @@ const (
 	// maxProxied is how many connections a proxy takes at once: each is a channel of SSH, which may hold 2 MiB that nobody reads.
 	maxProxied = 128
 	maxHead    = 64 << 10         // bytes of a request's head
-	proxyIdle  = 60 * time.Second // of a connection that asks nothing
+	maxAnswer  = 256 << 10        // bytes of an answer's head
+	proxyIdle  = 60 * time.Second // of a connection that asks nothing, or that has nothing more to say, until an answer comes
+
+	proxyLinger = time.Second // for a program that sends on to read that it was refused
+	maxLinger   = 1 << 20     // bytes of what it sends meanwhile
 )
 
 // Proxy is the network of a sandbox whose packets do not come here: an HTTP proxy, with CONNECT and without, and a SOCKS5 proxy (RFC 1928), on
@@ -33,6 +37,8 @@ type Proxy struct {
 	dial  func(host string, port uint16) (*passage, error)
 	until func(over func()) (stop func()) // calls over at Close, as onEnd
 	slots chan struct{}
+
+	patience time.Duration // proxyIdle; another in tests
 }
 
 // NewProxy returns a proxy for one sandbox. Its owner closes it.
@@ -41,7 +47,7 @@ func NewProxy(opts Options) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{gate: g, slots: make(chan struct{}, maxProxied)}
+	p := &Proxy{gate: g, slots: make(chan struct{}, maxProxied), patience: proxyIdle}
 	p.dial = func(host string, port uint16) (*passage, error) { return p.dialHost(ctx, host, port) }
 	p.until = func(over func()) func() { return onEnd(ctx, over) }
 	return p, nil
@@ -71,7 +77,7 @@ func (p *Proxy) Serve(conn net.Conn) {
 	defer p.until(func() { _ = conn.Close() })()
 	c := &proxied{Conn: conn, proxy: p}
 	// Not a deadline: a channel of SSH has none.
-	c.idle = time.AfterFunc(proxyIdle, func() { _ = conn.Close() })
+	c.idle = time.AfterFunc(p.patience, func() { _ = conn.Close() })
 	defer c.idle.Stop()
 	c.limit = &io.LimitedReader{R: conn, N: maxHead}
 	c.in = bufio.NewReader(c.limit)
@@ -153,107 +159,6 @@ func (c *proxied) serveSOCKS() {
 	_ = server.ServeConn(c) // what ended it, the program knows
 }
 
-// serveHTTP serves requests until one is CONNECT, or the last.
-func (c *proxied) serveHTTP() {
-	transport := &http.Transport{DisableCompression: true, ForceAttemptHTTP2: false, MaxIdleConnsPerHost: 1, IdleConnTimeout: proxyIdle,
-		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
-			host, port, err := splitAddress(address, 80)
-			if err != nil {
-				return nil, err
-			}
-			out, err := c.proxy.dial(host, port) // the connection outlives the request that it is made for
-			if err != nil {
-				return nil, err
-			}
-			return out, nil
-		}}
-	defer transport.CloseIdleConnections()
-	for {
-		c.limit.N = maxHead
-		r, err := http.ReadRequest(c.in)
-		if err != nil {
-			return
-		}
-		if r.Method == http.MethodConnect {
-			c.connect(r)
-			return
-		}
-		c.limit.N = math.MaxInt64
-		if !c.forward(transport, r) {
-			return
-		}
-		c.idle.Reset(proxyIdle)
-	}
-}
-
-func (c *proxied) connect(r *http.Request) {
-	host, port, err := splitAddress(r.Host, 443)
-	if err != nil {
-		c.refuse(http.StatusBadRequest, err)
-		return
-	}
-	out, err := c.proxy.dial(host, port)
-	if err != nil {
-		c.refuse(statusOf(err), err)
-		return
-	}
-	if _, err := io.WriteString(c.Conn, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
-		_ = out.Close()
-		return
-	}
-	c.carry(c.in, out)
-}
-
-// hopHeaders are for the next party alone (RFC 9110, section 7.6.1).
-var hopHeaders = []string{"Connection", "Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "Te", "Upgrade", "Expect"}
-
-// forward passes on one request whose target is a URL, and its response. It says whether another may follow.
-func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
-	if r.URL.Scheme != "http" || r.URL.Host == "" {
-		c.refuse(http.StatusBadRequest, errors.New("this is a proxy: ask it for http:// URLs, or CONNECT"))
-		return false
-	}
-	c.idle.Stop() // a request takes as long as it takes
-	if r.Header.Get("Expect") == "100-continue" {
-		if _, err := io.WriteString(c.Conn, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
-			return false
-		}
-	}
-	again := !r.Close
-	r.RequestURI, r.Close = "", false
-	for _, name := range hopHeaders {
-		r.Header.Del(name)
-	}
-	if _, ok := r.Header["User-Agent"]; !ok {
-		r.Header["User-Agent"] = nil // none of ours
-	}
-	answer, err := transport.RoundTrip(r)
-	if err != nil {
-		c.refuse(statusOf(err), err)
-		return false
-	}
-	defer answer.Body.Close()
-	for _, name := range hopHeaders {
-		answer.Header.Del(name)
-	}
-	answer.Close = !again
-	return answer.Write(c.Conn) == nil && again && !answer.Close
-}
-
-func statusOf(err error) int {
-	if _, ok := errors.AsType[refusal](err); ok {
-		return http.StatusForbidden
-	}
-	return http.StatusBadGateway
-}
-
-// refuse answers a request with why it is not done. The connection ends with it.
-func (c *proxied) refuse(status int, why error) {
-	text := why.Error() + "\n"
-	_, _ = fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		status, http.StatusText(status), len(text), text)
-}
-
 // splitAddress reads host:port, or host alone.
 func splitAddress(address string, otherwise uint16) (string, uint16, error) {
 	host, digits, err := net.SplitHostPort(address)
@@ -291,7 +196,8 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 	} else if name, ok := canonicalName(host); ok {
 		f.name, why = name, p.current().refusesName(name, port)
 	} else {
-		why = refusal{why: fmt.Sprintf("%.255q is neither a name nor an address", host)}
+		host = host[strings.LastIndexByte(host, '@')+1:] // a password would be before it
+		host, why = "proxy", refusal{why: fmt.Sprintf("%.80q is neither a name nor an address", host)}
 	}
 	if why == (refusal{}) {
 		why = p.admit(f)
