@@ -50,11 +50,12 @@ func (h *Hub) Create(ctx context.Context, p Principal, spec NewSpec, progress fu
 		ready = nil
 	}
 	for {
-		kept, err := h.kept(ctx, p.Name)
-		if err != nil {
-			return Info{}, err
-		}
-		b, mine, err := h.reserve(p, f, kept, spec.Reuse, ready)
+		var b *box
+		var mine bool
+		err := h.withKept(ctx, p.Name, "", func(kept int64) (err error) {
+			b, mine, err = h.reserve(p, f, kept, spec.Reuse, ready)
+			return err
+		})
 		if err != nil {
 			return Info{}, err
 		}

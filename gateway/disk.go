@@ -331,14 +331,12 @@ func (h *Hub) SetDisk(ctx context.Context, p Principal, name string, limit int64
 		case !metered:
 			return wire.Errorf(wire.CodeUnavailable, "sandbox %s: its disk has no limit of sandboxd's", name)
 		}
-		kept, err := h.kept(ctx, p.Name)
-		if err != nil {
-			return err
-		}
 		f.inst.Limits.Disk = limit
-		h.mu.Lock()
-		err = h.diskQuotaLocked(f, b, kept)
-		h.mu.Unlock()
+		err = h.withKept(ctx, p.Name, "", func(kept int64) error {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.diskQuotaLocked(f, b, kept)
+		})
 		if err != nil {
 			return err
 		}

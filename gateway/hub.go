@@ -57,6 +57,7 @@ type Options struct {
 	Pool    PoolOptions    // sandboxes that are booted before anybody asks for them
 	Limits  sandbox.Limits // of sandboxes that ask for none; zero fields are left to the backend
 	Quota   Quota          // of one principal
+	Total   Total          // of all of them
 	MinFree int64          // bytes of a backend's disk that stay free, see watchDisks; 0 is no such floor
 
 	RecordQuota  int64         // bytes of one session's record; 0 is 256 MiB
@@ -129,6 +130,7 @@ func New(o Options) (*Hub, error) {
 	o.lateBoot = cmp.Or(o.lateBoot, lateBoot)
 	o.diskEvery, o.diskWithin = cmp.Or(o.diskEvery, diskEvery), cmp.Or(o.diskWithin, diskWithin)
 	o.Quota.Sandboxes = cmp.Or(o.Quota.Sandboxes, defaultSandboxes)
+	o.Total = o.Total.withDefaults()
 	o.StopGrace = cmp.Or(o.StopGrace, defaultGrace)
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
 	o.proxyAddress = cmp.Or(o.proxyAddress, wire.ProxyAddress)
@@ -294,6 +296,7 @@ func (h *Hub) unregister(b *box) {
 	defer h.mu.Unlock()
 	delete(h.boxes, b.id)
 	h.needs.change()
+	h.warm.kick() // there may be room for another
 }
 
 // find returns p's sandbox called name. Whose it is not, for them it is not there; with whom it is shared, they are told that

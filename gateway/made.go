@@ -192,6 +192,11 @@ func (b *box) makeImage(ctx context.Context, be sandbox.Backend, progress func(s
 	if err != nil {
 		return b.makingError(ctx, "build", err)
 	}
+	// How large it would be nobody knew.
+	if err := b.hub.withKept(ctx, spec.Owner, image, func(kept int64) error { return b.hub.imageFits(spec.Owner, kept, 0) }); err != nil {
+		b.hub.forget(ctx, spec.Owner, "")
+		return err
+	}
 	return b.become(ctx, func(f *facts) { f.spec.Image = image })
 }
 
@@ -292,9 +297,17 @@ func (b *box) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.Instan
 	}
 	stop()
 	progress("keeping what the set-up made")
+	done, err := b.mayKeep(ctx, be)
+	if e, ok := errors.AsType[*wire.Error](err); ok {
+		progress("the next sandbox is set up again: " + e.Message) // this one is set up all the same
+		return nil
+	} else if err != nil {
+		return b.reachFiles(fmt.Errorf("setup: %w", err))
+	}
+	defer done()
 	preparer := be.(sandbox.Preparer) //nolint:forcetypeassert // findSetUp has asked it
 	if _, err := preparer.Prepare(ctx, inst, b.get().spec.Owner, key); errors.Is(err, sandbox.ErrUnsupported) {
-		progress("the next sandbox is set up again: " + firstLine(err)) // this one is set up all the same
+		progress("the next sandbox is set up again: " + firstLine(err))
 	} else if err != nil {
 		return b.reachFiles(fmt.Errorf("setup: %w", err))
 	}

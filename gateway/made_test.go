@@ -42,6 +42,12 @@ func (b *preparing) Build(_ context.Context, s sandbox.BuildSpec) (string, error
 	return "built/image", nil
 }
 
+func (b *preparing) Forget(context.Context, string, string) (int, error) {
+	n := len(b.kept)
+	clear(b.kept)
+	return n, nil
+}
+
 func newPreparing(t *testing.T) (*world, *preparing) {
 	w := newWorld(t, sandboxtest.Options{})
 	b := &preparing{Backend: w.memory, kept: make(map[string]bool)}

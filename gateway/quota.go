@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"strconv"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -15,24 +16,22 @@ type Quota struct {
 	Sessions  int     // that live
 	Memory    int64   // bytes; of sandboxes that are not stopped
 	CPUs      float64 // of the same
-	Disk      int64   // bytes; also of those that are stopped: their files stay; snapshots and the images of forks with what they take
+	Disk      int64   // bytes; also of those that are stopped: their files stay; images that were made of or for them with what they take
 }
 
 const defaultSandboxes = 64
 
 // roomForLocked returns an error with code limit_sandboxes or limit_quota if f, which is about to be made, is too much for its
-// owner, who has kept so many bytes in images. It is called with mu held.
+// owner, who has kept so many bytes in images, or too much for the daemon. It is called with mu held.
 func (h *Hub) roomForLocked(f facts, kept int64) error {
-	owned := 0
-	for _, b := range h.boxes {
-		if b.get().owner == f.owner {
-			owned++
-		}
-	}
+	owned := h.ownedLocked(f.owner)
 	if most := h.options.Quota.Sandboxes; owned >= most {
-		e := wire.Errorf(wire.CodeLimitSandboxes, "you have %d sandboxes, the limit is %d", owned, most)
+		e := wire.Errorf(wire.CodeLimitSandboxes, "you have %d sandboxes, the limit is %d (max_sandboxes)", owned, most)
 		e.Hint = "rm one that is not needed any more"
 		return e
+	}
+	if err := h.totalLocked(nil); err != nil {
+		return err
 	}
 	if err := h.diskQuotaLocked(f, nil, kept); err != nil {
 		return err
@@ -40,16 +39,30 @@ func (h *Hub) roomForLocked(f facts, kept int64) error {
 	return h.runQuotaLocked(f, nil)
 }
 
-// mayRun returns an error with code limit_quota if starting b is too much for its owner. The returned function is called when
+// ownedLocked is how many sandboxes an owner has. It is called with mu held.
+func (h *Hub) ownedLocked(owner string) (n int) {
+	for _, b := range h.boxes {
+		if b.get().owner == owner {
+			n++
+		}
+	}
+	return n
+}
+
+// mayRun returns an error with code limit_quota if starting b is too much for its owner, limit_sandboxes if it is for the daemon. The returned function is called when
 // it runs, or will not.
 func (h *Hub) mayRun(b *box) (done func(), err error) {
 	f := b.get()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err := h.totalLocked(b); err != nil {
+		return nil, err
+	}
 	if err := h.runQuotaLocked(f, b); err != nil {
 		return nil, err
 	}
 	h.starting[b] = true
+	h.warm.kick() // it may have to make room
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -60,13 +73,8 @@ func (h *Hub) mayRun(b *box) (done func(), err error) {
 // runQuotaLocked is about what a sandbox takes while it runs. It is called with mu held, as diskQuotaLocked is.
 func (h *Hub) runQuotaLocked(f facts, self *box) error {
 	q, own := h.options.Quota, f.limits()
-	memory, cpus := own.Memory, own.CPUs
-	for _, b := range h.boxes {
-		if other := b.get(); b != self && other.owner == f.owner && (other.state != Stopped || h.starting[b]) {
-			l := other.limits()
-			memory, cpus = memory+l.Memory, cpus+l.CPUs
-		}
-	}
+	memory, cpus := h.runningLimitsLocked(f.owner, self)
+	memory, cpus = memory+own.Memory, cpus+own.CPUs
 	if q.Memory > 0 && memory > q.Memory {
 		return overQuota("quota.memory", "memory", size(memory), size(own.Memory), size(q.Memory), "stop or rm one that runs, or ask for less: --memory")
 	}
@@ -76,14 +84,69 @@ func (h *Hub) runQuotaLocked(f facts, self *box) error {
 	return nil
 }
 
+// runningLimitsLocked are the sums of the limits of an owner's sandboxes that run or are about to, but one. It is called with mu held.
+func (h *Hub) runningLimitsLocked(owner string, but *box) (memory int64, cpus float64) {
+	for _, b := range h.boxes {
+		if other := b.get(); b != but && other.owner == owner && (other.state != Stopped || h.starting[b]) {
+			l := other.limits()
+			memory, cpus = memory+l.Memory, cpus+l.CPUs
+		}
+	}
+	return memory, cpus
+}
+
 func (h *Hub) diskQuotaLocked(f facts, self *box, kept int64) error {
 	q, own := h.options.Quota, f.limits()
 	disk := own.Disk + h.allowedDiskLocked(f.owner, self) + kept
 	if q.Disk > 0 && disk > q.Disk {
-		return overQuota("quota.disk", "disk", size(disk), size(own.Disk), size(q.Disk),
+		err := overQuota("quota.disk", "disk", size(disk), size(own.Disk), size(q.Disk),
 			"rm one that is not needed any more, docker rmi a snapshot, or ask for less: --disk")
+		if kept == 0 {
+			return err
+		}
+		err.Message += ", " + size(kept) + " of it in images of yours"
+		return &shown{public: err, kind: errImages}
 	}
 	return nil
+}
+
+// errImages says that an owner might have room if it were not for what they keep in images.
+var errImages = errors.New("images of the owner's take disk of the quota")
+
+// withKept calls try with how many bytes owner keeps in images. When it is refused because of them, those that can be made again go,
+// all but keep, and it is called once more.
+func (h *Hub) withKept(ctx context.Context, owner, keep string, try func(kept int64) error) error {
+	kept, err := h.kept(ctx, owner)
+	if err != nil {
+		return err
+	}
+	refused := try(kept)
+	if !errors.Is(refused, errImages) || !h.forget(ctx, owner, keep) {
+		return refused
+	}
+	if kept, err = h.kept(ctx, owner); err != nil {
+		return err
+	}
+	return try(kept)
+}
+
+// forget removes images of an owner's that can be made again, all but keep, and reports whether any went.
+func (h *Hub) forget(ctx context.Context, owner, keep string) (any bool) {
+	for name, be := range h.options.Backends {
+		p, ok := be.(sandbox.Preparer)
+		if !ok {
+			continue
+		}
+		n, err := p.Forget(ctx, owner, keep)
+		if err != nil {
+			h.log.Warn("images that can be made again stay", "backend", name, "owner", owner, "err", err)
+		}
+		if n > 0 {
+			h.log.Info("images of builds and set-ups made room", "owner", owner, "images", n)
+			any = true
+		}
+	}
+	return any
 }
 
 // allowedDiskLocked is the sum of the limits of disk of an owner's sandboxes but one. It is called with mu held.
@@ -96,7 +159,7 @@ func (h *Hub) allowedDiskLocked(owner string, but *box) (sum int64) {
 	return sum
 }
 
-// kept is how many bytes an owner's snapshots take, and the images of their forks. It is 0 where nothing depends on it.
+// kept is how many bytes an owner's snapshots take, the images of their forks, and those of their builds and set-ups. It is 0 where nothing depends on it.
 func (h *Hub) kept(ctx context.Context, owner string) (sum int64, err error) {
 	if h.options.Quota.Disk == 0 {
 		return 0, nil
@@ -116,7 +179,7 @@ func (h *Hub) kept(ctx context.Context, owner string) (sum int64, err error) {
 		}
 		n, err := s.Kept(within, owner, ids)
 		if err != nil {
-			e := &wire.Error{Code: wire.CodeUnavailable, Message: "how much disk your snapshots take is not known, and quota.disk counts it",
+			e := &wire.Error{Code: wire.CodeUnavailable, Message: "how much disk your images take is not known, and quota.disk counts it",
 				Hint: "start the engine; sandboxd doctor tells what is wrong"}
 			return 0, &shown{public: e, kind: ErrEngine, err: err}
 		}
@@ -149,22 +212,23 @@ func (h *Hub) roomToKeep(ctx context.Context, b *box, be sandbox.Backend, s sand
 			return e
 		}
 	}
-	kept, err := h.kept(ctx, f.owner)
-	if err != nil {
-		return err
-	}
+	return h.withKept(ctx, f.owner, "", func(kept int64) error { return h.imageFits(f.owner, kept, weight) })
+}
+
+// imageFits returns an error with code limit_quota if so many bytes more in images are too much for an owner.
+func (h *Hub) imageFits(owner string, kept, more int64) error {
 	h.mu.Lock()
-	disk := h.allowedDiskLocked(f.owner, nil) + kept + weight
+	disk := h.allowedDiskLocked(owner, nil) + kept + more
 	h.mu.Unlock()
 	if q := h.options.Quota.Disk; q > 0 && disk > q {
-		e := wire.Errorf(wire.CodeLimitQuota, "with %s more your sandboxes and snapshots would have %s of disk, the limit is %s (quota.disk)", size(weight), size(disk), size(q))
+		e := wire.Errorf(wire.CodeLimitQuota, "with %s more your sandboxes and images would have %s of disk, the limit is %s (quota.disk)", size(more), size(disk), size(q))
 		e.Hint = "rm a sandbox, or docker rmi a snapshot, that is not needed any more"
-		return e
+		return &shown{public: e, kind: errImages}
 	}
 	return nil
 }
 
-func overQuota(key, what, sum, own, most, hint string) error {
+func overQuota(key, what, sum, own, most, hint string) *wire.Error {
 	e := wire.Errorf(wire.CodeLimitQuota, "with its %s your sandboxes would have %s of %s, the limit is %s (%s)", own, sum, what, most, key)
 	e.Hint = hint
 	return e
@@ -193,17 +257,7 @@ func (h *Hub) mayBegin(b *box) (done func(), err error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	n := h.beginning[owner]
-	for _, other := range h.boxes {
-		if other.get().owner != owner {
-			continue
-		}
-		for _, l := range other.allLives() {
-			if !l.Ended() {
-				n++
-			}
-		}
-	}
+	n := h.sessionsLocked(owner)
 	if n >= most {
 		e := wire.Errorf(wire.CodeLimitQuota, "your sandboxes have %d sessions, the limit is %d (quota.sessions)", n, most)
 		e.Hint = "end one: exit in it, or stop a sandbox"
@@ -217,4 +271,20 @@ func (h *Hub) mayBegin(b *box) (done func(), err error) {
 			delete(h.beginning, owner)
 		}
 	}, nil
+}
+
+// sessionsLocked is how many sessions an owner's sandboxes have, or are about to. It is called with mu held.
+func (h *Hub) sessionsLocked(owner string) int {
+	n := h.beginning[owner]
+	for _, other := range h.boxes {
+		if other.get().owner != owner {
+			continue
+		}
+		for _, l := range other.allLives() {
+			if !l.Ended() {
+				n++
+			}
+		}
+	}
+	return n
 }

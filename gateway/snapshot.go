@@ -71,11 +71,11 @@ func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress
 	f.spec.ID, f.spec.Name, f.spec.Owner = newID(), fork, p.Name
 	f.spec.Dir = "" // that is the first one's
 	f.inst = sandbox.Instance{Backend: f.inst.Backend}
-	kept, err := h.kept(ctx, p.Name)
-	if err != nil {
-		return Info{}, err
-	}
-	b, _, err := h.reserve(p, f, kept, false, nil)
+	var b *box
+	err = h.withKept(ctx, p.Name, "", func(kept int64) (err error) {
+		b, _, err = h.reserve(p, f, kept, false, nil)
+		return err
+	})
 	if err != nil {
 		return Info{}, err
 	}
@@ -126,21 +126,35 @@ func (b *box) keepFiles(ctx context.Context, what string, do func(sandbox.Snapsh
 	if !ok {
 		return b.reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
 	}
-	// One after the other: what the first one takes the second one does not have.
-	select {
-	case b.hub.keeping <- struct{}{}:
-		defer func() { <-b.hub.keeping }()
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if err := b.hub.roomToKeep(ctx, b, be, s); err != nil {
+	kept, err := b.mayKeep(ctx, be)
+	if err != nil {
 		return b.reachFiles(err)
 	}
+	defer kept()
 	if f.state == Running { // frozen meanwhile, however long the disk takes
 		b.hold(true)
 		defer b.hold(false)
 	}
 	return b.reachFiles(do(s, f.inst))
+}
+
+// mayKeep returns an error if there is no room for an image of the files of b. The returned function is called when it is made, or will not
+// be: one after the other, because what the first one takes the second one does not have.
+func (b *box) mayKeep(ctx context.Context, be sandbox.Backend) (done func(), err error) {
+	h := b.hub
+	select {
+	case h.keeping <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	done = func() { <-h.keeping }
+	if s, ok := be.(sandbox.Snapshotter); ok {
+		if err := h.roomToKeep(ctx, b, be, s); err != nil {
+			done()
+			return nil, err
+		}
+	}
+	return done, nil
 }
 
 // reachFiles is reach for errors that say themselves what is wrong.

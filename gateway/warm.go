@@ -264,7 +264,9 @@ func (w *warm) run(ctx context.Context) {
 	stale := time.NewTicker(staleEvery)
 	defer stale.Stop()
 	for ctx.Err() == nil {
-		s, wait := w.due(time.Now())
+		room, key := w.hub.poolRoom()
+		w.shrink(ctx, room)
+		s, wait := w.due(time.Now(), room, key)
 		if s != nil {
 			w.fill(ctx, s)
 			continue
@@ -281,11 +283,38 @@ func (w *warm) run(ctx context.Context) {
 	}
 }
 
-// due returns a shelf on which something is missing, or after how long there may be one.
-func (w *warm) due(now time.Time) (*shelf, time.Duration) {
+// shrink gives up what is more than room: what people ask for comes first.
+func (w *warm) shrink(ctx context.Context, room int) {
+	all := w.members()
+	for _, b := range all[min(room, len(all)):] {
+		if !b.lockNow() {
+			continue // somebody has just taken it, or it is about to be given up
+		}
+		if b.get().state == Warm && !b.isGone() {
+			b.giveUp(ctx, "its place is needed")
+		}
+		b.unlock()
+	}
+}
+
+// due returns a shelf on which something is missing, or after how long there may be one. room is how many there may be on all of them,
+// by the limit of that key.
+func (w *warm) due(now time.Time, room int, key string) (*shelf, time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	wait := lastRefill
+	all := 0
+	for _, s := range w.shelves {
+		all += len(s.boxes)
+	}
+	if all >= room {
+		for _, s := range w.shelves {
+			if len(s.boxes) < w.size {
+				s.trouble = "there is no room for more beside the sandboxes that were asked for (" + key + ")"
+			}
+		}
+		return nil, wait
+	}
 	if 2*w.making >= cap(w.hub.boots) {
 		return nil, wait
 	}

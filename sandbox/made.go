@@ -42,6 +42,9 @@ type Preparer interface {
 	// Prepare keeps the files of inst as they are now, and returns the image by which a Spec of the same Owner, and of nobody else,
 	// names them.
 	Prepare(ctx context.Context, inst Instance, owner, key string) (image string, err error)
+	// Forget removes what Prepare, and Build, kept for owner and no instance is of, but the image keep: it is made again when it is asked
+	// for. It returns how many images went.
+	Forget(ctx context.Context, owner, keep string) (n int, err error)
 }
 
 // StepError is a step of a Dockerfile or of a set-up that failed.

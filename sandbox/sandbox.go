@@ -87,8 +87,8 @@ type Snapshotter interface {
 	Fork(ctx context.Context, inst Instance, id string) (image string, err error)
 	// Weight is how many bytes an image of the instance's files would take now: more than what they occupy where they have holes.
 	Weight(ctx context.Context, inst Instance) (int64, error)
-	// Kept is how many bytes the images take that Snapshot made for owner, and Fork for the instances with these IDs, without what
-	// they have of the images below.
+	// Kept is how many bytes the images take that Snapshot, Build and Prepare made for owner, and Fork for the instances with these IDs,
+	// without what they have of the images below, which are others'.
 	Kept(ctx context.Context, owner string, ids []string) (int64, error)
 }
 

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -15,6 +18,7 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -38,7 +42,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			bad := 0
-			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkFilter, c.checkGuests, c.checkState, c.checkDoor, c.checkPool, c.checkHook, c.checkTools} {
+			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkFilter, c.checkGuests, c.checkState, c.checkDoor, c.checkRoom, c.checkPool, c.checkHook, c.checkTools} {
 				ctx, cancel := context.WithTimeout(cmd.Context(), checkPatience)
 				findings := check(ctx)
 				cancel()
@@ -168,6 +172,35 @@ func (c *cli) checkDoor(ctx context.Context) []finding {
 	}
 	l.Close()
 	return []finding{{Check: "daemon", OK: true, Found: "not running; " + addr + " is free"}}
+}
+
+// checkRoom asks a daemon that runs how many more sandboxes it may have.
+func (c *cli) checkRoom(ctx context.Context) []finding {
+	if _, err := c.daemon(); err != nil {
+		return nil // checkDoor said so
+	}
+	var out, said bytes.Buffer
+	if err := c.lobby(ctx, &out, &said, "quota", "--json"); err != nil {
+		return []finding{{Check: "sandboxes", Found: strings.TrimSpace(said.String() + out.String()), Fix: "see: sandboxd quota"}}
+	}
+	var all []finding
+	for lines := json.NewDecoder(&out); ; {
+		var a gateway.Allowance
+		if err := lines.Decode(&a); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			return []finding{{Check: "sandboxes", Found: err.Error(), Fix: "see: sandboxd quota"}}
+		}
+		if !strings.HasPrefix(a.Key, "total.") {
+			continue
+		}
+		have, most := a.Text()
+		f := finding{Check: a.What, OK: true, Found: have + " of " + most + " of all owners"}
+		if a.Have >= a.Most {
+			f.Fix = "no more are made: rm or stop some, or raise " + a.Key
+		}
+		all = append(all, f)
+	}
 }
 
 // checkPool asks a daemon that runs how many sandboxes stand ready.

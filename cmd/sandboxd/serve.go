@@ -173,7 +173,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("record.quota: %w", err)
 	}
-	total, err := sandbox.ParseSize(d.config.value("record.total"))
+	recorded, err := sandbox.ParseSize(d.config.value("record.total"))
 	if err != nil {
 		return fmt.Errorf("record.total: %w", err)
 	}
@@ -188,6 +188,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	owned, err := d.config.quota()
+	if err != nil {
+		return err
+	}
+	total, err := d.config.total()
 	if err != nil {
 		return err
 	}
@@ -240,9 +244,10 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Pool:         pool,
 		Limits:       limits,
 		Quota:        owned,
+		Total:        total,
 		MinFree:      floor,
 		RecordQuota:  quota,
-		RecordTotal:  total,
+		RecordTotal:  recorded,
 		RecordKeep:   ages["record.keep"],
 		TTL:          ages["ttl"],
 		DeleteAfter:  ages["delete_after"],

@@ -215,6 +215,7 @@ var guesses = map[string][]string{
 	"log":      {"history"},
 	"ls":       {"list", "ps", "status"},
 	"new":      {"create"},
+	"quota":    {"limits", "usage"},
 	"rm":       {"delete", "destroy", "remove"},
 	"type":     {"answer", "send"},
 	"watch":    {"attach", "join"},

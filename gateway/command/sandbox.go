@@ -19,7 +19,7 @@ import (
 
 func sandboxCommands(env *Env) []*cobra.Command {
 	return []*cobra.Command{newCommand(env), addCommand(env), lsCommand(env), describeCommand(env), rmCommand(env), stopCommand(env), startCommand(env),
-		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env), rescueCommand(env), allowCommand(env), portCommand(env), poolCommand(env)}
+		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env), rescueCommand(env), allowCommand(env), portCommand(env), poolCommand(env), quotaCommand(env)}
 }
 
 // limitFlags lets l be said by flags.

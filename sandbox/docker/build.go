@@ -16,6 +16,7 @@ import (
 
 	"github.com/moby/moby/api/types/build"
 	"github.com/moby/moby/api/types/container"
+	engineimage "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/api/types/jsonstream"
 	"github.com/moby/moby/client"
 
@@ -271,6 +272,54 @@ func (b *Backend) madeImage(prefix, owner string, of ...string) string {
 	return b.ownRepo(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
+// isMade tells images that are made here and may be made again.
+func isMade(ref string) bool {
+	return strings.HasPrefix(ref, buildPrefix) || strings.HasPrefix(ref, setupPrefix)
+}
+
+// madeFor reports whether ref is such an image of owner's.
+func (b *Backend) madeFor(owner, ref string) bool {
+	return strings.HasPrefix(ref, b.ownRepo(buildPrefix, owner)+":") || strings.HasPrefix(ref, b.ownRepo(setupPrefix, owner)+":")
+}
+
+// Forget removes images that may be made again. See sandbox.Preparer.
+func (b *Backend) Forget(ctx context.Context, owner, keep string) (n int, err error) {
+	list, err := b.madeImages(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("forget images: %w", err)
+	}
+	for _, item := range list {
+		for _, ref := range item.RepoTags {
+			if ref != keep && b.madeFor(owner, ref) && b.removeUnused(ctx, ref) {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// madeImages lists what builds and set-ups of this daemon left, steps that have no name included.
+func (b *Backend) madeImages(ctx context.Context) (list []engineimage.Summary, err error) {
+	err = b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) error {
+		r, err := b.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+		list = r.Items
+		return err
+	})
+	return list, err
+}
+
+// removeUnused removes an image, and reports whether it went: not by force, so that one which a sandbox is made of stays.
+func (b *Backend) removeUnused(ctx context.Context, ref string) bool {
+	err := b.call(ctx, b.limits.remove, "remove image", func(ctx context.Context) error {
+		_, err := b.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
+		return err
+	})
+	if err != nil {
+		b.opts.Log.Debug("image stays", "image", ref, "err", err)
+	}
+	return err == nil
+}
+
 // used notes that an image was: the engine remembers when a name was given.
 func (b *Backend) used(ctx context.Context, ref string) {
 	err := b.call(ctx, b.limits.quick, "tag image", func(ctx context.Context) error {
@@ -298,18 +347,14 @@ func (b *Backend) trim(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var list client.ImageListResult
-	err = b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) (err error) {
-		list, err = b.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
-		return err
-	})
+	list, err := b.madeImages(ctx)
 	if err != nil {
 		return err
 	}
 	since := make(map[string]int64) // when a name was used, in nanoseconds
-	for _, item := range list.Items {
+	for _, item := range list {
 		for _, ref := range item.RepoTags {
-			if !strings.HasPrefix(ref, buildPrefix) && !strings.HasPrefix(ref, setupPrefix) {
+			if !isMade(ref) {
 				continue
 			}
 			var got client.ImageInspectResult
@@ -324,13 +369,7 @@ func (b *Backend) trim(ctx context.Context) error {
 	}
 	oldest := slices.SortedFunc(maps.Keys(since), func(a, b string) int { return int(since[a]/1e6 - since[b]/1e6) })
 	for _, ref := range oldest[:max(0, len(oldest)-maxMade+1)] {
-		// Not by force: one that a sandbox is made of stays.
-		if err := b.call(ctx, b.limits.remove, "remove image", func(ctx context.Context) error {
-			_, err := b.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
-			return err
-		}); err != nil {
-			b.opts.Log.Debug("image stays", "image", ref, "err", err)
-		}
+		b.removeUnused(ctx, ref)
 	}
 	return nil
 }

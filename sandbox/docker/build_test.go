@@ -172,6 +172,57 @@ func TestBuild(t *testing.T) {
 	b.removeImage(t.Context(), other)
 }
 
+// What builds and set-ups made is their owner's disk, all the steps of one, and without what the base image has; what is below two of them
+// counts once. All goes that no sandbox is of.
+func TestMadeImagesCount(t *testing.T) {
+	b := testBackend(t)
+	const megabyte = 1_000_000
+	want := func(what string, owner string, megabytes int64) {
+		t.Helper()
+		got, err := b.Kept(t.Context(), owner, nil)
+		if err != nil || got < megabytes*megabyte || got > megabytes*megabyte+megabyte/2 {
+			t.Errorf("%s: kept of %s: got %d, %v; want about %d MB", what, owner, got, err, megabytes)
+		}
+	}
+	build := func(last string) string {
+		t.Helper()
+		spec, lines := building(directory(t, nil), "FROM sandboxd/busybox\nRUN head -c 3000000 /dev/urandom >/three\nRUN head -c 2000000 /dev/urandom >/two\nENV A=1\n"+last)
+		ref, err := b.Build(t.Context(), spec)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, strings.Join(*lines, "\n"))
+		}
+		t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+		return ref
+	}
+	first := build("")
+	want("one image of several steps", "alice", 5)
+	want("another's", "bob", 0)
+	inst := boot(t, b, sandbox.Spec{Owner: "alice", Image: first})
+	mustSh(t, login(t, b, inst), "head -c 4000000 /dev/urandom >/four")
+	set, err := b.Prepare(t.Context(), inst, "alice", "key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), set) })
+	want("a set-up on top of it", "alice", 9)
+	build("RUN head -c 1000000 /dev/urandom >/one")
+	want("another image, the first steps of which are the same", "alice", 10)
+	if n, err := b.Forget(t.Context(), "bob", ""); n != 0 || err != nil {
+		t.Errorf("forget bob's: %d, %v", n, err)
+	}
+	if n, err := b.Forget(t.Context(), "alice", set); n != 1 || err != nil {
+		t.Errorf("forget alice's but the set-up: %d, %v; want the image that no sandbox is of", n, err)
+	}
+	want("without the other image", "alice", 9)
+	if err := b.Destroy(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := b.Forget(t.Context(), "alice", ""); n != 2 || err != nil {
+		t.Errorf("forget all: %d, %v; want two", n, err)
+	}
+	want("without any", "alice", 0)
+}
+
 // What the builder says around the output of a step is no part of it, and what looks like a step of another number is output.
 func TestBuildStep(t *testing.T) {
 	var lines []string

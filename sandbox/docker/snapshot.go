@@ -52,8 +52,7 @@ func (b *Backend) mayBoot(spec sandbox.Spec) error {
 		return fmt.Errorf("image %s: images are named, not numbered", spec.Image)
 	case strings.HasPrefix(spec.Image, snapshotPrefix) && !strings.HasPrefix(spec.Image, b.snapshotRepo(spec.Owner)),
 		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID),
-		strings.HasPrefix(spec.Image, buildPrefix) && !strings.HasPrefix(spec.Image, b.ownRepo(buildPrefix, spec.Owner)+":"),
-		strings.HasPrefix(spec.Image, setupPrefix) && !strings.HasPrefix(spec.Image, b.ownRepo(setupPrefix, spec.Owner)+":"):
+		isMade(spec.Image) && !b.madeFor(spec.Owner, spec.Image):
 		return fmt.Errorf("%w: %s", sandbox.ErrNoImage, spec.Image)
 	}
 	return nil
@@ -204,18 +203,27 @@ func (b *Backend) Kept(ctx context.Context, owner string, ids []string) (int64, 
 	for _, id := range ids {
 		forks[forkImage(id)] = true
 	}
-	return keptOf(images, func(tag string) bool { return strings.HasPrefix(tag, snapshots) || forks[tag] }), nil
+	return keptOf(images, func(tag string) bool { return strings.HasPrefix(tag, snapshots) || forks[tag] || b.madeFor(owner, tag) },
+		func(i engineimage.Summary) bool { return i.Labels[labelMade] == b.opts.DaemonID }), nil
 }
 
-// keptOf sums what the images with such a tag have beyond the images that they were made from.
-func keptOf(images []engineimage.Summary, ours func(tag string) bool) (sum int64) {
-	sizes := make(map[string]int64)
+// keptOf sums what the images with such a tag have beyond the first image below them that was not made with them. What several have
+// counts once.
+func keptOf(images []engineimage.Summary, ours func(tag string) bool, made func(engineimage.Summary) bool) (sum int64) {
+	byID := make(map[string]engineimage.Summary)
 	for _, i := range images {
-		sizes[i.ID] = i.Size
+		byID[i.ID] = i
 	}
+	seen := make(map[string]bool)
 	for _, i := range images {
-		if slices.ContainsFunc(i.RepoTags, ours) {
-			sum += max(i.Size-sizes[i.ParentID], 0) // all of it, where the engine does not say what is below
+		if !slices.ContainsFunc(i.RepoTags, ours) {
+			continue
+		}
+		for at, known := i, true; known && !seen[at.ID]; {
+			seen[at.ID] = true
+			parent := byID[at.ParentID] // none where the engine does not say: then it is all of it
+			sum += max(at.Size-parent.Size, 0)
+			at, known = parent, parent.ID != "" && made(parent)
 		}
 	}
 	return sum

@@ -1,0 +1,54 @@
+package gateway
+
+import "context"
+
+// Allowance is something of which sandboxes have parts, and may have only so much together.
+type Allowance struct {
+	Of   string  `json:"of"`             // a principal, or all: every owner that the daemon has
+	What string  `json:"what"`           // sandboxes, running, sessions, memory, cpus, disk
+	Have float64 `json:"have"`           // of limits of memory, cores and disk the sum: what is used is less
+	Most float64 `json:"most"`           // 0 is no limit
+	Unit string  `json:"unit,omitempty"` // bytes
+	Key  string  `json:"key"`            // of the configuration, where Most is set
+}
+
+// ofAll is whose the allowances of the daemon are.
+const ofAll = "all"
+
+// Text is how much there is and may be, as a person reads it.
+func (a Allowance) Text() (have, most string) {
+	say := cores
+	if a.Unit != "" {
+		say = func(n float64) string { return size(int64(n)) }
+	}
+	if a.Most == 0 {
+		return say(a.Have), "-"
+	}
+	return say(a.Have), say(a.Most)
+}
+
+// Allowances returns what p's sandboxes have of what they may, and for the daemon's own user what all owners' have.
+func (h *Hub) Allowances(ctx context.Context, p Principal) ([]Allowance, error) {
+	kept, err := h.kept(ctx, p.Name)
+	if err != nil {
+		return nil, err
+	}
+	q, most := h.options.Quota, h.options.Total
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	memory, cpus := h.runningLimitsLocked(p.Name, nil)
+	all := []Allowance{
+		{Of: p.Name, What: "sandboxes", Have: float64(h.ownedLocked(p.Name)), Most: float64(q.Sandboxes), Key: "max_sandboxes"},
+		{Of: p.Name, What: "sessions", Have: float64(h.sessionsLocked(p.Name)), Most: float64(q.Sessions), Key: "quota.sessions"},
+		{Of: p.Name, What: "memory", Have: float64(memory), Most: float64(q.Memory), Unit: "bytes", Key: "quota.memory"},
+		{Of: p.Name, What: "cpus", Have: cpus, Most: q.CPUs, Key: "quota.cpus"},
+		{Of: p.Name, What: "disk", Have: float64(h.allowedDiskLocked(p.Name, nil) + kept), Most: float64(q.Disk), Unit: "bytes", Key: "quota.disk"},
+	}
+	if p.Name == h.options.Owner {
+		exist, running := h.allLocked(nil)
+		all = append(all,
+			Allowance{Of: ofAll, What: "sandboxes", Have: float64(exist), Most: float64(most.Sandboxes), Key: "total.sandboxes"},
+			Allowance{Of: ofAll, What: "running", Have: float64(running), Most: float64(most.Running), Key: "total.running"})
+	}
+	return all, nil
+}
