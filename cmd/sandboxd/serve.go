@@ -30,6 +30,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/httpd"
+	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/gateway/token"
@@ -476,7 +477,7 @@ func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandI
 		Gateway: d.address.gateway(), Tokens: d.tokens,
 	}
 	if c.Pty != nil {
-		env.Draw = func(cols, rows int) (command.Canvas, error) { return c.Draw(cols, rows), nil }
+		env.Draw = func(cols, rows int) (player.Screen, error) { return c.Draw(cols, rows), nil }
 	}
 	return command.Run(ctx, env, c.Args)
 }

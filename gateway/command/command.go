@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -40,24 +41,7 @@ type Env struct {
 	done  <-chan struct{}   // closed when the command has ended
 	watch func(wire.Target) // told what watch is asked for; see Watches
 	// Draw shows recorded bytes on the caller's terminal as they are played; nil where the door cannot.
-	Draw func(cols, rows int) (Canvas, error)
-}
-
-// Canvas is a person's terminal on which a record is played: raw bytes go in, safe ones come out.
-type Canvas interface {
-	io.Writer
-	Resize(cols, rows int)
-	// Status is the line below. It is drawn with what is written next, or by itself in time.
-	Status(line string)
-	// Jump begins anew with the screen of a snapshot, or, without one, with an empty one of that size, and holds. It fails,
-	// and changes nothing, when the snapshot is none.
-	Jump(snapshot []byte, cols, rows int) error
-	// Hold keeps what is written from being drawn until Show draws it at once.
-	Hold()
-	Show() error
-	// Snapshot is the screen for Jump.
-	Snapshot() []byte
-	Close() error
+	Draw func(cols, rows int) (player.Screen, error)
 }
 
 // Gateway is where clients reach the gateway.

@@ -128,7 +128,7 @@ func (env *Env) log(ctx context.Context, t wire.Target, r *record.Reader, f logF
 	}
 	switch {
 	case f.raw:
-		return copyRecord(ctx, env.Stdout, r, from, to, nil)
+		return record.Copy(ctx, env.Stdout, r, from, to, nil)
 	case f.json:
 		return env.logJSON(ctx, t, r, all[first:], first)
 	case f.command != 0:
@@ -150,14 +150,6 @@ func sinceTime(s string) (time.Time, error) {
 	return at, nil
 }
 
-// missing is how a stretch that is not there is shown.
-func missing(g *record.GapError) string {
-	if g.Why == record.WhyPrivate {
-		return fmt.Sprintf("[private: %d bytes]", g.To-g.From)
-	}
-	return fmt.Sprintf("[%d bytes are missing: %s]", g.To-g.From, g.Why)
-}
-
 // logText prints rendered output of [from, to) to w with a line behind each command that ends there.
 func (env *Env) logText(ctx context.Context, w io.Writer, r *record.Reader, commands []record.Command, from, to uint64) error {
 	out := text.NewStream(w)
@@ -171,8 +163,8 @@ func (env *Env) logText(ctx context.Context, w io.Writer, r *record.Reader, comm
 	}
 	show := func(end uint64) error {
 		var failed error
-		err := copyRecord(ctx, writer(func(p []byte) (int, error) { return out.Write(p) }), r, from, end, func(g *record.GapError) {
-			failed = errors.Join(failed, say("%s", missing(g)))
+		err := record.Copy(ctx, writer(func(p []byte) (int, error) { return out.Write(p) }), r, from, end, func(g *record.GapError) {
+			failed = errors.Join(failed, say("%s", record.Missing(g)))
 		})
 		from = max(from, end)
 		return errors.Join(err, failed)

@@ -2,9 +2,6 @@ package command
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -19,34 +16,6 @@ func recordCommands(env *Env) []*cobra.Command {
 	return []*cobra.Command{logCommand(env), replayCommand(env)}
 }
 
-// copyRecord writes bytes [at, end) of a record. missing, if set, is told of stretches that are not there.
-func copyRecord(ctx context.Context, w io.Writer, r *record.Reader, at, end uint64, missing func(*record.GapError)) error {
-	buf := make([]byte, 64<<10)
-	for at < end && ctx.Err() == nil {
-		n, err := r.ReadAt(buf[:min(uint64(len(buf)), end-at)], at)
-		if n > 0 {
-			if _, err := w.Write(buf[:n]); err != nil {
-				return fmt.Errorf("standard output: %w", err)
-			}
-			at += uint64(n)
-			continue
-		}
-		var gap *record.GapError
-		switch {
-		case errors.As(err, &gap):
-			if missing != nil {
-				missing(gap)
-			}
-			at = gap.To
-		case err == nil, errors.Is(err, io.EOF):
-			return nil
-		default:
-			return fmt.Errorf("record: %w", err)
-		}
-	}
-	return context.Cause(ctx)
-}
-
 // lineText is what stands on a line that somebody typed, as a person would read it.
 func lineText(ctx context.Context, r *record.Reader, c *record.Command) string {
 	if !c.Typed() {
@@ -56,7 +25,7 @@ func lineText(ctx context.Context, r *record.Reader, c *record.Command) string {
 	var line lineBuffer
 	from := max(c.Line[0], c.Line[1]-min(c.Line[1], 4*most))
 	private := false
-	if err := copyRecord(ctx, &line, r, from, c.Line[1], func(*record.GapError) { private = true }); err != nil || private {
+	if err := record.Copy(ctx, &line, r, from, c.Line[1], func(*record.GapError) { private = true }); err != nil || private {
 		return ""
 	}
 	shown, _ := text.Render(line, most)

@@ -3,13 +3,11 @@ package command
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -50,7 +48,7 @@ func replayCommand(env *Env) *cobra.Command {
 			default:
 				return usage("--cast=%s: asciicast has the versions 2 and 3", castVersion)
 			}
-			p := &player{r: r, speed: speed, idle: idle, end: r.End(), every: record.KeyframeEvery}
+			o := player.Options{Speed: speed, Idle: idle, End: r.End(), Keys: "space pause  , . 5 s  [ ] command  - + speed  q quit"}
 			start := uint64(0)
 			if from != "" {
 				if start, err = place(r, from); err != nil {
@@ -58,7 +56,7 @@ func replayCommand(env *Env) *cobra.Command {
 				}
 			}
 			if to != "" {
-				if p.end, err = place(r, to); err != nil {
+				if o.End, err = place(r, to); err != nil {
 					return err
 				}
 			}
@@ -66,24 +64,23 @@ func replayCommand(env *Env) *cobra.Command {
 				long := r.Last().Sub(time.UnixMilli(r.Begin().TimeUnix)).Round(time.Second)
 				return usage("--from %s is behind the end: the record is %v and %d bytes long", from, long, r.End())
 			}
-			if to != "" && p.end <= start {
+			if to != "" && o.End <= start {
 				return usage("--to %s is not behind where the replay begins", to)
 			}
 			if env.Pty == nil || env.Draw == nil {
 				out := text.NewStream(env.Stdout)
-				p.to, p.at = out, start
-				return errors.Join(p.play(cmd.Context(), nil), out.Close())
+				return errors.Join(played(cmd.Context(), player.NewText(r, out, start, o).Play(cmd.Context(), nil)), out.Close())
 			}
-			canvas, err := env.Draw(r.Begin().Cols, r.Begin().Rows)
+			screen, err := env.Draw(r.Begin().Cols, r.Begin().Rows)
 			if err != nil {
 				return err
 			}
-			p.to, p.canvas, p.commands = canvas, canvas, r.Commands()
-			err = p.seek(cmd.Context(), start)
+			p := player.New(r, screen, o)
+			err = p.Seek(cmd.Context(), start)
 			if err == nil {
-				err = p.play(cmd.Context(), env.keys())
+				err = played(cmd.Context(), p.Play(cmd.Context(), env.keys()))
 			}
-			return errors.Join(err, canvas.Close())
+			return errors.Join(err, screen.Close())
 		},
 	}
 	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
@@ -97,247 +94,25 @@ func replayCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// player plays a record: at is what it has shown.
-type player struct {
-	r        *record.Reader
-	to       io.Writer
-	canvas   Canvas // nil for text
-	at, end  uint64
-	speed    float64
-	idle     time.Duration
-	paused   bool
-	commands []record.Command
-	every    uint64 // how far apart keyframes are
-}
-
-// skip is how far a key goes back or forth.
-const skip = 5 * time.Second
-
-// play goes on from at to end, with the record's pauses, none longer than idle, divided by speed, and does what keys say.
-func (p *player) play(ctx context.Context, keys <-chan string) error {
-	now := p.now()
-	for p.at < p.end || p.paused { // at the end a paused player waits for keys
-		to, at, timed := p.r.Next(p.at)
-		to = min(to, p.end)
-		pause := time.Duration(0)
-		if timed && p.speed > 0 {
-			pause = time.Duration(float64(max(0, min(at.Sub(now), p.idle))) / p.speed)
-		}
-		key, err := p.rest(ctx, pause, keys)
-		switch {
-		case err != nil:
-			return err
-		case key == "q":
-			return nil
-		case key != "":
-			if err := p.press(ctx, key); err != nil {
-				return err
-			}
-			now = p.now()
-			continue
-		}
-		if err := p.feed(ctx, to, nil); err != nil {
-			return err
-		}
-		if now = at; p.canvas != nil {
-			p.canvas.Status(p.status())
-		}
-	}
-	return nil
-}
-
-// now is the time of the record at the place that is shown.
-func (p *player) now() time.Time {
-	if p.at == 0 {
-		return time.UnixMilli(p.r.Begin().TimeUnix)
-	}
-	return p.r.Time(p.at - 1)
-}
-
-// rest waits, for ever while it is paused, and returns the key that ended that.
-func (p *player) rest(ctx context.Context, pause time.Duration, keys <-chan string) (string, error) {
-	if pause == 0 && !p.paused {
-		select {
-		case key := <-keys:
-			return key, nil
-		default:
-			return "", interruptedBy(ctx)
-		}
-	}
-	var over <-chan time.Time
-	if !p.paused {
-		timer := time.NewTimer(pause)
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case key := <-keys:
-		return key, nil
-	case <-over:
-		return "", nil
-	case <-ctx.Done():
-		return "", exitError(wire.ExitInterrupt)
-	}
-}
-
-func interruptedBy(ctx context.Context) error {
-	if ctx.Err() != nil {
+// played is how a replay ended: one that its caller ended has an exit code for that.
+func played(ctx context.Context, err error) error {
+	if err != nil && ctx.Err() != nil {
 		return exitError(wire.ExitInterrupt)
 	}
-	return nil
-}
-
-// press does what a key is for.
-func (p *player) press(ctx context.Context, key string) error {
-	switch key {
-	case " ":
-		p.paused = !p.paused
-	case "+", "=":
-		p.speed = min(max(2*p.speed, 1), 64)
-	case "-":
-		if p.speed > 1./8 {
-			p.speed /= 2
-		}
-	case ",", "left":
-		to := p.r.At(p.now().Add(-skip))
-		if to >= p.at && p.at > 0 {
-			to = p.r.At(p.now().Add(-time.Millisecond)) // nothing was printed for so long
-		}
-		return p.seek(ctx, to)
-	case ".", "right":
-		to := p.r.At(p.now().Add(skip))
-		if to <= p.at {
-			to, _, _ = p.r.Next(p.at)
-		}
-		return p.seek(ctx, to)
-	case "[", "]":
-		return p.seek(ctx, p.nextCommand(key == "]"))
-	}
-	p.canvas.Status(p.status())
-	return nil
-}
-
-// nextCommand is where the command after the place that is shown begins, or the one before.
-func (p *player) nextCommand(after bool) uint64 {
-	to := uint64(0)
-	for _, c := range p.commands {
-		switch at := c.Line[0]; {
-		case after && at > p.at:
-			return at
-		case !after && at < p.at:
-			to = at
-		}
-	}
-	if after {
-		return p.end
-	}
-	return to
-}
-
-// seek shows what the terminal showed when the log was to bytes long. It begins at the last keyframe before.
-func (p *player) seek(ctx context.Context, to uint64) error {
-	to = min(to, p.r.End())
-	if to < p.at || to-p.at > p.every || p.at == 0 {
-		begin := p.r.Begin()
-		p.at = 0
-		if snapshot, at, ok := p.r.Keyframe(to); ok && p.canvas.Jump(snapshot, 0, 0) == nil {
-			p.at = at
-		} else if err := p.canvas.Jump(nil, begin.Cols, begin.Rows); err != nil {
-			return err
-		}
-	} else {
-		p.canvas.Hold()
-	}
-	keep := func(at uint64) {
-		// Without it the next jump takes longer.
-		_ = p.r.AddKeyframe(at, p.canvas.Snapshot())
-	}
-	if err := p.feed(ctx, to, keep); err != nil {
-		return err
-	}
-	p.canvas.Status(p.status())
-	return p.canvas.Show()
-}
-
-// feed shows bytes up to offset to, with the sizes that the terminal had. keep, if set, is called at every place that should
-// have a keyframe and is passed.
-func (p *player) feed(ctx context.Context, to uint64, keep func(at uint64)) error {
-	for p.at < to {
-		stop := to
-		if p.canvas != nil {
-			size, next := p.r.SizeAt(p.at)
-			p.canvas.Resize(size.Cols, size.Rows)
-			stop = min(stop, next)
-			if frame := (p.at/p.every + 1) * p.every; keep != nil {
-				stop = min(stop, frame)
-			}
-		}
-		if err := copyRecord(ctx, p.to, p.r, p.at, stop, p.missing); err != nil {
-			return err
-		}
-		if p.at = stop; keep != nil && stop%p.every == 0 {
-			keep(stop)
-		}
-	}
-	if p.canvas != nil {
-		size, _ := p.r.SizeAt(p.at)
-		p.canvas.Resize(size.Cols, size.Rows)
-	}
-	return nil
-}
-
-// missing says in text what is not there. A canvas shows what comes after it.
-func (p *player) missing(g *record.GapError) {
-	if p.canvas == nil {
-		fmt.Fprintf(p.to, "\r\n%s\r\n", missing(g))
-	}
-}
-
-// status is the line below what is played.
-func (p *player) status() string {
-	begin := time.UnixMilli(p.r.Begin().TimeUnix)
-	n := 0
-	for n < len(p.commands) && p.commands[n].Line[0] < max(p.at, 1) {
-		n++
-	}
-	how := fmt.Sprintf("%gx", p.speed)
-	switch {
-	case p.paused:
-		how = "paused"
-	case p.speed == 0:
-		how = "no pauses"
-	}
-	return fmt.Sprintf(" replay %s/%s   command %d/%d   %s   space pause  , . 5 s  [ ] command  - + speed  q quit",
-		clock(p.now().Sub(begin)), clock(p.r.Last().Sub(begin)), n, len(p.commands), how)
-}
-
-func clock(d time.Duration) string {
-	s := int(max(d, 0).Seconds())
-	return fmt.Sprintf("%d:%02d:%02d", s/3600, s/60%60, s%60)
+	return err
 }
 
 // keys are what a person types at a player: characters, and left and right. Reading them ends with the door's input.
-func (env *Env) keys() <-chan string {
-	keys := make(chan string)
+func (env *Env) keys() <-chan player.Order {
+	keys := make(chan player.Order)
 	done := env.done
 	go func() { // ends with the caller's terminal, or the command and the next key
 		buf := make([]byte, 64)
 		for {
 			n, err := env.Stdin.Read(buf)
-			for p := buf[:n]; len(p) > 0; {
-				key := string(p[:1])
-				switch {
-				case len(p) >= 3 && p[0] == 0x1b && (p[1] == '[' || p[1] == 'O'):
-					key = map[byte]string{'C': "right", 'D': "left"}[p[2]]
-					p = p[3:]
-				default:
-					p = p[1:]
-				}
-				if key == "" { // it would end a pause
-					continue
-				}
+			for _, key := range player.Keys(buf[:n]) {
 				select {
-				case keys <- key:
+				case keys <- player.Order{Key: key}:
 				case <-done:
 					return
 				}

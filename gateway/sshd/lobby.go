@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/kballard/go-shellquote"
+	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -43,7 +44,9 @@ func (s *session) lobby(ctx context.Context) {
 		typed := newTyped()
 		go typed.fill(s.input(), func() { cancel(errInterrupted) }) // ends with the channel
 		c.Stdin = typed
-		c.Draw = func(cols, rows int) *Canvas { return newCanvas(s.channel, cols, rows, s.ask.pty, resized) }
+		c.Draw = func(cols, rows int) *player.Canvas {
+			return player.NewCanvas(s.channel, cols, rows, int(s.ask.pty.Cols), int(s.ask.pty.Rows), resized)
+		}
 	}
 	go s.commandRequests(resized, interrupts) // ends with the channel
 	status := s.client.server.options.Commands(ctx, s.client.grant.Principal, c)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -60,7 +61,7 @@ func TestPersonNewerNotice(t *testing.T) {
 		start := time.Now()
 		guest.types("\x1dt")
 		owner.until("sees who took it", func() bool { return strings.Contains(owner.status(), "person:bob typing") })
-		if took = time.Since(start); took < noticeTime/2 {
+		if took = time.Since(start); took < person.NoticeTime/2 {
 			return
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -209,7 +210,7 @@ func TestPersonGivesAndTypes(t *testing.T) {
 		start := time.Now()
 		s.types("x")
 		s.until("types again", func() bool { return strings.Contains(s.status(), "you: typing") })
-		if took = time.Since(start); took < noticeTime/2 {
+		if took = time.Since(start); took < person.NoticeTime/2 {
 			return
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -113,7 +114,7 @@ func (p *picker) choose(ctx context.Context) (t wire.Target, err error) {
 			}
 			keys, flush = p.keys.feed(b), nil
 			if p.keys.pending() {
-				flush = time.After(flushTime)
+				flush = time.After(person.FlushTime)
 			}
 		case <-flush:
 			keys, flush = p.keys.flush(), nil
@@ -320,13 +321,13 @@ func (p *picker) draw(r *view.Renderer, sc *screen.Screen) error {
 func (p *picker) status() (string, []string) {
 	switch {
 	case p.notice != "":
-		return words(p.notice), nil
+		return person.Words(p.notice), nil
 	case p.naming:
-		return words("name of the new sandbox: "+p.name+"_", "Enter makes it   Esc leaves it"), []string{words("name: " + p.name + "_")}
+		return person.Words("name of the new sandbox: "+p.name+"_", "Enter makes it   Esc leaves it"), []string{person.Words("name: " + p.name + "_")}
 	case len(p.items) == 0:
-		return words("n new", "q quit"), nil
+		return person.Words("n new", "q quit"), nil
 	}
-	return words("Enter joins", "j k or a number chooses", "n new", "q quit"), []string{words("Enter joins", "n new", "q quit"), words("q quit")}
+	return person.Words("Enter joins", "j k or a number chooses", "n new", "q quit"), []string{person.Words("Enter joins", "n new", "q quit"), person.Words("q quit")}
 }
 
 // lines are what the list shows in that many rows: the part around what is chosen, without the head where there is no room.

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -45,7 +46,7 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	cancel()
 	switch {
 	case err == nil:
-		s.exit(exitOf(at.Live().State()))
+		s.exit(person.ExitOf(at.Live().State()))
 	case errors.Is(at.Err(), gateway.ErrKicked):
 		s.complain("you were sent away from " + at.Target().String())
 		s.exit(wire.ExitTransport)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -52,7 +53,7 @@ type CommandIO struct {
 
 	// Draw makes the client's terminal show what a session of that size printed: raw bytes go in, safe ones come out.
 	// It needs Pty, and is called at most once.
-	Draw func(cols, rows int) *Canvas
+	Draw func(cols, rows int) *player.Canvas
 }
 
 // Server is the door. Its methods may be called at once.
@@ -305,4 +306,10 @@ func (h *house) close(grace time.Duration) {
 		n.Close()
 	}
 	<-h.quiet
+}
+
+// CheckChord says why name is not that of a chord: the key that begins what a person in a session asks of us.
+func CheckChord(name string) error {
+	_, err := view.ParseChord(name)
+	return err
 }

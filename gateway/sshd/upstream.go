@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
@@ -30,7 +31,7 @@ type upstream struct {
 }
 
 // errClientGone ends what belongs to a client whose connection has ended.
-var errClientGone = errors.New("the client is gone")
+var errClientGone = person.ErrGone
 
 // upstream returns the client's connection to its sandbox, made by the first caller: the others wait for it. ctx bounds the
 // wait; progress, if not nil, is told what takes long.

@@ -1,4 +1,4 @@
-package sshd
+package person
 
 import (
 	"context"
@@ -11,24 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// read takes what the person types until their terminal has no more to say. It never waits for the session, so that leaving always
-// works.
-func (p *person) read(ctx context.Context) {
-	src := p.s.inputUntil(ctx)
-	for buf := make([]byte, smallBuffer); ; {
-		n, err := src.Read(buf)
-		if n > 0 {
-			p.typed(ctx, buf[:n])
-		}
-		if err != nil {
-			p.leave(errDetached) // EOF detaches
-			return
-		}
-	}
-}
-
-// typed does what a piece of input asks for, unless they have left.
-func (p *person) typed(ctx context.Context, b []byte) {
+// Type does what a piece of input asks for, unless they have left.
+func (p *Person) Type(ctx context.Context, b []byte) {
 	p.kmu.Lock()
 	defer p.kmu.Unlock()
 	modes := p.wantedModes()
@@ -37,7 +21,7 @@ func (p *person) typed(ctx context.Context, b []byte) {
 	p.pieces++
 	if p.keys.Unfinished() {
 		last := p.pieces
-		time.AfterFunc(flushTime, func() {
+		time.AfterFunc(FlushTime, func() {
 			p.kmu.Lock()
 			defer p.kmu.Unlock()
 			if p.pieces == last {
@@ -47,7 +31,7 @@ func (p *person) typed(ctx context.Context, b []byte) {
 	}
 }
 
-func (p *person) pressAll(ctx context.Context, events []view.KeyEvent) {
+func (p *Person) pressAll(ctx context.Context, events []view.KeyEvent) {
 	for _, e := range events {
 		if ctx.Err() != nil {
 			return
@@ -55,52 +39,46 @@ func (p *person) pressAll(ctx context.Context, events []view.KeyEvent) {
 		p.press(e)
 	}
 	if p.keys.Pending() {
-		p.say(p.help())
+		p.Say(p.help())
 	}
 }
 
-// window follows the size of the person's window. The session has that size only while they drive.
-func (p *person) window(request string, payload []byte) bool {
-	if request != wire.RequestWindowChange {
-		return false
-	}
-	w, ok := parseWindow(payload)
-	if !ok {
-		return false
-	}
+// Resize follows the size of the person's window. The session has that size only while they drive.
+func (p *Person) Resize(cols, rows int) {
 	p.mu.Lock()
-	p.cols, p.rows = int(w.Cols), int(w.Rows)
+	p.cols, p.rows = cols, rows
 	p.mu.Unlock()
-	p.s.ask.pty.Cols, p.s.ask.pty.Rows = w.Cols, w.Rows // for whoever draws there next
 	p.changed()
-	p.jobs.add(job{cols: int(w.Cols), rows: max(int(w.Rows)-1, 1)}) // the lowest row is the status line's
-	return true
+	p.jobs.add(job{cols: cols, rows: max(rows-1, 1)}) // the lowest row is the status line's
 }
+
+// Press does what a command of the chord does: any kind but Input.
+func (p *Person) Press(kind view.KeyKind) { p.press(view.KeyEvent{Kind: kind}) }
 
 // press does what one key asks for.
-func (p *person) press(e view.KeyEvent) {
+func (p *Person) press(e view.KeyEvent) {
 	switch e.Kind {
 	case view.Detach:
-		p.leave(errDetached)
+		p.leave(ErrDetached)
 	case view.Help:
-		p.say(p.help())
+		p.Say(p.help())
 	case view.Unknown:
-		p.say("no such key: " + p.help())
+		p.Say("no such key: " + p.help())
 	case view.Input:
 		if p.at.Party().Rights == wire.RightWatch {
-			p.say(words("you may only watch", p.key("d", "detach"))[1:])
+			p.Say(Words("you may only watch", p.key("d", "detach"))[1:])
 			return
 		}
 		if !p.jobs.add(job{input: e.Bytes, paste: e.Paste}) {
-			p.say("the program takes no input; what you type is dropped")
+			p.Say("the program takes no input; what you type is dropped")
 		}
 	case view.Take, view.Give, view.Keep, view.Private:
 		if p.at.Party().Rights == wire.RightWatch {
-			p.say(words("you may only watch", p.key("d", "detach"))[1:])
+			p.Say(Words("you may only watch", p.key("d", "detach"))[1:])
 			return
 		}
 		if !p.jobs.add(job{command: e.Kind}) {
-			p.say(words("the program takes no input; wait, or", p.key("d", "detach"))[1:])
+			p.Say(Words("the program takes no input; wait, or", p.key("d", "detach"))[1:])
 		}
 	}
 }
@@ -213,7 +191,7 @@ func (q *jobs) close() {
 }
 
 // do asks the session for what the person wants.
-func (p *person) do(ctx context.Context, j job) {
+func (p *Person) do(ctx context.Context, j job) {
 	var err error
 	switch {
 	case len(j.input) > 0 && j.paste > 0:
@@ -233,7 +211,7 @@ func (p *person) do(ctx context.Context, j job) {
 }
 
 // input passes j's bytes on, and says how many were not taken. what is what becomes of them then.
-func (p *person) input(ctx context.Context, j job, what string) bool {
+func (p *Person) input(ctx context.Context, j job, what string) bool {
 	err := p.at.Input(ctx, j.input)
 	if err == nil {
 		p.untaken = 0
@@ -248,7 +226,7 @@ func (p *person) input(ctx context.Context, j job, what string) bool {
 		p.refused(ctx, err)
 		return false
 	}
-	why := plain(p.s.client.public(err).Message)
+	why := plain(p.o.Public(err).Message)
 	if ctx.Err() == nil {
 		p.cutOff(what, why)
 	}
@@ -259,27 +237,27 @@ func (p *person) input(ctx context.Context, j job, what string) bool {
 const manyBytes = 32
 
 // notTaken counts n bytes that were not taken. What was long ago is another matter.
-func (p *person) notTaken(n int) {
-	if time.Since(p.untakenAt) > noticeTime {
+func (p *Person) notTaken(n int) {
+	if time.Since(p.untakenAt) > NoticeTime {
 		p.untaken = 0
 	}
 	p.untaken, p.untakenAt = p.untaken+n, time.Now()
 }
 
 // cutOff says how much was not taken. No news of who has the keyboard takes the place of that: it says so itself.
-func (p *person) cutOff(what, why string) {
+func (p *Person) cutOff(what, why string) {
 	p.why = why
 	if what == "" {
 		what = "input"
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sayLocked(words(fmt.Sprintf("%d bytes of %s were dropped: %s", p.untaken, what, why), p.key("t", "take"))[1:])
+	p.sayLocked(Words(fmt.Sprintf("%d bytes of %s were dropped: %s", p.untaken, what, why), p.key("t", "take"))[1:])
 	p.cut = true
 }
 
 // command does what a command of the chord asks for.
-func (p *person) command(ctx context.Context, kind view.KeyKind) error {
+func (p *Person) command(ctx context.Context, kind view.KeyKind) error {
 	switch kind {
 	case view.Take:
 		asked, err := p.at.Ask(ctx)
@@ -289,7 +267,7 @@ func (p *person) command(ctx context.Context, kind view.KeyKind) error {
 		case asked != "":
 			p.asked(asked)
 		default:
-			p.sayOf(p.at.Party().String(), words("the keyboard is yours", p.key("g", "give"))[1:])
+			p.sayOf(p.at.Party().String(), Words("the keyboard is yours", p.key("g", "give"))[1:])
 		}
 	case view.Give:
 		held := p.at.Holds()
@@ -298,26 +276,26 @@ func (p *person) command(ctx context.Context, kind view.KeyKind) error {
 			return err
 		}
 		if held {
-			p.sayOf("", words("given back", p.key("t", "take"))[1:])
+			p.sayOf("", Words("given back", p.key("t", "take"))[1:])
 		}
 	case view.Keep:
 		if !p.at.Holds() {
-			p.say("you do not have the keyboard")
+			p.Say("you do not have the keyboard")
 			return nil
 		}
 		if err := p.at.Keep(ctx); err != nil {
 			return err
 		}
-		p.say("you keep the keyboard")
+		p.Say("you keep the keyboard")
 	case view.Private:
 		on := p.at.Live().Private() == ""
 		if err := p.at.Private(ctx, on); err != nil {
 			return err
 		}
 		if on {
-			p.say(words("only you see this, until you give the keyboard back", p.key("p", "ends it"))[1:])
+			p.Say(Words("only you see this, until you give the keyboard back", p.key("p", "ends it"))[1:])
 		} else {
-			p.say("no longer private; what was on the screen is erased")
+			p.Say("no longer private; what was on the screen is erased")
 		}
 	}
 	return nil
@@ -325,7 +303,7 @@ func (p *person) command(ctx context.Context, kind view.KeyKind) error {
 
 // pasted passes on a piece of a paste. One that cannot be taken takes those that follow with it: a paste is never typed from its
 // middle on.
-func (p *person) pasted(ctx context.Context, j job) {
+func (p *Person) pasted(ctx context.Context, j job) {
 	const what = "the paste"
 	if j.paste == p.lost {
 		p.notTaken(len(j.input))
@@ -338,13 +316,13 @@ func (p *person) pasted(ctx context.Context, j job) {
 }
 
 // refused says why something was not done.
-func (p *person) refused(ctx context.Context, err error) {
+func (p *Person) refused(ctx context.Context, err error) {
 	var shown *wire.Error
 	switch {
 	case ctx.Err() != nil:
 	case errors.As(err, &shown) && shown.Code == wire.CodeKeyboardHeld:
-		p.sayOf(p.at.Live().Keyboard(), words(shown.Message, p.key("t", "take"))[1:])
+		p.sayOf(p.at.Live().Keyboard(), Words(shown.Message, p.key("t", "take"))[1:])
 	default:
-		p.say(plain(p.s.client.public(err).Message))
+		p.Say(plain(p.o.Public(err).Message))
 	}
 }

@@ -1,4 +1,4 @@
-package sshd
+package person
 
 import (
 	"fmt"
@@ -10,14 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// CheckChord says why name is not that of a chord: the key that begins what a person in a session asks of us.
-func CheckChord(name string) error {
-	_, err := view.ParseChord(name)
-	return err
-}
-
 // key is how a command of the chord is written, such as "^]t take". Without a chord there are only the commands of the lobby.
-func (p *person) key(letter, does string) string {
+func (p *Person) key(letter, does string) string {
 	chord := view.ChordName(p.chord)
 	if chord == "" {
 		return ""
@@ -26,12 +20,12 @@ func (p *person) key(letter, does string) string {
 }
 
 // help lists what the chord does.
-func (p *person) help() string {
+func (p *Person) help() string {
 	chord := view.ChordName(p.chord)
 	if chord == "" {
 		return ""
 	}
-	return strings.TrimPrefix(words(p.key("t", "take"), p.key("g", "give"), p.key("n", "not now"), p.key("p", "private"), p.key("d", "detach"),
+	return strings.TrimPrefix(Words(p.key("t", "take"), p.key("g", "give"), p.key("n", "not now"), p.key("p", "private"), p.key("d", "detach"),
 		chord+chord+" sends "+chord), " ")
 }
 
@@ -42,20 +36,20 @@ type stand struct {
 }
 
 // stand is how things are now.
-func (p *person) stand() stand {
+func (p *Person) stand() stand {
 	return stand{Situation: p.at.Live().Situation(p.at.Party()), holds: p.at.Holds()}
 }
 
 // status is the status line: where, who types, what one is oneself, and what to do about it. clipped is what else there is to
 // say, or empty. brief are its shorter forms: who types outlives everything else.
-func (p *person) status(s stand, notice, clipped string) (line string, brief []string) {
-	where := full(p.at.Target())
+func (p *Person) status(s stand, notice, clipped string) (line string, brief []string) {
+	where := Full(p.at.Target())
 	var private string
 	if s.Private != "" {
 		private = "PRIVATE"
 	}
 	if notice != "" { // the news; the rest can wait
-		return words(where, private, notice), []string{words(private, notice), words(notice)}
+		return Words(where, private, notice), []string{Words(private, notice), Words(notice)}
 	}
 	self := p.at.Party()
 	var others, typing, last string
@@ -71,7 +65,7 @@ func (p *person) status(s stand, notice, clipped string) (line string, brief []s
 	you, key := "you: watching", p.key("t", "take")
 	switch {
 	case s.holds && s.Asking != "":
-		you, key = s.Asking+" asks for the keyboard", words(p.key("g", "give"), p.key("n", "not now"))[1:]
+		you, key = s.Asking+" asks for the keyboard", Words(p.key("g", "give"), p.key("n", "not now"))[1:]
 	case s.holds && s.Private != "":
 		you, key = "you: typing", p.key("p", "ends it")
 	case s.holds:
@@ -92,10 +86,10 @@ func (p *person) status(s stand, notice, clipped string) (line string, brief []s
 	if who == "" {
 		who = you
 	}
-	return words(where, private, typing, last, others, you, key, clipped, waits(s), stops(s)), []string{
-		words(where, private, typing, last, others, you, key, clipped, waits(s)),
-		words(where, private, typing, others, you, key, clipped), words(where, private, typing, others, you, key),
-		words(where, private, typing, you, key), words(where, private, who, key), words(private, who, key), words(private, who)}
+	return Words(where, private, typing, last, others, you, key, clipped, waits(s), stops(s)), []string{
+		Words(where, private, typing, last, others, you, key, clipped, waits(s)),
+		Words(where, private, typing, others, you, key, clipped), Words(where, private, typing, others, you, key),
+		Words(where, private, typing, you, key), Words(where, private, who, key), Words(private, who, key), Words(private, who)}
 }
 
 // waits says that somebody has to answer.
@@ -117,8 +111,8 @@ func stops(s stand) string {
 	return "idle: stops " + gateway.Span(s.Idle) + " after you leave"
 }
 
-// words are those that there are, as a status line.
-func words(all ...string) string {
+// Words are those that there are, as a status line.
+func Words(all ...string) string {
 	return " " + strings.Join(slices.DeleteFunc(all, func(w string) bool { return w == "" }), "   ")
 }
 
@@ -133,7 +127,7 @@ type notes struct {
 }
 
 // news tells what has happened to a person's keyboard and screen without their doing, and returns how things are now.
-func (p *person) news() stand {
+func (p *Person) news() stand {
 	self := p.at.Party().String()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,11 +145,11 @@ func (p *person) news() stand {
 	case was.undone != undone:
 		p.sayLocked("your unsent line was cleared by a command of " + by)
 	case !was.held && s.holds && was.asked:
-		p.sayOfLocked(self, words("the keyboard is yours", p.key("g", "give"))[1:])
+		p.sayOfLocked(self, Words("the keyboard is yours", p.key("g", "give"))[1:])
 	case was.asked && !now.asked && !s.holds:
 		p.sayOfLocked(s.Keyboard, s.Keyboard+" keeps the keyboard for now")
 	case was.held && !now.held && !was.gave && s.Keyboard != "" && !(p.cut && p.notice != ""):
-		p.sayOfLocked(s.Keyboard, words(s.Keyboard+" took the keyboard", p.key("t", "take"))[1:])
+		p.sayOfLocked(s.Keyboard, Words(s.Keyboard+" took the keyboard", p.key("t", "take"))[1:])
 	case s.Private != "" && was.private == "" && !s.holds:
 		p.sayLocked(s.Private + " began a private stretch: what you see is from before")
 	case was.denials != s.Denials && s.Denied != "":
@@ -171,30 +165,30 @@ func (s stand) unanswered(self string) bool {
 }
 
 // asked notes that they have asked the holder for the keyboard, and says how that stands: the answer may have come already.
-func (p *person) asked(holder string) {
+func (p *Person) asked(holder string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := p.stand()
 	p.notes.asked = s.unanswered(p.at.Party().String())
 	switch {
 	case p.notes.asked:
-		p.sayOfLocked(holder, words("you asked "+holder+" for the keyboard", p.key("g", "never mind"))[1:])
+		p.sayOfLocked(holder, Words("you asked "+holder+" for the keyboard", p.key("g", "never mind"))[1:])
 	case s.holds:
-		p.sayOfLocked(p.at.Party().String(), words("the keyboard is yours", p.key("g", "give"))[1:])
+		p.sayOfLocked(p.at.Party().String(), Words("the keyboard is yours", p.key("g", "give"))[1:])
 	default:
 		p.sayOfLocked(holder, holder+" keeps the keyboard for now")
 	}
 }
 
 // hasAsked reports whether they wait for the keyboard.
-func (p *person) hasAsked() bool {
+func (p *Person) hasAsked() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.notes.asked
 }
 
 // did notes something that they have done.
-func (p *person) did(change func(*notes)) {
+func (p *Person) did(change func(*notes)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	change(&p.notes)

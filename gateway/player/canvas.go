@@ -1,4 +1,4 @@
-package sshd
+package player
 
 import (
 	"io"
@@ -25,9 +25,11 @@ type Canvas struct {
 	err      error          // guarded by mu; of to
 }
 
-func newCanvas(to io.Writer, cols, rows int, pty *wire.PtyReq, resized <-chan wire.WindowChange) *Canvas {
+// NewCanvas takes a person's terminal, of a window of windowCols by windowRows, for a record whose own had cols by rows. resized tells of
+// the window's changes.
+func NewCanvas(to io.Writer, cols, rows, windowCols, windowRows int, resized <-chan wire.WindowChange) *Canvas {
 	c := &Canvas{to: to, resized: resized, screen: newCanvasScreen(cols, rows), status: " replay   ^C ends",
-		renderer: view.NewRenderer(int(pty.Cols), int(pty.Rows))}
+		renderer: view.NewRenderer(windowCols, windowRows)}
 	_, c.err = to.Write(c.renderer.Enter())
 	return c
 }
@@ -128,6 +130,16 @@ func (c *Canvas) Resize(cols, rows int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.screen.Resize(cols, rows)
+}
+
+// Window is a change of the person's window, where NewCanvas was not given a channel for it.
+func (c *Canvas) Window(cols, rows int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.renderer.Resize(cols, rows)
+	if !c.held {
+		c.drawLocked()
+	}
 }
 
 // Close draws the end and gives the terminal back.
