@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sandboxd/sandboxd/sandbox/host"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -38,34 +39,13 @@ func (t target) uri() string {
 	return u.String()
 }
 
-// parseURI reads ssh://user@host:port/dir, user@host:port and user@alias. A gateway has no use for the directory.
+// parseURI reads what leads to a sandbox or a host. A gateway has no use for a directory.
 func parseURI(s string) (target, error) {
-	shown := s
-	bad := func(why string) (target, error) {
-		return target{}, &Error{Code: wire.CodeUsage, Message: fmt.Sprintf("ssh URI %q: %s", shown, why), Hint: "write ssh://NAME@HOST:PORT for a sandbox, ssh://USER@HOST for a host"}
+	u, err := host.ParseURI(s)
+	if err != nil {
+		return target{}, &Error{Code: wire.CodeUsage, Message: err.Error(), Hint: "write ssh://NAME@HOST:PORT for a sandbox, ssh://USER@HOST for a host"}
 	}
-	raw := s
-	if !strings.Contains(raw, "://") {
-		raw = "ssh://" + raw
-	}
-	u, err := url.Parse(raw)
-	if at := strings.LastIndexByte(s, '@'); at >= 0 && strings.Contains(strings.TrimPrefix(s[:at], "ssh://"), ":") {
-		shown = "…" + s[at:] // who has put a password there does not want to read it in a log
-	}
-	switch {
-	case err != nil:
-		return bad("it does not parse")
-	case u.Scheme != "ssh":
-		return bad("the scheme is not ssh")
-	case u.Hostname() == "":
-		return bad("it names no host")
-	case strings.HasPrefix(u.Hostname(), "-"):
-		return bad("a host name does not begin with a hyphen")
-	}
-	if _, set := u.User.Password(); set {
-		return bad("a password does not belong into a URI")
-	}
-	return target{user: u.User.Username(), host: u.Hostname(), port: u.Port(), path: strings.Trim(u.Path, "/")}, nil
+	return target{user: u.User, host: u.Host, port: u.Port, path: u.Path}, nil
 }
 
 // resolve asks OpenSSH what a name without a port means: it may be an alias.

@@ -48,11 +48,18 @@ func (e endpoint) String() string { return e.user + "@" + e.addr() }
 // resolveTimeout is how long ssh may take to say what its configuration makes of a name.
 const resolveTimeout = 15 * time.Second
 
-// parseURI reads ssh://[user@]host[:port], [user@]host[:port], or an alias of ssh_config, which looks like a host.
-func parseURI(s string) (user, host, port string, err error) {
+// URI is where somebody wants to log in. What it does not say is empty.
+type URI struct {
+	User, Host, Port string
+	Path             string // without slashes at its ends
+}
+
+// ParseURI reads ssh://[user@]host[:port][/path], [user@]host[:port], or an alias of ssh_config, which looks like a host
+// (draft-ietf-secsh-scp-sftp-ssh-uri). Its parts may be arguments of ssh: none begins with a hyphen or has a blank in it.
+func ParseURI(s string) (URI, error) {
 	shown := s
-	bad := func(why string) (string, string, string, error) {
-		return "", "", "", fmt.Errorf("ssh URI %q: %s", shown, why)
+	bad := func(why string) (URI, error) {
+		return URI{}, fmt.Errorf("ssh URI %q: %s", shown, why)
 	}
 	raw := s
 	if !strings.Contains(raw, "://") {
@@ -69,8 +76,8 @@ func parseURI(s string) (user, host, port string, err error) {
 		return bad("the scheme is not ssh")
 	case u.Hostname() == "":
 		return bad("it names no host")
-	case u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "":
-		return bad("a path is not taken")
+	case u.RawQuery != "" || u.Fragment != "":
+		return bad("it goes on behind its path")
 	case strings.HasPrefix(u.Hostname(), "-") || strings.HasPrefix(u.User.Username(), "-"):
 		return bad("a name does not begin with a hyphen")
 	case strings.ContainsFunc(u.Hostname()+u.User.Username(), func(r rune) bool { return r <= ' ' || r == 0x7f }):
@@ -79,26 +86,29 @@ func parseURI(s string) (user, host, port string, err error) {
 	if _, set := u.User.Password(); set {
 		return bad("a password does not belong into a URI")
 	}
-	return u.User.Username(), u.Hostname(), u.Port(), nil
+	return URI{User: u.User.Username(), Host: u.Hostname(), Port: u.Port(), Path: strings.Trim(u.Path, "/")}, nil
 }
 
 // resolve says where a URI leads: what OpenSSH itself makes of it where it is installed, else what its configuration
 // files say.
 func resolve(ctx context.Context, uri string) (endpoint, error) {
-	login, host, port, err := parseURI(uri)
+	at, err := ParseURI(uri)
+	if err == nil && at.Path != "" {
+		err = fmt.Errorf("ssh URI %q: a path is not taken", uri)
+	}
 	if err != nil {
 		return endpoint{}, err
 	}
 	args := []string{"-G"}
-	if login != "" {
-		args = append(args, "-l", login)
+	if at.User != "" {
+		args = append(args, "-l", at.User)
 	}
-	if port != "" {
-		args = append(args, "-p", port)
+	if at.Port != "" {
+		args = append(args, "-p", at.Port)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, resolveTimeout, fmt.Errorf("no answer within %v: what does a Match exec of your configuration do?", resolveTimeout))
 	defer cancel()
-	ask := exec.CommandContext(ctx, "ssh", append(args, "--", host)...)
+	ask := exec.CommandContext(ctx, "ssh", append(args, "--", at.Host)...)
 	ask.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	ask.Cancel = func() error { return syscall.Kill(-ask.Process.Pid, syscall.SIGKILL) } // with what its Match exec runs
 	ask.WaitDelay = time.Second                                                          // what a Match exec has started may hold its output
@@ -113,14 +123,14 @@ func resolve(ctx context.Context, uri string) (endpoint, error) {
 	case errors.As(err, &failed):
 		return endpoint{}, fmt.Errorf("%s: ssh -G: %s", uri, strings.TrimSpace(string(failed.Stderr)))
 	case errors.Is(err, exec.ErrNotFound):
-		e.readConfig(host)
+		e.readConfig(at.Host)
 	default:
 		return endpoint{}, fmt.Errorf("%s: ssh -G: %w", uri, err)
 	}
 	for _, of := range []struct {
 		field       *string
 		said, other string
-	}{{&e.user, login, localUser()}, {&e.port, port, "22"}, {&e.host, "", host}} {
+	}{{&e.user, at.User, localUser()}, {&e.port, at.Port, "22"}, {&e.host, "", at.Host}} {
 		switch {
 		case of.said != "":
 			*of.field = of.said

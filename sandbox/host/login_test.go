@@ -302,12 +302,12 @@ func FuzzParseURI(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		user, host, port, err := parseURI(s)
+		u, err := ParseURI(s)
 		if err != nil {
 			return
 		}
-		if host == "" || strings.HasPrefix(host, "-") || strings.HasPrefix(user, "-") || strings.ContainsAny(host+user+port, " \n\x00") {
-			t.Errorf("%q: got %q, %q, %q", s, user, host, port)
+		if u.Host == "" || strings.HasPrefix(u.Host, "-") || strings.HasPrefix(u.User, "-") || strings.ContainsAny(u.Host+u.User+u.Port, " \n\x00") {
+			t.Errorf("%q: got %+v", s, u)
 		}
 	})
 }
