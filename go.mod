@@ -9,6 +9,7 @@ require (
 	github.com/adrg/xdg v0.5.3 // where a user keeps state and configuration
 	github.com/containerd/errdefs v1.0.0 // kinds of the engine's errors
 	github.com/creack/pty v1.1.24 // terminals of the demo's watcher and of tests
+	github.com/danielgtaylor/huma/v2 v2.37.2 // the HTTP API and its description
 	github.com/distribution/reference v0.6.0 // names of images
 	github.com/gliderlabs/ssh v0.3.8 // a plain SSH server, for tests of hosts
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // JSON that means one thing only, over HTTP
@@ -24,6 +25,7 @@ require (
 	github.com/opencontainers/image-spec v1.1.1 // images made by tests
 	github.com/pkg/sftp v1.13.12 // the guest's SFTP server, the library's client
 	github.com/pressly/goose/v3 v3.29.0 // the store's schema versions
+	github.com/prometheus/client_golang v1.25.0 // /metrics
 	github.com/rivo/uniseg v0.4.7 // the generator of width tables, and their test
 	github.com/rogpeppe/go-internal v1.16.0 // testscript: stories of the command line
 	github.com/skeema/knownhosts v1.3.3 // host keys of known_hosts files, with hashed names and ports
@@ -51,7 +53,6 @@ require (
 	github.com/coder/websocket v1.8.15 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
 	github.com/containerd/typeurl/v2 v2.3.0 // indirect
-	github.com/danielgtaylor/huma/v2 v2.37.2 // indirect
 	github.com/docker/go-connections v0.8.2 // indirect
 	github.com/docker/go-units v0.5.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
@@ -68,7 +69,6 @@ require (
 	github.com/opencontainers/go-digest v1.0.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
-	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect

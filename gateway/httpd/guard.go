@@ -28,7 +28,7 @@ const (
 )
 
 // open are the paths that need no token: what they say is no secret.
-var open = []string{"/healthz", "/readyz"}
+var open = []string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}
 
 // guard lets requests in, or answers why not, before any handler sees them.
 type guard struct {

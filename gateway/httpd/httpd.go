@@ -34,7 +34,9 @@ type Options struct {
 	// Hosts are names by which clients may ask for this server, besides localhost and the address that it listens on: those of a
 	// proxy in front of it. A request for any other is refused: it comes from a page that had its name point here.
 	Hosts []string
-	Log   *slog.Logger
+	// Version of the daemon, for the description of the API.
+	Version string
+	Log     *slog.Logger
 }
 
 // Server is the door. Make one with New.
@@ -53,8 +55,12 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{hub: o.Hub, tokens: o.Tokens, log: o.Log}
 	s.guard = newGuard(o.Hosts, o.Tokens, o.Hub, o.Log)
+	routes, err := s.routes(o.Version)
+	if err != nil {
+		return nil, err
+	}
 	s.server = &http.Server{
-		Handler:           s.guard.wrap(s.routes()),
+		Handler:           s.guard.wrap(routes),
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    headerBytes,
@@ -86,8 +92,22 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // routes is everything that is served. Those of open need no token.
-func (s *Server) routes() http.Handler {
+func (s *Server) routes(version string) (http.Handler, error) {
 	mux := http.NewServeMux()
+	api := newAPI(newAdapter(mux), version)
+	s.sandboxes(api)
+	s.records(mux, api)
+	openapi, err := description(api)
+	if err != nil {
+		return nil, err
+	}
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/openapi+json")
+		_, _ = w.Write(openapi)
+	})
+	if err := docs(mux, api); err != nil {
+		return nil, err
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {
 		rest.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -95,7 +115,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here"})
 	})
-	return mux
+	return mux, nil
 }
 
 // ready says whether sandboxes can be had: the hub has found again what it knew.

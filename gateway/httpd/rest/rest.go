@@ -14,6 +14,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/token"
@@ -90,9 +91,14 @@ func Unmarshal(body []byte, v any, o ...json.Options) error {
 	return wire.Errorf(wire.CodeUsage, "the body: %s", said)
 }
 
+// Marshal is v as JSON, with members left out as the rest of the protocol leaves them out: false and 0, too, where a type says omitempty.
+func Marshal(v any) ([]byte, error) {
+	return json.Marshal(v, jsonv1.OmitEmptyWithLegacySemantics(true), json.Deterministic(true))
+}
+
 // WriteJSON answers with v.
 func WriteJSON(w http.ResponseWriter, status int, v any) {
-	text, err := json.Marshal(v)
+	text, err := Marshal(v)
 	if err != nil {
 		http.Error(w, "internal error", http.StatusInternalServerError)
 		return
