@@ -107,7 +107,8 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 		},
 		ClientVersion: "SSH-2.0-sandboxd",
 	}
-	conn, chans, reqs, err := ssh.NewClientConn(ending{peer.Conn}, "", config)
+	under := &ending{Conn: peer.Conn}
+	conn, chans, reqs, err := ssh.NewClientConn(under, "", config)
 	ended := !stop()
 	if err == nil && !ended {
 		err = peer.Conn.SetDeadline(time.Time{})
@@ -129,6 +130,7 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 		peer.Conn.Close()
 		return nil, fmt.Errorf("ssh handshake: %s%w", hostKeyHint(err), printableError{err})
 	}
+	under.carries(conn)
 	return &Conn{Conn: conn, Chans: chans, Reqs: reqs, net: peer.Conn}, nil
 }
 

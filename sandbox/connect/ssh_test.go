@@ -8,12 +8,14 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func TestSSH(t *testing.T) {
@@ -72,6 +74,45 @@ func TestSSH(t *testing.T) {
 				t.Errorf("after the error, write to the connection: got %v, want %v", err, net.ErrClosed)
 			}
 		})
+	}
+}
+
+// Whoever opens a channel while its connection ends is told so, and does not wait for ever: be it that the end of another channel is what
+// makes them open one.
+func TestOpenWhileItEnds(t *testing.T) {
+	s := newServer(t, nil)
+	for range 500 {
+		conn, err := SSH(t.Context(), s.peer(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		discard(conn)
+		var openers sync.WaitGroup
+		for range 8 {
+			c, reqs, err := conn.OpenChannel(wire.ChannelSession, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			openers.Go(func() { ssh.DiscardRequests(reqs) })
+			openers.Go(func() {
+				_, _ = io.Copy(io.Discard, c) // ends with the connection
+				if _, _, err := conn.OpenChannel(wire.ChannelSession, nil); err == nil {
+					t.Error("a channel was opened on a connection that has ended")
+				}
+			})
+		}
+		s.hangUp()
+		told := make(chan struct{})
+		go func() {
+			openers.Wait()
+			close(told)
+		}()
+		select {
+		case <-told:
+		case <-time.After(20 * time.Second):
+			t.Fatal("somebody waits for a channel of a connection that has ended")
+		}
+		conn.Wait()
 	}
 }
 
