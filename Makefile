@@ -22,7 +22,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops network-table soak soak-asks soak-idle soak-churn faults soak-bombs reproducible conformance conformance-peers interop runsc engines setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers interop runsc engines setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -85,6 +85,11 @@ soak-churn: ## ten minutes (SOAKFLAGS='-minutes 60') of sandboxes made, forked, 
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
 	$(GO) run ./scripts/soak $(SOAKFLAGS) churn
+
+soak-many: ## 200 sandboxes at once (SOAKFLAGS='-sandboxes 50'): what they cost, and how soon all are back after kill -9 of the daemon
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	$(GO) run ./scripts/soak $(SOAKFLAGS) many
 
 faults: ## the promises R1 to R10 at length: the daemon killed 200 times (KILLS), 100 sandboxes (MANY) back after a restart
 	@scripts/setup test

@@ -4,6 +4,7 @@
 //	soak load   builds, installations, servers and loops in several sessions at once, none of which asks: nobody may say so
 //	soak idle   what idle sessions cost the guest and the daemon, in processor time
 //	soak bombs  what the neighbour of a sandbox notices while that uses up all it gets, and what the machine loses
+//	soak many   200 sandboxes at once: what they cost while nobody uses them, and how soon all are back after kill -9 of the daemon
 //	soak churn  sandboxes made, used, forked, frozen, killed and removed: what of it the daemon and the machine keep
 //
 // It needs root, a Docker engine and the binaries that make build makes. The daemon and the sandbox are its own. The sandbox has
@@ -31,8 +32,11 @@ type options struct {
 	agents  bool          // agent programs among the load
 	idle    time.Duration // of each way to be idle
 	bomb    time.Duration // of each bomb
-	json    string        // file for the results
-	config  string        // of the daemon
+
+	sandboxes int // of many
+
+	json   string // file for the results
+	config string // of the daemon
 }
 
 // errWrong says that the run went through, and found what must not be.
@@ -46,20 +50,24 @@ func main() {
 	flag.BoolVar(&o.agents, "agents", false, "load: agent programs from npm at work, too (installs 1 GB)")
 	flag.DurationVar(&o.idle, "idle", time.Minute, "idle: how long each way to be idle is measured")
 	flag.DurationVar(&o.bomb, "bomb", 10*time.Second, "bombs: how long each goes on")
+	flag.IntVar(&o.sandboxes, "sandboxes", 200, "many: how many")
 	flag.StringVar(&o.json, "json", "", "file for the results as JSON")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle|bombs|churn")
+		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle|bombs|many|churn")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode, "churn": churn}
+	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode, "many": many, "churn": churn}
 	mode := modes[flag.Arg(0)]
 	if mode == nil || flag.NArg() != 1 {
 		flag.Usage()
 		os.Exit(2)
 	}
-	if flag.Arg(0) == "churn" {
+	switch flag.Arg(0) {
+	case "churn":
 		o.config = churnConfig
+	case "many":
+		o.config = manyConfig
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
