@@ -72,6 +72,7 @@ var benchmarks = []benchmark{
 	{"guest", guest},
 	{"memory", daemonMemory},
 	{"watcher-memory", watcherMemory},
+	{"network", network},
 	{"restart", restart},
 }
 

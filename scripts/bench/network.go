@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+	"github.com/moby/moby/client"
+)
+
+// networkRounds is how often the two take turns.
+const networkRounds = 5
+
+// network: a sandbox with the filtered network and a container on the engine's own bridge, both to one server in a third container.
+func network(ctx context.Context, b *bench) (rows []row, err error) {
+	program := b.state("stream")
+	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./scripts/bench/stream")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if said, err := build.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("stream: %w: %s", err, said)
+	}
+	server, remove, err := b.streamContainer(ctx, program, "serve")
+	if err != nil {
+		return nil, err
+	}
+	defer remove()
+	peer, removePeer, err := b.streamContainer(ctx, program, "serve") // it has to run something
+	if err != nil {
+		return nil, err
+	}
+	defer removePeer()
+	found, err := b.docker.ContainerInspect(ctx, server, client.ContainerInspectOptions{})
+	if err != nil {
+		return nil, err
+	}
+	at, ok := found.Container.NetworkSettings.Networks["bridge"]
+	if !ok {
+		return nil, errors.New("the engine has no network bridge")
+	}
+	addr := at.IPAddress.String()
+
+	lobby, err := b.lobby(ctx, b.at)
+	if err != nil {
+		return nil, err
+	}
+	defer lobby.Close()
+	const name = "network"
+	if _, err := lobby.command(ctx, "new --network filtered=tun --allow "+addr+" "+name); err != nil {
+		return nil, err
+	}
+	defer func() {
+		_, left := lobby.command(context.WithoutCancel(ctx), "rm "+name)
+		err = errors.Join(err, left)
+	}()
+	if err := b.putProgram(name, program); err != nil {
+		return nil, err
+	}
+	ours := func(what string) (string, error) {
+		return lobby.command(ctx, "exec "+name+" /tmp/stream "+what+" "+addr)
+	}
+	theirs := func(what string) (string, error) {
+		out, err := exec.CommandContext(ctx, "docker", "exec", peer, "/stream", what, addr).Output()
+		return string(out), err
+	}
+	for _, r := range []struct {
+		what, say, unit, goal string
+		pass                  func(sample) bool
+	}{
+		{"in", "network filtered: one TCP stream into the container", "MiB/s", "≥ 500", func(s sample) bool { return s.Median >= 500 }},
+		{"out", "network filtered: one TCP stream out of it", "MiB/s", "≥ 500", func(s sample) bool { return s.Median >= 500 }},
+		{"connect", "network filtered: connect, and a byte there and back", "ms", "≤ 1", func(s sample) bool { return s.Median <= 1 }},
+	} {
+		var values [2][]float64
+		for range networkRounds {
+			for i, f := range []func(string) (string, error){ours, theirs} {
+				said, err := f(r.what)
+				if err != nil {
+					return nil, fmt.Errorf("%s: %w", r.what, err)
+				}
+				for word := range strings.FieldsSeq(said) {
+					v, err := strconv.ParseFloat(word, 64)
+					if err != nil {
+						return nil, fmt.Errorf("%s: %q: %w", r.what, said, err)
+					}
+					values[i] = append(values[i], v)
+				}
+			}
+		}
+		mine := summarize(values[0])
+		made := against(r.say, r.unit, mine, summarize(values[1]), "docker bridge", r.goal, always)
+		made.Passes = r.pass(mine)
+		rows = append(rows, made)
+	}
+	return rows, nil
+}
+
+// streamContainer runs the program of scripts/bench/stream in a container on the engine's own network.
+func (b *bench) streamContainer(ctx context.Context, program string, args ...string) (id string, remove func(), err error) {
+	c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
+		Config: &container.Config{Image: image, Entrypoint: append([]string{"/stream"}, args...), Labels: mark},
+		HostConfig: &container.HostConfig{NetworkMode: "bridge",
+			Mounts: []mount.Mount{{Type: mount.TypeBind, Source: program, Target: "/stream", ReadOnly: true}}},
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	remove = func() {
+		_, _ = b.docker.ContainerRemove(context.WithoutCancel(ctx), c.ID, client.ContainerRemoveOptions{Force: true}) // its label tells whose it is
+	}
+	if _, err := b.docker.ContainerStart(ctx, c.ID, client.ContainerStartOptions{}); err != nil {
+		remove()
+		return "", nil, err
+	}
+	return c.ID, remove, nil
+}
+
+// putProgram copies a program into a sandbox, as /tmp and its name.
+func (b *bench) putProgram(name, program string) error {
+	text, err := os.Open(program)
+	if err != nil {
+		return err
+	}
+	defer text.Close()
+	c, err := b.connect(b.at.SSH, name)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	s, err := c.NewSession()
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	s.Stdin = text
+	at := "/tmp/" + filepath.Base(program)
+	return s.Run("cat >" + at + " && chmod 755 " + at)
+}
