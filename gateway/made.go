@@ -185,7 +185,7 @@ func (b *box) makeImage(ctx context.Context, be sandbox.Backend, progress func(s
 	defer src.context.Close()
 	spec := b.get().spec
 	image, err := builder.Build(ctx, sandbox.BuildSpec{Owner: spec.Owner, Dockerfile: src.text, Name: src.name, Context: src.context,
-		Args: b.making.build.Args, Target: b.making.build.Target, Limits: spec.Limits, Isolation: spec.Isolation, Network: spec.Network, Progress: progress,
+		Args: b.making.build.Args, Target: b.making.build.Target, Limits: spec.Limits, MinFree: b.hub.options.MinFree, Isolation: spec.Isolation, Network: spec.Network, Progress: progress,
 		Carrier: func(ctx context.Context, image string) (sandbox.Instance, func() error, error) {
 			return b.carrier(ctx, be, image)
 		}})
@@ -354,6 +354,8 @@ func (b *box) makingError(ctx context.Context, stage string, err error) error {
 	if ctx.Err() != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
 			return &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", b.title(), cause), err: err}
+		} else if e, ok := errors.AsType[*wire.Error](cause); ok {
+			return &shown{public: &wire.Error{Code: e.Code, Message: fmt.Sprintf("create %s: %s: %s", b.title(), stage, e.Message), Hint: e.Hint}, err: err}
 		}
 		return fmt.Errorf("create %s: %w", b.title(), context.Cause(ctx))
 	}

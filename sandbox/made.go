@@ -22,7 +22,8 @@ type BuildSpec struct {
 	Context    *os.Root // directory of which its steps copy; what .dockerignore in it names is not read. Closed by the caller
 	Args       []string // K=V, of its ARG instructions; they are no place for secrets: an image says what they were
 	Target     string   // stage that is the image; empty is the last
-	Limits     Limits   // of its steps
+	Limits     Limits   // of its steps; that of disk holds for each of them, and for what all of a stage leave
+	MinFree    int64    // bytes of the backend's disk, below which the build is ended; 0 is none
 	Isolation  string   // of the sandbox that it is for: RUN steps have it too, or the build is refused
 	// Network is what the RUN steps reach. None reach more than a sandbox with it: those of NetworkFiltered and NetworkAllowlist
 	// share the network of the instance that Carrier makes.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/moby/moby/api/types/build"
 	"github.com/moby/moby/api/types/container"
@@ -72,6 +73,12 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 		return "", err
 	}
 	ref := b.madeImage(buildPrefix, s.Owner, "1", d.out.String(), strings.Join(slices.Sorted(slices.Values(s.Args)), "\x00"), s.Target, sum)
+	// One after the other: the second finds what the first has built, and one that fails does not take the name from another's.
+	unlock, err := b.lock(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
 	switch had, err := b.inspectImage(ctx, ref); {
 	case err == nil:
 		s.Progress("found the image of " + s.Name)
@@ -91,7 +98,7 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 		}
 	}()
 	s.Progress("building the image of " + s.Name)
-	if err := b.runBuild(ctx, d, files, sum, options, s.Progress); err != nil {
+	if err := b.runBuild(ctx, d, files, sum, options, s); err != nil {
 		b.removeImage(context.WithoutCancel(ctx), ref) // an engine that was given up may have tagged it all the same
 		return "", err
 	}
@@ -134,9 +141,14 @@ func (b *Backend) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dock
 }
 
 // runBuild sends what there is to build and follows it to its end.
-func (b *Backend) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string, o client.ImageBuildOptions, progress func(string)) error {
+func (b *Backend) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string, o client.ImageBuildOptions, s sandbox.BuildSpec) error {
 	ctx, cancel := context.WithCancelCause(ctx)
+	h := &holding{b: b, limits: s.Limits.Or(sandbox.DefaultLimits), room: s.MinFree, base: d.sizes, end: cancel}
+	var held sync.WaitGroup
+	defer held.Wait()
 	defer cancel(nil)
+	held.Go(func() { h.watchRoom(ctx) })
+	step := &buildStep{steps: d.steps, progress: s.Progress, started: func(id string) { held.Go(func() { h.step(ctx, id) }) }}
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
@@ -144,7 +156,7 @@ func (b *Backend) runBuild(ctx context.Context, d *dockerfile, files *buildConte
 		w.CloseWithError(err)
 		sent <- err
 	}()
-	followed := b.followBuild(ctx, d, r, o, progress)
+	followed := b.followBuild(ctx, step, r, o)
 	r.CloseWithError(errors.New("the engine takes no more"))
 	if err := <-sent; err != nil && hintOf(err) != "" {
 		return err // why the engine ended it
@@ -152,7 +164,7 @@ func (b *Backend) runBuild(ctx context.Context, d *dockerfile, files *buildConte
 	return followed
 }
 
-func (b *Backend) followBuild(ctx context.Context, d *dockerfile, archive io.Reader, o client.ImageBuildOptions, progress func(string)) error {
+func (b *Backend) followBuild(ctx context.Context, step *buildStep, archive io.Reader, o client.ImageBuildOptions) error {
 	fail := func(err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -167,7 +179,6 @@ func (b *Backend) followBuild(ctx context.Context, d *dockerfile, archive io.Rea
 		return fail(err)
 	}
 	defer got.Body.Close()
-	step := buildStep{steps: d.steps, progress: progress}
 	for stream := json.NewDecoder(got.Body); ; {
 		var m jsonstream.Message
 		switch err := stream.Decode(&m); {
@@ -186,6 +197,7 @@ func (b *Backend) followBuild(ctx context.Context, d *dockerfile, archive io.Rea
 type buildStep struct {
 	steps    []string
 	progress func(string)
+	started  func(id string) // a container is about to be; with the first twelve digits of its ID
 
 	at   int    // number of the step, from 1; 0 before it
 	line string // that has not ended
@@ -225,6 +237,9 @@ func (s *buildStep) ended(line string) {
 			}
 			return
 		}
+	}
+	if said := running.FindStringSubmatch(line); said != nil && s.at > 0 {
+		s.started(said[1])
 	}
 	if line == "" || stepNoise.MatchString(line) {
 		return

@@ -16,6 +16,7 @@ import (
 
 	"github.com/moby/patternmatcher"
 	"github.com/moby/patternmatcher/ignorefile"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
@@ -25,7 +26,8 @@ import (
 const (
 	maxContext      = 1 << 30 // bytes of all files
 	maxContextFiles = 100_000
-	maxIgnore       = 1 << 20 // bytes of .dockerignore
+	maxIgnore       = 64 << 10 // bytes of .dockerignore
+	maxPatterns     = 1000     // of its lines: each is held against each file
 )
 
 const ignoreFile = ".dockerignore"
@@ -45,6 +47,9 @@ func openContext(root *os.Root) (*buildContext, error) {
 		return nil, fmt.Errorf("%s: %w", ignoreFile, err)
 	}
 	patterns, err := ignorefile.ReadAll(bytes.NewReader(text))
+	if err == nil && len(patterns) > maxPatterns {
+		err = fmt.Errorf("it has more than %d lines", maxPatterns)
+	}
 	if err == nil {
 		c.ignored, err = patternmatcher.New(patterns)
 	}
@@ -95,7 +100,7 @@ func (p *packing) entry(name string, entry fs.DirEntry, err error) error {
 		return nil
 	}
 	if p.files++; p.files > maxContextFiles {
-		return p.tooMuch(fmt.Sprintf("more than %d files", maxContextFiles))
+		return fmt.Errorf("build context: %w", p.tooMuch(fmt.Sprintf("more than %d files", maxContextFiles)))
 	}
 	if err := p.add(name, entry); err != nil {
 		return fmt.Errorf("build context: %w", err)
@@ -104,7 +109,7 @@ func (p *packing) entry(name string, entry fs.DirEntry, err error) error {
 }
 
 func (p *packing) tooMuch(what string) error {
-	return hinted{fmt.Errorf("build context: %s: there are %s in it", p.root.Name(), what), "list what the build does not need in " + ignoreFile}
+	return hinted{fmt.Errorf("%s: there are %s in it", p.root.Name(), what), "list what the build does not need in " + ignoreFile}
 }
 
 func (p *packing) add(name string, entry fs.DirEntry) error {
@@ -116,7 +121,8 @@ func (p *packing) add(name string, entry fs.DirEntry) error {
 	link := ""
 	switch mode := info.Mode(); {
 	case mode.IsRegular():
-		if f, err = p.root.Open(name); err != nil {
+		// Not blocking: it may have become a FIFO since.
+		if f, err = p.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0); err != nil {
 			return err
 		}
 		defer f.Close()

@@ -42,6 +42,15 @@ func (b *Backend) disk(ctx context.Context, inst sandbox.Instance, most sandbox.
 	if err != nil {
 		return sandbox.DiskUsage{}, err
 	}
+	pid, err := b.firstProcess(ctx, inst)
+	if err != nil {
+		pid = 0
+	}
+	return b.measure(ctx, p, pid, most)
+}
+
+// measure looks at the files of a container and, unless pid is 0, at those without a name that its processes hold open. It may stop at most.
+func (b *Backend) measure(ctx context.Context, p places, pid int, most sandbox.DiskUsage) (sandbox.DiskUsage, error) {
 	w := &walk{most: most, links: make(map[[2]uint64]bool)}
 	for _, file := range p.files {
 		var st unix.Stat_t
@@ -67,10 +76,8 @@ func (b *Backend) disk(ctx context.Context, inst sandbox.Instance, most sandbox.
 			layer = nil
 		}
 	}
-	if layer == nil {
-		if pid, err := b.firstProcess(ctx, inst); err == nil {
-			w.removed(processesOf(pid, inst.Ref))
-		}
+	if layer == nil && pid != 0 {
+		w.removed(processesOf(pid, p.ref))
 	}
 	if layer != nil && !errors.Is(layer, errEnough) {
 		return sandbox.DiskUsage{}, layer
@@ -90,7 +97,15 @@ func (b *Backend) placesOf(ctx context.Context, inst sandbox.Instance) (places, 
 	if err != nil {
 		return p, err
 	}
-	p = places{ref: c.ID, files: []string{c.HostsPath, c.HostnamePath, c.ResolvConfPath}}
+	p = placesIn(c)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.places[inst.ID] = p
+	return p, nil
+}
+
+func placesIn(c container.InspectResponse) places {
+	p := places{ref: c.ID, files: []string{c.HostsPath, c.HostnamePath, c.ResolvConfPath}}
 	if c.GraphDriver != nil {
 		p.layer = c.GraphDriver.Data["UpperDir"]
 	}
@@ -99,10 +114,7 @@ func (b *Backend) placesOf(ctx context.Context, inst sandbox.Instance) (places, 
 			p.trees = append(p.trees, m.Source)
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.places[inst.ID] = p
-	return p, nil
+	return p
 }
 
 func (b *Backend) askSize(ctx context.Context, ref string, w *walk) error {

@@ -29,8 +29,9 @@ type dockerfile struct {
 	stages []string // names of the stages so far, empty where there is none
 	onward bool     // a FROM was seen
 
-	bases []string // the images by the names that they have in it, in the order in which they come
-	runs  bool     // there is a step that runs something
+	bases []string         // the images by the names that they have in it, in the order in which they come
+	sizes map[string]int64 // of these, by ID
+	runs  bool             // there is a step that runs something
 	out   bytes.Buffer
 	steps []string // what each instruction of out is called, in the order of out
 }
@@ -42,7 +43,7 @@ func pinDockerfile(text []byte, name, arch, label string, args []string, resolve
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", name, printable(err.Error()))
 	}
-	d := &dockerfile{name: name, arch: arch, args: make(map[string]string), resolve: resolve, escape: parsed.EscapeToken}
+	d := &dockerfile{name: name, arch: arch, args: make(map[string]string), sizes: make(map[string]int64), resolve: resolve, escape: parsed.EscapeToken}
 	for _, kv := range args {
 		key, value, _ := strings.Cut(kv, "=")
 		d.args[key] = value
@@ -103,6 +104,8 @@ func (d *dockerfile) instruction(node *parser.Node) (string, error) {
 		return line, d.add(words(node.Next))
 	case "copy":
 		return d.copyFrom(line, node.Flags)
+	case "label":
+		return line, labels(words(node.Next))
 	case "onbuild":
 		return line, d.trigger(node)
 	}
@@ -196,6 +199,7 @@ func (d *dockerfile) stageOr(ref, also string) (string, error) {
 	}
 	if !slices.Contains(d.bases, ref) {
 		d.bases = append(d.bases, ref)
+		d.sizes[img.id] = img.size
 	}
 	return img.id, nil
 }
@@ -205,6 +209,17 @@ func (d *dockerfile) add(words []string) error {
 	for _, source := range words[:max(0, len(words)-1)] {
 		if strings.Contains(source, "://") || strings.HasPrefix(source, "git@") || strings.ContainsAny(source, "$\"'\\`") {
 			return fmt.Errorf("ADD %s: the engine would fetch that itself, past the network of the build; fetch it in a RUN step, or COPY a file", brief(source))
+		}
+	}
+	return nil
+}
+
+// labels refuses those by which we know our own: what a build leaves is found by one of them. Keys with variables are refused as well.
+func labels(words []string) error {
+	for at := 0; at < len(words); at += 3 { // key, value, what stands between them
+		key := strings.NewReplacer(`"`, "", "'", "", `\`, "", "`", "").Replace(words[at])
+		if strings.Contains(key, "$") || strings.HasPrefix(key, ourLabels) {
+			return fmt.Errorf("LABEL %s: labels that begin with %s are sandboxd's own, and a variable in the name of one may hide that", brief(words[at]), ourLabels)
 		}
 	}
 	return nil
@@ -262,6 +277,8 @@ func (d *dockerfile) nested(node *parser.Node) error {
 		return d.add(words(node.Next))
 	case strings.EqualFold(node.Value, "run"):
 		d.runs = true
+	case strings.EqualFold(node.Value, "label"):
+		return labels(words(node.Next))
 	}
 	for _, flag := range node.Flags {
 		if strings.HasPrefix(flag, "--from=") || strings.EqualFold(node.Value, "run") {

@@ -24,6 +24,7 @@ const pullSilence = 10 * time.Second
 // image is what an image brings to a sandbox.
 type image struct {
 	id     string
+	size   int64 // bytes
 	arch   string
 	config dockerspec.DockerOCIImageConfig
 }
@@ -68,7 +69,7 @@ func (b *Backend) inspectImage(ctx context.Context, ref string) (image, error) {
 	case got.Os != "" && got.Os != "linux":
 		return image{}, fmt.Errorf("image %s: %w: it is for %s", ref, sandbox.ErrUnsupported, got.Os)
 	}
-	i := image{id: got.ID, arch: got.Architecture}
+	i := image{id: got.ID, size: got.Size, arch: got.Architecture}
 	if got.Config != nil {
 		i.config = *got.Config
 		if isSnapshot(ref) || len(got.RepoTags) > 0 && isSnapshot(got.RepoTags[0]) {

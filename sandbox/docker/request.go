@@ -19,6 +19,7 @@ import (
 
 // Labels by which our containers are found. Nothing else of a sandbox is told to the engine.
 const (
+	ourLabels    = "sandboxd." // all of them begin so
 	labelDaemon  = "sandboxd.daemon"
 	labelID      = "sandboxd.id"
 	labelCreated = "sandboxd.created"

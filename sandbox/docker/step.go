@@ -1,0 +1,176 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// stepEvery is the time between looks at what a step has written, and stepSoon the first of them: a step is held to its terminals when it
+// has a process, and it says so that early.
+const (
+	stepEvery = time.Second
+	stepSoon  = 20 * time.Millisecond
+)
+
+// holding holds the steps of one build to limits that the engine's builder does not know. The builder names each container before it
+// starts it; the engine takes limits of one that runs as well as of one that does not yet.
+//
+// A step may print what looks like the builder's line: then it is held twice, or another build's of this daemon's is. It cannot keep its
+// own line from coming first.
+type holding struct {
+	b      *Backend
+	limits sandbox.Limits
+	room   int64            // bytes of the engine's disk that stay free; 0 is none
+	base   map[string]int64 // sizes of the images that it began with
+	end    context.CancelCauseFunc
+}
+
+// errDiskFull begins what is said of a build that had too much, with the name that the limit has everywhere.
+var errDiskFull = errors.New("disk_full")
+
+// running is the builder's line about a container that it is about to start.
+var running = regexp.MustCompile(`^ ---> Running in ([0-9a-f]{12})$`)
+
+// step holds the container id until it is gone, or ctx ends.
+func (h *holding) step(ctx context.Context, id string) {
+	c, err := h.b.container(ctx, id)
+	if err == nil && !h.isStep(c) {
+		return
+	}
+	if err == nil {
+		err = h.bound(ctx, c.ID)
+	}
+	if err == nil {
+		err = h.weigh(ctx, c.Image)
+	}
+	if err == nil {
+		err = h.watch(ctx, c)
+	}
+	if err != nil && !errors.Is(err, sandbox.ErrGone) && ctx.Err() == nil {
+		h.end(err)
+	}
+}
+
+// isStep tells the builder's containers from sandboxes, which have a label of an image that was built as well.
+func (h *holding) isStep(c container.InspectResponse) bool {
+	return c.Config.Labels[labelMade] == h.b.opts.DaemonID && c.Config.Labels[labelID] == ""
+}
+
+// bound sets the limit of processes.
+func (h *holding) bound(ctx context.Context, id string) error {
+	pids := h.limits.PIDs
+	err := h.b.call(ctx, h.b.limits.quick, "limit processes of a step", func(ctx context.Context) error {
+		_, err := h.b.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{Resources: &container.Resources{PidsLimit: &pids}})
+		return err
+	})
+	if err == nil {
+		return nil
+	}
+	// It may have ended meanwhile, which engines tell in several ways.
+	if c, gone := h.b.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil && hasEnded(c.State) {
+		return sandbox.ErrGone
+	}
+	return err
+}
+
+func hasEnded(s *container.State) bool {
+	return s.Dead || s.Status == "removing" || s.Status == "exited"
+}
+
+// weigh looks at what the steps before have left in the image of which a step begins.
+func (h *holding) weigh(ctx context.Context, image string) error {
+	var got client.ImageInspectResult
+	err := h.b.call(ctx, h.b.limits.quick, "look up image", func(ctx context.Context) (err error) {
+		got, err = h.b.api.ImageInspect(ctx, image)
+		return err
+	})
+	if cerrdefs.IsNotFound(err) {
+		return sandbox.ErrGone
+	}
+	if err != nil {
+		return err
+	}
+	least := got.Size
+	for _, size := range h.base { // which of them it came of is not told: the largest that it can be
+		if size <= got.Size {
+			least = min(least, got.Size-size)
+		}
+	}
+	if most := h.limits.Disk; most > 0 && least > most {
+		return h.tooMuch("its steps have left " + sandbox.FormatSize(least))
+	}
+	return nil
+}
+
+func (h *holding) tooMuch(what string) error {
+	return hinted{fmt.Errorf("%w: %s, and the limit of disk is %s", errDiskFull, what, sandbox.FormatSize(h.limits.Disk)),
+		"have it write less, or give the sandbox more: --disk"}
+}
+
+// watch looks at what a step writes until it has ended, and at its first process as soon as there is one.
+func (h *holding) watch(ctx context.Context, c container.InspectResponse) error {
+	p := placesIn(c)
+	timer := time.NewTimer(stepSoon)
+	defer timer.Stop()
+	for capped := false; ; {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return nil
+		}
+		now, err := h.b.container(ctx, c.ID)
+		switch {
+		case err != nil:
+			return err
+		case hasEnded(now.State):
+			return nil
+		case !now.State.Running:
+			timer.Reset(stepSoon)
+			continue
+		}
+		if !capped {
+			capped = true
+			if err := capTerminals(now.State.Pid); err != nil {
+				h.b.opts.Log.Debug("terminals of a step have no limit of their own", "container", c.ID, "err", err)
+			}
+		}
+		used, err := h.b.measure(ctx, p, now.State.Pid, sandbox.DiskUsage{Bytes: h.limits.Disk, Files: sandbox.MaxFiles(h.limits.Disk)})
+		switch {
+		case err != nil:
+			return err
+		case h.limits.Disk > 0 && used.Bytes > h.limits.Disk:
+			return h.tooMuch("a step has written more")
+		case h.limits.Disk > 0 && used.Files > sandbox.MaxFiles(h.limits.Disk):
+			return h.tooMuch(fmt.Sprintf("a step has made more than %d files", sandbox.MaxFiles(h.limits.Disk)))
+		}
+		timer.Reset(stepEvery)
+	}
+}
+
+// watchRoom ends the build when there is less of the engine's disk than is to stay free, whichever step takes it: those that copy have no
+// container.
+func (h *holding) watchRoom(ctx context.Context) {
+	tick := time.NewTicker(stepEvery)
+	defer tick.Stop()
+	for h.room > 0 {
+		if room, err := h.b.Room(ctx); err == nil && room < h.room {
+			h.end(hinted{fmt.Errorf("%w: this machine has %s of disk left, and %s are to stay free", errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(h.room)),
+				"make room, such as by sandboxd rm or docker image prune"})
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
