@@ -182,6 +182,15 @@ func (b *box) abortAct(cause error) {
 	}
 }
 
+// abortCreation ends the creation under way of which f was seen, unless it is over.
+func (b *box) abortCreation(f facts, cause error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.abort != nil && b.facts.state == Creating && b.facts.since.Equal(f.since) {
+		b.abort(cause)
+	}
+}
+
 func (b *box) live(session string) *Live {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -123,8 +123,11 @@ func (w *diskWatch) round(ctx context.Context) {
 	}
 }
 
-// writes reports whether there may be processes that write: what does not answer may well run.
-func (f facts) writes() bool { return f.state == Running || f.state == Broken }
+// writes reports whether there may be processes that write: what does not answer may well run, so does what stands ready, and what is
+// being made has an instance while it is set up.
+func (f facts) writes() bool {
+	return f.state == Running || f.state == Broken || f.state == Warm || f.state == Creating && f.inst.ID != ""
+}
 
 // measure returns what b uses, nil unless it was measured now.
 func (w *diskWatch) measure(ctx context.Context, b *box, f facts, room int64, pressed bool) *gauge {
@@ -265,6 +268,10 @@ func (b *box) weigh(ctx context.Context, be sandbox.Backend, f facts) {
 // measured meanwhile.
 func (w *diskWatch) stop(b *box, f facts, why string) {
 	delete(w.gauges, b) // it is measured anew if it still runs
+	if f.state == Creating {
+		b.abortCreation(f, &wire.Error{Code: wire.CodeUnavailable, Message: diskFull + ": " + why, Hint: "nothing was left behind; have it write less, or give it more: --disk"})
+		return
+	}
 	b.once(func(ctx context.Context) { b.stopFull(ctx, f, why) })
 }
 
@@ -280,6 +287,11 @@ func (b *box) stopFull(ctx context.Context, f facts, why string) {
 	why = diskFull + ": " + why
 	h.log.Warn("sandbox stopped", "id", b.id, "name", f.name, "why", why)
 	h.journal.add(b.id, "limit", map[string]any{"limit": diskFull, "why": why})
+	if f.state == Warm {
+		h.warm.rest(b, why)
+		b.giveUp(ctx, why)
+		return
+	}
 	within, cancel := context.WithTimeout(ctx, lookWithin)
 	if c, err := h.pool.Control(within, f.inst); err == nil {
 		if _, err := c.Do(within, wire.Control{Do: "rescue", Reason: diskFull}); err != nil {

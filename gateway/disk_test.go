@@ -368,3 +368,54 @@ func TestDiskNotMeasured(t *testing.T) {
 		t.Errorf("got reason %q, told before: %v", got, told.Load())
 	}
 }
+
+// keepsNothing is a metered backend that keeps nothing of a set-up.
+type keepsNothing struct{ *metered }
+
+func (keepsNothing) Forget(context.Context, string, string) (int, error)            { return 0, nil }
+func (keepsNothing) Prepared(context.Context, sandbox.Spec, string) (string, error) { return "", nil }
+func (keepsNothing) Prepare(context.Context, sandbox.Instance, string, string) (string, error) {
+	return "", nil
+}
+
+// A set-up that fills the disk is ended by name, with the creation that it is of; nothing is left of it.
+func TestDiskLimitOfSetUp(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	m := newMetered(w)
+	w.backend = keepsNothing{m}
+	d := w.start()
+	_, err := d.Create(w.ctx(), alice, NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}, Setup: []string{"echo begun; sleep 1000"}}, func(line string) {
+		if line == "  begun" {
+			for id := range w.members() {
+				m.writes(id, 2<<30, 1)
+			}
+		}
+	})
+	wantCode(t, err, wire.CodeUnavailable)
+	if got, want := d.Public(err).Message, "create demo: setup: disk_full: its files occupy more than 1 GiB (--disk)"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if left := w.members(); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// What stands ready is held to its limit as well, and is not replaced at once by another that does the same.
+func TestDiskLimitOfPool(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	m := newMetered(w)
+	w.options.Pool.Size = 1
+	w.options.Limits.Disk = 1 << 30
+	d := w.start()
+	w.ready(d, 1)
+	for id := range w.members() {
+		m.writes(id, 2<<30, 1)
+	}
+	w.eventually("it is removed", func() bool { return len(w.members()) == 0 })
+	if got := d.Pool(); len(got) != 1 || got[0].Ready != 0 || !strings.Contains(got[0].Trouble, "disk_full: its files occupy more than 1 GiB") {
+		t.Errorf("Pool = %+v", got)
+	}
+	if s, wait := d.warm.due(time.Now(), 1, ""); s != nil || wait < lastRefill/2 {
+		t.Errorf("another is due in %v", wait)
+	}
+}

@@ -236,6 +236,17 @@ func (w *warm) drop(b *box) {
 	w.kick()
 }
 
+// rest leaves the shelf of b, which is about to be given up for what it did, alone for a while: another would do the same.
+func (w *warm) rest(b *box, why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.shelves {
+		if slices.Contains(s.boxes, b) {
+			s.next, s.trouble = time.Now().Add(lastRefill), oneLine(why, 300)
+		}
+	}
+}
+
 func (w *warm) kick() {
 	select {
 	case w.wake <- struct{}{}:
