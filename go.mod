@@ -7,6 +7,9 @@ toolchain go1.26.8
 require (
 	github.com/Netflix/go-expect v0.0.0-20220104043353-73e0943537d2 // the agent library's patterns
 	github.com/adrg/xdg v0.5.3 // where a user keeps state and configuration
+	github.com/chromedp/cdproto v0.159.0 // what tests of the page ask of a browser
+	github.com/chromedp/chromedp v0.23.0 // a browser, for them
+	github.com/coder/websocket v1.8.15 // terminals and lists of the page
 	github.com/containerd/errdefs v1.0.0 // kinds of the engine's errors
 	github.com/creack/pty v1.1.24 // terminals of the demo's watcher and of tests
 	github.com/danielgtaylor/huma/v2 v2.37.2 // the HTTP API and its description
@@ -50,7 +53,6 @@ require (
 	github.com/Microsoft/go-winio v0.6.3 // indirect
 	github.com/anmitsu/go-shlex v0.0.0-20200514113438-38f4b401e2be // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	github.com/coder/websocket v1.8.15 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
 	github.com/containerd/typeurl/v2 v2.3.0 // indirect
 	github.com/docker/go-connections v0.8.2 // indirect

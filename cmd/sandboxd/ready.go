@@ -81,7 +81,12 @@ func printPaste(w io.Writer, e endpoint) {
 	if e.HTTP != nil {
 		fmt.Fprintf(w, "  api      %s    token in %s\n", *e.HTTP, *e.TokenFile)
 	}
-	fmt.Fprintf(w, "  list     %s ls\n", self())
+	if e.HTTP == nil {
+		fmt.Fprintf(w, "  watch    %s ls --watch\n", self())
+		return
+	}
+	fmt.Fprintf(w, "  watch    %s ls --watch, or in a browser: %[1]s page\n", self())
+	fmt.Fprintf(w, "           %s/\n", *e.HTTP)
 }
 
 // self is how the user's shell finds this program: by name, or as it was called now.

@@ -476,6 +476,9 @@ func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandI
 		Pty: c.Pty, Resized: c.Resized, Interrupts: c.Interrupts,
 		Gateway: d.address.gateway(), Tokens: d.tokens,
 	}
+	if d.address.HTTP != nil {
+		env.HTTP = *d.address.HTTP
+	}
 	if c.Pty != nil {
 		env.Draw = func(cols, rows int) (player.Screen, error) { return c.Draw(cols, rows), nil }
 	}

@@ -64,7 +64,8 @@ func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 	if err := ownToken(ctx, d.tokens, file); err != nil {
 		return fmt.Errorf("%s: %w", tokenFile, err)
 	}
-	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, Tokens: d.tokens, Hosts: command.Words(d.config.value("http_hosts")), Version: version, Log: d.log}); err != nil {
+	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, Tokens: d.tokens, Hosts: command.Words(d.config.value("http_hosts")),
+		Chord: d.config.value("chord"), Version: version, Log: d.log}); err != nil {
 		return err
 	}
 	url := "http://" + d.webListen.Addr().String()

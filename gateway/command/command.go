@@ -37,6 +37,7 @@ type Env struct {
 
 	Gateway Gateway         // where the caller reaches the gateway, for what is printed
 	Tokens  *token.Registry // of the HTTP door
+	HTTP    string          // its address, as http://127.0.0.1:8022; empty where there is none
 
 	done  <-chan struct{}   // closed when the command has ended
 	watch func(wire.Target) // told what watch is asked for; see Watches

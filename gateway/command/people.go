@@ -28,6 +28,7 @@ func peopleCommands(env *Env) []*cobra.Command {
 		shareCommand(env),
 		unshareCommand(env),
 		tokenCommand(env),
+		pageCommand(env),
 	}
 }
 

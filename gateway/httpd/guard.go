@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/page"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -27,8 +28,10 @@ const (
 	burst     = 1000
 )
 
-// open are the paths that need no token: what they say is no secret.
-var open = []string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}
+// open reports whether a path needs no token: what is there is no secret.
+func open(path string) bool {
+	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) || page.Open(path)
+}
 
 // guard lets requests in, or answers why not, before any handler sees them.
 type guard struct {
@@ -37,7 +40,8 @@ type guard struct {
 	hub    *gateway.Hub
 	log    *slog.Logger
 
-	burst int // requests of a token at once
+	burst   int            // requests of a token at once
+	running sync.WaitGroup // requests that were let in, also those that took their connection over
 
 	mu    sync.Mutex
 	rates map[string]*rate.Limiter // guarded by mu; by token ID
@@ -61,7 +65,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		err := g.from(r)
 		var caller token.Token
 		var live context.Context
-		if err == nil && !slices.Contains(open, r.URL.Path) {
+		if err == nil && !open(r.URL.Path) {
 			caller, live, err = g.caller(r)
 		}
 		if err != nil {
@@ -86,6 +90,8 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			})()
 			r = r.WithContext(ctx)
 		}
+		g.running.Add(1)
+		defer g.running.Done()
 		next.ServeHTTP(w, r)
 		g.log.Debug("http", "peer", r.RemoteAddr, "token", caller.ID, "method", r.Method, "path", r.URL.Path, "took", time.Since(began))
 	})
@@ -126,7 +132,7 @@ func (g *guard) from(r *http.Request) error {
 		return nil
 	}
 	// Somebody clicked on a link to the page.
-	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" && slices.Contains(open, r.URL.Path) {
+	if r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" && open(r.URL.Path) {
 		return nil
 	}
 	return denied
@@ -152,6 +158,9 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 	secret, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !ok {
 		secret = r.Header.Get("X-API-Key")
+	}
+	if secret == "" && strings.HasPrefix(r.URL.Path, page.Root) {
+		secret = page.Secret(r)
 	}
 	t, live, ok := g.tokens.Verify(strings.TrimSpace(secret))
 	if !ok {

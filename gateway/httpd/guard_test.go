@@ -18,7 +18,7 @@ import (
 func TestTokenIsNeeded(t *testing.T) {
 	w := newWorld(t)
 	for _, secret := range []string{"", "sbx_", "sbx_00000000000000000000000000000000", w.alice + "x", strings.ToUpper(w.alice)} {
-		for _, path := range []string{"/", "/nothing", "/metrics", "/debug/pprof/", "/healthz/../", "//healthz"} {
+		for _, path := range []string{"/page/live", "/page/records/demo", "/page/terminal/demo/main", "/nothing", "/metrics", "/debug/pprof/", "/healthz/../", "//healthz"} {
 			got := w.call("GET", path, secret, "")
 			if got.status != http.StatusUnauthorized || got.header.Get("WWW-Authenticate") == "" {
 				t.Errorf("%q at %s: %d %s", secret, path, got.status, got.body)
@@ -106,7 +106,7 @@ func TestRevokedInUse(t *testing.T) {
 	s := newServer(t, h)
 	done := make(chan error, 1)
 	go func() {
-		r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+s, nil)
+		r, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+s+"/nothing", nil)
 		r.Header.Set("Authorization", "Bearer "+secret)
 		resp, err := w.client.Do(r)
 		if err == nil {
@@ -133,14 +133,14 @@ func TestRate(t *testing.T) {
 	w.addr = newServer(t, g.wrap(http.NotFoundHandler()))
 	limited := 0
 	for range 200 {
-		got := w.call("GET", "/", w.alice, "")
+		got := w.call("GET", "/nothing", w.alice, "")
 		if got.status == http.StatusTooManyRequests {
 			if limited++; got.header.Get("Retry-After") == "" {
 				t.Error("it does not say when to try again")
 			}
 		}
 		if limited == 1 {
-			if got := w.call("GET", "/", w.bob, ""); got.status != http.StatusNotFound {
+			if got := w.call("GET", "/nothing", w.bob, ""); got.status != http.StatusNotFound {
 				t.Errorf("bob: %d %s", got.status, got.body)
 			}
 			return

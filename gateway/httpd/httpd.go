@@ -3,8 +3,10 @@
 package httpd
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -13,8 +15,10 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/page"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -36,6 +40,7 @@ type Options struct {
 	Hosts []string
 	// Version of the daemon, for the description of the API.
 	Version string
+	Chord   string // of people at the page, as sshd.Options has it; empty is ctrl-]
 	Log     *slog.Logger
 }
 
@@ -45,6 +50,7 @@ type Server struct {
 	tokens *token.Registry
 	log    *slog.Logger
 	guard  *guard
+	page   *page.Door
 	server *http.Server
 }
 
@@ -54,6 +60,11 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("httpd: Hub, Tokens and Log are required")
 	}
 	s := &Server{hub: o.Hub, tokens: o.Tokens, log: o.Log}
+	chord, err := view.ParseChord(cmp.Or(o.Chord, "ctrl-]"))
+	if err != nil {
+		return nil, fmt.Errorf("httpd: %w", err)
+	}
+	s.page = page.New(page.Options{Hub: o.Hub, Tokens: o.Tokens, Chord: chord, Log: o.Log})
 	s.guard = newGuard(o.Hosts, o.Tokens, o.Hub, o.Log)
 	routes, err := s.routes(o.Version)
 	if err != nil {
@@ -88,6 +99,16 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		s.server.Close()
 	}
 	<-done // http.ErrServerClosed
+	ended := make(chan struct{})
+	go func() { // ends with the last handler
+		defer close(ended)
+		s.guard.running.Wait()
+	}()
+	select {
+	case <-ended: // sockets are not known to the server
+	case <-grace.Done():
+		s.log.Warn("http handlers go on after the end of the door")
+	}
 	return nil
 }
 
@@ -112,6 +133,7 @@ func (s *Server) routes(version string) (http.Handler, error) {
 		rest.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.HandleFunc("GET /readyz", s.ready)
+	s.page.Mount(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here"})
 	})

@@ -47,6 +47,11 @@ type Token struct {
 	Expires   *time.Time     `json:"expires,omitempty"` // nil is never
 }
 
+func (t Token) withDefaults() Token {
+	t.Kind, t.Rights = cmp.Or(t.Kind, wire.Agent), cmp.Or(t.Rights, wire.RightDrive)
+	return t
+}
+
 // AsPrincipal is who a caller with this token is.
 func (t Token) AsPrincipal() gateway.Principal {
 	return gateway.Principal{Name: t.Principal, Kind: t.Kind, Rights: t.Rights, Key: "token " + t.ID}
@@ -56,8 +61,9 @@ func (t Token) AsPrincipal() gateway.Principal {
 type Registry struct {
 	store *store.Store
 
-	mu   sync.Mutex
-	live map[[sha256.Size]byte]*live // guarded by mu
+	mu    sync.Mutex
+	live  map[[sha256.Size]byte]*live // guarded by mu
+	codes codes                       // guarded by mu
 }
 
 // live is a token in use: ctx ends with it.
@@ -73,7 +79,7 @@ func Open(ctx context.Context, s *store.Store) (*Registry, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{store: s, live: make(map[[sha256.Size]byte]*live)}
+	r := &Registry{store: s, live: make(map[[sha256.Size]byte]*live), codes: make(codes)}
 	for _, row := range rows {
 		if !row.Expires.IsZero() && !time.Now().Before(row.Expires) {
 			if err := s.DeleteToken(ctx, row.ID); err != nil {
@@ -119,7 +125,7 @@ func (r *Registry) add(hash [sha256.Size]byte, t Token) {
 // Create makes a token of what t says: Principal, Kind (empty is agent), Rights (empty is drive), Label and Expires. secret is
 // what its holder shows; nobody can get it again.
 func (r *Registry) Create(ctx context.Context, t Token) (secret string, made Token, err error) {
-	t.Kind, t.Rights = cmp.Or(t.Kind, wire.Agent), cmp.Or(t.Rights, wire.RightDrive)
+	t = t.withDefaults()
 	now := time.Now()
 	if err := r.check(t, now); err != nil {
 		return "", Token{}, err

@@ -1,0 +1,209 @@
+package httpd
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// patience is how long a browser has for anything.
+const patience = 20 * time.Second
+
+// newBrowser starts a real browser. Where it is missing the test is skipped, unless this run must not skip.
+func newBrowser(t *testing.T) context.Context {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
+			t.Fatal("no chromium: run scripts/setup test")
+		}
+		t.Skip("no chromium: run scripts/setup test")
+	}
+	options := []chromedp.ExecAllocatorOption{chromedp.ExecPath(path)}
+	if os.Geteuid() == 0 {
+		options = append(options, chromedp.NoSandbox) // it refuses to have one as root
+	}
+	ctx, cancel := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(options...))
+	t.Cleanup(cancel)
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return ctx
+}
+
+// tab is a window of a browser, with cookies of its own.
+type tab struct {
+	t   testing.TB
+	ctx context.Context
+}
+
+// watcher notes in each document what its policy refused, and what went wrong there.
+const watcher = `window.wrong = [];
+addEventListener("securitypolicyviolation", (e) => window.wrong.push("refused by policy: " + e.violatedDirective + " " + e.blockedURI + " " + e.sourceFile + ":" + e.lineNumber + " " + e.sample));
+addEventListener("error", (e) => window.wrong.push("error: " + e.message));
+addEventListener("unhandledrejection", (e) => window.wrong.push("rejection: " + e.reason));`
+
+func newTab(t *testing.T, browser context.Context, width, height int64) *tab {
+	t.Helper()
+	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
+	t.Cleanup(cancel)
+	b := &tab{t: t, ctx: ctx}
+	if err := chromedp.Do(ctx); err != nil { // makes the tab, which ends with the context of this call
+		t.Fatal(err)
+	}
+	b.do(chromedp.EmulateViewport(width, height))
+	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+		_, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watcher})
+		return chromedp.Void{}, err
+	})
+	return b
+}
+
+func (b *tab) do(a chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	if _, err := chromedp.Run(ctx, a); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *tab) open(url string) {
+	b.t.Helper()
+	b.do(chromedp.Navigate(url))
+}
+
+// valueOf is the value of a script.
+func valueOf[T any](b *tab, script string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	v, err := chromedp.Run(ctx, chromedp.Evaluate[T](script, chromedp.EvalAwaitPromise))
+	if err != nil {
+		b.t.Fatalf("%s: %v", script, err)
+	}
+	return v
+}
+
+// until waits in the page until a condition holds.
+func (b *tab) until(what, condition string) {
+	b.t.Helper()
+	script := fmt.Sprintf(`new Promise((done) => { const end = Date.now() + %d; const look = () => { let ok = false; try { ok = !!(%s) } catch {}
+		ok ? done(true) : Date.now() > end ? done(false) : setTimeout(look, 5) }; look() })`, (patience - 2*time.Second).Milliseconds(), condition)
+	if !valueOf[bool](b, script) {
+		b.shoot(strings.ReplaceAll(b.t.Name(), "/", "-") + "-failed")
+		b.t.Fatalf("not so: %s\nthe page:\n%s\nthe terminal:\n%s\nwrong: %v", what, valueOf[string](b, `document.body.innerText`), valueOf[string](b, terminalText), valueOf[[]string](b, `window.wrong`))
+	}
+}
+
+const terminalText = `[...document.querySelectorAll(".xterm-rows > div")].map((d) => d.textContent).join("\n")`
+
+// sees waits until the terminal shows a text.
+func (b *tab) sees(text string) {
+	b.t.Helper()
+	b.until("the terminal shows "+text, fmt.Sprintf("(%s).replaceAll('\u00a0', ' ').includes(%q)", terminalText, text))
+}
+
+func (b *tab) click(selector string) {
+	b.t.Helper()
+	b.until(selector+" is there", fmt.Sprintf("document.querySelector(%q)?.checkVisibility()", selector))
+	valueOf[bool](b, fmt.Sprintf("document.querySelector(%q).click(), true", selector))
+}
+
+// types sends keys as a keyboard does: what a key means is with its press, so that a page which takes the press takes all of it.
+func (b *tab) types(keys string, modifiers ...chromedp.Modifier) {
+	b.t.Helper()
+	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+		for _, r := range keys {
+			var press, release *input.DispatchKeyEventParams
+			for _, e := range kb.Encode(r) {
+				for _, m := range modifiers {
+					e.Modifiers |= int64(m)
+				}
+				switch e.Type {
+				case kb.KeyDown:
+					press = e
+				case kb.KeyUp:
+					release = e
+				case kb.KeyChar:
+					if len(modifiers) == 0 {
+						press.Text, press.UnmodifiedText = e.Text, e.UnmodifiedText
+					}
+				}
+			}
+			for _, e := range []*input.DispatchKeyEventParams{press, release} {
+				if _, err := cdp.Call(ctx, target, input.DispatchKeyEvent, *e); err != nil {
+					return chromedp.Void{}, err
+				}
+			}
+		}
+		return chromedp.Void{}, nil
+	})
+}
+
+// chord is a command by keys alone.
+func (b *tab) chord(key string) {
+	b.t.Helper()
+	b.types("]", chromedp.ModifierCtrl)
+	b.types(key)
+}
+
+// fine checks that nothing was refused by the page's policy, and that no script of it failed.
+func (b *tab) fine() {
+	b.t.Helper()
+	if wrong := valueOf[[]string](b, `window.wrong`); len(wrong) > 0 {
+		b.t.Errorf("in the page: %s", strings.Join(wrong, "\n"))
+	}
+}
+
+// light makes the person one who likes light pages.
+func (b *tab) light() {
+	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}})
+		return chromedp.Void{}, err
+	})
+}
+
+// shoot keeps a picture, where SANDBOXD_TEST_PICTURES names a directory for them.
+func (b *tab) shoot(name string) {
+	b.t.Helper()
+	dir := os.Getenv("SANDBOXD_TEST_PICTURES")
+	if dir == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	defer cancel()
+	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)
+	}
+	if err != nil {
+		b.t.Error(err)
+	}
+}
+
+// link is what sandboxd page prints.
+func (w *world) link(rights wire.Rights) string {
+	w.t.Helper()
+	until := time.Now().Add(time.Hour)
+	code, err := w.tokens.Code(token.Token{Principal: "alice", Kind: wire.Person, Rights: rights, Label: "page", Expires: &until})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return "http://" + w.addr + "/#code=" + code
+}

@@ -1,0 +1,129 @@
+package page
+
+import (
+	"bytes"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// list is what the page shows beside terminals.
+type list struct {
+	Principal string      `json:"principal"`
+	Rights    wire.Rights `json:"rights"`
+	Chord     string      `json:"chord"`
+	Sandboxes []box       `json:"sandboxes"`
+}
+
+// box is a sandbox of it.
+type box struct {
+	Name     string        `json:"name"`
+	Owner    string        `json:"owner"`
+	State    gateway.State `json:"state"`
+	Reason   string        `json:"reason,omitempty"`
+	Image    string        `json:"image"`
+	Sessions []session     `json:"sessions"`
+}
+
+type session struct {
+	gateway.Need
+	Label string `json:"label"` // of what it needs, as ls has it
+}
+
+// lookAgain is how often last lines are brought up to date; what is needed is told when it changes.
+const lookAgain = time.Second
+
+// live tells what there is, and again after every change.
+func (d *Door) live(w http.ResponseWriter, r *http.Request) {
+	d.serve(w, r, func(s *socket) error {
+		heard := make(chan struct{})
+		go func() { // ends with the socket
+			defer close(heard)
+			for s.ctx.Err() == nil {
+				_, _ = s.hear(&struct{}{}) // nothing is expected; it ends when they go
+			}
+		}()
+		defer func() { s.end(nil); <-heard }()
+		watch := d.Hub.WatchNeeds(rest.Principal(r.Context()))
+		defer watch.Close()
+		changed := make(chan error, 1)
+		next := func() { changed <- watch.Wait(s.ctx) } // one at a time: it is begun again when it has been heard
+		go next()
+		defer func() {
+			s.end(nil)
+			<-changed //nolint:errcheck // the end that was just made
+		}()
+		tick := time.NewTicker(lookAgain)
+		defer tick.Stop()
+		var told []byte
+		for {
+			select {
+			case err := <-changed:
+				go next()
+				if err != nil {
+					return err
+				}
+			case <-tick.C:
+			case <-s.ctx.Done():
+				return nil
+			}
+			now, err := d.list(r)
+			if err != nil {
+				return err
+			}
+			text, err := json.Marshal(now)
+			if err != nil {
+				return err
+			}
+			if bytes.Equal(text, told) {
+				continue
+			}
+			told = text
+			if err := s.say(map[string]any{"now": time.Now().UnixMilli(), "list": now}); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+func (d *Door) list(r *http.Request) (list, error) {
+	p := rest.Principal(r.Context())
+	now := list{Principal: p.Name, Rights: p.Rights, Chord: chordName(d.Chord), Sandboxes: []box{}}
+	infos, err := d.Hub.List(r.Context(), p)
+	if err != nil {
+		return now, err
+	}
+	needs, err := d.Hub.Needs(r.Context(), p, "")
+	if err != nil {
+		return now, err
+	}
+	for _, info := range infos {
+		b := box{Name: info.Name, Owner: info.Owner, State: info.State, Reason: info.Reason, Image: info.ShortImage(), Sessions: []session{}}
+		for _, n := range needs {
+			if n.Sandbox == info.Name {
+				b.Sessions = append(b.Sessions, session{n, n.Label()})
+			}
+		}
+		now.Sandboxes = append(now.Sandboxes, b)
+	}
+	return now, nil
+}
+
+// records lists the records of a sandbox.
+func (d *Door) records(w http.ResponseWriter, r *http.Request) {
+	all, err := d.Hub.Records(r.Context(), rest.Principal(r.Context()), r.PathValue("sandbox"))
+	if err != nil {
+		rest.Fail(w, r, d.Hub, err)
+		return
+	}
+	if all == nil {
+		all = []record.Info{}
+	}
+	rest.WriteJSON(w, http.StatusOK, map[string]any{"records": all})
+}

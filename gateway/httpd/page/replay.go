@@ -1,0 +1,149 @@
+package page
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/player"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// longestPause is how long a replay stands still where nothing happened for longer.
+const longestPause = 2 * time.Second
+
+// placeTime is the least time between two tellings of where a replay is.
+const placeTime = 100 * time.Millisecond
+
+// wanted is what the page wants of a replay besides keys.
+type wanted struct {
+	Do    string  `json:"do"` // key, seek, speed or resize
+	Key   string  `json:"key"`
+	AtMS  int64   `json:"at_ms"`
+	Speed float64 `json:"speed"`
+	Cols  uint32  `json:"cols"`
+	Rows  uint32  `json:"rows"`
+}
+
+// place is where a replay is.
+type place struct {
+	AtMS     int64   `json:"at_ms"`
+	LongMS   int64   `json:"long_ms"`
+	Paused   bool    `json:"paused"`
+	Speed    float64 `json:"speed"`
+	Command  int     `json:"command"`
+	Commands int     `json:"commands"`
+}
+
+// replay plays a record.
+func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
+	d.serve(w, r, func(s *socket) error {
+		run, _ := strconv.Atoi(r.FormValue("run"))
+		record, err := d.Hub.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r), run)
+		if err != nil {
+			return err
+		}
+		defer record.Close()
+		cols, rows := window(r)
+		begin := record.Begin()
+		canvas := player.NewCanvas(s, begin.Cols, begin.Rows, cols, rows, nil)
+		teller := newTeller(s)
+		orders := make(chan player.Order)
+		heard := make(chan struct{})
+		go func() { defer close(heard); s.order(canvas, orders) }()
+		defer func() { s.end(nil); <-heard; teller.wait() }()
+		p := player.New(record, canvas, player.Options{Speed: 1, Idle: longestPause, Stay: true, Shown: teller.shown})
+		if err := p.Seek(s.ctx, 0); err != nil {
+			return err
+		}
+		if err := p.Play(s.ctx, orders); err != nil {
+			return err
+		}
+		return canvas.Close()
+	})
+}
+
+// order passes on what the page wants of a replay, until the socket ends.
+func (s *socket) order(canvas *player.Canvas, orders chan<- player.Order) {
+	for s.ctx.Err() == nil {
+		var a wanted
+		keys, err := s.hear(&a)
+		var all []player.Order
+		switch {
+		case err != nil:
+		case len(keys) > 0:
+			for _, key := range player.Keys(keys) {
+				all = append(all, player.Order{Key: key})
+			}
+		case a.Do == "resize":
+			canvas.Window(wire.ClampSize(a.Cols, a.Rows))
+		case a.Do == "key", a.Do == "seek", a.Do == "speed":
+			o := player.Order{Key: a.Do, At: time.Duration(min(max(a.AtMS, 0), 1<<40)) * time.Millisecond, Speed: a.Speed}
+			if a.Do == "key" {
+				o.Key = a.Key
+			}
+			all = append(all, o)
+		}
+		for _, o := range all {
+			select {
+			case orders <- o:
+			case <-s.ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// teller tells the page where a replay is, now and then: a record of a flood has thousands of places a second.
+type teller struct {
+	s    *socket
+	more chan struct{}
+	done chan struct{}
+
+	mu   sync.Mutex
+	last place // guarded by mu
+}
+
+func newTeller(s *socket) *teller {
+	t := &teller{s: s, more: make(chan struct{}, 1), done: make(chan struct{})}
+	go t.run(s.ctx)
+	return t
+}
+
+func (t *teller) shown(p player.Place) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = place{AtMS: p.At.Milliseconds(), LongMS: p.Long.Milliseconds(), Paused: p.Paused, Speed: p.Speed, Command: p.Command, Commands: p.Commands}
+	select {
+	case t.more <- struct{}{}:
+	default:
+	}
+}
+
+func (t *teller) run(ctx context.Context) {
+	defer close(t.done)
+	for {
+		select {
+		case <-t.more:
+		case <-ctx.Done():
+			return
+		}
+		t.mu.Lock()
+		at := t.last
+		t.mu.Unlock()
+		if t.s.say(map[string]any{"place": at}) != nil {
+			return
+		}
+		select {
+		case <-time.After(placeTime):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// wait waits for the end of what the socket's end ends.
+func (t *teller) wait() { <-t.done }

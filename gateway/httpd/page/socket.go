@@ -1,0 +1,178 @@
+package page
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/go-json-experiment/json"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Limits of sockets.
+const (
+	maxSockets = 512              // open at once
+	maxOwn     = 64               // of one token
+	maxFrame   = 64 << 10         // bytes that a page sends at once
+	pingEvery  = 20 * time.Second // whether somebody is still there
+	pingWithin = 20 * time.Second // until an answer, and until a frame has been taken
+)
+
+// Codes with which a socket closes (RFC 6455, section 7.4.2: 4000 to 4999 are ours).
+const (
+	closedDone   = websocket.StatusNormalClosure
+	closedToken  = websocket.StatusCode(4401) // the token has ended: log in again
+	closedAway   = websocket.StatusGoingAway  // the daemon ends: try again
+	closedFailed = websocket.StatusCode(4400) // the reason says why
+)
+
+// socket is a page's end of a stream. Send may be called at once with itself and with Read.
+type socket struct {
+	conn *websocket.Conn
+	ctx  context.Context //nolint:containedctx // ends with the token, the daemon or the socket; its cause says why
+	end  context.CancelCauseFunc
+}
+
+// serve opens a socket and runs f with it; it closes when f returns, with the reason that f gives, or that its context has.
+func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) error) {
+	leave, err := d.enter(rest.Caller(r.Context()).ID)
+	if err != nil {
+		rest.Fail(w, r, nil, err)
+		return
+	}
+	defer leave()
+	conn, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{protocol}, CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		return // it has answered
+	}
+	defer conn.CloseNow() //nolint:errcheck // it is closed
+	conn.SetReadLimit(maxFrame)
+	s := &socket{conn: conn}
+	s.ctx, s.end = context.WithCancelCause(r.Context())
+	pinging := make(chan struct{})
+	go func() { defer close(pinging); s.ping() }()
+	err = f(s)
+	if cause := context.Cause(s.ctx); cause != nil {
+		err = cause
+	}
+	s.end(nil)
+	<-pinging
+	code, reason := closing(d.Hub, err)
+	_ = conn.Close(code, reason) // who is gone is not told
+}
+
+// enter counts a socket of a token.
+func (d *Door) enter(id string) (leave func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.open >= maxSockets || d.sockets[id] >= maxOwn {
+		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeUnavailable, Message: "too many sockets are open", Hint: "close some pages"})
+	}
+	d.open++
+	d.sockets[id]++
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.open--
+		if d.sockets[id]--; d.sockets[id] == 0 {
+			delete(d.sockets, id)
+		}
+	}, nil
+}
+
+// closing is how a socket is closed that ended with err.
+func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
+	switch {
+	case err == nil:
+		return closedDone, ""
+	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired):
+		return closedToken, err.Error()
+	case errors.Is(err, gateway.ErrClosed), errors.Is(err, context.Canceled):
+		return closedAway, "the daemon is stopping"
+	}
+	e := hub.Public(err)
+	reason := e.Message
+	if e.Hint != "" {
+		reason += "; " + e.Hint
+	}
+	return closedFailed, reason[:min(len(reason), 120)] // 123 bytes are allowed (RFC 6455, section 5.5)
+}
+
+// ping ends the socket of a page that has gone without a word.
+func (s *socket) ping() {
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(s.ctx, pingWithin)
+		err := s.conn.Ping(ctx)
+		cancel()
+		if err != nil {
+			s.end(errGone)
+			return
+		}
+	}
+}
+
+var errGone = errors.New("the page is gone")
+
+// Write sends what a terminal is to show.
+func (s *socket) Write(p []byte) (int, error) {
+	ctx, cancel := context.WithTimeout(s.ctx, pingWithin)
+	defer cancel()
+	if err := s.conn.Write(ctx, websocket.MessageBinary, p); err != nil {
+		s.end(errGone)
+		return 0, errGone
+	}
+	return len(p), nil
+}
+
+// say sends an object.
+func (s *socket) say(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, pingWithin)
+	defer cancel()
+	if err := s.conn.Write(ctx, websocket.MessageText, text); err != nil {
+		s.end(errGone)
+		return errGone
+	}
+	return nil
+}
+
+// hear reads what the page sends: input, or an object into v. It ends the socket when there is no more.
+func (s *socket) hear(v any) (input []byte, err error) {
+	kind, p, err := s.conn.Read(s.ctx)
+	switch {
+	case err != nil:
+		s.end(errGone)
+		return nil, errGone
+	case kind == websocket.MessageBinary:
+		return p, nil
+	}
+	return nil, rest.Unmarshal(p, v, json.RejectUnknownMembers(true))
+}
+
+// window is the size that a page says its terminal has, of the parameters cols and rows.
+func window(r *http.Request) (cols, rows int) {
+	size := func(name string) uint32 { n, _ := strconv.ParseUint(r.FormValue(name), 10, 16); return uint32(n) }
+	return wire.ClampSize(size("cols"), size("rows"))
+}
+
+// target is the session that a path names.
+func target(r *http.Request) wire.Target {
+	return wire.Target{Sandbox: r.PathValue("sandbox"), Session: r.PathValue("session")}
+}

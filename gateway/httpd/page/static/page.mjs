@@ -1,0 +1,382 @@
+// The page: who needs you, live; one session beside it, to watch, to type in or to play. What comes of sandboxes is put into the document as
+// text only.
+
+import { call, closed, login, open } from "./door.mjs";
+import { show } from "./terminal.mjs";
+
+const $ = (id) => document.getElementById(id);
+
+// make makes an element with text in it.
+function make(name, kind, text) {
+  const e = document.createElement(name);
+  if (kind) e.className = kind;
+  if (text !== undefined) e.textContent = text;
+  return e;
+}
+
+// ---- Logging in
+
+async function start() {
+  const code = new URLSearchParams(location.hash.slice(1)).get("code");
+  if (code) {
+    history.replaceState(null, "", "/"); // it is no good a second time, and nobody needs to see it
+    await enter({ code });
+    return;
+  }
+  if (login.get()) follow();
+  else askToken();
+}
+
+async function enter(how) {
+  try {
+    login.set(await call("POST", "login", how));
+    follow();
+  } catch (problem) {
+    askToken(problem.message);
+  }
+}
+
+function askToken(problem = "") {
+  leave();
+  list?.close();
+  list = null;
+  login.clear();
+  $("app").hidden = true;
+  $("login").hidden = false;
+  $("login-problem").textContent = problem;
+  $("token").focus();
+}
+
+$("login").addEventListener("submit", (e) => {
+  e.preventDefault();
+  const token = $("token").value;
+  $("token").value = "";
+  enter({ token });
+});
+
+$("logout").addEventListener("click", async () => {
+  await call("POST", "logout", { revoke: login.get()?.made ?? false }).catch(() => {});
+  askToken();
+});
+
+// ---- The list
+
+let list = null; // its socket
+let now = null; // what it told last
+let skew = 0; // of the daemon's clock
+let retry = 0;
+
+function follow() {
+  $("login").hidden = true;
+  $("app").hidden = false;
+  list?.close();
+  list = open("live", {
+    bytes: () => {},
+    said: (told) => {
+      retry = 0;
+      skew = told.now - Date.now();
+      const first = !now;
+      now = told.list;
+      draw();
+      if (first) route();
+    },
+    closed: (code, reason) => {
+      list = null;
+      if (code === closed.token) askToken("Your login has ended: " + reason);
+      else again();
+    },
+  });
+}
+
+// again connects once more, later and later. A refused handshake has no reason that a page may read: whether the login is good is asked.
+async function again() {
+  $("summary").textContent = "The daemon does not answer; trying again…";
+  $("summary").className = "";
+  await new Promise((done) => setTimeout(done, Math.min(250 * 2 ** retry++, 8000)));
+  try {
+    await call("GET", "records/-");
+  } catch (problem) {
+    if (problem.status === 401) return askToken("Your login has ended");
+    if (!problem.status) return again();
+  }
+  if (login.get() && !list) follow();
+}
+
+const order = { asks: 1, denied: 2, attention: 3, dead: 4 };
+
+// rows are what the list shows: each session, and sandboxes that have none.
+function rows() {
+  const all = [];
+  for (const box of now.sandboxes) {
+    for (const s of box.sessions) all.push({ box, session: s.session, needs: s.needs, label: s.label, since: s.since, last: s.last_line, keyboard: s.keyboard, phase: s.phase });
+    if (!box.sessions.length) all.push({ box, session: "main", needs: "", last: "", keyboard: "" });
+  }
+  return all.sort((a, b) => (order[a.needs] ?? 9) - (order[b.needs] ?? 9) || (a.needs ? a.since.localeCompare(b.since) : nameOf(a).localeCompare(nameOf(b))));
+}
+
+const nameOf = (row) => row.box.name + (row.session === "main" ? "" : "~" + row.session);
+
+function ago(since) {
+  const s = Math.max(0, (Date.now() + skew - Date.parse(since)) / 1000);
+  return s < 60 ? `${Math.floor(s)} s` : s < 3600 ? `${Math.floor(s / 60)} m` : s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
+}
+
+function draw() {
+  const all = rows();
+  const needed = all.filter((r) => r.needs).length;
+  $("who").textContent = now.principal + (now.rights === "watch" ? " · may only watch" : "");
+  const summary = !all.length ? "No sandboxes. Make one: sandboxd new demo" : !needed ? "Nobody needs you" : needed === 1 ? "1 needs you" : `${needed} need you`;
+  if ($("summary").textContent !== summary) $("summary").textContent = summary; // a reader of the screen says it once
+  $("summary").className = needed ? "needed" : "";
+  document.title = (needed ? `(${needed}) ` : "") + "sandboxd";
+  const focused = document.activeElement?.dataset?.row;
+  const shown = new Map([...$("list").children].map((li) => [li.firstChild.dataset.row, li]));
+  const items = all.map((row) => {
+    const id = row.box.name + "~" + row.session;
+    const li = shown.get(id) ?? item(id);
+    fill(li.firstChild, row, id);
+    return li;
+  });
+  if (items.length !== $("list").children.length || items.some((li, i) => li !== $("list").children[i])) {
+    $("list").replaceChildren(...items);
+    if (focused) items.find((li) => li.firstChild.dataset.row === focused)?.firstChild.focus();
+  }
+}
+
+function item(id) {
+  const li = make("li");
+  const b = make("button", "row");
+  b.type = "button";
+  b.dataset.row = id;
+  b.append(make("span", "title"), make("span", "badge"), make("span", "last"), make("span", "typing"));
+  b.addEventListener("click", () => go(id));
+  li.append(b);
+  return li;
+}
+
+function fill(b, row, id) {
+  const set = (kind, text) => {
+    const e = b.querySelector("." + kind);
+    if (e.textContent !== text) e.textContent = text;
+  };
+  b.className = "row " + (row.needs || "");
+  b.setAttribute("aria-current", String(id === at?.id));
+  set("title", nameOf(row) + (row.box.owner === now.principal ? "" : ` (${row.box.owner})`));
+  set("badge", row.needs ? `${row.label} · ${ago(row.since)}` : row.box.state === "running" ? row.phase ?? "" : row.box.state);
+  set("last", row.last || row.box.reason || "");
+  set("typing", row.keyboard ? `${row.keyboard} typing` : "");
+}
+
+setInterval(() => now && !$("app").hidden && draw(), 1000); // for what is told in seconds
+
+$("list").addEventListener("keydown", (e) => {
+  const all = [...$("list").querySelectorAll("button")];
+  const i = all.indexOf(document.activeElement);
+  const to = { ArrowDown: i + 1, ArrowUp: i - 1, Home: 0, End: all.length - 1, j: i + 1, k: i - 1 }[e.key];
+  if (to === undefined || e.ctrlKey || e.metaKey || e.altKey) return;
+  e.preventDefault();
+  all[Math.max(0, Math.min(to, all.length - 1))]?.focus();
+});
+
+// ---- One session
+
+let at = null; // what is shown: id, sandbox, session, and socket and term while there are
+
+const go = (id, what = "") => (location.hash = id + what);
+addEventListener("hashchange", () => now && route());
+
+// route shows what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN.
+function route() {
+  const [id, what, run] = decodeURIComponent(location.hash.slice(1)).split("/");
+  if (!id) return leave();
+  const [sandbox, session = "main"] = id.split("~");
+  leave();
+  at = { id, sandbox, session };
+  $("app").classList.add("working");
+  $("work").hidden = false;
+  $("name").textContent = sandbox + (session === "main" ? "" : "~" + session) + (what === "replay" ? " · replay" : "");
+  $("tab-live").setAttribute("aria-selected", String(!what));
+  $("tab-records").setAttribute("aria-selected", String(Boolean(what)));
+  draw();
+  if (what === "records") records();
+  else if (what === "replay") replay(Number(run) || 0);
+  else watch();
+}
+
+// leave shows nothing.
+function leave() {
+  at?.socket?.close();
+  at?.term?.close();
+  const id = at?.id;
+  at = null;
+  $("app").classList.remove("working");
+  for (const part of ["work", "problem", "touch", "keyboard", "player", "records"]) $(part).hidden = true;
+  $("stage").hidden = false;
+  if (now && id && !$("app").hidden) draw();
+  return id;
+}
+
+// detach leaves for the list, where one was.
+function detach() {
+  const id = at?.id;
+  location.hash = "";
+  leave();
+  $("list").querySelector(`[data-row="${CSS.escape(id ?? "")}"]`)?.focus();
+}
+
+function problem(words) {
+  $("problem").textContent = words;
+  $("problem").hidden = !words;
+}
+
+// connect opens a terminal and the socket behind it.
+function connect(path, on) {
+  const here = at;
+  here.term = show($("terminal"), {
+    typed: (bytes) => here.socket?.type(bytes),
+    resized: (cols, rows) => here.socket?.say({ do: "resize", cols, rows }),
+  });
+  const { cols, rows } = here.term.size();
+  here.socket = open(`${path}${path.includes("?") ? "&" : "?"}cols=${cols}&rows=${rows}`, {
+    bytes: here.term.write,
+    said: on.said,
+    closed: (code, reason) => {
+      here.socket = null;
+      if (at !== here) return;
+      if (code === closed.token) askToken("Your login has ended: " + reason);
+      else on.closed(code, reason);
+    },
+  });
+  $("touch").hidden = false;
+  here.term.focus();
+}
+
+const inPath = (sandbox, session) => encodeURIComponent(sandbox) + "/" + encodeURIComponent(session);
+
+function watch() {
+  const here = at;
+  let over = false;
+  connect("terminal/" + inPath(at.sandbox, at.session), {
+    said: (told) => {
+      if (told.stands) stand(told.stands);
+      if (told.ended) {
+        over = true;
+        if (told.ended.status === 0 && told.ended.words.startsWith("detached")) detach();
+        else problem(told.ended.words);
+      }
+    },
+    closed: (code, reason) => {
+      $("keyboard").hidden = true;
+      if (over) return;
+      if (code === closed.failed) return problem(reason);
+      problem("The connection is lost; trying again…");
+      setTimeout(() => at === here && route(), 1000);
+    },
+  });
+}
+
+// stand shows who types, and what there is to do about it.
+function stand(s) {
+  problem("");
+  $("keyboard").hidden = false;
+  $("typing").className = s.holds ? "mine" : "";
+  const who = s.holds ? (s.asking ? `${s.asking} asks for the keyboard` : s.private ? "You type, and only you see it" : "You type") : s.keyboard ? `${s.keyboard} types` : s.may_drive ? "Nobody types: just type" : "Nobody types";
+  const words = s.private && !s.holds ? `${who} in private` : who;
+  if ($("typing").textContent !== words) $("typing").textContent = words;
+  const ask = s.keyboard.startsWith("person:") && !s.owner;
+  $("take").hidden = s.holds || !s.may_drive || s.asked;
+  $("take").textContent = ask ? "Ask for the keyboard" : "Take the keyboard";
+  $("give").hidden = !s.holds && !s.asked;
+  $("give").textContent = s.asked ? "Never mind" : "Give back";
+  $("keep").hidden = !s.holds || !s.asking;
+  $("private").hidden = !s.holds;
+  $("private").textContent = s.private ? "End private" : "Private";
+}
+
+for (const what of ["take", "give", "keep", "private"]) {
+  $(what).addEventListener("click", () => {
+    at?.socket?.say({ do: what });
+    at?.term?.focus();
+  });
+}
+$("leave").addEventListener("click", detach);
+$("back").addEventListener("click", detach);
+$("tab-live").addEventListener("click", () => at && go(at.id));
+$("tab-records").addEventListener("click", () => at && go(at.id, "/records"));
+
+for (const b of $("touch").querySelectorAll("button")) {
+  b.addEventListener("pointerdown", (e) => e.preventDefault()); // the screen's keyboard stays
+  b.addEventListener("click", () => {
+    if (!at?.term) return;
+    if (b.dataset.key !== "ctrl") return at.term.press(b.dataset.key);
+    const on = b.getAttribute("aria-pressed") !== "true";
+    b.setAttribute("aria-pressed", String(on));
+    at.term.ctrl(on, () => b.setAttribute("aria-pressed", "false"));
+    at.term.focus();
+  });
+}
+
+// ---- Records
+
+const clock = (ms) => {
+  const s = Math.max(0, Math.floor(ms / 1000));
+  const two = (n) => String(n).padStart(2, "0");
+  return (s >= 3600 ? `${Math.floor(s / 3600)}:${two(Math.floor(s / 60) % 60)}` : Math.floor(s / 60)) + ":" + two(s % 60);
+};
+
+async function records() {
+  const here = at;
+  $("stage").hidden = true;
+  $("records").hidden = false;
+  $("records").replaceChildren();
+  try {
+    const told = await call("GET", "records/" + encodeURIComponent(here.sandbox));
+    if (at !== here) return;
+    const all = told.records.reverse();
+    if (!all.length) problem("There are no records of this sandbox");
+    $("records").replaceChildren(...all.map((r) => {
+      const li = make("li");
+      const b = make("button", "row");
+      b.type = "button";
+      b.append(make("span", "title", r.session + (r.run ? ` · run ${r.run}` : "")), make("span", "badge", clock(r.duration_ms)),
+        make("span", "last", `${new Date(r.begun).toLocaleString()} · ${Math.ceil(r.bytes / 1024)} KB${r.ended ? "" : " · goes on"}`));
+      b.addEventListener("click", () => go(`${here.sandbox}~${r.session}`, "/replay/" + r.run));
+      li.append(b);
+      return li;
+    }));
+    $("records").querySelector("button")?.focus();
+  } catch (e) {
+    if (e.status === 401) askToken("Your login has ended");
+    else if (at === here) problem(e.message);
+  }
+}
+
+let seeking = false;
+
+function replay(run) {
+  connect(`replay/${inPath(at.sandbox, at.session)}?run=${run}`, {
+    said: ({ place }) => {
+      $("player").hidden = false;
+      $("play").textContent = place.paused ? "Play" : "Pause";
+      $("seek").max = place.long_ms;
+      if (!seeking) $("seek").value = place.at_ms;
+      $("seek").setAttribute("aria-valuetext", `${clock(place.at_ms)} of ${clock(place.long_ms)}`);
+      $("clock").textContent = `${clock(place.at_ms)} / ${clock(place.long_ms)}`;
+      if ([...$("speed").options].some((o) => Number(o.value) === place.speed)) $("speed").value = String(place.speed);
+    },
+    closed: (code, reason) => (code === 1000 ? go(at.id, "/records") : problem(reason || "The connection is lost")),
+  });
+}
+
+const press = (key) => () => at?.socket?.say({ do: "key", key });
+$("play").addEventListener("click", press(" "));
+$("before").addEventListener("click", press("["));
+$("after").addEventListener("click", press("]"));
+$("speed").addEventListener("change", () => at?.socket?.say({ do: "speed", speed: Number($("speed").value) }));
+$("seek").addEventListener("input", () => {
+  seeking = true;
+  at?.socket?.say({ do: "seek", at_ms: Number($("seek").value) });
+});
+$("seek").addEventListener("change", () => (seeking = false));
+
+start();
