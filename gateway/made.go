@@ -241,7 +241,7 @@ func (b *box) carrying(ctx context.Context, inst sandbox.Instance) (stop func())
 func (b *box) setupKey() (string, error) {
 	s := b.get().spec
 	key, err := json.Marshal(map[string]any{"setup": b.making.setup, "user": s.User, "owner": b.making.uid, "env": s.Env, "workdir": s.Workdir, "dir": s.Dir,
-		"mounts": s.Mounts, "network": s.Network, "allow": s.Allow, "sudo": s.Sudo, "trust": s.Trust})
+		"mounts": s.Mounts, "network": s.Network, "allow": s.Allow, "sudo": s.Sudo, "trust": s.Trust, "isolation": s.Isolation, "entrypoint": s.Entrypoint})
 	return string(key), err
 }
 

@@ -107,10 +107,16 @@ func (h *Hub) mayBridge(p Principal, mode sandbox.Network) error {
 // openness orders the network modes by what they reach.
 var openness = []sandbox.Network{sandbox.NetworkNone, sandbox.NetworkAllowlist, sandbox.NetworkFiltered, sandbox.NetworkBridge}
 
-// MayNarrow says why a file for whose contents nobody here answers may not ask for that network: it may ask for less than sandboxes
-// have that ask for nothing, and never for more.
-func (h *Hub) MayNarrow(file string, mode sandbox.Network, allow []string) error {
-	most := h.options.Network
+// MayNarrow says why a file for whose contents nobody here answers may not ask for the network and the limits of spec: it may ask for less
+// than sandboxes have that ask for nothing, and never for more.
+func (h *Hub) MayNarrow(file string, spec NewSpec) error {
+	limits := h.options.Limits.Or(sandbox.DefaultLimits)
+	if over, ok := spec.Limits.Beyond(limits); ok {
+		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s asks for limits.%s %s: a file in a directory may ask for less than the daemon's configuration gives, %s, and not for more",
+			file, over.Name, over.Text(spec.Limits), over.Text(limits)),
+			Hint: fmt.Sprintf("take it out, set limits.%s in the daemon's configuration, or say it yourself: sandboxd new NAME --mount DIR --%[1]s …", over.Name)}
+	}
+	mode, allow, most := spec.Network, spec.Allow, h.options.Network
 	refused := func(what string) error {
 		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s asks for %s: a file in a directory may ask for less than the daemon's configuration gives, network %s, and not for more", file, what, most),
 			Hint: "take it out, or say it yourself: sandboxd new NAME --mount DIR --network …"}

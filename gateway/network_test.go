@@ -185,7 +185,7 @@ func TestFilesMayOnlyNarrow(t *testing.T) {
 		if tt.allow != "" {
 			allow = []string{tt.allow}
 		}
-		if err := d.MayNarrow(".sandboxd.yaml", tt.mode, allow); (err == nil) != tt.ok || err != nil && !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+		if err := d.MayNarrow(".sandboxd.yaml", NewSpec{Network: tt.mode, Allow: allow}); (err == nil) != tt.ok || err != nil && !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s, of which a file makes %q with %q: %v", tt.most, tt.mode, tt.allow, err)
 		}
 		d.stop()
@@ -425,5 +425,32 @@ func TestProxy(t *testing.T) {
 	w.start()
 	if got := get(closed); !strings.HasPrefix(got, "403 ") {
 		t.Errorf("listed by who does not run the daemon: got %q", got)
+	}
+}
+
+// A file in a directory asks for smaller limits than the daemon's configuration gives, and not for larger ones.
+func TestFileNarrowsLimits(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Limits = sandbox.Limits{Memory: 8 << 30}
+	d := w.start()
+	for _, tt := range []struct {
+		limits sandbox.Limits
+		want   string // in the refusal; empty: it may
+	}{
+		{sandbox.Limits{}, ""},
+		{sandbox.Limits{Memory: 8 << 30, CPUs: 1.5, PIDs: 512, Disk: 10 << 30}, ""},
+		{sandbox.Limits{Memory: 8<<30 + 1}, "limits.memory 8589934593: a file in a directory may ask for less than the daemon's configuration gives, 8g"},
+		{sandbox.Limits{CPUs: 2.5}, "limits.cpus 2.5"},
+		{sandbox.Limits{PIDs: 4 << 20}, "limits.pids 4194304"},
+		{sandbox.Limits{Disk: 1 << 50}, "limits.disk 1024t"},
+	} {
+		err := d.MayNarrow(".sandboxd.yaml", NewSpec{Limits: tt.limits})
+		if tt.want == "" && err == nil {
+			continue
+		}
+		wantCode(t, err, wire.CodeDenied)
+		if !strings.Contains(fmt.Sprint(err), tt.want) {
+			t.Errorf("%+v: got %v, want %q", tt.limits, err, tt.want)
+		}
 	}
 }

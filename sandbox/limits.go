@@ -119,14 +119,7 @@ func (d Limit) allowed() string {
 // Check reports the first limit that is neither zero nor within its bounds, by name and with what is allowed.
 func (l Limits) Check() error {
 	for _, d := range AllLimits {
-		var value float64
-		switch at := d.of(&l).(type) {
-		case *int64:
-			value = float64(*at)
-		case *float64:
-			value = *at
-		}
-		if value != 0 {
+		if value := d.value(l); value != 0 {
 			if err := d.check(value); err != nil {
 				return fmt.Errorf("%s: %w", d.Name, err)
 			}
@@ -136,6 +129,27 @@ func (l Limits) Check() error {
 		return fmt.Errorf("shm: %s of /dev/shm is more than all of its memory, %s", FormatSize(l.Shm), FormatSize(l.Memory))
 	}
 	return nil
+}
+
+// Beyond returns the first limit of l that is above that of most. Zero is above nothing.
+func (l Limits) Beyond(most Limits) (over Limit, ok bool) {
+	for _, d := range AllLimits {
+		if d.value(l) > d.value(most) {
+			return d, true
+		}
+	}
+	return over, false
+}
+
+// value is the limit of l as a number.
+func (d Limit) value(l Limits) float64 {
+	switch at := d.of(&l).(type) {
+	case *int64:
+		return float64(*at)
+	case *float64:
+		return *at
+	}
+	return 0
 }
 
 // Or is l with the fields of other where l has zero.

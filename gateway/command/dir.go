@@ -33,7 +33,7 @@ func (env *Env) ensureDir(ctx context.Context, dir string) (string, error) {
 	began := time.Now()
 	info := had
 	if missing != nil {
-		if err := env.Hub.MayNarrow(w.File, w.Network, w.Allow); err != nil {
+		if err := env.Hub.MayNarrow(w.File, spec); err != nil {
 			return "", err
 		}
 		if info, err = env.Hub.Create(ctx, env.Principal, spec, env.progress(false)); err != nil {

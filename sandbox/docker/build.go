@@ -54,7 +54,8 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 	if err != nil {
 		return "", err
 	}
-	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+b.opts.DaemonID, s.Args, func(ref string) (image, error) {
+	// The engine finds steps again by what they say. Those that had another network, such as one with this machine's own services, are others.
+	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+b.opts.DaemonID+" "+labelNetwork+"="+string(s.Network), s.Args, func(ref string) (image, error) {
 		return b.baseImage(ctx, s.Owner, ref, s.Progress)
 	})
 	if err != nil {
@@ -232,7 +233,7 @@ func (s *buildStep) ended(line string) {
 	if said := stepLine.FindStringSubmatch(line); said != nil {
 		if n, err := strconv.Atoi(said[1]); err == nil && n == s.at+1 && n <= len(s.steps) {
 			s.at, s.last = n, nil
-			if step := s.steps[n-1]; !strings.HasSuffix(step, ": label") {
+			if step := s.steps[n-1]; !strings.HasSuffix(step, hiddenStep) {
 				s.progress(step)
 			}
 			return
@@ -272,6 +273,8 @@ const (
 
 	// labelMade is on all that a build leaves, with the daemon that it was for: what has it and no name is nobody's.
 	labelMade = "sandboxd.made"
+	// labelNetwork is the network that the steps of a build had.
+	labelNetwork = "sandboxd.network"
 	// maxMade is how many of them are kept; those that were not used for longest go, unless a sandbox is of one.
 	maxMade = 32
 	// Steps of builds are kept for the next one for so long.

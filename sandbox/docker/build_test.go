@@ -223,6 +223,39 @@ func TestMadeImagesCount(t *testing.T) {
 	want("without any", "alice", 0)
 }
 
+// An image that is built of a snapshot has the programs, the user and the place of the image below, as the snapshot itself has, and nothing of the guest's.
+func TestBuildOfSnapshot(t *testing.T) {
+	b := testBackend(t)
+	below, _ := building(directory(t, nil), "FROM sandboxd/busybox\nRUN mkdir /home; echo 'dev:x:1000:1000::/home:/bin/sh' >>/etc/passwd\nENTRYPOINT [\"sleep\", \"100\"]\nCMD [\"200\"]\nUSER dev\nWORKDIR /home\n")
+	base, err := b.Build(t.Context(), below)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), base) })
+	inst := boot(t, b, sandbox.Spec{Owner: "alice", Image: base})
+	snapshot, err := b.Snapshot(t.Context(), inst, "alice", "demo", "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), snapshot) })
+	spec, lines := building(directory(t, nil), "FROM "+snapshot+"\nRUN id -un; pwd\n")
+	ref, err := b.Build(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	if want := []string{"building the image of Dockerfile", "Dockerfile:1: FROM " + snapshot, "Dockerfile:2: RUN id -un; pwd", "  dev", "  /home"}; !slices.Equal(*lines, want) {
+		t.Errorf("progress %q, want %q", *lines, want)
+	}
+	got, err := b.inspectImage(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := got.config; !slices.Equal(c.Entrypoint, []string{"sleep", "100"}) || !slices.Equal(c.Cmd, []string{"200"}) || c.User != "dev" || c.WorkingDir != "/home" || c.Labels[labelImage] != "" {
+		t.Errorf("configuration %+v", c)
+	}
+}
+
 // What the builder says around the output of a step is no part of it, and what looks like a step of another number is output.
 func TestBuildStep(t *testing.T) {
 	var lines []string

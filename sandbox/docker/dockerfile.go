@@ -2,9 +2,12 @@ package docker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,11 +32,12 @@ type dockerfile struct {
 	stages []string // names of the stages so far, empty where there is none
 	onward bool     // a FROM was seen
 
-	bases []string         // the images by the names that they have in it, in the order in which they come
-	sizes map[string]int64 // of these, by ID
-	runs  bool             // there is a step that runs something
-	out   bytes.Buffer
-	steps []string // what each instruction of out is called, in the order of out
+	bases   []string         // the images by the names that they have in it, in the order in which they come
+	sizes   map[string]int64 // of these, by ID
+	runs    bool             // there is a step that runs something
+	out     bytes.Buffer
+	restore []string // instructions that follow the FROM that is being read
+	steps   []string // what each instruction of out is called, in the order of out
 }
 
 // pinDockerfile reads a Dockerfile and writes it anew, an instruction a line, with images by their numbers and a label on all that
@@ -59,7 +63,10 @@ func pinDockerfile(text []byte, name, arch, label string, args []string, resolve
 		}
 		d.write(line, fmt.Sprintf("%s:%d: %s", name, node.StartLine, brief(node.Original)))
 		if strings.EqualFold(node.Value, "from") {
-			d.write("LABEL "+label, name+": label")
+			for _, line := range append(d.restore, "LABEL "+label) {
+				d.write(line, name+hiddenStep)
+			}
+			d.restore = nil
 		}
 	}
 	if !d.onward {
@@ -67,6 +74,9 @@ func pinDockerfile(text []byte, name, arch, label string, args []string, resolve
 	}
 	return d, nil
 }
+
+// hiddenStep ends the name of a step that nobody wrote.
+const hiddenStep = ": label"
 
 func (d *dockerfile) write(line, step string) {
 	d.out.WriteString(line + "\n")
@@ -168,7 +178,7 @@ func (d *dockerfile) from(node *parser.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	base, err := d.stageOr(ref, "scratch")
+	base, err := d.stageOr(ref, scratch)
 	if err != nil {
 		return "", err
 	}
@@ -179,6 +189,31 @@ func (d *dockerfile) from(node *parser.Node) (string, error) {
 	}
 	return line, nil
 }
+
+// scratch is no image, where a FROM names it.
+const scratch = "scratch"
+
+// restoring says of an image that was made of a sandbox what the image below said of its programs: its own program is the guest, as root.
+func restoring(img image) ([]string, error) {
+	list := func(words []string) string {
+		text, err := json.Marshal(slices.Concat([]string{}, words))
+		if err != nil {
+			return "[]" // strings are no error
+		}
+		return string(text)
+	}
+	c := img.config
+	lines := []string{"ENTRYPOINT " + list(c.Entrypoint), "CMD " + list(c.Cmd), "LABEL " + labelImage + "="}
+	for _, word := range []struct{ instruction, value string }{{"USER", cmp.Or(c.User, "root")}, {"WORKDIR", cmp.Or(c.WorkingDir, "/")}} {
+		if !plainWord.MatchString(word.value) { // variables and quotes would be read
+			return nil, fmt.Errorf("its %s, %q, cannot be written in a Dockerfile", word.instruction, word.value)
+		}
+		lines = append(lines, word.instruction+" "+word.value)
+	}
+	return lines, nil
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@+-]+$`)
 
 // stageOr is ref if it is an earlier stage or also, and else the number of the image that it names.
 func (d *dockerfile) stageOr(ref, also string) (string, error) {
@@ -200,6 +235,11 @@ func (d *dockerfile) stageOr(ref, also string) (string, error) {
 	if !slices.Contains(d.bases, ref) {
 		d.bases = append(d.bases, ref)
 		d.sizes[img.id] = img.size
+	}
+	if img.restored && also == scratch {
+		if d.restore, err = restoring(img); err != nil {
+			return "", fmt.Errorf("image %s: %w", printable(ref), err)
+		}
 	}
 	return img.id, nil
 }

@@ -23,10 +23,11 @@ const pullSilence = 10 * time.Second
 
 // image is what an image brings to a sandbox.
 type image struct {
-	id     string
-	size   int64 // bytes
-	arch   string
-	config dockerspec.DockerOCIImageConfig
+	id       string
+	size     int64 // bytes
+	arch     string
+	restored bool // config is of the image below: this one was made of a sandbox
+	config   dockerspec.DockerOCIImageConfig
 }
 
 // image finds ref on the engine. What is missing is built, if it is the default image, or pulled.
@@ -76,6 +77,7 @@ func (b *Backend) inspectImage(ctx context.Context, ref string) (image, error) {
 			if err := originalConfig(&i.config); err != nil {
 				return image{}, fmt.Errorf("image %s: %w", ref, err)
 			}
+			i.restored = true
 		}
 	}
 	return i, nil
