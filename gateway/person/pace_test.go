@@ -41,6 +41,27 @@ func TestPace(t *testing.T) {
 	if looks < 100 || looks > 1000 {
 		t.Errorf("%d looks within a second", looks)
 	}
+	// Who types is shown each key at once, but gets no more for it than that.
+	typing, keyed := pace{}, start
+	for i := range 1000 {
+		keyed = keyed.Add(time.Millisecond)
+		typing.spend(keyed, lookTime) // the key itself changes nothing yet
+		typing.earn()
+		if wait := typing.wait(keyed); wait > 0 {
+			t.Fatalf("the echo of key %d waits %v", i, wait)
+		}
+		typing.spend(keyed, paintTime)
+		typing.spend(keyed, lookTime)
+	}
+	for range 100 { // that nothing is drawn for
+		typing.earn()
+	}
+	for range paintBurst {
+		typing.spend(keyed, paintTime)
+	}
+	if wait := typing.wait(keyed); wait != paintTime {
+		t.Errorf("after a burst without an echo the next one waits %v, want %v", wait, paintTime)
+	}
 	// Rest gives back no more than a burst.
 	now = now.Add(time.Hour)
 	for i := range paintBurst {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
@@ -69,6 +70,7 @@ type Person struct {
 	stood                Standing       // of the painter: what the door was told last
 	drawnCols, drawnRows int            // of the painter: the size it draws for
 	turn                 pace           // of the painter
+	keyed                atomic.Bool    // they have pressed a key since the painter waited last
 	filled               time.Time      // of the painter: when it last sent a windowful of lines to the terminal's scrollback, or more
 
 	kmu    sync.Mutex // taken before mu
@@ -215,6 +217,9 @@ func rest[A any](ctx context.Context, p *Person, held bool, asides <-chan A, do 
 		case <-due:
 			woken = true
 		}
+	}
+	if p.keyed.Swap(false) {
+		p.turn.earn()
 	}
 	if wait := p.turn.wait(time.Now()); wait > 0 {
 		select {

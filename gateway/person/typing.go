@@ -69,6 +69,9 @@ func (p *Person) press(e view.KeyEvent) {
 			p.Say(Words("you may only watch", p.key("d", "detach"))[1:])
 			return
 		}
+		if e.Paste == 0 && len(e.Bytes) < manyBytes { // whose echo they look for
+			p.keyed.Store(true)
+		}
 		if !p.jobs.add(job{input: e.Bytes, paste: e.Paste}) {
 			p.Say("the program takes no input; what you type is dropped")
 		}
