@@ -1,6 +1,7 @@
 package view
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -365,4 +366,22 @@ func BenchmarkDrawLine(b *testing.B)    { benchmarkDraw(b, "a line of output\r\n
 func BenchmarkDrawScreen(b *testing.B) {
 	benchmarkDraw(b, "\x1b[H"+strings.Repeat(strings.Repeat("one two three four five six seven ", 5)+"\r\n", 50)+
 		"\x1b[H"+strings.Repeat(strings.Repeat("eins zwei drei ", 10)+"\r\n", 50))
+}
+
+// BenchmarkDrawFlood is a second of a watcher who looks on while a program prints without end: 26 frames, one of them with as many lines for
+// the scrollback as the screen keeps.
+func BenchmarkDrawFlood(b *testing.B) {
+	s := screen.New(screen.Options{Cols: 200, Rows: 50, Scrollback: 1000})
+	r := NewRenderer(80, 24)
+	r.Enter()
+	flood := bytes.Repeat([]byte(strings.Repeat("0123456789", 8)+"\r\n"), 1000)
+	b.ReportAllocs()
+	for b.Loop() {
+		for i := range 26 {
+			b.StopTimer()
+			s.Write(flood)
+			b.StartTimer()
+			r.Draw(Frame{Screen: s, Status: "demo", Hold: i > 0})
+		}
+	}
 }

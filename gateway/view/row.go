@@ -36,6 +36,9 @@ var (
 // key stands for a cell: two cells that look different have different keys. It is the cell itself, packed, where that fits in 63 bits, and
 // else a hash of it that no program can foresee.
 func key(c screen.Cell) uint64 {
+	if len(c.Text) == 1 && c.Style == (screen.Style{}) { // which nearly all are; it is what the rest would say
+		return uint64(c.Text[0]) | uint64(c.Width)<<50
+	}
 	ch, size := utf8.DecodeRuneInString(c.Text)
 	if size == 0 {
 		ch = 0
@@ -96,6 +99,15 @@ func (r *Renderer) drawRow(y int, want []screen.Cell) {
 		r.moveTo(y, x)
 		r.cell(want[x])
 		x += int(want[x].Width)
+		// What follows it in ASCII and in the same style needs no more than its character.
+		from := x
+		for ; r.x == x && x < len(want) && len(want[x].Text) == 1 && keys[x] != keyAt(have, x) && want[x].Style == r.pen; x++ {
+			r.out = append(r.out, want[x].Text[0])
+			r.x++
+		}
+		if x > from && r.x >= r.cols {
+			r.x = -1
+		}
 	}
 	if n := len(keys); n > cap(have) {
 		have = make([]uint64, 0, min((n+15)&^15, r.cols))
@@ -154,6 +166,9 @@ func steady(text string) bool {
 }
 
 func (r *Renderer) setPen(st screen.Style) {
+	if st == r.pen {
+		return
+	}
 	r.out = st.AppendSGR(r.out, r.pen)
 	r.pen = st
 }

@@ -55,6 +55,15 @@ func (r *row) at(x int) cell {
 
 // extend makes the first n cells stored ones.
 func (r *row) extend(n, cols int) {
+	from := len(r.cells)
+	r.expose(n, cols)
+	for x := from; x < n; x++ {
+		r.cells[x] = r.fill
+	}
+}
+
+// expose is extend for who writes the cells beyond the stored ones himself, all of them.
+func (r *row) expose(n, cols int) {
 	if n <= len(r.cells) {
 		return
 	}
@@ -63,9 +72,7 @@ func (r *row) extend(n, cols int) {
 		copy(grown, r.cells)
 		r.cells = grown
 	}
-	for len(r.cells) < n {
-		r.cells = append(r.cells, r.fill)
-	}
+	r.cells = r.cells[:n]
 }
 
 func (r *row) clear(fill cell) {

@@ -41,11 +41,11 @@ func (s *Screen) printASCII(p []byte) {
 		}
 		if end > len(r.cells) {
 			r.extend(s.x, s.cols)
-			r.extend(end, s.cols)
+			r.expose(end, s.cols)
 		}
 		cells := r.cells[s.x:end]
 		meta := s.penMeta
-		for i, b := range p[:n] {
+		for i, b := range p[:len(cells)] {
 			cells[i] = cell{ch: uint32(b), meta: meta}
 		}
 		s.x = end

@@ -9,7 +9,10 @@
 // pseudo-terminals, sessions or networks.
 package screen
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // The size of a screen is clamped to 1..MaxCols by 1..MaxRows.
 const (
@@ -105,27 +108,39 @@ func (s *Screen) Line(y int) []Cell {
 	if y < 0 || y >= s.rows {
 		return nil
 	}
-	return s.AppendLine(make([]Cell, 0, s.cols), y)
+	return s.appendCells(nil, s.g.rows[y], s.cols)
 }
 
-// AppendLine appends row y to dst, exactly one Cell for each column, nothing for a row outside the screen.
+// AppendLine appends row y to dst without trailing blanks, nothing for a row outside the screen.
 func (s *Screen) AppendLine(dst []Cell, y int) []Cell {
 	if y < 0 || y >= s.rows {
 		return dst
 	}
-	return s.appendCells(dst, s.g.rows[y], s.cols)
+	return s.appendUsed(dst, s.g.rows[y], s.cols)
+}
+
+// appendUsed appends the cells of r up to the last one that is not blank, at most cols.
+func (s *Screen) appendUsed(dst []Cell, r *row, cols int) []Cell {
+	if r.fill == blank {
+		cols = min(cols, r.used())
+	}
+	return s.appendCells(dst, r, cols)
 }
 
 func (s *Screen) appendCells(dst []Cell, r *row, cols int) []Cell {
 	n := min(len(r.cells), cols)
-	for _, c := range r.cells[:n] {
-		dst = append(dst, s.intern.cell(c))
+	dst = slices.Grow(dst, cols)
+	out := dst[len(dst) : len(dst)+cols]
+	for i, c := range r.cells[:n] {
+		out[i] = s.intern.cell(c)
 	}
-	fill := s.intern.cell(r.fill)
-	for range cols - n {
-		dst = append(dst, fill)
+	if n < cols {
+		fill := s.intern.cell(r.fill)
+		for i := n; i < cols; i++ {
+			out[i] = fill
+		}
 	}
-	return dst
+	return dst[:len(dst)+cols]
 }
 
 // LineGeneration changes whenever the content of row y changes. A row that moves takes its generation along, no two rows of a screen
@@ -203,8 +218,5 @@ func (s *Screen) Kept() uint64 { return s.history.total - uint64(len(s.history.r
 // AppendKept appends line number n, of those from Kept up to Scrolled, as wide as it was printed, without trailing blanks.
 func (s *Screen) AppendKept(dst []Cell, n uint64) []Cell {
 	r := s.history.line(n)
-	if r.fill != blank {
-		return s.appendCells(dst, r, max(len(r.cells), s.cols))
-	}
-	return s.appendCells(dst, r, r.used())
+	return s.appendUsed(dst, r, max(len(r.cells), s.cols))
 }
