@@ -125,7 +125,7 @@ interop: ## OpenSSH's suite, real clients, editors and attacks against the gatew
 runsc: ## build gVisor's runsc into bin, for --isolation runsc; docs/isolation.md says how an engine gets it
 	$(GO) build -C scripts/tools/runsc $(build_flags) -ldflags="-s -w" -o $(CURDIR)/bin/runsc .
 
-engines: ## the contract of the Docker backend on other runtimes and engines than this machine's: ENGINES (runsc), under engines of their own
+engines: ## the contract of the Docker backend on other engines and runtimes than this machine's: ENGINES (docker26 runsc), each an engine of its own
 	@scripts/setup test
 	@scripts/engines $(ENGINES)
 

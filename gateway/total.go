@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -18,32 +19,35 @@ type Total struct {
 
 const defaultAll = 1000
 
-// What one idle sandbox takes of the machine, rounded up from what scripts/soak measures: its guest, the engine's process for it, and what
-// the engine and the daemon keep of it.
+// What one sandbox may take of the machine before it does anything, several times what scripts/soak measures: its guest, the engine's process
+// for it, and what the engine and the daemon keep of it. Of files that is the half which connections of sandboxes leave.
 const (
 	memoryOfOne  = 32 << 20
 	threadsOfOne = 64
+	filesOfOne   = 16
 )
 
 // withDefaults fills in what is not said.
 func (t Total) withDefaults() Total {
 	t.Sandboxes = cmp.Or(t.Sandboxes, defaultAll)
 	if t.Running == 0 {
-		t.Running = carries(number("/proc/meminfo", "MemTotal:")<<10, min(number("/proc/sys/kernel/pid_max", ""), number("/proc/sys/kernel/threads-max", "")))
+		var files syscall.Rlimit
+		_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) // not known is 0
+		t.Running = carries(number("/proc/meminfo", "MemTotal:")<<10, min(number("/proc/sys/kernel/pid_max", ""), number("/proc/sys/kernel/threads-max", "")),
+			int64(min(files.Cur, 1<<30)))
 	}
 	t.Running = min(t.Running, t.Sandboxes)
 	return t
 }
 
-// carries is how many idle sandboxes go with so much memory and so many threads of a machine. Where one is not known, it is 0, and does
-// not count.
-func carries(memory, threads int64) int {
+// carries is how many sandboxes go with so much memory and so many threads of a machine, and so many files of the daemon's. What is not known
+// is 0, and does not count.
+func carries(memory, threads, files int64) int {
 	most := int64(defaultAll)
-	if memory > 0 {
-		most = min(most, memory/memoryOfOne)
-	}
-	if threads > 0 {
-		most = min(most, threads/threadsOfOne)
+	for _, has := range []struct{ all, one int64 }{{memory, memoryOfOne}, {threads, threadsOfOne}, {files, filesOfOne}} {
+		if has.all > 0 {
+			most = min(most, has.all/has.one)
+		}
 	}
 	return int(max(most, 1))
 }

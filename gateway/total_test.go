@@ -148,11 +148,12 @@ func TestAllowances(t *testing.T) {
 
 func TestCarries(t *testing.T) {
 	for _, tt := range []struct {
-		memory, threads int64
-		want            int
-	}{{2 << 30, 32768, 64}, {8 << 30, 32768, 256}, {64 << 30, 32768, 512}, {512 << 30, 4 << 20, 1000}, {0, 0, 1000}, {1 << 20, 0, 1}} {
-		if got := carries(tt.memory, tt.threads); got != tt.want {
-			t.Errorf("%d bytes and %d threads: got %d, want %d", tt.memory, tt.threads, got, tt.want)
+		memory, threads, files int64
+		want                   int
+	}{{2 << 30, 32768, 1 << 20, 64}, {8 << 30, 32768, 1 << 20, 256}, {64 << 30, 32768, 1 << 20, 512}, {64 << 30, 32768, 4096, 256},
+		{512 << 30, 4 << 20, 1 << 20, 1000}, {0, 0, 0, 1000}, {1 << 20, 0, 0, 1}} {
+		if got := carries(tt.memory, tt.threads, tt.files); got != tt.want {
+			t.Errorf("%d bytes, %d threads, %d files: got %d, want %d", tt.memory, tt.threads, tt.files, got, tt.want)
 		}
 	}
 	if here := (Total{}).withDefaults(); here.Running < 1 || here.Running > here.Sandboxes || number("/proc/meminfo", "MemTotal:") == 0 {

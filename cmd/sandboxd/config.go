@@ -66,7 +66,7 @@ func defaults() config {
 		{key: "guest_dir", value: "", help: "directory of the guest binaries; empty means beside sandboxd", check: isAbsoluteOrEmpty},
 		{key: "max_sandboxes", value: "64", help: "most sandboxes of one owner", check: isCount},
 		{key: "total.sandboxes", value: "1000", help: "most sandboxes of all owners together; what stands ready in the pool has what is left of it", check: isCount},
-		{key: "total.running", value: "0", help: "most of them that are not stopped; 0 is one for each 32 MiB of memory and each 64 threads that this machine has, and at most 1000", check: isCountOrNone},
+		{key: "total.running", value: "0", help: "most of them that are not stopped; 0 is one for each 32 MiB of memory and each 64 threads that this machine has, and each 16 files that the daemon may have open, at most 1000", check: isCountOrNone},
 		{key: "ttl", value: "0", help: "how long nobody may use a sandbox that asks for nothing else until it is stopped, its files kept, as 30m or 12h; 0 is for ever", check: isAge},
 		{key: "delete_after", value: "0", help: "how long such a sandbox may be stopped until it is removed with its files, as 7d; 0 is for ever", check: isAge},
 		{key: "quota.sessions", value: "0", help: "most sessions of one owner's sandboxes together; 0 is no such limit", check: isCountOrNone},
