@@ -23,7 +23,9 @@ type facts struct {
 	owner   string
 	spec    sandbox.Spec
 	life    Life
-	inst    sandbox.Instance // its ID is empty until there is one
+	end     End
+	labels  map[string]string // replaced, never changed
+	inst    sandbox.Instance  // its ID is empty until there is one
 	state   State
 	since   time.Time
 	created time.Time
@@ -34,6 +36,8 @@ type facts struct {
 type kept struct {
 	sandbox.Spec
 	Life
+	End    End               `json:"end,omitzero"`
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 func factsOf(row store.Sandbox) (facts, error) {
@@ -42,7 +46,7 @@ func factsOf(row store.Sandbox) (facts, error) {
 	if err := json.Unmarshal(row.Spec, &asked); err != nil {
 		return f, fmt.Errorf("spec: %w", err)
 	}
-	f.spec, f.life = asked.Spec, asked.Life
+	f.spec, f.life, f.end, f.labels = asked.Spec, asked.Life, asked.End, asked.Labels
 	if len(row.Instance) > 0 {
 		if err := json.Unmarshal(row.Instance, &f.inst); err != nil {
 			return f, fmt.Errorf("instance: %w", err)
@@ -54,7 +58,7 @@ func factsOf(row store.Sandbox) (facts, error) {
 func (f facts) row(id string) (store.Sandbox, error) {
 	row := store.Sandbox{ID: id, Name: f.name, Owner: f.owner, State: string(f.state), Since: f.since, Created: f.created, Error: f.reason}
 	var err error
-	if row.Spec, err = json.Marshal(kept{f.spec, f.life}); err != nil {
+	if row.Spec, err = json.Marshal(kept{f.spec, f.life, f.end, f.labels}); err != nil {
 		return row, fmt.Errorf("spec: %w", err)
 	}
 	if f.inst.Backend != "" {
@@ -212,7 +216,7 @@ func (b *box) info() Info {
 	b.mu.Unlock()
 	i := Info{Name: f.name, ID: b.id, Owner: f.owner, State: f.state, Since: f.since, Reason: f.reason, Created: f.created,
 		Backend: f.inst.Backend, Image: f.inst.Image, Digest: f.inst.Digest, User: f.inst.User, Network: f.inst.Network, Via: f.inst.Via,
-		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Allow: f.spec.Allow, Dir: f.spec.Dir, Recipe: f.spec.Recipe, ImageOf: f.spec.Made, Mounts: f.spec.Mounts, Notes: notes, SharedWith: b.sharedWith(), Sessions: []wire.SessionInfo{}}
+		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Allow: f.spec.Allow, Dir: f.spec.Dir, Recipe: f.spec.Recipe, ImageOf: f.spec.Made, Mounts: f.spec.Mounts, Labels: f.labels, Notes: notes, SharedWith: b.sharedWith(), Sessions: []wire.SessionInfo{}}
 	if f.inst.ID == "" {
 		i.Image, i.Network, i.Limits, i.User = f.spec.Image, f.spec.Network, f.spec.Limits, f.spec.User
 	}

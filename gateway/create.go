@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,6 +108,9 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
+	if err := h.planEnd(spec, be); err != nil {
+		return facts{}, err
+	}
 	if spec.Network == "" && spec.Host.URI == "" {
 		spec.Network, spec.Via = h.options.Network, h.options.Via
 	}
@@ -130,7 +134,7 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 	}
 	id := newID()
 	now := time.Now()
-	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, life: life, spec: sandbox.Spec{
+	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, life: life, end: spec.End, labels: maps.Clone(spec.Labels), spec: sandbox.Spec{
 		ID: id, Name: name, Owner: p.Name, Image: spec.Image, Network: spec.Network, Via: spec.Via, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
 		Env: spec.Env, Entrypoint: spec.Entrypoint, Trust: spec.Trust, Isolation: spec.Isolation,
 		Allow: spec.Allow, Mounts: spec.Mounts, Workdir: spec.Workdir, Dir: spec.Dir, Recipe: spec.Recipe, Made: spec.sayMade(), Host: spec.Host},
@@ -325,17 +329,19 @@ func (h *Hub) slot(ctx context.Context) error {
 
 // label is what is noted beside a sandbox's records, so that a lost store can be rebuilt.
 type label struct {
-	Name    string       `json:"name"`
-	Owner   string       `json:"owner"`
-	Created time.Time    `json:"created"`
-	Spec    sandbox.Spec `json:"spec"`
-	Life    Life         `json:"life,omitzero"`
+	Name    string            `json:"name"`
+	Owner   string            `json:"owner"`
+	Created time.Time         `json:"created"`
+	Spec    sandbox.Spec      `json:"spec"`
+	Life    Life              `json:"life,omitzero"`
+	End     End               `json:"end,omitzero"`
+	Labels  map[string]string `json:"labels,omitempty"`
 }
 
 const labelFile = "sandbox.json"
 
 func (h *Hub) note(id string, f facts) error {
-	b, err := json.Marshal(label{Name: f.name, Owner: f.owner, Created: f.created, Spec: f.spec, Life: f.life})
+	b, err := json.Marshal(label{Name: f.name, Owner: f.owner, Created: f.created, Spec: f.spec, Life: f.life, End: f.end, Labels: f.labels})
 	if err != nil {
 		return err
 	}

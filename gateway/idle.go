@@ -155,11 +155,14 @@ func (b *box) used() (since time.Time, by string) {
 	return since, ""
 }
 
-// idleness stops what nobody has used for its TTL, and removes what has been stopped for as long as it asked for.
+// idleness stops what nobody has used for its TTL, removes what has been stopped for as long as it asked for, and ends what has come to
+// its end.
 func (h *Hub) idleness() {
 	for _, b := range h.all() {
 		f := b.get()
 		switch {
+		case f.overdue():
+			b.once(b.finish)
 		case f.state == Running && f.life.TTL > 0:
 			since, by := b.used()
 			if by != "" {
@@ -250,6 +253,9 @@ func (b *box) expire(ctx context.Context) {
 // fill says in i how long b is kept.
 func (b *box) fillLife(i *Info, f facts) {
 	i.TTLms, i.DeleteAfterMS = f.life.TTL.Milliseconds(), f.life.DeleteAfter.Milliseconds()
+	if f.end != (End{}) {
+		i.End = &f.end
+	}
 	switch {
 	case f.state == Running && f.life.TTL > 0:
 		since, by := b.used()

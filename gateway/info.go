@@ -50,6 +50,9 @@ type NewSpec struct {
 	TTL         time.Duration // nobody using it for so long stops it; 0 is the daemon's default, Never none
 	DeleteAfter time.Duration // stopped for so long it is removed; as TTL
 
+	End    End               // when it ends, used or not
+	Labels map[string]string // what its maker wants to find again in Info; the daemon makes nothing of it
+
 	Host sandbox.Host // a machine that answers SSH, taken as it is; nothing above but Name and Reuse goes with it
 }
 
@@ -83,9 +86,12 @@ type Info struct {
 	DeleteAfterMS int64           `json:"delete_after_ms"`      // stopped for so long it is removed; 0 is never
 	RemovedAt     *time.Time      `json:"removed_at,omitempty"` // when that is, unless it is started before
 
-	SharedWith []Share  `json:"shared_with"`
-	Command    string   `json:"ssh_command,omitempty"`
-	Notes      []string `json:"notes,omitempty"`
+	End *End `json:"end,omitempty"` // when it ends, used or not; nil for none
+
+	Labels     map[string]string `json:"labels,omitempty"`
+	SharedWith []Share           `json:"shared_with"`
+	Command    string            `json:"ssh_command,omitempty"`
+	Notes      []string          `json:"notes,omitempty"`
 }
 
 // ShortImage is the image without what every image of ours has: base for sandboxd/base:latest. One that was made for the sandbox is called by how.

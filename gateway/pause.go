@@ -15,25 +15,30 @@ func (h *Hub) Pause(ctx context.Context, p Principal, name string) error {
 		if f.state == Paused {
 			return nil
 		}
-		be, err := h.backend(f.inst.Backend)
-		if err != nil {
-			return err
-		}
-		pauser, ok := be.(sandbox.Pauser)
-		if !ok {
-			return b.reach(fmt.Errorf("pause: %w", sandbox.ErrUnsupported))
-		}
 		if f.state != Running {
 			return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: there is nothing to pause", name, f.state)}
 		}
-		h.journal.add(b.id, "pause", map[string]any{"by": p.Name})
-		b.hold(true)
-		if err := pauser.Pause(ctx, f.inst); err != nil {
-			b.hold(false)
-			return b.reach(err)
-		}
-		return b.become(ctx, func(f *facts) { f.state, f.reason = Paused, "" })
+		return b.freeze(ctx, f, p.Name)
 	})
+}
+
+// freeze pauses b, which runs and is locked.
+func (b *box) freeze(ctx context.Context, f facts, by string) error {
+	be, err := b.hub.backend(f.inst.Backend)
+	if err != nil {
+		return err
+	}
+	pauser, ok := be.(sandbox.Pauser)
+	if !ok {
+		return b.reach(fmt.Errorf("pause: %w", sandbox.ErrUnsupported))
+	}
+	b.hub.journal.add(b.id, "pause", map[string]any{"by": by})
+	b.hold(true)
+	if err := pauser.Pause(ctx, f.inst); err != nil {
+		b.hold(false)
+		return b.reach(err)
+	}
+	return b.become(ctx, func(f *facts) { f.state, f.reason = Paused, "" })
 }
 
 // Resume lets a paused sandbox go on. Resuming what runs is not an error.

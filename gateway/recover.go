@@ -126,7 +126,7 @@ func (h *Hub) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.
 		h.mu.Lock()
 		taken := h.names[l.Name] != nil
 		h.mu.Unlock()
-		f.owner, f.created, f.spec, f.life = l.Owner, l.Created, l.Spec, l.Life
+		f.owner, f.created, f.spec, f.life, f.end, f.labels = l.Owner, l.Created, l.Spec, l.Life, l.End, l.Labels
 		if !taken {
 			f.name, f.state, f.reason = l.Name, Stopped, ""
 		}

@@ -62,12 +62,17 @@ func idleText(i gateway.Info) string {
 	case deletion > 0:
 		said = append(said, fmt.Sprintf("removed when it has been stopped for %v", deletion))
 	}
+	if i.End != nil && !i.End.At.IsZero() {
+		said = append(said, i.End.Text())
+	}
 	return strings.Join(said, "; ")
 }
 
 // ttlCell is the same in one word: how long until it stops, or rm: and how long until it is removed.
 func ttlCell(i gateway.Info) string {
 	switch {
+	case i.End != nil && !i.End.At.IsZero() && !i.End.Pause:
+		return "rm:" + gateway.Span(time.Until(i.End.At))
 	case i.StopsAt != nil:
 		return gateway.Span(time.Until(*i.StopsAt))
 	case i.RemovedAt != nil:
