@@ -3,12 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/sandboxd/sandboxd/gateway/command"
@@ -19,6 +21,9 @@ import (
 
 // tokenFile holds, in the state directory, the secret of the daemon's own user for the HTTP door.
 const tokenFile = "api_token"
+
+// e2bSecretFile holds, in the state directory, what the access tokens of sandboxes in E2B's shape are made with.
+const e2bSecretFile = "e2b_secret"
 
 // isAddressOrNone accepts an address to listen on, or that there is to be none.
 func isAddressOrNone(s string) error {
@@ -64,14 +69,59 @@ func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 	if err := ownToken(ctx, d.tokens, file); err != nil {
 		return fmt.Errorf("%s: %w", tokenFile, err)
 	}
+	shape := httpd.E2B{Templates: templates(d.config.value("e2b.templates"))}
+	if shape.Secret, err = lastingSecret(filepath.Join(state, e2bSecretFile)); err != nil {
+		return fmt.Errorf("%s: %w", e2bSecretFile, err)
+	}
 	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, Tokens: d.tokens, Hosts: command.Words(d.config.value("http_hosts")),
-		Chord: d.config.value("chord"), Version: version, Log: d.log}); err != nil {
+		Chord: d.config.value("chord"), E2B: shape, Version: version, Log: d.log}); err != nil {
 		return err
 	}
 	url := "http://" + d.webListen.Addr().String()
 	d.address.HTTP, d.address.TokenFile = &url, &file
 	if addr, ok := d.webListen.Addr().(*net.TCPAddr); ok && !addr.IP.IsLoopback() {
 		d.log.Warn("the HTTP door answers other machines, without TLS: tokens and terminals can be read on the way", "address", url)
+	}
+	return nil
+}
+
+// lastingSecret is what a file has, made first if there is none: 32 random bytes.
+func lastingSecret(file string) ([]byte, error) {
+	secret, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		secret = make([]byte, 32)
+		rand.Read(secret) // never fails (crypto/rand)
+		err = writeDurably(file, secret)
+	}
+	if err == nil && len(secret) != 32 {
+		err = errors.New("it has not 32 bytes; remove it, and sandboxes have other access tokens")
+	}
+	return secret, err
+}
+
+// templates are images by the names that E2B's shape has for them: NAME=IMAGE, by commas or spaces.
+func templates(text string) map[string]string {
+	all := make(map[string]string)
+	for _, word := range command.Words(text) {
+		name, image, _ := strings.Cut(word, "=")
+		all[name] = image
+	}
+	return all
+}
+
+// areTemplates accepts what templates reads.
+func areTemplates(text string) error {
+	for _, word := range command.Words(text) {
+		name, image, ok := strings.Cut(word, "=")
+		if !ok || name == "" {
+			return fmt.Errorf("%q is not NAME=IMAGE", word)
+		}
+		if image == "" {
+			return fmt.Errorf("%q names no image", word)
+		}
+		if err := areImages(image); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -33,6 +33,13 @@ func open(path string) bool {
 	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) || page.Open(path)
 }
 
+// gate lets requests in that show something else than a token, and no others: a token does not open what is behind it.
+type gate struct {
+	covers func(r *http.Request) bool
+	admit  func(r *http.Request) (by token.Token, live context.Context, err error) // whose token stands behind the request, as Registry.Verify
+	refuse func(w http.ResponseWriter, r *http.Request, err error)                 // answers in the words of what is behind it
+}
+
 // guard lets requests in, or answers why not, before any handler sees them.
 type guard struct {
 	hosts  []string
@@ -42,6 +49,7 @@ type guard struct {
 
 	burst   int            // requests of a token at once
 	running sync.WaitGroup // requests that were let in, also those that took their connection over
+	gates   []gate         // all others need a token
 
 	mu    sync.Mutex
 	rates map[string]*rate.Limiter // guarded by mu; by token ID
@@ -63,10 +71,19 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		defer g.recovered(w, r)
 		err := g.from(r)
+		verify, refuse := g.caller, func(w http.ResponseWriter, r *http.Request, err error) { rest.Fail(w, r, nil, err) }
+		for _, gate := range g.gates {
+			if gate.covers(r) {
+				verify, refuse = gate.admit, gate.refuse
+			}
+		}
 		var caller token.Token
 		var live context.Context
 		if err == nil && !open(r.URL.Path) {
-			caller, live, err = g.caller(r)
+			caller, live, err = verify(r)
+		}
+		if err == nil && live != nil && !g.rate(caller.ID).Allow() {
+			err = rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "more than %d requests a second with this token", perSecond))
 		}
 		if err != nil {
 			if rest.Status(err) == http.StatusUnauthorized {
@@ -76,7 +93,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 				h.Set("Retry-After", "1")
 			}
 			g.log.Debug("http refused", "peer", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "err", err)
-			rest.Fail(w, r, nil, err)
+			refuse(w, r, err)
 			return
 		}
 		if live != nil {
@@ -165,9 +182,6 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 	t, live, ok := g.tokens.Verify(strings.TrimSpace(secret))
 	if !ok {
 		return t, nil, unknown
-	}
-	if !g.rate(t.ID).Allow() {
-		return t, nil, rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "more than %d requests a second with this token", perSecond))
 	}
 	return t, live, nil
 }

@@ -10,11 +10,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/net/netutil"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/e2b"
 	"github.com/sandboxd/sandboxd/gateway/httpd/page"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/token"
@@ -38,10 +40,17 @@ type Options struct {
 	// Hosts are names by which clients may ask for this server, besides localhost and the address that it listens on: those of a
 	// proxy in front of it. A request for any other is refused: it comes from a page that had its name point here.
 	Hosts []string
+	E2B   E2B
 	// Version of the daemon, for the description of the API.
 	Version string
 	Chord   string // of people at the page, as sshd.Options has it; empty is ctrl-]
 	Log     *slog.Logger
+}
+
+// E2B is what E2B's shape needs besides.
+type E2B struct {
+	Secret    []byte            // at least 32 random bytes, the same after a restart
+	Templates map[string]string // images by the names that callers have for them
 }
 
 // Server is the door. Make one with New.
@@ -51,6 +60,7 @@ type Server struct {
 	log    *slog.Logger
 	guard  *guard
 	page   *page.Door
+	e2b    *e2b.Server
 	server *http.Server
 }
 
@@ -66,6 +76,10 @@ func New(o Options) (*Server, error) {
 	}
 	s.page = page.New(page.Options{Hub: o.Hub, Tokens: o.Tokens, Chord: chord, Log: o.Log})
 	s.guard = newGuard(o.Hosts, o.Tokens, o.Hub, o.Log)
+	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Secret: o.E2B.Secret, Templates: o.E2B.Templates, Log: o.Log}); err != nil {
+		return nil, err
+	}
+	s.guard.gates = []gate{{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse}}
 	routes, err := s.routes(o.Version)
 	if err != nil {
 		return nil, err
@@ -85,6 +99,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(gateway.ErrClosed)
 	s.server.BaseContext = func(net.Listener) context.Context { return base }
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.e2b.Run(running) })
+	defer tasks.Wait()
+	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- s.server.Serve(netutil.LimitListener(l, maxConnections)) }()
 	select {
@@ -99,6 +118,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		s.server.Close()
 	}
 	<-done // http.ErrServerClosed
+	stop() // handlers that wait for a sandbox go on
 	ended := make(chan struct{})
 	go func() { // ends with the last handler
 		defer close(ended)
@@ -134,6 +154,7 @@ func (s *Server) routes(version string) (http.Handler, error) {
 	})
 	mux.HandleFunc("GET /readyz", s.ready)
 	s.page.Mount(mux)
+	mux.Handle(e2b.Prefix+"/", s.e2b.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here"})
 	})

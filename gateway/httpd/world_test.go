@@ -72,7 +72,7 @@ func newWorld(t testing.TB) *world {
 	w.bob, _ = w.token(token.Token{Principal: "bob"})
 	w.watch, _ = w.token(token.Token{Principal: "alice", Rights: wire.RightWatch})
 
-	door, err := New(Options{Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"}, Log: log})
+	door, err := New(Options{E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

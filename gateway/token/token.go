@@ -226,6 +226,18 @@ func (r *Registry) Verify(secret string) (t Token, live context.Context, ok bool
 	return l.Token, l.ctx, true
 }
 
+// ByID is Verify for who was shown the secret before, and has proof of it. live is as there.
+func (r *Registry) ByID(id string) (t Token, live context.Context, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.live {
+		if l.ID == id && l.ctx.Err() == nil {
+			return l.Token, l.ctx, true
+		}
+	}
+	return Token{}, nil, false
+}
+
 func hashOf(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
 func random(n int) string {

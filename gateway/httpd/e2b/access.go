@@ -1,0 +1,146 @@
+package e2b
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// accessPrefix begins the access tokens of sandboxes: they open one sandbox, for the owner of the token that they were given to.
+const accessPrefix = "sbe_"
+
+// Headers by which the SDKs say which sandbox they mean, and show that they may.
+const (
+	sandboxHeader = "E2b-Sandbox-Id"
+	portHeader    = "E2b-Sandbox-Port"
+	accessHeader  = "X-Access-Token"
+)
+
+// access is the token that opens the sandbox with that ID as long as the token called by does: nothing of it is stored.
+func (s *Server) access(id, by string) string {
+	mac := hmac.New(sha256.New, s.secret)
+	mac.Write([]byte("e2b access\x00" + id + "\x00" + by))
+	return accessPrefix + by + "_" + hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// envdPaths are those of requests to a sandbox, as against requests about sandboxes.
+var envdPaths = []string{"/health", "/files", "/process.Process/", "/filesystem.Filesystem/", "/metrics", "/envs", "/init", "/execute", "/contexts"}
+
+// IsEnvd reports whether a request is for a sandbox: it is let in by the sandbox's access token and by no other.
+func IsEnvd(r *http.Request) bool {
+	path, ok := strings.CutPrefix(r.URL.Path, Prefix)
+	if !ok {
+		return false
+	}
+	for _, p := range envdPaths {
+		if path == p || strings.HasPrefix(path, strings.TrimSuffix(p, "/")+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// Admit says by whose token a request to a sandbox is made; live ends with that. Whoever shows a token that is not this sandbox's is
+// told what they are told of one that does not exist.
+func (s *Server) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
+	name, shown := r.Header.Get(sandboxHeader), r.Header.Get(accessHeader)
+	if r.URL.Query().Has("signature") {
+		return t, nil, &apiError{http.StatusNotImplemented, "signed URLs are not in this version: send the sandbox's token as " + accessHeader}
+	}
+	if shown == "" {
+		return t, nil, &apiError{http.StatusUnauthorized, "the sandbox's access token is needed as " + accessHeader + ": Sandbox.create and Sandbox.connect answer with it"}
+	}
+	by, _, _ := strings.Cut(strings.TrimPrefix(shown, accessPrefix), "_")
+	t, live, ok := s.tokens.ByID(by)
+	if !ok {
+		return t, nil, notFound(name)
+	}
+	info, err := s.mine(r.Context(), t.AsPrincipal(), name)
+	if err != nil || !hmac.Equal([]byte(s.access(info.ID, by)), []byte(shown)) {
+		return t, nil, notFound(name)
+	}
+	return t, live, nil
+}
+
+// Refuse answers a request that Admit has not let in.
+func (s *Server) Refuse(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, err) }
+
+// notFound is what the SDKs take for a sandbox that has ended.
+func notFound(name string) error {
+	if _, err := wire.ParseSandbox(name); err != nil {
+		name = "of that name"
+	}
+	return &apiError{http.StatusBadGateway, "the sandbox " + name + " was not found"}
+}
+
+// mine is p's own sandbox called name. Those that are only shared with p are none here: what E2B's shape can do is for owners.
+func (s *Server) mine(ctx context.Context, p gateway.Principal, name string) (gateway.Info, error) {
+	info, err := s.hub.Get(ctx, p, name)
+	if err == nil && info.Owner != p.Name {
+		err = wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
+	}
+	return info, err
+}
+
+// target is the sandbox that a request which was let in is for, running.
+func (s *Server) target(r *http.Request) (*visit, error) {
+	p := rest.Principal(r.Context())
+	info, err := s.mine(r.Context(), p, r.Header.Get(sandboxHeader))
+	if err != nil {
+		return nil, notFound(r.Header.Get(sandboxHeader))
+	}
+	if info.State != gateway.Running {
+		return nil, &apiError{http.StatusBadGateway, "the sandbox " + info.Name + " was not found: it is " + string(info.State) + "; Sandbox.connect has it go on"}
+	}
+	pl := s.place(info)
+	if pl == nil {
+		return nil, errClosed
+	}
+	user, _, _ := r.BasicAuth()
+	if name := r.URL.Query().Get("username"); user == "" {
+		user = name
+	}
+	return &visit{place: pl, who: p, disk: info.Limits.Disk, user: user}, nil
+}
+
+// visit is one request to a sandbox.
+type visit struct {
+	*place
+	who  gateway.Principal
+	disk int64  // bytes that its files may have; 0 is no such limit
+	user string // whose account it asks for; empty is the sandbox's own
+}
+
+type visitKey struct{}
+
+// visitOf is the visit of a request's context.
+func visitOf(ctx context.Context) *visit {
+	v, _ := ctx.Value(visitKey{}).(*visit)
+	return v
+}
+
+// inside is next for requests to a sandbox that runs.
+func (s *Server) inside(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		v, err := s.target(r)
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		leave, err := v.enter()
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		defer leave()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), visitKey{}, v)))
+	})
+}

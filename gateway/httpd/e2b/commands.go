@@ -1,0 +1,254 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+type startRequest struct {
+	Process processConfig `json:"process"`
+	PTY     *ptyConfig    `json:"pty"`
+	Tag     *string       `json:"tag"`
+	Stdin   *bool         `json:"stdin"`
+}
+
+type ptyConfig struct {
+	Size struct {
+		Cols uint32 `json:"cols"`
+		Rows uint32 `json:"rows"`
+	} `json:"size"`
+}
+
+// selector says which process is meant.
+type selector struct {
+	PID uint32  `json:"pid"`
+	Tag *string `json:"tag"`
+}
+
+type selected struct {
+	Process selector `json:"process"`
+}
+
+type input struct {
+	Stdin []byte `json:"stdin"`
+	PTY   []byte `json:"pty"`
+}
+
+// find returns the process that is meant.
+func (pl *place) find(sel selector) (*process, error) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if p := pl.processes[sel.PID]; p != nil {
+		return p, nil
+	}
+	if sel.Tag != nil {
+		for _, p := range pl.processes {
+			if p.tag != nil && *p.tag == *sel.Tag {
+				return p, nil
+			}
+		}
+	}
+	return nil, noProcess(sel)
+}
+
+func noProcess(sel selector) error {
+	return &apiError{http.StatusNotFound, fmt.Sprintf("process with pid %d not found", sel.PID)}
+}
+
+// startProcess begins a command and says what it prints until it has ended. A client that leaves leaves it running; its deadline ends
+// the command.
+func (s *Server) startProcess(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
+	if req.PTY != nil {
+		return s.startTerminal(ctx, v, req, say)
+	}
+	p, l, err := v.begin(ctx, req.Process, req.Tag, req.Stdin == nil || *req.Stdin)
+	if err != nil {
+		return err
+	}
+	defer p.leave(l)
+	if err := say.out.Send(&said{event{Start: &startEvent{p.pid}}}); err != nil {
+		return err
+	}
+	err = say.each(ctx, l.events, keepalive, isEnd)
+	if overdue(ctx) {
+		_ = p.signal("KILL") // or it has ended
+	}
+	return err
+}
+
+// overdue reports whether ctx has ended at its deadline.
+func overdue(ctx context.Context) bool {
+	return context.Cause(ctx) == context.DeadlineExceeded
+}
+
+// connectProcess says what a process prints from now on.
+func (s *Server) connectProcess(ctx context.Context, v *visit, req *selected, say *sayer[said]) error {
+	if isTerminal(req.Process) {
+		return s.connectTerminal(ctx, v, req.Process, say)
+	}
+	p, err := v.find(req.Process)
+	if err != nil {
+		return err
+	}
+	l := p.listen()
+	if l == nil {
+		return noProcess(req.Process)
+	}
+	defer p.leave(l)
+	if err := say.out.Send(&said{event{Start: &startEvent{p.pid}}}); err != nil {
+		return err
+	}
+	return say.each(ctx, l.events, keepalive, isEnd)
+}
+
+type processInfo struct {
+	Config processConfig `json:"config"`
+	PID    uint32        `json:"pid"`
+	Tag    *string       `json:"tag,omitempty"`
+}
+
+type processes struct {
+	All []processInfo `json:"processes"`
+}
+
+// listProcesses lists the commands that were begun here, and the terminals.
+func (s *Server) listProcesses(ctx context.Context, v *visit, _ *empty) (*processes, error) {
+	all, err := s.terminals(ctx, v)
+	if err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	for _, p := range v.processes {
+		all = append(all, processInfo{Config: p.config, PID: p.pid, Tag: p.tag})
+	}
+	v.mu.Unlock()
+	slices.SortFunc(all, func(a, b processInfo) int { return cmp.Compare(a.PID, b.PID) })
+	return &processes{all}, nil
+}
+
+type updateRequest struct {
+	selected
+	PTY *ptyConfig `json:"pty"`
+}
+
+func (s *Server) update(ctx context.Context, v *visit, req *updateRequest) (*empty, error) {
+	if req.PTY == nil {
+		return &empty{}, nil
+	}
+	if !isTerminal(req.Process) {
+		if _, err := v.find(req.Process); err != nil {
+			return nil, err
+		}
+		return nil, invalid("process %d has no terminal", req.Process.PID)
+	}
+	return &empty{}, s.resize(ctx, v, req.Process, int(req.PTY.Size.Cols), int(req.PTY.Size.Rows))
+}
+
+type inputRequest struct {
+	selected
+	Input input `json:"input"`
+}
+
+func (s *Server) sendInput(ctx context.Context, v *visit, req *inputRequest) (*empty, error) {
+	return &empty{}, s.input(ctx, v, req.Process, req.Input)
+}
+
+func (s *Server) input(ctx context.Context, v *visit, sel selector, in input) error {
+	if isTerminal(sel) {
+		return s.typeInto(ctx, v, sel, append(in.PTY, in.Stdin...))
+	}
+	p, err := v.find(sel)
+	if err != nil {
+		return err
+	}
+	if len(in.PTY) > 0 {
+		return invalid("process %d has no terminal", p.pid)
+	}
+	return p.write(ctx, in.Stdin)
+}
+
+// inputEvent is a part of input that goes on.
+type inputEvent struct {
+	Start *selected `json:"start"`
+	Data  *struct {
+		Input input `json:"input"`
+	} `json:"data"`
+	Keepalive *empty `json:"keepalive"`
+}
+
+func (s *Server) streamInput(ctx context.Context, v *visit, in *connect.ClientStream[inputEvent]) error {
+	leave, err := v.stream()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	var to *selector
+	for in.Receive() {
+		switch m := in.Msg(); {
+		case m.Start != nil:
+			to = &m.Start.Process
+			if !isTerminal(*to) {
+				if _, err := v.find(*to); err != nil {
+					return err
+				}
+			}
+		case m.Data != nil && to == nil:
+			return invalid("input for no process: the first message says for which")
+		case m.Data != nil:
+			if err := s.input(ctx, v, *to, m.Data.Input); err != nil {
+				return err
+			}
+		}
+	}
+	return in.Err()
+}
+
+type signalRequest struct {
+	selected
+	Signal string `json:"signal"`
+}
+
+func (s *Server) sendSignal(ctx context.Context, v *visit, req *signalRequest) (*empty, error) {
+	name, ok := map[string]string{"SIGNAL_SIGKILL": "KILL", "SIGNAL_SIGTERM": "TERM"}[req.Signal]
+	if !ok {
+		return nil, invalid("signal: SIGNAL_SIGKILL or SIGNAL_SIGTERM")
+	}
+	if isTerminal(req.Process) {
+		return &empty{}, s.endTerminal(ctx, v, req.Process)
+	}
+	p, err := v.find(req.Process)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.signal(name); err != nil {
+		return nil, noProcess(req.Process)
+	}
+	return &empty{}, nil
+}
+
+func (s *Server) closeStdin(ctx context.Context, v *visit, req *selected) (*empty, error) {
+	if isTerminal(req.Process) {
+		return nil, invalid("a terminal's input does not end: send it ^D")
+	}
+	p, err := v.find(req.Process)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case p.typing <- struct{}{}: // after what is being written
+		defer func() { <-p.typing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := p.ch.CloseWrite(); err != nil {
+		return nil, &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("the input of process %d is closed", p.pid)}
+	}
+	return &empty{}, nil
+}

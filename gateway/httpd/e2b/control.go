@@ -1,0 +1,409 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// How long a sandbox lasts whose maker does not say, and the most that they may.
+const (
+	defaultTimeout = 5 * time.Minute
+	maxTimeout     = 31 * 24 * time.Hour
+)
+
+// templateLabel is the label of the sandboxes that are made here: from which template. Callers' own labels do not begin with ours.
+const (
+	ownLabels     = "sandboxd."
+	templateLabel = ownLabels + "e2b.template"
+)
+
+// defaultTemplate is that of callers who name none.
+const defaultTemplate = "base"
+
+// control serves requests about sandboxes.
+func (s *Server) control(mux *http.ServeMux) {
+	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"POST /sandboxes":                 s.create,
+		"POST /v2/sandboxes":              s.create,
+		"GET /sandboxes":                  s.list,
+		"GET /v2/sandboxes":               s.list,
+		"GET /sandboxes/{id}":             s.get,
+		"DELETE /sandboxes/{id}":          s.kill,
+		"POST /sandboxes/{id}/timeout":    s.setTimeout,
+		"POST /sandboxes/{id}/connect":    s.connect,
+		"POST /v2/sandboxes/{id}/connect": s.connect,
+		"POST /sandboxes/{id}/resume":     s.connect,
+		"POST /sandboxes/{id}/pause":      s.pause,
+		"GET /sandboxes/{id}/metrics":     s.metrics,
+	} {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := f(w, r); err != nil {
+				s.fail(w, r, err)
+			}
+		})
+	}
+}
+
+// newSandbox is what create asks for. What is in it and cannot be had is refused, not passed over.
+type newSandbox struct {
+	Template  string            `json:"templateID"`
+	Timeout   *int64            `json:"timeout"` // seconds
+	Metadata  map[string]string `json:"metadata"`
+	Env       map[string]string `json:"envVars"`
+	AutoPause bool              `json:"autoPause"` // paused at its end, not removed
+	Internet  *bool             `json:"allow_internet_access"`
+	Network   struct {
+		AllowOut []string `json:"allowOut"`
+		DenyOut  []string `json:"denyOut"`
+	} `json:"network"`
+
+	Secure          bool           `json:"secure"` // always
+	AutoPauseMemory *bool          `json:"autoPauseMemory"`
+	AutoResume      jsontext.Value `json:"autoResume"`
+	MCP             jsontext.Value `json:"mcp"`
+	IAM             jsontext.Value `json:"iam"`
+	Volumes         jsontext.Value `json:"volumeMounts"`
+}
+
+// made is a sandbox as its maker, and whoever connects to it, is told of it.
+type made struct {
+	ID          string  `json:"sandboxID"`
+	Template    string  `json:"templateID"`
+	Alias       string  `json:"alias"`
+	Client      string  `json:"clientID"`
+	EnvdVersion string  `json:"envdVersion"`
+	Access      string  `json:"envdAccessToken,omitempty"`
+	Traffic     *string `json:"trafficAccessToken"`
+	Domain      *string `json:"domain"`
+}
+
+// listed is a sandbox in a list.
+type listed struct {
+	made
+	Started   time.Time         `json:"startedAt"`
+	End       time.Time         `json:"endAt"`
+	CPUs      int               `json:"cpuCount"`
+	MemoryMB  int64             `json:"memoryMB"`
+	DiskMB    int64             `json:"diskSizeMB"`
+	State     string            `json:"state"`
+	Metadata  map[string]string `json:"metadata"`
+	Lifecycle *lifecycle        `json:"lifecycle,omitempty"`
+}
+
+type lifecycle struct {
+	OnTimeout  string `json:"onTimeout"`
+	AutoResume bool   `json:"autoResume"`
+}
+
+// clientID is what E2B calls the node that a sandbox is on. There is one.
+const clientID = "sandboxd"
+
+func (s *Server) madeOf(r *http.Request, i gateway.Info) made {
+	template := cmp.Or(i.Labels[templateLabel], i.ShortImage())
+	return made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion, Access: s.access(i.ID, rest.Caller(r.Context()).ID)}
+}
+
+// never is the end of a sandbox that has none: the SDKs need a time.
+var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func (s *Server) listedOf(r *http.Request, i gateway.Info) listed {
+	l := listed{made: s.madeOf(r, i), Started: i.Created.UTC(), End: never, CPUs: int(max(1, i.Limits.CPUs)), MemoryMB: i.Limits.Memory >> 20, DiskMB: i.Limits.Disk >> 20,
+		State: "running", Metadata: maps.Clone(i.Labels)}
+	maps.DeleteFunc(l.Metadata, func(key, _ string) bool { return strings.HasPrefix(key, ownLabels) })
+	if l.Metadata == nil {
+		l.Metadata = map[string]string{}
+	}
+	if i.State == gateway.Paused || i.State == gateway.Stopped {
+		l.State = "paused"
+	}
+	if i.End != nil {
+		l.Lifecycle = &lifecycle{OnTimeout: "kill"}
+		if i.End.Pause {
+			l.Lifecycle.OnTimeout = "pause"
+		}
+		if !i.End.At.IsZero() {
+			l.End = i.End.At.UTC()
+		}
+	}
+	return l
+}
+
+func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
+	var ask newSandbox
+	if err := rest.DecodeOpen(w, r, &ask); err != nil {
+		return err
+	}
+	spec, err := s.specOf(ask)
+	if err != nil {
+		return err
+	}
+	spec.Name = "e2b-" + strings.ToLower(rand.Text()[:12])
+	if key := r.Header.Get("Idempotency-Key"); key != "" {
+		// The same request again, whose answer was lost, finds what the first one made.
+		spec.Name, spec.Reuse = s.nameFor(rest.Principal(r.Context()), key), true
+	}
+	info, err := s.hub.Create(r.Context(), rest.Principal(r.Context()), spec, nil)
+	if err != nil {
+		return err
+	}
+	rest.WriteJSON(w, http.StatusCreated, s.madeOf(r, info))
+	return nil
+}
+
+// nameFor is the name of the sandbox that p makes by an Idempotency-Key.
+func (s *Server) nameFor(p gateway.Principal, key string) string {
+	mac := hmac.New(sha256.New, s.secret)
+	mac.Write([]byte("e2b idempotency\x00" + p.Name + "\x00" + key))
+	return "e2b-" + strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil))[:12])
+}
+
+func (s *Server) specOf(ask newSandbox) (gateway.NewSpec, error) {
+	none := gateway.NewSpec{}
+	if ask.Template == "" {
+		ask.Template = defaultTemplate
+	}
+	image, ok := s.templates[ask.Template]
+	if !ok && ask.Template != defaultTemplate {
+		known := slices.Sorted(maps.Keys(s.templates))
+		if !slices.Contains(known, defaultTemplate) {
+			known = append([]string{defaultTemplate}, known...)
+		}
+		return none, &apiError{http.StatusNotFound, fmt.Sprintf("template %.64q not found: this daemon has %s; its key e2b.templates names images as NAME=IMAGE", ask.Template, strings.Join(known, ", "))}
+	}
+	for name, value := range map[string]jsontext.Value{"autoResume": ask.AutoResume, "mcp": ask.MCP, "iam": ask.IAM, "volumeMounts": ask.Volumes} {
+		switch string(value) {
+		case "", "null", "[]", "{}", `{"enabled":false}`:
+		default:
+			return none, invalid("%s is not in this version", name)
+		}
+	}
+	if ask.AutoPauseMemory != nil && ask.AutoPause && !*ask.AutoPauseMemory {
+		return none, invalid("pausing at the end without memory is not in this version")
+	}
+	end, err := endAfter(ask.Timeout, ask.AutoPause)
+	if err != nil {
+		return none, err
+	}
+	spec := gateway.NewSpec{Image: image, End: end, Labels: map[string]string{templateLabel: ask.Template}}
+	for key, value := range ask.Metadata {
+		if strings.HasPrefix(key, ownLabels) {
+			return none, invalid("metadata: keys that begin with %s are the daemon's own", ownLabels)
+		}
+		spec.Labels[key] = value
+	}
+	for _, key := range slices.Sorted(maps.Keys(ask.Env)) {
+		spec.Env = append(spec.Env, key+"="+ask.Env[key])
+	}
+	switch allow, deny := ask.Network.AllowOut, ask.Network.DenyOut; {
+	case ask.Internet != nil && !*ask.Internet && len(allow) == 0:
+		spec.Network = sandbox.NetworkNone
+	case len(allow) > 0 && (slices.Contains(deny, "0.0.0.0/0") || ask.Internet != nil && !*ask.Internet):
+		spec.Network, spec.Allow = sandbox.NetworkAllowlist, allow
+	case len(deny) == 1 && deny[0] == "0.0.0.0/0":
+		spec.Network = sandbox.NetworkNone
+	case len(allow) > 0 || len(deny) > 0:
+		return none, invalid("network: an allowOut needs denyOut 0.0.0.0/0, and no other denyOut is in this version")
+	case ask.Internet != nil:
+		spec.Network = sandbox.NetworkFiltered
+	}
+	return spec, nil
+}
+
+// endAfter is the end of a sandbox that is to last for so many seconds from now.
+func endAfter(seconds *int64, pause bool) (gateway.End, error) {
+	d := defaultTimeout
+	if seconds != nil {
+		if *seconds < 0 || *seconds > int64(maxTimeout/time.Second) {
+			return gateway.End{}, invalid("timeout: %d is not 0 to %d seconds", *seconds, int64(maxTimeout/time.Second))
+		}
+		d = max(time.Duration(*seconds)*time.Second, 10*time.Millisecond) // 0 is now, which the hub takes for a slip
+	}
+	return gateway.End{At: time.Now().Add(d).Truncate(time.Millisecond), Pause: pause}, nil
+}
+
+// own is the caller's sandbox of the request's path.
+func (s *Server) own(r *http.Request) (gateway.Principal, gateway.Info, error) {
+	p := rest.Principal(r.Context())
+	name := r.PathValue("id")
+	info, err := s.mine(r.Context(), p, name)
+	if err != nil || info.State == gateway.Creating {
+		if _, err := wire.ParseSandbox(name); err != nil {
+			name = "of that name"
+		}
+		return p, info, &apiError{http.StatusNotFound, "sandbox " + name + " not found"}
+	}
+	return p, info, nil
+}
+
+func (s *Server) get(w http.ResponseWriter, r *http.Request) error {
+	_, info, err := s.own(r)
+	if err != nil {
+		return err
+	}
+	rest.WriteJSON(w, http.StatusOK, s.listedOf(r, info))
+	return nil
+}
+
+func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
+	p, info, err := s.own(r)
+	if err != nil {
+		return err
+	}
+	if _, err := s.hub.Remove(r.Context(), p, info.Name); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// lasting is how long a sandbox is to last from now.
+type lasting struct {
+	Timeout *int64 `json:"timeout"`
+	Memory  *bool  `json:"memory"` // connect: whether what was paused goes on, or starts anew. pause: whether its memory is kept
+}
+
+func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request) error {
+	var ask lasting
+	if err := rest.DecodeOpen(w, r, &ask); err != nil {
+		return err
+	}
+	p, info, err := s.own(r)
+	if err != nil {
+		return err
+	}
+	if ask.Timeout == nil {
+		return invalid("timeout: how many seconds?")
+	}
+	end, err := endAfter(ask.Timeout, info.End != nil && info.End.Pause)
+	if err != nil {
+		return err
+	}
+	if _, err := s.hub.SetEnd(r.Context(), p, info.Name, end); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// connect answers with what it takes to use a sandbox, which goes on if it was paused. One that runs ends no sooner than it would
+// have; one that was not made here, and has no end, gets none.
+func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
+	ask := lasting{}
+	if err := rest.DecodeOpen(w, r, &ask); err != nil {
+		return err
+	}
+	p, info, err := s.own(r)
+	if err != nil {
+		return err
+	}
+	if ask.Memory != nil && !*ask.Memory && info.State == gateway.Paused {
+		if err := s.hub.Stop(r.Context(), p, info.Name); err != nil { // it is to start anew
+			return err
+		}
+	}
+	status := http.StatusOK
+	was := info.End
+	if info.State != gateway.Running {
+		status = http.StatusCreated
+		if info, err = s.hub.Start(r.Context(), p, info.Name, nil); err != nil {
+			return err
+		}
+	}
+	if was != nil {
+		end, err := endAfter(ask.Timeout, was.Pause)
+		if err != nil {
+			return err
+		}
+		if end.At.After(was.At) {
+			if info, err = s.hub.SetEnd(r.Context(), p, info.Name, end); err != nil {
+				return err
+			}
+		}
+	}
+	rest.WriteJSON(w, status, s.madeOf(r, info))
+	return nil
+}
+
+// pause freezes a sandbox with its memory, or stops it without; it then has no end until somebody connects.
+func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
+	var ask lasting
+	if r.ContentLength != 0 {
+		if err := rest.DecodeOpen(w, r, &ask); err != nil {
+			return err
+		}
+	}
+	p, info, err := s.own(r)
+	if err != nil {
+		return err
+	}
+	if info.State != gateway.Running {
+		return &apiError{http.StatusConflict, "sandbox " + info.Name + " is " + string(info.State) + " already"}
+	}
+	act := s.hub.Pause
+	if ask.Memory != nil && !*ask.Memory {
+		act = s.hub.Stop
+	}
+	if err := act(r.Context(), p, info.Name); err != nil {
+		return err
+	}
+	if info.End != nil {
+		if _, err := s.hub.SetEnd(context.WithoutCancel(r.Context()), p, info.Name, gateway.End{Pause: info.End.Pause}); err != nil {
+			return err
+		}
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// metric is what a sandbox uses at a moment.
+type metric struct {
+	Time     time.Time `json:"timestamp"`
+	Unix     int64     `json:"timestampUnix"`
+	CPUs     int       `json:"cpuCount"`
+	CPUPct   float64   `json:"cpuUsedPct"` // of all that it may have, since it was started
+	Mem      int64     `json:"memUsed"`
+	MemAll   int64     `json:"memTotal"`
+	MemCache int64     `json:"memCache"`
+	Disk     int64     `json:"diskUsed"`
+	DiskAll  int64     `json:"diskTotal"`
+}
+
+// metrics answers with what a sandbox uses now. No history is kept.
+func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
+	p, info, err := s.own(r)
+	if err != nil {
+		return err
+	}
+	d, err := s.hub.Describe(r.Context(), p, info.Name)
+	if err != nil {
+		return err
+	}
+	all := []metric{}
+	if d.Used != nil {
+		now := time.Now().UTC()
+		m := metric{Time: now, Unix: now.Unix(), CPUs: int(max(1, info.Limits.CPUs)), Mem: d.Used.Memory, MemAll: info.Limits.Memory, Disk: d.Used.Disk, DiskAll: info.Limits.Disk}
+		if ran := now.Sub(info.Since).Milliseconds(); ran > 0 && info.Limits.CPUs > 0 {
+			m.CPUPct = 100 * float64(d.Used.CPUms) / float64(ran) / info.Limits.CPUs
+		}
+		all = append(all, m)
+	}
+	rest.WriteJSON(w, http.StatusOK, all)
+	return nil
+}

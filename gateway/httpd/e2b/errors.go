@@ -1,0 +1,106 @@
+package e2b
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// apiError is an error as the SDKs read it: they decide by the status, and in the case of 502 by words of the message.
+type apiError struct {
+	Code    int    `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *apiError) Error() string { return e.Message }
+
+// apiErrorOf is what a client sees of err.
+func (s *Server) apiErrorOf(err error) *apiError {
+	if e, ok := errors.AsType[*apiError](err); ok {
+		return e
+	}
+	p := rest.NewProblem(s.hub, err)
+	e := &apiError{p.Status, p.Detail}
+	if p.Hint != "" {
+		e.Message += " (" + p.Hint + ")"
+	}
+	return e
+}
+
+// fail answers with err. A client that has gone gets nothing.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if errors.Is(r.Context().Err(), context.Canceled) && context.Cause(r.Context()) == context.Canceled {
+		return
+	}
+	e := s.apiErrorOf(err)
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
+		// A stream: the SDKs read what is answered as plain JSON by its status, as of a proxy in front of envd.
+		w.Header().Set("Connection", "close")
+	}
+	rest.WriteJSON(w, e.Code, e)
+}
+
+// rpcError is err for a client of the Connect protocol.
+func (s *Server) rpcError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, new(*connect.Error)), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		return connect.NewError(connect.CodeNotFound, errors.New("no such file or directory"))
+	case errors.Is(err, fs.ErrPermission):
+		return connect.NewError(connect.CodePermissionDenied, errors.New("permission denied"))
+	}
+	if e, ok := errors.AsType[*apiError](err); ok {
+		return connect.NewError(codeOf(e.Code), e)
+	}
+	e := s.hub.Public(err)
+	text := e.Message
+	if e.Hint != "" {
+		text += " (" + e.Hint + ")"
+	}
+	code := codeOf(rest.Status(e))
+	switch e.Code {
+	case wire.CodeKeyboardHeld, wire.CodeNotPrompt:
+		code = connect.CodeFailedPrecondition
+	case wire.CodeLost, wire.CodeUnavailable:
+		code = connect.CodeUnavailable
+	}
+	return connect.NewError(code, errors.New(text))
+}
+
+// codeOf is the code that the SDKs take a status for.
+func codeOf(status int) connect.Code {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnsupportedMediaType:
+		return connect.CodeInvalidArgument
+	case http.StatusUnauthorized:
+		return connect.CodeUnauthenticated
+	case http.StatusForbidden:
+		return connect.CodePermissionDenied
+	case http.StatusNotFound:
+		return connect.CodeNotFound
+	case http.StatusConflict:
+		return connect.CodeAlreadyExists
+	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge, http.StatusInsufficientStorage:
+		return connect.CodeResourceExhausted
+	case http.StatusNotImplemented:
+		return connect.CodeUnimplemented
+	case http.StatusBadGateway, http.StatusServiceUnavailable:
+		return connect.CodeUnavailable
+	}
+	return connect.CodeInternal
+}
+
+// invalid is the error of a request that makes no sense.
+func invalid(format string, args ...any) error {
+	return &apiError{http.StatusBadRequest, wire.Errorf(wire.CodeUsage, format, args...).Message}
+}

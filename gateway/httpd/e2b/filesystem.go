@@ -1,0 +1,314 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pkg/sftp"
+)
+
+// entry is a file or directory as the SDKs show it.
+type entry struct {
+	Name        string    `json:"name"`
+	Type        string    `json:"type"` // of a link: of what it points to
+	Path        string    `json:"path"`
+	Size        int64     `json:"size,string"`
+	Mode        uint32    `json:"mode"`
+	Permissions string    `json:"permissions"`
+	Owner       string    `json:"owner"`
+	Group       string    `json:"group"`
+	Modified    time.Time `json:"modifiedTime"`
+	Target      *string   `json:"symlinkTarget,omitempty"`
+	Link        bool      `json:"isSymlink,omitempty"`
+}
+
+const (
+	typeFile        = "FILE_TYPE_FILE"
+	typeDir         = "FILE_TYPE_DIRECTORY"
+	typeUnspecified = "FILE_TYPE_UNSPECIFIED"
+)
+
+// What one call may walk through.
+const (
+	maxEntries = 100_000
+	maxDepth   = 256
+)
+
+type pathRequest struct {
+	Path string `json:"path"`
+}
+
+type entryAnswer struct {
+	Entry entry `json:"entry"`
+}
+
+// on calls f with the connection, the account and the path of a request.
+func (s *Server) on(ctx context.Context, v *visit, p string, f func(lk *link, a account, p string) error) error {
+	lk, err := v.connection(ctx)
+	if err != nil {
+		return err
+	}
+	a, err := lk.as(v.user)
+	if err != nil {
+		return err
+	}
+	if p, err = a.path(p); err != nil {
+		return err
+	}
+	if err := f(lk, a, p); err != nil {
+		return s.fileError(err)
+	}
+	return nil
+}
+
+// entry is what there is at p.
+func (lk *link) entry(p string, n names) (entry, error) {
+	info, err := lk.files.Lstat(p)
+	if err != nil {
+		return entry{}, at(p, err)
+	}
+	return lk.entryOf(p, info, n), nil
+}
+
+func (lk *link) entryOf(p string, info fs.FileInfo, n names) entry {
+	e := entry{Name: path.Base(p), Type: typeOf(info), Path: p, Size: info.Size(), Mode: uint32(info.Mode().Perm()), Permissions: info.Mode().String(), Modified: info.ModTime().UTC()}
+	if st, ok := info.Sys().(*sftp.FileStat); ok {
+		e.Owner, e.Group = nameOf(n.users, st.UID), nameOf(n.groups, st.GID)
+	}
+	if info.Mode()&fs.ModeSymlink != 0 {
+		e.Link = true
+		if target, err := lk.files.ReadLink(p); err == nil {
+			if !path.IsAbs(target) {
+				target = path.Join(path.Dir(p), target)
+			}
+			e.Target = &target
+		}
+		e.Type = typeUnspecified
+		if to, err := lk.files.Stat(p); err == nil {
+			e.Type = typeOf(to)
+		}
+	}
+	return e
+}
+
+func typeOf(info fs.FileInfo) string {
+	switch {
+	case info.IsDir():
+		return typeDir
+	case info.Mode().IsRegular():
+		return typeFile
+	}
+	return typeUnspecified
+}
+
+func (s *Server) stat(ctx context.Context, v *visit, req *pathRequest) (*entryAnswer, error) {
+	var res entryAnswer
+	err := s.on(ctx, v, req.Path, func(lk *link, _ account, p string) (err error) {
+		res.Entry, err = lk.entry(p, lk.names())
+		return err
+	})
+	return &res, err
+}
+
+func (s *Server) makeDir(ctx context.Context, v *visit, req *pathRequest) (*entryAnswer, error) {
+	var res entryAnswer
+	err := s.on(ctx, v, req.Path, func(lk *link, a account, p string) error {
+		made, err := lk.mkdirs(a, p)
+		if err != nil {
+			return err
+		}
+		if !made {
+			return &apiError{http.StatusConflict, "directory already exists: " + p}
+		}
+		res.Entry, err = lk.entry(p, lk.names())
+		return err
+	})
+	return &res, err
+}
+
+// mkdirs makes a directory and those above it, and reports whether there was anything to make.
+func (lk *link) mkdirs(a account, p string) (made bool, err error) {
+	var missing []string
+	for up := p; ; up = path.Dir(up) {
+		info, err := lk.files.Stat(up)
+		if err == nil && !info.IsDir() {
+			return false, invalid("path %q is no directory", up)
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || up == "/" {
+			return false, at(up, err)
+		}
+		if missing = append(missing, up); len(missing) > maxDepth {
+			return false, invalid("path: more than %d directories", maxDepth)
+		}
+	}
+	for _, dir := range slices.Backward(missing) {
+		if err := lk.files.Mkdir(dir); err != nil {
+			if info, serr := lk.files.Stat(dir); serr == nil && info.IsDir() {
+				continue // somebody else did
+			}
+			return false, at(dir, err)
+		}
+		if err := a.give(lk.files, dir); err != nil {
+			return false, at(dir, err)
+		}
+	}
+	return len(missing) > 0, nil
+}
+
+// isDir says that p, as a means it, is no directory, where it is not.
+func (lk *link) isDir(a account, p string) error {
+	p, err := a.path(p)
+	if err != nil {
+		return err
+	}
+	if info, err := lk.files.Stat(p); err != nil || !info.IsDir() {
+		return invalid("cwd %q does not exist", cutText(p, 200))
+	}
+	return nil
+}
+
+type moveRequest struct {
+	Source      string `json:"source"`
+	Destination string `json:"destination"`
+}
+
+func (s *Server) move(ctx context.Context, v *visit, req *moveRequest) (*entryAnswer, error) {
+	var res entryAnswer
+	err := s.on(ctx, v, req.Source, func(lk *link, a account, from string) error {
+		to, err := a.path(req.Destination)
+		if err != nil {
+			return err
+		}
+		if _, err := lk.files.Lstat(from); err != nil {
+			return at(from, err)
+		}
+		if _, err := lk.mkdirs(a, path.Dir(to)); err != nil {
+			return err
+		}
+		if err := lk.files.PosixRename(from, to); err != nil {
+			return at(from, err)
+		}
+		res.Entry, err = lk.entry(to, lk.names())
+		return err
+	})
+	return &res, err
+}
+
+type listRequest struct {
+	Path  string `json:"path"`
+	Depth uint32 `json:"depth"`
+}
+
+type listAnswer struct {
+	Entries []entry `json:"entries"`
+}
+
+// listDir lists a directory and those in it, as deep as asked; links are not followed.
+func (s *Server) listDir(ctx context.Context, v *visit, req *listRequest) (*listAnswer, error) {
+	res := listAnswer{Entries: []entry{}}
+	err := s.on(ctx, v, req.Path, func(lk *link, _ account, p string) error {
+		info, err := lk.files.Stat(p)
+		if err != nil {
+			return at(p, err)
+		}
+		if !info.IsDir() {
+			return invalid("path %q is not a directory", p)
+		}
+		n := lk.names()
+		return lk.walk(ctx, p, int(min(cmp.Or(req.Depth, 1), maxDepth)), func(p string, info fs.FileInfo) error {
+			if len(res.Entries) == maxEntries {
+				return &apiError{http.StatusTooManyRequests, "the directory has too many entries to list at once"}
+			}
+			res.Entries = append(res.Entries, lk.entryOf(p, info, n))
+			return nil
+		})
+	})
+	return &res, err
+}
+
+// walk calls f with all that is in a directory, each directory before what is in it.
+func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string, info fs.FileInfo) error) error {
+	infos, err := lk.files.ReadDirContext(ctx, dir)
+	if err != nil {
+		return at(dir, err)
+	}
+	slices.SortFunc(infos, func(a, b os.FileInfo) int { return strings.Compare(a.Name(), b.Name()) })
+	for _, info := range infos {
+		if strings.Contains(info.Name(), "/") || info.Name() == ".." || info.Name() == "." {
+			continue // no name of a file
+		}
+		p := path.Join(dir, info.Name())
+		if err := f(p, info); err != nil {
+			return err
+		}
+		if info.IsDir() && depth > 1 {
+			if err := lk.walk(ctx, p, depth-1, f); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// remove removes a file, or a directory with all that is in it. What is not there is removed already.
+func (s *Server) remove(ctx context.Context, v *visit, req *pathRequest) (*empty, error) {
+	err := s.on(ctx, v, req.Path, func(lk *link, _ account, p string) error {
+		if p == "/" {
+			return invalid("path: / is not removed")
+		}
+		err := lk.removeAll(ctx, p, maxDepth)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	})
+	return &empty{}, err
+}
+
+// removeAll follows no link.
+func (lk *link) removeAll(ctx context.Context, p string, depth int) error {
+	info, err := lk.files.Lstat(p)
+	if err != nil {
+		return at(p, err)
+	}
+	if !info.IsDir() {
+		return lk.unlink(p)
+	}
+	if depth == 0 {
+		return invalid("path: more than %d directories", maxDepth)
+	}
+	infos, err := lk.files.ReadDirContext(ctx, p)
+	if err != nil {
+		return at(p, err)
+	}
+	for _, info := range infos {
+		if strings.Contains(info.Name(), "/") || info.Name() == ".." || info.Name() == "." {
+			continue // no name of a file
+		}
+		if err := lk.removeAll(ctx, path.Join(p, info.Name()), depth-1); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	if err := lk.files.RemoveDirectory(p); err != nil {
+		return at(p, err)
+	}
+	return nil
+}
+
+func (lk *link) unlink(p string) error {
+	if err := lk.files.Remove(p); err != nil {
+		return at(p, err)
+	}
+	return nil
+}

@@ -1,0 +1,259 @@
+package e2b
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// idlePlace is how long a connection is kept that nobody uses.
+const idlePlace = 20 * time.Second
+
+// place is what is held of one sandbox on behalf of its owner: an SSH connection, the commands that run on it, and watchers. What runs
+// on a connection ends with it, so it is kept as long as something does.
+type place struct {
+	s    *Server
+	id   string // the sandbox's
+	name string
+
+	opening chan struct{} // semaphore of who dials
+
+	mu           sync.Mutex
+	link         *link               // guarded by mu; nil while there is none
+	visits       int                 // guarded by mu; requests under way
+	left         time.Time           // guarded by mu; when the last one ended
+	starting     int                 // guarded by mu; commands that are about to be in processes
+	processes    map[uint32]*process // guarded by mu
+	watchers     map[string]*watcher // guarded by mu
+	streams      int                 // guarded by mu; answers that go on
+	lastTerminal int                 // guarded by mu; the highest number that a terminal was given
+	ended        bool                // guarded by mu; nothing is begun any more
+}
+
+// link is a live connection to a sandbox.
+type link struct {
+	client  *ssh.Client
+	files   *sftp.Client
+	account account       // that commands run as
+	done    chan struct{} // closed when the connection has ended
+}
+
+// place returns the place of a sandbox, nil when the Server has ended.
+func (s *Server) place(i gateway.Info) *place {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	pl := s.places[i.ID]
+	if pl == nil {
+		pl = &place{s: s, id: i.ID, name: i.Name, opening: make(chan struct{}, 1), processes: make(map[uint32]*process), watchers: make(map[string]*watcher)}
+		s.places[i.ID] = pl
+	}
+	pl.mu.Lock()
+	pl.left = time.Now() // nobody forgets it before its visit begins
+	pl.mu.Unlock()
+	return pl
+}
+
+// maxVisits bounds the requests of one sandbox that are under way: one that does not answer keeps them waiting.
+const maxVisits = 1024
+
+// enter notes a request that is under way until leave is called.
+func (pl *place) enter() (leave func(), err error) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if pl.visits >= maxVisits {
+		return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("%d requests to the sandbox are under way, the most there may be", maxVisits)}
+	}
+	pl.visits++
+	return func() {
+		pl.mu.Lock()
+		defer pl.mu.Unlock()
+		pl.visits--
+		pl.left = time.Now()
+	}, nil
+}
+
+// maxStreams bounds the answers of one sandbox that go on at once.
+const maxStreams = 512
+
+// stream is enter for an answer that goes on.
+func (pl *place) stream() (leave func(), err error) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if pl.streams >= maxStreams {
+		return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("the sandbox has %d streams, the most there may be", maxStreams)}
+	}
+	pl.streams++
+	return func() {
+		pl.mu.Lock()
+		defer pl.mu.Unlock()
+		pl.streams--
+	}, nil
+}
+
+func (pl *place) unused() bool {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return pl.unusedLocked() && pl.link == nil
+}
+
+func (pl *place) unusedLocked() bool {
+	return pl.visits == 0 && pl.starting == 0 && len(pl.processes) == 0 && len(pl.watchers) == 0 && time.Since(pl.left) > idlePlace
+}
+
+// rest closes the connection if nobody uses it, and the watchers that nobody asks. It reports whether there is nothing here.
+func (pl *place) rest() bool {
+	pl.mu.Lock()
+	for id, w := range pl.watchers {
+		if w.forgotten() {
+			delete(pl.watchers, id)
+			w.close()
+		}
+	}
+	lk := pl.link
+	idle := pl.unusedLocked()
+	if idle {
+		pl.link = nil
+	}
+	pl.mu.Unlock()
+	if idle && lk != nil {
+		lk.client.Close()
+	}
+	return idle
+}
+
+// close ends everything here for good.
+func (pl *place) close() {
+	pl.mu.Lock()
+	pl.ended = true
+	lk := pl.link
+	pl.link = nil
+	for id, w := range pl.watchers {
+		delete(pl.watchers, id)
+		w.close()
+	}
+	pl.mu.Unlock()
+	if lk != nil {
+		lk.client.Close()
+	}
+}
+
+// connection returns the live connection, made if there is none.
+func (v *visit) connection(ctx context.Context) (*link, error) {
+	select {
+	case v.opening <- struct{}{}:
+		defer func() { <-v.opening }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	v.mu.Lock()
+	lk, ended := v.link, v.ended
+	v.mu.Unlock()
+	if ended {
+		return nil, errClosed
+	}
+	if lk != nil {
+		select {
+		case <-lk.done:
+		default:
+			return lk, nil
+		}
+	}
+	lk, err := v.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.ended {
+		lk.client.Close()
+		return nil, errClosed
+	}
+	v.link = lk
+	return lk, nil
+}
+
+func (v *visit) dial(ctx context.Context) (*link, error) {
+	conn, err := v.s.hub.Upstream(ctx, v.who, v.name, nil)
+	if err != nil {
+		return nil, err
+	}
+	lk := &link{client: ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs), done: make(chan struct{})}
+	v.s.start(func() {
+		_ = lk.client.Wait()
+		close(lk.done)
+	})
+	stop := context.AfterFunc(ctx, func() { lk.client.Close() })
+	defer stop()
+	if lk.account, err = lk.whoami(); err == nil {
+		lk.files, err = sftp.NewClient(lk.client, sftp.UseConcurrentWrites(true))
+	}
+	if err != nil {
+		lk.client.Close()
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return nil, unreachable(v.name, err)
+	}
+	return lk, nil
+}
+
+// unreachable says that a sandbox which runs did not do what was asked.
+func unreachable(name string, err error) error {
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the sandbox %s does not answer: %.200s", name, err)}
+}
+
+// whoami asks the account's shell who it is.
+func (lk *link) whoami() (account, error) {
+	out, err := lk.run(`printf '%s\n%s\n' "$HOME" "$PWD"; id -u; id -g; id -un`, 8<<10)
+	lines := strings.Split(out, "\n")
+	if err != nil || len(lines) < 5 {
+		return account{}, fmt.Errorf("its account has no shell that says who it is: %w", errors.Join(err, errors.New(strings.TrimSpace(out))))
+	}
+	a := account{home: lines[0], name: lines[4], own: true}
+	if _, err := fmt.Sscan(lines[2]+" "+lines[3], &a.uid, &a.gid); err != nil {
+		return account{}, fmt.Errorf("its account: %w", err)
+	}
+	if !strings.HasPrefix(a.home, "/") {
+		a.home = lines[1]
+	}
+	return a, nil
+}
+
+// run runs a short command and returns what it printed, no more than limit bytes of it.
+func (lk *link) run(command string, limit int) (string, error) {
+	session, err := lk.client.NewSession()
+	if err != nil {
+		return "", err
+	}
+	defer session.Close()
+	stdout, err := session.StdoutPipe()
+	if err == nil {
+		err = session.Start(command)
+	}
+	if err != nil {
+		return "", err
+	}
+	var text bytes.Buffer
+	if _, err := io.Copy(&text, io.LimitReader(stdout, int64(limit))); err != nil {
+		return "", err
+	}
+	return text.String(), session.Wait()
+}

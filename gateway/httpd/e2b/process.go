@@ -1,0 +1,393 @@
+package e2b
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// maxProcesses bounds the commands of one sandbox that run at once: the daemon holds a channel of each.
+const maxProcesses = 256
+
+// processConfig is a command as a client asks for it.
+type processConfig struct {
+	Cmd  string            `json:"cmd"`
+	Args []string          `json:"args,omitempty"`
+	Env  map[string]string `json:"envs,omitempty"`
+	Cwd  *string           `json:"cwd,omitempty"`
+}
+
+// event is what a client hears of a process: that it has begun, what it prints, how it ended. One field is set.
+type event struct {
+	Start     *startEvent `json:"start,omitempty"`
+	Data      *dataEvent  `json:"data,omitempty"`
+	End       *endEvent   `json:"end,omitempty"`
+	Keepalive *empty      `json:"keepalive,omitempty"`
+}
+
+type startEvent struct {
+	PID uint32 `json:"pid"`
+}
+
+type dataEvent struct {
+	Stdout []byte `json:"stdout,omitempty"`
+	Stderr []byte `json:"stderr,omitempty"`
+	PTY    []byte `json:"pty,omitempty"`
+}
+
+// endEvent says it as os.ProcessState does: the code is -1 of what a signal ended.
+type endEvent struct {
+	Code   int    `json:"exitCode"`
+	Exited bool   `json:"exited"`
+	Status string `json:"status"`
+	Error  string `json:"error,omitempty"`
+}
+
+// said is an event on the wire.
+type said struct {
+	Event event `json:"event"`
+}
+
+func isEnd(s *said) bool { return s.Event.End != nil }
+
+var keepalive = &said{event{Keepalive: &empty{}}}
+
+// process is a command that was begun through this door. It runs on a channel of the place's connection; what it prints goes to
+// whoever listens, at the pace of the slowest, and nowhere when nobody does.
+type process struct {
+	pid    uint32
+	tag    *string
+	config processConfig
+	ch     ssh.Channel
+	typing chan struct{} // semaphore of who writes to its input
+
+	mu        sync.Mutex
+	listeners map[*listener]bool // guarded by mu
+}
+
+// listener is a client of a process's output.
+type listener struct {
+	events chan *said
+	gone   chan struct{} // closed by the client
+}
+
+// listen begins with what the process prints from now on. Nil when it has ended.
+func (p *process) listen() *listener {
+	l := &listener{events: make(chan *said, 8), gone: make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listeners == nil {
+		return nil
+	}
+	p.listeners[l] = true
+	return l
+}
+
+func (p *process) leave(l *listener) {
+	p.mu.Lock()
+	delete(p.listeners, l)
+	p.mu.Unlock()
+	close(l.gone)
+}
+
+// tell gives an event to all who listen, waiting for each.
+func (p *process) tell(e *said) {
+	p.mu.Lock()
+	all := slices.Collect(maps.Keys(p.listeners))
+	if isEnd(e) {
+		p.listeners = nil
+	}
+	p.mu.Unlock()
+	for _, l := range all {
+		select {
+		case l.events <- e:
+		case <-l.gone:
+		}
+	}
+}
+
+// chunk is the most that one event carries.
+const chunk = 32 << 10
+
+// pump tells what comes from r until that ends, and how much it was.
+func (p *process) pump(r io.Reader, data func([]byte) *dataEvent) (n int64) {
+	buf := make([]byte, chunk)
+	for {
+		got, err := r.Read(buf)
+		if n += int64(got); got > 0 {
+			p.tell(&said{event{Data: data(slices.Clone(buf[:got]))}})
+		}
+		if err != nil {
+			return n
+		}
+	}
+}
+
+// quote is s as one word of a POSIX shell.
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// line is what the account's shell runs: it says the number of the process, with a word before it that nobody else knows, and becomes
+// the command.
+func (c processConfig) line(a account, word string) (string, error) {
+	var b strings.Builder
+	if !a.own {
+		for key, value := range map[string]string{"HOME": a.home, "USER": a.name, "LOGNAME": a.name} {
+			fmt.Fprintf(&b, "export %s=%s; ", key, quote(value))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(c.Env)) {
+		if !isName(key) || strings.ContainsRune(c.Env[key], 0) {
+			return "", invalid("envs: %.64q is no name of a variable, or its value has a NUL", key)
+		}
+		fmt.Fprintf(&b, "export %s=%s; ", key, quote(c.Env[key]))
+	}
+	switch {
+	case c.Cwd != nil && *c.Cwd != "":
+		dir, err := a.path(*c.Cwd)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&b, "cd %s 2>/dev/null || { echo %s -; exit 1; }; ", quote(dir), word)
+	case !a.own:
+		fmt.Fprintf(&b, "cd %s 2>/dev/null || cd /; ", quote(a.home))
+	}
+	fmt.Fprintf(&b, "echo %s $$; exec ", word)
+	if !a.own {
+		// As the account, in this very process: su(1) would put one between.
+		fmt.Fprintf(&b, "setpriv --reuid=%d --regid=%d --init-groups -- ", a.uid, a.gid)
+	}
+	words := append([]string{c.Cmd}, c.Args...)
+	for i, w := range words {
+		if strings.ContainsRune(w, 0) {
+			return "", invalid("the command has a NUL")
+		}
+		words[i] = quote(w)
+	}
+	b.WriteString(strings.Join(words, " "))
+	return b.String(), nil
+}
+
+// isName reports whether a shell takes s for the name of a variable.
+func isName(s string) bool {
+	for i, c := range s {
+		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// begin starts a command. Its output goes to l, and what comes next is run's to do.
+func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin bool) (p *process, l *listener, err error) {
+	if c.Cmd == "" {
+		return nil, nil, invalid("the command is empty")
+	}
+	release, err := v.reserve()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer release()
+	lk, err := v.connection(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := lk.as(v.user)
+	if err != nil {
+		return nil, nil, err
+	}
+	word := rand.Text()
+	line, err := c.line(a, word)
+	if err != nil {
+		return nil, nil, err
+	}
+	ch, requests, err := lk.client.OpenChannel(wire.ChannelSession, nil)
+	if err != nil {
+		return nil, nil, unreachable(v.name, err)
+	}
+	stop := context.AfterFunc(ctx, func() { ch.Close() })
+	ok, err := ch.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: line}))
+	if err == nil && !ok {
+		err = errors.New("it starts no command")
+	}
+	if err == nil && !stdin {
+		_ = ch.CloseWrite() // which fails of a command that has ended by now
+	}
+	p = &process{tag: tag, config: c, ch: ch, typing: make(chan struct{}, 1), listeners: make(map[*listener]bool)}
+	var before []byte
+	if err == nil {
+		p.pid, before, err = greet(ch, word)
+	}
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		ch.Close()
+		go ssh.DiscardRequests(requests) // which ends with the channel
+		why := startError(ch, c, err)
+		if cause := context.Cause(ctx); cause != nil {
+			why = cause
+		}
+		return nil, nil, why
+	}
+	l = p.listen()
+	if len(before) > 0 {
+		l.events <- &said{event{Data: &dataEvent{Stdout: before}}}
+	}
+	v.mu.Lock()
+	if v.ended {
+		v.mu.Unlock()
+		ch.Close()
+		go ssh.DiscardRequests(requests) // which ends with the channel
+		return nil, nil, errClosed
+	}
+	v.processes[p.pid] = p
+	v.mu.Unlock()
+	who := v.who
+	v.s.start(func() { v.follow(p, requests, who) })
+	return p, l, nil
+}
+
+// reserve makes room for a process.
+func (pl *place) reserve() (release func(), err error) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if pl.starting+len(pl.processes) >= maxProcesses {
+		return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("%d commands run in the sandbox, the most there may be", maxProcesses)}
+	}
+	pl.starting++
+	return func() {
+		pl.mu.Lock()
+		defer pl.mu.Unlock()
+		pl.starting--
+	}, nil
+}
+
+var errNoDir = errors.New("no such directory")
+
+// greet reads up to the line with word, which has the number of the process. before is what the shell's own start-up files printed.
+func greet(r io.Reader, word string) (pid uint32, before []byte, err error) {
+	var text []byte
+	one := make([]byte, 1) // what follows the line is the command's
+	for len(text) < chunk {
+		n, err := r.Read(one)
+		text = append(text, one[:n]...)
+		if n == 1 && one[0] == '\n' {
+			if printed, got, ok := strings.Cut(string(text[:len(text)-1]), word+" "); ok {
+				if got == "-" {
+					return 0, nil, errNoDir
+				}
+				n, err := strconv.ParseUint(got, 10, 32)
+				return uint32(n), []byte(printed), err
+			}
+		}
+		if err != nil {
+			return 0, nil, err
+		}
+	}
+	return 0, nil, errors.New("its shell prints without end")
+}
+
+// startError says why a command did not begin.
+func startError(ch ssh.Channel, c processConfig, err error) error {
+	if errors.Is(err, errNoDir) {
+		return invalid("cwd %q does not exist", cutText(*c.Cwd, 200))
+	}
+	text, _ := io.ReadAll(io.LimitReader(ch.Stderr(), 1<<10)) // the channel has ended, or is about to
+	return &wire.Error{Code: wire.CodeUnavailable, Message: strings.TrimSpace("the command did not begin: " + cutText(strings.ToValidUTF8(string(text), ""), 300))}
+}
+
+// follow tells what p prints and how it ends, and forgets it.
+func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Principal) {
+	var outputs sync.WaitGroup
+	var stdout, stderr int64
+	outputs.Go(func() { stdout = p.pump(p.ch, func(b []byte) *dataEvent { return &dataEvent{Stdout: b} }) })
+	outputs.Go(func() { stderr = p.pump(p.ch.Stderr(), func(b []byte) *dataEvent { return &dataEvent{Stderr: b} }) })
+	end := endEvent{Code: -1, Status: "lost", Error: "the connection to the sandbox ended before the command did"}
+	for r := range requests { // until the channel is closed
+		switch r.Type {
+		case wire.RequestExitStatus:
+			var status wire.ExitStatus
+			if wire.Unmarshal(r.Payload, &status) == nil {
+				end = exited(int(status.Status))
+			}
+		case wire.RequestExitSignal:
+			var signal wire.ExitSignal
+			if wire.Unmarshal(r.Payload, &signal) == nil {
+				end = signaled(signal.Signal)
+			}
+		}
+		if r.WantReply {
+			_ = r.Reply(false, nil)
+		}
+	}
+	outputs.Wait()
+	v.mu.Lock()
+	if v.processes[p.pid] == p {
+		delete(v.processes, p.pid)
+	}
+	v.left = time.Now()
+	v.mu.Unlock()
+	p.tell(&said{event{End: &end}})
+	p.ch.Close()
+	v.s.hub.Record(context.Background(), who, v.name, gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...), " "), Exit: end.Code, Bytes: stdout + stderr})
+}
+
+func exited(code int) endEvent {
+	e := endEvent{Code: code, Exited: true, Status: "exit status " + strconv.Itoa(code)}
+	if code != 0 {
+		e.Error = e.Status
+	}
+	return e
+}
+
+func signaled(name string) endEvent {
+	text := "signal: " + map[string]string{"KILL": "killed", "TERM": "terminated", "INT": "interrupt", "HUP": "hangup"}[name]
+	if text == "signal: " {
+		text += cutText(name, 16)
+	}
+	return endEvent{Code: -1, Status: text, Error: text}
+}
+
+// signal sends a signal to the group of p.
+func (p *process) signal(name string) error {
+	_, err := p.ch.SendRequest(wire.RequestSignal, false, wire.Marshal(wire.Signal{Name: name}))
+	return err
+}
+
+// write gives p input. It returns when that is sent, or ctx has ended: then the rest may arrive yet, before any later input.
+func (p *process) write(ctx context.Context, data []byte) error {
+	select {
+	case p.typing <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	sent := make(chan error, 1)
+	go func() { // until p reads, or ends
+		_, err := p.ch.Write(data)
+		<-p.typing
+		sent <- err
+	}()
+	select {
+	case err := <-sent:
+		if err != nil {
+			return &apiError{http.StatusNotFound, fmt.Sprintf("the input of process %d is closed", p.pid)}
+		}
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

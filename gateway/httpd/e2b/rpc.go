@@ -1,0 +1,173 @@
+package e2b
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/go-json-experiment/json"
+
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+)
+
+// maxMessage bounds one message of a client: more input than that comes in several, and files do not come here.
+const maxMessage = 4 << 20
+
+// codec is the JSON of the SDKs, which is protobuf's. They may say more than we know of; they may not say anything twice.
+type codec struct{}
+
+func (codec) Name() string                  { return "json" }
+func (codec) Marshal(v any) ([]byte, error) { return json.Marshal(v) }
+func (codec) Unmarshal(text []byte, v any) error {
+	return rest.Unmarshal(text, v)
+}
+
+// options of all procedures: JSON that is not compressed, since a small message may unpack to a large one.
+func options() []connect.HandlerOption {
+	return []connect.HandlerOption{connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
+}
+
+// envd serves requests to a sandbox.
+func (s *Server) envd(mux *http.ServeMux) {
+	serve := func(pattern string, h http.Handler) { mux.Handle(pattern, s.inside(h)) }
+	serve("GET /health", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) }))
+	serve("GET /files", http.HandlerFunc(s.download))
+	serve("POST /files", http.HandlerFunc(s.upload))
+
+	unary(s, serve, "/process.Process/List", s.listProcesses)
+	unary(s, serve, "/process.Process/Update", s.update)
+	unary(s, serve, "/process.Process/SendInput", s.sendInput)
+	unary(s, serve, "/process.Process/SendSignal", s.sendSignal)
+	unary(s, serve, "/process.Process/CloseStdin", s.closeStdin)
+	stream(s, serve, "/process.Process/Start", s.startProcess)
+	stream(s, serve, "/process.Process/Connect", s.connectProcess)
+	const streamInput = "/process.Process/StreamInput"
+	serve("POST "+streamInput, connect.NewClientStreamHandler(streamInput, func(ctx context.Context, in *connect.ClientStream[inputEvent]) (*connect.Response[empty], error) {
+		if err := s.streamInput(ctx, visitOf(ctx), in); err != nil {
+			return nil, s.rpcError(err)
+		}
+		return connect.NewResponse(&empty{}), nil
+	}, options()...))
+
+	unary(s, serve, "/filesystem.Filesystem/Stat", s.stat)
+	unary(s, serve, "/filesystem.Filesystem/MakeDir", s.makeDir)
+	unary(s, serve, "/filesystem.Filesystem/Move", s.move)
+	unary(s, serve, "/filesystem.Filesystem/ListDir", s.listDir)
+	unary(s, serve, "/filesystem.Filesystem/Remove", s.remove)
+	unary(s, serve, "/filesystem.Filesystem/CreateWatcher", s.createWatcher)
+	unary(s, serve, "/filesystem.Filesystem/GetWatcherEvents", s.watcherEvents)
+	unary(s, serve, "/filesystem.Filesystem/RemoveWatcher", s.removeWatcher)
+	stream(s, serve, "/filesystem.Filesystem/WatchDir", s.watchDir)
+}
+
+// empty is a message that says nothing.
+type empty struct{}
+
+// unary serves a procedure with one answer.
+func unary[Req, Res any](s *Server, serve func(string, http.Handler), procedure string, f func(context.Context, *visit, *Req) (*Res, error)) {
+	h := connect.NewUnaryHandler(procedure, func(ctx context.Context, req *connect.Request[Req]) (*connect.Response[Res], error) {
+		res, err := f(ctx, visitOf(ctx), req.Msg)
+		if err != nil {
+			return nil, s.rpcError(err)
+		}
+		return connect.NewResponse(res), nil
+	}, options()...)
+	serve("POST "+procedure, timely(h))
+}
+
+// stream serves a procedure whose answer goes on. say sends a message, and a sign of life when nothing was said for as long as the
+// client wants to wait.
+func stream[Req, Res any](s *Server, serve func(string, http.Handler), procedure string, f func(ctx context.Context, v *visit, req *Req, say *sayer[Res]) error) {
+	h := connect.NewServerStreamHandler(procedure, func(ctx context.Context, req *connect.Request[Req], out *connect.ServerStream[Res]) error {
+		arrived(ctx)
+		v := visitOf(ctx)
+		leave, err := v.stream()
+		if err != nil {
+			return s.rpcError(err)
+		}
+		defer leave()
+		return s.rpcError(f(ctx, v, req.Msg, &sayer[Res]{out: out, every: pingInterval(req.Header())}))
+	}, options()...)
+	serve("POST "+procedure, timely(h))
+}
+
+// defaultPing is how often a client hears of an answer that goes on, unless it asks for another interval.
+const defaultPing = 90 * time.Second
+
+func pingInterval(h http.Header) time.Duration {
+	seconds, err := time.ParseDuration(h.Get("Keepalive-Ping-Interval") + "s")
+	if err != nil || seconds < time.Second {
+		return defaultPing
+	}
+	return min(seconds, defaultPing)
+}
+
+// sayer is an answer that goes on.
+type sayer[Res any] struct {
+	out   *connect.ServerStream[Res]
+	every time.Duration
+}
+
+// each says what comes, and alive when nothing has come for long, until what has come is the last of it.
+func (y *sayer[Res]) each(ctx context.Context, next <-chan *Res, alive *Res, last func(*Res) bool) error {
+	ping := time.NewTicker(y.every)
+	defer ping.Stop()
+	for {
+		var say *Res
+		select {
+		case say = <-next:
+		case <-ping.C:
+			say = alive
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		if err := y.out.Send(say); err != nil {
+			return err
+		}
+		ping.Reset(y.every)
+		if last(say) {
+			return nil
+		}
+	}
+}
+
+// timedBody is a request's body that has to arrive within rest.BodyTime.
+type timedBody struct {
+	io.ReadCloser
+	arrived func()
+}
+
+func (b timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.arrived()
+	}
+	return n, err
+}
+
+type arrivedKey struct{}
+
+// timely is next for requests whose body is one message.
+func timely(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		_ = c.SetReadDeadline(time.Now().Add(rest.BodyTime)) // a writer without one is a test's
+		clear := func() {
+			if r.Context().Err() == nil { // whoever ended it has set one
+				_ = c.SetReadDeadline(time.Time{})
+			}
+		}
+		r = r.WithContext(context.WithValue(r.Context(), arrivedKey{}, clear))
+		r.Body = timedBody{r.Body, clear}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// arrived says that all of the request is here: it may wait from now on.
+func arrived(ctx context.Context) {
+	if f, ok := ctx.Value(arrivedKey{}).(func()); ok {
+		f()
+	}
+}

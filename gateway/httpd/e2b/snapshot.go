@@ -1,0 +1,107 @@
+package e2b
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+)
+
+// fileState is what tells that a file has changed.
+type fileState struct {
+	inode, modified, size, mode string
+	dir                         bool
+}
+
+// snapshotOf is what find(1) printed of a directory in the format of snapshotCommand, by path relative to it. It reads up to the empty
+// record that ends it.
+func snapshotOf(r *bufio.Reader) (map[string]fileState, error) {
+	all := make(map[string]fileState)
+	for {
+		record, err := r.ReadSlice(0)
+		if err != nil {
+			return nil, fmt.Errorf("a record of find: %w", err) // too long for the buffer, or ended
+		}
+		text := string(record[:len(record)-1])
+		if text == "" {
+			return all, nil
+		}
+		f := strings.SplitN(text, " ", 6)
+		if len(f) < 6 || f[5] == "" {
+			return nil, errors.New("a record of find that is none")
+		}
+		if len(all) == maxWatched {
+			return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("the directory has more than %d entries, the most that are watched", maxWatched)}
+		}
+		all[f[5]] = fileState{inode: f[0], modified: f[1], size: f[2], mode: f[3], dir: f[4] == "d"}
+	}
+}
+
+// snapshotCommand prints one for each line of its input. find has to be GNU's.
+func snapshotCommand(dir string, recursive bool) string {
+	depth := "-maxdepth 1 "
+	if recursive {
+		depth = fmt.Sprintf("-maxdepth %d ", maxDepth)
+	}
+	return `find / -maxdepth 0 -printf '' 2>/dev/null || exit 64; while read -r x; do find ` + quote(strings.TrimSuffix(dir, "/")+"/") + ` -mindepth 1 ` + depth + `-printf '%i %T@ %s %m %y %P\0' 2>/dev/null; printf '\0'; done`
+}
+
+// change is one event of a directory.
+type change struct{ name, kind string }
+
+// Kinds of events.
+const (
+	created  = "EVENT_TYPE_CREATE"
+	wrote    = "EVENT_TYPE_WRITE"
+	removed  = "EVENT_TYPE_REMOVE"
+	renamed  = "EVENT_TYPE_RENAME"
+	chmodded = "EVENT_TYPE_CHMOD"
+)
+
+// changes are the events that make the state after of the state before, as inotify would tell them: the old name of what was renamed
+// is renamed, its new one created.
+func changes(before, after map[string]fileState) []change {
+	var all []change
+	moved := make(map[string]bool) // inodes that are somewhere now
+	for _, st := range after {
+		moved[st.inode] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		if _, still := after[name]; still {
+			continue
+		}
+		kind := removed
+		if moved[before[name].inode] {
+			kind = renamed
+		}
+		all = append(all, change{name, kind})
+	}
+	known := make(map[string]bool)
+	for _, st := range before {
+		known[st.inode] = true
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(after), func(a, b string) int {
+		return cmp.Or(cmp.Compare(strings.Count(a, "/"), strings.Count(b, "/")), strings.Compare(a, b))
+	}) {
+		now := after[name]
+		was, had := before[name]
+		switch {
+		case !had || was.inode != now.inode:
+			all = append(all, change{name, created})
+			if !now.dir && now.size != "0" && !known[now.inode] {
+				all = append(all, change{name, wrote})
+			}
+			continue
+		case !now.dir && (was.modified != now.modified || was.size != now.size):
+			all = append(all, change{name, wrote})
+		}
+		if was.mode != now.mode {
+			all = append(all, change{name, chmodded})
+		}
+	}
+	return all
+}

@@ -1,0 +1,221 @@
+package e2b
+
+import (
+	"context"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// A terminal is a session called pty-N: it is recorded, people join it by ssh and take it over, and it outlives the daemon. To the SDKs
+// its number is firstTerminal+N, which no process of Linux has.
+const (
+	terminalName  = "pty-"
+	firstTerminal = 1 << 22 // PID_MAX_LIMIT of proc(5)
+)
+
+func isTerminal(sel selector) bool { return sel.PID > firstTerminal }
+
+// session is the name of a terminal.
+func (sel selector) session() string {
+	return terminalName + strconv.FormatUint(uint64(sel.PID-firstTerminal), 10)
+}
+
+// pidOf is the number of a session, if that is a terminal of ours.
+func pidOf(session string) (pid uint32, ok bool) {
+	text, ok := strings.CutPrefix(session, terminalName)
+	n, err := strconv.ParseUint(text, 10, 20)
+	return uint32(firstTerminal + n), ok && err == nil && n > 0
+}
+
+// startTerminal begins a program on a terminal, as startProcess does without one.
+func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
+	o := gateway.JoinOptions{Create: true, Bare: true, Cols: int(req.PTY.Size.Cols), Rows: int(req.PTY.Size.Rows), Argv: append([]string{req.Process.Cmd}, req.Process.Args...)}
+	env := maps.Clone(req.Process.Env)
+	o.Term = env["TERM"]
+	delete(env, "TERM")
+	for _, key := range slices.Sorted(maps.Keys(env)) {
+		o.Env = append(o.Env, key+"="+env[key])
+	}
+	for _, text := range slices.Concat(o.Argv, o.Env) {
+		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
+			return invalid("the command or a variable is not text")
+		}
+	}
+	if v.user != "" || req.Process.Cwd != nil {
+		lk, err := v.connection(ctx)
+		if err != nil {
+			return err
+		}
+		a, err := lk.as(v.user)
+		if err != nil {
+			return err
+		}
+		line, err := processConfig{Cmd: req.Process.Cmd, Args: req.Process.Args, Cwd: req.Process.Cwd}.line(a, ":")
+		if err != nil {
+			return err
+		}
+		if req.Process.Cwd != nil && *req.Process.Cwd != "" {
+			if err := lk.isDir(a, *req.Process.Cwd); err != nil {
+				return err
+			}
+		}
+		o.Argv = []string{"/bin/sh", "-c", strings.Replace(line, "echo : $$; ", "", 1)}
+	}
+	sel, at, err := s.newTerminal(ctx, v, o)
+	if err != nil {
+		return err
+	}
+	err = s.follow(ctx, at.Live(), 0, sel, say)
+	if overdue(ctx) {
+		_ = s.endTerminal(context.WithoutCancel(ctx), v, sel) // or it has ended
+	}
+	return err
+}
+
+// newTerminal joins a session of a name that none has had lately. The caller's agent party drives it from the beginning.
+func (s *Server) newTerminal(ctx context.Context, v *visit, o gateway.JoinOptions) (selector, *gateway.Attachment, error) {
+	infos, err := s.hub.Sessions(ctx, v.who, v.name)
+	if err != nil {
+		return selector{}, nil, err
+	}
+	v.mu.Lock()
+	for _, i := range infos {
+		if pid, ok := pidOf(i.Name); ok {
+			v.lastTerminal = max(v.lastTerminal, int(pid-firstTerminal))
+		}
+	}
+	v.lastTerminal++
+	sel := selector{PID: firstTerminal + uint32(v.lastTerminal)}
+	v.mu.Unlock()
+	at, err := s.hub.Standing(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, o)
+	if err == nil {
+		err = at.Take(ctx)
+	}
+	return sel, at, err
+}
+
+// terminal is the caller's party on a terminal that is there.
+func (s *Server) terminal(ctx context.Context, v *visit, sel selector) (*gateway.Attachment, error) {
+	at, err := s.hub.Standing(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, gateway.JoinOptions{})
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && at.Live().Ended() {
+		return nil, noProcess(sel)
+	}
+	return at, err
+}
+
+// connectTerminal says what a terminal prints from now on.
+func (s *Server) connectTerminal(ctx context.Context, v *visit, sel selector, say *sayer[said]) error {
+	l, err := s.hub.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && l.Ended() {
+		return noProcess(sel)
+	}
+	if err != nil {
+		return err
+	}
+	return s.follow(ctx, l, l.Len(), sel, say)
+}
+
+// follow says what a session prints from off on, until its program has ended.
+func (s *Server) follow(ctx context.Context, l *gateway.Live, off uint64, sel selector, say *sayer[said]) error {
+	if err := say.out.Send(&said{event{Start: &startEvent{sel.PID}}}); err != nil {
+		return err
+	}
+	reading, stop := context.WithCancel(ctx)
+	events := make(chan *said)
+	done := make(chan struct{})
+	go func() { // until stop
+		defer close(done)
+		for {
+			e, next := read(reading, l, off)
+			select {
+			case events <- e:
+			case <-reading.Done():
+				return
+			}
+			if off = next; isEnd(e) {
+				return
+			}
+		}
+	}()
+	defer func() { stop(); <-done }()
+	return say.each(ctx, events, keepalive, isEnd)
+}
+
+// read is what a session printed at off, or that it has ended.
+func read(ctx context.Context, l *gateway.Live, off uint64) (e *said, next uint64) {
+	buf := make([]byte, chunk)
+	for {
+		n, err := l.ReadAt(ctx, off, buf)
+		if n > 0 {
+			return &said{event{Data: &dataEvent{PTY: buf[:n]}}}, off + uint64(n)
+		}
+		if lagged, ok := errors.AsType[*gateway.LaggedError](err); ok {
+			off = lagged.To
+			continue
+		}
+		end := endEvent{Code: -1, Status: "lost", Error: "the terminal was lost"}
+		if st := l.State(); errors.Is(err, io.EOF) && st.Phase == wire.PhaseDead {
+			switch {
+			case st.Signal != "":
+				end = signaled(st.Signal)
+			case st.ExitCode != nil:
+				end = exited(*st.ExitCode)
+			}
+		}
+		return &said{event{End: &end}}, off
+	}
+}
+
+// typeInto gives a terminal input. While a person has the keyboard, it is theirs alone.
+func (s *Server) typeInto(ctx context.Context, v *visit, sel selector, data []byte) error {
+	at, err := s.terminal(ctx, v, sel)
+	if err != nil {
+		return err
+	}
+	return at.Input(ctx, data)
+}
+
+func (s *Server) resize(ctx context.Context, v *visit, sel selector, cols, rows int) error {
+	at, err := s.terminal(ctx, v, sel)
+	if err != nil {
+		return err
+	}
+	return at.Resize(ctx, cols, rows)
+}
+
+// endTerminal kills what runs on a terminal.
+func (s *Server) endTerminal(ctx context.Context, v *visit, sel selector) error {
+	if _, err := s.terminal(ctx, v, sel); err != nil {
+		return err
+	}
+	return s.hub.CloseSession(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
+}
+
+// terminals lists those that there are.
+func (s *Server) terminals(ctx context.Context, v *visit) ([]processInfo, error) {
+	infos, err := s.hub.Sessions(ctx, v.who, v.name)
+	if err != nil {
+		return nil, err
+	}
+	all := []processInfo{}
+	for _, i := range infos {
+		pid, ok := pidOf(i.Name)
+		if !ok || i.State.Phase == wire.PhaseDead {
+			continue
+		}
+		c := processConfig{}
+		if len(i.Argv) > 0 {
+			c.Cmd, c.Args = i.Argv[0], i.Argv[1:]
+		}
+		all = append(all, processInfo{Config: c, PID: pid})
+	}
+	return all, nil
+}

@@ -1,0 +1,301 @@
+package e2b
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Directories are watched by looking at them again and again from outside: SFTP tells of no changes, and any image has find(1).
+const (
+	watchEvery   = 200 * time.Millisecond
+	maxWatchers  = 32     // of a sandbox
+	maxWatched   = 20_000 // entries of a directory
+	maxChanges   = 20_000 // that nobody has asked for
+	watcherKept  = time.Hour
+	watchedPath  = 8 << 10          // bytes of one record
+	lookedWithin = 30 * time.Second // until a look has come back
+)
+
+// watcher looks at one directory until it is closed.
+type watcher struct {
+	dir     string
+	entries bool // events come with what the file is
+	session *ssh.Session
+
+	mu     sync.Mutex
+	seen   []change      // guarded by mu; not asked for yet
+	err    error         // guarded by mu; why there are no more
+	wake   chan struct{} // guarded by mu; closed at the next of them
+	asked  time.Time     // guarded by mu; when somebody did
+	polled bool          // it is asked for its events now and then
+}
+
+type watchRequest struct {
+	Path      string `json:"path"`
+	Recursive bool   `json:"recursive"`
+	Entries   bool   `json:"includeEntry"`
+	Network   bool   `json:"allowNetworkMounts"` // makes no difference: looking works on any
+}
+
+type fsEvent struct {
+	Name  string `json:"name"`
+	Type  string `json:"type"`
+	Entry *entry `json:"entry,omitempty"`
+}
+
+type watchSaid struct {
+	Start      *empty   `json:"start,omitempty"`
+	Filesystem *fsEvent `json:"filesystem,omitempty"`
+	Keepalive  *empty   `json:"keepalive,omitempty"`
+}
+
+// watch begins to watch. What there is now is known when it returns.
+func (s *Server) watch(ctx context.Context, v *visit, req *watchRequest, polled bool) (w *watcher, id string, err error) {
+	id = strings.ToLower(rand.Text())
+	err = s.on(ctx, v, req.Path, func(lk *link, a account, dir string) error {
+		info, err := lk.files.Stat(dir)
+		if err != nil {
+			return at(dir, err)
+		}
+		if !info.IsDir() {
+			return invalid("path %q is not a directory", dir)
+		}
+		w = &watcher{dir: dir, entries: req.Entries, wake: make(chan struct{}), asked: time.Now(), polled: polled}
+		v.mu.Lock()
+		full := len(v.watchers) >= maxWatchers || v.ended
+		if !full {
+			v.watchers[id] = w
+		}
+		v.mu.Unlock()
+		if full {
+			return &apiError{http.StatusTooManyRequests, fmt.Sprintf("the sandbox has %d watchers, the most there may be", maxWatchers)}
+		}
+		if err := w.begin(ctx, lk, v, req.Recursive); err != nil {
+			v.dropWatcher(id)
+			return err
+		}
+		return nil
+	})
+	return w, id, err
+}
+
+func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool) error {
+	session, err := lk.client.NewSession()
+	if err != nil {
+		return unreachable(v.name, err)
+	}
+	stdin, err := session.StdinPipe()
+	var stdout io.Reader
+	if err == nil {
+		stdout, err = session.StdoutPipe()
+	}
+	if err == nil {
+		err = session.Start(snapshotCommand(w.dir, recursive))
+	}
+	if err != nil {
+		session.Close()
+		return unreachable(v.name, err)
+	}
+	w.mu.Lock()
+	w.session = session
+	w.mu.Unlock()
+	r := bufio.NewReaderSize(stdout, watchedPath)
+	look := func() (map[string]fileState, error) {
+		slow := time.AfterFunc(lookedWithin, func() { session.Close() })
+		defer slow.Stop()
+		if _, err := io.WriteString(stdin, "\n"); err != nil {
+			return nil, err
+		}
+		return snapshotOf(r)
+	}
+	stop := context.AfterFunc(ctx, func() { session.Close() })
+	first, err := look()
+	if !stop() {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		session.Close()
+		if exit := new(ssh.ExitError); errors.As(session.Wait(), &exit) && exit.ExitStatus() == 64 {
+			return &apiError{http.StatusNotImplemented, "watching needs GNU find in the image"}
+		}
+		return watchError(v.name, err)
+	}
+	v.s.start(func() {
+		tick := time.NewTicker(watchEvery)
+		defer tick.Stop()
+		defer session.Close()
+		for before := first; ; <-tick.C {
+			after, err := look()
+			if err != nil {
+				w.add(nil, watchError(v.name, err))
+				return
+			}
+			w.add(changes(before, after), nil)
+			before = after
+		}
+	})
+	return nil
+}
+
+func watchError(name string, err error) error {
+	if errors.As(err, new(*apiError)) {
+		return err
+	}
+	return unreachable(name, err)
+}
+
+// add notes what has happened.
+func (w *watcher) add(all []change, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(all) == 0 && err == nil || w.err != nil {
+		return
+	}
+	if len(w.seen)+len(all) > maxChanges {
+		all, err = nil, &apiError{http.StatusTooManyRequests, "more has happened than is kept: ask for the events more often"}
+	}
+	w.seen, w.err = append(w.seen, all...), err
+	close(w.wake)
+	w.wake = make(chan struct{})
+}
+
+// take returns what has happened since it was called last, and what tells that more has. The error comes after all that came before.
+func (w *watcher) take() (all []change, wake <-chan struct{}, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = time.Now()
+	if all, w.seen = w.seen, nil; len(all) == 0 {
+		err = w.err
+	}
+	return all, w.wake, err
+}
+
+// forgotten reports whether nobody asks any more.
+func (w *watcher) forgotten() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.polled && time.Since(w.asked) > watcherKept
+}
+
+func (w *watcher) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.session != nil {
+		w.session.Close()
+	}
+}
+
+// dropWatcher ends a watcher, and reports whether there was one.
+func (pl *place) dropWatcher(id string) bool {
+	pl.mu.Lock()
+	w := pl.watchers[id]
+	delete(pl.watchers, id)
+	pl.left = time.Now()
+	pl.mu.Unlock()
+	if w != nil {
+		w.close()
+	}
+	return w != nil
+}
+
+// events are changes for a client.
+func (s *Server) events(ctx context.Context, v *visit, w *watcher, all []change) []fsEvent {
+	events := make([]fsEvent, len(all))
+	var lk *link
+	var n names
+	for i, c := range all {
+		events[i] = fsEvent{Name: c.name, Type: c.kind}
+		if !w.entries || c.kind == removed || c.kind == renamed {
+			continue
+		}
+		if lk == nil {
+			var err error
+			if lk, err = v.connection(ctx); err != nil {
+				return events
+			}
+			n = lk.names()
+		}
+		if e, err := lk.entry(path.Join(w.dir, c.name), n); err == nil {
+			events[i].Entry = &e
+		}
+	}
+	return events
+}
+
+// watchDir says what happens in a directory until the client leaves.
+func (s *Server) watchDir(ctx context.Context, v *visit, req *watchRequest, say *sayer[watchSaid]) error {
+	w, id, err := s.watch(ctx, v, req, false)
+	if err != nil {
+		return err
+	}
+	defer v.dropWatcher(id)
+	if err := say.out.Send(&watchSaid{Start: &empty{}}); err != nil {
+		return err
+	}
+	ping := time.NewTicker(say.every)
+	defer ping.Stop()
+	for {
+		all, wake, err := w.take()
+		for _, e := range s.events(ctx, v, w, all) {
+			if err := say.out.Send(&watchSaid{Filesystem: &e}); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			return err
+		}
+		select {
+		case <-wake:
+		case <-ping.C:
+			if err := say.out.Send(&watchSaid{Keepalive: &empty{}}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+type watcherID struct {
+	ID string `json:"watcherId"`
+}
+
+func (s *Server) createWatcher(ctx context.Context, v *visit, req *watchRequest) (*watcherID, error) {
+	_, id, err := s.watch(ctx, v, req, true)
+	return &watcherID{id}, err
+}
+
+type fsEvents struct {
+	Events []fsEvent `json:"events"`
+}
+
+func (s *Server) watcherEvents(ctx context.Context, v *visit, req *watcherID) (*fsEvents, error) {
+	v.mu.Lock()
+	w := v.watchers[req.ID]
+	v.mu.Unlock()
+	if w == nil {
+		return nil, &wire.Error{Code: wire.CodeNotFound, Message: "watcher not found"}
+	}
+	all, _, err := w.take()
+	return &fsEvents{s.events(ctx, v, w, all)}, err
+}
+
+func (s *Server) removeWatcher(_ context.Context, v *visit, req *watcherID) (*empty, error) {
+	if !v.dropWatcher(req.ID) {
+		return nil, &wire.Error{Code: wire.CodeNotFound, Message: "watcher not found"}
+	}
+	return &empty{}, nil
+}
