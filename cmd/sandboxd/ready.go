@@ -81,12 +81,11 @@ func printPaste(w io.Writer, e endpoint) {
 	if e.HTTP != nil {
 		fmt.Fprintf(w, "  api      %s    token in %s\n", *e.HTTP, *e.TokenFile)
 	}
-	if e.HTTP == nil {
-		fmt.Fprintf(w, "  watch    %s ls --watch\n", self())
-		return
+	in := ""
+	if e.HTTP != nil {
+		in = fmt.Sprintf(", or in a browser by %s page: %s/", self(), *e.HTTP)
 	}
-	fmt.Fprintf(w, "  watch    %s ls --watch, or in a browser: %[1]s page\n", self())
-	fmt.Fprintf(w, "           %s/\n", *e.HTTP)
+	fmt.Fprintf(w, "  watch    %s ls --watch%s\n", self(), in)
 }
 
 // self is how the user's shell finds this program: by name, or as it was called now.

@@ -58,7 +58,7 @@ addEventListener("securitypolicyviolation", (e) => window.wrong.push("refused by
 addEventListener("error", (e) => window.wrong.push("error: " + e.message));
 addEventListener("unhandledrejection", (e) => window.wrong.push("rejection: " + e.reason));`
 
-func newTab(t *testing.T, browser context.Context, width, height int64) *tab {
+func newTab(t *testing.T, browser context.Context, width, height int64, o ...chromedp.EmulateViewportOption) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
@@ -66,7 +66,7 @@ func newTab(t *testing.T, browser context.Context, width, height int64) *tab {
 	if err := chromedp.Do(ctx); err != nil { // makes the tab, which ends with the context of this call
 		t.Fatal(err)
 	}
-	b.do(chromedp.EmulateViewport(width, height))
+	b.do(chromedp.EmulateViewport(width, height, o...))
 	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
 		_, err := cdp.Call(ctx, target, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watcher})
 		return chromedp.Void{}, err
@@ -198,10 +198,12 @@ func (b *tab) shoot(name string) {
 }
 
 // link is what sandboxd page prints.
-func (w *world) link(rights wire.Rights) string {
+func (w *world) link(rights wire.Rights) string { return w.linkOf("alice", rights) }
+
+func (w *world) linkOf(principal string, rights wire.Rights) string {
 	w.t.Helper()
 	until := time.Now().Add(time.Hour)
-	code, err := w.tokens.Code(token.Token{Principal: "alice", Kind: wire.Person, Rights: rights, Label: "page", Expires: &until})
+	code, err := w.tokens.Code(token.Token{Principal: principal, Kind: wire.Person, Rights: rights, Label: "page", Expires: &until})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1,9 +1,15 @@
 package httpd
 
 import (
+	"net/url"
 	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -36,6 +42,16 @@ func (w *world) run(a *gateway.Attachment, command string) wire.Result {
 	return *got.Result
 }
 
+// parties are the people and programs in session main.
+func (w *world) parties(name string) []wire.Party {
+	w.t.Helper()
+	all, err := w.hub.Sessions(w.t.Context(), aliceAgent, name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return all[0].Parties
+}
+
 // A person logs in by a link, sees which session asks, watches, takes the keyboard from the agent, answers, gives it back and leaves.
 func TestPage(t *testing.T) {
 	browser := newBrowser(t)
@@ -63,5 +79,230 @@ func TestPage(t *testing.T) {
 	b.until("it is given back", `document.querySelector("#typing").textContent !== "You type"`)
 	b.click("#leave")
 	b.until("the list is there", `document.querySelector("#work").hidden`)
+	b.fine()
+}
+
+// All of it goes by keyboard alone, from the login on.
+func TestPageByKeys(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	for _, name := range []string{"aaa", "bbb", "ccc"} {
+		w.sandbox(name)
+	}
+	agent := w.agent("bbb")
+	secret, _ := w.token(token.Token{Principal: "alice", Kind: wire.Person})
+
+	b := newTab(t, browser, 1000, 600)
+	b.open("http://" + w.addr + "/")
+	b.until("a token is asked for", `document.activeElement.id === "token"`)
+	b.shoot("login")
+	b.types("sbx_0123456789abcdef0123456789abcdef\r")
+	b.until("a wrong one is refused", `document.querySelector("#login-problem").textContent.includes("nobody has this token")`)
+	b.types(w.alice + "\r")
+	b.until("a program's is refused", `document.querySelector("#login-problem").textContent.includes("a program's")`)
+	b.types(secret + "\r")
+	b.until("the list is there", `document.querySelectorAll(".row").length === 3`)
+	focused := `document.activeElement.dataset.row`
+	for range 3 { // the button to log out comes first
+		if valueOf[bool](b, `!!`+focused) {
+			break
+		}
+		b.types(kb.Tab)
+	}
+	b.types(kb.ArrowDown)
+	b.until("the arrow goes down", focused+` === "bbb~main"`)
+	b.types("\r")
+	b.until("it shows the session", `document.querySelector("#name").textContent === "bbb" && document.activeElement.closest("#terminal")`)
+	w.run(agent, "read -p 'name? ' name; echo \"hello $name\"")
+	b.sees("name? ")
+	b.types("x")
+	b.sees("agent:alice holds the keyboard")
+	b.chord("t")
+	b.sees("you: typing")
+	b.types("Ada Lovelace\r")
+	b.sees("hello Ada Lovelace")
+	b.types("echo up; cat -v\r")
+	b.types(kb.ArrowUp + kb.Escape + "\t")
+	b.types("a", chromedp.ModifierAlt)
+	b.types("\r")
+	b.sees("^[[A^[")
+	b.sees("^[a")
+	b.types("c", chromedp.ModifierCtrl)
+	b.chord("p")
+	b.until("it is private", `document.querySelector("#typing").textContent === "You type, and only you see it"`)
+	b.chord("p")
+	b.until("it no longer is", `document.querySelector("#typing").textContent === "You type"`)
+	b.chord("g")
+	b.until("it is given back", `document.querySelector("#typing").textContent !== "You type"`)
+	b.chord("d")
+	b.until("the list has the focus again", `document.querySelector("#work").hidden && `+focused+` === "bbb~main"`)
+	b.fine()
+}
+
+// On a phone there is the list or the session, both as wide as the screen, and keys that its keyboard does not have.
+func TestPageOnAPhone(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	w.sandbox("a-sandbox-whose-name-is-longer-than-any-telephone-is-wide")
+	agent := w.agent("demo")
+	w.run(agent, "for i in $(seq 40); do echo line $i of a text that is wider than the window of a telephone, so that it is clipped; done; read answer")
+
+	b := newTab(t, browser, 390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch)
+	fits := func(what string) {
+		t.Helper()
+		if wide := valueOf[float64](b, `Math.max(document.documentElement.scrollWidth, ...[...document.querySelectorAll("button, footer, #stage")].filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect().right))`); wide > 390.5 {
+			t.Errorf("%s is %v wide", what, wide)
+		}
+	}
+	b.open(w.link(wire.RightDrive))
+	b.until("the list is there", `document.querySelectorAll(".row").length === 2`)
+	fits("the list")
+	b.shoot("phone-list")
+	b.click(".row.asks")
+	b.sees("line 40")
+	b.until("the list has gone", `!document.querySelector("#side").checkVisibility()`)
+	fits("the session")
+	b.shoot("phone")
+	b.click("#take")
+	b.until("it is theirs", `document.querySelector("#typing").textContent === "You type"`)
+	fits("the session of who types")
+	b.click("[data-key=interrupt]")
+	b.until("^C came", `document.querySelector("#typing").textContent === "You type"`)
+	b.sees("^C")
+	b.types("stty size; cat -v\r")
+	cols := valueOf[int](b, `new Promise((done) => { const look = () => { const m = /^\d+ (\d+)\s*$/m.exec(`+terminalText+`.replaceAll("\u00a0", " ")); m ? done(Number(m[1])) : setTimeout(look, 20) }; look() })`)
+	if cols < 30 || cols > 80 {
+		t.Errorf("who drives has %d columns", cols)
+	}
+	for _, key := range []string{"esc", "up", "left"} {
+		b.click("[data-key=" + key + "]")
+	}
+	b.click("[data-key=ctrl]")
+	b.types("a")
+	b.click("[data-key=enter]")
+	b.sees("^[^[[A^[[D^A")
+	b.shoot("phone-driver")
+	b.click("#back")
+	b.until("the list is back", `document.querySelector("#side").checkVisibility()`)
+	b.fine()
+}
+
+// Who may only watch is told so; who is not the owner asks a person for the keyboard; what is not theirs is not there.
+func TestPageRoles(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	w.sandbox("secret")
+	if err := w.hub.Share(t.Context(), aliceAgent, "demo", "bob", wire.RightDrive); err != nil {
+		t.Fatal(err)
+	}
+	agent := w.agent("demo")
+	w.run(agent, "echo it works")
+
+	watcher := newTab(t, browser, 1000, 500)
+	watcher.open(w.link(wire.RightWatch))
+	watcher.click(`[data-row="demo~main"]`)
+	watcher.sees("it works")
+	if valueOf[bool](watcher, `["take", "give", "private"].some((id) => document.getElementById(id).checkVisibility())`) {
+		t.Error("who may only watch has buttons to type with")
+	}
+	watcher.types("x")
+	watcher.sees("you may only watch")
+
+	owner := newTab(t, browser, 1000, 500)
+	owner.open(w.link(wire.RightDrive))
+	owner.click(`[data-row="demo~main"]`)
+	owner.click("#take")
+	owner.until("it is theirs", `document.querySelector("#typing").textContent === "You type"`)
+
+	guest := newTab(t, browser, 1000, 500)
+	guest.open(w.linkOf("bob", wire.RightDrive))
+	guest.until("only what is shared is listed", `document.querySelectorAll(".row").length === 1`)
+	guest.click(".row")
+	guest.until("it says who types", `document.querySelector("#typing").textContent === "person:alice types"`)
+	guest.until("it can only be asked for", `document.querySelector("#take").textContent === "Ask for the keyboard"`)
+	guest.click("#take")
+	owner.until("they are asked", `document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
+	owner.shoot("asked")
+	owner.click("#keep")
+	guest.sees("person:alice keeps the keyboard for now")
+	guest.click("#take")
+	owner.until("they are asked again", `document.querySelector("#typing").textContent === "person:bob asks for the keyboard"`)
+	owner.click("#give")
+	guest.until("it is the guest's", `document.querySelector("#typing").textContent === "You type"`)
+	guest.open("http://" + w.addr + "/#secret~main")
+	guest.open("http://" + w.addr + "/#secret~main") // the first one only changed the fragment
+	guest.until("what is not theirs is not there", `document.querySelector("#problem").textContent.includes("no sandbox")`)
+
+	if _, err := w.hub.Kick(t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
+		t.Fatal(err)
+	}
+	owner.until("who is sent away is told", `document.querySelector("#problem").textContent.includes("you were sent away")`)
+	for _, b := range []*tab{watcher, owner, guest} {
+		b.fine()
+	}
+}
+
+// A login that is revoked ends at once, and its terminals with it.
+func TestPageRevoked(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	b := newTab(t, browser, 1000, 500)
+	b.open(w.link(wire.RightDrive))
+	b.click(".row")
+	b.sees("demo:~#")
+	var id string
+	for _, tok := range w.tokens.List("alice") {
+		if tok.Label == "page" {
+			id = tok.ID
+		}
+	}
+	began := time.Now()
+	if err := w.tokens.Revoke(t.Context(), "alice", id); err != nil {
+		t.Fatal(err)
+	}
+	b.until("the page asks to log in", `document.querySelector("#login").checkVisibility() && document.querySelector("#login-problem").textContent.includes("ended")`)
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("after %v", took)
+	}
+	if n := len(w.parties("demo")); n != 0 {
+		t.Errorf("%d parties are left", n)
+	}
+	b.open("http://" + w.addr + "/")
+	b.until("it still does", `document.querySelector("#login").checkVisibility()`)
+
+	b.open(w.link(wire.RightDrive))
+	b.click("#logout")
+	b.until("logged out", `document.querySelector("#login").checkVisibility()`)
+	for _, tok := range w.tokens.List("alice") {
+		if tok.Label == "page" {
+			t.Error("the token outlives the logout")
+		}
+	}
+	b.fine()
+}
+
+// Names, titles and what programs print are text to the page (A118).
+func TestPageShowsText(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	agent := w.agent("demo")
+	const evil = `<img src=x onerror=alert(1)><script>alert(2)</script>`
+	w.run(agent, "printf '\\033]2;"+evil+"\\007\\033]8;;javascript:alert(3)\\033\\\\link\\033]8;;\\033\\\\\\033]52;c;eA==\\007\\n'; read -p '"+evil+"' answer")
+	b := newTab(t, browser, 1200, 500)
+	b.open(w.link(wire.RightDrive))
+	b.until("the list shows it as text", `document.querySelector(".row .last")?.textContent.includes("<img src=x onerror=alert(1)>")`)
+	b.click(".row")
+	b.sees("<img src=x onerror=alert(1)><script>alert(2)</script>")
+	if n := valueOf[int](b, `document.querySelectorAll("img, script:not([src]), a, iframe").length`); n != 0 {
+		t.Errorf("%d elements of it are in the document", n)
+	}
+	if title := valueOf[string](b, `document.title`); title != "(1) sandboxd" {
+		t.Errorf("the title is %q", title)
+	}
+	b.open("http://" + w.addr + "/#" + url.QueryEscape(evil))
 	b.fine()
 }

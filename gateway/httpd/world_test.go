@@ -25,12 +25,13 @@ import (
 
 // world is a door on loopback, a hub and in-memory sandboxes that run the real guest.
 type world struct {
-	t      testing.TB
-	hub    *gateway.Hub
-	tokens *token.Registry
-	addr   string
-	log    *syncBuffer
-	end    func() // the door
+	t       testing.TB
+	hub     *gateway.Hub
+	tokens  *token.Registry
+	addr    string
+	records string // directory
+	log     *syncBuffer
+	end     func() // the door
 
 	alice, bob, watch string // tokens: two owners, and one of alice's that may only look
 	client            *http.Client
@@ -51,13 +52,14 @@ func newWorld(t testing.TB) *world {
 			t.Fatal(err)
 		}
 	}
+	w.records = filepath.Join(dir, "records")
 	db, err := store.Open(t.Context(), filepath.Join(dir, "state"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { db.Close() })
 	if w.hub, err = gateway.New(gateway.Options{Store: db, Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})},
-		Records: filepath.Join(dir, "records"), Owner: "alice", Log: log, StopGrace: time.Second}); err != nil {
+		Records: w.records, Owner: "alice", Log: log, StopGrace: time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	background(t, w.hub.Run)

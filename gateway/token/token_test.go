@@ -171,3 +171,61 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A code makes one token, once and within a minute, and lives in memory only, as a hash.
+func TestCode(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	synctest.Test(t, func(t *testing.T) {
+		r, s := openAll(t, dir)
+		defer s.Close()
+		until := time.Now().Add(time.Hour)
+		asked := Token{Principal: "alice", Kind: wire.Person, Rights: wire.RightWatch, Label: "page", Expires: &until}
+		code, err := r.Code(asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(code) != 32 || len(r.List("alice")) != 0 {
+			t.Errorf("code %q, tokens %v", code, r.List("alice"))
+		}
+		for _, wrong := range []string{"", "x", strings.ToUpper(code) + "x", code[1:]} {
+			if _, _, err := r.Redeem(t.Context(), wrong); err == nil {
+				t.Errorf("%q is a code", wrong)
+			}
+		}
+		secret, made, err := r.Redeem(t.Context(), code)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, _, ok := r.Verify(secret); !ok || got.ID != made.ID || got.Kind != wire.Person || got.Rights != wire.RightWatch || !got.Expires.Equal(until) {
+			t.Errorf("%+v, %v", got, ok)
+		}
+		if _, _, err := r.Redeem(t.Context(), code); err == nil {
+			t.Error("it is good twice")
+		}
+
+		old, err := r.Code(asked)
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(CodeTime)
+		if _, _, err := r.Redeem(t.Context(), old); err == nil {
+			t.Error("it is good after a minute")
+		}
+		for range maxCodes {
+			if _, err := r.Code(asked); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := r.Code(asked); err == nil {
+			t.Error("one principal has any number of codes")
+		}
+		if _, err := r.Code(Token{Principal: "bob"}); err != nil {
+			t.Errorf("bob has none because of alice: %v", err)
+		}
+		<-time.After(CodeTime)
+		if _, err := r.Code(asked); err != nil {
+			t.Errorf("a minute later: %v", err)
+		}
+		r.Close()
+	})
+}

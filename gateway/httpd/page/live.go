@@ -49,14 +49,14 @@ func (d *Door) live(w http.ResponseWriter, r *http.Request) {
 				_, _ = s.hear(&struct{}{}) // nothing is expected; it ends when they go
 			}
 		}()
-		defer func() { s.end(nil); <-heard }()
+		defer func() { s.end(errDone); <-heard }()
 		watch := d.Hub.WatchNeeds(rest.Principal(r.Context()))
 		defer watch.Close()
 		changed := make(chan error, 1)
 		next := func() { changed <- watch.Wait(s.ctx) } // one at a time: it is begun again when it has been heard
 		go next()
 		defer func() {
-			s.end(nil)
+			s.end(errDone)
 			<-changed //nolint:errcheck // the end that was just made
 		}()
 		tick := time.NewTicker(lookAgain)

@@ -54,7 +54,7 @@ func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
 		orders := make(chan player.Order)
 		heard := make(chan struct{})
 		go func() { defer close(heard); s.order(canvas, orders) }()
-		defer func() { s.end(nil); <-heard; teller.wait() }()
+		defer func() { s.end(errDone); <-heard; teller.wait() }()
 		p := player.New(record, canvas, player.Options{Speed: 1, Idle: longestPause, Stay: true, Shown: teller.shown})
 		if err := p.Seek(s.ctx, 0); err != nil {
 			return err

@@ -59,10 +59,10 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) e
 	pinging := make(chan struct{})
 	go func() { defer close(pinging); s.ping() }()
 	err = f(s)
-	if cause := context.Cause(s.ctx); cause != nil {
+	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errDone) {
 		err = cause
 	}
-	s.end(nil)
+	s.end(errDone)
 	<-pinging
 	code, reason := closing(d.Hub, err)
 	_ = conn.Close(code, reason) // who is gone is not told
@@ -125,7 +125,11 @@ func (s *socket) ping() {
 	}
 }
 
-var errGone = errors.New("the page is gone")
+// Causes of a socket's end.
+var (
+	errGone = errors.New("the page is gone")
+	errDone = errors.New("done")
+)
 
 // Write sends what a terminal is to show.
 func (s *socket) Write(p []byte) (int, error) {

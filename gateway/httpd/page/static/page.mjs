@@ -30,6 +30,7 @@ async function start() {
 async function enter(how) {
   try {
     login.set(await call("POST", "login", how));
+    now = null;
     follow();
   } catch (problem) {
     askToken(problem.message);
@@ -183,7 +184,7 @@ $("list").addEventListener("keydown", (e) => {
 let at = null; // what is shown: id, sandbox, session, and socket and term while there are
 
 const go = (id, what = "") => (location.hash = id + what);
-addEventListener("hashchange", () => now && route());
+addEventListener("hashchange", () => (location.hash.startsWith("#code=") ? start() : now && route()));
 
 // route shows what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN.
 function route() {
@@ -351,20 +352,27 @@ async function records() {
   }
 }
 
-let seeking = false;
+let sought = 0; // when the slider was moved last
+const stale = 300; // ms after that in which what is told may be from before
+
+// showPlace shows where the replay is. The slider stays where a hand has just put it, until it is sure that the daemon has heard of that.
+function showPlace(place) {
+  $("player").hidden = false;
+  $("play").textContent = place.paused ? "Play" : "Pause";
+  $("seek").max = place.long_ms;
+  $("seek").setAttribute("aria-valuetext", `${clock(place.at_ms)} of ${clock(place.long_ms)}`);
+  $("clock").textContent = `${clock(place.at_ms)} / ${clock(place.long_ms)}`;
+  if ([...$("speed").options].some((o) => Number(o.value) === place.speed)) $("speed").value = String(place.speed);
+  const wait = sought + stale - Date.now();
+  if (wait <= 0) $("seek").value = place.at_ms;
+  else setTimeout(() => at && at.place === place && showPlace(place), wait);
+}
 
 function replay(run) {
+  const here = at;
   connect(`replay/${inPath(at.sandbox, at.session)}?run=${run}`, {
-    said: ({ place }) => {
-      $("player").hidden = false;
-      $("play").textContent = place.paused ? "Play" : "Pause";
-      $("seek").max = place.long_ms;
-      if (!seeking) $("seek").value = place.at_ms;
-      $("seek").setAttribute("aria-valuetext", `${clock(place.at_ms)} of ${clock(place.long_ms)}`);
-      $("clock").textContent = `${clock(place.at_ms)} / ${clock(place.long_ms)}`;
-      if ([...$("speed").options].some((o) => Number(o.value) === place.speed)) $("speed").value = String(place.speed);
-    },
-    closed: (code, reason) => (code === 1000 ? go(at.id, "/records") : problem(reason || "The connection is lost")),
+    said: (told) => showPlace((here.place = told.place)),
+    closed: (code, reason) => (code === 1000 ? go(here.id, "/records") : problem(reason || "The connection is lost")),
   });
 }
 
@@ -374,9 +382,8 @@ $("before").addEventListener("click", press("["));
 $("after").addEventListener("click", press("]"));
 $("speed").addEventListener("change", () => at?.socket?.say({ do: "speed", speed: Number($("speed").value) }));
 $("seek").addEventListener("input", () => {
-  seeking = true;
+  sought = Date.now();
   at?.socket?.say({ do: "seek", at_ms: Number($("seek").value) });
 });
-$("seek").addEventListener("change", () => (seeking = false));
 
 start();

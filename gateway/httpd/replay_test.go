@@ -1,0 +1,119 @@
+package httpd
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// hour puts the record of an hour of work into a sandbox: ten lines a second, each with its number, and a command each ten seconds.
+func (w *world) hour(name, session string) {
+	w.t.Helper()
+	info, err := w.hub.Get(w.t.Context(), aliceAgent, name)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	dir := filepath.Join(w.records, info.ID, session)
+	began := time.Now().Add(-2 * time.Hour).Truncate(time.Second)
+	r, err := record.Create(dir, record.Options{Begun: began, Cols: 80, Rows: 24, Quota: -1})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		w.t.Fatal(err)
+	}
+	log, err := os.OpenFile(filepath.Join(dir, record.LogFile), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer log.Close()
+	events, err := os.OpenFile(filepath.Join(dir, record.EventsFile), os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer events.Close()
+	out, told := bufio.NewWriter(log), bufio.NewWriter(events)
+	at := 0
+	for i := 1; i <= 36000; i++ {
+		now := began.Add(time.Duration(i) * 100 * time.Millisecond).UnixMilli()
+		if i%100 == 1 {
+			fmt.Fprintf(told, `{"seq":0,"kind":"begun","offset":%d,"time_unix_ms":%d,"by":"agent:alice"}`+"\n", at, now)
+		}
+		n, _ := fmt.Fprintf(out, "\x1b[3%dmpiece %d\x1b[m of %s\r\n", i%7+1, i, strings.Repeat("work ", 40))
+		at += n
+		fmt.Fprintf(told, `{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", at, now)
+		if i%100 == 0 {
+			fmt.Fprintf(told, `{"seq":0,"kind":"over","offset":%d,"time_unix_ms":%d,"exit_code":0}`+"\n", at, now)
+			fmt.Fprintf(told, `{"seq":0,"kind":"state","offset":%d,"time_unix_ms":%d,"state":{"phase":"prompt","basis":[]}}`+"\n", at, now)
+		}
+	}
+	if err := errors.Join(out.Flush(), told.Flush()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// Records are listed and played, with pauses, jumps and speeds; a jump in an hour's record takes no second.
+func TestPageReplays(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	w.run(w.agent("demo"), "echo something to see again")
+	w.hour("demo", "work")
+
+	b := newTab(t, browser, 1200, 700)
+	b.open(w.link(wire.RightDrive))
+	b.click(`[data-row="demo~main"]`)
+	b.click("#tab-records")
+	b.until("both are listed", `document.querySelectorAll("#records .row").length === 2`)
+	b.until("with how long they are", `[...document.querySelectorAll("#records .row")].some((r) => r.textContent.includes("work") && r.textContent.includes("1:00:00"))`)
+	b.shoot("records")
+
+	valueOf[bool](b, `[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("work")).click(), true`)
+	b.sees("piece 1 ")
+	b.until("it plays", `Number(document.querySelector("#seek").value) > 0`)
+	b.click("#play")
+	b.until("it stands still", `document.querySelector("#play").textContent === "Play"`)
+	jump := func(ms int) {
+		t.Helper()
+		valueOf[bool](b, fmt.Sprintf(`(() => { const s = document.querySelector("#seek"); s.value = %d; s.dispatchEvent(new Event("input")); s.dispatchEvent(new Event("change")); return true })()`, ms))
+	}
+	jump(3_599_900) // the first makes what others begin at
+	b.sees("piece 35999 ")
+	for _, to := range []int{1_800_000, 100, 3_000_000, 60_000} {
+		began := time.Now()
+		jump(to)
+		b.sees(fmt.Sprintf("piece %d ", to/100))
+		took := time.Since(began)
+		t.Logf("a jump to %v of an hour: %v", time.Duration(to)*time.Millisecond, took.Round(time.Millisecond))
+		if took > 5*time.Second {
+			t.Errorf("a jump to %d took %v", to, took)
+		}
+	}
+	b.shoot("replay")
+	b.until("the clock says so", `document.querySelector("#clock").textContent.startsWith("1:00 /")`)
+	b.click("#after")
+	b.until("at the next command", `document.querySelector("#clock").textContent.startsWith("1:10 /")`)
+	b.types("]")
+	b.until("the keys do the same", `document.querySelector("#clock").textContent.startsWith("1:20 /") && Number(document.querySelector("#seek").value) >= 80000`)
+	valueOf[bool](b, `(() => { const s = document.querySelector("#speed"); s.value = "64"; s.dispatchEvent(new Event("change")); return true })()`)
+	b.types(" ")
+	b.until("it plays fast", `Number(document.querySelector("#seek").value) > 100000`)
+	jump(3_599_500)
+	b.until("at the end it waits", `document.querySelector("#play").textContent === "Play" && Number(document.querySelector("#seek").value) === 3600000`)
+	b.types("q")
+	b.until("it goes back to the list", `document.querySelectorAll("#records .row").length === 2`)
+
+	valueOf[bool](b, `[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("main")).click(), true`)
+	b.sees("something to see again")
+	b.click("#tab-live")
+	b.until("live again", `document.querySelector("#keyboard").checkVisibility()`)
+	b.fine()
+}
