@@ -232,7 +232,11 @@ func networkText(n sandbox.Network, via sandbox.Via) string {
 func limitsText(l sandbox.Limits) string {
 	var words []string
 	if l.Memory > 0 {
-		words = append(words, size(l.Memory)+" memory with swap")
+		if l.Swap > 0 {
+			words = append(words, size(l.Memory)+" memory and "+size(l.Swap)+" swap")
+		} else {
+			words = append(words, size(l.Memory)+" memory with swap")
+		}
 	}
 	if l.CPUs > 0 {
 		words = append(words, fmt.Sprintf("%g cpus", l.CPUs))

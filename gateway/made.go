@@ -238,9 +238,8 @@ func (b *box) carrying(ctx context.Context, inst sandbox.Instance) (stop func())
 }
 
 // setupKey is what besides the image decides what a set-up makes.
-func (b *box) setupKey() (string, error) {
-	s := b.get().spec
-	key, err := json.Marshal(map[string]any{"setup": b.making.setup, "user": s.User, "owner": b.making.uid, "env": s.Env, "workdir": s.Workdir, "dir": s.Dir,
+func (m making) setupKey(s sandbox.Spec) (string, error) {
+	key, err := json.Marshal(map[string]any{"setup": m.setup, "user": s.User, "owner": m.uid, "env": s.Env, "workdir": s.Workdir, "dir": s.Dir,
 		"mounts": s.Mounts, "network": s.Network, "allow": s.Allow, "sudo": s.Sudo, "trust": s.Trust, "isolation": s.Isolation, "entrypoint": s.Entrypoint})
 	return string(key), err
 }
@@ -254,7 +253,7 @@ func (b *box) findSetUp(ctx context.Context, be sandbox.Backend, progress func(s
 	if !ok {
 		return b.reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
 	}
-	key, err := b.setupKey()
+	key, err := b.making.setupKey(b.get().spec)
 	if err != nil {
 		return err
 	}
@@ -276,7 +275,7 @@ func (b *box) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.Instan
 	if len(b.making.setup) == 0 {
 		return nil
 	}
-	key, err := b.setupKey()
+	key, err := b.making.setupKey(b.get().spec)
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,8 @@ type PoolOptions struct {
 // PoolInfo is how much of the pool there is of one image.
 type PoolInfo struct {
 	Image   string `json:"image"`
+	Use     string `json:"use,omitempty"`     // what a door keeps them for; empty means whoever asks
+	Owner   string `json:"owner,omitempty"`   // for whom, where they have a use
 	Size    int    `json:"size"`              // how many there are to be
 	Ready   int    `json:"ready"`             // how many a new sandbox can be had from now
 	Trouble string `json:"trouble,omitempty"` // why there are no more, if the last attempt failed
@@ -53,24 +55,27 @@ type warm struct {
 
 	// mu is taken after Hub.mu and before box.mu.
 	mu      sync.Mutex
-	size    int      // guarded by mu; of each shelf
+	drained bool     // guarded by mu
 	shelves []*shelf // guarded by mu, with what is in them
 	making  int      // guarded by mu; creations that somebody waits for
 }
 
-// shelf is the part of the pool of one image.
+// shelf is the part of the pool of one image, or of one use that a door has for them.
 type shelf struct {
-	made     facts  // what its boxes are made from
-	boxes    []*box // oldest first
-	failures int    // of boots, in a row
+	made     facts // what its boxes are made from
+	size     int
+	use      string    // of one that KeepWarm made, for made.spec.Owner alone
+	until    time.Time // likewise: when there are to be none any more
+	boxes    []*box    // oldest first
+	failures int       // of boots, in a row
 	next     time.Time
 	trouble  string
 }
 
 func (w *warm) init(h *Hub) error {
 	o := h.options.Pool
-	w.hub, w.size, w.wake, w.filling = h, o.Size, make(chan struct{}, 1), make(chan struct{}, 1)
-	if w.size == 0 {
+	w.hub, w.wake, w.filling = h, make(chan struct{}, 1), make(chan struct{}, 1)
+	if o.Size == 0 {
 		return nil
 	}
 	images := slices.Clone(o.Images)
@@ -83,7 +88,7 @@ func (w *warm) init(h *Hub) error {
 		if err != nil {
 			return err
 		}
-		w.shelves = append(w.shelves, &shelf{made: f})
+		w.shelves = append(w.shelves, &shelf{made: f, size: o.Size})
 	}
 	return nil
 }
@@ -95,7 +100,10 @@ func (h *Hub) Pool() []PoolInfo {
 	defer w.mu.Unlock()
 	all := []PoolInfo{}
 	for _, s := range w.shelves {
-		i := PoolInfo{Image: cmp.Or(s.made.spec.Image, sandbox.DefaultImage), Size: w.size, Trouble: s.trouble}
+		i := PoolInfo{Image: cmp.Or(s.made.spec.Image, sandbox.DefaultImage), Use: s.use, Size: s.size, Trouble: s.trouble}
+		if s.use != "" {
+			i.Owner = s.made.spec.Owner
+		}
 		for _, b := range s.boxes {
 			if b.inTouch() {
 				i.Ready++
@@ -115,7 +123,10 @@ func (h *Hub) Drain(ctx context.Context, p Principal) error {
 	defer done()
 	w := &h.warm
 	w.mu.Lock()
-	w.size = 0
+	w.drained = true
+	for _, s := range w.shelves {
+		s.size = 0
+	}
 	w.mu.Unlock()
 	select {
 	case w.filling <- struct{}{}: // whoever boots one finds no room for it
@@ -155,7 +166,7 @@ func (f facts) isPooled() bool { return f.owner == nobody }
 // pooled is f as a member of the pool.
 func (f facts) pooled(id string) facts {
 	f.name, f.owner, f.reason = nobody+id, nobody, ""
-	f.spec.ID, f.spec.Name, f.spec.Owner = id, "", nobody
+	f.spec.ID, f.spec.Name = id, ""
 	return f
 }
 
@@ -188,7 +199,7 @@ func (w *warm) take(f facts) *box {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, s := range w.shelves {
-		if !alike(f, s.made) {
+		if !alike(f, s.made) || s.use != "" && s.made.spec.Owner != f.owner {
 			continue
 		}
 		for i, b := range s.boxes {
@@ -216,7 +227,7 @@ func (w *warm) put(b *box) bool {
 	defer w.mu.Unlock()
 	f := b.get()
 	for _, s := range w.shelves {
-		if alike(f, s.made) && len(s.boxes) < w.size {
+		if alike(f, s.made) && f.spec.Owner == s.made.spec.Owner && len(s.boxes) < s.size {
 			if f.state == Warm { // else it was given up meanwhile
 				s.boxes = append(s.boxes, b)
 			}
@@ -269,7 +280,7 @@ func (w *warm) somebodyWaits() (done func()) {
 // run keeps the pool filled until ctx ends. It boots one at a time, and none while half of the slots are used by those for which
 // somebody waits.
 func (w *warm) run(ctx context.Context) {
-	if w.hub.options.Pool.Size == 0 || w.hub.Ready(ctx) != nil { // what a former daemon left is found first
+	if w.hub.Ready(ctx) != nil { // what a former daemon left is found first
 		return
 	}
 	stale := time.NewTicker(staleEvery)
@@ -297,7 +308,7 @@ func (w *warm) run(ctx context.Context) {
 // shrink gives up what is more than room: what people ask for comes first.
 func (w *warm) shrink(ctx context.Context, room int) {
 	all := w.members()
-	for _, b := range all[min(room, len(all)):] {
+	for _, b := range append(all[min(room, len(all)):], w.surplus(time.Now())...) {
 		if !b.lockNow() {
 			continue // somebody has just taken it, or it is about to be given up
 		}
@@ -306,6 +317,60 @@ func (w *warm) shrink(ctx context.Context, room int) {
 		}
 		b.unlock()
 	}
+}
+
+// surplus is what stands ready for a use that there is no longer, or for which fewer do.
+func (w *warm) surplus(now time.Time) (all []*box) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.shelves {
+		if s.use != "" && now.After(s.until) {
+			s.size = 0
+		}
+		all = append(all, s.boxes[min(s.size, len(s.boxes)):]...)
+	}
+	w.shelves = slices.DeleteFunc(w.shelves, func(s *shelf) bool { return s.use != "" && s.size == 0 && len(s.boxes) == 0 })
+	return all
+}
+
+// KeepWarm has size sandboxes made by spec stand ready for p's next calls of Create with that spec, for so long from now: a door says
+// it anew with each call that may be followed by others. use is what for; what was kept for the same use and made by another spec goes.
+func (h *Hub) KeepWarm(p Principal, use string, spec NewSpec, size int, long time.Duration) error {
+	if err := p.mayMake("creating"); err != nil {
+		return err
+	}
+	if spec.Host.URI != "" || spec.Build != nil || len(spec.Setup) > 0 || len(spec.Mounts) > 0 || spec.Dir != "" {
+		return wire.Errorf(wire.CodeUsage, "nothing of a machine's own, and nothing that has to be made, stands ready")
+	}
+	f, err := h.plan(p, spec)
+	if err != nil {
+		return err
+	}
+	w := &h.warm
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.drained {
+		return nil
+	}
+	found := false
+	for _, s := range w.shelves {
+		if s.use != use || s.made.spec.Owner != p.Name {
+			continue
+		}
+		if !alike(f, s.made) {
+			s.size = 0
+			continue
+		}
+		if s.size < size {
+			w.kick()
+		}
+		found, s.size, s.until = true, size, time.Now().Add(long)
+	}
+	if !found && size > 0 {
+		w.shelves = append(w.shelves, &shelf{made: f, size: size, use: use, until: time.Now().Add(long)})
+		w.kick()
+	}
+	return nil
 }
 
 // due returns a shelf on which something is missing, or after how long there may be one. room is how many there may be on all of them,
@@ -320,7 +385,7 @@ func (w *warm) due(now time.Time, room int, key string) (*shelf, time.Duration) 
 	}
 	if all >= room {
 		for _, s := range w.shelves {
-			if len(s.boxes) < w.size {
+			if len(s.boxes) < s.size {
 				s.trouble = "there is no room for more beside the sandboxes that were asked for (" + key + ")"
 			}
 		}
@@ -331,7 +396,7 @@ func (w *warm) due(now time.Time, room int, key string) (*shelf, time.Duration) 
 	}
 	for _, s := range w.shelves {
 		switch {
-		case len(s.boxes) >= w.size:
+		case len(s.boxes) >= s.size:
 		case now.Before(s.next):
 			wait = min(wait, s.next.Sub(now))
 		default:

@@ -10,7 +10,7 @@ import (
 
 // Limits bound what a sandbox may use. Zero means the default, which is that of DefaultLimits unless said otherwise.
 type Limits struct {
-	Memory   int64   `json:"memory"`   // bytes, swap and /dev/shm included
+	Memory   int64   `json:"memory"`   // bytes, /dev/shm included
 	CPUs     float64 `json:"cpus"`     // cores; by default no more than the engine has
 	PIDs     int64   `json:"pids"`     // processes and threads
 	Shm      int64   `json:"shm"`      // bytes of /dev/shm
@@ -20,6 +20,10 @@ type Limits struct {
 
 	// Connections are those at once of a network that the daemon carries.
 	Connections int64 `json:"connections"`
+
+	// Swap is what may be swapped out beside Memory, in bytes, on a machine that has swap. By default it is none: what is beyond Memory
+	// ends whoever asked for it.
+	Swap int64 `json:"swap,omitempty"`
 }
 
 // DefaultLimits are those of a sandbox that asks for none.
@@ -125,6 +129,9 @@ func (l Limits) Check() error {
 			}
 		}
 	}
+	if l.Swap < 0 || l.Swap > maxBytes {
+		return fmt.Errorf("swap: %d is out of bounds; it may be 0 to %s", l.Swap, FormatSize(maxBytes))
+	}
 	if l.Memory > 0 && l.Shm > l.Memory {
 		return fmt.Errorf("shm: %s of /dev/shm is more than all of its memory, %s", FormatSize(l.Shm), FormatSize(l.Memory))
 	}
@@ -156,7 +163,7 @@ func (d Limit) value(l Limits) float64 {
 func (l Limits) Or(other Limits) Limits {
 	return Limits{Memory: cmp.Or(l.Memory, other.Memory), CPUs: cmp.Or(l.CPUs, other.CPUs), PIDs: cmp.Or(l.PIDs, other.PIDs),
 		Shm: cmp.Or(l.Shm, other.Shm), NoFile: cmp.Or(l.NoFile, other.NoFile), Disk: cmp.Or(l.Disk, other.Disk), Sessions: cmp.Or(l.Sessions, other.Sessions),
-		Connections: cmp.Or(l.Connections, other.Connections)}
+		Connections: cmp.Or(l.Connections, other.Connections), Swap: cmp.Or(l.Swap, other.Swap)}
 }
 
 // ParseSize reads a number of bytes with an optional suffix k, m, g or t (powers of 1024, in either case, with or without

@@ -122,7 +122,7 @@ func instanceOf(id string, c container.InspectResponse) sandbox.Instance {
 	if h := c.HostConfig; h != nil {
 		inst.Runtime = h.Runtime
 		inst.Network = sandbox.Network(h.NetworkMode)
-		inst.Limits = sandbox.Limits{Memory: h.Memory, CPUs: float64(h.NanoCPUs) / 1e9, Shm: h.ShmSize}
+		inst.Limits = sandbox.Limits{Memory: h.Memory, CPUs: float64(h.NanoCPUs) / 1e9, Shm: h.ShmSize, Swap: max(0, h.MemorySwap-h.Memory)}
 		if h.PidsLimit != nil {
 			inst.Limits.PIDs = *h.PidsLimit
 		}

@@ -132,7 +132,7 @@ func createRequest(p plan) container.CreateRequest {
 			LogConfig:     container.LogConfig{Type: "local", Config: map[string]string{"max-size": "10m", "max-file": "3"}},
 			Resources: container.Resources{
 				Memory:     p.Limits.Memory,
-				MemorySwap: p.Limits.Memory, // memory and swap together: no swap
+				MemorySwap: p.Limits.Memory + p.Limits.Swap, // memory and swap together
 				NanoCPUs:   int64(math.Round(p.Limits.CPUs * 1e9)),
 				PidsLimit:  &pids,
 				Ulimits:    ulimits,
