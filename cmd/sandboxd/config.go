@@ -82,6 +82,17 @@ func defaults() config {
 		{key: "hook.exec", value: "", help: "program with its arguments that is told on standard input when what a session needs changes; no shell", check: isProgramOrEmpty},
 		{key: "hook.url", value: "", help: "URL that is told of the same by POST", check: isHTTPOrEmpty},
 		{key: "chord", value: "ctrl-]", help: "key that begins what a person in a session asks of us, such as take and give: ctrl- and a letter or one of \\ ] ^ _, or none", check: sshd.CheckChord},
+		{key: "agentrun.dependencies_whitelist", value: "*", help: "packages that code of POST /v1/run/ may have installed, by commas or spaces; * is any, none is none", check: isWhitelist},
+		{key: "agentrun.cached_dependencies", value: "", help: "packages that such code has without their being installed for it, by commas or spaces", check: isPackages},
+		{key: "agentrun.cpu_quota", value: "50000", help: "microseconds of processors that it has in each tenth of a second", check: isCount},
+		{key: "agentrun.memory_limit", value: "100m", help: "its memory", check: isSize},
+		{key: "agentrun.memswap_limit", value: "512m", help: "its memory and swap together, where the machine has swap", check: isSize},
+		{key: "agentrun.timeout", value: "20s", help: "after which it is killed, as 90s or 5m; at most 1h", check: isAge},
+		{key: "agentrun.image", value: "", help: "image that it runs in, with python3 and pip; empty means image"},
+		{key: "agentrun.network", value: "", help: "its network, as network; empty means that", check: isNetworkOrEmpty},
+		{key: "agentrun.install_from", value: "pypi.org:443 files.pythonhosted.org:443", help: "what installing packages for it may connect to, as allow", check: isAllow},
+		{key: "agentrun.warm", value: "4", help: "sandboxes that stand ready for somebody who has called in the last ten minutes", check: isPoolSize},
+		{key: "agentrun.parallel", value: "8", help: "calls that run at once; further ones wait", check: isCount},
 		{key: "log_level", value: "info", help: "debug, info, warn or error", check: isLevel},
 	}
 	for _, d := range sandbox.AllLimits {
@@ -345,6 +356,13 @@ func isNetwork(s string) error {
 		return fmt.Errorf("is no network mode: %w", err)
 	}
 	return nil
+}
+
+func isNetworkOrEmpty(s string) error {
+	if s == "" {
+		return nil
+	}
+	return isNetwork(s)
 }
 
 func isAllow(s string) error {

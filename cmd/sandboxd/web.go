@@ -73,8 +73,13 @@ func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 	if shape.Secret, err = lastingSecret(filepath.Join(state, e2bSecretFile)); err != nil {
 		return fmt.Errorf("%s: %w", e2bSecretFile, err)
 	}
+	runs, err := d.config.agentRun()
+	if err != nil {
+		return err
+	}
+	runs.Dir = filepath.Join(state, "artifacts")
 	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, Tokens: d.tokens, Hosts: command.Words(d.config.value("http_hosts")),
-		Chord: d.config.value("chord"), E2B: shape, Version: version, Log: d.log}); err != nil {
+		AgentRun: runs, Chord: d.config.value("chord"), E2B: shape, Version: version, Log: d.log}); err != nil {
 		return err
 	}
 	url := "http://" + d.webListen.Addr().String()

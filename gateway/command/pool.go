@@ -13,7 +13,8 @@ func poolCommand(env *Env) *cobra.Command {
 		Use:   "pool",
 		Short: "say how many sandboxes stand ready for those who ask next",
 		Long: "Say how many sandboxes were booted before anybody asked for them (keys pool.size and pool.images). They are nobody's until\n" +
-			"new, or a login at a new name, takes one: it asks for nothing but a name and one of these images.",
+			"new, or a login at a new name, takes one: it asks for nothing but a name and one of these images. Those that a door keeps\n" +
+			"for somebody's calls (key agentrun.warm) are listed, too.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if drain {
@@ -37,7 +38,11 @@ func poolCommand(env *Env) *cobra.Command {
 			return table(env.Stdout, func(w io.Writer) {
 				fmt.Fprintln(w, "IMAGE\tREADY\tOF\tTROUBLE")
 				for _, i := range all {
-					fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", i.Image, i.Ready, i.Size, dash(i.Trouble))
+					image := i.Image
+					if i.Use != "" {
+						image += " for " + i.Use + " of " + i.Owner
+					}
+					fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", image, i.Ready, i.Size, dash(i.Trouble))
 				}
 			})
 		},

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/netutil"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
 	"github.com/sandboxd/sandboxd/gateway/httpd/e2b"
 	"github.com/sandboxd/sandboxd/gateway/httpd/page"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
@@ -44,7 +45,9 @@ type Options struct {
 	// Version of the daemon, for the description of the API.
 	Version string
 	Chord   string // of people at the page, as sshd.Options has it; empty is ctrl-]
-	Log     *slog.Logger
+	// AgentRun is how code of POST /v1/run/ is run; without a Dir there is no such route. Hub and Log need not be set.
+	AgentRun agentrun.Options
+	Log      *slog.Logger
 }
 
 // E2B is what E2B's shape needs besides.
@@ -62,6 +65,7 @@ type Server struct {
 	page   *page.Door
 	e2b    *e2b.Server
 	server *http.Server
+	runner *agentrun.Runner // nil without such routes
 }
 
 // New makes a Server. It serves nothing yet.
@@ -80,6 +84,12 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.guard.gates = []gate{{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse}}
+	if o.AgentRun.Dir != "" {
+		o.AgentRun.Hub, o.AgentRun.Log = o.Hub, o.Log
+		if s.runner, err = agentrun.New(o.AgentRun); err != nil {
+			return nil, err
+		}
+	}
 	routes, err := s.routes(o.Version)
 	if err != nil {
 		return nil, err
@@ -102,6 +112,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.e2b.Run(running) })
+	if s.runner != nil {
+		tasks.Go(func() {
+			if err := s.runner.Run(running); err != nil {
+				s.log.Warn("files of calls are left", "err", err)
+			}
+		})
+	}
 	defer tasks.Wait()
 	defer stop()
 	done := make(chan error, 1)
@@ -138,6 +155,9 @@ func (s *Server) routes(version string) (http.Handler, error) {
 	api := newAPI(newAdapter(mux), version)
 	s.sandboxes(api)
 	s.records(mux, api)
+	if s.runner != nil {
+		s.runner.Routes(mux, api)
+	}
 	openapi, err := description(api)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,269 @@
+package agentrun
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+//go:embed plots.py
+var plots string
+
+const (
+	workDir = "/code" // AgentRun's
+	script  = "main.py"
+
+	lingering  = 50 * time.Millisecond // for output that is on its way when the code has ended; who holds it open longer is killed
+	killWithin = 5 * time.Second
+	maxAnswer  = 64 << 10
+	exitKilled = 128 + 9
+)
+
+// box is a connection to the sandbox of a call.
+type box struct {
+	r      *Runner
+	p      gateway.Principal
+	name   string
+	client *ssh.Client // nil in the zero value
+}
+
+func dial(ctx context.Context, r *Runner, p gateway.Principal, name string) (*box, error) {
+	b := &box{r: r, p: p, name: name}
+	up, err := r.o.Hub.Upstream(ctx, p, name, nil)
+	if err != nil {
+		return b, err
+	}
+	b.client = ssh.NewClient(up.Conn, up.Chans, up.Reqs)
+	return b, nil
+}
+
+// close ends the connection. It may be called again.
+func (b *box) close() {
+	if b.client != nil {
+		b.client.Close()
+		_ = b.client.Wait()
+	}
+}
+
+// ask runs a command of ours and returns what it printed.
+func (b *box) ask(ctx context.Context, command, input string) (string, error) {
+	defer context.AfterFunc(ctx, func() { b.client.Close() })()
+	s, err := b.client.NewSession()
+	if err != nil {
+		return "", fmt.Errorf("run in %s: %w", b.name, err)
+	}
+	defer s.Close()
+	out := &output{head: maxAnswer}
+	s.Stdin, s.Stdout = strings.NewReader(input), out
+	if err := s.Run(command); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		if _, ok := errors.AsType[*ssh.ExitError](err); ok {
+			return "", &wire.Error{Code: wire.CodeUnavailable, Message: "the image of calls does not run Python: " + err.Error(),
+				Hint: "the key agentrun.image has to name one with python3 and pip"}
+		}
+		return "", fmt.Errorf("run in %s: %w", b.name, err)
+	}
+	return out.String(), nil
+}
+
+// marks tells when the code has ended: its shell says so on its standard error, which the code does not have.
+type marks struct {
+	once sync.Once
+	end  chan struct{}
+
+	mu   sync.Mutex
+	text []byte // guarded by mu
+}
+
+func (m *marks) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.text) < maxAnswer {
+		m.text = append(m.text, p...)
+	}
+	if bytes.Contains(m.text, []byte("end")) {
+		m.once.Do(func() { close(m.end) })
+	}
+	return len(p), nil
+}
+
+func (m *marks) files() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return bytes.Contains(m.text, []byte("files"))
+}
+
+// python runs the code in the working directory, as a file: so that tracebacks have its lines. It has nothing to read: input() raises
+// EOFError at once.
+func (b *box) python(ctx context.Context, code string) (Result, error) {
+	defer context.AfterFunc(ctx, func() { b.client.Close() })()
+	s, err := b.client.NewSession()
+	if err != nil {
+		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
+	}
+	defer s.Close()
+	input, env := code, "PYTHONUNBUFFERED=1 PYTHONUTF8=1"
+	place := fmt.Sprintf("head -c %d >%s", len(code), script)
+	if strings.Contains(code, "matplotlib") {
+		place += fmt.Sprintf(" && mkdir -p /tmp/.plots && head -c %d >/tmp/.plots/sandboxd_plots.py", len(plots))
+		input += plots
+		env += " MPLBACKEND=module://sandboxd_plots MPLCONFIGDIR=/tmp/.plots PYTHONPATH=/tmp/.plots"
+	}
+	command := fmt.Sprintf("mkdir -p %[1]s && cd %[1]s && %[2]s || { echo none >&2; exit 1; }\n%[3]s python3 %[4]s </dev/null 2>&1\n"+
+		`s=$?; for f in * .[!.]*; do case $f in %[4]s|'*'|'.[!.]*'|__pycache__) ;; *) echo files >&2; break;; esac; done; echo end >&2; exit $s`, workDir, place, env, script)
+	out, said := &output{head: headBytes, tail: tailBytes}, &marks{end: make(chan struct{})}
+	s.Stdin, s.Stdout, s.Stderr = strings.NewReader(input), out, said
+	if err := s.Start(command); err != nil {
+		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Wait() }() // ends with the connection at the latest
+	timer := time.NewTimer(b.r.o.Timeout)
+	defer timer.Stop()
+	timedOut := false
+	select {
+	case err = <-ended:
+	case <-said.end:
+		select {
+		case err = <-ended:
+		case <-time.After(lingering): // what it left running has its output: it ends with the call
+			err = b.kill(ctx, ended)
+		}
+	case <-timer.C:
+		timedOut = true
+		err = b.kill(ctx, ended)
+	}
+	if ctx.Err() != nil {
+		return Result{}, context.Cause(ctx)
+	}
+	result := Result{Status: OK, Output: out.String(), Truncated: out.cut()}
+	exit, known := errors.AsType[*ssh.ExitError](err)
+	switch {
+	case timedOut:
+		result.Status = TimedOut
+		result.Output = line(result.Output, "Execution timed out.")
+	case err == nil:
+		result.ExitCode = new(int)
+	case known:
+		code := exit.ExitStatus()
+		if exit.Signal() != "" {
+			code = exitKilled
+		}
+		result.Status, result.ExitCode = Failed, &code
+		if code == exitKilled {
+			if err := b.whyKilled(ctx, &result); err != nil {
+				return Result{}, err
+			}
+		}
+	default:
+		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
+	}
+	if said.files() || timedOut {
+		if result.Artifacts, err = b.collect(ctx); err != nil {
+			b.r.log.Warn("files of a call are lost", "sandbox", b.name, "err", err)
+		}
+	}
+	return result, nil
+}
+
+// kill ends all that runs in the sandbox, and waits for the end of the command. What was printed before is still delivered.
+func (b *box) kill(ctx context.Context, ended <-chan error) error {
+	within, cancel := context.WithTimeout(ctx, killWithin)
+	defer cancel()
+	if _, err := b.r.o.Hub.Rescue(within, b.p, b.name); err != nil {
+		b.r.log.Warn("a call's processes are not killed", "sandbox", b.name, "err", err)
+		b.client.Close()
+	}
+	select {
+	case err := <-ended:
+		return err
+	case <-within.Done():
+		b.client.Close()
+		return <-ended
+	}
+}
+
+// whyKilled asks the backend whether a process that was killed was so at the limit of memory.
+func (b *box) whyKilled(ctx context.Context, result *Result) error {
+	d, err := b.r.o.Hub.Describe(ctx, b.p, b.name)
+	if err != nil {
+		return err
+	}
+	if d.Used != nil && d.Used.OOMKills > 0 {
+		result.Status = OOMKilled
+		result.Output = line(result.Output, "Killed: it needed more memory than it may have.")
+	}
+	return nil
+}
+
+// line is text with one more line.
+func line(text, more string) string {
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return text + more + "\n"
+}
+
+const (
+	headBytes = 1536 << 10 // of output that are kept from its beginning
+	tailBytes = 512 << 10  // likewise from its end
+)
+
+// output keeps the beginning and the end of what is written to it.
+type output struct {
+	head, tail int
+
+	mu      sync.Mutex
+	first   []byte // guarded by mu
+	last    []byte // guarded by mu; up to twice tail
+	dropped int64  // guarded by mu; bytes between the two
+}
+
+var _ io.Writer = (*output)(nil)
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := len(p)
+	fits := min(n, o.head-len(o.first))
+	o.first = append(o.first, p[:fits]...)
+	o.last = append(o.last, p[fits:]...)
+	if over := len(o.last) - o.tail; over > o.tail || o.tail == 0 && over > 0 {
+		o.dropped += int64(over)
+		o.last = o.last[:copy(o.last, o.last[over:])]
+	}
+	return n, nil
+}
+
+// cut reports whether something is left out.
+func (o *output) cut() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.leftOutLocked() > 0
+}
+
+func (o *output) leftOutLocked() int64 { return o.dropped + int64(max(0, len(o.last)-o.tail)) }
+
+// String is what was kept, as text, with a line where something is left out.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	text := o.first
+	if n := o.leftOutLocked(); n > 0 {
+		text = fmt.Appendf(bytes.Clone(text), "\n[output truncated: %d bytes are left out here]\n", n)
+	}
+	return strings.ToValidUTF8(string(append(text, o.last[max(0, len(o.last)-o.tail):]...)), "\uFFFD")
+}

@@ -1,0 +1,212 @@
+package agentrun
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+//go:embed find.py
+var findImports string
+
+const (
+	installWithin = 2 * time.Minute // for one package
+	installAtMost = 10 * time.Minute
+	maxImports    = 32
+)
+
+// packageOf are packages that are called otherwise than what they are imported as.
+var packageOf = map[string]string{"attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless", "dateutil": "python-dateutil", "docx": "python-docx",
+	"dotenv": "python-dotenv", "Crypto": "pycryptodome", "fitz": "pymupdf", "git": "gitpython", "jwt": "pyjwt", "PIL": "pillow", "pptx": "python-pptx",
+	"serial": "pyserial", "skimage": "scikit-image", "sklearn": "scikit-learn", "yaml": "pyyaml"}
+
+// plain are modules of Python's own that programs import most: code that imports no others needs no look at what it does.
+var plain = strings.Fields("__future__ abc array ast asyncio base64 bisect calendar cmath collections concurrent contextlib copy csv dataclasses datetime " +
+	"decimal difflib enum fractions functools glob hashlib heapq html io itertools json logging math operator os pathlib pickle platform pprint queue random re " +
+	"secrets shutil signal socket sqlite3 statistics string struct subprocess sys tempfile textwrap threading time timeit traceback types typing unicodedata " +
+	"urllib uuid xml zipfile zlib")
+
+var (
+	importing = regexp.MustCompile(`\bimport\b`)
+	simple    = regexp.MustCompile(`^\s*(?:import\s+([\w.]+(?:\s*,\s*[\w.]+)*)|from\s+([\w.]+)\s+import\s+[\w\s,*]+)\s*(?:#.*)?$`)
+	names     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,99}$`)
+	packages  = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$`) // PEP 508
+	notFound  = regexp.MustCompile(`No matching distribution found for ([A-Za-z0-9._-]+)`)
+)
+
+// IsPackage reports whether a name can be that of a package.
+func IsPackage(name string) bool { return packages.MatchString(name) }
+
+// sameName compares names of packages as pip does (PEP 503).
+func sameName(a, b string) bool { return normal(a) == normal(b) }
+
+func normal(name string) string {
+	return strings.ToLower(strings.NewReplacer("_", "-", ".", "-").Replace(name))
+}
+
+// mayImport reports whether code may import what is not Python's own. It says no only where each line that has the word is one of the
+// simplest form.
+func mayImport(code string) bool {
+	for line := range strings.Lines(code) {
+		if !importing.MatchString(line) {
+			continue
+		}
+		m := simple.FindStringSubmatch(strings.TrimRight(line, "\r\n"))
+		if m == nil {
+			return true
+		}
+		for _, name := range strings.Split(m[1]+m[2], ",") {
+			name, _, _ = strings.Cut(strings.TrimSpace(name), ".")
+			if !slices.Contains(plain, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// missing asks Python itself which modules the code imports that are not there. Of code that it cannot read it says none: that is
+// found out, and told as Python tells it, when it runs.
+func (b *box) missing(ctx context.Context, code string) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.r.o.Timeout)
+	defer cancel()
+	text, err := b.ask(ctx, "python3 -I -c "+shellquote.Join(findImports), code)
+	if err != nil {
+		return nil, err
+	}
+	all := strings.Fields(text)
+	for _, name := range all {
+		if !names.MatchString(name) {
+			return nil, wire.Errorf(wire.CodeUsage, "module %.100q cannot be installed: its name is none of a package", name)
+		}
+	}
+	if len(all) > maxImports {
+		return nil, wire.Errorf(wire.CodeUsage, "the code imports %d modules that are not there; at most %d are installed for a call", len(all), maxImports)
+	}
+	return all, nil
+}
+
+// install returns an image that has what provides the modules, or why the code is not run.
+func (r *Runner) install(ctx context.Context, p gateway.Principal, modules []string) (image string, no *Result, err error) {
+	set := make(map[string]string) // module, by package
+	for _, m := range modules {
+		name := m
+		if known := packageOf[m]; known != "" {
+			name = known
+		}
+		if !r.o.allowed(m, name) {
+			return "", &Result{Output: "Dependency: " + m + " is not in the whitelist.", Status: Refused}, nil
+		}
+		set[name] = m
+	}
+	for _, name := range r.o.CachedDependencies { // they stay there
+		if _, ok := set[name]; !ok {
+			set[name] = name
+		}
+	}
+	wanted := slices.Sorted(maps.Keys(set))
+	image, err = r.prepare(ctx, p, wanted)
+	var failed *wire.Error
+	if errors.As(err, &failed) && ctx.Err() == nil && failed.Code == wire.CodeUnavailable {
+		which := strings.Join(modules, ", ")
+		if m := notFound.FindStringSubmatch(failed.Message); m != nil && set[m[1]] != "" {
+			which = set[m[1]]
+		}
+		why := failed.Message
+		if _, said, ok := strings.Cut(why, ": exit code "); ok { // of pip
+			why = strings.ReplaceAll(said[strings.IndexByte(said, ':')+1:], "; ", "\n")
+		}
+		return "", &Result{Output: "Failed to install dependency " + which + "\n" + strings.TrimSpace(why) + "\n", Status: Failed}, nil
+	}
+	return image, nil, err
+}
+
+// prepare makes the image with these packages for p, or finds it again.
+func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []string) (string, error) {
+	done, err := r.alone(ctx, p.Name+"\x00"+strings.Join(wanted, "\x00"))
+	if err != nil {
+		return "", err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeoutCause(ctx, min(installAtMost, time.Duration(len(wanted))*installWithin),
+		wire.Errorf(wire.CodeUnavailable, "installing %s took too long", strings.Join(wanted, ", ")))
+	defer cancel()
+	// Not with the limits of code: pip needs more memory than many programs. It reaches what it needs and nothing else.
+	spec := gateway.NewSpec{Image: r.o.Image, Network: sandbox.NetworkAllowlist, Allow: r.o.InstallFrom, Entrypoint: sandbox.EntrypointOff,
+		TTL: installAtMost, DeleteAfter: removeAfter,
+		Setup: []string{"PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-cache-dir --no-input --disable-pip-version-check " +
+			"--prefer-binary --retries 2 --timeout 30 " + strings.Join(wanted, " ")}}
+	image, err := r.o.Hub.Prepare(ctx, p, spec, nil)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return image, err
+}
+
+// alone waits until nobody else makes what key names: of calls that need the same at once one makes it, and the others find it.
+func (r *Runner) alone(ctx context.Context, key string) (done func(), err error) {
+	r.mu.Lock()
+	m := r.making[key]
+	if m == nil {
+		m = &making{turn: make(chan struct{}, 1)}
+		r.making[key] = m
+	}
+	m.n++
+	r.mu.Unlock()
+	leave := func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if m.n--; m.n == 0 {
+			delete(r.making, key)
+		}
+	}
+	select {
+	case m.turn <- struct{}{}:
+		return func() { <-m.turn; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, context.Cause(ctx)
+	}
+}
+
+// cached is the image that p's calls begin with: the one that is configured, with the cached dependencies.
+func (r *Runner) cached(ctx context.Context, p gateway.Principal) (string, error) {
+	if len(r.o.CachedDependencies) == 0 {
+		return r.o.Image, nil
+	}
+	r.mu.Lock()
+	image := r.images[p.Name]
+	r.mu.Unlock()
+	if image != "" {
+		return image, nil
+	}
+	wanted := slices.Clone(r.o.CachedDependencies)
+	slices.Sort(wanted)
+	image, err := r.prepare(ctx, p, slices.Compact(wanted))
+	if err != nil {
+		return "", fmt.Errorf("cached dependencies: %w", err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.images[p.Name] = image
+	return image, nil
+}
+
+// uncache has the image looked for anew: it may have been removed.
+func (r *Runner) uncache(p gateway.Principal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.images, p.Name)
+}
