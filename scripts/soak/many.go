@@ -18,8 +18,7 @@ import (
 const manyConfig = "log_level: debug\nmax_sandboxes: 2000\ntotal.sandboxes: 2000\ntotal.running: 2000\n"
 
 const (
-	makers    = 8 // who make sandboxes at once
-	users     = 8 // who use them at once
+	callers   = 8 // at once
 	settled   = 10 * time.Second
 	manyIdle  = 30 * time.Second // for which processor time is counted
 	manyImage = "sandboxd/base:latest"
@@ -80,7 +79,7 @@ func many(ctx context.Context, w *world, o options) (any, error) {
 		fmt.Println()
 	}
 	span := func(s sample) string { return fmt.Sprintf("%.1f (95 %%: %.1f)", s.Median, s.P95) }
-	line(fmt.Sprintf("made, by %d at once, a second", makers), func(r manyRow) string { return fmt.Sprintf("%.1f", r.BootRate) })
+	line(fmt.Sprintf("made, by %d at once, a second", callers), func(r manyRow) string { return fmt.Sprintf("%.1f", r.BootRate) })
 	line("one boot meanwhile, ms", func(r manyRow) string { return span(r.Boot) })
 	for _, c := range []struct {
 		what string
@@ -121,7 +120,7 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 		names[i] = fmt.Sprintf("m%d", i)
 	}
 	began := time.Now()
-	boots, err := w.each(ctx, makers, names, func(lobby *agent.Client, name string) error {
+	boots, err := w.each(ctx, names, func(lobby *agent.Client, name string) error {
 		return command(ctx, lobby, "new --image "+manyImage+" --network "+network+" "+name)
 	})
 	if err != nil {
@@ -133,7 +132,7 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 		return r, err
 	}
 	runTrue := func(lobby *agent.Client, name string) error { return command(ctx, lobby, "run -n "+name+" -- true") }
-	if _, err := w.each(ctx, users, names, runTrue); err != nil {
+	if _, err := w.each(ctx, names, runTrue); err != nil {
 		return r, err
 	}
 	if r.Sessions, err = w.cost(ctx, without, count); err != nil {
@@ -164,23 +163,23 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 		return r, err
 	}
 	r.Listens = since()
-	if _, err := w.each(ctx, users, names, func(lobby *agent.Client, name string) error { return command(ctx, lobby, "exec "+name+" true") }); err != nil {
+	if _, err := w.each(ctx, names, func(lobby *agent.Client, name string) error { return command(ctx, lobby, "exec "+name+" true") }); err != nil {
 		return r, err
 	}
 	r.Usable = since()
-	if _, err := w.each(ctx, users, names, runTrue); err != nil {
+	if _, err := w.each(ctx, names, runTrue); err != nil {
 		return r, err
 	}
 	r.Runs = since()
 
 	began = time.Now()
-	_, err = w.each(ctx, users, names, func(lobby *agent.Client, name string) error { return command(ctx, lobby, "rm "+name) })
+	_, err = w.each(ctx, names, func(lobby *agent.Client, name string) error { return command(ctx, lobby, "rm "+name) })
 	r.Removal = time.Since(began).Seconds()
 	return r, err
 }
 
 // each calls do for every name, by several callers at once with a connection each, and returns how long each call took, in milliseconds.
-func (w *world) each(ctx context.Context, callers int, names []string, do func(lobby *agent.Client, name string) error) ([]float64, error) {
+func (w *world) each(ctx context.Context, names []string, do func(lobby *agent.Client, name string) error) ([]float64, error) {
 	next := make(chan string, len(names))
 	for _, name := range names {
 		next <- name
