@@ -68,6 +68,9 @@ func (b *box) removeIf(ctx context.Context, still func(facts) bool) (Removal, er
 	left, err := b.destroy(clean)
 	if err != nil {
 		h.later(b)
+		if errors.Is(err, errUnsure) { // what there is has gone
+			return left, nil
+		}
 		return Removal{}, b.reach(err)
 	}
 	return left, nil

@@ -760,3 +760,26 @@ func (b *dials) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, 
 	b.n.Add(1)
 	return b.Backend.Dial(ctx, inst)
 }
+
+// Draining ends well also while a daemon that was killed may have asked the engine for one more, which is looked for a while.
+func TestPoolIsDrainedAfterAKill(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.lateBoot = time.Hour
+	d := w.start()
+	f, err := d.plan(Principal{Name: nobody}, NewSpec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, err := f.pooled("cut2short").row("cut2short")
+	if err == nil {
+		err = d.store.Add(w.ctx(), row)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d = w.start()
+	if err := d.Drain(w.ctx(), Principal{Name: d.options.Owner}); err != nil {
+		t.Errorf("Drain = %v", err)
+	}
+}
