@@ -18,6 +18,7 @@ require (
 	github.com/gliderlabs/ssh v0.3.8 // a plain SSH server, for tests of hosts
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // JSON that means one thing only, over HTTP
 	github.com/google/go-cmp v0.7.0 // differences in tests
+	github.com/google/jsonschema-go v0.4.3 // which arguments an MCP tool takes
 	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // words of a command line, both ways
 	github.com/kevinburke/ssh_config v1.6.0 // the user's ssh configuration, where OpenSSH is not there to ask
 	github.com/lmittmann/tint v1.2.1 // the log on a terminal
@@ -26,6 +27,7 @@ require (
 	github.com/moby/moby/api v1.56.1 // the engine's types
 	github.com/moby/moby/client v0.6.2 // the Docker Engine API
 	github.com/moby/patternmatcher v0.6.1 // .dockerignore
+	github.com/modelcontextprotocol/go-sdk v1.8.0 // MCP
 	github.com/opencontainers/image-spec v1.1.1 // images made by tests
 	github.com/pkg/sftp v1.13.12 // the guest's SFTP server, the library's client
 	github.com/pressly/goose/v3 v3.29.0 // the store's schema versions
@@ -73,7 +75,10 @@ require (
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	github.com/segmentio/asm v1.2.1 // indirect
+	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
+	github.com/yosida95/uritemplate/v3 v3.0.2 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.72.0 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect
@@ -82,6 +87,7 @@ require (
 	go.opentelemetry.io/otel/trace v1.47.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	golang.org/x/exp v0.0.0-20261014143641-f0251eb4aa3e // indirect
+	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect

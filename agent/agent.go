@@ -15,6 +15,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -61,7 +62,7 @@ type Client struct {
 	open func(ctx context.Context) (io.ReadWriteCloser, error)
 
 	machine *machine                                 // nil through a gateway
-	dial    func(ctx context.Context) (*link, error) // nil in the gateway's own process
+	dial    func(ctx context.Context) (*link, error) // nil where there is no SSH connection to be had
 	dialing chan struct{}                            // semaphore of who dials
 
 	life context.Context //nolint:containedctx // the client's own life, which no call bounds; its cause is errClientClosed
@@ -79,11 +80,21 @@ func newClient(name, session string) *Client {
 	return c
 }
 
-// NewClient returns a client whose session streams come from open, for callers that are in the gateway's own process. It has
-// no SSH connection: Exec and Files are unavailable on it. name is the sandbox that open reaches.
-func NewClient(name string, open func(ctx context.Context) (io.ReadWriteCloser, error)) *Client {
+// NewClient returns a client whose session streams come from open, for callers that are in the gateway's own process. login makes
+// an SSH connection to the sandbox, which the client closes; with nil there is none: Exec and Files are unavailable then. name is the
+// sandbox that both reach.
+func NewClient(name string, open func(ctx context.Context) (io.ReadWriteCloser, error), login func(ctx context.Context) (*connect.Conn, error)) *Client {
 	c := newClient(name, wire.DefaultSession)
 	c.open = open
+	if login != nil {
+		c.dial = func(ctx context.Context) (*link, error) {
+			conn, err := login(ctx)
+			if err != nil {
+				return nil, err
+			}
+			return newLink(conn), nil
+		}
+	}
 	return c
 }
 

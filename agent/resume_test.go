@@ -297,7 +297,7 @@ func TestNewClient(t *testing.T) {
 		}
 		served.Go(func() { _ = world.hub.Stream(context.Background(), alice, name, far) }) // ends with near
 		return near, nil
-	})
+	}, nil)
 	defer c.Close()
 	sh, err := c.Shell(bounded(t), "")
 	if err != nil {

@@ -76,6 +76,7 @@ func TestScripts(t *testing.T) {
 			"daemon":  daemonCmd,
 			"kill9":   kill9Cmd,
 			"sshd":    sshdCmd,
+			"tools":   toolsCmd,
 			"waitfor": waitForCmd,
 		},
 	})

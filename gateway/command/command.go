@@ -184,6 +184,7 @@ func Tree(env *Env) *cobra.Command {
 	group("work", "Work in them:", append(shellCommands(env), execCommand(env))...)
 	group("people", "People and keyboards:", peopleCommands(env)...)
 	group("records", "Records:", recordCommands(env)...)
+	root.AddCommand(ensureCommand(env))
 	root.AddCommand(laterCommands()...)
 	for _, c := range root.Commands() {
 		c.SuggestFor = guesses[c.Name()]
@@ -250,7 +251,7 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 // laterCommands are names of the protocol that this version does not have; saying so beats "unknown command".
 func laterCommands() []*cobra.Command {
 	var all []*cobra.Command
-	for _, name := range []string{"mcp", "task", "mcp-config"} {
+	for _, name := range []string{"task"} {
 		all = append(all, &cobra.Command{
 			Use:                name,
 			Hidden:             true,

@@ -5,11 +5,49 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/workspace"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
+
+// ensureCommand makes the sandbox that run would make, and prints its name: for programs that need it before they know a command. It is
+// hidden: for people run does it.
+func ensureCommand(env *Env) *cobra.Command {
+	var name, dir string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:    "ensure -n NAME | --dir DIR",
+		Short:  "make the sandbox that run would make, if it is missing",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if (name == "") == (dir == "") {
+				return usage("ensure: name a sandbox or a directory, and one of them")
+			}
+			var err error
+			if dir != "" {
+				name, err = env.ensureDir(cmd.Context(), dir)
+			} else if name, err = wire.ParseSandbox(name); err == nil {
+				err = env.ensure(cmd.Context(), name)
+			}
+			switch {
+			case err != nil:
+				return err
+			case asJSON:
+				return env.printJSON(map[string]string{"name": name})
+			}
+			fmt.Fprintln(env.Stdout, name)
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox")
+	cmd.Flags().StringVar(&dir, "dir", "", "directory of the daemon's machine")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
+	return cmd
+}
 
 // ensureDir returns the name of the sandbox of a directory, made as its files say if there is none.
 func (env *Env) ensureDir(ctx context.Context, dir string) (string, error) {

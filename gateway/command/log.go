@@ -40,6 +40,18 @@ type logFlags struct {
 	tail      int
 	since     string
 	run       int
+	part      bool // of bytes [from, to)
+	from, to  uint64
+}
+
+// partJSON is a part of a log, as log --json prints it where one is asked for by its bytes.
+type partJSON struct {
+	Sandbox string `json:"sandbox"`
+	Session string `json:"session"`
+	From    uint64 `json:"from"`
+	To      uint64 `json:"to"`
+	End     uint64 `json:"end"`    // of the log
+	Output  string `json:"output"` // as a person would read it
 }
 
 func logCommand(env *Env) *cobra.Command {
@@ -60,8 +72,9 @@ func logCommand(env *Env) *cobra.Command {
 				return err
 			}
 			changed := cmd.Flags().Changed
-			if n := count(changed("command"), changed("last"), changed("tail"), changed("since")); n > 1 {
-				return usage("log: --command, --last, --tail and --since exclude each other")
+			f.part = changed("from") || changed("to")
+			if n := count(changed("command"), changed("last"), changed("tail"), changed("since"), f.part); n > 1 {
+				return usage("log: --command, --last, --tail, --since, and --from with --to exclude each other")
 			}
 			switch {
 			case f.raw && f.json:
@@ -88,6 +101,8 @@ func logCommand(env *Env) *cobra.Command {
 	cmd.Flags().IntVar(&f.last, "last", 0, "begin so many commands before the end")
 	cmd.Flags().IntVar(&f.tail, "tail", 0, "print so many lines at the end")
 	cmd.Flags().StringVar(&f.since, "since", "", "begin so long ago, as 10m, or at a time, as 2006-01-02T15:04:05Z")
+	cmd.Flags().Uint64Var(&f.from, "from", 0, "begin at this byte of the log, as a Result has it; with --json the part is one object")
+	cmd.Flags().Uint64Var(&f.to, "to", 0, "end before this byte of the log; 0 is its end")
 	cmd.Flags().IntVar(&f.run, "run", 0, "which record of a session that was started several times; 0 is the latest")
 	return cmd
 }
@@ -106,6 +121,12 @@ func (env *Env) log(ctx context.Context, t wire.Target, r *record.Reader, f logF
 	all := r.Commands()
 	first, from, to := 0, uint64(0), r.End()
 	switch {
+	case f.part:
+		if f.to > 0 {
+			to = min(f.to, to)
+		}
+		from = min(f.from, to)
+		all = nil
 	case f.command != 0:
 		n, c, err := numbered(r, f.command)
 		if err != nil {
@@ -129,6 +150,8 @@ func (env *Env) log(ctx context.Context, t wire.Target, r *record.Reader, f logF
 	switch {
 	case f.raw:
 		return record.Copy(ctx, env.Stdout, r, from, to, nil)
+	case f.json && f.part:
+		return env.logPart(ctx, t, r, from, to)
 	case f.json:
 		return env.logJSON(ctx, t, r, all[first:], first)
 	case f.command != 0:
@@ -193,6 +216,20 @@ func (env *Env) logText(ctx context.Context, w io.Writer, r *record.Reader, comm
 type writer func(p []byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
+
+// maxPart bounds a part of a log that is printed as one object.
+const maxPart = 1 << 20
+
+func (env *Env) logPart(ctx context.Context, t wire.Target, r *record.Reader, from, to uint64) error {
+	if to-from > maxPart {
+		return usage("log: a part has at most %d bytes with --json; say --to, or leave --json out", maxPart)
+	}
+	var out bytes.Buffer
+	if err := env.logText(ctx, &out, r, nil, from, to); err != nil {
+		return err
+	}
+	return env.printJSON(partJSON{Sandbox: t.Sandbox, Session: t.Session, From: from, To: to, End: r.End(), Output: out.String()})
+}
 
 // logTail prints the last n lines. It reads the log from its end until there are so many.
 func (env *Env) logTail(ctx context.Context, r *record.Reader, commands []record.Command, n int) error {

@@ -62,7 +62,7 @@ func sandboxOf(t *testing.T) *agent.Client {
 		}
 		running.Go(func() { _ = hub.Stream(context.Background(), alice, "box", far) }) // ends with near
 		return near, nil
-	})
+	}, nil)
 	t.Cleanup(func() { client.Close() })
 	return client
 }

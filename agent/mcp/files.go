@@ -1,0 +1,290 @@
+package mcp
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pkg/sftp"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	maxRead    = 1 << 20  // bytes of one read_file
+	readBytes  = 64 << 10 // of one that says nothing of it
+	maxWrite   = 4 << 20  // bytes of one write_file
+	maxEntries = 1000     // of one list_files
+)
+
+// file is which file a call means.
+type file struct {
+	Path    string `json:"path" jsonschema:"absolute, or below the home directory"`
+	Sandbox string `json:"sandbox,omitempty" jsonschema:"another sandbox than the one of this server"`
+}
+
+type (
+	readIn struct {
+		file
+		Offset int64 `json:"offset,omitempty" jsonschema:"first byte; default 0"`
+		Bytes  int   `json:"bytes,omitempty" jsonschema:"how many bytes, at most 1048576; default 65536"`
+	}
+	readOut struct {
+		Path     string `json:"path"`
+		Size     int64  `json:"size"`
+		Offset   int64  `json:"offset"`
+		Next     int64  `json:"next"` // offset for the next call; equals size at the end
+		Encoding string `json:"encoding"`
+		Content  string `json:"content"`
+	}
+
+	writeIn struct {
+		file
+		Content  string `json:"content" jsonschema:"the whole content, or what to append; at most 4 MiB"`
+		Encoding string `json:"encoding,omitempty" jsonschema:"utf-8 (default) or base64"`
+		Append   bool   `json:"append,omitempty" jsonschema:"write behind what is there"`
+		Mode     string `json:"mode,omitempty" jsonschema:"permissions in octal, such as 755; default as it has them, 644 for a new file"`
+	}
+	writeOut struct {
+		Path string `json:"path"`
+		Size int64  `json:"size"`
+	}
+
+	listOut struct {
+		Path      string  `json:"path"`
+		Entries   []entry `json:"entries"`
+		Truncated bool    `json:"truncated"`
+	}
+	entry struct {
+		Name     string    `json:"name"`
+		Type     string    `json:"type"` // file, dir, link or other
+		Size     int64     `json:"size"`
+		Mode     string    `json:"mode"`
+		Modified time.Time `json:"modified"`
+	}
+)
+
+// addFiles adds the tools for files. They go to the sandbox's own SFTP server: nothing of this machine is reachable by a path.
+func (s *Server) addFiles() {
+	add(s, tool{name: "read_file", reads: true, about: "Read a file of the sandbox, or a part of a large one. What is no text comes as base64."},
+		func(ctx context.Context, c *call, in readIn) (answer, error) {
+			return withFiles(ctx, c, in.file, func(client *sftp.Client) (answer, error) { return readFile(client, in) })
+		})
+	add(s, tool{name: "write_file", about: "Write a file of the sandbox: make it or replace its content, with the directories that it needs."},
+		func(ctx context.Context, c *call, in writeIn) (answer, error) {
+			return withFiles(ctx, c, in.file, func(client *sftp.Client) (answer, error) { return writeFile(client, in) })
+		})
+	add(s, tool{name: "list_files", reads: true, about: "List a directory of the sandbox."},
+		func(ctx context.Context, c *call, in file) (answer, error) {
+			return withFiles(ctx, c, in, func(client *sftp.Client) (answer, error) { return listFiles(client, in.Path) })
+		})
+}
+
+// withFiles calls do with an SFTP client of the sandbox. It comes back when ctx ends, too: the client is given up then.
+func withFiles(ctx context.Context, c *call, f file, do func(*sftp.Client) (answer, error)) (answer, error) {
+	if f.Path == "" || strings.ContainsRune(f.Path, 0) {
+		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: c.request.Params.Name + ": path is empty or has a zero byte", Hint: "give an absolute path, or one below the home directory"}
+	}
+	t, err := c.server.places.target(ctx, where{Sandbox: f.Sandbox})
+	if err != nil {
+		return answer{}, err
+	}
+	client, err := c.server.places.sftp(ctx, t.Sandbox)
+	if err != nil {
+		return answer{}, err
+	}
+	type did struct {
+		answer answer
+		err    error
+	}
+	done := make(chan did, 1)
+	go func() { // ends with what it does, or with the client
+		a, err := do(client)
+		done <- did{a, err}
+	}()
+	select {
+	case d := <-done:
+		if d.err != nil {
+			err := fileError(f.Path, d.err)
+			if broke(err) && !errors.Is(err, &agent.Error{Code: wire.CodeNotFound}) {
+				c.server.places.lost(t.Sandbox)
+			}
+			return answer{}, err
+		}
+		return d.answer, nil
+	case <-ctx.Done():
+		c.server.places.unfile(t.Sandbox, client)
+		<-done
+		return answer{}, context.Cause(ctx)
+	}
+}
+
+// fileError says of an error of SFTP what it means to a model.
+func fileError(name string, err error) error {
+	var known *agent.Error
+	switch {
+	case errors.As(err, &known):
+		return err
+	case errors.Is(err, fs.ErrNotExist):
+		return &agent.Error{Code: wire.CodeNotFound, Message: name + " does not exist", Hint: "list_files shows what its directory has"}
+	case errors.Is(err, fs.ErrPermission):
+		return &agent.Error{Code: wire.CodeDenied, Message: name + ": permission denied", Hint: "the sandbox's user may not; run with sudo may, where the sandbox allows it"}
+	}
+	var status *sftp.StatusError
+	if errors.As(err, &status) {
+		return &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s: %v", name, text.Line(err.Error(), 200))}
+	}
+	return err
+}
+
+func readFile(client *sftp.Client, in readIn) (answer, error) {
+	if in.Offset < 0 || in.Bytes < 0 || in.Bytes > maxRead {
+		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("read_file: offset is from 0 on, bytes 1 to %d", maxRead), Hint: "read it a part at a time: next is the next offset"}
+	}
+	if in.Bytes == 0 {
+		in.Bytes = readBytes
+	}
+	info, err := client.Stat(in.Path)
+	if err != nil {
+		return answer{}, err
+	}
+	if !info.Mode().IsRegular() { // a pipe would never be read to its end
+		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "read_file: " + text.Line(in.Path, 200) + " is no regular file", Hint: "list_files lists a directory"}
+	}
+	f, err := client.Open(in.Path)
+	if err != nil {
+		return answer{}, err
+	}
+	defer f.Close()
+	buf := make([]byte, in.Bytes)
+	n, err := f.ReadAt(buf, in.Offset)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return answer{}, err
+	}
+	buf = buf[:n]
+	out := readOut{Path: f.Name(), Size: max(info.Size(), in.Offset+int64(n)), Offset: in.Offset, Encoding: "utf-8"}
+	if more := in.Offset+int64(n) < out.Size; more { // a character is not cut in two
+		for cut := 1; cut < utf8.UTFMax && cut < len(buf); cut++ {
+			if last := buf[len(buf)-cut:]; utf8.RuneStart(last[0]) {
+				if !utf8.FullRune(last) {
+					buf = buf[:len(buf)-cut]
+				}
+				break
+			}
+		}
+	}
+	out.Next = in.Offset + int64(len(buf))
+	said := fmt.Sprintf("%s: bytes %d to %d of %d\n", text.Line(in.Path, 200), out.Offset, out.Next, out.Size)
+	if utf8.Valid(buf) && !slices.Contains(buf, 0) {
+		out.Content = string(buf)
+		said += fence("content", out.Content)
+	} else {
+		out.Encoding, out.Content = "base64", base64.StdEncoding.EncodeToString(buf)
+		said += fence("content in base64", out.Content)
+	}
+	if out.Next < out.Size {
+		said += fmt.Sprintf("next: offset=%d reads on\n", out.Next)
+	}
+	return answer{object: out, text: said}, nil
+}
+
+func writeFile(client *sftp.Client, in writeIn) (answer, error) {
+	content := []byte(in.Content)
+	switch in.Encoding {
+	case "", "utf-8":
+	case "base64":
+		var err error
+		if content, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
+			return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "write_file: content is no base64", Hint: "leave encoding out for text"}
+		}
+	default:
+		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("write_file: encoding %q", in.Encoding), Hint: "utf-8 or base64"}
+	}
+	if len(content) > maxWrite {
+		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("write_file: %d bytes are more than %d", len(content), maxWrite), Hint: "write it in parts, with append"}
+	}
+	var mode os.FileMode
+	if in.Mode != "" {
+		var bits uint32
+		if n, err := fmt.Sscanf(in.Mode, "%o", &bits); n != 1 || err != nil || bits > 0o777 || strings.Trim(in.Mode, "01234567") != "" {
+			return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("write_file: mode %q", in.Mode), Hint: "three octal digits, such as 755"}
+		}
+		mode = os.FileMode(bits)
+	}
+	if info, err := client.Stat(in.Path); err == nil && !info.Mode().IsRegular() {
+		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "write_file: " + text.Line(in.Path, 200) + " is there, and no regular file"}
+	}
+	if dir := path.Dir(in.Path); dir != "." && dir != "/" {
+		if err := client.MkdirAll(dir); err != nil {
+			return answer{}, err
+		}
+	}
+	how := os.O_WRONLY | os.O_CREATE
+	if in.Append {
+		how |= os.O_APPEND
+	} else {
+		how |= os.O_TRUNC
+	}
+	f, err := client.OpenFile(in.Path, how)
+	if err != nil {
+		return answer{}, err
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return answer{}, err
+	}
+	if in.Mode != "" {
+		if err := client.Chmod(in.Path, mode); err != nil {
+			return answer{}, err
+		}
+	}
+	info, err := client.Stat(in.Path)
+	if err != nil {
+		return answer{}, err
+	}
+	out := writeOut{Path: in.Path, Size: info.Size()}
+	return answer{object: out, text: fmt.Sprintf("%s has %d bytes now\n", text.Line(out.Path, 200), out.Size)}, nil
+}
+
+func listFiles(client *sftp.Client, dir string) (answer, error) {
+	infos, err := client.ReadDir(dir)
+	if err != nil {
+		return answer{}, err
+	}
+	slices.SortFunc(infos, func(a, b os.FileInfo) int { return strings.Compare(a.Name(), b.Name()) })
+	out := listOut{Path: dir, Entries: []entry{}}
+	var lines strings.Builder
+	for _, info := range infos {
+		if len(out.Entries) == maxEntries {
+			out.Truncated = true
+			break
+		}
+		e := entry{Name: info.Name(), Type: "other", Size: info.Size(), Mode: fmt.Sprintf("%03o", info.Mode().Perm()), Modified: info.ModTime().UTC()}
+		switch {
+		case info.Mode().IsRegular():
+			e.Type = "file"
+		case info.IsDir():
+			e.Type = "dir"
+		case info.Mode()&fs.ModeSymlink != 0:
+			e.Type = "link"
+		}
+		out.Entries = append(out.Entries, e)
+		fmt.Fprintf(&lines, "%-5s %s %10d %s  %s\n", e.Type, e.Mode, e.Size, e.Modified.Format("2006-01-02 15:04"), text.Line(e.Name, 255))
+	}
+	said := fmt.Sprintf("%s: %d entries\n", text.Line(dir, 200), len(infos)) + fence("entries", lines.String())
+	if out.Truncated {
+		said += fmt.Sprintf("note: these are the first %d; run ls or find for a part\n", maxEntries)
+	}
+	return answer{object: out, text: said}, nil
+}

@@ -1,0 +1,155 @@
+package mcp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/google/jsonschema-go/jsonschema"
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// call is one call of a tool.
+type call struct {
+	server  *Server
+	request *sdk.CallToolRequest
+}
+
+// answer is what a tool answers: an object for programs and a text for the model. failed says that nothing was done.
+type answer struct {
+	object any
+	text   string
+	failed bool
+}
+
+// tool describes one for add.
+type tool struct {
+	name, about string
+	reads       bool // it changes nothing
+}
+
+// add adds a tool with arguments of type In: a JSON object with these members and no others, of these types, each at most once.
+func add[In any](s *Server, t tool, do func(ctx context.Context, c *call, in In) (answer, error)) {
+	schema, err := jsonschema.For[In](nil)
+	if err != nil {
+		panic(fmt.Sprintf("tool %s: %v", t.name, err)) // of a type of ours
+	}
+	for _, p := range schema.Properties { // one type each: some clients understand no lists of types, and nobody means null
+		if i := slices.Index(p.Types, "null"); i >= 0 && len(p.Types) == 2 {
+			p.Type, p.Types = p.Types[1-i], nil
+		}
+	}
+	valid, err := schema.Resolve(nil)
+	if err != nil {
+		panic(fmt.Sprintf("tool %s: %v", t.name, err))
+	}
+	yes := true
+	def := &sdk.Tool{Name: t.name, Description: t.about, InputSchema: schema, Annotations: &sdk.ToolAnnotations{ReadOnlyHint: t.reads, OpenWorldHint: &yes}}
+	s.server.AddTool(def, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		a, err := s.run(ctx, func(ctx context.Context) (answer, error) {
+			in, err := arguments[In](r.Params.Arguments, valid)
+			if err != nil {
+				return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s: %v", t.name, err), Hint: "its arguments are: " + describe(schema)}
+			}
+			return do(ctx, &call{server: s, request: r}, in)
+		})
+		if err != nil {
+			a = refusal(err)
+		}
+		return &sdk.CallToolResult{
+			Meta:              sdk.Meta{metaUntrusted: untrustedMembers},
+			Content:           []sdk.Content{&sdk.TextContent{Text: a.text}},
+			StructuredContent: a.object,
+			IsError:           a.failed,
+		}, nil
+	})
+}
+
+// run does one call, within what its client may have under way and for as long as the client is there.
+func (s *Server) run(ctx context.Context, do func(context.Context) (answer, error)) (answer, error) {
+	if err := s.enter(); err != nil {
+		return answer{}, err
+	}
+	defer s.leave()
+	ctx, done := s.within(ctx)
+	defer done()
+	return do(ctx)
+}
+
+// arguments reads the arguments of a call. What is wrong with them is told as the model has to know it.
+func arguments[In any](text json.RawMessage, valid *jsonschema.Resolved) (In, error) {
+	var in In
+	if len(text) == 0 || string(text) == "null" {
+		text = json.RawMessage("{}")
+	}
+	var all map[string]any
+	if err := jsonv2.Unmarshal(text, &all); err != nil { // refuses a name that comes twice
+		return in, err
+	}
+	if err := valid.Validate(all); err != nil {
+		return in, errors.New(strings.TrimPrefix(err.Error(), "validating root: "))
+	}
+	return in, jsonv2.Unmarshal(text, &in, jsonv2.RejectUnknownMembers(true))
+}
+
+// describe lists the arguments of a schema for a model that had them wrong.
+func describe(s *jsonschema.Schema) string {
+	var all []string
+	for _, name := range s.PropertyOrder {
+		p := s.Properties[name]
+		kind := p.Type
+		if p.Items != nil {
+			kind = "array of " + p.Items.Type + "s"
+		}
+		if slices.Contains(s.Required, name) {
+			kind += ", required"
+		}
+		all = append(all, fmt.Sprintf("%s (%s)", name, kind))
+	}
+	if len(all) == 0 {
+		return "none"
+	}
+	return strings.Join(all, ", ")
+}
+
+// refusal is an error as a tool answers it.
+func refusal(err error) answer {
+	e := public(err)
+	return answer{object: map[string]any{"error": e}, text: errorText(e), failed: true}
+}
+
+// public gives every error the shape that clients branch on. Here nothing needs hiding: a gateway has chosen what it says.
+func public(err error) *agent.Error {
+	var known *agent.Error
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, context.Canceled), errors.Is(err, errGone):
+		return &agent.Error{Code: wire.CodeUnavailable, Message: "the call was given up"}
+	}
+	return &agent.Error{Code: wire.CodeUnavailable, Message: err.Error()}
+}
+
+func errorText(e *agent.Error) string {
+	said := fmt.Sprintf("%s: %s", e.Code, e.Message)
+	if e.Hint != "" {
+		said += "\nnext: " + e.Hint
+	}
+	return said
+}
+
+// broke reports whether err says that the way to a sandbox is no longer good.
+func broke(err error) bool {
+	var known *agent.Error
+	if errors.As(err, &known) {
+		return known.Code == wire.CodeLost || known.Code == wire.CodeNotFound || known.Code == wire.CodeUnavailable
+	}
+	return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errGone)
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/kballard/go-shellquote"
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/mcp"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func (c *cli) mcpCommand() *cobra.Command {
+	var name, dir string
+	cmd := &cobra.Command{
+		Use:   "mcp [-n NAME[~SESSION]]",
+		Short: "serve sandboxes to a coding agent, as MCP on standard input and output",
+		Long: "Serve sandboxes as tools of the Model Context Protocol on standard input and output, for coding agents: they start this\n" +
+			"program by their configuration, which sandboxd mcp-config prints. What the tools do is done in a sandbox, by the daemon, which\n" +
+			"is started if none runs: with -n the one of that name, else that of the current directory, made as run would make it when a\n" +
+			"tool first needs it.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o := mcp.Options{Version: version}
+			if name != "" {
+				t, err := wire.ParseTarget(name)
+				if err != nil {
+					return err
+				}
+				name, o.Session = t.Sandbox, t.Session
+			}
+			if name == "" && c.gateway == "" {
+				dir = absolute(dir)
+			}
+			if name == "" && dir == "" {
+				return usage("mcp: no sandbox named", "name one of that daemon: -n NAME")
+			}
+			g := &lobbyGateway{cli: c}
+			o.Gateway = g
+			o.Ensure = func(ctx context.Context) (string, error) { return g.ensure(ctx, name, dir) }
+			s := mcp.New(o)
+			defer s.Close()
+			ctx, stop := interruptible(cmd.Context())
+			defer stop()
+			err := s.Serve(ctx, stdio{})
+			if err != nil && ctx.Err() == nil {
+				return usage("mcp: standard input is no MCP: "+err.Error(), "it is for coding agents, not for people; see: sandboxd mcp-config --help")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION, of calls that name none (default that of the directory)")
+	cmd.Flags().StringVar(&dir, "dir", "", "directory whose sandbox it is (default the current one, without -n)")
+	return cmd
+}
+
+// stdio is this program's standard input and output. Closing it makes a Read return.
+type stdio struct{}
+
+func (stdio) Read(p []byte) (int, error)  { return os.Stdin.Read(p) }
+func (stdio) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
+func (stdio) Close() error                { return os.Stdin.Close() }
+
+// lobbyGateway is the daemon as MCP tools use it: by SSH, as every command of this program does.
+type lobbyGateway struct {
+	cli      *cli
+	starting sync.Mutex // held while the daemon is started, if it has to be
+}
+
+// dial connects as user: the lobby's name, or a sandbox's.
+func (g *lobbyGateway) dial(ctx context.Context, user string) (*agent.Client, error) {
+	g.starting.Lock()
+	_, _, err := g.cli.reach(ctx, true)
+	g.starting.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	return g.cli.dial(ctx, user, false)
+}
+
+// ensure makes the sandbox of that name, else of that directory, if it is missing.
+func (g *lobbyGateway) ensure(ctx context.Context, name, dir string) (string, error) {
+	words := []string{"ensure", "--json"}
+	if name != "" {
+		words = append(words, "--name="+name)
+	} else {
+		words = append(words, "--dir="+dir)
+	}
+	out, err := g.Command(ctx, words...)
+	if err != nil {
+		return "", err
+	}
+	var answer listed
+	if err := json.Unmarshal(out, &answer); err != nil {
+		return "", fmt.Errorf("ensure: %w", err)
+	}
+	return answer.Name, nil
+}
+
+// Dial connects to a sandbox.
+func (g *lobbyGateway) Dial(ctx context.Context, sandbox string) (*agent.Client, error) {
+	return g.dial(ctx, sandbox)
+}
+
+// Command runs one command of the table.
+func (g *lobbyGateway) Command(ctx context.Context, words ...string) ([]byte, error) {
+	lobby, err := g.dial(ctx, wire.Lobby)
+	if err != nil {
+		return nil, err
+	}
+	defer lobby.Close()
+	var out, said bytes.Buffer
+	exit, err := lobby.Exec(ctx, agent.Cmd{Command: shellquote.Join(words...), Stdout: &out, Stderr: &said})
+	if err != nil {
+		return nil, err
+	}
+	if exit.Code != 0 {
+		return nil, commandError(words[0], exit.Code, out.Bytes(), said.String())
+	}
+	return out.Bytes(), nil
+}
+
+// commandError is what a command of the table that was asked for JSON said of its failure.
+func commandError(name string, code int, out []byte, said string) error {
+	var answer struct {
+		Error *agent.Error `json:"error"`
+	}
+	if err := json.Unmarshal(out, &answer); err == nil && answer.Error != nil {
+		return answer.Error
+	}
+	return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s: exit %d: %s", name, code, strings.TrimSpace(strings.TrimPrefix(said, "sandboxd: ")))}
+}
