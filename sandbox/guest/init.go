@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,8 +37,11 @@ const (
 	parked = 32
 
 	// restAfter is how long nothing must have ended until memory is given back. Of hundreds of sandboxes most do nothing, and
-	// each would keep what its start and its last command left behind.
+	// each would keep what its last command left behind.
 	restAfter = time.Second
+	// worthFirst is how much it must have by then for that to begin. The first collection makes tables of some 400 KiB that stay for good, more
+	// than the start of a sandbox leaves behind: of less memory it would make more.
+	worthFirst = 5 << 19
 
 	// maxProcs bounds what the guest takes of a large machine: what it runs is copying.
 	maxProcs = 4
@@ -103,7 +107,13 @@ func runInit() int {
 			procs.reap(-1)
 		}
 	})
-	g.quiet = time.AfterFunc(restAfter, debug.FreeOSMemory)
+	var collected atomic.Bool
+	g.quiet = time.AfterFunc(restAfter, func() {
+		if collected.Load() || ownMemory() > worthFirst {
+			collected.Store(true)
+			debug.FreeOSMemory()
+		}
+	})
 	wg.Go(func() { g.callIn(ctx, config.Socket) })
 	if tun >= 0 {
 		wg.Go(func() { passTun(ctx, tun, config.TunSocket) })
@@ -148,6 +158,7 @@ func parkThreads() {
 	for range parked {
 		done.Go(func() {
 			runtime.LockOSThread() // one thread each, as long as all are locked
+			emptySignalStack()
 			ready.Done()
 			<-hold
 			runtime.UnlockOSThread()
