@@ -20,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/gateway/view"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -212,12 +213,14 @@ func (h *house) admit(c net.Conn) *conn {
 // serve lets one connection log in and serves it until it has ended.
 func (h *house) serve(ctx context.Context, n *conn) {
 	defer n.Close()
-	sc, channels, requests, err := ssh.NewServerConn(n, h.config(n))
+	under := &connect.Ending{Conn: n}
+	sc, channels, requests, err := ssh.NewServerConn(under, h.config(n))
 	if err != nil {
 		// Anybody can cause it, so it is no more than a debug line, and quoted.
 		h.log.Debug("not logged in", "client", n.RemoteAddr().String(), "err", plain(err.Error()))
 		return
 	}
+	under.Carries(sc)
 	c := h.newClient(sc, n)
 	c.log.Info("logged in", "user", plain(sc.User()), "software", plain(string(sc.ClientVersion())))
 	c.serve(ctx, channels, requests)

@@ -250,7 +250,7 @@ func (c *Control) OpenStream(ctx context.Context) (io.ReadWriteCloser, error) {
 	}
 	result := make(chan opened)
 	// Ends with the guest's answer or the connection, and is not waited for: should x/crypto lose an opening at the moment
-	// at which a connection ends (see ending), Close must not wait for it.
+	// at which a connection ends (see Ending), Close must not wait for it.
 	go func() {
 		stream, err := c.open()
 		<-c.opening

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// ending keeps x/crypto from waiting for ever for the answer to a channel that is opened while its connection ends. It gives up its channels
-// when reading fails, and what is sent then is lost in two ways: the connection is closed later only, and of the first write that fails
-// nobody is told (handshakeTransport.writePacket keeps the error for the next one). So before its reader learns of the end the connection is
-// closed, and that first write is made here.
-type ending struct {
+// Ending is a connection for x/crypto to speak SSH on, as either side. It keeps x/crypto from waiting for ever for the answer to a channel
+// that is opened while its connection ends. That gives up its channels when reading fails, and what is sent then is lost in two ways: the
+// connection is closed later only, and of the first write that fails nobody is told (handshakeTransport.writePacket keeps the error for the
+// next one). So before its reader learns of the end the connection is closed, and that first write is made here.
+type Ending struct {
 	net.Conn
 
 	mu    sync.Mutex
@@ -23,7 +23,7 @@ type ending struct {
 // lastWrite bounds the wait for a write on a connection that is closed: it may be behind a key exchange that cannot end.
 const lastWrite = 100 * time.Millisecond
 
-func (c *ending) Read(p []byte) (int, error) {
+func (c *Ending) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {
 		c.Conn.Close()
@@ -38,8 +38,8 @@ func (c *ending) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// carries says what the connection carries, from when channels may be opened on.
-func (c *ending) carries(login ssh.Conn) {
+// Carries says what the connection carries, before channels are opened on that.
+func (c *Ending) Carries(login ssh.Conn) {
 	c.mu.Lock()
 	c.login = login
 	over := c.over

@@ -107,7 +107,7 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 		},
 		ClientVersion: "SSH-2.0-sandboxd",
 	}
-	under := &ending{Conn: peer.Conn}
+	under := &Ending{Conn: peer.Conn}
 	conn, chans, reqs, err := ssh.NewClientConn(under, "", config)
 	ended := !stop()
 	if err == nil && !ended {
@@ -130,7 +130,7 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 		peer.Conn.Close()
 		return nil, fmt.Errorf("ssh handshake: %s%w", hostKeyHint(err), printableError{err})
 	}
-	under.carries(conn)
+	under.Carries(conn)
 	return &Conn{Conn: conn, Chans: chans, Reqs: reqs, net: peer.Conn}, nil
 }
 
