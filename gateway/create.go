@@ -307,7 +307,9 @@ func (b *box) bootInstance(ctx context.Context, be sandbox.Backend, progress fun
 	spec := f.spec
 	spec.Progress = progress
 	inst, err := be.Boot(ctx, spec)
+	h.counts.boots.Add(1)
 	if err != nil {
+		h.counts.bootsFailed.Add(1)
 		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
 			return inst, &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", f.name, cause), err: err}
 		}

@@ -110,6 +110,7 @@ type Hub struct {
 	needs    needs
 	hook     hook
 	warm     warm
+	counts   counters
 }
 
 // New returns a hub on what the store knows. It starts nothing: Run does.

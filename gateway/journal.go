@@ -49,6 +49,7 @@ func (j *journal) add(id, kind string, data any) {
 		j.waiting = append(j.waiting, store.Event{Sandbox: id, Time: time.Now(), Kind: kind, Data: b})
 	} else {
 		j.dropped++
+		j.hub.counts.eventsDropped.Add(1)
 	}
 	j.mu.Unlock()
 	select {

@@ -440,6 +440,7 @@ func (n *network) notes() []string {
 
 // connected hears of a sandbox's connections.
 func (b *box) connected(e egress.Event) {
+	b.hub.counts.connection(e)
 	host, port := e.Host, int(e.Addr.Port())
 	if e.Kind == egress.KindRefused {
 		b.refused(wire.Denial{Host: cut(host, maxNameShown), Port: port, Why: e.Why, Allow: e.Opens})

@@ -545,6 +545,7 @@ func (b *box) claim(ctx context.Context) error {
 	}
 	h.at("named")
 	if err == nil {
+		h.counts.claims.Add(1)
 		return nil
 	}
 	b.disown(ctx, err)
@@ -554,6 +555,7 @@ func (b *box) claim(ctx context.Context) error {
 // disown removes a sandbox whose claim failed. It does not go back into the pool: whoever has found it by its name already, and waits,
 // must not come into somebody else's.
 func (b *box) disown(ctx context.Context, why error) {
+	b.hub.counts.claimsFailed.Add(1)
 	b.hub.log.Warn("a sandbox of the pool is removed: it was not claimed", "id", b.id, "err", why)
 	b.note(ctx, Deleting, "its claim failed")
 	b.hub.unname(b)

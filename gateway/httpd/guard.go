@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/felixge/httpsnoop"
 	"golang.org/x/time/rate"
 
 	"github.com/sandboxd/sandboxd/gateway"
@@ -21,6 +22,9 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
+
+// lastWord is how long an answer may take whose token was revoked.
+const lastWord = time.Second
 
 // What one token may ask for: more than programs at work do, less than it takes to keep the daemon from others.
 const (
@@ -48,6 +52,7 @@ type guard struct {
 	log    *slog.Logger
 
 	burst   int            // requests of a token at once
+	metrics *metrics       // nil counts nothing
 	running sync.WaitGroup // requests that were let in, also those that took their connection over
 	gates   []gate         // all others need a token
 
@@ -92,6 +97,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			if rest.Status(err) == http.StatusTooManyRequests {
 				h.Set("Retry-After", "1")
 			}
+			g.metrics.refuse(err)
 			g.log.Debug("http refused", "peer", r.RemoteAddr, "method", r.Method, "path", r.URL.Path, "err", err)
 			refuse(w, r, err)
 			return
@@ -103,13 +109,14 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 				cancel(context.Cause(live))
 				// What is being read or written now ends too. A stream that took the connection over watches its context.
 				_ = http.NewResponseController(w).SetReadDeadline(time.Now())
-				_ = http.NewResponseController(w).SetWriteDeadline(time.Now())
+				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lastWord)) // who revokes their own token is told that it worked
 			})()
 			r = r.WithContext(ctx)
 		}
 		g.running.Add(1)
 		defer g.running.Done()
-		next.ServeHTTP(w, r)
+		m := httpsnoop.CaptureMetrics(next, w, r)
+		g.metrics.answered(r.Pattern, m.Code, m.Duration)
 		g.log.Debug("http", "peer", r.RemoteAddr, "token", caller.ID, "method", r.Method, "path", r.URL.Path, "took", time.Since(began))
 	})
 }

@@ -66,6 +66,8 @@ type Server struct {
 	e2b    *e2b.Server
 	server *http.Server
 	runner *agentrun.Runner // nil without such routes
+
+	metrics *metrics
 }
 
 // New makes a Server. It serves nothing yet.
@@ -80,12 +82,14 @@ func New(o Options) (*Server, error) {
 	}
 	s.page = page.New(page.Options{Hub: o.Hub, Tokens: o.Tokens, Chord: chord, Log: o.Log})
 	s.guard = newGuard(o.Hosts, o.Tokens, o.Hub, o.Log)
+	s.metrics = newMetrics()
+	s.guard.metrics = s.metrics
 	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Secret: o.E2B.Secret, Templates: o.E2B.Templates, Log: o.Log}); err != nil {
 		return nil, err
 	}
 	s.guard.gates = []gate{{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse}}
 	if o.AgentRun.Dir != "" {
-		o.AgentRun.Hub, o.AgentRun.Log = o.Hub, o.Log
+		o.AgentRun.Hub, o.AgentRun.Log, o.AgentRun.Ended = o.Hub, o.Log, s.metrics.call
 		if s.runner, err = agentrun.New(o.AgentRun); err != nil {
 			return nil, err
 		}
@@ -173,6 +177,7 @@ func (s *Server) routes(version string) (http.Handler, error) {
 		rest.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	mux.HandleFunc("GET /readyz", s.ready)
+	mux.HandleFunc("GET /metrics", s.serveMetrics)
 	s.page.Mount(mux)
 	mux.Handle(e2b.Prefix+"/", s.e2b.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

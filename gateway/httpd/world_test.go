@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -74,7 +75,9 @@ func newWorld(t testing.TB) *world {
 	w.bob, _ = w.token(token.Token{Principal: "bob"})
 	w.watch, _ = w.token(token.Token{Principal: "alice", Rights: wire.RightWatch})
 
-	door, err := New(Options{E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"}, Log: log})
+	runs := agentrun.Defaults()
+	runs.Dir = filepath.Join(dir, "artifacts")
+	door, err := New(Options{AgentRun: runs, E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"}, Log: log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,89 @@
+package gateway
+
+import (
+	"sync/atomic"
+
+	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Counts are what there is of all owners together, and what happened since the daemon started. They name nobody and nothing.
+type Counts struct {
+	Sandboxes map[State]int // by state; what stands ready is Warm
+	Sessions  int           // that live
+	Partly    int           // of these, not recorded fully
+	Needs     map[Needs]int // sessions that need something
+	Carried   int           // sandboxes whose connections are carried now
+
+	Boots, BootsFailed   uint64 // by a backend; what stands ready included
+	Claims, ClaimsFailed uint64 // of what stands ready
+
+	Connections    map[egress.Kind]uint64 // by what became of them
+	Sent, Received uint64                 // bytes of connections that have ended
+
+	EventsDropped uint64 // the store was too slow
+	Hook          HookCounts
+}
+
+// counters are those of a Hub.
+type counters struct {
+	boots, bootsFailed, claims, claimsFailed atomic.Uint64
+	opened, closed, refused, failed          atomic.Uint64 // connections
+	sent, received                           atomic.Uint64
+	eventsDropped                            atomic.Uint64
+}
+
+func (c *counters) connection(e egress.Event) {
+	switch e.Kind {
+	case egress.KindRefused:
+		c.refused.Add(1)
+	case egress.KindFailed:
+		c.failed.Add(1)
+	case egress.KindClosed:
+		c.closed.Add(1)
+		c.sent.Add(uint64(max(0, e.Sent)))
+		c.received.Add(uint64(max(0, e.Received)))
+	default:
+		c.opened.Add(1)
+	}
+}
+
+// Counts are for the daemon's own user: who counts what others do learns something of it.
+func (h *Hub) Counts(p Principal) (Counts, error) {
+	if p.Name != h.options.Owner {
+		return Counts{}, &wire.Error{Code: wire.CodeDenied, Message: "what all sandboxes do together is told to the daemon's own user"}
+	}
+	c := &h.counts
+	n := Counts{Sandboxes: make(map[State]int), Needs: make(map[Needs]int),
+		Boots: c.boots.Load(), BootsFailed: c.bootsFailed.Load(), Claims: c.claims.Load(), ClaimsFailed: c.claimsFailed.Load(),
+		Connections: map[egress.Kind]uint64{egress.KindOpened: c.opened.Load(), egress.KindClosed: c.closed.Load(),
+			egress.KindRefused: c.refused.Load(), egress.KindFailed: c.failed.Load()},
+		Sent: c.sent.Load(), Received: c.received.Load(), EventsDropped: c.eventsDropped.Load(), Hook: h.HookCounts()}
+	for _, s := range []State{Warm, Creating, Running, Paused, Stopped, Broken, Deleting, Lost} {
+		n.Sandboxes[s] = 0
+	}
+	for _, need := range []Needs{NeedsAnswer, NeedsAllow, NeedsAttention, NeedsShell} {
+		n.Needs[need] = 0
+	}
+	for _, b := range h.all() {
+		n.Sandboxes[b.get().state]++
+		if b.network.isUp() {
+			n.Carried++
+		}
+		for _, l := range b.allLives() {
+			if l.final() {
+				continue
+			}
+			if !l.Ended() {
+				n.Sessions++
+			}
+			if l.Recording() != "" {
+				n.Partly++
+			}
+			if need := l.Needs(); need != NeedsNothing {
+				n.Needs[need]++
+			}
+		}
+	}
+	return n, nil
+}
