@@ -22,7 +22,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers interop runsc engines setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers interop runsc engines setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -133,6 +133,9 @@ engines: ## the contract of the Docker backend on other engines and runtimes tha
 
 network-table: build ## try real programs in each network mode, and put the table into docs/network.md
 	$(GO) run ./scripts/reach -update docs/network.md
+
+page-vendor: ## take what the page has of others (xterm.js) from its locked npm packages anew
+	@scripts/page-vendor
 
 bench-loops: ## the Go benchmarks of the inner loops that match BENCH (.)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...

@@ -25,7 +25,7 @@ import (
 const patience = 20 * time.Second
 
 // newBrowser starts a real browser. Where it is missing the test is skipped, unless this run must not skip.
-func newBrowser(t *testing.T) context.Context {
+func newBrowser(t testing.TB) context.Context {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	if err != nil {
@@ -58,7 +58,7 @@ addEventListener("securitypolicyviolation", (e) => window.wrong.push("refused by
 addEventListener("error", (e) => window.wrong.push("error: " + e.message));
 addEventListener("unhandledrejection", (e) => window.wrong.push("rejection: " + e.reason));`
 
-func newTab(t *testing.T, browser context.Context, width, height int64, o ...chromedp.EmulateViewportOption) *tab {
+func newTab(t testing.TB, browser context.Context, width, height int64, o ...chromedp.EmulateViewportOption) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)

@@ -139,13 +139,17 @@ func TestHalvesOfALogin(t *testing.T) {
 
 // socket opens one as the page does.
 func (w *world) socket(s session, path string, edit ...func(http.Header)) (*websocket.Conn, *http.Response, error) {
+	return w.socketBy(w.client, s, path, edit...)
+}
+
+func (w *world) socketBy(client *http.Client, s session, path string, edit ...func(http.Header)) (*websocket.Conn, *http.Response, error) {
 	h := http.Header{"Origin": {"http://" + w.addr}, "Cookie": {s.cookie.String()}}
 	for _, e := range edit {
 		e(h)
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
-	c, resp, err := websocket.Dial(ctx, "ws://"+w.addr+path, &websocket.DialOptions{HTTPClient: w.client, HTTPHeader: h, Subprotocols: []string{"sandboxd.page", "key." + s.key}})
+	c, resp, err := websocket.Dial(ctx, "ws://"+w.addr+path, &websocket.DialOptions{HTTPClient: client, HTTPHeader: h, Subprotocols: []string{"sandboxd.page", "key." + s.key}})
 	if resp != nil && resp.Body != nil {
 		resp.Body.Close()
 	}

@@ -126,7 +126,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer tasks.Wait()
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- s.server.Serve(netutil.LimitListener(l, maxConnections)) }()
+	go func() { done <- s.server.Serve(netutil.LimitListener(listener{l}, maxConnections)) }()
 	select {
 	case err := <-done:
 		return err

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/person"
 )
 
 // quickReads is how many reads of a connection are acknowledged at once: enough for the login and the first command.
@@ -41,7 +43,7 @@ func newConn(c net.Conn, s *slot, l Limits, closed func(*conn)) *conn {
 	g := &conn{Conn: c, slot: s, closed: closed, meter: newMeter(l.Unread), silence: l.Keepalive * time.Duration(l.KeepaliveMax+1)}
 	if tcp, ok := c.(*net.TCPConn); ok {
 		if g.raw, _ = tcp.SyscallConn(); g.raw != nil {
-			limitBacklog(g.raw)
+			person.LimitBacklog(g.raw)
 		}
 	}
 	_ = c.SetDeadline(time.Now().Add(l.Grace))

@@ -2,9 +2,12 @@
 // text only.
 
 import { call, closed, login, open } from "./door.mjs";
-import { show } from "./terminal.mjs";
 
 const $ = (id) => document.getElementById(id);
+
+// terminals is what draws them: more than everything else together, so that the list does not wait for it.
+let loading = null;
+const terminals = () => (loading ??= import("./terminal.mjs"));
 
 // make makes an element with text in it.
 function make(name, kind, text) {
@@ -79,7 +82,10 @@ function follow() {
       const first = !now;
       now = told.list;
       draw();
-      if (first) route();
+      if (first) {
+        route();
+        setTimeout(terminals, 0);
+      }
     },
     closed: (code, reason) => {
       list = null;
@@ -231,8 +237,10 @@ function problem(words) {
 }
 
 // connect opens a terminal and the socket behind it.
-function connect(path, on) {
+async function connect(path, on) {
   const here = at;
+  const { show } = await terminals();
+  if (at !== here) return; // they went on meanwhile
   here.term = show($("terminal"), {
     typed: (bytes) => here.socket?.type(bytes),
     resized: (cols, rows) => here.socket?.say({ do: "resize", cols, rows }),
