@@ -17,6 +17,7 @@ const (
 // recover takes up every sandbox where a former daemon left it. Creations that were cut short are undone and removals
 // finished; the rest is kept in touch with. Then the backends are asked for what the store does not know.
 func (h *Hub) recover(ctx context.Context) {
+	revised := &revisions{h, make(map[string]bool)}
 	for _, b := range h.all() {
 		switch f := b.get(); f.state {
 		case Creating:
@@ -37,11 +38,14 @@ func (h *Hub) recover(ctx context.Context) {
 			b.keep()
 		case Warm:
 			h.unnote(b.id) // of a claim that was cut short
-			if h.warm.put(b) {
+			why := "the daemon is configured without it"
+			if revised.differ(ctx, f) {
+				why = madeOtherwise // the daemon that made it was another
+			} else if h.warm.put(b) {
 				b.keep()
 				continue
 			}
-			b.note(ctx, Deleting, "the daemon is configured without it")
+			b.note(ctx, Deleting, why)
 			h.laterNow(b)
 		}
 	}

@@ -40,7 +40,6 @@ const nobody = "~"
 const (
 	firstRefill, lastRefill = time.Second, time.Minute // until a boot that failed is tried again
 	settleTime              = 250 * time.Millisecond   // after a claim, until what was taken is replaced: a boot slows down what its new owner does first
-	staleEvery              = 10 * time.Second         // between two looks whether images are still the same
 	nameWithin              = 2 * time.Second          // for a guest to take its name
 )
 
@@ -450,39 +449,6 @@ func (w *warm) fill(ctx context.Context, s *shelf) {
 		h.log.Warn("the pool is not filled", "image", image, "err", err, "again", time.Until(again).Round(time.Second))
 	case failed > 0:
 		h.log.Info("the pool is filled again", "image", image)
-	}
-}
-
-// renew gives up what was made from an image that its name no longer means.
-func (w *warm) renew(ctx context.Context) {
-	means := make(map[string]string) // images, by name
-	for _, b := range w.members() {
-		f := b.get()
-		be, err := w.hub.backend(f.inst.Backend)
-		if err != nil {
-			continue
-		}
-		r, ok := be.(sandbox.Resolver)
-		if !ok {
-			continue
-		}
-		digest, known := means[f.inst.Image]
-		if !known {
-			within, cancel := context.WithTimeout(ctx, lookWithin)
-			digest, err = r.Resolve(within, f.inst.Image)
-			cancel()
-			if err != nil {
-				digest = "" // an engine that is away, an image that is gone: what was made stays good
-			}
-			means[f.inst.Image] = digest
-		}
-		if digest == "" || digest == f.inst.Digest || !b.lockNow() {
-			continue
-		}
-		if b.get().state == Warm {
-			b.giveUp(ctx, "its image is an older one")
-		}
-		b.unlock()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -613,6 +614,61 @@ func TestPoolFollowsItsImage(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// revising is a backend that makes its instances with something that changes.
+type revising struct {
+	*sandboxtest.Backend
+	revision atomic.Value
+}
+
+func (b *revising) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	inst, err := b.Backend.Boot(ctx, spec)
+	inst.Revision = b.revision.Load().(string)
+	return inst, err
+}
+
+func (b *revising) Revision(context.Context, sandbox.Spec) (string, error) {
+	return b.revision.Load().(string), nil
+}
+
+// What an earlier daemon booted with another guest, or an engine by another runtime, is nobody's to have: it is replaced, before a new daemon
+// gives anything away and while it runs.
+func TestPoolFollowsItsBackend(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	b := &revising{Backend: w.memory}
+	b.revision.Store("one")
+	w.backend = b
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	first := w.members()
+	d.stop()
+	d = w.start()
+	w.ready(d, 1)
+	if now := w.members(); !maps.Equal(now, first) {
+		t.Fatalf("members = %v, want those of before, %v", now, first)
+	}
+	d.stop()
+	b.revision.Store("two")
+	d = w.start()
+	demo := w.create(d, "demo").ID
+	if first[demo] {
+		t.Error("what an earlier daemon made otherwise was given away")
+	}
+	w.ready(d, 1)
+	second := w.members()
+	b.revision.Store("three")
+	d.warm.renew(w.ctx())
+	w.eventually("it is replaced", func() bool {
+		for id := range w.members() {
+			if second[id] && id != demo {
+				return false
+			}
+		}
+		return true
+	})
+	w.ready(d, 1)
 }
 
 // A pool that cannot be filled says so, now and then, and keeps nobody from making a sandbox.

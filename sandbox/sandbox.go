@@ -51,6 +51,12 @@ type Resolver interface {
 	Resolve(ctx context.Context, image string) (digest string, err error)
 }
 
+// A Reviser is a backend whose instances are made with more than a Spec and an image say, such as the program of their guest.
+type Reviser interface {
+	// Revision returns what Instance.Revision of an instance made of spec now would be.
+	Revision(ctx context.Context, spec Spec) (string, error)
+}
+
 // A Stopper can end all processes of an instance and start it again with its files.
 type Stopper interface {
 	// Stop ends the instance's processes; its files stay. grace bounds the orderly part; zero means 10 s. Stopping what
@@ -191,6 +197,7 @@ type Instance struct {
 	Ref       string    `json:"ref"`                  // the backend's own identifier, such as a container ID
 	Image     string    `json:"image"`                // what was asked for
 	Digest    string    `json:"digest"`               // what that was at the time
+	Revision  string    `json:"revision,omitempty"`   // of a Reviser: what else it was made with; another is not the same
 	Created   time.Time `json:"created"`              //
 	User      string    `json:"user"`                 // the user that sessions run as
 	Runtime   string    `json:"runtime"`              // isolation level: runc, runsc, host

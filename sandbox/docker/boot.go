@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -157,6 +158,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if inst.Runtime == "" {
 		inst.Runtime = f.defaultRuntime
 	}
+	inst.Revision = revision(p.GuestFile, inst.Runtime)
 	pid, err := s.launch(ctx, &p, inst.Runtime, spec.Limits.NoFile != 0, k, d)
 	if err != nil {
 		return none, err
@@ -173,6 +175,23 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, context.Cause(ctx)
 	}
 	return inst, nil
+}
+
+// revision is what besides its image and its spec an instance was made with: which program of the guest, and which runtime where the
+// spec leaves that to the engine.
+func revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }
+
+// Revision is revision of what would be made now. See sandbox.Reviser.
+func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, error) {
+	f, err := b.facts(ctx)
+	if err != nil {
+		return "", err
+	}
+	guest, _, err := b.placeFiles(f, sandbox.TrustImage)
+	if err != nil {
+		return "", err
+	}
+	return revision(guest, cmp.Or(spec.Isolation, f.defaultRuntime)), nil
 }
 
 // placeFiles puts what is mounted into a sandbox where it will not change.

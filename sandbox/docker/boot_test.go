@@ -492,3 +492,31 @@ func TestR5LateContainer(t *testing.T) {
 		})
 	}
 }
+
+// What an instance was made with is what would be made now, until there is another guest; and one that asked for a runtime has that.
+func TestRevision(t *testing.T) {
+	b := testBackend(t)
+	inst := boot(t, b, sandbox.Spec{})
+	now := func(spec sandbox.Spec) string {
+		t.Helper()
+		text, err := b.Revision(t.Context(), spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	if got := now(sandbox.Spec{}); got != inst.Revision || !strings.HasPrefix(got, "guest-") || !strings.HasSuffix(got, " "+inst.Runtime) {
+		t.Errorf("made with %q, and now with %q", inst.Revision, got)
+	}
+	if got := now(sandbox.Spec{Isolation: "other"}); !strings.HasSuffix(got, " other") {
+		t.Errorf("with another runtime: %q", got)
+	}
+	other := filepath.Join(t.TempDir(), "guest")
+	if err := os.WriteFile(other, []byte("newer"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b.opts.Guest = func(string) (string, error) { return other, nil }
+	if got := now(sandbox.Spec{}); got == inst.Revision {
+		t.Errorf("with another guest: %q", got)
+	}
+}

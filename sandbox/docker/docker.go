@@ -54,7 +54,7 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 }
 
-// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector, Resolver, Stopper, Meter, Tunneler, Pauser,
+// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector, Resolver, Reviser, Stopper, Meter, Tunneler, Pauser,
 // Snapshotter, Builder and Preparer.
 // Its methods may be called at once.
 type Backend struct {
@@ -83,6 +83,7 @@ var (
 	_ sandbox.Lister      = (*Backend)(nil)
 	_ sandbox.Inspector   = (*Backend)(nil)
 	_ sandbox.Resolver    = (*Backend)(nil)
+	_ sandbox.Reviser     = (*Backend)(nil)
 	_ sandbox.Stopper     = (*Backend)(nil)
 	_ sandbox.Tunneler    = (*Backend)(nil)
 	_ sandbox.Pauser      = (*Backend)(nil)

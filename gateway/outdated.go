@@ -1,0 +1,82 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// What stands ready is to be what would be booted now. staleEvery is between two looks whether it is.
+const staleEvery = 10 * time.Second
+
+const madeOtherwise = "what is made now has another guest or runtime"
+
+// revisions asks backends whether they would make something else now of the same spec and image. One that does not answer is asked
+// once: it makes the same, for all that is known.
+type revisions struct {
+	hub  *Hub
+	deaf map[string]bool // backends
+}
+
+func (r *revisions) differ(ctx context.Context, f facts) bool {
+	be, err := r.hub.backend(f.inst.Backend)
+	if err != nil || r.deaf[f.inst.Backend] {
+		return false
+	}
+	reviser, ok := be.(sandbox.Reviser)
+	if !ok {
+		return false
+	}
+	within, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	now, err := reviser.Revision(within, f.spec)
+	if err != nil {
+		r.deaf[f.inst.Backend] = true
+		return false
+	}
+	return now != f.inst.Revision
+}
+
+// renew gives up what was made from an image that its name no longer means, or with a guest or a runtime that nothing is made with any more.
+func (w *warm) renew(ctx context.Context) {
+	means := make(map[string]string) // images, by name
+	revised := &revisions{w.hub, make(map[string]bool)}
+	for _, b := range w.members() {
+		f := b.get()
+		be, err := w.hub.backend(f.inst.Backend)
+		if err != nil {
+			continue
+		}
+		if revised.differ(ctx, f) {
+			if b.lockNow() {
+				if b.get().state == Warm {
+					b.giveUp(ctx, madeOtherwise)
+				}
+				b.unlock()
+			}
+			continue
+		}
+		r, ok := be.(sandbox.Resolver)
+		if !ok {
+			continue
+		}
+		digest, known := means[f.inst.Image]
+		if !known {
+			within, cancel := context.WithTimeout(ctx, lookWithin)
+			digest, err = r.Resolve(within, f.inst.Image)
+			cancel()
+			if err != nil {
+				digest = "" // an engine that is away, an image that is gone: what was made stays good
+			}
+			means[f.inst.Image] = digest
+		}
+		if digest == "" || digest == f.inst.Digest || !b.lockNow() {
+			continue
+		}
+		if b.get().state == Warm {
+			b.giveUp(ctx, "its image is an older one")
+		}
+		b.unlock()
+	}
+}
