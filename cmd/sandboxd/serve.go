@@ -264,6 +264,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Keys:     keys,
 		Commands: d.lobby,
 		Watches:  command.Watches,
+		MCP:      d.serveMCP,
 		Chord:    d.config.value("chord"),
 		Limits:   sshd.Limits{Exempt: loopback, Own: ownLogins},
 		Log:      d.log,

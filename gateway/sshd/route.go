@@ -25,11 +25,12 @@ const (
 	own           // a terminal of its own for one command, relayed and recorded
 	relayed       // no terminal, relayed untouched
 	stream        // the session stream
+	tools         // MCP
 	lobby         // the command table
 )
 
 func (r route) String() string {
-	return [...]string{"refuse", "join", "raw", "fresh", "own", "relay", "stream", "lobby"}[r]
+	return [...]string{"refuse", "join", "raw", "fresh", "own", "relay", "stream", "mcp", "lobby"}[r]
 }
 
 // decide reads from what a client asks for where it goes (docs/protocol.md, "Who lands where"). TERM, the client's name and
@@ -44,14 +45,18 @@ func decide(g *grant, t wire.Target, a ask) (route, error) {
 		return refuse, wire.Errorf(wire.CodeUsage, "the lobby has no sessions; log in as %s", wire.Lobby)
 	case t.Sandbox == wire.Lobby:
 		return lobby, nil
-	case a.kind == wire.RequestSubsystem && a.arg == "mcp":
-		return refuse, wire.Errorf(wire.CodeUnavailable, "subsystem mcp: not in this version")
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SessionSubsystem:
 		return stream, nil
 	case a.kind == wire.RequestSubsystem && ours(a.arg):
 		return refuse, wire.Errorf(wire.CodeDenied, "subsystem %.64q is not for clients", a.arg)
 	case watch && (!terminal || a.kind != wire.RequestShell):
 		return refuse, wire.Errorf(wire.CodeDenied, "your key may only watch: log in for a shell with a terminal")
+	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP && terminal:
+		return refuse, wire.Errorf(wire.CodeUsage, "MCP goes over a channel without a terminal: ssh -s without -t")
+	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP && t.Session == wire.NewSession:
+		return refuse, wire.Errorf(wire.CodeUsage, "MCP has sessions by name; log in as the sandbox, or SANDBOX~SESSION")
+	case a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemMCP:
+		return tools, nil
 	case terminal && a.kind == wire.RequestShell && t.Session == wire.NewSession && watch:
 		return refuse, wire.Errorf(wire.CodeDenied, "your key may only watch: no terminal of your own")
 	case terminal && a.kind == wire.RequestShell && t.Session == wire.NewSession:

@@ -32,9 +32,12 @@ type Options struct {
 	Commands Commands     // the lobby's command table
 	// Watches reports whether a command line only asks to watch a session: the door draws it. nil means none does.
 	Watches func(args []string) (wire.Target, bool)
-	Chord   string // of people in a session, as CheckChord takes it; empty is ctrl-]
-	Limits  Limits
-	Log     *slog.Logger // nil discards
+	// MCP serves the Model Context Protocol to a principal, for whom calls that name no sandbox mean the target, until the client leaves
+	// or ctx ends. nil means that it is not served.
+	MCP    func(ctx context.Context, p gateway.Principal, t wire.Target, rw io.ReadWriteCloser) error
+	Chord  string // of people in a session, as CheckChord takes it; empty is ctrl-]
+	Limits Limits
+	Log    *slog.Logger // nil discards
 }
 
 // Commands runs one command of the lobby for a principal and returns its exit status. ctx ends when the client is gone or

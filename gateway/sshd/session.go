@@ -76,6 +76,9 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan 
 		return
 	}
 	to, err := decide(c.grant, c.target, s.ask)
+	if to == tools && c.server.options.MCP == nil {
+		to, err = refuse, wire.Errorf(wire.CodeUnavailable, "subsystem mcp is not served here")
+	}
 	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil, "route", to.String())
 	if to != refuse {
 		if err := await(ctx, earlier); err != nil {
@@ -91,6 +94,8 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan 
 		s.relay(ctx)
 	case stream:
 		s.stream(ctx)
+	case tools:
+		s.tools(ctx)
 	case lobby:
 		s.lobby(ctx)
 	case join:

@@ -33,6 +33,7 @@ const (
 	GlobalHostKeysProve     = "hostkeys-prove-00@openssh.com"
 	GlobalNoMoreSessions    = "no-more-sessions@openssh.com"
 	SubsystemSFTP           = "sftp"
+	SubsystemMCP            = "mcp" // of the gateway
 )
 
 // PtyReq is the payload of pty-req.

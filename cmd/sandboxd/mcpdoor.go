@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/mcp"
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// serveMCP serves MCP to somebody who came by SSH.
+func (d *daemon) serveMCP(ctx context.Context, p gateway.Principal, t wire.Target, rw io.ReadWriteCloser) error {
+	g := &hubGateway{daemon: d, principal: p}
+	defer g.streams.Wait() // they end with the server's shells
+	s := mcp.New(mcp.Options{Gateway: g, Sandbox: t.Sandbox, Session: t.Session, Version: version})
+	defer s.Close()
+	return s.Serve(ctx, rw)
+}
+
+// hubGateway is this daemon as MCP tools of one of its clients use it: the hub, without SSH in between.
+type hubGateway struct {
+	daemon    *daemon
+	principal gateway.Principal
+	streams   sync.WaitGroup
+}
+
+// Dial connects to a sandbox. Session streams go to the hub as those of the agent library do, which come by SSH.
+func (g *hubGateway) Dial(ctx context.Context, name string) (*agent.Client, error) {
+	hub := g.daemon.hub
+	if _, err := hub.Get(ctx, g.principal, name); err != nil {
+		return nil, hub.Public(err)
+	}
+	open := func(context.Context) (io.ReadWriteCloser, error) {
+		near, far, err := pipe()
+		if err != nil {
+			return nil, err
+		}
+		g.streams.Go(func() {
+			if err := hub.Stream(context.WithoutCancel(ctx), g.principal, name, far); err != nil { // it ends with near
+				g.daemon.log.Debug("session stream ended", "sandbox", name, "err", err)
+			}
+		})
+		return near, nil
+	}
+	login := func(ctx context.Context) (*connect.Conn, error) {
+		conn, err := hub.Upstream(ctx, g.principal, name, nil)
+		if err != nil {
+			return nil, hub.Public(err)
+		}
+		hub.Record(ctx, g.principal, name, gateway.ExecEvent{Command: "subsystem " + wire.SubsystemMCP + ": files"})
+		return conn, nil
+	}
+	return agent.NewClient(name, open, login), nil
+}
+
+// Command runs one command of the table.
+func (g *hubGateway) Command(ctx context.Context, words ...string) ([]byte, error) {
+	var out, said bytes.Buffer
+	env := &command.Env{Hub: g.daemon.hub, Principal: g.principal, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said, Gateway: g.daemon.address.gateway(), Tokens: g.daemon.tokens}
+	if code := command.Run(ctx, env, words); code != 0 {
+		return nil, commandError(words[0], code, out.Bytes(), said.String())
+	}
+	return out.Bytes(), nil
+}
+
+// pipe is a connection within this program. It holds what is written until it is read: both ends of a session stream begin by writing.
+func pipe() (near, far io.ReadWriteCloser, err error) {
+	r1, w1, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	r2, w2, err := os.Pipe()
+	if err != nil {
+		r1.Close()
+		w1.Close()
+		return nil, nil, err
+	}
+	return pipeEnd{r1, w2}, pipeEnd{r2, w1}, nil
+}
+
+type pipeEnd struct{ r, w *os.File }
+
+func (p pipeEnd) Read(b []byte) (int, error)  { return p.r.Read(b) }
+func (p pipeEnd) Write(b []byte) (int, error) { return p.w.Write(b) }
+func (p pipeEnd) Close() error                { return errors.Join(p.w.Close(), p.r.Close()) }

@@ -1,0 +1,36 @@
+package sshd
+
+import (
+	"context"
+	"io"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// tools serves MCP on the channel, for the sandbox that the client logged in to: a client needs nothing but ssh. A sandbox that is
+// missing is refused as everywhere, before anything is said in MCP.
+func (s *session) tools(ctx context.Context) {
+	c := s.client
+	if _, err := c.hub().Get(ctx, c.grant.Principal, c.target.Sandbox); err != nil {
+		s.fail(err)
+		return
+	}
+	s.begin()
+	go refuseAll(s.requests) // ends with the channel
+	err := c.server.options.MCP(ctx, c.grant.Principal, c.target, held{s.input(), s.channel})
+	if err != nil && ctx.Err() == nil {
+		c.log.Debug("mcp ended", "sandbox", c.target.Sandbox, "err", err)
+		s.say("what the client sends is no MCP")
+		s.exit(wire.ExitTransport)
+		return
+	}
+	s.exit(0)
+}
+
+// held is a channel that is not closed by who is given it: its exit status comes first.
+type held struct {
+	io.Reader
+	io.Writer
+}
+
+func (held) Close() error { return nil }
