@@ -231,16 +231,19 @@ func writeFile(client *sftp.Client, in writeIn) (answer, error) {
 		}
 	}
 	how := os.O_WRONLY | os.O_CREATE
-	if in.Append {
-		how |= os.O_APPEND
-	} else {
+	if !in.Append {
 		how |= os.O_TRUNC
 	}
 	f, err := client.OpenFile(in.Path, how)
 	if err != nil {
 		return answer{}, err
 	}
-	_, err = f.Write(content)
+	if in.Append { // not O_APPEND: what is written has offsets all the same, and those of the client begin at 0
+		_, err = f.Seek(0, io.SeekEnd)
+	}
+	if err == nil {
+		_, err = f.Write(content)
+	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return answer{}, err
 	}

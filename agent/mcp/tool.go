@@ -91,6 +91,9 @@ func arguments[In any](text json.RawMessage, valid *jsonschema.Resolved) (In, er
 	}
 	var all map[string]any
 	if err := jsonv2.Unmarshal(text, &all); err != nil { // refuses a name that comes twice
+		if text[0] != '{' {
+			err = errors.New("the arguments are no object")
+		}
 		return in, err
 	}
 	if err := valid.Validate(all); err != nil {
