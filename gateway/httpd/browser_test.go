@@ -171,10 +171,11 @@ func (b *tab) fine() {
 	}
 }
 
-// light makes the person one who likes light pages.
-func (b *tab) light() {
+// likes makes the person one who likes light pages, or dark ones.
+func (b *tab) likes(scheme string) {
+	b.t.Helper()
 	b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
-		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}})
+		_, err := cdp.Call(ctx, target, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
 		return chromedp.Void{}, err
 	})
 }

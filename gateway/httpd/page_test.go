@@ -61,6 +61,7 @@ func TestPage(t *testing.T) {
 	w.run(agent, "echo '\x1b[32mfrom the agent\x1b[0m'; read -p 'Do you want to continue? [Y/n] ' answer; echo \"got <$answer>\"")
 
 	b := newTab(t, browser, 1200, 760)
+	b.likes("dark")
 	b.open(w.link(wire.RightDrive))
 	b.until("the list has what asks", `document.querySelector(".row.asks .last")?.textContent.includes("Do you want to continue?")`)
 	b.until("the address has no code", `location.href.endsWith("/")`)
@@ -75,6 +76,10 @@ func TestPage(t *testing.T) {
 	b.types("y\r")
 	b.sees("got <y>")
 	b.shoot("taken")
+	const ground = `getComputedStyle(document.querySelector(".xterm-scrollable-element") ?? document.querySelector(".xterm-viewport")).backgroundColor`
+	dark := valueOf[string](b, ground)
+	b.likes("light")
+	b.until("the terminal becomes light with the page", ground+` !== "`+dark+`"`)
 	b.click("#give")
 	b.until("it is given back", `document.querySelector("#typing").textContent !== "You type"`)
 	b.click("#leave")

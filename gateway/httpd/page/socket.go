@@ -90,7 +90,7 @@ func (d *Door) enter(id string) (leave func(), err error) {
 // closing is how a socket is closed that ended with err.
 func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, errGone):
 		return closedDone, ""
 	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired):
 		return closedToken, err.Error()
