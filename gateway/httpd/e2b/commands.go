@@ -111,7 +111,7 @@ func (s *Server) connectProcess(ctx context.Context, v *visit, req *selected, sa
 type processInfo struct {
 	Config processConfig `json:"config"`
 	PID    uint32        `json:"pid"`
-	Tag    *string       `json:"tag,omitempty"`
+	Tag    *string       `json:"tag,omitzero"`
 }
 
 type processes struct {

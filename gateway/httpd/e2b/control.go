@@ -104,7 +104,7 @@ type listed struct {
 	DiskMB    int64             `json:"diskSizeMB"`
 	State     string            `json:"state"`
 	Metadata  map[string]string `json:"metadata"`
-	Lifecycle *lifecycle        `json:"lifecycle,omitempty"`
+	Lifecycle *lifecycle        `json:"lifecycle,omitzero"`
 }
 
 type lifecycle struct {

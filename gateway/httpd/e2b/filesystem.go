@@ -26,7 +26,7 @@ type entry struct {
 	Owner       string    `json:"owner"`
 	Group       string    `json:"group"`
 	Modified    time.Time `json:"modifiedTime"`
-	Target      *string   `json:"symlinkTarget,omitempty"`
+	Target      *string   `json:"symlinkTarget,omitzero"`
 	Link        bool      `json:"isSymlink,omitempty"`
 }
 

@@ -28,15 +28,15 @@ type processConfig struct {
 	Cmd  string            `json:"cmd"`
 	Args []string          `json:"args,omitempty"`
 	Env  map[string]string `json:"envs,omitempty"`
-	Cwd  *string           `json:"cwd,omitempty"`
+	Cwd  *string           `json:"cwd,omitzero"`
 }
 
 // event is what a client hears of a process: that it has begun, what it prints, how it ended. One field is set.
 type event struct {
-	Start     *startEvent `json:"start,omitempty"`
-	Data      *dataEvent  `json:"data,omitempty"`
-	End       *endEvent   `json:"end,omitempty"`
-	Keepalive *empty      `json:"keepalive,omitempty"`
+	Start     *startEvent `json:"start,omitzero"`
+	Data      *dataEvent  `json:"data,omitzero"`
+	End       *endEvent   `json:"end,omitzero"`
+	Keepalive *empty      `json:"keepalive,omitzero"`
 }
 
 type startEvent struct {

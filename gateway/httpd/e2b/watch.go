@@ -53,13 +53,13 @@ type watchRequest struct {
 type fsEvent struct {
 	Name  string `json:"name"`
 	Type  string `json:"type"`
-	Entry *entry `json:"entry,omitempty"`
+	Entry *entry `json:"entry,omitzero"`
 }
 
 type watchSaid struct {
-	Start      *empty   `json:"start,omitempty"`
-	Filesystem *fsEvent `json:"filesystem,omitempty"`
-	Keepalive  *empty   `json:"keepalive,omitempty"`
+	Start      *empty   `json:"start,omitzero"`
+	Filesystem *fsEvent `json:"filesystem,omitzero"`
+	Keepalive  *empty   `json:"keepalive,omitzero"`
 }
 
 // watch begins to watch. What there is now is known when it returns.
