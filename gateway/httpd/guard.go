@@ -37,7 +37,7 @@ func open(path string) bool {
 	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) || page.Open(path)
 }
 
-// gate lets requests in that show something else than a token, and no others: a token does not open what is behind it.
+// gate lets requests in by what they have to show there, a token or something else, and no others. The first that covers one decides.
 type gate struct {
 	covers func(r *http.Request) bool
 	admit  func(r *http.Request) (by token.Token, live context.Context, err error) // whose token stands behind the request, as Registry.Verify
@@ -54,7 +54,7 @@ type guard struct {
 	burst   int            // requests of a token at once
 	metrics *metrics       // nil counts nothing
 	running sync.WaitGroup // requests that were let in, also those that took their connection over
-	gates   []gate         // all others need a token
+	gates   []gate         // all others need a token, and are answered with problem documents
 
 	mu    sync.Mutex
 	rates map[string]*rate.Limiter // guarded by mu; by token ID
@@ -80,6 +80,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		for _, gate := range g.gates {
 			if gate.covers(r) {
 				verify, refuse = gate.admit, gate.refuse
+				break
 			}
 		}
 		var caller token.Token

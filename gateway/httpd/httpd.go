@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -87,7 +88,10 @@ func New(o Options) (*Server, error) {
 	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Secret: o.E2B.Secret, Templates: o.E2B.Templates, Log: o.Log}); err != nil {
 		return nil, err
 	}
-	s.guard.gates = []gate{{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse}}
+	s.guard.gates = []gate{
+		{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse},
+		{func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, e2b.Prefix+"/") }, s.guard.caller, s.e2b.Refuse},
+	}
 	if o.AgentRun.Dir != "" {
 		o.AgentRun.Hub, o.AgentRun.Log, o.AgentRun.Ended = o.Hub, o.Log, s.metrics.call
 		if s.runner, err = agentrun.New(o.AgentRun); err != nil {

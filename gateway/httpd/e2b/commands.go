@@ -62,8 +62,8 @@ func noProcess(sel selector) error {
 	return &apiError{http.StatusNotFound, fmt.Sprintf("process with pid %d not found", sel.PID)}
 }
 
-// startProcess begins a command and says what it prints until it has ended. A client that leaves leaves it running; its deadline ends
-// the command.
+// startProcess begins a command and says what it prints until it has ended. A client that leaves leaves it running; the deadline
+// of its call kills the command, whether it is there still or not.
 func (s *Server) startProcess(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
 	if req.PTY != nil {
 		return s.startTerminal(ctx, v, req, say)
@@ -76,16 +76,7 @@ func (s *Server) startProcess(ctx context.Context, v *visit, req *startRequest, 
 	if err := say.out.Send(&said{event{Start: &startEvent{p.pid}}}); err != nil {
 		return err
 	}
-	err = say.each(ctx, l.events, keepalive, isEnd)
-	if overdue(ctx) {
-		_ = p.signal("KILL") // or it has ended
-	}
-	return err
-}
-
-// overdue reports whether ctx has ended at its deadline.
-func overdue(ctx context.Context) bool {
-	return context.Cause(ctx) == context.DeadlineExceeded
+	return say.each(ctx, l.events, keepalive, isEnd)
 }
 
 // connectProcess says what a process prints from now on.

@@ -47,6 +47,7 @@ type Server struct {
 	log       *slog.Logger
 
 	tasks sync.WaitGroup // of places; Run waits for them
+	ended chan struct{}  // closed when Run is about to return
 
 	mu     sync.Mutex
 	places map[string]*place // guarded by mu; by the sandbox's ID
@@ -59,7 +60,7 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("e2b: Hub, Tokens and a Secret of 32 bytes are required")
 	}
 	return &Server{hub: o.Hub, tokens: o.Tokens, secret: o.Secret, templates: maps.Clone(o.Templates),
-		log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), places: make(map[string]*place)}, nil
+		log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), places: make(map[string]*place), ended: make(chan struct{})}, nil
 }
 
 // Handler serves what is below Prefix, for requests that were let in: those for which IsEnvd holds by Admit, all others by a token.
@@ -92,6 +93,7 @@ func (s *Server) Run(ctx context.Context) {
 	all := s.places
 	s.places = nil
 	s.mu.Unlock()
+	close(s.ended)
 	for _, pl := range all {
 		pl.close()
 	}

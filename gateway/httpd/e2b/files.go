@@ -157,7 +157,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, err
 		if p == "" {
 			// Not Part.FileName, which keeps no directory.
 			_, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
-			if p = params["filename"]; err != nil || p == "" {
+			if p = unescape.Replace(params["filename"]); err != nil || p == "" {
 				return nil, invalid("the form: a file has no name")
 			}
 		}
@@ -172,6 +172,9 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, err
 	}
 	return all, nil
 }
+
+// unescape undoes what clients write for characters that a header cannot have (HTML, multipart/form-data encoding algorithm).
+var unescape = strings.NewReplacer("%0A", "\n", "%0D", "\r", "%22", `"`)
 
 // store writes what r has to a file, in directories that are made if there are none.
 func (lk *link) store(a account, p string, r io.Reader) (written, error) {

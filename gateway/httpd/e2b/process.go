@@ -74,6 +74,7 @@ type process struct {
 	config processConfig
 	ch     ssh.Channel
 	typing chan struct{} // semaphore of who writes to its input
+	expire *time.Timer   // kills it; nil without a deadline
 
 	mu        sync.Mutex
 	listeners map[*listener]bool // guarded by mu
@@ -137,6 +138,8 @@ func (p *process) pump(r io.Reader, data func([]byte) *dataEvent) (n int64) {
 	}
 }
 
+const bash = "/bin/bash"
+
 // quote is s as one word of a POSIX shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
@@ -165,6 +168,10 @@ func (c processConfig) line(a account, word string) (string, error) {
 	case !a.own:
 		fmt.Fprintf(&b, "cd %s 2>/dev/null || cd /; ", quote(a.home))
 	}
+	if c.Cmd == bash {
+		// The SDKs run every command in it. Where an image has none, what it has instead does for most.
+		fmt.Fprintf(&b, "b=%s; [ -x $b ] || b=/bin/sh; ", bash)
+	}
 	fmt.Fprintf(&b, "echo %s $$; exec ", word)
 	if !a.own {
 		// As the account, in this very process: su(1) would put one between.
@@ -176,6 +183,9 @@ func (c processConfig) line(a account, word string) (string, error) {
 			return "", invalid("the command has a NUL")
 		}
 		words[i] = quote(w)
+	}
+	if c.Cmd == bash {
+		words[0] = "$b"
 	}
 	b.WriteString(strings.Join(words, " "))
 	return b.String(), nil
@@ -256,6 +266,10 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	}
 	v.processes[p.pid] = p
 	v.mu.Unlock()
+	if at, ok := ctx.Deadline(); ok {
+		// Not by ctx: the SDKs hang up at that moment, or have done so long before.
+		p.expire = time.AfterFunc(time.Until(at), func() { _ = p.signal("KILL") })
+	}
 	who := v.who
 	v.s.start(func() { v.follow(p, requests, who) })
 	return p, l, nil
@@ -333,6 +347,9 @@ func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Pri
 		if r.WantReply {
 			_ = r.Reply(false, nil)
 		}
+	}
+	if p.expire != nil {
+		p.expire.Stop()
 	}
 	outputs.Wait()
 	v.mu.Lock()

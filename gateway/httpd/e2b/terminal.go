@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/gateway"
@@ -73,11 +74,23 @@ func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest,
 	if err != nil {
 		return err
 	}
-	err = s.follow(ctx, at.Live(), 0, sel, say)
-	if overdue(ctx) {
-		_ = s.endTerminal(context.WithoutCancel(ctx), v, sel) // or it has ended
+	if when, ok := ctx.Deadline(); ok {
+		s.start(func() { s.expire(v, sel, when) })
 	}
-	return err
+	return s.follow(ctx, at.Live(), 0, sel, say)
+}
+
+// expire kills what runs on a terminal, if it does still, when the deadline of the call that began it has come.
+func (s *Server) expire(v *visit, sel selector, when time.Time) {
+	timer := time.NewTimer(time.Until(when))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		ctx, cancel := context.WithTimeout(context.Background(), stalled)
+		defer cancel()
+		_ = s.endTerminal(ctx, v, sel) // it has ended, or the sandbox has
+	case <-s.ended:
+	}
 }
 
 // newTerminal joins a session of a name that none has had lately. The caller's agent party drives it from the beginning.
