@@ -267,7 +267,7 @@ func arrival(err error) error {
 // files is the connection and the account of a request for files.
 func (s *Server) files(r *http.Request) (*link, account, error) {
 	v := visitOf(r.Context())
-	lk, err := v.connection(r.Context())
+	lk, err := v.prepared(r.Context())
 	if err != nil {
 		return nil, account{}, err
 	}

@@ -52,7 +52,7 @@ type entryAnswer struct {
 
 // on calls f with the connection, the account and the path of a request.
 func (s *Server) on(ctx context.Context, v *visit, p string, f func(lk *link, a account, p string) error) error {
-	lk, err := v.connection(ctx)
+	lk, err := v.prepared(ctx)
 	if err != nil {
 		return err
 	}

@@ -44,10 +44,12 @@ type place struct {
 
 // link is a live connection to a sandbox.
 type link struct {
-	client  *ssh.Client
-	files   *sftp.Client
-	account account       // that commands run as
-	done    chan struct{} // closed when the connection has ended
+	client *ssh.Client
+	done   chan struct{} // closed when the connection has ended
+
+	preparing chan struct{} // semaphore of who prepares it
+	files     *sftp.Client  // nil until it is prepared
+	account   account       // that commands run as, likewise
 }
 
 // place returns the place of a sandbox, nil when the Server has ended.
@@ -192,21 +194,35 @@ func (v *visit) dial(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	lk := &link{client: ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs), done: make(chan struct{})}
+	lk := &link{client: ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs), done: make(chan struct{}), preparing: make(chan struct{}, 1)}
 	v.s.start(func() {
 		_ = lk.client.Wait()
 		close(lk.done)
 	})
-	stop := context.AfterFunc(ctx, func() { lk.client.Close() })
-	defer stop()
-	if lk.account, err = lk.whoami(); err == nil {
+	return lk, nil
+}
+
+// prepared is connection for who needs files or accounts: a command that needs neither is not kept waiting for them.
+func (v *visit) prepared(ctx context.Context) (*link, error) {
+	lk, err := v.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case lk.preparing <- struct{}{}:
+		defer func() { <-lk.preparing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if lk.files != nil {
+		return lk, nil
+	}
+	a, err := lk.whoami()
+	if err == nil {
+		lk.account = a
 		lk.files, err = sftp.NewClient(lk.client, sftp.UseConcurrentWrites(true))
 	}
 	if err != nil {
-		lk.client.Close()
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
 		return nil, unreachable(v.name, err)
 	}
 	return lk, nil

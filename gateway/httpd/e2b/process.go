@@ -215,9 +215,14 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if err != nil {
 		return nil, nil, err
 	}
-	a, err := lk.as(v.user)
-	if err != nil {
-		return nil, nil, err
+	a := account{own: true}
+	if v.user != "" || c.Cwd != nil && !strings.HasPrefix(*c.Cwd, "/") {
+		if lk, err = v.prepared(ctx); err != nil {
+			return nil, nil, err
+		}
+		if a, err = lk.as(v.user); err != nil {
+			return nil, nil, err
+		}
 	}
 	word := rand.Text()
 	line, err := c.line(a, word)

@@ -51,7 +51,7 @@ func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest,
 		}
 	}
 	if v.user != "" || req.Process.Cwd != nil {
-		lk, err := v.connection(ctx)
+		lk, err := v.prepared(ctx)
 		if err != nil {
 			return err
 		}

@@ -223,7 +223,7 @@ func (s *Server) events(ctx context.Context, v *visit, w *watcher, all []change)
 		}
 		if lk == nil {
 			var err error
-			if lk, err = v.connection(ctx); err != nil {
+			if lk, err = v.prepared(ctx); err != nil {
 				return events
 			}
 			n = lk.names()

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// sdkDir has the SDKs of E2B, which scripts/setup test installs, and what they have to do.
+const sdkDir = "testdata/e2b"
+
+// requireSDKs fails, or skips where that is allowed, without the SDKs.
+func requireSDKs(t *testing.T) (python, node string) {
+	t.Helper()
+	python, err := filepath.Abs(filepath.Join(sdkDir, ".venv/bin/python"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	node, err = exec.LookPath("node")
+	for _, file := range []string{python, filepath.Join(sdkDir, "node_modules/e2b/package.json")} {
+		if _, serr := os.Stat(file); serr != nil {
+			err = serr
+		}
+	}
+	if err == nil {
+		return python, node
+	}
+	if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {
+		t.Fatalf("no SDKs of E2B: %v; run scripts/setup test", err)
+	}
+	t.Skipf("no SDKs of E2B: %v; run scripts/setup test", err)
+	return "", ""
+}
+
+// sdk runs a program of the SDKs against the machine's daemon.
+func (m *machine) sdk(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	secret, err := os.ReadFile(*m.at.TokenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(m.ctx(), name, args...)
+	cmd.Dir = sdkDir
+	cmd.Env = append(os.Environ(), "E2B_API_URL="+*m.at.HTTP+"/e2b", "E2B_SANDBOX_URL="+*m.at.HTTP+"/e2b", "E2B_API_KEY="+strings.TrimSpace(string(secret)), "PYTHONDONTWRITEBYTECODE=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return string(out)
+}
+
+// The SDKs of E2B, as they are published, do against the daemon as users have it what they do against E2B.
+func TestE2B(t *testing.T) {
+	python, node := requireSDKs(t)
+	m := newMachine(t)
+	m.env = []string{"SANDBOXD_E2B_TEMPLATES=small=sandboxd/busybox", "SANDBOXD_MAX_SANDBOXES=100"}
+	m.start("--http", "127.0.0.1:0")
+	for name, args := range map[string][]string{"python": {python, "suite.py"}, "python async": {python, "suite_async.py"}, "javascript": {node, "suite.mjs"}} {
+		t.Run(name, func(t *testing.T) { t.Log("\n" + m.sdk(t, args[0], args[1:]...)) })
+	}
+	if left := m.list(); len(left) > 0 {
+		t.Errorf("sandboxes are left: %v", left)
+	}
+	t.Run("the examples of docs/e2b.md", func(t *testing.T) {
+		text, err := os.ReadFile("../../docs/e2b.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := 0
+		for i, block := range strings.Split(string(text), "\n```")[1:] {
+			language, code, _ := strings.Cut(block, "\n")
+			// Beside the suite, where the module is found.
+			file := fmt.Sprintf("example_%d.mjs", i)
+			program := node
+			switch language {
+			case "python":
+				file, program = fmt.Sprintf("example_%d.py", i), python
+			case "ts":
+			default:
+				continue
+			}
+			if err := os.WriteFile(filepath.Join(sdkDir, file), []byte(code), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.Remove(filepath.Join(sdkDir, file)) })
+			m.sdk(t, program, file)
+			run++
+		}
+		if run < 4 {
+			t.Errorf("%d examples were run, want those in Python and in TypeScript", run)
+		}
+	})
+}
+
+// What outlives the daemon: sandboxes with their ends and access tokens, and terminals. Commands end with it, as any that are run by
+// SSH without a session.
+func TestE2BRestart(t *testing.T) {
+	python, _ := requireSDKs(t)
+	m := newMachine(t)
+	m.start("--http", "127.0.0.1:0")
+	kept := filepath.Join(m.dir, "kept.json")
+	m.sdk(t, python, "restart.py", "before", kept)
+	m.kill()
+	http := strings.TrimPrefix(*m.at.HTTP, "http://")
+	m.start("--http", http)
+	m.sdk(t, python, "restart.py", "after", kept)
+}
