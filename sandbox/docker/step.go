@@ -14,11 +14,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// stepEvery is the time between looks at what a step has written, and stepSoon the first of them: a step is held to its terminals when it
-// has a process, and it says so that early.
 const (
-	stepEvery = time.Second
-	stepSoon  = 20 * time.Millisecond
+	stepEvery = time.Second           // between looks at what a step has written
+	stepSoon  = 20 * time.Millisecond // until there is its first process, whose terminals have a limit
+	stepTries = 3                     // looks in a row that fail, upon which the build ends: its limit would be none
 )
 
 // holding holds the steps of one build to limits that the engine's builder does not know. The builder names each container before it
@@ -105,7 +104,7 @@ func (h *holding) weigh(ctx context.Context, image string) error {
 			least = min(least, got.Size-size)
 		}
 	}
-	if most := h.limits.Disk; most > 0 && least > most {
+	if least > h.limits.Disk {
 		return h.tooMuch("its steps have left " + sandbox.FormatSize(least))
 	}
 	return nil
@@ -121,37 +120,43 @@ func (h *holding) watch(ctx context.Context, c container.InspectResponse) error 
 	p := placesIn(c)
 	timer := time.NewTimer(stepSoon)
 	defer timer.Stop()
-	for capped := false; ; {
+	for capped, missed := false, 0; ; {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			return nil
 		}
 		now, err := h.b.container(ctx, c.ID)
+		var used sandbox.DiskUsage
+		if err == nil && now.State.Running {
+			if !capped {
+				capped = true
+				if err := capTerminals(now.State.Pid); err != nil {
+					h.b.opts.Log.Debug("terminals of a step have no limit of their own", "container", c.ID, "err", err)
+				}
+			}
+			used, err = h.b.measure(ctx, p, now.State.Pid, sandbox.DiskUsage{Bytes: h.limits.Disk, Files: sandbox.MaxFiles(h.limits.Disk)})
+		}
 		switch {
+		case errors.Is(err, sandbox.ErrGone):
+			return nil
 		case err != nil:
-			return err
+			if missed++; missed == stepTries {
+				return fmt.Errorf("what a step writes cannot be measured: %w", err)
+			}
+			timer.Reset(stepEvery)
+			continue
 		case hasEnded(now.State):
 			return nil
 		case !now.State.Running:
 			timer.Reset(stepSoon)
 			continue
-		}
-		if !capped {
-			capped = true
-			if err := capTerminals(now.State.Pid); err != nil {
-				h.b.opts.Log.Debug("terminals of a step have no limit of their own", "container", c.ID, "err", err)
-			}
-		}
-		used, err := h.b.measure(ctx, p, now.State.Pid, sandbox.DiskUsage{Bytes: h.limits.Disk, Files: sandbox.MaxFiles(h.limits.Disk)})
-		switch {
-		case err != nil:
-			return err
-		case h.limits.Disk > 0 && used.Bytes > h.limits.Disk:
+		case used.Bytes > h.limits.Disk:
 			return h.tooMuch("a step has written more")
-		case h.limits.Disk > 0 && used.Files > sandbox.MaxFiles(h.limits.Disk):
+		case used.Files > sandbox.MaxFiles(h.limits.Disk):
 			return h.tooMuch(fmt.Sprintf("a step has made more than %d files", sandbox.MaxFiles(h.limits.Disk)))
 		}
+		missed = 0
 		timer.Reset(stepEvery)
 	}
 }
