@@ -22,7 +22,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers interop runsc engines setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers interop agentrun runsc engines setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -123,6 +123,11 @@ interop: ## OpenSSH's suite, real clients, editors and attacks against the gatew
 	@scripts/setup interop
 	@$(MAKE) --no-print-directory build
 	$(GO) run ./scripts/interop $(INTEROPFLAGS)
+
+agentrun: ## the same Python programs by AgentRun itself and by POST /v1/run/, side by side, into docs/agentrun.md
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	scripts/agentrun/run --docs
 
 runsc: ## build gVisor's runsc into bin, for --isolation runsc; docs/isolation.md says how an engine gets it
 	$(GO) build -C scripts/tools/runsc $(build_flags) -ldflags="-s -w" -o $(CURDIR)/bin/runsc .

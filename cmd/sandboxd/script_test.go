@@ -59,6 +59,11 @@ func TestScripts(t *testing.T) {
 			e.Setenv("HOME", home)
 			e.Setenv("XDG_CONFIG_HOME", filepath.Join(home, ".config"))
 			e.Setenv("SANDBOXD_STATE", state)
+			examples, err := filepath.Abs("../../docs/examples")
+			if err != nil {
+				return err
+			}
+			e.Setenv("EXAMPLES", examples)
 			e.Setenv("SANDBOXD_GUEST_DIR", guests)
 			e.Setenv("SANDBOXD_SSH", "127.0.0.1:0")
 			e.Setenv("SANDBOXD_TEST_GUESTS", guests)
