@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -24,6 +27,25 @@ func (d *daemon) serveMCP(ctx context.Context, p gateway.Principal, t wire.Targe
 	s := mcp.New(mcp.Options{Gateway: g, Sandbox: t.Sandbox, Session: t.Session, Version: version})
 	defer s.Close()
 	return s.Serve(ctx, rw)
+}
+
+// newMCP is MCP over HTTP: the caller is known by the token that the door let in, which may be revoked meanwhile.
+func (d *daemon) newMCP() *mcp.Handler {
+	return mcp.NewHandler(func(r *http.Request) (mcp.Caller, error) {
+		t := rest.Caller(r.Context())
+		t, live, ok := d.tokens.ByID(t.ID)
+		if !ok {
+			return mcp.Caller{}, token.ErrRevoked
+		}
+		name := r.URL.Query().Get("sandbox")
+		if name != "" {
+			if _, err := wire.ParseSandbox(name); err != nil {
+				return mcp.Caller{}, err
+			}
+		}
+		g := &hubGateway{daemon: d, principal: t.AsPrincipal()}
+		return mcp.Caller{ID: t.ID, Live: live, Options: mcp.Options{Gateway: g, Sandbox: name, Version: version}}, nil
+	})
 }
 
 // hubGateway is this daemon as MCP tools of one of its clients use it: the hub, without SSH in between.

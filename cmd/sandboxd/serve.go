@@ -27,6 +27,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 
+	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/httpd"
@@ -90,6 +91,7 @@ type daemon struct {
 
 	// The HTTP door, where there is to be one.
 	web       *httpd.Server
+	mcp       *mcp.Handler
 	webListen net.Listener
 	tokens    *token.Registry
 }
@@ -508,7 +510,10 @@ func (d *daemon) run(ctx context.Context, ready func() error) error {
 	}
 	part("ssh door", func(ctx context.Context) error { return d.door.Serve(ctx, d.listen) })
 	if d.web != nil {
-		part("http door", func(ctx context.Context) error { return d.web.Serve(ctx, d.webListen) })
+		part("http door", func(ctx context.Context) error {
+			defer d.mcp.Close()
+			return d.web.Serve(ctx, d.webListen)
+		})
 	}
 	parts.Go(func() { collectRarely(ctx) })
 	parts.Go(func() { tellGoroutines(ctx, d.log) })

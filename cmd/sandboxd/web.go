@@ -78,7 +78,8 @@ func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 		return err
 	}
 	runs.Dir = filepath.Join(state, "artifacts")
-	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, Tokens: d.tokens, Hosts: command.Words(d.config.value("http_hosts")),
+	d.mcp = d.newMCP()
+	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, MCP: d.mcp, Tokens: d.tokens, Hosts: command.Words(d.config.value("http_hosts")),
 		AgentRun: runs, Chord: d.config.value("chord"), E2B: shape, Version: version, Log: d.log}); err != nil {
 		return err
 	}

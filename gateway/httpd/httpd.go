@@ -48,7 +48,9 @@ type Options struct {
 	Chord   string // of people at the page, as sshd.Options has it; empty is ctrl-]
 	// AgentRun is how code of POST /v1/run/ is run; without a Dir there is no such route. Hub and Log need not be set.
 	AgentRun agentrun.Options
-	Log      *slog.Logger
+	// MCP answers at /mcp whom the door let in; nil is no such route.
+	MCP http.Handler
+	Log *slog.Logger
 }
 
 // E2B is what E2B's shape needs besides.
@@ -98,7 +100,7 @@ func New(o Options) (*Server, error) {
 			return nil, err
 		}
 	}
-	routes, err := s.routes(o.Version)
+	routes, err := s.routes(o)
 	if err != nil {
 		return nil, err
 	}
@@ -158,9 +160,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // routes is everything that is served. Those of open need no token.
-func (s *Server) routes(version string) (http.Handler, error) {
+func (s *Server) routes(o Options) (http.Handler, error) {
 	mux := http.NewServeMux()
-	api := newAPI(newAdapter(mux), version)
+	api := newAPI(newAdapter(mux), o.Version)
 	s.sandboxes(api)
 	s.records(mux, api)
 	if s.runner != nil {
@@ -184,6 +186,9 @@ func (s *Server) routes(version string) (http.Handler, error) {
 	mux.HandleFunc("GET /metrics", s.serveMetrics)
 	s.page.Mount(mux)
 	mux.Handle(e2b.Prefix+"/", s.e2b.Handler())
+	if o.MCP != nil {
+		mux.Handle("/mcp", o.MCP)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here"})
 	})
