@@ -49,7 +49,7 @@ func newBrowser(t testing.TB) context.Context {
 // tab is a window of a browser, with cookies of its own.
 type tab struct {
 	t   testing.TB
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // is the tab, to chromedp
 }
 
 // watcher notes in each document what its policy refused, and what went wrong there.
@@ -58,7 +58,7 @@ addEventListener("securitypolicyviolation", (e) => window.wrong.push("refused by
 addEventListener("error", (e) => window.wrong.push("error: " + e.message));
 addEventListener("unhandledrejection", (e) => window.wrong.push("rejection: " + e.reason));`
 
-func newTab(t testing.TB, browser context.Context, width, height int64, o ...chromedp.EmulateViewportOption) *tab {
+func newTab(browser context.Context, t testing.TB, width, height int64, o ...chromedp.EmulateViewportOption) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)

@@ -128,7 +128,7 @@ func (g *guard) recovered(w http.ResponseWriter, r *http.Request) {
 	if p == nil {
 		return
 	}
-	if p == http.ErrAbortHandler {
+	if p == http.ErrAbortHandler { //nolint:errorlint // what was thrown is this value
 		panic(p)
 	}
 	id := rand.Text()[:8]

@@ -52,7 +52,7 @@ func TestHostilePage(t *testing.T) {
 	}))
 	t.Cleanup(evil.Close)
 
-	b := newTab(t, browser, 800, 500)
+	b := newTab(browser, t, 800, 500)
 	b.open(w.link(wire.RightDrive))
 	b.until("logged in", `document.querySelectorAll(".row").length === 1`)
 	key := valueOf[string](b, `JSON.parse(localStorage.getItem("sandboxd")).key`)

@@ -142,7 +142,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	if err := s.server.Shutdown(grace); err != nil {
-		s.server.Close()
+		_ = s.server.Close() // it ends as it can
 	}
 	<-done // http.ErrServerClosed
 	stop() // handlers that wait for a sandbox go on

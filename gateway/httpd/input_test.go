@@ -27,14 +27,14 @@ func TestPageInput(t *testing.T) {
 	w.sandbox("demo")
 	agent := w.agent("demo")
 	w.run(agent, "echo ready")
-	b := newTab(t, browser, 1000, 600)
+	b := newTab(browser, t, 1000, 600)
 	b.open(w.link(wire.RightDrive))
 	b.click(".row")
 	b.sees("ready")
 	b.click("#take")
 	b.sees("you: typing")
-	b.types("printf '\\033[?2004h'; cat -v\r")
-	b.sees("cat -v\n")
+	b.types("printf '\\033[?2004h'; echo it reads; cat -v\r")
+	b.sees("\nit reads")
 	paste := func(text string) {
 		t.Helper()
 		valueOf[bool](b, fmt.Sprintf(`(() => { const d = new DataTransfer(); d.setData("text/plain", %q);
@@ -54,6 +54,7 @@ func TestPageInput(t *testing.T) {
 	})
 	b.until("the input method's text came", `(`+terminalText+`).includes("M-fM-^WM-%M-fM-^\\M-,") || (`+terminalText+`).includes("日本")`)
 	b.types("c", chromedp.ModifierCtrl)
+	b.until("the shell is back", `/~# $/.test((`+terminalText+`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
 
 	b.types("printf '\\033[?1000h\\033[?1006h'; cat -v\r")
 	b.until("the program has the mouse", `document.querySelector(".enable-mouse-events")`)
@@ -61,6 +62,7 @@ func TestPageInput(t *testing.T) {
 	b.types("\r")
 	b.sees("^[[<0;")
 	b.types("c", chromedp.ModifierCtrl)
+	b.until("the shell is back", `/~# $/.test((`+terminalText+`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
 	b.types("printf '\\033[?1000l'\r")
 	b.until("the program has it no longer", `!document.querySelector(".enable-mouse-events")`)
 

@@ -14,7 +14,7 @@ func BenchmarkPage(b *testing.B) {
 	w := newWorld(b)
 	w.sandbox("demo")
 	w.run(w.agent("demo"), "echo ready")
-	tab := newTab(b, browser, 1200, 760)
+	tab := newTab(browser, b, 1200, 760)
 	tab.open(w.link(wire.RightDrive))
 	tab.until("the list is there", `document.querySelectorAll(".row").length === 1`)
 

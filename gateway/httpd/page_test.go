@@ -60,7 +60,7 @@ func TestPage(t *testing.T) {
 	agent := w.agent("demo")
 	w.run(agent, "echo '\x1b[32mfrom the agent\x1b[0m'; read -p 'Do you want to continue? [Y/n] ' answer; echo \"got <$answer>\"")
 
-	b := newTab(t, browser, 1200, 760)
+	b := newTab(browser, t, 1200, 760)
 	b.likes("dark")
 	b.open(w.link(wire.RightDrive))
 	b.until("the list has what asks", `document.querySelector(".row.asks .last")?.textContent.includes("Do you want to continue?")`)
@@ -97,7 +97,7 @@ func TestPageByKeys(t *testing.T) {
 	agent := w.agent("bbb")
 	secret, _ := w.token(token.Token{Principal: "alice", Kind: wire.Person})
 
-	b := newTab(t, browser, 1000, 600)
+	b := newTab(browser, t, 1000, 600)
 	b.open("http://" + w.addr + "/")
 	b.until("a token is asked for", `document.activeElement.id === "token"`)
 	b.shoot("login")
@@ -153,7 +153,7 @@ func TestPageOnAPhone(t *testing.T) {
 	agent := w.agent("demo")
 	w.run(agent, "for i in $(seq 40); do echo line $i of a text that is wider than the window of a telephone, so that it is clipped; done; read answer")
 
-	b := newTab(t, browser, 390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch)
+	b := newTab(browser, t, 390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch)
 	fits := func(what string) {
 		t.Helper()
 		if wide := valueOf[float64](b, `Math.max(document.documentElement.scrollWidth, ...[...document.querySelectorAll("button, footer, #stage")].filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect().right))`); wide > 390.5 {
@@ -205,7 +205,7 @@ func TestPageRoles(t *testing.T) {
 	agent := w.agent("demo")
 	w.run(agent, "echo it works")
 
-	watcher := newTab(t, browser, 1000, 500)
+	watcher := newTab(browser, t, 1000, 500)
 	watcher.open(w.link(wire.RightWatch))
 	watcher.click(`[data-row="demo~main"]`)
 	watcher.sees("it works")
@@ -215,13 +215,13 @@ func TestPageRoles(t *testing.T) {
 	watcher.types("x")
 	watcher.sees("you may only watch")
 
-	owner := newTab(t, browser, 1000, 500)
+	owner := newTab(browser, t, 1000, 500)
 	owner.open(w.link(wire.RightDrive))
 	owner.click(`[data-row="demo~main"]`)
 	owner.click("#take")
 	owner.until("it is theirs", `document.querySelector("#typing").textContent === "You type"`)
 
-	guest := newTab(t, browser, 1000, 500)
+	guest := newTab(browser, t, 1000, 500)
 	guest.open(w.linkOf("bob", wire.RightDrive))
 	guest.until("only what is shared is listed", `document.querySelectorAll(".row").length === 1`)
 	guest.click(".row")
@@ -254,7 +254,7 @@ func TestPageRevoked(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
 	w.sandbox("demo")
-	b := newTab(t, browser, 1000, 500)
+	b := newTab(browser, t, 1000, 500)
 	b.open(w.link(wire.RightDrive))
 	b.click(".row")
 	b.sees("demo:~#")
@@ -297,7 +297,7 @@ func TestPageShowsText(t *testing.T) {
 	agent := w.agent("demo")
 	const evil = `<img src=x onerror=alert(1)><script>alert(2)</script>`
 	w.run(agent, "printf '\\033]2;"+evil+"\\007\\033]8;;javascript:alert(3)\\033\\\\link\\033]8;;\\033\\\\\\033]52;c;eA==\\007\\n'; read -p '"+evil+"' answer")
-	b := newTab(t, browser, 1200, 500)
+	b := newTab(browser, t, 1200, 500)
 	b.open(w.link(wire.RightDrive))
 	b.until("the list shows it as text", `document.querySelector(".row .last")?.textContent.includes("<img src=x onerror=alert(1)>")`)
 	b.click(".row")

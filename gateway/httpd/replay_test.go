@@ -68,7 +68,7 @@ func TestPageReplays(t *testing.T) {
 	w.run(w.agent("demo"), "echo something to see again")
 	w.hour("demo", "work")
 
-	b := newTab(t, browser, 1200, 700)
+	b := newTab(browser, t, 1200, 700)
 	b.open(w.link(wire.RightDrive))
 	b.click(`[data-row="demo~main"]`)
 	b.click("#tab-records")

@@ -69,7 +69,7 @@ type Registry struct {
 // live is a token in use: ctx ends with it.
 type live struct {
 	Token
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // ends with the token; its cause says why
 	end context.CancelCauseFunc
 }
 

@@ -125,7 +125,7 @@ func TestExpire(t *testing.T) {
 		if !ok {
 			t.Fatal("it is not let in")
 		}
-		time.Sleep(time.Hour - time.Second)
+		<-time.After(time.Hour - time.Second)
 		if live.Err() != nil {
 			t.Error("it ended too early")
 		}
