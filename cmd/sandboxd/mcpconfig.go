@@ -131,18 +131,18 @@ func claudeConfig(command []string) []configFile {
 		{".claude/settings.json", "in the project; its own tools would work on this machine", jsonText(map[string]any{
 			"enabledMcpjsonServers": []string{"sandboxd"},
 			"permissions":           map[string]any{"allow": []string{"mcp__sandboxd"}, "deny": claudeTools},
-			"env":                   map[string]any{"MCP_TOOL_TIMEOUT": fmt.Sprint(toolMS), "MCP_TIMEOUT": "60000"},
+			"env":                   map[string]any{"ENABLE_TOOL_SEARCH": "false", "MCP_TOOL_TIMEOUT": fmt.Sprint(toolMS), "MCP_TIMEOUT": "60000"},
 		})},
 	}
 }
 
 // claudeTools are those of Claude Code that run commands or touch files where it runs.
-var claudeTools = []string{"Bash", "BashOutput", "KillShell", "PowerShell", "Monitor", "Read", "Write", "Edit", "MultiEdit", "NotebookRead", "NotebookEdit", "Glob", "Grep", "LS", "LSP"}
+var claudeTools = []string{"Bash", "BashOutput", "KillShell", "PowerShell", "Monitor", "Read", "Write", "Edit", "NotebookEdit", "Glob", "Grep", "LSP", "EnterWorktree", "ExitWorktree"}
 
 func codexConfig(command []string) []configFile {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Its own shell and patches are off, and what is left may not write.\n")
-	fmt.Fprintf(&b, "sandbox_mode = \"read-only\"\napproval_policy = \"never\"\n\n[features]\nshell_tool = false\nunified_exec = false\napply_patch_freeform = false\nview_image_tool = false\n\n")
+	fmt.Fprintf(&b, "sandbox_mode = \"read-only\"\napproval_policy = \"never\"\n\n[features]\nshell_tool = false\nunified_exec = false\napply_patch_freeform = false\n\n")
 	fmt.Fprintf(&b, "[mcp_servers.sandboxd]\ncommand = %s\nargs = %s\nrequired = true\nstartup_timeout_sec = 60\ntool_timeout_sec = %d\ndefault_tools_approval_mode = \"approve\"\n", tomlText(command[0]), tomlText(command[1:]), toolMS/1000)
 	return []configFile{{"~/.codex/config.toml", "or .codex/config.toml in a project that is trusted", b.String()}}
 }
@@ -156,12 +156,13 @@ func tomlText(v any) string {
 func geminiConfig(command []string) []configFile {
 	return []configFile{{".gemini/settings.json", "in the project, or ~/.gemini/settings.json; its own tools would work on this machine", jsonText(map[string]any{
 		"mcpServers": map[string]any{"sandboxd": map[string]any{"command": command[0], "args": command[1:], "timeout": toolMS, "trust": true}},
-		"tools":      map[string]any{"exclude": geminiTools},
+		"tools":      map[string]any{"core": geminiTools},
 	})}}
 }
 
-// geminiTools are those of Gemini CLI that run commands or touch files where it runs.
-var geminiTools = []string{"run_shell_command", "write_file", "replace", "read_file", "read_many_files", "list_directory", "glob", "grep_search", "search_file_content"}
+// geminiTools are the tools that Gemini CLI may use: ours, and those of its own that run no command and touch no file where it runs. Not
+// a list of what it may not: that would hit our tools of the same names, too.
+var geminiTools = []string{"mcp_sandboxd_*", "update_topic", "google_web_search"}
 
 func vscodeConfig(command []string) []configFile {
 	return []configFile{

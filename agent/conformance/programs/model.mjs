@@ -11,10 +11,11 @@
 //	script:talk   a text, a word at a time, for six seconds
 //	script:think  nothing for six seconds, then a word
 //	script:run    a call of the program's own shell tool, which sleeps for six seconds; after its result, a word
+//	script:mcp    calls of MCP tools, one after the other: those in the file of MODEL_CALLS, a JSON array of {tool, args}; then a word
 //
 // Anything else, and any request without tools, is one of the program's own (a title, a summary): it gets a word at once.
 // Each request is a line on standard output: its path, what was found in it, and the names of the tools offered.
-import { renameSync, writeFileSync } from 'node:fs';
+import { readFileSync, renameSync, writeFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { setTimeout as sleep } from 'node:timers/promises';
 
@@ -23,8 +24,16 @@ const words = 24; // six seconds of them
 const thinkFor = 6000; // ms
 const command = 'touch script-ran; sleep 6';
 
-// script returns an answer as pieces of text, each after a pause, or as a call of the shell tool.
-function script(step) {
+const calls = process.env.MODEL_CALLS ? JSON.parse(readFileSync(process.env.MODEL_CALLS, 'utf8')) : [];
+
+// script returns an answer as pieces of text, each after a pause, or as a call of a tool: the shell's, or one that is offered. results
+// is how many results of tools there are so far.
+function script(step, results, offered) {
+	if (step === 'mcp' && results < calls.length) {
+		const { tool, args } = calls[results];
+		const name = offered.find((n) => n.startsWith('mcp_') && (n.endsWith(`_${tool}`) || n.endsWith(`.${tool}`)));
+		return name ? { name, args } : { pieces: [[0, `no tool ${tool} is offered`]] };
+	}
 	switch (step) {
 		case 'talk':
 			return { pieces: Array.from({ length: words }, (_, i) => [wordEvery, `word${i}${i % 6 === 5 ? '\n' : ' '}`]) };
@@ -45,27 +54,30 @@ function stepOf(text) {
 const messages = {
 	step: (body) => {
 		const content = body.messages.findLast((m) => m.role === 'user')?.content ?? ''; // what follows is the program's own
+		if (calls.length > 0) return stepOf(JSON.stringify(body.messages));
 		if (typeof content === 'string') return stepOf(content);
 		return content.some((b) => b.type === 'tool_result') ? 'end' : stepOf(JSON.stringify(content));
 	},
+	results: (body) => body.messages.flatMap((m) => (Array.isArray(m.content) ? m.content : [])).filter((b) => b.type === 'tool_result').length,
 	tools: (body) => (body.tools ?? []).map((t) => t.name),
 	async *stream(body, answer) {
 		const event = (e) => `event: ${e.type}\ndata: ${JSON.stringify(e)}\n\n`;
 		const usage = { input_tokens: 1, output_tokens: 1 };
 		const message = { id: 'msg_1', type: 'message', role: 'assistant', model: body.model, content: [], stop_reason: null, stop_sequence: null, usage };
 		yield event({ type: 'message_start', message });
-		const block = answer.call ? { type: 'tool_use', id: `toolu_${Date.now()}`, name: 'Bash', input: {} } : { type: 'text', text: '' };
+		const calling = answer.call || answer.name;
+		const block = calling ? { type: 'tool_use', id: `toolu_${Date.now()}`, name: answer.name ?? 'Bash', input: {} } : { type: 'text', text: '' };
 		yield event({ type: 'content_block_start', index: 0, content_block: block });
 		const delta = (d) => event({ type: 'content_block_delta', index: 0, delta: d });
-		if (answer.call) {
-			yield delta({ type: 'input_json_delta', partial_json: JSON.stringify({ command: answer.call, description: 'Run the script' }) });
+		if (calling) {
+			yield delta({ type: 'input_json_delta', partial_json: JSON.stringify(answer.args ?? { command: answer.call, description: 'Run the script' }) });
 		}
 		for (const [pause, text] of answer.pieces ?? []) {
 			await sleep(pause);
 			yield delta({ type: 'text_delta', text });
 		}
 		yield event({ type: 'content_block_stop', index: 0 });
-		yield event({ type: 'message_delta', delta: { stop_reason: answer.call ? 'tool_use' : 'end_turn', stop_sequence: null }, usage });
+		yield event({ type: 'message_delta', delta: { stop_reason: calling ? 'tool_use' : 'end_turn', stop_sequence: null }, usage });
 		yield event({ type: 'message_stop' });
 	},
 };
@@ -74,15 +86,20 @@ const messages = {
 const responses = {
 	step: (body) => {
 		const newest = body.input.findLast((i) => i.type === 'function_call_output' || (i.role === 'user' && JSON.stringify(i.content).includes('script:')));
+		if (calls.length > 0) return stepOf(JSON.stringify(body.input));
 		return newest?.type === 'function_call_output' ? 'end' : stepOf(JSON.stringify(newest?.content ?? ''));
 	},
-	tools: (body) => (body.tools ?? []).map((t) => t.name ?? t.type),
+	results: (body) => body.input.filter((i) => i.type === 'function_call_output').length,
+	tools: (body) => (body.tools ?? []).flatMap((t) => t.tools?.map((u) => `${t.name}.${u.name}`) ?? [t.name ?? t.type]), // NAMESPACE.NAME where there is one
 	async *stream(body, answer) {
 		const event = (e) => `event: ${e.type}\ndata: ${JSON.stringify(e)}\n\n`;
 		const id = `resp_${Date.now()}`;
 		yield event({ type: 'response.created', response: { id } });
 		let item;
-		if (answer.call) {
+		if (answer.name) {
+			const [name, namespace] = answer.name.split('.').reverse();
+			item = { type: 'function_call', id: `fc_${id}`, call_id: `call_${id}`, name, namespace, arguments: JSON.stringify(answer.args) };
+		} else if (answer.call) {
 			const args = { cmd: answer.call, sandbox_permissions: 'require_escalated', justification: 'Run the script?' };
 			item = { type: 'function_call', id: `fc_${id}`, call_id: `call_${id}`, name: 'exec_command', arguments: JSON.stringify(args) };
 		} else {
@@ -106,14 +123,17 @@ const responses = {
 const gemini = {
 	step: (body) => {
 		const parts = body.contents.at(-1)?.parts ?? [];
+		if (calls.length > 0) return stepOf(JSON.stringify(body.contents));
 		return parts.some((p) => p.functionResponse) ? 'end' : stepOf(JSON.stringify(parts));
 	},
+	results: (body) => body.contents.flatMap((c) => c.parts ?? []).filter((p) => p.functionResponse).length,
 	tools: (body) => (body.tools ?? []).flatMap((t) => (t.functionDeclarations ?? []).map((f) => f.name)),
 	async *stream(body, answer) {
 		const event = (parts, finishReason) =>
 			`data: ${JSON.stringify({ candidates: [{ index: 0, content: { role: 'model', parts }, finishReason }], usageMetadata: { promptTokenCount: 1, candidatesTokenCount: 1, totalTokenCount: 2 } })}\n\n`;
-		if (answer.call) {
-			yield event([{ functionCall: { name: 'run_shell_command', args: { command: answer.call, description: 'Run the script' } } }], 'STOP');
+		if (answer.call || answer.name) {
+			const args = answer.args ?? { command: answer.call, description: 'Run the script' };
+			yield event([{ functionCall: { name: answer.name ?? 'run_shell_command', args } }], 'STOP');
 			return;
 		}
 		for (const [i, [pause, text]] of answer.pieces.entries()) {
@@ -142,10 +162,12 @@ const server = createServer(async (request, response) => {
 	}
 	const body = JSON.parse(Buffer.concat(chunks).toString());
 	const tools = protocol.tools(body);
+	if (process.env.MODEL_BODIES) writeFileSync(process.env.MODEL_BODIES, JSON.stringify(body)); // the last one
 	const step = tools.length > 0 ? protocol.step(body) : 'end';
+	const answer = script(step, tools.length > 0 ? protocol.results(body) : 0, tools);
 	console.log(request.url, body.stream, step, tools.join(' '));
 	response.writeHead(200, { 'content-type': 'text/event-stream' });
-	for await (const event of protocol.stream(body, script(step))) response.write(event);
+	for await (const event of protocol.stream(body, answer)) response.write(event);
 	response.end();
 });
 server.listen(0, '127.0.0.1', () => {
