@@ -68,6 +68,8 @@ func newGuard(hosts []string, tokens *token.Registry, hub *gateway.Hub, log *slo
 func (g *guard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began := time.Now()
+		// Of the connection's request before; the server sets no other.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
@@ -106,12 +108,19 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		if live != nil {
 			ctx, cancel := context.WithCancelCause(rest.WithCaller(r.Context(), caller))
 			defer cancel(nil)
-			defer context.AfterFunc(live, func() {
+			ended := make(chan struct{})
+			stop := context.AfterFunc(live, func() {
+				defer close(ended)
 				cancel(context.Cause(live))
 				// What is being read or written now ends too. A stream that took the connection over watches its context.
 				_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lastWord)) // who revokes their own token is told that it worked
-			})()
+			})
+			defer func() {
+				if !stop() {
+					<-ended // a deadline that is set later would be that of the connection's next request
+				}
+			}()
 			r = r.WithContext(ctx)
 		}
 		g.running.Add(1)
