@@ -186,8 +186,9 @@ func TestE2BAccess(t *testing.T) {
 	case <-time.After(5 * time.Second):
 		t.Error("a stream goes on after its token was revoked")
 	}
+	w.client.CloseIdleConnections()
 	if a := health(b); a.status != none.status {
-		t.Errorf("the access token of one that was revoked: %d", a.status)
+		t.Errorf("the access token of one that was revoked: %d %q %v", a.status, a.body, a.header)
 	}
 }
 

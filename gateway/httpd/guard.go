@@ -67,6 +67,12 @@ func newGuard(hosts []string, tokens *token.Registry, hub *gateway.Hub, log *slo
 // wrap is next behind the guard.
 func (g *guard) wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Err() != nil {
+			// The request before on this connection ended with its token, and with it, for the server, all that come on it.
+			w.Header().Set("Connection", "close")
+			rest.WriteJSON(w, http.StatusServiceUnavailable, rest.NewProblem(nil, &wire.Error{Code: wire.CodeUnavailable, Message: "this connection is over", Hint: "ask again on another"}))
+			return
+		}
 		began := time.Now()
 		// Of the connection's request before; the server sets no other.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})

@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -58,6 +59,9 @@ func (s *Server) rpcError(err error) error {
 		return connect.NewError(connect.CodeNotFound, errors.New("no such file or directory"))
 	case errors.Is(err, fs.ErrPermission):
 		return connect.NewError(connect.CodePermissionDenied, errors.New("permission denied"))
+	}
+	if errors.Is(err, token.ErrRevoked) || errors.Is(err, token.ErrExpired) {
+		return connect.NewError(connect.CodeUnauthenticated, err)
 	}
 	if e, ok := errors.AsType[*apiError](err); ok {
 		return connect.NewError(codeOf(e.Code), e)
