@@ -83,9 +83,10 @@ func NewProblem(hub *gateway.Hub, err error) Problem {
 	return Problem{Type: "about:blank", Title: cmp.Or(http.StatusText(status), "Error"), Status: status, Detail: e.Message, Code: e.Code, Hint: e.Hint}
 }
 
-// Fail answers with err as a problem document. A client that has gone gets nothing.
+// Fail answers with err as a problem document. A client that has gone gets nothing: one whose body did not arrive looks like one,
+// and may still listen.
 func Fail(w http.ResponseWriter, r *http.Request, hub *gateway.Hub, err error) {
-	if errors.Is(r.Context().Err(), context.Canceled) && context.Cause(r.Context()) == context.Canceled {
+	if Status(err) != http.StatusRequestTimeout && errors.Is(r.Context().Err(), context.Canceled) && context.Cause(r.Context()) == context.Canceled {
 		return
 	}
 	p := NewProblem(hub, err)

@@ -59,9 +59,14 @@ func decode(w http.ResponseWriter, r *http.Request, v any, o ...json.Options) er
 	}
 	if deadline := time.Now().Add(BodyTime); r.Body != nil {
 		_ = http.NewResponseController(w).SetReadDeadline(deadline) // a writer without one is a test's
-		defer func() { _ = http.NewResponseController(w).SetReadDeadline(time.Time{}) }()
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxBody))
+	if err != nil {
+		// Or the server would wait for the rest before it answers; the deadline stays, too.
+		w.Header().Set("Connection", "close")
+	} else {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+	}
 	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
 		return &statusError{http.StatusRequestEntityTooLarge, wire.Errorf(wire.CodeUsage, "the body has more than %d bytes", MaxBody)}
 	}
