@@ -9,7 +9,7 @@ import (
 // Connections that wait to be written leave room for what people do.
 func TestJournalKeepsRoomForActs(t *testing.T) {
 	var j journal
-	j.init(nil)
+	j.init(new(Hub))
 	for range 2 * maxWaiting {
 		j.add("id", store.Connection, nil)
 	}
