@@ -37,7 +37,7 @@ func (s *Server) apiErrorOf(err error) *apiError {
 
 // fail answers with err. A client that has gone gets nothing.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
-	if errors.Is(r.Context().Err(), context.Canceled) && context.Cause(r.Context()) == context.Canceled {
+	if errors.Is(r.Context().Err(), context.Canceled) && errors.Is(context.Cause(r.Context()), context.Canceled) {
 		return
 	}
 	e := s.apiErrorOf(err)
