@@ -144,7 +144,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if err := s.server.Shutdown(grace); err != nil {
 		_ = s.server.Close() // it ends as it can
 	}
-	<-done // http.ErrServerClosed
+	<-done //nolint:errcheck // http.ErrServerClosed
 	stop() // handlers that wait for a sandbox go on
 	ended := make(chan struct{})
 	go func() { // ends with the last handler

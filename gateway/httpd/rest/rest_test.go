@@ -31,7 +31,7 @@ func TestDecode(t *testing.T) {
 		"two values":              {"application/json", `{} {}`, http.StatusBadRequest},
 		"a key twice":             {"application/json", `{"code":"x","code":"y"}`, http.StatusBadRequest},
 		"another case":            {"application/json", `{"Code":"x"}`, http.StatusBadRequest},
-		"a key nobody knows":      {"application/json", `{"options":{"nmae":"x"}}`, http.StatusBadRequest},
+		"a key nobody knows":      {"application/json", `{"options":{"nmae":"x"}}`, http.StatusBadRequest}, //nolint:misspell // that is the point
 		"NUL in a key":            {"application/json", "{\"code\\u0000\":\"x\"}", http.StatusBadRequest},
 		"a number too large":      {"application/json", `{"timeout":1e999}`, http.StatusBadRequest},
 		"no number":               {"application/json", `{"timeout":NaN}`, http.StatusBadRequest},
