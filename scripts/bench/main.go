@@ -63,6 +63,7 @@ var benchmarks = []benchmark{
 	{"exec", execTrue},
 	{"echo", echo},
 	{"run", shellRun},
+	{"mcp", mcpRun},
 	{"fresh", freshSSH},
 	{"bulk", bulk},
 	{"join", shared(joinTime)},
