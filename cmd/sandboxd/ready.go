@@ -78,6 +78,7 @@ func printPaste(w io.Writer, e endpoint) {
 	fmt.Fprintf(w, "           creates it if missing; Ctrl-] t takes the keyboard%s\n", shorter)
 	fmt.Fprintf(w, "  run      %s run -n demo -- uname -a     exit code passes through; 123 = it asks something\n", self())
 	fmt.Fprintf(w, "  agents   %s\n", g.URI("demo"))
+	fmt.Fprintf(w, "  mcp      %s mcp-config claude     or codex, gemini, vscode\n", self())
 	if e.HTTP != nil {
 		fmt.Fprintf(w, "  api      %s    token in %s\n", *e.HTTP, *e.TokenFile)
 	}
