@@ -85,7 +85,7 @@ func (h *Handler) begin(r *http.Request) *sdk.Server {
 		return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
 			s.began.Do(func() {
 				if there, ok := r.GetSession().(*sdk.ServerSession); ok {
-					h.enter(s, there, c.Live)
+					h.enter(c.Live, s, there)
 				}
 			})
 			return next(ctx, method, r)
@@ -94,8 +94,8 @@ func (h *Handler) begin(r *http.Request) *sdk.Server {
 	return s.server.server
 }
 
-// enter has s closed when its session ends, and its session ended with live or the Handler.
-func (h *Handler) enter(s *session, there *sdk.ServerSession, live context.Context) {
+// enter has s closed when its session ends, and its session ended with live, which may be nil, or the Handler.
+func (h *Handler) enter(live context.Context, s *session, there *sdk.ServerSession) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {

@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"net"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -515,5 +518,28 @@ func TestHalfClosed(t *testing.T) {
 	all, err := io.ReadAll(rw)
 	if err != nil || !strings.Contains(string(all), `"output":"said\n"`) {
 		t.Errorf("%v, %s", err, all)
+	}
+}
+
+// A client that asks and asks and reads no answer is not read any further: what it is owed stays small.
+func TestNeverReads(t *testing.T) {
+	g := newGateway(t)
+	for _, method := range []string{"tools/list", "tools/call", "ping"} {
+		t.Run(method, func(t *testing.T) {
+			rw := serve(t, mcp.Options{Gateway: g, Sandbox: "box"}).(net.Conn)
+			if err := rw.SetWriteDeadline(time.Now().Add(3 * time.Second)); err != nil {
+				t.Fatal(err)
+			}
+			_, err := io.WriteString(rw, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`+"\n")
+			sent := 0
+			for i := 0; err == nil && sent < 16<<20; i++ {
+				var n int
+				n, err = fmt.Fprintf(rw, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{"name":"sandboxes","x":"%s"}}`+"\n", i, method, strings.Repeat("x", 2000))
+				sent += n
+			}
+			if !errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%d bytes of calls were taken, and no answer was: %v", sent, err)
+			}
+		})
 	}
 }

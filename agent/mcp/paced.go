@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -31,31 +33,31 @@ type pacedConn struct {
 	closed chan struct{}
 
 	mu      sync.Mutex
-	asked   map[any]bool  // guarded by mu; calls that have no answer, by ID
+	asked   map[any]bool  // guarded by mu; calls that have no answer, by ID; true for those that will have one by themselves
 	changed chan struct{} // guarded by mu; closed and replaced when one gets it
 }
 
 func (c *pacedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
-	c.await(ctx, maxUnanswered-1)
+	c.await(ctx, func() bool { return len(c.asked) < maxUnanswered })
 	m, err := c.Connection.Read(ctx)
 	if errors.Is(err, io.EOF) {
-		c.await(ctx, 0)
+		c.await(ctx, func() bool { return !slices.Contains(slices.Collect(maps.Values(c.asked)), true) })
 	}
-	if r, ok := m.(*jsonrpc.Request); ok && err == nil && r.ID.IsValid() && r.Method == "tools/call" {
+	if r, ok := m.(*jsonrpc.Request); ok && err == nil && r.ID.IsValid() {
 		c.mu.Lock()
-		c.asked[r.ID.Raw()] = true
+		c.asked[r.ID.Raw()] = r.Method != "subscriptions/listen" // which goes on until the client leaves
 		c.mu.Unlock()
 	}
 	return m, err
 }
 
-// await returns when no more than n calls are unanswered, or nobody will answer them.
-func (c *pacedConn) await(ctx context.Context, n int) {
+// await returns when so few calls are unanswered that it will do, or nobody will answer them. do is called with mu held.
+func (c *pacedConn) await(ctx context.Context, do func() bool) {
 	for {
 		c.mu.Lock()
-		left, changed := len(c.asked), c.changed
+		enough, changed := do(), c.changed
 		c.mu.Unlock()
-		if left <= n {
+		if enough {
 			return
 		}
 		select {

@@ -172,10 +172,9 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 	return c.on(ctx, sc.where, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
 		var res agent.Result
 		var err error
-		switch {
-		case sc.wait == nil:
+		if sc.wait == nil {
 			res, err = sh.Do(ctx, sc.Call)
-		default:
+		} else {
 			bounded, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
 			if sc.wait.keyboard {
