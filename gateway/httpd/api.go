@@ -104,9 +104,9 @@ func schemaName(t reflect.Type, hint string) string {
 	}
 }
 
-// operation describes one that is answered with a body of JSON, and with a problem document otherwise.
-func operation(method, at, id, summary, about string) huma.Operation {
-	return huma.Operation{Method: method, Path: at, OperationID: id, Summary: summary, Description: about, Tags: []string{strings.Split(at, "/")[2]}}
+// operation describes one that looks and is answered with a body of JSON, and with a problem document otherwise.
+func operation(at, id, summary, about string) huma.Operation {
+	return huma.Operation{Method: http.MethodGet, Path: at, OperationID: id, Summary: summary, Description: about, Tags: []string{strings.Split(at, "/")[2]}}
 }
 
 // description is the document at /openapi.json.

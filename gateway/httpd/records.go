@@ -34,7 +34,7 @@ func (s *Server) records(mux *http.ServeMux, api huma.API) {
 		{Name: "session", In: "path", Required: true, Schema: &huma.Schema{Type: "string"}},
 		run,
 	}
-	raw := operation(http.MethodGet, at, "session-record", "The bytes of a session",
+	raw := operation(at, "session-record", "The bytes of a session",
 		"All that the session printed, exactly, by offset: a Range takes a part of it, also while the session goes on. What is not in the record – a private stretch, "+
 			"what was rotated away – is NUL bytes, and "+headerMissing+" says where.")
 	raw.Parameters = parameters
@@ -42,7 +42,7 @@ func (s *Server) records(mux *http.ServeMux, api huma.API) {
 	api.OpenAPI().AddOperation(&raw)
 	mux.HandleFunc("GET "+at, s.recordBytes)
 
-	cast := operation(http.MethodGet, at+"/cast", "session-cast", "A session as an asciicast", "The whole record for asciinema and its players.")
+	cast := operation(at+"/cast", "session-cast", "A session as an asciicast", "The whole record for asciinema and its players.")
 	cast.Parameters = append(slices.Clone(parameters), &huma.Param{Name: "version", In: "query", Schema: &huma.Schema{Type: "integer", Enum: []any{2, 3}, Default: 2}})
 	cast.Responses = binary(castType, http.StatusOK)
 	api.OpenAPI().AddOperation(&cast)

@@ -2,7 +2,6 @@ package httpd
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -43,7 +42,7 @@ type ofSession struct {
 
 // sandboxes are the routes that say what there is.
 func (s *Server) sandboxes(api huma.API) {
-	huma.Register(api, operation(http.MethodGet, "/v1/sandboxes", "list-sandboxes", "List sandboxes",
+	huma.Register(api, operation("/v1/sandboxes", "list-sandboxes", "List sandboxes",
 		"The caller's own sandboxes, and those that are shared with them, each with what its sessions need. It asks no sandbox: what is known already is the answer."),
 		func(ctx context.Context, _ *struct{}) (*reply[struct {
 			Sandboxes []Sandbox `json:"sandboxes"`
@@ -66,7 +65,7 @@ func (s *Server) sandboxes(api huma.API) {
 			}
 			return &out, nil
 		})
-	huma.Register(api, operation(http.MethodGet, "/v1/sandboxes/{name}", "describe-sandbox", "Describe a sandbox",
+	huma.Register(api, operation("/v1/sandboxes/{name}", "describe-sandbox", "Describe a sandbox",
 		"What it is made of, its limits and what it uses of them, how it is. One that runs is asked; one that does not is not started."),
 		func(ctx context.Context, in *named) (*reply[Described], error) {
 			p := rest.Principal(ctx)
@@ -80,7 +79,7 @@ func (s *Server) sandboxes(api huma.API) {
 			}
 			return &reply[Described]{Described{d, orNone(needs[d.Name])}}, nil
 		})
-	huma.Register(api, operation(http.MethodGet, "/v1/sandboxes/{name}/sessions", "list-sessions", "List sessions",
+	huma.Register(api, operation("/v1/sandboxes/{name}/sessions", "list-sessions", "List sessions",
 		"The sessions of a sandbox that runs, with their state, who is on them, who has the keyboard, and what they need."),
 		func(ctx context.Context, in *named) (*reply[struct {
 			Sessions []Session `json:"sessions"`
@@ -109,7 +108,7 @@ func (s *Server) sandboxes(api huma.API) {
 			}
 			return &out, nil
 		})
-	huma.Register(api, operation(http.MethodGet, "/v1/sandboxes/{name}/sessions/{session}/screen", "session-screen", "What the terminal shows",
+	huma.Register(api, operation("/v1/sandboxes/{name}/sessions/{session}/screen", "session-screen", "What the terminal shows",
 		"The text on the screen of a session that lives, with its size and cursor. It starts nothing, and nobody's keyboard changes hands."),
 		func(ctx context.Context, in *ofSession) (*reply[wire.Screen], error) {
 			p := rest.Principal(ctx)
@@ -124,7 +123,7 @@ func (s *Server) sandboxes(api huma.API) {
 			}
 			return &reply[wire.Screen]{*got.Screen}, nil
 		})
-	huma.Register(api, operation(http.MethodGet, "/v1/sandboxes/{name}/records", "list-records", "List records",
+	huma.Register(api, operation("/v1/sandboxes/{name}/records", "list-records", "List records",
 		"What is on record of the sandbox's sessions, also of those that have ended and of a sandbox that is stopped."),
 		func(ctx context.Context, in *named) (*reply[struct {
 			Records []record.Info `json:"records"`

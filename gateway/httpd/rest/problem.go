@@ -86,7 +86,7 @@ func NewProblem(hub *gateway.Hub, err error) Problem {
 // Fail answers with err as a problem document. A client that has gone gets nothing: one whose body did not arrive looks like one,
 // and may still listen.
 func Fail(w http.ResponseWriter, r *http.Request, hub *gateway.Hub, err error) {
-	if Status(err) != http.StatusRequestTimeout && errors.Is(r.Context().Err(), context.Canceled) && context.Cause(r.Context()) == context.Canceled {
+	if Status(err) != http.StatusRequestTimeout && errors.Is(r.Context().Err(), context.Canceled) && errors.Is(context.Cause(r.Context()), context.Canceled) {
 		return
 	}
 	p := NewProblem(hub, err)
