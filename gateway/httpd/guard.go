@@ -96,7 +96,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		if err == nil && !open(r.URL.Path) {
 			caller, live, err = verify(r)
 		}
-		if err == nil && live != nil && !g.rate(caller.ID).Allow() {
+		if err == nil && live != nil && !g.rate(caller.ID, live).Allow() {
 			err = rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "more than %d requests a second with this token", perSecond))
 		}
 		if err != nil {
@@ -209,14 +209,19 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 	return t, live, nil
 }
 
-// rate is the limit of a token.
-func (g *guard) rate(id string) *rate.Limiter {
+// rate is the limit of a token, for as long as that is good.
+func (g *guard) rate(id string, live context.Context) *rate.Limiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.rates[id]
 	if l == nil {
 		l = rate.NewLimiter(perSecond, g.burst)
 		g.rates[id] = l
+		context.AfterFunc(live, func() {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			delete(g.rates, id)
+		})
 	}
 	return l
 }
