@@ -46,6 +46,13 @@ type Options struct {
 	// Session is the one that a call means which names none; empty is main.
 	Session string
 
+	// Own keeps calls to that sandbox, and to sessions of the Server's own: what a call names NAME is Session-NAME, and EndSessions ends
+	// them all. There are no tools for other sandboxes then.
+	Own bool
+
+	// Output receives what commands of the tool run print, as it comes; see [agent.Call.Stdout]. It may be nil.
+	Output io.Writer
+
 	// Version is what clients are told of this program.
 	Version string
 }
@@ -57,6 +64,7 @@ type Server struct {
 	server  *sdk.Server
 	room    chan struct{} // taken by calls under way
 	places  places
+	tools   []Tool // those of the list, in its order
 
 	life context.Context //nolint:containedctx // the client's stay, which no call bounds; its cause is errGone
 	end  context.CancelCauseFunc
@@ -87,9 +95,13 @@ func New(o Options) *Server {
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}}, // which never change
 	})
 	s.addSession()
-	s.addAliases()
+	if !o.Own {
+		s.addAliases()
+	}
 	s.addFiles()
-	s.addSandboxes()
+	if !o.Own {
+		s.addSandboxes()
+	}
 	return s
 }
 

@@ -3,6 +3,7 @@ package mcp
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/pkg/sftp"
@@ -24,6 +25,7 @@ type places struct {
 	mu     sync.Mutex
 	byName map[string]*place // guarded by mu
 	shells int               // guarded by mu; all that are open, or about to be
+	begun  []string          // guarded by mu; sessions of the Server's own that calls were in
 	ours   string            // guarded by mu; the sandbox that is meant where none is named, once it is known to be there
 }
 
@@ -41,6 +43,7 @@ type place struct {
 // target reads which session a call means.
 func (p *places) target(ctx context.Context, w where) (wire.Target, error) {
 	t := wire.Target{Session: p.server.options.Session}
+	var err error
 	if w.Session != "" {
 		name, err := wire.ParseLabel("session name", w.Session)
 		if err != nil {
@@ -50,8 +53,12 @@ func (p *places) target(ctx context.Context, w where) (wire.Target, error) {
 			return t, &agent.Error{Code: wire.CodeUsage, Message: "session \"new\" is reserved", Hint: "choose another name: a session that does not exist is started"}
 		}
 		t.Session = name
+		if own := p.server.options.Session; p.server.options.Own && name != own {
+			if t.Session, err = wire.ParseLabel("session name", own+"-"+name); err != nil {
+				return t, err
+			}
+		}
 	}
-	var err error
 	if w.Sandbox != "" {
 		t.Sandbox, err = wire.ParseSandbox(w.Sandbox)
 	} else {
@@ -170,6 +177,7 @@ func (p *places) shell(ctx context.Context, t wire.Target) (*agent.Shell, error)
 		return nil, err
 	}
 	at.shells[t.Session] = sh
+	p.began(t.Session)
 	return sh, nil
 }
 
@@ -203,6 +211,15 @@ func (p *places) unfile(name string, files *sftp.Client) {
 	defer func() { <-at.opening }()
 	if at.files == files {
 		at.files = nil
+	}
+}
+
+// began keeps in mind that there is a session, for EndSessions.
+func (p *places) began(session string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.server.options.Own && !slices.Contains(p.begun, session) {
+		p.begun = append(p.begun, session)
 	}
 }
 

@@ -31,6 +31,7 @@ const defaultTimeout = 50 * time.Second
 const (
 	maxTimeout = 10 * time.Minute
 	maxOutput  = 1_000_000
+	maxCommand = 512 << 10 // it has to fit one frame of the session stream
 )
 
 func (b bounds) read() (timeout time.Duration, output int, err error) {
@@ -166,7 +167,13 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 	if sc.wait == nil && sc.Keys == nil && strings.TrimSpace(sc.Command) == "" && sc.Text == "" {
 		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: c.request.Params.Name + ": the command is empty", Hint: "give it shell text"}
 	}
+	if len(sc.Command)+len(sc.Text) > maxCommand {
+		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s: it is longer than %d bytes", c.request.Params.Name, maxCommand), Hint: "write a file with write_file, and run that"}
+	}
 	sc.Timeout, sc.MaxOutput = timeout, output
+	if sc.Command != "" {
+		sc.Stdout = c.server.options.Output
+	}
 	done := c.progress(ctx)
 	defer done()
 	return c.on(ctx, sc.where, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
@@ -242,7 +249,7 @@ const progressEvery = time.Second
 // progress tells the client, if it asked, how long its call has been under way, until done is called.
 func (c *call) progress(ctx context.Context) (done func()) {
 	token := c.request.Params.GetProgressToken()
-	if token == nil {
+	if token == nil || c.request.Session == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)

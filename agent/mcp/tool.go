@@ -46,13 +46,17 @@ func add[In any](s *Server, t tool, do func(ctx context.Context, c *call, in In)
 			p.Type, p.Types = p.Types[1-i], nil
 		}
 	}
+	if s.options.Own {
+		delete(schema.Properties, "sandbox")
+		schema.PropertyOrder = slices.DeleteFunc(schema.PropertyOrder, func(name string) bool { return name == "sandbox" })
+	}
 	valid, err := schema.Resolve(nil)
 	if err != nil {
 		panic(fmt.Sprintf("tool %s: %v", t.name, err))
 	}
 	yes := true
 	def := &sdk.Tool{Name: t.name, Description: t.about, InputSchema: schema, Annotations: &sdk.ToolAnnotations{ReadOnlyHint: t.reads, OpenWorldHint: &yes}}
-	s.server.AddTool(def, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+	answered := func(ctx context.Context, r *sdk.CallToolRequest) answer {
 		a, err := s.run(ctx, func(ctx context.Context) (answer, error) {
 			in, err := arguments[In](r.Params.Arguments, valid)
 			if err != nil {
@@ -63,6 +67,11 @@ func add[In any](s *Server, t tool, do func(ctx context.Context, c *call, in In)
 		if err != nil {
 			a = refusal(err)
 		}
+		return a
+	}
+	s.tools = append(s.tools, Tool{Name: t.name, About: t.about, Arguments: schema, answered: answered})
+	s.server.AddTool(def, func(ctx context.Context, r *sdk.CallToolRequest) (*sdk.CallToolResult, error) {
+		a := answered(ctx, r)
 		return &sdk.CallToolResult{
 			Meta:              sdk.Meta{metaUntrusted: untrustedMembers},
 			Content:           []sdk.Content{&sdk.TextContent{Text: a.text}},

@@ -31,6 +31,16 @@ type setting struct {
 	from  string // where value comes from
 	help  string
 	check func(string) error // nil accepts anything
+
+	secret bool // not shown
+}
+
+// shown is the value as it may be printed.
+func (s *setting) shown() string {
+	if s.secret && s.value != "" {
+		return "(hidden)"
+	}
+	return s.value
 }
 
 // config is every setting by key.
@@ -93,6 +103,10 @@ func defaults() config {
 		{key: "agentrun.install_from", value: "pypi.org:443 files.pythonhosted.org:443", help: "what installing packages for it may connect to, as allow", check: isAllow},
 		{key: "agentrun.warm", value: "4", help: "sandboxes that stand ready for somebody who has called in the last ten minutes", check: isPoolSize},
 		{key: "agentrun.parallel", value: "8", help: "calls that run at once; further ones wait", check: isCount},
+		{key: "openai.base_url", value: "https://api.openai.com/v1", help: "server that task asks, which speaks OpenAI's Chat Completions; OPENAI_BASE_URL goes before it", check: isHTTPOrEmpty},
+		{key: "openai.api_key", value: "", help: "key for it, which config show hides; OPENAI_API_KEY goes before it", secret: true},
+		{key: "openai.model", value: "", help: "model that task asks for; OPENAI_MODEL goes before it"},
+		{key: "openai.timeout", value: "5m", help: "time for one answer of it, as 90s or 20m; one that goes silent for a fifth of it is given up", check: isAge},
 		{key: "log_level", value: "info", help: "debug, info, warn or error", check: isLevel},
 	}
 	for _, d := range sandbox.AllLimits {
@@ -289,7 +303,7 @@ func (c config) readFile(path string, required bool) error {
 // show prints every setting, with where it comes from on request.
 func (c config) show(w io.Writer, origin bool) {
 	for _, s := range c {
-		fmt.Fprintf(w, "# %s\n%s: %s", s.help, s.key, yamlScalar(s.value))
+		fmt.Fprintf(w, "# %s\n%s: %s", s.help, s.key, yamlScalar(s.shown()))
 		if origin {
 			fmt.Fprintf(w, "  # from %s", s.from)
 		}

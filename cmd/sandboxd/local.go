@@ -244,7 +244,7 @@ func (c *cli) configCommand() *cobra.Command {
 				return nil
 			}
 			for _, s := range c.config {
-				if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"key": s.key, "value": s.value, "origin": s.from}); err != nil {
+				if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"key": s.key, "value": s.shown(), "origin": s.from}); err != nil {
 					return err
 				}
 			}

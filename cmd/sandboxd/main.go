@@ -2,7 +2,7 @@
 //
 // The command line is an SSH client of the daemon: what concerns sandboxes is parsed here, for help and completion, and
 // carried out there. Only what touches things on this machine is local: serve, up, down, demo, config, cp, ssh, doctor,
-// ssh-config, mcp, mcp-config, conformance, version, completion.
+// ssh-config, mcp, mcp-config, task, conformance, version, completion.
 package main
 
 import (
@@ -113,7 +113,7 @@ func (c *cli) tree() *cobra.Command {
 	}
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})
 	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand(), c.downCommand(), c.demoCommand(), c.configCommand(), c.copyCommand(), c.portCommand(),
-		c.sshCommand(), c.sshConfigCommand(), c.doctorCommand(), c.mcpCommand(), c.mcpConfigCommand(), c.conformanceCommand(), versionCommand(), completionCommand(root)} {
+		c.sshCommand(), c.sshConfigCommand(), c.doctorCommand(), c.mcpCommand(), c.mcpConfigCommand(), c.conformanceCommand(), c.taskCommand(), versionCommand(), completionCommand(root)} {
 		cmd.GroupID = "machine"
 		root.AddCommand(cmd)
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -71,6 +72,7 @@ func (stdio) Close() error                { return os.Stdin.Close() }
 // lobbyGateway is the daemon as MCP tools use it: by SSH, as every command of this program does.
 type lobbyGateway struct {
 	cli      *cli
+	said     io.Writer  // gets what ensure says beside its answer; nil is nobody
 	starting sync.Mutex // held while the daemon is started, if it has to be
 }
 
@@ -93,7 +95,12 @@ func (g *lobbyGateway) ensure(ctx context.Context, name, dir string) (string, er
 	} else {
 		words = append(words, "--dir="+dir)
 	}
-	out, err := g.Command(ctx, words...)
+	return g.ensureAs(ctx, words)
+}
+
+// ensureAs is ensure with all words of the command.
+func (g *lobbyGateway) ensureAs(ctx context.Context, words []string) (string, error) {
+	out, err := g.command(ctx, g.said, words...)
 	if err != nil {
 		return "", err
 	}
@@ -111,13 +118,21 @@ func (g *lobbyGateway) Dial(ctx context.Context, sandbox string) (*agent.Client,
 
 // Command runs one command of the table.
 func (g *lobbyGateway) Command(ctx context.Context, words ...string) ([]byte, error) {
+	return g.command(ctx, nil, words...)
+}
+
+func (g *lobbyGateway) command(ctx context.Context, beside io.Writer, words ...string) ([]byte, error) {
 	lobby, err := g.dial(ctx, wire.Lobby)
 	if err != nil {
 		return nil, err
 	}
 	defer lobby.Close()
 	var out, said bytes.Buffer
-	exit, err := lobby.Exec(ctx, agent.Cmd{Command: shellquote.Join(words...), Stdout: &out, Stderr: &said})
+	var stderr io.Writer = &said
+	if beside != nil {
+		stderr = io.MultiWriter(&said, beside)
+	}
+	exit, err := lobby.Exec(ctx, agent.Cmd{Command: shellquote.Join(words...), Stdout: &out, Stderr: stderr})
 	if err != nil {
 		return nil, err
 	}

@@ -41,7 +41,7 @@ func reference(root *cobra.Command) []byte {
 	flags(&b, root.PersistentFlags())
 	local := make(map[*cobra.Command]bool)
 	for _, c := range root.Commands() {
-		local[c] = c.RunE == nil || strings.Contains(" serve up down demo config cp ssh ssh-config doctor version completion ", " "+c.Name()+" ")
+		local[c] = c.RunE == nil || strings.Contains(" serve up down demo config cp ssh ssh-config doctor task version completion ", " "+c.Name()+" ")
 	}
 	for _, c := range root.Commands() {
 		if c.Hidden || c.Name() == "help" {

@@ -185,7 +185,6 @@ func Tree(env *Env) *cobra.Command {
 	group("people", "People and keyboards:", peopleCommands(env)...)
 	group("records", "Records:", recordCommands(env)...)
 	root.AddCommand(ensureCommand(env))
-	root.AddCommand(laterCommands()...)
 	for _, c := range root.Commands() {
 		c.SuggestFor = guesses[c.Name()]
 		if c.Args != nil {
@@ -246,22 +245,6 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 		}
 		return nil
 	}
-}
-
-// laterCommands are names of the protocol that this version does not have; saying so beats "unknown command".
-func laterCommands() []*cobra.Command {
-	var all []*cobra.Command
-	for _, name := range []string{"task"} {
-		all = append(all, &cobra.Command{
-			Use:                name,
-			Hidden:             true,
-			DisableFlagParsing: true,
-			RunE: func(cmd *cobra.Command, _ []string) error {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: cmd.Name() + ": not in this version"}
-			},
-		})
-	}
-	return all
 }
 
 // printJSON writes one object and a newline.

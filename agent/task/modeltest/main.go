@@ -1,0 +1,56 @@
+package modeltest
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+)
+
+// Main is a program around a Server, for scripts: model [-no-tools] STEPS URLFILE. It reads steps from the first file, serves them at an
+// address of this machine, writes that into the second one, and ends with a signal. Requests are printed, one a line.
+func Main() int {
+	args, s := os.Args[1:], New()
+	if len(args) > 0 && args[0] == "-no-tools" {
+		args, s.NoTools = args[1:], true
+	}
+	if len(args) != 2 {
+		fmt.Fprintln(os.Stderr, "usage: model [-no-tools] STEPS URLFILE")
+		return 2
+	}
+	if err := s.listen(args[0], args[1], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "model:", err)
+		return 1
+	}
+	return 0
+}
+
+func (s *Server) listen(steps, urlFile string, out io.Writer) error {
+	f, err := os.Open(steps)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if s.steps, err = Read(f); err != nil {
+		return fmt.Errorf("%s: %w", steps, err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // for as long as the program runs
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	// Renamed into place: whoever sees it reads all of it.
+	if err := os.WriteFile(urlFile+".new", []byte("http://"+l.Addr().String()+"/v1"), 0o644); err != nil {
+		return err
+	}
+	if err := os.Rename(urlFile+".new", urlFile); err != nil {
+		return err
+	}
+	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintln(out, r.Method, r.URL.Path)
+		s.ServeHTTP(w, r)
+	})}
+	return server.Serve(l)
+}
