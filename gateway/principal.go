@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"slices"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -24,6 +25,23 @@ type KeyOptions struct {
 	Command    string   // runs instead of what the client asked for
 	From       []string // source addresses, patterns or CIDR; checked by the door
 	PermitOpen []string // host:port that may be forwarded to; none means any
+
+	Expires time.Time // when the key, or its certificate, is no longer good; zero is never
+}
+
+// Unheld names those restrictions of a key that nobody could hold a token to; a token has no source, runs no command of its key's, and has
+// terminals. Forwards, agents and X11 are not to be had over HTTP.
+func (o KeyOptions) Unheld() (names []string) {
+	if o.NoPty {
+		names = append(names, "no-pty")
+	}
+	if o.Command != "" {
+		names = append(names, "command")
+	}
+	if len(o.From) > 0 {
+		names = append(names, "from")
+	}
+	return names
 }
 
 // party is how p appears on a session. kind and id tell apart the parties of one principal.

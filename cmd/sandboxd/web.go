@@ -59,7 +59,7 @@ func listenHTTP(ctx context.Context, c config) (net.Listener, error) {
 
 // openHTTP makes the HTTP door, where there is to be one, and the token of the daemon's own user.
 func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
-	if d.tokens, err = token.Open(ctx, d.store); err != nil {
+	if d.tokens, err = token.Open(ctx, d.store, d.hub.MayLogIn); err != nil {
 		return err
 	}
 	if d.webListen == nil {

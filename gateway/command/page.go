@@ -34,9 +34,6 @@ func pageCommand(env *Env) *cobra.Command {
 			if env.HTTP == "" {
 				return &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon has no HTTP door", Hint: "start it with --http 127.0.0.1:8022"}
 			}
-			if env.Principal.Options.NoPty {
-				return &wire.Error{Code: wire.CodeDenied, Message: "your key has no terminals, and so no page"}
-			}
 			if base == "" {
 				base = reachable(env.HTTP)
 			}
@@ -48,20 +45,19 @@ func pageCommand(env *Env) *cobra.Command {
 			if err != nil || age <= 0 {
 				return usage("--expires %q: write a time as 12h or 7d", expires)
 			}
-			t := token.Token{Principal: env.Principal.Name, Kind: wire.Person, Rights: wire.RightDrive, Label: "page"}
-			if watch || env.Principal.Rights == wire.RightWatch {
-				t.Rights = wire.RightWatch
-			}
 			now := time.Now()
-			until := now.Add(age).Truncate(time.Millisecond)
-			t.Expires = &until
+			t, err := env.newToken(wire.Person, watch, age)
+			if err != nil {
+				return err
+			}
+			t.Label = "page"
 			code, err := env.Tokens.Code(t)
 			if err != nil {
 				return err
 			}
 			link := u.Scheme + "://" + u.Host + "/#code=" + code
 			if asJSON {
-				return env.printJSON(pageJSON{URL: link, Good: now.Add(token.CodeTime).Truncate(time.Millisecond), Expires: until})
+				return env.printJSON(pageJSON{URL: link, Good: now.Add(token.CodeTime).Truncate(time.Millisecond), Expires: *t.Expires})
 			}
 			fmt.Fprintln(env.Stdout, link)
 			return nil

@@ -3,6 +3,7 @@ package command
 import (
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +18,8 @@ func tokenCommand(env *Env) *cobra.Command {
 		Use:   "token",
 		Short: "make, list and revoke tokens for the HTTP door",
 		Long: "Make, list and revoke tokens: what keys are over SSH they are over HTTP. A token is yours: it may do what you may, and less\n" +
-			"with --watch. What it is used for ends when it is revoked or expires.",
+			"with --watch. What it is used for ends when it is revoked or expires. It is good no longer than the key or certificate\n" +
+			"that makes it, and a key with no-pty, command= or from= makes none.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -42,21 +44,19 @@ func tokenNewCommand(env *Env) *cobra.Command {
 			if len(args) == 1 {
 				label = args[0]
 			}
-			t := token.Token{Principal: env.Principal.Name, Kind: wire.Agent, Rights: wire.RightDrive, Label: label}
-			if watch || env.Principal.Rights == wire.RightWatch {
-				t.Rights = wire.RightWatch
-			}
+			kind := wire.Agent
 			if person {
-				t.Kind = wire.Person
+				kind = wire.Person
 			}
 			age, err := ParseAge(expires)
 			if err != nil {
 				return usage("--expires: %v", err)
 			}
-			if age > 0 {
-				at := time.Now().Add(age).Truncate(time.Millisecond)
-				t.Expires = &at
+			t, err := env.newToken(kind, watch, age)
+			if err != nil {
+				return err
 			}
+			t.Label = label
 			secret, t, err := env.Tokens.Create(cmd.Context(), t)
 			if err != nil {
 				return err
@@ -73,6 +73,31 @@ func tokenNewCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVar(&expires, "expires", "0", "for how long it is good, as 12h or 30d; 0 is until it is revoked")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
+}
+
+// newToken is a token that the caller's key may have made: it can do no more than the key, and is good no longer. Where that cannot be it is
+// refused. age 0 is until it is revoked.
+func (env *Env) newToken(kind wire.PartyKind, watch bool, age time.Duration) (token.Token, error) {
+	p := env.Principal
+	t := token.Token{Principal: p.Name, Kind: kind, Rights: wire.RightDrive}
+	if names := p.Options.Unheld(); len(names) > 0 {
+		return t, &wire.Error{Code: wire.CodeDenied, Message: "your key is restricted, and a token would not be: " + strings.Join(names, ", "),
+			Hint: "use a key without that in authorized_keys"}
+	}
+	if kind == wire.Person && p.Kind == wire.Agent {
+		return t, &wire.Error{Code: wire.CodeDenied, Message: "your key is a program's: it makes no token of a person's", Hint: "use a key without kind=\"agent\""}
+	}
+	if watch || p.Rights == wire.RightWatch {
+		t.Rights = wire.RightWatch
+	}
+	if age > 0 {
+		at := time.Now().Add(age).Truncate(time.Millisecond)
+		t.Expires = &at
+	}
+	if end := p.Options.Expires; !end.IsZero() && (t.Expires == nil || end.Before(*t.Expires)) {
+		t.Expires = &end
+	}
+	return t, nil
 }
 
 func tokenListCommand(env *Env) *cobra.Command {

@@ -3,6 +3,7 @@ package httpd
 import (
 	"context"
 	"crypto/rand"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -32,6 +33,10 @@ const (
 	burst     = 1000
 )
 
+// maxUnderWay is how many requests of one principal are under way at once, streams among them, by all of their tokens: there are
+// connections for several.
+const maxUnderWay = maxConnections / 4
+
 // open reports whether a path needs no token: what is there is no secret.
 func open(path string) bool {
 	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) || page.Open(path)
@@ -52,16 +57,18 @@ type guard struct {
 	log    *slog.Logger
 
 	burst   int            // requests of a token at once
+	stall   time.Duration  // see stallTime
 	metrics *metrics       // nil counts nothing
 	running sync.WaitGroup // requests that were let in, also those that took their connection over
 	gates   []gate         // all others need a token, and are answered with problem documents
 
 	mu    sync.Mutex
 	rates map[string]*rate.Limiter // guarded by mu; by token ID
+	at    map[string]int           // guarded by mu; requests under way, by principal
 }
 
 func newGuard(hosts []string, tokens *token.Registry, hub *gateway.Hub, log *slog.Logger) *guard {
-	return &guard{hosts: append([]string{"localhost"}, hosts...), tokens: tokens, hub: hub, log: log, burst: burst, rates: make(map[string]*rate.Limiter)}
+	return &guard{hosts: append([]string{"localhost"}, hosts...), tokens: tokens, hub: hub, log: log, burst: burst, stall: stallTime, rates: make(map[string]*rate.Limiter), at: make(map[string]int)}
 }
 
 // wrap is next behind the guard.
@@ -74,8 +81,10 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			return
 		}
 		began := time.Now()
-		// Of the connection's request before; the server sets no other.
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		pacer := &pacer{c: http.NewResponseController(w), stall: g.stall}
+		pacer.soon()
+		defer pacer.soon() // for what is on its way yet
+		w = pacer.wrap(w)
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
@@ -99,6 +108,12 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		if err == nil && live != nil && !g.rate(caller.ID, live).Allow() {
 			err = rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "more than %d requests a second with this token", perSecond))
 		}
+		if err == nil && live != nil {
+			var leave func()
+			if leave, err = g.enter(r.Context(), caller.Principal); err == nil {
+				defer leave()
+			}
+		}
 		if err != nil {
 			if rest.Status(err) == http.StatusUnauthorized {
 				h.Set("WWW-Authenticate", `Bearer realm="sandboxd"`)
@@ -120,7 +135,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 				cancel(context.Cause(live))
 				// What is being read or written now ends too. A stream that took the connection over watches its context.
 				_ = http.NewResponseController(w).SetReadDeadline(time.Now())
-				_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(lastWord)) // who revokes their own token is told that it worked
+				pacer.last(lastWord) // who revokes their own token is told that it worked
 			})
 			defer func() {
 				if !stop() {
@@ -207,6 +222,29 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 		return t, nil, unknown
 	}
 	return t, live, nil
+}
+
+// enter counts a request that was let in, until leave is called.
+func (g *guard) enter(ctx context.Context, principal string) (leave func(), err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.at[principal] >= maxUnderWay {
+		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeLimitOps, Message: fmt.Sprintf("%d requests of %s are under way, the most there may be", maxUnderWay, principal),
+			Hint: "end some streams"})
+	}
+	done, ok := letIn(ctx)
+	if !ok {
+		return nil, rest.WithStatus(http.StatusServiceUnavailable, wire.Errorf(wire.CodeUnavailable, "this connection had to go"))
+	}
+	g.at[principal]++
+	return func() {
+		done()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.at[principal]--; g.at[principal] == 0 {
+			delete(g.at, principal)
+		}
+	}, nil
 }
 
 // rate is the limit of a token, for as long as that is good.

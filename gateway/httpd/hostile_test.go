@@ -233,3 +233,41 @@ func TestSocketLimits(t *testing.T) {
 		t.Errorf("a program at a person's terminal: %v", err)
 	}
 }
+
+// A link of another page logs nobody in as somebody else: it is asked first. A link that was got by hand is used at once (A105).
+func TestLinkOfAnotherPage(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	evil := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Content-Type", "text/html")
+		rw.Header().Set("Referrer-Policy", "no-referrer")
+		fmt.Fprint(rw, `<!doctype html><a id=go>here</a>`)
+	}))
+	t.Cleanup(evil.Close)
+	b := newTab(browser, t, 800, 500)
+	b.open(w.link(wire.RightDrive))
+	b.until("logged in", `document.getElementById("who").textContent === "alice"`)
+	key := `JSON.parse(localStorage.getItem("sandboxd")).key`
+	before := valueOf[string](b, key)
+
+	follow := func() {
+		b.open(evil.URL)
+		valueOf[bool](b, `document.getElementById("go").href = "`+w.linkOf("bob", wire.RightDrive)+`", true`)
+		b.click("#go")
+		b.until("it asks", `location.port === "`+w.addr[strings.LastIndexByte(w.addr, ':')+1:]+`" && document.getElementById("login-link").checkVisibility()`)
+	}
+	follow()
+	if now := valueOf[string](b, key); now != before {
+		t.Error("the login is another one")
+	}
+	if got := w.call("GET", "/page/static/index.html", "", ""); got.status != http.StatusNotFound {
+		t.Errorf("the page without the question: %d", got.status)
+	}
+	b.open("http://" + w.addr + "/")
+	b.until("the login as before", `document.getElementById("who").textContent === "alice"`)
+	follow()
+	b.click("#login button")
+	b.until("who wanted to is somebody else", `document.getElementById("who").textContent === "bob"`)
+	b.fine()
+}

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/net/netutil"
-
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
 	"github.com/sandboxd/sandboxd/gateway/httpd/e2b"
@@ -31,7 +29,8 @@ const (
 	headerTime     = 5 * time.Second  // until a request's header has arrived
 	idleTime       = 2 * time.Minute  // a connection without a request
 	headerBytes    = 32 << 10         // of a request's header
-	maxConnections = 4096             // open at once; further ones wait
+	maxConnections = 4096             // open at once, but for sockets; see visitors
+	unknownEvery   = 2 * time.Second  // how often it is looked whose tokens are nobody's any more
 	closeTime      = 10 * time.Second // for requests under way when the daemon ends
 )
 
@@ -68,6 +67,7 @@ type Server struct {
 	page   *page.Door
 	e2b    *e2b.Server
 	server *http.Server
+	guests *visitors
 	runner *agentrun.Runner // nil without such routes
 
 	metrics *metrics
@@ -104,7 +104,10 @@ func New(o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.guests = newVisitors(maxConnections)
 	s.server = &http.Server{
+		ConnContext:       s.guests.meet,
+		ConnState:         s.guests.changed,
 		Handler:           s.guard.wrap(routes),
 		ReadHeaderTimeout: headerTime,
 		IdleTimeout:       idleTime,
@@ -122,6 +125,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.e2b.Run(running) })
+	tasks.Go(func() { s.endUnknown(running) })
 	if s.runner != nil {
 		tasks.Go(func() {
 			if err := s.runner.Run(running); err != nil {
@@ -132,7 +136,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer tasks.Wait()
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- s.server.Serve(netutil.LimitListener(listener{l}, maxConnections)) }()
+	go func() { done <- s.server.Serve(listener{l}) }()
 	select {
 	case err := <-done:
 		return err
@@ -157,6 +161,20 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		s.log.Warn("http handlers go on after the end of the door")
 	}
 	return nil
+}
+
+// endUnknown ends what tokens are used for whose principal has gone, until ctx ends.
+func (s *Server) endUnknown(ctx context.Context) {
+	tick := time.NewTicker(unknownEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			s.tokens.EndUnknown()
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // routes is everything that is served. Those of open need no token.

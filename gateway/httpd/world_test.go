@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,9 @@ type world struct {
 	hub     *gateway.Hub
 	tokens  *token.Registry
 	addr    string
-	records string // directory
+	door    *Server
+	gone    atomic.Value // who can log in no longer
+	records string       // directory
 	log     *syncBuffer
 	end     func() // the door
 
@@ -67,7 +70,7 @@ func newWorld(t testing.TB) *world {
 	if err := w.hub.Ready(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if w.tokens, err = token.Open(t.Context(), db); err != nil {
+	if w.tokens, err = token.Open(t.Context(), db, func(name string) bool { return name != w.gone.Load() }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.tokens.Close)
@@ -85,7 +88,7 @@ func newWorld(t testing.TB) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.addr = l.Addr().String()
+	w.addr, w.door = l.Addr().String(), door
 	w.end = background(t, func(ctx context.Context) error { return door.Serve(ctx, l) })
 	t.Cleanup(w.client.CloseIdleConnections)
 	return w

@@ -19,9 +19,8 @@ import (
 // grant is what one line of authorized_keys, or one certificate, lets its holder do. It is not changed once made.
 type grant struct {
 	gateway.Principal
-	PermitListen []string  // [host:]port that may be listened on in the sandbox; none means any
-	Expires      time.Time // zero is never
-	NoTouch      bool      // a security key need not be touched
+	PermitListen []string // [host:]port that may be listened on in the sandbox; none means any
+	NoTouch      bool     // a security key need not be touched
 
 	authority  bool     // the key signs certificates and does not log in itself
 	principals []string // of an authority: one of them must be in the certificate
@@ -134,7 +133,7 @@ var valueOptions = map[string]func(*grant, string) error{
 	},
 	"expiry-time": func(g *grant, v string) error {
 		t, err := parseExpiry(v)
-		g.Expires = t
+		g.Options.Expires = t
 		return err
 	},
 	"principal": func(g *grant, v string) error {
@@ -254,7 +253,7 @@ func matchSource(list []string, addr netip.Addr) (bool, error) {
 
 // admits says why g does not let its holder in from addr at now; nil if it does.
 func (g *grant) admits(addr net.Addr, now time.Time) error {
-	if !g.Expires.IsZero() && !now.Before(g.Expires) {
+	if at := g.Options.Expires; !at.IsZero() && !now.Before(at) {
 		return errors.New("key has expired")
 	}
 	if len(g.Options.From) > 0 {

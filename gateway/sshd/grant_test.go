@@ -49,9 +49,9 @@ func TestParseOptions(t *testing.T) {
 		{`from="192.0.2.0/24,!192.0.2.7,2001:db8::*"`, with(func(g *grant) { g.Options.From = []string{"192.0.2.0/24", "!192.0.2.7", "2001:db8::*"} })},
 		{`permitopen="localhost:80",permitopen="[::1]:*"`, with(func(g *grant) { g.Options.PermitOpen = []string{"localhost:80", "[::1]:*"} })},
 		{`permitlisten="8080",permitlisten="localhost:*"`, with(func(g *grant) { g.PermitListen = []string{"8080", "localhost:*"} })},
-		{`expiry-time="20300102Z"`, with(func(g *grant) { g.Expires = time.Date(2030, 1, 2, 0, 0, 0, 0, time.UTC) })},
-		{`expiry-time="20300102030405Z"`, with(func(g *grant) { g.Expires = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC) })},
-		{`expiry-time="203001020304Z"`, with(func(g *grant) { g.Expires = time.Date(2030, 1, 2, 3, 4, 0, 0, time.UTC) })},
+		{`expiry-time="20300102Z"`, with(func(g *grant) { g.Options.Expires = time.Date(2030, 1, 2, 0, 0, 0, 0, time.UTC) })},
+		{`expiry-time="20300102030405Z"`, with(func(g *grant) { g.Options.Expires = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC) })},
+		{`expiry-time="203001020304Z"`, with(func(g *grant) { g.Options.Expires = time.Date(2030, 1, 2, 3, 4, 0, 0, time.UTC) })},
 		{`cert-authority,principals="alice,bob",kind="agent"`, with(func(g *grant) {
 			g.authority, g.principals, g.Kind = true, []string{"alice", "bob"}, wire.Agent
 		})},

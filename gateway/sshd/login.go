@@ -3,6 +3,7 @@ package sshd
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -92,6 +93,11 @@ func (k *Keys) certified(cert *ssh.Certificate, now time.Time) (*grant, error) {
 
 	g := *line
 	g.Name, g.Key, g.authority = name, ssh.FingerprintSHA256(cert.Key), false
+	if cert.ValidBefore <= math.MaxInt64 {
+		if end := time.Unix(int64(cert.ValidBefore), 0); g.Options.Expires.IsZero() || end.Before(g.Options.Expires) {
+			g.Options.Expires = end
+		}
+	}
 	if command, ok := cert.CriticalOptions[optCommand]; ok {
 		if command == "" || g.Options.Command != "" && g.Options.Command != command {
 			return nil, errors.New("its forced command is not its authority's")

@@ -62,6 +62,14 @@ func (s *Store) AddToken(ctx context.Context, t Token) error {
 	return nil
 }
 
+// DeleteExpiredTokens removes the rows of those that have expired by now.
+func (s *Store) DeleteExpiredTokens(ctx context.Context, now time.Time) error {
+	if _, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE expires <> 0 AND expires <= ?`, now.UnixMilli()); err != nil {
+		return fmt.Errorf("store: delete expired tokens: %w", err)
+	}
+	return nil
+}
+
 // DeleteToken removes a row. ErrNoToken says that there is none.
 func (s *Store) DeleteToken(ctx context.Context, id string) error {
 	res, err := s.db.ExecContext(ctx, `DELETE FROM tokens WHERE id = ?`, id)

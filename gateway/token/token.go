@@ -32,6 +32,7 @@ const (
 
 // Errors that end the context of a token in use.
 var (
+	ErrUnknown = errors.New("whose token it is can log in no longer")
 	ErrRevoked = errors.New("the token was revoked")
 	ErrExpired = errors.New("the token has expired")
 )
@@ -61,25 +62,30 @@ func (t Token) AsPrincipal() gateway.Principal {
 type Registry struct {
 	store *store.Store
 
+	known func(principal string) bool
+
 	mu    sync.Mutex
-	live  map[[sha256.Size]byte]*live // guarded by mu
+	live  map[[sha256.Size]byte]*used // guarded by mu
+	byID  map[string]*used            // guarded by mu; the same
 	codes codes                       // guarded by mu
 }
 
-// live is a token in use: ctx ends with it.
-type live struct {
+// used is a token in use: ctx ends with it.
+type used struct {
 	Token
-	ctx context.Context //nolint:containedctx // ends with the token; its cause says why
-	end context.CancelCauseFunc
+	hash [sha256.Size]byte
+	ctx  context.Context //nolint:containedctx // ends with the token; its cause says why
+	end  context.CancelCauseFunc
 }
 
-// Open reads the tokens that a store has. Those that have expired are removed from it.
-func Open(ctx context.Context, s *store.Store) (*Registry, error) {
+// Open reads the tokens that a store has. Those that have expired are removed from it. known says whether there is somebody of that name,
+// whose tokens are good; it is asked for every request.
+func Open(ctx context.Context, s *store.Store, known func(principal string) bool) (*Registry, error) {
 	rows, err := s.Tokens(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{store: s, live: make(map[[sha256.Size]byte]*live), codes: make(codes)}
+	r := &Registry{store: s, known: known, live: make(map[[sha256.Size]byte]*used), byID: make(map[string]*used), codes: make(codes)}
 	for _, row := range rows {
 		if !row.Expires.IsZero() && !time.Now().Before(row.Expires) {
 			if err := s.DeleteToken(ctx, row.ID); err != nil {
@@ -110,16 +116,33 @@ func (r *Registry) Close() {
 
 // add makes t known by its hash.
 func (r *Registry) add(hash [sha256.Size]byte, t Token) {
-	l := &live{Token: t}
+	l := &used{Token: t, hash: hash}
+	l.begin()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgetExpiredLocked()
+	r.live[hash], r.byID[t.ID] = l, l
+}
+
+// begin makes what ends with the token.
+func (l *used) begin() {
 	l.ctx, l.end = context.WithCancelCause(context.Background())
-	if t.Expires != nil {
-		ctx, cancel := context.WithDeadlineCause(l.ctx, *t.Expires, ErrExpired)
+	if l.Expires != nil {
+		ctx, cancel := context.WithDeadlineCause(l.ctx, *l.Expires, ErrExpired)
 		end := l.end
 		l.ctx, l.end = ctx, func(cause error) { end(cause); cancel() }
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.live[hash] = l
+}
+
+// forgetExpiredLocked lets go of tokens that have expired: whoever makes many short ones fills nothing. Their rows go when another is
+// made, or at the next Open. It is called with mu held.
+func (r *Registry) forgetExpiredLocked() {
+	for _, l := range r.live {
+		if errors.Is(context.Cause(l.ctx), ErrExpired) {
+			delete(r.live, l.hash)
+			delete(r.byID, l.ID)
+		}
+	}
 }
 
 // Create makes a token of what t says: Principal, Kind (empty is agent), Rights (empty is drive), Label and Expires. secret is
@@ -138,6 +161,9 @@ func (r *Registry) Create(ctx context.Context, t Token) (secret string, made Tok
 	}
 	hash := hashOf(secret)
 	row.Hash = hash[:]
+	if err := r.store.DeleteExpiredTokens(ctx, now); err != nil {
+		return "", Token{}, err
+	}
 	if err := r.store.AddToken(ctx, row); err != nil {
 		return "", Token{}, err
 	}
@@ -183,8 +209,10 @@ func (r *Registry) List(principal string) []Token {
 // Revoke ends a principal's token, and what it is being used for. One of somebody else is one that does not exist.
 func (r *Registry) Revoke(ctx context.Context, principal, id string) error {
 	unknown := &wire.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("no token %q", id), Hint: "sandboxd token ls lists them"}
-	hash, ok := r.find(principal, id)
-	if !ok {
+	r.mu.Lock()
+	l := r.byID[id]
+	r.mu.Unlock()
+	if l == nil || l.Principal != principal {
 		return unknown
 	}
 	if err := r.store.DeleteToken(ctx, id); err != nil && !errors.Is(err, store.ErrNoToken) {
@@ -192,22 +220,10 @@ func (r *Registry) Revoke(ctx context.Context, principal, id string) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.live[hash]; l != nil {
-		l.end(ErrRevoked)
-		delete(r.live, hash)
-	}
+	l.end(ErrRevoked)
+	delete(r.live, l.hash)
+	delete(r.byID, l.ID)
 	return nil
-}
-
-func (r *Registry) find(principal, id string) (hash [sha256.Size]byte, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for hash, l := range r.live {
-		if l.ID == id && l.Principal == principal {
-			return hash, true
-		}
-	}
-	return hash, false
 }
 
 // Verify says whose secret it is. live ends, with ErrRevoked or ErrExpired, when the token does. The time it takes says nothing of
@@ -216,26 +232,48 @@ func (r *Registry) Verify(secret string) (t Token, live context.Context, ok bool
 	if !strings.HasPrefix(secret, Prefix) {
 		return Token{}, nil, false
 	}
-	hash := hashOf(secret)
+	return r.good(func() *used { return r.live[hashOf(secret)] })
+}
+
+// good is the token that find finds, if there is one and it is good.
+func (r *Registry) good(find func() *used) (t Token, ends context.Context, ok bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := r.live[hash]
-	if l == nil || l.ctx.Err() != nil {
+	l := find()
+	if l != nil {
+		t, ends = l.Token, l.ctx
+	}
+	r.mu.Unlock()
+	if l == nil || ends.Err() != nil || !r.known(t.Principal) {
 		return Token{}, nil, false
 	}
-	return l.Token, l.ctx, true
+	return t, ends, true
+}
+
+// EndUnknown ends what the tokens of those are used for of whom nobody knows any more. The tokens themselves stay, and are good again if
+// somebody of that name comes back: a file of keys that cannot be read for a moment costs nobody theirs.
+func (r *Registry) EndUnknown() {
+	r.mu.Lock()
+	known := make(map[string]bool)
+	for _, l := range r.live {
+		known[l.Principal] = true
+	}
+	r.mu.Unlock()
+	for name := range known {
+		known[name] = r.known(name)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, l := range r.live {
+		if there, asked := known[l.Principal]; asked && !there && l.ctx.Err() == nil {
+			l.end(ErrUnknown)
+			l.begin()
+		}
+	}
 }
 
 // ByID is Verify for who was shown the secret before, and has proof of it. live is as there.
 func (r *Registry) ByID(id string) (t Token, live context.Context, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, l := range r.live {
-		if l.ID == id && l.ctx.Err() == nil {
-			return l.Token, l.ctx, true
-		}
-	}
-	return Token{}, nil, false
+	return r.good(func() *used { return r.byID[id] })
 }
 
 func hashOf(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }

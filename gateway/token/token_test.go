@@ -24,10 +24,12 @@ func openStore(t *testing.T, dir string) *store.Store {
 	return s
 }
 
+func everybody(string) bool { return true }
+
 func openAll(t *testing.T, dir string) (*Registry, *store.Store) {
 	t.Helper()
 	s := openStore(t, dir)
-	r, err := Open(t.Context(), s)
+	r, err := Open(t.Context(), s, everybody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +119,7 @@ func TestExpire(t *testing.T) {
 	var secret string
 	synctest.Test(t, func(t *testing.T) {
 		soon := time.Now().Add(time.Hour)
-		r := &Registry{store: s, live: make(map[[32]byte]*live)}
+		r := &Registry{store: s, known: everybody, live: make(map[[32]byte]*used), byID: make(map[string]*used)}
 		defer r.Close()
 		secret = Prefix + "0123"
 		r.add(hashOf(secret), Token{ID: "1", Principal: "alice", Expires: &soon})
@@ -141,7 +143,7 @@ func TestExpire(t *testing.T) {
 	if err := s.AddToken(t.Context(), store.Token{ID: "old", Hash: hash[:], Principal: "alice", Created: time.Now(), Expires: time.Now().Add(-time.Second)}); err != nil {
 		t.Fatal(err)
 	}
-	r, err := Open(t.Context(), s)
+	r, err := Open(t.Context(), s, everybody)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,4 +230,66 @@ func TestCode(t *testing.T) {
 		}
 		r.Close()
 	})
+}
+
+// Tokens that have expired are kept nowhere: whoever makes short ones without end fills neither memory nor disk (A112).
+func TestExpiredAreForgotten(t *testing.T) {
+	r, s := openAll(t, filepath.Join(t.TempDir(), "state"))
+	defer s.Close()
+	for range 50 {
+		until := time.Now().Add(5 * time.Millisecond)
+		_, made, err := r.Create(t.Context(), Token{Principal: "alice", Expires: &until})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, live, ok := r.ByID(made.ID); ok {
+			<-live.Done()
+		}
+	}
+	if _, _, err := r.Create(t.Context(), Token{Principal: "alice"}); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := s.Tokens(t.Context())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err != nil || len(rows) != 1 || len(r.live) != 1 || len(r.byID) != 1 {
+		t.Errorf("%d rows, %d and %d in memory, %v", len(rows), len(r.live), len(r.byID), err)
+	}
+}
+
+// Whoever can log in no longer has no token that is good, and what theirs is used for ends; it is good again when they are back.
+func TestPrincipalIsGone(t *testing.T) {
+	s := openStore(t, filepath.Join(t.TempDir(), "state"))
+	defer s.Close()
+	there := map[string]bool{"alice": true, "bob": true}
+	r, err := Open(t.Context(), s, func(name string) bool { return there[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	hers, _, err := r.Create(t.Context(), Token{Principal: "alice"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	his, made, err := r.Create(t.Context(), Token{Principal: "bob"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, alices, _ := r.Verify(hers)
+	_, bobs, _ := r.Verify(his)
+	there["bob"] = false
+	if _, _, ok := r.Verify(his); ok {
+		t.Error("his secret is good")
+	}
+	if _, _, ok := r.ByID(made.ID); ok {
+		t.Error("his token is good")
+	}
+	r.EndUnknown()
+	if !errors.Is(context.Cause(bobs), ErrUnknown) || alices.Err() != nil {
+		t.Errorf("what his is used for: %v; hers: %v", context.Cause(bobs), alices.Err())
+	}
+	there["bob"] = true
+	if _, again, ok := r.Verify(his); !ok || again.Err() != nil {
+		t.Error("his token is not good again")
+	}
 }

@@ -24,8 +24,8 @@ const (
 	accessHeader  = "X-Access-Token"
 )
 
-// access is the token that opens the sandbox with that ID as long as the token called by does: nothing of it is stored.
-func (s *Server) access(id, by string) string {
+// Access is the token that opens the sandbox with that ID as long as the token called by does: nothing of it is stored.
+func (s *Server) Access(id, by string) string {
 	mac := hmac.New(sha256.New, s.secret)
 	mac.Write([]byte("e2b access\x00" + id + "\x00" + by))
 	return accessPrefix + by + "_" + hex.EncodeToString(mac.Sum(nil)[:16])
@@ -64,7 +64,7 @@ func (s *Server) Admit(r *http.Request) (t token.Token, live context.Context, er
 		return t, nil, notFound(name)
 	}
 	info, err := s.mine(r.Context(), t.AsPrincipal(), name)
-	if err != nil || !hmac.Equal([]byte(s.access(info.ID, by)), []byte(shown)) {
+	if err != nil || !hmac.Equal([]byte(s.Access(info.ID, by)), []byte(shown)) {
 		return t, nil, notFound(name)
 	}
 	return t, live, nil
@@ -97,6 +97,10 @@ func (s *Server) target(r *http.Request) (*visit, error) {
 	if err != nil {
 		return nil, notFound(r.Header.Get(sandboxHeader))
 	}
+	// Asked here, not where a connection is made: all programs of the owner share one.
+	if err := mayWork(p); err != nil {
+		return nil, err
+	}
 	if info.State != gateway.Running {
 		return nil, &apiError{http.StatusBadGateway, "the sandbox " + info.Name + " was not found: it is " + string(info.State) + "; Sandbox.connect has it go on"}
 	}
@@ -109,6 +113,14 @@ func (s *Server) target(r *http.Request) (*visit, error) {
 		user = name
 	}
 	return &visit{place: pl, who: p, disk: info.Limits.Disk, user: user}, nil
+}
+
+// mayWork refuses whoever may only watch: all that an access token opens is more than a look.
+func mayWork(p gateway.Principal) error {
+	if p.Rights == wire.RightWatch {
+		return &wire.Error{Code: wire.CodeDenied, Message: "this token may only watch", Hint: "commands and files need one that was made without --watch"}
+	}
+	return nil
 }
 
 // visit is one request to a sandbox.

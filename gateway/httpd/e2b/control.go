@@ -89,7 +89,7 @@ type made struct {
 	Alias       string  `json:"alias"`
 	Client      string  `json:"clientID"`
 	EnvdVersion string  `json:"envdVersion"`
-	Access      string  `json:"envdAccessToken,omitempty"`
+	Access      string  `json:"envdAccessToken,omitempty"` // empty for who may only watch
 	Traffic     *string `json:"trafficAccessToken"`
 	Domain      *string `json:"domain"`
 }
@@ -117,7 +117,11 @@ const clientID = "sandboxd"
 
 func (s *Server) madeOf(r *http.Request, i gateway.Info) made {
 	template := cmp.Or(i.Labels[templateLabel], i.ShortImage())
-	return made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion, Access: s.access(i.ID, rest.Caller(r.Context()).ID)}
+	m := made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion}
+	if mayWork(rest.Principal(r.Context())) == nil {
+		m.Access = s.Access(i.ID, rest.Caller(r.Context()).ID)
+	}
+	return m
 }
 
 // never is the end of a sandbox that has none: the SDKs need a time.
@@ -310,6 +314,9 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	p, info, err := s.own(r)
+	if err == nil {
+		err = mayWork(p)
+	}
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func (s *Server) rpcError(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return connect.NewError(connect.CodePermissionDenied, errors.New("permission denied"))
 	}
-	if errors.Is(err, token.ErrRevoked) || errors.Is(err, token.ErrExpired) {
+	if errors.Is(err, token.ErrRevoked) || errors.Is(err, token.ErrExpired) || errors.Is(err, token.ErrUnknown) {
 		return connect.NewError(connect.CodeUnauthenticated, err)
 	}
 	if e, ok := errors.AsType[*apiError](err); ok {

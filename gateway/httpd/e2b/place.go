@@ -34,7 +34,7 @@ type place struct {
 	link         *link               // guarded by mu; nil while there is none
 	visits       int                 // guarded by mu; requests under way
 	left         time.Time           // guarded by mu; when the last one ended
-	starting     int                 // guarded by mu; commands that are about to be in processes
+	commands     int                 // guarded by mu; those in processes, and those that are about to be
 	processes    map[uint32]*process // guarded by mu
 	watchers     map[string]*watcher // guarded by mu
 	streams      int                 // guarded by mu; answers that go on
@@ -114,7 +114,7 @@ func (pl *place) unused() bool {
 }
 
 func (pl *place) unusedLocked() bool {
-	return pl.visits == 0 && pl.starting == 0 && len(pl.processes) == 0 && len(pl.watchers) == 0 && time.Since(pl.left) > idlePlace
+	return pl.visits == 0 && pl.commands == 0 && len(pl.watchers) == 0 && time.Since(pl.left) > idlePlace
 }
 
 // rest closes the connection if nobody uses it, and the watchers that nobody asks. It reports whether there is nothing here.
@@ -200,6 +200,40 @@ func (v *visit) dial(ctx context.Context) (*link, error) {
 		close(lk.done)
 	})
 	return lk, nil
+}
+
+// How long a sandbox that runs may take for what takes no time, before its connection is given up with all that runs on it.
+const (
+	openWithin  = time.Minute      // to open a channel
+	closeWithin = 10 * time.Second // to close one that was closed
+)
+
+// open opens a channel for a command. ctx ends the waiting.
+func (lk *link) open(ctx context.Context) (ssh.Channel, <-chan *ssh.Request, error) {
+	type opened struct {
+		ch       ssh.Channel
+		requests <-chan *ssh.Request
+		err      error
+	}
+	done := make(chan opened, 1)
+	go func() { // ends with the connection, which slow ends
+		slow := time.AfterFunc(openWithin, func() { lk.client.Close() })
+		defer slow.Stop()
+		ch, requests, err := lk.client.OpenChannel(wire.ChannelSession, nil)
+		done <- opened{ch, requests, err}
+	}()
+	select {
+	case o := <-done:
+		return o.ch, o.requests, o.err
+	case <-ctx.Done():
+	}
+	go func() { // the same
+		if o := <-done; o.err == nil {
+			o.ch.Close()
+			ssh.DiscardRequests(o.requests)
+		}
+	}()
+	return nil, nil, context.Cause(ctx)
 }
 
 // prepared is connection for who needs files or accounts: a command that needs neither is not kept waiting for them.

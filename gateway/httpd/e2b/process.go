@@ -23,6 +23,13 @@ import (
 // maxProcesses bounds the commands of one sandbox that run at once: the daemon holds a channel of each.
 const maxProcesses = 256
 
+// Bounds of what a command says of itself. The account's shell gets it as one argument, of which Linux takes 128 KiB (MAX_ARG_STRLEN,
+// execve(2)); and what does not fit in a packet of SSH would end the connection, with all that runs on it.
+const (
+	maxLine = 128<<10 - 1<<10
+	maxTag  = 256
+)
+
 // processConfig is a command as a client asks for it.
 type processConfig struct {
 	Cmd  string            `json:"cmd"`
@@ -206,11 +213,18 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if c.Cmd == "" {
 		return nil, nil, invalid("the command is empty")
 	}
+	if tag != nil && len(*tag) > maxTag {
+		return nil, nil, invalid("tag: more than %d bytes", maxTag)
+	}
 	release, err := v.reserve()
 	if err != nil {
 		return nil, nil, err
 	}
-	defer release()
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
 	lk, err := v.connection(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -229,7 +243,10 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if err != nil {
 		return nil, nil, err
 	}
-	ch, requests, err := lk.client.OpenChannel(wire.ChannelSession, nil)
+	if len(line) > maxLine {
+		return nil, nil, invalid("the command, with its variables, is longer than %d bytes: write it to a file, and run that", maxLine)
+	}
+	ch, requests, err := lk.open(ctx)
 	if err != nil {
 		return nil, nil, unreachable(v.name, err)
 	}
@@ -252,7 +269,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if err != nil {
 		ch.Close()
 		go ssh.DiscardRequests(requests) // which ends with the channel
-		why := startError(ch, c, err)
+		why := lk.startError(ch, c, err)
 		if cause := context.Cause(ctx); cause != nil {
 			why = cause
 		}
@@ -263,35 +280,41 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 		l.events <- &said{event{Data: &dataEvent{Stdout: before}}}
 	}
 	v.mu.Lock()
-	if v.ended {
-		v.mu.Unlock()
+	switch {
+	case v.ended:
+		err = errClosed
+	case p.pid == 0 || p.pid > firstTerminal || v.processes[p.pid] != nil:
+		err = unreachable(v.name, fmt.Errorf("its shell says the number %d, which no new process has", p.pid))
+	default:
+		v.processes[p.pid] = p
+	}
+	v.mu.Unlock()
+	if err != nil {
 		ch.Close()
 		go ssh.DiscardRequests(requests) // which ends with the channel
-		return nil, nil, errClosed
+		return nil, nil, err
 	}
-	v.processes[p.pid] = p
-	v.mu.Unlock()
 	if at, ok := ctx.Deadline(); ok {
 		// Not by ctx: the SDKs hang up at that moment, or have done so long before.
 		p.expire = time.AfterFunc(time.Until(at), func() { _ = p.signal("KILL") })
 	}
 	who := v.who
-	v.s.start(func() { v.follow(p, requests, who) })
+	v.s.start(func() { defer release(); v.follow(p, requests, who) })
 	return p, l, nil
 }
 
-// reserve makes room for a process.
+// reserve makes room for a process, until it has ended. It is counted by itself: the numbers of processes are the sandbox's word.
 func (pl *place) reserve() (release func(), err error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
-	if pl.starting+len(pl.processes) >= maxProcesses {
+	if pl.commands >= maxProcesses {
 		return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("%d commands run in the sandbox, the most there may be", maxProcesses)}
 	}
-	pl.starting++
+	pl.commands++
 	return func() {
 		pl.mu.Lock()
 		defer pl.mu.Unlock()
-		pl.starting--
+		pl.commands--
 	}, nil
 }
 
@@ -320,12 +343,14 @@ func greet(r io.Reader, word string) (pid uint32, before []byte, err error) {
 	return 0, nil, errors.New("its shell prints without end")
 }
 
-// startError says why a command did not begin.
-func startError(ch ssh.Channel, c processConfig, err error) error {
+// startError says why a command did not begin, whose channel was closed.
+func (lk *link) startError(ch ssh.Channel, c processConfig, err error) error {
 	if errors.Is(err, errNoDir) {
 		return invalid("cwd %q does not exist", cutText(*c.Cwd, 200))
 	}
-	text, _ := io.ReadAll(io.LimitReader(ch.Stderr(), 1<<10)) // the channel has ended, or is about to
+	slow := time.AfterFunc(closeWithin, func() { lk.client.Close() })
+	defer slow.Stop()
+	text, _ := io.ReadAll(io.LimitReader(ch.Stderr(), 1<<10)) // until the other side closes it, too
 	return &wire.Error{Code: wire.CodeUnavailable, Message: strings.TrimSpace("the command did not begin: " + cutText(strings.ToValidUTF8(string(text), ""), 300))}
 }
 

@@ -45,7 +45,11 @@ func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest,
 	for _, key := range slices.Sorted(maps.Keys(env)) {
 		o.Env = append(o.Env, key+"="+env[key])
 	}
+	size := 0
 	for _, text := range slices.Concat(o.Argv, o.Env) {
+		if size += len(text) + 1; size > maxLine {
+			return invalid("the command, with its variables, is longer than %d bytes", maxLine)
+		}
 		if strings.ContainsRune(text, 0) || !utf8.ValidString(text) {
 			return invalid("the command or a variable is not text")
 		}
@@ -75,22 +79,35 @@ func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest,
 		return err
 	}
 	if when, ok := ctx.Deadline(); ok {
-		s.start(func() { s.expire(v, sel, when) })
+		s.start(func() { s.expire(v, at.Live(), sel, when) })
 	}
 	return s.follow(ctx, at.Live(), 0, sel, say)
 }
 
 // expire kills what runs on a terminal, if it does still, when the deadline of the call that began it has come.
-func (s *Server) expire(v *visit, sel selector, when time.Time) {
-	timer := time.NewTimer(time.Until(when))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		ctx, cancel := context.WithTimeout(context.Background(), stalled)
-		defer cancel()
-		_ = s.endTerminal(ctx, v, sel) // it has ended, or the sandbox has
-	case <-s.ended:
+func (s *Server) expire(v *visit, l *gateway.Live, sel selector, when time.Time) {
+	waiting, stop := context.WithDeadline(context.Background(), when)
+	defer stop()
+	go func() { // ends with waiting
+		select {
+		case <-s.ended:
+			stop()
+		case <-waiting.Done():
+		}
+	}()
+	var gen uint64
+	for err := error(nil); !l.Ended(); {
+		if gen, err = l.Wait(waiting, gen); err != nil {
+			<-waiting.Done() // what it does is not known for now
+			break
+		}
 	}
+	if !errors.Is(waiting.Err(), context.DeadlineExceeded) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stalled)
+	defer cancel()
+	_ = s.endTerminal(ctx, v, sel) // it has ended, or the sandbox has
 }
 
 // newTerminal joins a session of a name that none has had lately. The caller's agent party drives it from the beginning.

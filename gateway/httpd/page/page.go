@@ -47,7 +47,7 @@ type Door struct {
 	Options
 
 	mu      sync.Mutex
-	sockets map[string]int // guarded by mu; open ones, by token
+	sockets map[string]int // guarded by mu; open ones, by principal
 	open    int            // guarded by mu; of all tokens
 }
 
@@ -61,7 +61,7 @@ func Open(path string) bool {
 
 // Mount adds the routes of the page to mux.
 func (d *Door) Mount(mux *http.ServeMux) {
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { serveFile(w, r, "index.html") })
+	mux.HandleFunc("GET /{$}", index)
 	mux.HandleFunc("GET "+Root+"static/{name...}", func(w http.ResponseWriter, r *http.Request) { serveFile(w, r, r.PathValue("name")) })
 	mux.HandleFunc("POST "+Root+"login", d.login)
 	mux.HandleFunc("POST "+Root+"logout", d.logout)
@@ -74,13 +74,34 @@ func (d *Door) Mount(mux *http.ServeMux) {
 var kinds = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".mjs": "text/javascript; charset=utf-8",
 	".svg": "image/svg+xml"}
 
+// elsewhere is how the page begins for who came by a link of another page: it asks them before it uses the code of that link. Otherwise
+// whoever has a code of their own could have others log in as them, and see what they type.
+var elsewhere = []byte(`<html lang="en" data-from="elsewhere">`)
+
+// index serves the page itself. A browser says where somebody came from; from nowhere is by hand, or from a terminal.
+func index(w http.ResponseWriter, r *http.Request) {
+	text, err := files.ReadFile("static/index.html")
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+		text = bytes.Replace(text, []byte(`<html lang="en">`), elsewhere, 1)
+	}
+	w.Header().Set("Vary", "Sec-Fetch-Site")
+	serveText(w, r, kinds[".html"], text)
+}
+
 func serveFile(w http.ResponseWriter, r *http.Request, name string) {
 	text, err := fs.ReadFile(files, path.Join("static", path.Clean("/"+name)))
 	kind := kinds[path.Ext(name)]
-	if err != nil || kind == "" {
+	if err != nil || kind == "" || kind == kinds[".html"] {
 		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here"})
 		return
 	}
+	serveText(w, r, kind, text)
+}
+
+func serveText(w http.ResponseWriter, r *http.Request, kind string, text []byte) {
 	sum := sha256.Sum256(text)
 	h := w.Header()
 	h.Set("Content-Type", kind)

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json"
+	"golang.org/x/time/rate"
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
@@ -19,7 +21,8 @@ import (
 // Limits of sockets.
 const (
 	maxSockets = 512              // open at once
-	maxOwn     = 64               // of one token
+	maxOwn     = 64               // of one principal, by all of their tokens
+	perSecond  = 200              // messages of a page; faster ones wait
 	maxFrame   = 64 << 10         // bytes that a page sends at once
 	pingEvery  = 20 * time.Second // whether somebody is still there
 	pingWithin = 20 * time.Second // until an answer, and until a frame has been taken
@@ -36,13 +39,14 @@ const (
 // socket is a page's end of a stream. Send may be called at once with itself and with Read.
 type socket struct {
 	conn *websocket.Conn
+	pace *rate.Limiter   // of what is read
 	ctx  context.Context //nolint:containedctx // ends with the token, the daemon or the socket; its cause says why
 	end  context.CancelCauseFunc
 }
 
 // serve opens a socket and runs f with it; it closes when f returns, with the reason that f gives, or that its context has.
 func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) error) {
-	leave, err := d.enter(rest.Caller(r.Context()).ID)
+	leave, err := d.enter(rest.Caller(r.Context()).Principal)
 	if err != nil {
 		rest.Fail(w, r, nil, err)
 		return
@@ -54,7 +58,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) e
 	}
 	defer conn.CloseNow() //nolint:errcheck // it is closed
 	conn.SetReadLimit(maxFrame)
-	s := &socket{conn: conn}
+	s := &socket{conn: conn, pace: rate.NewLimiter(perSecond, perSecond)}
 	s.ctx, s.end = context.WithCancelCause(r.Context())
 	pinging := make(chan struct{})
 	go func() { defer close(pinging); s.ping() }()
@@ -68,21 +72,21 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) e
 	_ = conn.Close(code, reason) // who is gone is not told
 }
 
-// enter counts a socket of a token.
-func (d *Door) enter(id string) (leave func(), err error) {
+// enter counts a socket of a principal.
+func (d *Door) enter(principal string) (leave func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.open >= maxSockets || d.sockets[id] >= maxOwn {
+	if d.open >= maxSockets || d.sockets[principal] >= maxOwn {
 		return nil, rest.WithStatus(http.StatusTooManyRequests, &wire.Error{Code: wire.CodeUnavailable, Message: "too many sockets are open", Hint: "close some pages"})
 	}
 	d.open++
-	d.sockets[id]++
+	d.sockets[principal]++
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.open--
-		if d.sockets[id]--; d.sockets[id] == 0 {
-			delete(d.sockets, id)
+		if d.sockets[principal]--; d.sockets[principal] == 0 {
+			delete(d.sockets, principal)
 		}
 	}, nil
 }
@@ -92,7 +96,7 @@ func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	switch {
 	case err == nil, errors.Is(err, errGone):
 		return closedDone, ""
-	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired):
+	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired), errors.Is(err, token.ErrUnknown):
 		return closedToken, err.Error()
 	case errors.Is(err, gateway.ErrClosed), errors.Is(err, context.Canceled):
 		return closedAway, "the daemon is stopping"
@@ -102,7 +106,7 @@ func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	if e.Hint != "" {
 		reason += "; " + e.Hint
 	}
-	return closedFailed, reason[:min(len(reason), 120)] // 123 bytes are allowed (RFC 6455, section 5.5)
+	return closedFailed, strings.ToValidUTF8(reason[:min(len(reason), 120)], "") // 123 bytes of UTF-8 are allowed (RFC 6455, section 5.5)
 }
 
 // ping ends the socket of a page that has gone without a word.
@@ -159,6 +163,10 @@ func (s *socket) say(v any) error {
 
 // hear reads what the page sends: input, or an object into v. It ends the socket when there is no more.
 func (s *socket) hear(v any) (input []byte, err error) {
+	if err := s.pace.Wait(s.ctx); err != nil {
+		s.end(errGone)
+		return nil, errGone
+	}
 	kind, p, err := s.conn.Read(s.ctx)
 	switch {
 	case err != nil:

@@ -23,7 +23,8 @@ async function start() {
   const code = new URLSearchParams(location.hash.slice(1)).get("code");
   if (code) {
     history.replaceState(null, "", "/"); // it is no good a second time, and nobody needs to see it
-    await enter({ code });
+    if (document.documentElement.dataset.from === "elsewhere") askCode(code);
+    else await enter({ code });
     return;
   }
   if (login.get()) follow();
@@ -40,6 +41,15 @@ async function enter(how) {
   }
 }
 
+// askCode asks whether the code of a link is to be used that another page had: it may log them in as somebody else, who sees what they do.
+function askCode(code) {
+  $("login").hidden = false;
+  $("login-how").hidden = true;
+  $("token").required = false;
+  $("login-link").hidden = false;
+  $("login-link").dataset.code = code;
+}
+
 function askToken(problem = "") {
   leave();
   list?.close();
@@ -54,8 +64,13 @@ function askToken(problem = "") {
 $("login").addEventListener("submit", (e) => {
   e.preventDefault();
   const token = $("token").value;
+  const { code } = $("login-link").dataset;
   $("token").value = "";
-  enter({ token });
+  $("login-how").hidden = false;
+  $("token").required = true;
+  $("login-link").hidden = true;
+  delete $("login-link").dataset.code;
+  enter(code ? { code } : { token });
 });
 
 $("logout").addEventListener("click", async () => {

@@ -1,0 +1,65 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// A token, and a link to the page, can do no more than the key that makes it, and is good no longer; a key whose restrictions a token could not
+// be held to makes none.
+func TestTokenOfRestrictedKey(t *testing.T) {
+	w := newWorld(t)
+	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "tokens"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	tokens, err := token.Open(t.Context(), s, func(string) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tokens.Close()
+	run := func(p gateway.Principal, args ...string) (code int, stdout, stderr string) {
+		var out, errs bytes.Buffer
+		env := Env{Hub: w.hub, Tokens: tokens, HTTP: "http://127.0.0.1:8022", Principal: p, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+		return Run(t.Context(), &env, args), out.String(), errs.String()
+	}
+	for want, o := range map[string]gateway.KeyOptions{"no-pty": {NoPty: true}, "command": {Command: "ls"}, "from": {From: []string{"10.0.0.0/8"}}} {
+		p := alice
+		p.Options = o
+		for _, args := range [][]string{{"token", "new"}, {"page"}} {
+			if code, out, stderr := run(p, args...); code == 0 || out != "" || !strings.Contains(stderr, want) {
+				t.Errorf("%v by a key with %s: exit %d, %q, %q", args, want, code, out, stderr)
+			}
+		}
+	}
+	program := alice
+	program.Kind = wire.Agent
+	for _, args := range [][]string{{"token", "new", "--person"}, {"page"}} {
+		if code, out, stderr := run(program, args...); code == 0 || out != "" || !strings.Contains(stderr, "a program's") {
+			t.Errorf("%v by a program: exit %d, %q, %q", args, code, out, stderr)
+		}
+	}
+	if code, _, stderr := run(program, "token", "new"); code != 0 {
+		t.Errorf("a program's own: %s", stderr)
+	}
+	short := alice
+	short.Options.Expires = time.Now().Add(time.Hour).Truncate(time.Second)
+	short.Options.NoForward, short.Options.NoAgent, short.Options.NoX11 = true, true, true
+	for _, args := range [][]string{{"token", "new", "--json"}, {"token", "new", "--json", "--expires", "30d"}, {"page", "--json"}} {
+		code, out, stderr := run(short, args...)
+		var got struct{ Expires time.Time }
+		if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 || !got.Expires.Equal(short.Options.Expires) {
+			t.Errorf("%v by a key of an hour: exit %d, %q, %q, %v", args, code, out, stderr, err)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package httpd
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// A token that may only look gets no more in a sandbox where its owner's programs are at work, and no access token of it (A114).
+func TestE2BWatcher(t *testing.T) {
+	w := newWorld(t)
+	b := w.e2bCreate(w.alice, "{}")
+	w.start(b, "echo secret >/tmp/watched")                                                // so that there is a connection to the sandbox
+	if a := w.call("GET", "/e2b/files?path=/tmp/watched", "", "", b.to); a.status != 200 { // and files are at hand
+		t.Fatalf("the owner's program: %d %s", a.status, a.body)
+	}
+	a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.watch, "")
+	var seen e2bBox
+	if err := json.Unmarshal([]byte(a.body), &seen); err != nil || a.status != http.StatusOK || seen.ID != b.ID {
+		t.Fatalf("a look at it: %d %s", a.status, a.body)
+	}
+	if seen.Access != "" {
+		t.Errorf("who may only look is given %q", seen.Access)
+	}
+	for _, c := range []struct{ method, path, body string }{
+		{"POST", "/connect", `{"timeout":5000}`}, {"POST", "/timeout", `{"timeout":5000}`}, {"POST", "/pause", "{}"}, {"DELETE", "", ""},
+	} {
+		if a := w.call(c.method, "/e2b/sandboxes/"+b.ID+c.path, w.watch, c.body); a.status != http.StatusForbidden || strings.Contains(a.body, "sbe_") {
+			t.Errorf("%s %s: %d %s", c.method, c.path, a.status, a.body)
+		}
+	}
+	if seen.Access == "" {
+		seen.Access = w.accessOf(seen.ID, w.watch)
+	}
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/files?path=/tmp/watched", ""},
+		{"POST", "/filesystem.Filesystem/Stat", `{"path":"/tmp/watched"}`},
+		{"POST", "/filesystem.Filesystem/Remove", `{"path":"/tmp/watched"}`},
+		{"POST", "/process.Process/List", "{}"},
+	} {
+		if a := w.call(c.method, "/e2b"+c.path, "", c.body, seen.to); a.status != http.StatusForbidden {
+			t.Errorf("%s %s with its own token: %d %s", c.method, c.path, a.status, a.body)
+		}
+	}
+	text := `{"process":{"cmd":"/bin/sh","args":["-c","echo done"]},"stdin":false}`
+	if a := w.call("POST", "/e2b/process.Process/Start", "", frame(0, text), seen.to, asStream); a.status != http.StatusForbidden {
+		t.Errorf("a command: %d %q", a.status, a.body)
+	}
+}
+
+// accessOf is the access token that a token would have been given: a watcher that was a driver's program once may hold one.
+func (w *world) accessOf(name, secret string) string {
+	w.t.Helper()
+	t, _, ok := w.tokens.Verify(secret)
+	info, err := w.hub.Get(w.t.Context(), t.AsPrincipal(), name)
+	if !ok || err != nil {
+		w.t.Fatal(ok, err)
+	}
+	return w.door.e2b.Access(info.ID, t.ID)
+}
+
+// A command that is too long for the sandbox is refused by itself: those that run beside it go on.
+func TestE2BLongCommand(t *testing.T) {
+	w := newWorld(t)
+	b := w.e2bCreate(w.alice, "{}")
+	beside := w.begin(b, `{"process":{"cmd":"/bin/sleep","args":["1000"]}}`)
+	for _, n := range []int{140 << 10, 300 << 10, 3 << 20} {
+		text, _ := json.Marshal(map[string]any{"process": map[string]any{"cmd": "/bin/sh", "args": []string{"-c", ": " + strings.Repeat("x", n)}}, "stdin": false})
+		a := w.call("POST", "/e2b/process.Process/Start", "", frame(0, string(text)), b.to, asStream)
+		if _, end := frames(t, a.body); !strings.Contains(end, "invalid_argument") || !strings.Contains(end, "longer than") {
+			t.Errorf("%d bytes: %d %.300s", n, a.status, end)
+		}
+	}
+	if a := w.call("POST", "/e2b/process.Process/List", "", "{}", b.to); strings.Count(a.body, `"pid"`) != 1 {
+		t.Errorf("the command beside them: %s", a.body)
+	}
+	beside()
+}
+
+// begin starts a command and returns when it runs; end hangs up, and the command goes on.
+func (w *world) begin(b e2bBox, text string) (end func()) {
+	w.t.Helper()
+	r, err := http.NewRequestWithContext(w.t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start", strings.NewReader(frame(0, text)))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	b.to(r)
+	asStream(r)
+	resp, err := w.client.Do(r)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	head := make([]byte, 64)
+	n, err := resp.Body.Read(head)
+	if err != nil || !strings.Contains(string(head[:n]), "start") {
+		w.t.Fatalf("%q, %v", head[:n], err)
+	}
+	return func() { resp.Body.Close() }
+}
