@@ -22,7 +22,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers mcp-agents mcp-conformance interop agentrun runsc engines setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers mcp-agents mcp-conformance interop agentrun runsc engines image-python-full setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -155,6 +155,9 @@ bench-loops: ## the Go benchmarks of the inner loops that match BENCH (.)
 
 reproducible: ## build the guest twice, in two places and without a cache: same bytes
 	@scripts/check-reproducible
+
+image-python-full: ## build the image sandboxd/python-full: sandboxd/python with tools for documents, media and data (about 2 GB)
+	images/python-full/build
 
 setup: ## install, start and build what the demo needs, nothing else
 	@scripts/setup demo

@@ -25,10 +25,13 @@ import (
 // Default is the image of a sandbox whose spec names none.
 const Default = "sandboxd/base:latest"
 
+// Python is the image with a Jupyter kernel; what is made for documents and media beside it is sandboxd/python-full.
+const Python = "sandboxd/python:latest"
+
 // ErrUnknown says that a reference is none of ours: there is no recipe to build it from.
 var ErrUnknown = errors.New("no recipe for this image")
 
-//go:embed base busybox empty
+//go:embed base busybox empty layer python python-full
 var recipes embed.FS
 
 // Build runs the recipe of ref and leaves the image in the engine that the docker command talks
@@ -53,12 +56,12 @@ func Build(ctx context.Context, ref string, out io.Writer) error {
 		return fmt.Errorf("building image %s: %w", ref, err)
 	}
 	defer os.RemoveAll(dir)
-	if err := extract(name, dir); err != nil {
+	if err := extract(dir); err != nil {
 		return fmt.Errorf("building image %s: %w", ref, err)
 	}
 
 	tail := &lastLines{w: out}
-	cmd := exec.CommandContext(ctx, "bash", filepath.Join(dir, "build"))
+	cmd := exec.CommandContext(ctx, "bash", filepath.Join(dir, name, "build"))
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = tail, tail
 	// The whole group is told at once: bash waits for the program it runs before it obeys.
@@ -73,6 +76,12 @@ func Build(ctx context.Context, ref string, out io.Writer) error {
 		return fmt.Errorf("building image %s: %w: %s", ref, err, tail)
 	}
 	return nil
+}
+
+// Has reports whether ref is an image of ours, which Build makes.
+func Has(ref string) bool {
+	_, err := recipe(ref)
+	return err == nil
 }
 
 // recipe returns the folder of the recipe that makes ref: sandboxd/NAME without a tag, with latest, or with the tag that
@@ -110,22 +119,9 @@ func checksum(names ...string) string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// extract writes the files of one recipe to dir.
-func extract(name, dir string) error {
-	entries, err := recipes.ReadDir(name)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		data, err := recipes.ReadFile(path.Join(name, entry.Name()))
-		if err != nil {
-			return err
-		}
-		if err := os.WriteFile(filepath.Join(dir, entry.Name()), data, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
+// extract writes all recipes to dir: some begin with the image of another one.
+func extract(dir string) error {
+	return os.CopyFS(dir, recipes)
 }
 
 // lastLines passes everything on to w and remembers the end of it for an error message.

@@ -377,6 +377,7 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 		Host:     engineHost(d.config),
 		CABundle: d.config.value("ca_bundle"),
 		Build:    buildImage,
+		Builds:   images.Has,
 		Log:      d.log,
 	})
 }
@@ -409,8 +410,8 @@ func engineHost(c config) string {
 	return os.Getenv("DOCKER_HOST")
 }
 
-// buildImage builds the default image from the recipe that is built into this program.
-func buildImage(ctx context.Context, progress func(string)) error {
+// buildImage builds an image of ours from the recipe that is built into this program.
+func buildImage(ctx context.Context, ref string, progress func(string)) error {
 	r, w := io.Pipe()
 	said := make(chan struct{})
 	go func() {
@@ -420,7 +421,7 @@ func buildImage(ctx context.Context, progress func(string)) error {
 		}
 		r.CloseWithError(io.ErrClosedPipe) // a line too long for the scanner does not block the build
 	}()
-	err := images.Build(ctx, images.Default, w)
+	err := images.Build(ctx, ref, w)
 	w.Close()
 	<-said
 	return err

@@ -283,7 +283,7 @@ func TestImageMissing(t *testing.T) {
 		f := newFlaky(t)
 		broken := errors.New("no mirror")
 		b := testBackend(t, f.use, func(o *Options) {
-			o.Build = func(_ context.Context, progress func(string)) error {
+			o.Build = func(_ context.Context, _ string, progress func(string)) error {
 				progress("half of it")
 				return broken
 			}
@@ -295,7 +295,7 @@ func TestImageMissing(t *testing.T) {
 		if !errors.Is(err, broken) || len(lines) != 2 || lines[1] != "half of it" {
 			t.Errorf("got error %v, progress %q; want %v and the lines of the build", err, lines, broken)
 		}
-		b.opts.Build = func(context.Context, func(string)) error {
+		b.opts.Build = func(context.Context, string, func(string)) error {
 			f.set(func(w http.ResponseWriter, r *http.Request) bool {
 				// The image that was built: here any other.
 				r.URL.Path = strings.Replace(r.URL.Path, sandbox.DefaultImage, busybox, 1)

@@ -48,8 +48,11 @@ type Options struct {
 
 	Host     string // engine; DefaultHost when empty. Only unix sockets: a sandbox needs files of this machine.
 	CABundle string // certificate authorities of this machine, PEM; empty looks in the usual places
-	// Build makes the default image when it is missing, reporting lines of progress; nil says how to build it instead.
-	Build     func(ctx context.Context, progress func(string)) error
+	// Build makes an image that Builds knows, and the default one, when it is missing, reporting lines of progress; nil says how to build
+	// the default image instead.
+	Build func(ctx context.Context, ref string, progress func(string)) error
+	// Builds reports which images beside the default one Build makes; nil is none. They are never pulled.
+	Builds    func(ref string) bool
 	MaxStarts int          // containers created and started at once; twice the cores when 0
 	Log       *slog.Logger // nil discards
 }

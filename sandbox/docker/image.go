@@ -30,7 +30,7 @@ type image struct {
 	config   dockerspec.DockerOCIImageConfig
 }
 
-// image finds ref on the engine. What is missing is built, if it is the default image, or pulled.
+// image finds ref on the engine. What is missing is built, if it is the default image or another one of ours, or pulled.
 func (b *Backend) image(ctx context.Context, ref string, progress func(string)) (image, error) {
 	got, err := b.inspectImage(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) {
@@ -39,13 +39,13 @@ func (b *Backend) image(ctx context.Context, ref string, progress func(string)) 
 	if isSnapshot(ref) || strings.HasPrefix(ref, buildPrefix) {
 		return image{}, err
 	}
-	if ref == sandbox.DefaultImage {
+	if ref == sandbox.DefaultImage || b.opts.Builds != nil && b.opts.Builds(ref) {
 		// Never pulled: whoever takes that name in a public registry would run in every sandbox.
 		if b.opts.Build == nil {
 			return image{}, hinted{err, "build it: images/base/build"}
 		}
 		progress("building " + ref)
-		if err := b.opts.Build(ctx, progress); err != nil {
+		if err := b.opts.Build(ctx, ref, progress); err != nil {
 			return image{}, fmt.Errorf("build %s: %w", ref, err)
 		}
 		return b.inspectImage(ctx, ref)

@@ -1,0 +1,319 @@
+package python
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Context is a kernel by name: variables, imports and the working directory of its calls. One call runs at a time: another one is refused,
+// with not_prompt, as a command in a busy session is. Calls of other clients on a context of that name queue in its kernel. Its methods may be
+// called at once.
+type Context struct {
+	in      *Interpreter
+	name    string
+	gallery gallery
+
+	mu     sync.Mutex
+	kernel string // guarded by mu; ID, empty before the first one
+	link   *link  // guarded by mu; nil when there is none
+	run    *run   // guarded by mu; the call under way
+	lost   bool   // guarded by mu; a kernel died, and nobody was told yet
+	ended  bool   // guarded by mu; disconnect was called
+}
+
+// Name is the context's.
+func (c *Context) Name() string { return c.name }
+
+// link is a connection to a kernel.
+type link struct {
+	conn    *websocket.Conn
+	session string
+	writing sync.Mutex
+	read    chan struct{} // closed when the reader has ended
+}
+
+// within bounds what is done for a call that is over.
+const within = 10 * time.Second
+
+// ready connects to the kernel, which is started where there is none.
+func (c *Context) ready(ctx context.Context) error {
+	_, err := c.connected(ctx)
+	return err
+}
+
+// connected returns the live connection, or makes one.
+func (c *Context) connected(ctx context.Context) (*link, error) {
+	c.mu.Lock()
+	l, ended := c.link, c.ended
+	c.mu.Unlock()
+	if ended {
+		return nil, errClosed
+	}
+	if l != nil {
+		return l, nil
+	}
+	var s session
+	err := c.in.call(ctx, http.MethodPost, "/api/sessions", map[string]any{"path": prefix + c.name, "name": c.name, "type": "console", "kernel": map[string]string{"name": "python3"}}, &s)
+	if err != nil {
+		return nil, fmt.Errorf("context %s: %w", c.name, err)
+	}
+	l = &link{session: wire.NewOp(), read: make(chan struct{})}
+	l.conn, _, err = websocket.Dial(ctx, "http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+l.session,
+		&websocket.DialOptions{HTTPClient: c.in.http, CompressionMode: websocket.CompressionDisabled})
+	if err != nil {
+		return nil, fmt.Errorf("context %s: %w", c.name, err)
+	}
+	l.conn.SetReadLimit(-1) // read drops what is too much
+	c.mu.Lock()
+	if c.ended || c.link != nil {
+		other := c.link
+		c.mu.Unlock()
+		l.conn.CloseNow()
+		if other == nil {
+			return nil, errClosed
+		}
+		return other, nil
+	}
+	if c.kernel != "" && c.kernel != s.Kernel.ID {
+		c.lost = true
+	}
+	c.kernel, c.link = s.Kernel.ID, l
+	c.mu.Unlock()
+	go c.read(l) // ends with the connection; disconnect and drop wait for it
+
+	// The kernel is there when it answers.
+	hello := newRun(nil, Limits{})
+	hello.brief = true
+	c.attach(hello)
+	defer c.detach(hello)
+	if err := l.send(ctx, hello.id, "kernel_info_request", "shell", struct{}{}); err == nil {
+		select {
+		case <-hello.over:
+			if !hello.dead {
+				return l, nil
+			}
+			err = errors.New("the kernel does not start")
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+		c.drop(l)
+		return nil, fmt.Errorf("context %s: %w", c.name, err)
+	}
+	c.drop(l)
+	return nil, fmt.Errorf("context %s: the connection ended", c.name)
+}
+
+// send sends one message.
+func (l *link) send(ctx context.Context, id, kind, channel string, content any) error {
+	text, err := request(l.session, id, kind, channel, content)
+	if err != nil {
+		return err
+	}
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return l.conn.Write(ctx, websocket.MessageText, text)
+}
+
+// read hands on messages until the connection ends.
+func (c *Context) read(l *link) {
+	defer close(l.read)
+	var text bytes.Buffer
+	for {
+		kind, r, err := l.conn.Reader(context.Background())
+		if err != nil {
+			break
+		}
+		text.Reset()
+		if _, err = io.Copy(&text, io.LimitReader(r, maxMessage)); err != nil {
+			break
+		}
+		more, err := io.Copy(io.Discard, r)
+		if err != nil {
+			break
+		}
+		switch {
+		case kind != websocket.MessageText: // buffers of widgets, which nobody here shows
+		case more > 0:
+			c.tooLong(text.Bytes(), int64(text.Len())+more)
+		default:
+			if m, err := parse(text.Bytes()); err == nil {
+				c.handle(m)
+			}
+		}
+		if text.Cap() > 1<<20 {
+			text = bytes.Buffer{}
+		}
+	}
+	c.mu.Lock()
+	if c.link == l {
+		c.link = nil
+	}
+	r := c.run
+	c.mu.Unlock()
+	l.conn.CloseNow()
+	if r != nil {
+		r.die("the connection to the kernel ended")
+	}
+}
+
+// handle does what a message says to the call that it belongs to.
+func (c *Context) handle(m message) {
+	c.mu.Lock()
+	r := c.run
+	c.mu.Unlock()
+	if m.Header.Type == "status" {
+		var s struct {
+			State string `json:"execution_state"`
+		}
+		if json.Unmarshal(m.Content, &s) == nil && (s.State == "restarting" || s.State == "dead") {
+			// The server says so of a kernel whose process has ended. What it has started in its place is asked for anew.
+			c.mu.Lock()
+			l := c.link
+			c.link, c.lost = nil, true
+			c.mu.Unlock()
+			if r != nil {
+				r.die("the kernel's process ended")
+			}
+			if l != nil {
+				l.conn.CloseNow()
+			}
+			return
+		}
+	}
+	if r == nil || m.Parent.ID != r.id {
+		return // of nobody, of a former call, of another client's
+	}
+	if o, ok := m.output(); ok && m.Channel == "iopub" {
+		c.gallery.add(&o)
+		r.print(o)
+		return
+	}
+	r.handle(m)
+}
+
+// tooLong counts a message that was dropped, if it belongs to the call under way.
+func (c *Context) tooLong(begin []byte, size int64) {
+	c.mu.Lock()
+	r := c.run
+	c.mu.Unlock()
+	if r != nil && bytes.Contains(begin[:min(len(begin), 4<<10)], []byte(r.id)) {
+		r.drop(size)
+	}
+}
+
+// attach makes r the one that messages go to.
+func (c *Context) attach(r *run) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.run, r.before = r, c.run
+}
+
+func (c *Context) detach(r *run) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.run == r {
+		c.run = r.before
+	}
+}
+
+// drop ends a connection.
+func (c *Context) drop(l *link) {
+	c.mu.Lock()
+	if c.link == l {
+		c.link = nil
+	}
+	c.mu.Unlock()
+	l.conn.CloseNow()
+	<-l.read
+}
+
+// disconnect ends the context here.
+func (c *Context) disconnect() {
+	c.mu.Lock()
+	l := c.link
+	c.ended, c.link = true, nil
+	c.mu.Unlock()
+	if l != nil {
+		c.drop(l)
+	}
+}
+
+// Interrupt has the code that runs raise KeyboardInterrupt. The call comes back by itself.
+func (c *Context) Interrupt(ctx context.Context) error {
+	return c.order(ctx, http.MethodPost, "/interrupt")
+}
+
+// Restart begins anew, with nothing of what former calls made. A call under way ends as dead.
+func (c *Context) Restart(ctx context.Context) error {
+	c.mu.Lock()
+	l, r := c.link, c.run
+	c.link, c.run = nil, nil
+	c.mu.Unlock()
+	if l != nil {
+		c.drop(l)
+	}
+	if r != nil {
+		r.die("the kernel was restarted")
+	}
+	err := c.order(ctx, http.MethodPost, "/restart")
+	if errors.Is(err, errGone) {
+		err = nil // a new one is as good
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.ready(ctx); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.lost = false
+	c.mu.Unlock()
+	return nil
+}
+
+// Close ends the kernel, and with it what its calls made. The server stays for other contexts.
+func (c *Context) Close(ctx context.Context) error {
+	err := c.order(ctx, http.MethodDelete, "")
+	if errors.Is(err, errGone) {
+		err = nil
+	}
+	c.disconnect()
+	c.in.mu.Lock()
+	if c.in.contexts[c.name] == c {
+		delete(c.in.contexts, c.name)
+	}
+	c.in.mu.Unlock()
+	return err
+}
+
+// order tells the server to do something to the kernel.
+func (c *Context) order(ctx context.Context, method, what string) error {
+	c.mu.Lock()
+	id := c.kernel
+	c.mu.Unlock()
+	if err := c.in.call(ctx, method, "/api/kernels/"+url.PathEscape(id)+what, nil, nil); err != nil {
+		return fmt.Errorf("context %s: %w", c.name, err)
+	}
+	return nil
+}
+
+// busy is why a call is refused.
+func (c *Context) busy(r *run) error {
+	if r.asks() {
+		return &agent.Error{Code: wire.CodeNotPrompt, Message: "context " + c.name + " waits for input", Hint: "answer it, or interrupt it"}
+	}
+	return &agent.Error{Code: wire.CodeNotPrompt, Message: "context " + c.name + " runs a call", Hint: "wait for it, interrupt it, or use another context"}
+}

@@ -1,0 +1,314 @@
+package python
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Call is code to run.
+type Call struct {
+	Code    string
+	Timeout time.Duration // 0 is the Interpreter's. It counts anew for each answer
+
+	// Output, if not nil, is given each output as it comes, in order, whatever Limits keep of them; nothing after the call has returned,
+	// also where it is waiting. It must not block for long: the context waits for it.
+	Output func(Output)
+}
+
+// maxCode bounds code, in bytes.
+const maxCode = 8 << 20
+
+// unanswered is how long code waits for an answer before it is interrupted.
+const unanswered = 15 * time.Minute
+
+// grace is how long code may take to end after an interrupt.
+const grace = 5 * time.Second
+
+// Execute runs code and waits until it is done, asks for input, or its time is up: then it is interrupted, and if that does not end it
+// the kernel is restarted; what it printed comes back in either case. A kernel that died is a Result, too; the next call has a new one,
+// and says so in Fresh.
+//
+// When ctx ends first, the same is done as when the time is up, and ctx's cause comes with the Result.
+func (c *Context) Execute(ctx context.Context, call Call) (Result, error) {
+	switch {
+	case len(call.Code) > maxCode:
+		return Result{}, &agent.Error{Code: wire.CodeUsage, Message: "the code is longer than 8 MiB", Hint: "write it to a file and import or run that"}
+	case strings.ContainsRune(call.Code, 0):
+		return Result{}, &agent.Error{Code: wire.CodeUsage, Message: "the code has a NUL byte, which Python does not take"}
+	case call.Timeout < 0:
+		return Result{}, &agent.Error{Code: wire.CodeUsage, Message: "python: the timeout is negative"}
+	}
+	r := newRun(call.Output, c.in.o.Limits)
+	r.timeout = call.Timeout
+	if r.timeout == 0 {
+		r.timeout = c.in.o.Timeout
+	}
+	c.mu.Lock()
+	if old := c.run; old != nil && !old.finished() {
+		c.mu.Unlock()
+		return Result{}, c.busy(old)
+	}
+	c.run = r
+	c.mu.Unlock()
+	l, err := c.connected(ctx)
+	if err != nil {
+		c.detach(r)
+		return Result{}, err
+	}
+	c.mu.Lock()
+	r.fresh, c.lost = c.lost, false
+	c.mu.Unlock()
+	content := map[string]any{"code": call.Code, "silent": false, "store_history": true, "user_expressions": struct{}{}, "allow_stdin": true, "stop_on_error": true}
+	if err := l.send(ctx, r.id, "execute_request", "shell", content); err != nil && ctx.Err() == nil {
+		r.die("the connection to the kernel ended")
+	}
+	return c.follow(ctx, r)
+}
+
+// Answer gives a line to the code that waits for input, without a newline, and goes on as Execute does. Where nobody waits it is an error,
+// not_waiting.
+func (c *Context) Answer(ctx context.Context, line string) (Result, error) {
+	c.mu.Lock()
+	r, l := c.run, c.link
+	c.mu.Unlock()
+	if r == nil || l == nil || !r.take() {
+		return Result{}, &agent.Error{Code: wire.CodeNotWaiting, Message: "context " + c.name + " does not wait for input"}
+	}
+	if err := l.send(ctx, wire.NewOp(), "input_reply", "stdin", map[string]string{"value": line, "status": "ok"}); err != nil && ctx.Err() == nil {
+		r.die("the connection to the kernel ended")
+	}
+	return c.follow(ctx, r)
+}
+
+// follow waits for r.
+func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
+	defer r.mute()
+	r.listen()
+	late := time.NewTimer(r.timeout)
+	defer late.Stop()
+	var ended wire.Ended
+	var err error
+	select {
+	case <-r.over:
+	case <-r.asked:
+		time.AfterFunc(unanswered, func() { // ends the wait of code that nobody answers
+			if r.asks() {
+				ctx, cancel := context.WithTimeout(context.Background(), within)
+				defer cancel()
+				_ = c.Interrupt(ctx) // else the server's own limit is left
+			}
+		})
+		res := c.result(r)
+		res.Ended = wire.Waiting
+		return res, nil
+	case <-late.C:
+		ended = wire.Deadline
+	case <-ctx.Done():
+		ended, err = wire.Interrupted, context.Cause(ctx)
+	}
+	restarted := false
+	if ended != "" {
+		restarted = c.stop(context.WithoutCancel(ctx), r)
+	}
+	c.detach(r)
+	res := c.result(r)
+	if ended != "" {
+		res.Ended, res.OK, res.Restart = ended, false, restarted
+	}
+	return res, err
+}
+
+// stop ends code: by an interrupt, else with its kernel, which it reports.
+func (c *Context) stop(ctx context.Context, r *run) (restarted bool) {
+	ctx, cancel := context.WithTimeout(ctx, grace+within)
+	defer cancel()
+	_ = c.Interrupt(ctx) // where it cannot be, restart will say so
+	late := time.NewTimer(grace)
+	defer late.Stop()
+	select {
+	case <-r.over:
+		return false
+	case <-r.asked: // it caught the interrupt and asks
+	case <-late.C:
+	}
+	_ = c.Restart(ctx) // what is left of the kernel is found by the next call, which reports it
+	c.mu.Lock()
+	c.lost = true
+	c.mu.Unlock()
+	return true
+}
+
+// result is what r has done so far.
+func (c *Context) result(r *run) Result {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	res := Result{Context: c.name, Ended: wire.Done, Outputs: r.kept.outputs(), Fresh: r.fresh, Count: r.count, Omitted: r.kept.omitted, Dropped: r.kept.dropped, Millis: millis(r.began)}
+	for _, o := range res.Outputs {
+		if o.Type == Failure {
+			res.Error = &Exception{Name: o.Name, Value: o.Value, Traceback: o.Traceback}
+		}
+	}
+	switch {
+	case r.dead:
+		res.Ended, res.Why = wire.Dead, r.why
+	case r.asking:
+		res.Prompt, res.Password = r.prompt, r.password
+	default:
+		res.OK = r.status == "ok"
+		if r.status == "aborted" || res.Error != nil && res.Error.Name == "KeyboardInterrupt" {
+			res.Ended = wire.Interrupted
+		}
+	}
+	return res
+}
+
+// run is one call, from its request to its end.
+type run struct {
+	id      string
+	brief   bool // a reply is all that it waits for
+	before  *run // guarded by Context.mu; what it stands in front of
+	timeout time.Duration
+	began   time.Time
+	fresh   bool
+	output  func(Output)  // nil: nobody listens
+	over    chan struct{} // closed at the end
+	asked   chan struct{} // holds one when input is wanted
+
+	telling sync.Mutex // held while output is called; before mu
+
+	mu       sync.Mutex
+	kept     collector // guarded by mu
+	listens  bool      // guarded by mu
+	replied  bool      // guarded by mu
+	idle     bool      // guarded by mu
+	status   string    // guarded by mu
+	count    int       // guarded by mu
+	asking   bool      // guarded by mu
+	prompt   string    // guarded by mu
+	password bool      // guarded by mu
+	dead     bool      // guarded by mu
+	why      string    // guarded by mu
+	closed   bool      // guarded by mu; over is
+}
+
+func newRun(output func(Output), limits Limits) *run {
+	return &run{id: wire.NewOp(), began: time.Now(), output: output, kept: collector{limits: limits}, over: make(chan struct{}), asked: make(chan struct{}, 1)}
+}
+
+func (r *run) finished() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.closed
+}
+
+func (r *run) asks() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asking && !r.closed
+}
+
+// take claims the question.
+func (r *run) take() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.asking && !r.closed
+	r.asking = false
+	return was
+}
+
+func (r *run) listen() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listens = true
+}
+
+// mute returns when output is not called any more.
+func (r *run) mute() {
+	r.telling.Lock()
+	defer r.telling.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.listens = false
+}
+
+func (r *run) print(o Output) {
+	r.telling.Lock()
+	defer r.telling.Unlock()
+	r.mu.Lock()
+	r.kept.add(o)
+	tell := r.output != nil && r.listens && !r.closed
+	r.mu.Unlock()
+	if tell {
+		r.output(o)
+	}
+}
+
+// drop counts a message that nobody read.
+func (r *run) drop(size int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept.omitted += size
+	r.kept.dropped++
+}
+
+func (r *run) die(why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.closed {
+		r.dead, r.why = true, why
+		r.endLocked()
+	}
+}
+
+func (r *run) endLocked() {
+	if !r.closed {
+		r.closed = true
+		close(r.over)
+	}
+}
+
+const maxPrompt = 4 << 10
+
+// handle takes what is no output. The end is reply and idle, in either order: the two come by different ways.
+func (r *run) handle(m message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch m.Header.Type {
+	case "execute_reply", "kernel_info_reply":
+		var c struct {
+			Status string
+			Count  int `json:"execution_count"`
+		}
+		if m.Channel != "shell" || json.Unmarshal(m.Content, &c) != nil {
+			return
+		}
+		r.replied, r.status, r.count = true, c.Status, c.Count
+	case "status":
+		var c struct {
+			State string `json:"execution_state"`
+		}
+		r.idle = r.idle || json.Unmarshal(m.Content, &c) == nil && c.State == "idle"
+	case "input_request":
+		var c struct {
+			Prompt   string
+			Password bool
+		}
+		if m.Channel != "stdin" || json.Unmarshal(m.Content, &c) != nil || r.asking {
+			return
+		}
+		r.asking, r.prompt, r.password = true, strings.ToValidUTF8(c.Prompt[:min(len(c.Prompt), maxPrompt)], ""), c.Password
+		select {
+		case r.asked <- struct{}{}:
+		default:
+		}
+	}
+	if r.replied && (r.idle || r.brief) {
+		r.endLocked()
+	}
+}

@@ -1,0 +1,112 @@
+package python
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Messages of Jupyter's protocol ("Messaging in Jupyter", version 5.3), in the JSON form that the server's WebSocket has by default.
+
+// maxMessage bounds a message from the sandbox. The rest of a longer one is read and dropped.
+const maxMessage = 32 << 20
+
+const (
+	maxMIME  = 32  // forms of one display
+	maxName  = 200 // bytes of an exception's name, of a form's name
+	maxLines = 200 // of a traceback
+)
+
+type header struct {
+	ID      string `json:"msg_id"`
+	Type    string `json:"msg_type"`
+	Session string `json:"session"`
+	User    string `json:"username"`
+	Date    string `json:"date"`
+	Version string `json:"version"`
+}
+
+// message is one that came.
+type message struct {
+	Header  header          `json:"header"`
+	Parent  header          `json:"parent_header"`
+	Channel string          `json:"channel"`
+	Content json.RawMessage `json:"content"`
+}
+
+// parse reads a message; it may be anything.
+func parse(text []byte) (message, error) {
+	var m message
+	if err := json.Unmarshal(text, &m); err != nil {
+		return message{}, fmt.Errorf("message of the kernel: %w", err)
+	}
+	if m.Header.Type == "" {
+		return message{}, errors.New("message of the kernel: it has no type")
+	}
+	return m, nil
+}
+
+// request is one that we send.
+func request(session, id, kind, channel string, content any) ([]byte, error) {
+	return json.Marshal(map[string]any{"header": header{ID: id, Type: kind, Session: session, User: "sandboxd", Version: "5.3"},
+		"parent_header": struct{}{}, "metadata": struct{}{}, "channel": channel, "content": content, "buffers": []any{}})
+}
+
+// output reads what a message of the iopub channel prints or shows; ok is false for others, and for what is none.
+func (m message) output() (o Output, ok bool) {
+	var c struct {
+		Name      string
+		Text      string
+		Data      map[string]json.RawMessage
+		Transient struct {
+			ID string `json:"display_id"`
+		}
+		EName     string
+		EValue    string
+		Traceback []string
+	}
+	switch m.Header.Type {
+	case "stream", "execute_result", "display_data", "update_display_data", "error":
+	case "clear_output":
+		return Output{Type: Clear}, true
+	default:
+		return o, false
+	}
+	if json.Unmarshal(m.Content, &c) != nil {
+		return o, false
+	}
+	switch m.Header.Type {
+	case "stream":
+		o = Output{Type: Stdout, Chars: c.Text}
+		if c.Name == "stderr" {
+			o.Type = Stderr
+		}
+	case "error":
+		o = Output{Type: Failure, Name: short(c.EName), Value: c.EValue, Traceback: c.Traceback[:min(len(c.Traceback), maxLines)]}
+	default:
+		o = Output{Type: Display, ID: short(c.Transient.ID), Update: m.Header.Type == "update_display_data"}
+		if m.Header.Type == "execute_result" {
+			o.Type = Value
+		}
+		o.Data = make(map[string]json.RawMessage)
+		for kind, data := range c.Data {
+			if len(o.Data) < maxMIME && len(kind) <= maxName {
+				o.Data[kind] = data
+			}
+		}
+	}
+	return o, true
+}
+
+// short cuts what names something.
+func short(s string) string {
+	if len(s) <= maxName {
+		return s
+	}
+	for i := maxName; ; i-- {
+		if utf8.RuneStart(s[i]) {
+			return s[:i]
+		}
+	}
+}

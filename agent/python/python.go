@@ -1,0 +1,334 @@
+// Package python runs Python that remembers: a real Jupyter kernel in a sandbox, reached over SSH alone, with its variables from call to
+// call. Reach for it where a model is to compute, plot and look at data; for programs and shells there is package agent.
+//
+//	in, err := python.Open(ctx, client, python.Options{})
+//	c, err := in.Context(ctx, "main")
+//	res, err := c.Execute(ctx, python.Call{Code: "x = 41"})
+//	res, err = c.Execute(ctx, python.Call{Code: "x + 1"}) // res.Outputs[0].Text("text/plain") == "42"
+//
+// The sandbox needs python3 with ipykernel and jupyter_server, as the image sandboxd/python has them, and no network: the server listens
+// on a unix socket in the sandbox. Server and kernels outlive the client that started them and end when they were idle for long; who
+// comes back finds the contexts as they were. Everything that comes out of the sandbox is hostile: messages, counts and sizes are bounded.
+//
+// An error is about the transport or a mistake of the caller; what the code did is in the Result.
+package python
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Options say how Python is run. The zero value works.
+type Options struct {
+	// Timeout bounds a call that says nothing of it. 0 is 120 s.
+	Timeout time.Duration
+
+	// Idle is how long a context may go unused before its kernel ends, and after the last one the server. 0 is 30 minutes, negative
+	// is never. It counts for the server that this client starts, not for one that is there.
+	Idle time.Duration
+
+	// Dir is where code begins, made if it is missing. Empty is /mnt/data. Where it cannot be had it is the home directory. Like Idle it
+	// counts for the one who starts the server.
+	Dir string
+
+	// Limits bound what is kept of a call.
+	Limits Limits
+}
+
+// DataDir is where code begins, and where files of a conversation are.
+const DataDir = "/mnt/data"
+
+const (
+	defaultTimeout = 120 * time.Second
+	defaultIdle    = 30 * time.Minute
+	maxStart       = 64 << 10 // bytes of what starting the server says
+	maxAnswer      = 4 << 20  // bytes of an answer of the server
+	maxContexts    = 100      // that are listed
+)
+
+//go:embed start.py
+var starter string
+
+// Interpreter is the Python of one sandbox. Its methods may be called at once. Make one with Open.
+type Interpreter struct {
+	client *agent.Client
+	o      Options
+	http   *http.Client
+	dialer *http.Transport
+
+	mu       sync.Mutex
+	server   server              // guarded by mu
+	contexts map[string]*Context // guarded by mu; by name
+	closed   bool                // guarded by mu
+}
+
+// server is where the sandbox's Jupyter server is, as the starter says.
+type server struct {
+	Sock    string   `json:"sock"`
+	Token   string   `json:"token"`
+	Dir     string   `json:"dir"`
+	Missing []string `json:"missing"`
+	Error   string   `json:"error"`
+}
+
+// Open finds the Jupyter server of client's sandbox, or starts it. ctx bounds that. The caller closes the Interpreter before the client,
+// which stays the caller's. Where the image lacks what is needed the error is unavailable, and its hint names the remedy.
+func Open(ctx context.Context, client *agent.Client, o Options) (*Interpreter, error) {
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	if o.Idle == 0 {
+		o.Idle = defaultIdle
+	}
+	if o.Dir == "" {
+		o.Dir = DataDir
+	}
+	if !path.IsAbs(o.Dir) || o.Timeout < 0 {
+		return nil, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("python: directory %q, timeout %v: one is absolute, the other positive", o.Dir, o.Timeout)}
+	}
+	o.Limits = o.Limits.orDefaults()
+	in := &Interpreter{client: client, o: o, contexts: make(map[string]*Context)}
+	in.dialer = &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 4, MaxResponseHeaderBytes: 64 << 10,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return client.DialUnix(ctx, in.current().Sock)
+		}}
+	in.http = &http.Client{Transport: in, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if err := in.start(ctx); err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+// Close ends the connections. Kernels keep their state in the sandbox.
+func (in *Interpreter) Close() error {
+	in.mu.Lock()
+	in.closed = true
+	all := in.contexts
+	in.contexts = nil
+	in.mu.Unlock()
+	for _, c := range all {
+		c.disconnect()
+	}
+	in.dialer.CloseIdleConnections()
+	return nil
+}
+
+// Shutdown ends the server with all kernels, those of other clients too, and closes the Interpreter. Nothing of it is left running.
+func (in *Interpreter) Shutdown(ctx context.Context) error {
+	defer in.Close()
+	resp, err := in.request(ctx, http.MethodPost, "/api/shutdown", nil)
+	if err != nil {
+		return err
+	}
+	resp.Body.Close()
+	// It ends its kernels before itself, and then nobody holds its process.
+	exit, err := in.client.Exec(ctx, agent.Cmd{Command: "while [ -S " + shellquote.Join(in.current().Sock) + " ] && kill -0 $(sed 's/.*\"pid\": \\([0-9]*\\).*/\\1/' " +
+		shellquote.Join(path.Join(path.Dir(in.current().Sock), "server.json")) + ") 2>/dev/null; do sleep 0.05; done"})
+	if err == nil && exit.Code != 0 {
+		err = fmt.Errorf("python in %s: waiting for the end of the server: exit %d", in.client.Sandbox(), exit.Code)
+	}
+	return err
+}
+
+// Dir is where code begins.
+func (in *Interpreter) Dir() string { return in.current().Dir }
+
+// RoundTrip sends a request to the sandbox's Jupyter server, with its token, whatever host the URL names. It serves WebSockets, too, and is
+// what a proxy of the server's API has as its Transport. See http.RoundTripper.
+func (in *Interpreter) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.URL.Scheme, r.URL.Host, r.Host = "http", "localhost", "localhost" // what the server takes for itself
+	r.Header.Set("Authorization", "token "+in.current().Token)
+	return in.dialer.RoundTrip(r)
+}
+
+func (in *Interpreter) current() server {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.server
+}
+
+// start runs the starter.
+func (in *Interpreter) start(ctx context.Context) error {
+	name := in.client.Sandbox()
+	ask, err := json.Marshal(map[string]any{"dir": in.o.Dir, "idle": max(int(in.o.Idle.Seconds()), 0)})
+	if err != nil {
+		return err
+	}
+	out, said := &bounded{most: maxStart}, &bounded{most: maxStart}
+	exit, err := in.client.Exec(ctx, agent.Cmd{Command: "exec python3 - " + shellquote.Join(string(ask)), Stdin: strings.NewReader(starter), Stdout: out, Stderr: said})
+	if err != nil {
+		return err
+	}
+	const remedy = "make the sandbox of an image that has it: sandboxd new --image sandboxd/python NAME; or in this one: apt-get install -y python3-ipykernel jupyter-server"
+	var s server
+	switch err := json.Unmarshal(out.Bytes(), &s); {
+	case exit.Code == 126 || exit.Code == 127:
+		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python in %s: its image has no python3", name), Hint: remedy}
+	case len(s.Missing) > 0:
+		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python in %s: its image lacks %s", name, strings.Join(s.Missing, " and ")), Hint: remedy}
+	case s.Error != "":
+		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python in %s: %s", name, s.Error), Hint: remedy}
+	case err != nil || exit.Code != 0 || !path.IsAbs(s.Sock) || strings.ContainsFunc(s.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python in %s: the server was not started: exit %d: %s", name, exit.Code, lastLine(said.String())), Hint: remedy}
+	}
+	in.mu.Lock()
+	in.server = s
+	in.mu.Unlock()
+	return nil
+}
+
+// request asks the server. When it is gone it is started anew, once.
+func (in *Interpreter) request(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	var text []byte
+	if body != nil {
+		var err error
+		if text, err = json.Marshal(body); err != nil {
+			return nil, err
+		}
+	}
+	for again := false; ; again = true {
+		r, err := http.NewRequestWithContext(ctx, method, "http://localhost"+path, bytes.NewReader(text))
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set("Content-Type", "application/json")
+		resp, err := in.http.Do(r)
+		if err == nil {
+			return resp, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if again {
+			return nil, fmt.Errorf("jupyter server of %s: %w", in.client.Sandbox(), err)
+		}
+		if err := in.start(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// errGone says that the server does not know what it was asked about.
+var errGone = errors.New("no such kernel")
+
+// call is request with a JSON answer.
+func (in *Interpreter) call(ctx context.Context, method, path string, body, answer any) error {
+	resp, err := in.request(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	switch {
+	case resp.StatusCode == http.StatusNotFound:
+		return errGone
+	case resp.StatusCode/100 != 2:
+		var e struct{ Message string }
+		_ = json.Unmarshal(text, &e) // else there is the status
+		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("jupyter server of %s: %s: %.500s", in.client.Sandbox(), resp.Status, e.Message)}
+	case err != nil:
+		return fmt.Errorf("jupyter server of %s: %w", in.client.Sandbox(), err)
+	case answer == nil || len(text) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("jupyter server of %s: %w", in.client.Sandbox(), err)
+	}
+	return nil
+}
+
+// session is a context as the server has it.
+type session struct {
+	ID     string `json:"id"`
+	Path   string `json:"path"`
+	Kernel struct {
+		ID           string    `json:"id"`
+		State        string    `json:"execution_state"`
+		LastActivity time.Time `json:"last_activity"`
+	} `json:"kernel"`
+}
+
+// prefix begins the paths of our contexts among the server's sessions.
+const prefix = "sandboxd-context-"
+
+// Info is one context in a list.
+type Info struct {
+	Name       string    `json:"name"`
+	State      string    `json:"state"` // of its kernel, in Jupyter's words: starting, idle, busy, restarting, dead
+	LastActive time.Time `json:"last_active"`
+}
+
+// List returns the contexts that have a kernel, by name, whoever made them.
+func (in *Interpreter) List(ctx context.Context) ([]Info, error) {
+	var all []session
+	if err := in.call(ctx, http.MethodGet, "/api/sessions", nil, &all); err != nil {
+		return nil, err
+	}
+	list := []Info{}
+	for _, s := range all {
+		name, ours := strings.CutPrefix(s.Path, prefix)
+		if _, err := wire.ParseLabel("context name", name); ours && err == nil && len(list) < maxContexts {
+			list = append(list, Info{Name: name, State: fmt.Sprintf("%.20s", s.Kernel.State), LastActive: s.Kernel.LastActivity})
+		}
+	}
+	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+// Context returns the context of that name, a label like a session's; its kernel is started if it has none. Of one name there is one
+// Context: whoever asks for it again gets the same. ctx bounds the call.
+func (in *Interpreter) Context(ctx context.Context, name string) (*Context, error) {
+	if _, err := wire.ParseLabel("context name", name); err != nil {
+		return nil, err
+	}
+	in.mu.Lock()
+	c := in.contexts[name]
+	if c == nil && !in.closed {
+		c = &Context{in: in, name: name}
+		in.contexts[name] = c
+	}
+	in.mu.Unlock()
+	if c == nil {
+		return nil, errClosed
+	}
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+var errClosed = errors.New("python: the interpreter is closed")
+
+// bounded keeps the first bytes that are written to it.
+type bounded struct {
+	bytes.Buffer
+	most int
+}
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.Buffer.Write(p[:min(len(p), max(0, b.most-b.Len()))])
+	return len(p), nil
+}
+
+func lastLine(s string) string {
+	s = strings.TrimSpace(s)
+	return s[strings.LastIndexByte(s, '\n')+1:]
+}

@@ -1,0 +1,98 @@
+package python_test
+
+import (
+	"bytes"
+	"errors"
+	"image/png"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Calls of one context share variables, those of another one do not, and each comes back with what it printed, in order.
+func TestExecute(t *testing.T) {
+	c := fresh(t, python.Options{})
+	if res := execute(t, c, "x = 41"); !res.OK || res.Ended != wire.Done || len(res.Outputs) != 0 {
+		t.Errorf("an assignment: %+v", res)
+	}
+	if res := execute(t, c, "x + 1"); !res.OK || len(res.Outputs) != 1 || res.Outputs[0].Type != python.Value || res.Outputs[0].Text("text/plain") != "42" {
+		t.Errorf("x + 1: %+v", res)
+	}
+	res := execute(t, c, "import sys\nprint('a'); sys.stdout.flush(); print('b', file=sys.stderr); sys.stderr.flush(); print('c'); 1/0")
+	if res.OK || res.Ended != wire.Done || res.Error == nil || res.Error.Name != "ZeroDivisionError" || len(res.Error.Traceback) == 0 {
+		t.Errorf("a division by zero: %+v", res)
+	}
+	var kinds []string
+	for _, o := range res.Outputs {
+		kinds = append(kinds, string(o.Type)+" "+o.Chars)
+	}
+	if got := strings.Join(kinds, "|"); got != "stdout a\n|stderr b\n|stdout c\n|error " {
+		t.Errorf("outputs: %q", got)
+	}
+	if res := execute(t, fresh(t, python.Options{}), "x"); res.Error == nil || res.Error.Name != "NameError" {
+		t.Errorf("x in another context: %+v", res)
+	}
+	if got := execute(t, c, "import os; print(os.getcwd())").Text(); got != python.DataDir+"\n" {
+		t.Errorf("working directory %q", got)
+	}
+}
+
+// A plot comes as a PNG, is listed with its size, and fetched.
+func TestPlot(t *testing.T) {
+	c := fresh(t, python.Options{})
+	var streamed []python.Output
+	res, err := c.Execute(bounded(t), python.Call{Code: "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2])\nplt.show()", Output: func(o python.Output) { streamed = append(streamed, o) }})
+	if err != nil || !res.OK || len(res.Outputs) != 1 || res.Outputs[0].Type != python.Display {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	picture, err := png.Decode(bytes.NewReader(res.Outputs[0].Bytes("image/png")))
+	if err != nil || picture.Bounds().Dx() < 100 {
+		t.Errorf("the plot: %v", err)
+	}
+	images := c.Images()
+	if len(images) != 1 || images[0].ID != res.Outputs[0].Image || images[0].Type != "image/png" || images[0].Size != len(res.Outputs[0].Bytes("image/png")) {
+		t.Fatalf("images: %+v", images)
+	}
+	if i, ok := c.Image(images[0].ID); !ok || len(i.Data) != i.Size {
+		t.Errorf("image %s: %v", images[0].ID, ok)
+	}
+	if len(streamed) != 1 || streamed[0].Image != images[0].ID {
+		t.Errorf("as it came: %d outputs", len(streamed))
+	}
+}
+
+// input() and getpass come back as waiting, and are answered.
+func TestInput(t *testing.T) {
+	c := fresh(t, python.Options{})
+	if _, err := c.Answer(bounded(t), "early"); !errors.Is(err, &agent.Error{Code: wire.CodeNotWaiting}) {
+		t.Errorf("an answer that nobody asked for: %v", err)
+	}
+	res := execute(t, c, "name = input('who? '); import getpass; word = getpass.getpass('word: '); print(name, word)")
+	if res.Ended != wire.Waiting || res.Prompt != "who? " || res.Password {
+		t.Fatalf("%+v", res)
+	}
+	if _, err := c.Execute(bounded(t), python.Call{Code: "1"}); !errors.Is(err, &agent.Error{Code: wire.CodeNotPrompt}) {
+		t.Errorf("a call while another one waits: %v", err)
+	}
+	if res, err := c.Answer(bounded(t), "ann"); err != nil || res.Ended != wire.Waiting || res.Prompt != "word: " || !res.Password {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	if res, err := c.Answer(bounded(t), "secret"); err != nil || !res.OK || res.Text() != "ann secret\n" {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// What the image lacks is said, with what to do.
+func TestMissing(t *testing.T) {
+	needPython(t)
+	for image, what := range map[string]string{"sandboxd/busybox": "no python3", "sandboxd/base": "jupyter_server and ipykernel"} {
+		_, err := python.Open(bounded(t), dial(t, boot(t, image)), python.Options{})
+		var e *agent.Error
+		if !errors.As(err, &e) || e.Code != wire.CodeUnavailable || !strings.Contains(e.Message, what) || !strings.Contains(e.Hint, "--image sandboxd/python") {
+			t.Errorf("%s: %v", image, err)
+		}
+	}
+}

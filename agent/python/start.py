@@ -1,0 +1,86 @@
+# Run in the sandbox, with a JSON object as argument: finds the Jupyter server of this user, or starts one, and prints where it is.
+# What it starts outlives it, and ends by itself when it was idle for long. One JSON object is printed, in any case.
+import fcntl, importlib.util, json, os, secrets, socket, stat, subprocess, sys, time
+
+ask = json.loads(sys.argv[1])
+home = "/tmp/.sandboxd-python-%d" % os.getuid()
+sock, info, log = home + "/jupyter.sock", home + "/server.json", home + "/log"
+
+
+def say(**answer):
+    print(json.dumps(answer))
+    sys.exit(0)
+
+
+def answers():
+    s = socket.socket(socket.AF_UNIX)
+    try:
+        s.connect(sock)
+        return True
+    except OSError:
+        return False
+    finally:
+        s.close()
+
+
+before = os.umask(0o077)
+try:
+    os.mkdir(home)
+except FileExistsError:
+    pass
+found = os.lstat(home)
+if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+    say(error="%s is not a directory of this user alone" % home)
+lock = open(home + "/lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)  # two callers start one server
+if answers():
+    with open(info) as f:
+        say(**json.load(f))
+
+missing = [m for m in ("jupyter_server", "ipykernel") if importlib.util.find_spec(m) is None]
+if missing:
+    say(missing=missing)
+where = ask["dir"]
+try:
+    os.makedirs(where, mode=0o777, exist_ok=True)
+    if not os.access(where, os.W_OK):
+        raise OSError("not writable")
+except OSError:
+    where = os.path.expanduser("~")
+for stale in (sock, info):
+    if os.path.lexists(stale):
+        os.unlink(stale)
+idle = ask["idle"]
+token = secrets.token_hex(16)
+options = {
+    "--sock": sock,
+    "--sock-mode": "0600",
+    "--ServerApp.root_dir": where,
+    "--ServerApp.jpserver_extensions": "{}",
+    # Nothing is dropped on its way: the other end keeps head and tail.
+    "--ServerApp.iopub_msg_rate_limit": "0",
+    "--ServerApp.iopub_data_rate_limit": "0",
+    # A kernel that died is noticed so soon.
+    "--KernelRestarter.time_to_dead": "0.25",
+}
+if idle > 0:
+    options["--MappingKernelManager.cull_idle_timeout"] = str(idle)
+    options["--MappingKernelManager.cull_interval"] = str(max(1, min(60, idle // 4)))
+    options["--MappingKernelManager.cull_connected"] = "True"
+    options["--ServerApp.shutdown_no_activity_timeout"] = str(idle)
+env = dict(os.environ, JUPYTER_TOKEN=token, JUPYTER_RUNTIME_DIR=home + "/run")
+with open(log, "w") as out:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser"] + ["%s=%s" % o for o in options.items()],
+        cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, umask=before)
+late = time.monotonic() + 30
+while not answers():
+    if server.poll() is not None or time.monotonic() > late:
+        server.kill()
+        with open(log, errors="replace") as f:
+            say(error="jupyter_server did not start: " + f.read()[-1000:].strip())
+    time.sleep(0.01)
+answer = {"sock": sock, "token": token, "dir": where, "pid": server.pid}
+with open(info, "w") as f:
+    json.dump(answer, f)
+say(**answer)
