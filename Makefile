@@ -22,7 +22,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers mcp-agents mcp-conformance interop agentrun runsc engines image-python-full setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers mcp-agents mcp-conformance tasks interop agentrun runsc engines image-python-full setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -121,6 +121,10 @@ mcp-conformance: build ## run the public MCP conformance suite against the daemo
 mcp-agents: build ## have real coding agents do a task through MCP, with a model that answers by a script
 	@scripts/setup test
 	scripts/mcp-agents
+
+tasks: build ## do the tasks of botsh's documentation in real sandboxes, with a model that answers by a script
+	@scripts/setup test
+	scripts/tasks
 
 conformance: ## run every conformance case on every tier, and rewrite the table of docs/conformance.md
 	@scripts/setup test

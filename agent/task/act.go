@@ -74,7 +74,7 @@ func (r *run) act(ctx context.Context, answer reply) (*Outcome, error) {
 		switch n := r.again(c, a); {
 		case n >= endAt:
 			end = true
-		case n >= warnAt:
+		case n == warnAt:
 			repeated = true
 		}
 		t.results = append(t.results, said)

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -257,9 +256,9 @@ func (c *chat) once(ctx context.Context, r request, words func(string)) (reply, 
 		return reply{}, c.broken(life, "the model's server cannot be asked", err)
 	}
 	defer res.Body.Close()
-	idle := newWatchdog(timeout/5, func(d time.Duration) {
-		end(&EndpointError{Message: fmt.Sprintf("the model's server sent nothing for %v in the middle of an answer", d), passes: true})
-	})
+	idle := &watchdog{d: timeout / 5, bark: func() {
+		end(&EndpointError{Message: fmt.Sprintf("the model's server sent nothing for %v in the middle of an answer", timeout/5), passes: true})
+	}}
 	defer idle.stop()
 	in := &bounded{from: res.Body, left: maxAnswer, saw: idle.reset}
 	if res.StatusCode != http.StatusOK {
@@ -369,27 +368,26 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// watchdog calls a function once when reset was not called for so long.
+// watchdog calls a function when reset was called, and not again for so long. Before that it has patience: a model may think long before
+// its first word. Its methods are not called at once.
 type watchdog struct {
-	mu    sync.Mutex
-	timer *time.Timer // guarded by mu
 	d     time.Duration
-}
-
-func newWatchdog(d time.Duration, bark func(time.Duration)) *watchdog {
-	return &watchdog{d: d, timer: time.AfterFunc(d, func() { bark(d) })}
+	bark  func()
+	timer *time.Timer // nil before the first reset
 }
 
 func (w *watchdog) reset() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	if w.timer == nil {
+		w.timer = time.AfterFunc(w.d, w.bark)
+		return
+	}
 	w.timer.Reset(w.d)
 }
 
 func (w *watchdog) stop() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.timer.Stop()
+	if w.timer != nil {
+		w.timer.Stop()
+	}
 }
 
 // Probe asks a server which models it has, without asking a model, and says what was found. A server that has no such list is found, too.

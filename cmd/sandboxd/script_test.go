@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sandboxd/sandboxd/agent/task/modeltest"
 )
 
 // guests is where the guest binaries for the tests are; TestMain builds them.
@@ -26,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func testMain(m *testing.M) int {
 	// Not in a sandboxd that a script runs, nor in one that runs in a container.
-	if os.Getenv("SANDBOXD_TEST_GUESTS") == "" && filepath.Base(os.Args[0]) != "sandboxd" {
+	if os.Getenv("SANDBOXD_TEST_GUESTS") == "" && filepath.Base(os.Args[0]) != "sandboxd" && filepath.Base(os.Args[0]) != "model" {
 		dir, err := os.MkdirTemp("", "sandboxd-guests-")
 		if err != nil {
 			panic(err)
@@ -40,7 +42,10 @@ func testMain(m *testing.M) int {
 		guests = dir
 		os.Setenv("SANDBOXD_TEST_GUESTS", dir)
 	}
-	testscript.Main(m, map[string]func(){"sandboxd": func() { os.Exit(run()) }})
+	testscript.Main(m, map[string]func(){
+		"sandboxd": func() { os.Exit(run()) },
+		"model":    func() { os.Exit(modeltest.Main()) },
+	})
 	return 0
 }
 

@@ -74,10 +74,14 @@ type dirOptions struct {
 	limits  sandbox.Limits
 }
 
+// labelImage is the image that was asked for, whose name is lost where commands of the directory's file have made another of it.
+const labelImage = "sandboxd.asked-image"
+
 // over puts what was asked for over what files say.
 func (o dirOptions) over(spec *gateway.NewSpec) {
 	if o.image != "" {
 		spec.Image, spec.Build = o.image, nil
+		spec.Labels = map[string]string{labelImage: o.image}
 	}
 	if o.network != "" {
 		spec.Network, spec.Via = o.network, o.via
@@ -92,7 +96,7 @@ func (o dirOptions) mismatch(info gateway.Info) error {
 	differs := func(what, has, asked string) {
 		all = append(all, fmt.Sprintf("%s %s and not %s", what, text.Line(has, 200), text.Line(asked, 200)))
 	}
-	if o.image != "" && !sameImage(o.image, info.Image) {
+	if o.image != "" && !sameImage(o.image, info.Image) && !sameImage(o.image, info.Labels[labelImage]) {
 		has := info.Image
 		if info.ImageOf != "" {
 			has += " (of " + info.ImageOf + ")"

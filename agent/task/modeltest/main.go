@@ -1,16 +1,20 @@
 package modeltest
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 )
 
 // Main is a program around a Server, for scripts: model [-no-tools] STEPS URLFILE. It reads steps from the first file, serves them at an
-// address of this machine, writes that into the second one, and ends with a signal. Requests are printed, one a line.
+// address of this machine, writes that into the second one, and ends with 0 when it gets INT or TERM. Requests are printed, one a line.
 func Main() int {
 	args, s := os.Args[1:], New()
 	if len(args) > 0 && args[0] == "-no-tools" {
@@ -52,5 +56,11 @@ func (s *Server) listen(steps, urlFile string, out io.Writer) error {
 		fmt.Fprintln(out, r.Method, r.URL.Path)
 		s.ServeHTTP(w, r)
 	})}
-	return server.Serve(l)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
