@@ -11,6 +11,7 @@ import (
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/host/files"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -23,6 +24,15 @@ const slotTime = 3 * time.Second
 // A host whose SSH server refuses SFTP has its files by shell commands: with exact bytes, modes and times, a process there for
 // each request, and no appending. What is written arrives there when the file is closed.
 func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
+	f, err := c.BoundedFiles(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return f.Client, nil
+}
+
+// BoundedFiles is Files for who cannot trust the sandbox with their own memory and time: see connect.Files.
+func (c *Client) BoundedFiles(ctx context.Context) (*connect.Files, error) {
 	ch, err := c.subsystem(ctx, wire.SubsystemSFTP)
 	if errors.Is(err, errSubsystem) && c.machine != nil {
 		return c.filesByCommands(ctx)
@@ -31,7 +41,7 @@ func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { ch.Close() })
-	client, err := sftp.NewClientPipe(ch, ch, sftp.UseConcurrentWrites(true))
+	client, err := connect.NewFiles(ch, sftp.UseConcurrentWrites(true))
 	switch {
 	case !stop():
 		if err == nil {
@@ -46,7 +56,7 @@ func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
 }
 
 // filesByCommands serves SFTP here, for a machine that has none, on the client's connection to it.
-func (c *Client) filesByCommands(ctx context.Context) (*sftp.Client, error) {
+func (c *Client) filesByCommands(ctx context.Context) (*connect.Files, error) {
 	ours, theirs := net.Pipe()
 	life, end := context.WithCancelCause(c.life)
 	served := make(chan error, 1)
@@ -56,7 +66,7 @@ func (c *Client) filesByCommands(ctx context.Context) (*sftp.Client, error) {
 		theirs.Close()
 	}()
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
-	client, err := sftp.NewClientPipe(ours, ours, sftp.UseConcurrentWrites(true))
+	client, err := connect.NewFiles(ours, sftp.UseConcurrentWrites(true))
 	if !stop() && err == nil {
 		client.Close()
 		err = context.Cause(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/pkg/sftp"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -79,20 +80,20 @@ type (
 func (s *Server) addFiles() {
 	add(s, tool{name: "read_file", reads: true, about: "Read a file of the sandbox, or a part of a large one. What is no text comes as base64."},
 		func(ctx context.Context, c *call, in readIn) (answer, error) {
-			return withFiles(ctx, c, in.file, func(client *sftp.Client) (answer, error) { return readFile(client, in) })
+			return withFiles(ctx, c, in.file, func(client *connect.Files) (answer, error) { return readFile(client, in) })
 		})
 	add(s, tool{name: "write_file", about: "Write a file of the sandbox: make it or replace its content, with the directories that it needs."},
 		func(ctx context.Context, c *call, in writeIn) (answer, error) {
-			return withFiles(ctx, c, in.file, func(client *sftp.Client) (answer, error) { return writeFile(client, in) })
+			return withFiles(ctx, c, in.file, func(client *connect.Files) (answer, error) { return writeFile(client, in) })
 		})
 	add(s, tool{name: "list_files", reads: true, about: "List a directory of the sandbox."},
 		func(ctx context.Context, c *call, in file) (answer, error) {
-			return withFiles(ctx, c, in, func(client *sftp.Client) (answer, error) { return listFiles(client, in.Path) })
+			return withFiles(ctx, c, in, func(client *connect.Files) (answer, error) { return listFiles(client, in.Path) })
 		})
 }
 
 // withFiles calls do with an SFTP client of the sandbox. It comes back when ctx ends, too: the client is given up then.
-func withFiles(ctx context.Context, c *call, f file, do func(*sftp.Client) (answer, error)) (answer, error) {
+func withFiles(ctx context.Context, c *call, f file, do func(*connect.Files) (answer, error)) (answer, error) {
 	if f.Path == "" || strings.ContainsRune(f.Path, 0) {
 		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: c.request.Params.Name + ": path is empty or has a zero byte", Hint: "give an absolute path, or one below the home directory"}
 	}
@@ -136,6 +137,8 @@ func fileError(name string, err error) error {
 	switch {
 	case errors.As(err, &known):
 		return err
+	case errors.Is(err, connect.ErrEntries):
+		return &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s has more than %d entries", name, connect.MaxEntries), Hint: "run ls or find for a part"}
 	case errors.Is(err, fs.ErrNotExist):
 		return &agent.Error{Code: wire.CodeNotFound, Message: name + " does not exist", Hint: "list_files shows what its directory has"}
 	case errors.Is(err, fs.ErrPermission):
@@ -148,7 +151,7 @@ func fileError(name string, err error) error {
 	return err
 }
 
-func readFile(client *sftp.Client, in readIn) (answer, error) {
+func readFile(client *connect.Files, in readIn) (answer, error) {
 	if in.Offset < 0 || in.Bytes < 0 || in.Bytes > maxRead {
 		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("read_file: offset is from 0 on, bytes 1 to %d", maxRead), Hint: "read it a part at a time: next is the next offset"}
 	}
@@ -199,7 +202,7 @@ func readFile(client *sftp.Client, in readIn) (answer, error) {
 	return answer{object: out, text: said}, nil
 }
 
-func writeFile(client *sftp.Client, in writeIn) (answer, error) {
+func writeFile(client *connect.Files, in writeIn) (answer, error) {
 	content := []byte(in.Content)
 	switch in.Encoding {
 	case "", "utf-8":
@@ -260,7 +263,7 @@ func writeFile(client *sftp.Client, in writeIn) (answer, error) {
 	return answer{object: out, text: fmt.Sprintf("%s has %d bytes now\n", text.Line(out.Path, 200), out.Size)}, nil
 }
 
-func listFiles(client *sftp.Client, dir string) (answer, error) {
+func listFiles(client *connect.Files, dir string) (answer, error) {
 	infos, err := client.ReadDir(dir)
 	if err != nil {
 		return answer{}, err

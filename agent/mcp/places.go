@@ -6,9 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/pkg/sftp"
-
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -36,7 +35,7 @@ type place struct {
 
 	gone   bool                    // of the holder of opening; it is in no list any more
 	client *agent.Client           // the same
-	files  *sftp.Client            // the same
+	files  *connect.Files          // the same
 	shells map[string]*agent.Shell // the same; by session
 }
 
@@ -182,14 +181,14 @@ func (p *places) shell(ctx context.Context, t wire.Target) (*agent.Shell, error)
 }
 
 // sftp returns the file connection to a sandbox, opened by the first caller.
-func (p *places) sftp(ctx context.Context, name string) (*sftp.Client, error) {
+func (p *places) sftp(ctx context.Context, name string) (*connect.Files, error) {
 	at, release, err := p.open(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
 	if at.files == nil {
-		files, err := at.client.Files(ctx)
+		files, err := at.client.BoundedFiles(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -199,7 +198,7 @@ func (p *places) sftp(ctx context.Context, name string) (*sftp.Client, error) {
 }
 
 // unfile closes a file connection on which something is done that nobody waits for any more; the next one is a new one.
-func (p *places) unfile(name string, files *sftp.Client) {
+func (p *places) unfile(name string, files *connect.Files) {
 	files.Close()
 	p.mu.Lock()
 	at := p.byName[name]

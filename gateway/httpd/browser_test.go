@@ -113,6 +113,22 @@ func (b *tab) until(what, condition string) {
 
 const terminalText = `[...document.querySelectorAll(".xterm-rows > div")].map((d) => d.textContent).join("\n")`
 
+// arrives is until for a page that the one before leads to: what is asked of that while it goes has no answer.
+func (b *tab) arrives(what, condition string) {
+	b.t.Helper()
+	for end := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithTimeout(b.ctx, patience)
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](fmt.Sprintf("(() => { try { return !!(%s) } catch { return false } })()", condition)))
+		cancel()
+		if err == nil && ok {
+			return
+		}
+		if time.Now().After(end) {
+			b.t.Fatalf("not so: %s (%v)", what, err)
+		}
+	}
+}
+
 // sees waits until the terminal shows a text.
 func (b *tab) sees(text string) {
 	b.t.Helper()

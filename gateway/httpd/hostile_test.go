@@ -255,7 +255,7 @@ func TestLinkOfAnotherPage(t *testing.T) {
 		b.open(evil.URL)
 		valueOf[bool](b, `document.getElementById("go").href = "`+w.linkOf("bob", wire.RightDrive)+`", true`)
 		b.click("#go")
-		b.until("it asks", `location.port === "`+w.addr[strings.LastIndexByte(w.addr, ':')+1:]+`" && document.getElementById("login-link").checkVisibility()`)
+		b.arrives("it asks", `location.port === "`+w.addr[strings.LastIndexByte(w.addr, ':')+1:]+`" && document.getElementById("login-link").checkVisibility()`)
 	}
 	follow()
 	if now := valueOf[string](b, key); now != before {

@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pkg/sftp"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
 // Bounds of files that code made.
@@ -118,7 +118,7 @@ func (b *box) collect(ctx context.Context) (all []Artifact, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchWithin)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { b.client.Close() })()
-	c, err := sftp.NewClient(b.client)
+	c, err := connect.OpenFiles(b.client)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +177,7 @@ var (
 )
 
 // copy writes a file of the sandbox, of so many bytes, into the place of the next one.
-func (k *kept) copy(c *sftp.Client, root *os.Root, name string, size int64) (int64, error) {
+func (k *kept) copy(c *connect.Files, root *os.Root, name string, size int64) (int64, error) {
 	most := min(maxFileBytes, maxCallBytes-k.size)
 	if size > most {
 		return size, errLarge

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pkg/sftp"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
 // account is who does something in a sandbox.
@@ -113,7 +113,7 @@ func (a account) path(p string) (string, error) {
 }
 
 // give makes what a is to own a's: what is made over SFTP is the connection's account's.
-func (a account) give(files *sftp.Client, p string) error {
+func (a account) give(files *connect.Files, p string) error {
 	if a.own {
 		return nil
 	}

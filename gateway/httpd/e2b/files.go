@@ -16,10 +16,15 @@ import (
 	"github.com/pkg/sftp"
 
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // stalled is how long a transfer may stand still before it is given up.
 const stalled = time.Minute
+
+// maxParts is how many files one form has: the answer names each.
+const maxParts = 10_000
 
 // written is a file that was uploaded.
 type written struct {
@@ -163,7 +168,9 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, err
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, one)
+		if all = append(all, one); len(all) > maxParts {
+			return nil, invalid("the form has more than %d files", maxParts)
+		}
 	}
 	if len(all) == 0 {
 		return nil, invalid("the form has no file")
@@ -283,6 +290,10 @@ func (s *Server) fileError(err error) error {
 	}
 	text := err.Error()
 	switch {
+	case errors.Is(err, connect.ErrEntries):
+		return &apiError{http.StatusTooManyRequests, cutText(text, 500)}
+	case errors.Is(err, sftp.ErrSSHFxConnectionLost):
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the sandbox does not answer for its files"}
 	case errors.Is(err, fs.ErrNotExist):
 		return &apiError{http.StatusNotFound, cutText(text, 500)}
 	case errors.Is(err, fs.ErrPermission):

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/pkg/sftp"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
 // entry is a file or directory as the SDKs show it.
@@ -38,7 +40,7 @@ const (
 
 // What one call may walk through.
 const (
-	maxEntries = 100_000
+	maxEntries = connect.MaxEntries
 	maxDepth   = 256
 )
 

@@ -13,8 +13,10 @@ import (
 
 	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/time/rate"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -29,6 +31,7 @@ type place struct {
 	name string
 
 	opening chan struct{} // semaphore of who dials
+	looks   *rate.Limiter // of entries that watchers look at
 
 	mu           sync.Mutex
 	link         *link               // guarded by mu; nil while there is none
@@ -37,6 +40,7 @@ type place struct {
 	commands     int                 // guarded by mu; those in processes, and those that are about to be
 	processes    map[uint32]*process // guarded by mu
 	watchers     map[string]*watcher // guarded by mu
+	held         int                 // guarded by mu; bytes that they hold
 	streams      int                 // guarded by mu; answers that go on
 	lastTerminal int                 // guarded by mu; the highest number that a terminal was given
 	ended        bool                // guarded by mu; nothing is begun any more
@@ -48,8 +52,11 @@ type link struct {
 	done   chan struct{} // closed when the connection has ended
 
 	preparing chan struct{} // semaphore of who prepares it
-	files     *sftp.Client  // nil until it is prepared
-	account   account       // that commands run as, likewise
+	prepared  *link         // of the holder of preparing; the same with what follows, nil until somebody needs that
+
+	files     *connect.Files
+	filesGone chan struct{} // closed when files have ended, as they do when their server gives no answers
+	account   account       // that commands run as
 }
 
 // place returns the place of a sandbox, nil when the Server has ended.
@@ -61,7 +68,7 @@ func (s *Server) place(i gateway.Info) *place {
 	}
 	pl := s.places[i.ID]
 	if pl == nil {
-		pl = &place{s: s, id: i.ID, name: i.Name, opening: make(chan struct{}, 1), processes: make(map[uint32]*process), watchers: make(map[string]*watcher)}
+		pl = &place{s: s, id: i.ID, name: i.Name, opening: make(chan struct{}, 1), looks: rate.NewLimiter(watchedRate, maxWatched), processes: make(map[uint32]*process), watchers: make(map[string]*watcher)}
 		s.places[i.ID] = pl
 	}
 	pl.mu.Lock()
@@ -248,18 +255,30 @@ func (v *visit) prepared(ctx context.Context) (*link, error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if lk.files != nil {
-		return lk, nil
+	if p := lk.prepared; p != nil {
+		select {
+		case <-p.filesGone:
+		default:
+			return p, nil
+		}
 	}
+	slow := time.AfterFunc(openWithin, func() { lk.client.Close() })
+	defer slow.Stop()
 	a, err := lk.whoami()
+	var files *connect.Files
 	if err == nil {
-		lk.account = a
-		lk.files, err = sftp.NewClient(lk.client, sftp.UseConcurrentWrites(true))
+		files, err = connect.OpenFiles(lk.client, sftp.UseConcurrentWrites(true))
 	}
 	if err != nil {
 		return nil, unreachable(v.name, err)
 	}
-	return lk, nil
+	gone := make(chan struct{})
+	v.s.start(func() { // ends with the connection at the latest
+		_ = files.Wait()
+		close(gone)
+	})
+	lk.prepared = &link{client: lk.client, done: lk.done, files: files, filesGone: gone, account: a}
+	return lk.prepared, nil
 }
 
 // unreachable says that a sandbox which runs did not do what was asked.

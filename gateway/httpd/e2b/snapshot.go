@@ -18,24 +18,25 @@ type fileState struct {
 }
 
 // snapshotOf is what find(1) printed of a directory in the format of snapshotCommand, by path relative to it. It reads up to the empty
-// record that ends it.
-func snapshotOf(r *bufio.Reader) (map[string]fileState, error) {
-	all := make(map[string]fileState)
-	for {
+// record that ends it. size is what it takes here, of which there may be room bytes.
+func snapshotOf(r *bufio.Reader, room int) (all map[string]fileState, size int, err error) {
+	all = make(map[string]fileState)
+	for records := 0; ; records++ {
 		record, err := r.ReadSlice(0)
 		if err != nil {
-			return nil, fmt.Errorf("a record of find: %w", err) // too long for the buffer, or ended
+			return nil, 0, fmt.Errorf("a record of find: %w", err) // too long for the buffer, or ended
 		}
 		text := string(record[:len(record)-1])
 		if text == "" {
-			return all, nil
+			return all, size, nil
 		}
 		f := strings.SplitN(text, " ", 6)
 		if len(f) < 6 || f[5] == "" {
-			return nil, errors.New("a record of find that is none")
+			return nil, 0, errors.New("a record of find that is none")
 		}
-		if len(all) == maxWatched {
-			return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("the directory has more than %d entries, the most that are watched", maxWatched)}
+		size += len(text) + entryBytes
+		if records == maxWatched || size > room { // not by names: find may say one for ever
+			return nil, 0, &apiError{http.StatusTooManyRequests, fmt.Sprintf("the directory has more than %d entries, or %d MiB of their names, the most that are watched", maxWatched, room>>20)}
 		}
 		all[f[5]] = fileState{inode: f[0], modified: f[1], size: f[2], mode: f[3], dir: f[4] == "d"}
 	}

@@ -28,11 +28,40 @@ func FuzzSnapshot(f *testing.F) {
 	f.Add("12 1.5 3 644 f name with\nblank\x00\x00")
 	f.Add("1 2\x00")
 	f.Fuzz(func(t *testing.T, text string) {
-		all, err := snapshotOf(bufio.NewReaderSize(strings.NewReader(text), watchedPath))
-		if err == nil && len(all) > strings.Count(text, "\x00") {
-			t.Errorf("%d entries of %q", len(all), text)
+		all, size, err := snapshotOf(bufio.NewReaderSize(strings.NewReader(text), watchedPath), 1<<20)
+		if err == nil && (len(all) > strings.Count(text, "\x00") || size > len(text)+entryBytes*strings.Count(text, "\x00")) {
+			t.Errorf("%d entries, %d bytes, of %q", len(all), size, text)
 		}
 	})
+}
+
+// endless is a find that never comes to an end.
+type endless struct{ record string }
+
+func (e endless) Read(p []byte) (int, error) { return copy(p, e.record), nil }
+
+// Nothing that find prints keeps the daemon at it, or takes its memory: the same name for ever, names as long as can be (A112).
+func TestSnapshotBounds(t *testing.T) {
+	for name, path := range map[string]string{"one name": "same", "long names": strings.Repeat("x", 4000)} {
+		r := endless{"1 2 3 644 f " + path + "\x00"}
+		if all, _, err := snapshotOf(bufio.NewReaderSize(r, watchedPath), 1<<20); err == nil || all != nil {
+			t.Errorf("%s: %d entries, %v", name, len(all), err)
+		}
+	}
+	pl := &place{}
+	a, b := new(watcher), new(watcher)
+	if !pl.hold(a, watchedBytes-10) || pl.hold(b, 20) || !pl.hold(b, 10) || !pl.hold(a, 5) || !pl.hold(b, 100) || !pl.hold(a, 0) || !pl.hold(b, 0) || pl.held != 0 {
+		t.Errorf("the watchers hold %d bytes", pl.held)
+	}
+	w := &watcher{wake: make(chan struct{})}
+	w.add([]change{{strings.Repeat("x", maxChangeBytes), wrote}}, nil)
+	w.add([]change{{"y", wrote}}, nil)
+	if all, _, _ := w.take(); len(all) != 1 {
+		t.Errorf("%d changes are kept", len(all))
+	}
+	if _, _, err := w.take(); err == nil {
+		t.Error("what was lost is not told")
+	}
 }
 
 // A command reaches the shell as it was given.

@@ -20,13 +20,17 @@ import (
 
 // Directories are watched by looking at them again and again from outside: SFTP tells of no changes, and any image has find(1).
 const (
-	watchEvery   = 200 * time.Millisecond
-	maxWatchers  = 32     // of a sandbox
-	maxWatched   = 20_000 // entries of a directory
-	maxChanges   = 20_000 // that nobody has asked for
-	watcherKept  = time.Hour
-	watchedPath  = 8 << 10          // bytes of one record
-	lookedWithin = 30 * time.Second // until a look has come back
+	watchEvery     = 200 * time.Millisecond
+	maxWatchers    = 32      // of a sandbox
+	maxWatched     = 20_000  // entries of a directory
+	maxChanges     = 20_000  // that nobody has asked for
+	maxChangeBytes = 2 << 20 // of their names
+	watcherKept    = time.Hour
+	watchedPath    = 8 << 10          // bytes of one record
+	watchedBytes   = 16 << 20         // that all watchers of a sandbox hold of what they saw last
+	entryBytes     = 256              // of them, of an entry besides its name
+	watchedRate    = 50_000           // entries a second that all watchers of a sandbox look at: reading them is the daemon's time
+	lookedWithin   = 30 * time.Second // until a look has come back
 )
 
 // watcher looks at one directory until it is closed.
@@ -34,9 +38,13 @@ type watcher struct {
 	dir     string
 	entries bool // events come with what the file is
 	session *ssh.Session
+	life    context.Context //nolint:containedctx // until it is closed
+	end     context.CancelFunc
+	holds   int // bytes of its place's; guarded by place.mu
 
 	mu     sync.Mutex
 	seen   []change      // guarded by mu; not asked for yet
+	bytes  int           // guarded by mu; of the names in seen
 	err    error         // guarded by mu; why there are no more
 	wake   chan struct{} // guarded by mu; closed at the next of them
 	asked  time.Time     // guarded by mu; when somebody did
@@ -74,6 +82,7 @@ func (s *Server) watch(ctx context.Context, v *visit, req *watchRequest, polled 
 			return invalid("path %q is not a directory", dir)
 		}
 		w = &watcher{dir: dir, entries: req.Entries, wake: make(chan struct{}), asked: time.Now(), polled: polled}
+		w.life, w.end = context.WithCancel(context.Background())
 		v.mu.Lock()
 		full := len(v.watchers) >= maxWatchers || v.ended
 		if !full {
@@ -81,6 +90,7 @@ func (s *Server) watch(ctx context.Context, v *visit, req *watchRequest, polled 
 		}
 		v.mu.Unlock()
 		if full {
+			w.end()
 			return &apiError{http.StatusTooManyRequests, fmt.Sprintf("the sandbox has %d watchers, the most there may be", maxWatchers)}
 		}
 		if err := w.begin(ctx, lk, v, req.Recursive); err != nil {
@@ -119,7 +129,11 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		if _, err := io.WriteString(stdin, "\n"); err != nil {
 			return nil, err
 		}
-		return snapshotOf(r)
+		all, size, err := snapshotOf(r, watchedBytes)
+		if err == nil && !v.hold(w, size) {
+			err = &apiError{http.StatusTooManyRequests, fmt.Sprintf("what is watched in the sandbox takes more than %d MiB here, the most there may be", watchedBytes>>20)}
+		}
+		return all, err
 	}
 	stop := context.AfterFunc(ctx, func() { session.Close() })
 	first, err := look()
@@ -127,6 +141,7 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		err = context.Cause(ctx)
 	}
 	if err != nil {
+		v.hold(w, 0)
 		session.Close()
 		if exit := new(ssh.ExitError); errors.As(session.Wait(), &exit) && exit.ExitStatus() == 64 {
 			return &apiError{http.StatusNotImplemented, "watching needs GNU find in the image"}
@@ -137,7 +152,12 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		tick := time.NewTicker(watchEvery)
 		defer tick.Stop()
 		defer session.Close()
+		defer v.hold(w, 0)
 		for before := first; ; <-tick.C {
+			// Paid for afterwards: how much it is is not known before.
+			if v.looks.WaitN(w.life, min(len(before)+1, maxWatched)) != nil {
+				return // it was closed
+			}
 			after, err := look()
 			if err != nil {
 				w.add(nil, watchError(v.name, err))
@@ -148,6 +168,18 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		}
 	})
 	return nil
+}
+
+// hold notes how many bytes a watcher holds from now on; it is false, and nothing is noted, if all of the place's would hold too much.
+func (pl *place) hold(w *watcher, size int) bool {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	if size > w.holds && pl.held-w.holds+size > watchedBytes {
+		return false
+	}
+	pl.held += size - w.holds
+	w.holds = size
+	return true
 }
 
 func watchError(name string, err error) error {
@@ -164,7 +196,10 @@ func (w *watcher) add(all []change, err error) {
 	if len(all) == 0 && err == nil || w.err != nil {
 		return
 	}
-	if len(w.seen)+len(all) > maxChanges {
+	for _, c := range all {
+		w.bytes += len(c.name)
+	}
+	if len(w.seen)+len(all) > maxChanges || w.bytes > maxChangeBytes {
 		all, err = nil, &apiError{http.StatusTooManyRequests, "more has happened than is kept: ask for the events more often"}
 	}
 	w.seen, w.err = append(w.seen, all...), err
@@ -177,6 +212,7 @@ func (w *watcher) take() (all []change, wake <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.asked = time.Now()
+	w.bytes = 0
 	if all, w.seen = w.seen, nil; len(all) == 0 {
 		err = w.err
 	}
@@ -193,6 +229,7 @@ func (w *watcher) forgotten() bool {
 func (w *watcher) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.end()
 	if w.session != nil {
 		w.session.Close()
 	}
