@@ -70,6 +70,14 @@ func (b *Backend) bind(spec *sandbox.Spec) (bound, error) {
 	return all, nil
 }
 
+// paths are those of the directories.
+func (all bound) paths() (paths []string) {
+	for _, m := range all.mounts {
+		paths = append(paths, m.Path)
+	}
+	return paths
+}
+
 // fit refuses an engine on which the directories would not be what they are here.
 func (all bound) fit(f facts, runtime string) error {
 	switch {

@@ -96,7 +96,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
-		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts}
+		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts}
 	p.Limits, err = fit(spec, f, s.b.engine.defaultNoFile(f))
 	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
 		s.b.engine.forget()
@@ -116,6 +116,12 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	}
 	p.Sized = s.b.engine.sized(f)
 	if p.GuestFile, p.CAFile, err = s.b.placeFiles(f, spec.Trust); err != nil {
+		return none, err
+	}
+	if p.Filter, err = s.b.filter(f); err != nil {
+		return none, err
+	}
+	if err := f.mayMount(append(bound.paths(), p.GuestFile, p.RunDir, p.CAFile)...); err != nil {
 		return none, err
 	}
 
@@ -265,7 +271,7 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			return 0, err
 		}
 		pid, err = s.run(ctx, runtime, k, d)
-		if err == nil || p.Limits.NoFile == 0 || !strings.Contains(err.Error(), "setting rlimit") {
+		if err == nil || p.Limits.NoFile == 0 || !limitRefused(err) {
 			return pid, err
 		}
 		if fixed {
@@ -277,6 +283,11 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			return 0, err
 		}
 	}
+}
+
+// limitRefused tells that the runtime may not raise the descriptor limit, in the words of runc or of crun.
+func limitRefused(err error) bool {
+	return strings.Contains(err.Error(), "setting rlimit") || strings.Contains(err.Error(), "setrlimit `RLIMIT_NOFILE`")
 }
 
 // create asks the engine for the container. It is not cut short by ctx: a request that was given up may still make one,
@@ -324,6 +335,9 @@ func notes(p plan, f facts, img image) []string {
 	}
 	if p.Sudo {
 		notes = append(notes, "sudo: setuid programs work, no-new-privileges is off")
+	}
+	if f.sharedGroups {
+		notes = append(notes, "the engine gives no namespace of control groups (cgroup version 1): programs see what this machine calls the sandbox's own")
 	}
 	if !f.swapLimit {
 		notes = append(notes, "the engine's kernel does not limit swap")

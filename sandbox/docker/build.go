@@ -54,6 +54,9 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 	if err != nil {
 		return "", err
 	}
+	if err := f.mayBuild(); err != nil {
+		return "", err
+	}
 	// The engine finds steps again by what they say. Those that had another network, such as one with this machine's own services, are others.
 	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+b.opts.DaemonID+" "+labelNetwork+"="+string(s.Network), s.Args, func(ref string) (image, error) {
 		return b.baseImage(ctx, s.Owner, ref, s.Progress)
@@ -320,7 +323,7 @@ func (b *Backend) Forget(ctx context.Context, owner, keep string) (n int, err er
 func (b *Backend) madeImages(ctx context.Context) (list []engineimage.Summary, err error) {
 	err = b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) error {
 		r, err := b.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
-		list = r.Items
+		list = dockersNames(r.Items)
 		return err
 	})
 	return list, err

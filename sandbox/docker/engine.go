@@ -120,6 +120,9 @@ type facts struct {
 	noFile         int64  // its own limit; 0: not to be seen
 	root           string // directory where it keeps everything
 	sized          bool   // its storage may bound what a container writes; where it cannot it says so
+	logs           string // log driver that bounds what a container prints
+	speaks         bool   // it speaks Docker's API and is another's; see IsDockers
+	sharedGroups   bool   // containers have no namespace of control groups of their own
 }
 
 // engineCache keeps facts for a while: asking costs as much as starting half a container.
@@ -191,12 +194,26 @@ func (b *Backend) facts(ctx context.Context) (facts, error) {
 	if f, err = factsOf(info); err != nil {
 		return facts{}, err
 	}
+	err = b.call(ctx, b.limits.quick, "ask engine", func(ctx context.Context) error {
+		v, err := b.api.ServerVersion(ctx, client.ServerVersionOptions{})
+		if err == nil && !IsDockers(v) {
+			f.speaker(info)
+		}
+		return err
+	})
+	if err != nil {
+		return facts{}, err
+	}
 	f.noFile = engineNoFile(ctx, strings.TrimPrefix(b.opts.Host, "unix://"))
 	b.engine.mu.Lock()
 	b.engine.facts, b.engine.at = f, time.Now()
 	b.engine.mu.Unlock()
 	return f, nil
 }
+
+// logDrivers hold what a container prints to a size, the best first: local is Docker's, which keeps three files of it; k8s-file is Podman's,
+// which begins anew with one that is full. Others leave the size to somebody else, or to nobody.
+var logDrivers = []string{"local", "k8s-file"}
 
 // factsOf reads what the engine said of itself. What a sandbox needs and the engine does not have is an error that says
 // what is there instead: nothing is left out in silence.
@@ -247,6 +264,11 @@ func factsOf(info system.Info) (facts, error) {
 	case !info.CPUCfsQuota:
 		return unsupported("its kernel limits no CPU time (CFS quota is missing)")
 	}
+	at := slices.IndexFunc(logDrivers, func(name string) bool { return slices.Contains(info.Plugins.Log, name) })
+	if at < 0 {
+		return unsupported("none of its log drivers (%s) bounds what a sandbox prints: it needs %s", strings.Join(info.Plugins.Log, ", "), strings.Join(logDrivers, " or "))
+	}
+	f.logs = logDrivers[at]
 	for _, name := range slices.Sorted(maps.Keys(info.Runtimes)) {
 		if !strings.HasPrefix(name, "io.containerd.") {
 			f.runtimes = append(f.runtimes, name)

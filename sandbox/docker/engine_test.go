@@ -97,6 +97,15 @@ func needImage(t *testing.T, b *Backend, ref string) {
 	}
 }
 
+func factsFor(t *testing.T, b *Backend) facts {
+	t.Helper()
+	f, err := b.facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 func newID() string {
 	var b [8]byte
 	rand.Read(b[:])

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/moby/moby/api/types/system"
+	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -19,7 +20,8 @@ func TestFactsOf(t *testing.T) {
 	good := func() system.Info {
 		return system.Info{ServerVersion: "20.10", OSType: "linux", Architecture: "x86_64", OperatingSystem: "Debian", NCPU: 2, MemoryLimit: true,
 			SwapLimit: true, PidsLimit: true, CPUCfsQuota: true, SecurityOptions: []string{"name=apparmor", "name=seccomp,profile=default"},
-			DefaultRuntime: "runc", Runtimes: map[string]system.RuntimeWithStatus{"runc": {}, "crun": {}, "io.containerd.runc.v2": {}}}
+			DefaultRuntime: "runc", Runtimes: map[string]system.RuntimeWithStatus{"runc": {}, "crun": {}, "io.containerd.runc.v2": {}},
+			Plugins: system.PluginsInfo{Log: []string{"json-file", "local"}}}
 	}
 	for _, tt := range []struct {
 		name   string
@@ -36,6 +38,7 @@ func TestFactsOf(t *testing.T) {
 		{"unconfined", func(i *system.Info) { i.SecurityOptions = []string{"name=seccomp,profile=unconfined"} }, "no default seccomp"},
 		{"no memory", func(i *system.Info) { i.MemoryLimit = false }, "memory cgroup"},
 		{"no pids", func(i *system.Info) { i.PidsLimit = false }, "pids cgroup"},
+		{"no log that is bounded", func(i *system.Info) { i.Plugins.Log = []string{"journald", "none"} }, "none of its log drivers (journald, none)"},
 		{"no cpu", func(i *system.Info) { i.CPUCfsQuota = false }, "CFS quota"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -154,5 +157,39 @@ func TestCounter(t *testing.T) {
 	}
 	if got := counter("/nonexistent", ""); got != 0 {
 		t.Errorf("no file: got %d, want 0", got)
+	}
+}
+
+// What an engine that only speaks Docker's API would leave out in silence is refused.
+func TestSpeaker(t *testing.T) {
+	own := client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Engine"}, {Name: "containerd"}}}
+	podman := client.ServerVersionResult{Components: []system.ComponentVersion{{Name: "Podman Engine"}, {Name: "Conmon"}}}
+	if !IsDockers(own) || IsDockers(podman) || IsDockers(client.ServerVersionResult{}) {
+		t.Error("Docker's engine is not told from others")
+	}
+	docker, speaker := facts{defaultRuntime: "runc"}, facts{defaultRuntime: "crun", runtimes: []string{"crun", "kata"}, cpus: 2}
+	speaker.speaker(system.Info{CgroupVersion: "1"})
+	if _, err := fit(sandbox.Spec{Isolation: "kata"}, speaker, 1024); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), "the engine has crun") {
+		t.Errorf("a runtime that it does not heed: got error %v", err)
+	}
+	if got := notes(plan{}, speaker, image{}); !strings.Contains(strings.Join(got, "\n"), "no namespace of control groups") {
+		t.Errorf("got notes %q", got)
+	}
+	if docker.mayBuild() != nil || !errors.Is(speaker.mayBuild(), sandbox.ErrUnsupported) {
+		t.Errorf("builds: got errors %v, %v", docker.mayBuild(), speaker.mayBuild())
+	}
+	for path, fine := range map[string]bool{"/home/u/a b": true, "/home/u/a,ro=false": false, `/home/u/a"b`: false, "/home/u/a\nb": false} {
+		if err := speaker.mayMount("", path); (err == nil) != fine {
+			t.Errorf("mount %q: got error %v", path, err)
+		}
+		if err := docker.mayMount(path); err != nil {
+			t.Errorf("mount %q by Docker: got error %v", path, err)
+		}
+	}
+	for tag, want := range map[string]string{"docker.io/sandboxd-snapshot/ab/x:latest": "sandboxd-snapshot/ab/x:latest", "docker.io/library/debian:12": "debian:12",
+		"sandboxd-build/ab:cd": "sandboxd-build/ab:cd", "localhost/sandboxd/base:latest": "localhost/sandboxd/base:latest", "<none>:<none>": "<none>:<none>"} {
+		if got := dockersName(tag); got != want {
+			t.Errorf("%s: got %s, want %s", tag, got, want)
+		}
 	}
 }

@@ -73,7 +73,7 @@ func (b *Backend) inspectImage(ctx context.Context, ref string) (image, error) {
 	i := image{id: got.ID, size: got.Size, arch: got.Architecture}
 	if got.Config != nil {
 		i.config = *got.Config
-		if isSnapshot(ref) || len(got.RepoTags) > 0 && isSnapshot(got.RepoTags[0]) {
+		if isSnapshot(ref) || len(got.RepoTags) > 0 && isSnapshot(dockersName(got.RepoTags[0])) {
 			if err := originalConfig(&i.config); err != nil {
 				return image{}, fmt.Errorf("image %s: %w", ref, err)
 			}

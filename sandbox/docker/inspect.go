@@ -109,6 +109,13 @@ func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (s
 		return sandbox.Instance{}, err
 	}
 	inst := instanceOf(id, full)
+	f, err := b.facts(ctx)
+	if err != nil {
+		return sandbox.Instance{}, err
+	}
+	if f.speaks {
+		inst.Runtime = f.defaultRuntime // it says "oci" of each
+	}
 	if k, err := b.readKeys(id); err == nil {
 		inst.User = userOf(k.Guest)
 	}
@@ -127,7 +134,7 @@ func instanceOf(id string, c container.InspectResponse) sandbox.Instance {
 			inst.Limits.PIDs = *h.PidsLimit
 		}
 		for _, u := range h.Ulimits {
-			if u.Name == "nofile" {
+			if u.Name == "nofile" || u.Name == "RLIMIT_NOFILE" {
 				inst.Limits.NoFile = u.Hard
 			}
 		}

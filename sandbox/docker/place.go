@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -57,6 +58,21 @@ func (p *placer) copy(source, name string, mode os.FileMode) (string, error) {
 		return "", err
 	}
 	defer in.Close()
+	path, err := p.keep(in, name, mode)
+	if err != nil {
+		return "", fmt.Errorf("copy %s: %w", source, err)
+	}
+	return path, nil
+}
+
+// write is place for what is no file yet.
+func (p *placer) write(text []byte, name string, mode os.FileMode) (string, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.keep(bytes.NewReader(text), name, mode)
+}
+
+func (p *placer) keep(in io.Reader, name string, mode os.FileMode) (string, error) {
 	tmp, err := os.CreateTemp(p.dir, ".new-*")
 	if err != nil {
 		return "", err
@@ -65,7 +81,7 @@ func (p *placer) copy(source, name string, mode os.FileMode) (string, error) {
 	defer tmp.Close()
 	sum := sha256.New()
 	if _, err := io.Copy(io.MultiWriter(tmp, sum), in); err != nil {
-		return "", fmt.Errorf("copy %s: %w", source, err)
+		return "", err
 	}
 	path := filepath.Join(p.dir, name+"-"+hex.EncodeToString(sum.Sum(nil))[:12])
 	if same(path, sum.Sum(nil)) {

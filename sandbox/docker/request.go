@@ -65,6 +65,8 @@ type plan struct {
 	Sized   bool           // the storage holds Limits.Disk
 	Sudo    bool
 	Runtime string          // empty: the engine's default
+	Logs    string          // one of logDrivers
+	Filter  string          // file of the profile of system calls; empty: the engine's default
 	Mounts  []sandbox.Mount // paths that were checked
 
 	// Files of this machine.
@@ -96,6 +98,9 @@ func createRequest(p plan) container.CreateRequest {
 	if !p.Sudo {
 		security = append(security, "no-new-privileges")
 	}
+	if p.Filter != "" {
+		security = append(security, "seccomp="+p.Filter)
+	}
 	var storage map[string]string
 	if p.Sized {
 		storage = map[string]string{"size": strconv.FormatInt(p.Limits.Disk, 10)}
@@ -114,7 +119,8 @@ func createRequest(p plan) container.CreateRequest {
 			Healthcheck: &container.HealthConfig{Test: []string{"NONE"}}, // it would be an exec
 			AttachStdin: true,
 			OpenStdin:   true,
-			StdinOnce:   true, // the key line, then nothing
+			StdinOnce:   true,      // the key line, then nothing
+			StopSignal:  "SIGKILL", // the guest obeys none; an engine that asks first, before it stops or removes, waits in vain
 		},
 		HostConfig: &container.HostConfig{
 			Runtime:       p.Runtime,
@@ -129,7 +135,7 @@ func createRequest(p plan) container.CreateRequest {
 			ShmSize:       p.Limits.Shm,
 			Mounts:        mounts,
 			StorageOpt:    storage,
-			LogConfig:     container.LogConfig{Type: "local", Config: map[string]string{"max-size": "10m", "max-file": "3"}},
+			LogConfig:     container.LogConfig{Type: p.Logs, Config: map[string]string{"max-size": "10m", "max-file": "3"}},
 			Resources: container.Resources{
 				Memory:     p.Limits.Memory,
 				MemorySwap: p.Limits.Memory + p.Limits.Swap, // memory and swap together

@@ -21,6 +21,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // filtered.
 func TestCreateRequest(t *testing.T) {
 	base := plan{
+		Logs:   "local",
 		Daemon: "d1", ID: "s1", Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Image: "sha256:0123", Network: sandbox.NetworkNone,
 		Limits:    sandbox.DefaultLimits,
 		GuestFile: "/state/guest/guest-0123456789ab", RunDir: "/state/instances/s1/run", CAFile: "/state/guest/ca-ba9876543210",
@@ -47,6 +48,7 @@ func TestCreateRequest(t *testing.T) {
 		{"mounts", func(p *plan) {
 			p.Mounts = []sandbox.Mount{{Path: "/home/u/a, b"}, {Path: "/srv/data", ReadOnly: true}}
 		}},
+		{"filter", func(p *plan) { p.Filter = "/state/guest/seccomp-0123456789ab" }},
 		{"bare", func(p *plan) { p.CAFile, p.Limits.NoFile, p.Runtime = "", 0, "runsc" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

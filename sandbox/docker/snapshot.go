@@ -193,7 +193,7 @@ func (b *Backend) Kept(ctx context.Context, owner string, ids []string) (int64, 
 	var images []engineimage.Summary
 	err := b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) error {
 		r, err := b.api.ImageList(ctx, client.ImageListOptions{All: true})
-		images = r.Items
+		images = dockersNames(r.Items)
 		return err
 	})
 	if err != nil {
