@@ -121,6 +121,9 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if p.Filter, err = s.b.filter(f); err != nil {
 		return none, err
 	}
+	if p.Resolver, err = s.b.resolver(f, spec); err != nil {
+		return none, err
+	}
 	if err := f.mayMount(append(bound.paths(), p.GuestFile, p.RunDir, p.CAFile)...); err != nil {
 		return none, err
 	}

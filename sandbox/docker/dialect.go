@@ -3,6 +3,7 @@ package docker
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/moby/profiles/seccomp"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Engines of others speak Docker's API, as Podman's service does, and answer "created" to some requests that they did not heed. What such an
@@ -64,6 +66,19 @@ func (b *Backend) filter(f facts) (string, error) {
 	path, err := b.files.write(text, "seccomp", 0o444)
 	if err != nil {
 		return "", fmt.Errorf("filter of system calls: %w", err)
+	}
+	return path, nil
+}
+
+// resolver returns the resolv.conf of sandboxes whose network the daemon carries, where the engine makes none for a container without a
+// network, whatever name server it is asked for. Empty leaves it to the engine.
+func (b *Backend) resolver(f facts, spec sandbox.Spec) (string, error) {
+	if !f.speaks || !carried(spec.Network) || spec.Via == sandbox.ViaProxy {
+		return "", nil
+	}
+	path, err := b.files.write([]byte("nameserver "+netip.AddrFrom4(wire.TunDNS).String()+"\n"), "resolv", 0o444)
+	if err != nil {
+		return "", fmt.Errorf("resolv.conf: %w", err)
 	}
 	return path, nil
 }

@@ -18,10 +18,16 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 		case !running:
 			return sandbox.ErrStopped
 		}
-		return b.call(ctx, b.limits.start, "pause container", func(ctx context.Context) error {
+		err := b.call(ctx, b.limits.start, "pause container", func(ctx context.Context) error {
 			_, err := b.api.ContainerPause(ctx, ref, client.ContainerPauseOptions{})
 			return err
 		})
+		if err != nil && ctx.Err() == nil { // the engine may still have been at it for who gave up
+			if c, again := b.container(ctx, ref); again == nil && c.State.Paused {
+				return nil
+			}
+		}
+		return err
 	})
 }
 

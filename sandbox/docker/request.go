@@ -73,6 +73,7 @@ type plan struct {
 	GuestFile string
 	RunDir    string
 	CAFile    string // empty: none
+	Resolver  string // what it has as resolv.conf; empty: the engine's
 }
 
 // createRequest is the one place where it is decided what a container may do. It reads nothing but p; no request of a user
@@ -90,6 +91,9 @@ func createRequest(p plan) container.CreateRequest {
 	}
 	if p.CAFile != "" {
 		mounts = append(mounts, readOnly(p.CAFile, guestCA))
+	}
+	if p.Resolver != "" {
+		mounts = append(mounts, readOnly(p.Resolver, "/etc/resolv.conf"))
 	}
 	for _, m := range p.Mounts {
 		mounts = append(mounts, workspace(m))

@@ -48,7 +48,9 @@ func TestCreateRequest(t *testing.T) {
 		{"mounts", func(p *plan) {
 			p.Mounts = []sandbox.Mount{{Path: "/home/u/a, b"}, {Path: "/srv/data", ReadOnly: true}}
 		}},
-		{"filter", func(p *plan) { p.Filter = "/state/guest/seccomp-0123456789ab" }},
+		{"files", func(p *plan) {
+			p.Network, p.Filter, p.Resolver = sandbox.NetworkFiltered, "/state/guest/seccomp-0123456789ab", "/state/guest/resolv-0123456789ab"
+		}},
 		{"bare", func(p *plan) { p.CAFile, p.Limits.NoFile, p.Runtime = "", 0, "runsc" }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
