@@ -5,7 +5,7 @@ import "context"
 // Allowance is something of which sandboxes have parts, and may have only so much together.
 type Allowance struct {
 	Of   string  `json:"of"`             // a principal, or all: every owner that the daemon has
-	What string  `json:"what"`           // sandboxes, running, sessions, memory, cpus, disk
+	What string  `json:"what"`           // sandboxes, running, sessions, connections, memory, cpus, disk
 	Have float64 `json:"have"`           // of limits of memory, cores and disk the sum: what is used is less
 	Most float64 `json:"most"`           // 0 is no limit
 	Unit string  `json:"unit,omitempty"` // bytes
@@ -34,12 +34,14 @@ func (h *Hub) Allowances(ctx context.Context, p Principal) ([]Allowance, error) 
 		return nil, err
 	}
 	q, most := h.options.Quota, h.options.Total
+	mine := h.connectionsOf(p.Name)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	memory, cpus := h.runningLimitsLocked(p.Name, nil)
 	all := []Allowance{
 		{Of: p.Name, What: "sandboxes", Have: float64(h.ownedLocked(p.Name)), Most: float64(q.Sandboxes), Key: "max_sandboxes"},
 		{Of: p.Name, What: "sessions", Have: float64(h.sessionsLocked(p.Name)), Most: float64(q.Sessions), Key: "quota.sessions"},
+		{Of: p.Name, What: "connections", Have: float64(mine.Used()), Most: float64(mine.Most()), Key: "quota.connections"},
 		{Of: p.Name, What: "memory", Have: float64(memory), Most: float64(q.Memory), Unit: "bytes", Key: "quota.memory"},
 		{Of: p.Name, What: "cpus", Have: cpus, Most: q.CPUs, Key: "quota.cpus"},
 		{Of: p.Name, What: "disk", Have: float64(h.allowedDiskLocked(p.Name, nil) + kept), Most: float64(q.Disk), Unit: "bytes", Key: "quota.disk"},
@@ -48,7 +50,8 @@ func (h *Hub) Allowances(ctx context.Context, p Principal) ([]Allowance, error) 
 		exist, running := h.allLocked(nil)
 		all = append(all,
 			Allowance{Of: ofAll, What: "sandboxes", Have: float64(exist), Most: float64(most.Sandboxes), Key: "total.sandboxes"},
-			Allowance{Of: ofAll, What: "running", Have: float64(running), Most: float64(most.Running), Key: "total.running"})
+			Allowance{Of: ofAll, What: "running", Have: float64(running), Most: float64(most.Running), Key: "total.running"},
+			Allowance{Of: ofAll, What: "connections", Have: float64(h.connections.Used()), Most: float64(h.connections.Most()), Key: "connections"})
 	}
 	return all, nil
 }

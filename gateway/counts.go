@@ -18,8 +18,10 @@ type Counts struct {
 	Boots, BootsFailed   uint64 // by a backend; what stands ready included
 	Claims, ClaimsFailed uint64 // of what stands ready
 
-	Connections    map[egress.Kind]uint64 // by what became of them
-	Sent, Received uint64                 // bytes of connections that have ended
+	Connections    map[egress.Kind]uint64  // by what became of them
+	Limited        map[egress.Limit]uint64 // of the refused ones those that were beyond a limit
+	Open           int                     // now, with names that are looked up
+	Sent, Received uint64                  // bytes of connections that have ended
 
 	EventsDropped uint64 // the store was too slow
 	Hook          HookCounts
@@ -29,6 +31,7 @@ type Counts struct {
 type counters struct {
 	boots, bootsFailed, claims, claimsFailed atomic.Uint64
 	opened, closed, refused, failed          atomic.Uint64 // connections
+	ofSandbox, ofOwner, ofDaemon             atomic.Uint64 // of the refused ones, by limit
 	sent, received                           atomic.Uint64
 	eventsDropped                            atomic.Uint64
 }
@@ -37,6 +40,9 @@ func (c *counters) connection(e egress.Event) {
 	switch e.Kind {
 	case egress.KindRefused:
 		c.refused.Add(1)
+		if n := map[egress.Limit]*atomic.Uint64{egress.LimitSandbox: &c.ofSandbox, egress.LimitOwner: &c.ofOwner, egress.LimitDaemon: &c.ofDaemon}[e.Limit]; n != nil {
+			n.Add(1)
+		}
 	case egress.KindFailed:
 		c.failed.Add(1)
 	case egress.KindClosed:
@@ -58,7 +64,8 @@ func (h *Hub) Counts(p Principal) (Counts, error) {
 		Boots: c.boots.Load(), BootsFailed: c.bootsFailed.Load(), Claims: c.claims.Load(), ClaimsFailed: c.claimsFailed.Load(),
 		Connections: map[egress.Kind]uint64{egress.KindOpened: c.opened.Load(), egress.KindClosed: c.closed.Load(),
 			egress.KindRefused: c.refused.Load(), egress.KindFailed: c.failed.Load()},
-		Sent: c.sent.Load(), Received: c.received.Load(), EventsDropped: c.eventsDropped.Load(), Hook: h.HookCounts()}
+		Limited: map[egress.Limit]uint64{egress.LimitSandbox: c.ofSandbox.Load(), egress.LimitOwner: c.ofOwner.Load(), egress.LimitDaemon: c.ofDaemon.Load()},
+		Open:    h.connections.Used(), Sent: c.sent.Load(), Received: c.received.Load(), EventsDropped: c.eventsDropped.Load(), Hook: h.HookCounts()}
 	for _, s := range []State{Warm, Creating, Running, Paused, Stopped, Broken, Deleting, Lost} {
 		n.Sandboxes[s] = 0
 	}

@@ -85,6 +85,10 @@ func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Descripti
 		d.Health = "no command runs in it: " + oneLine(h.Public(b.reach(err)).Message, 200)
 	}
 	d.fill(found)
+	if isCarried(f.inst.Network) {
+		share := h.connectionsOf(f.owner)
+		d.Usage = strings.TrimPrefix(fmt.Sprintf("%s, %d of %d connections of all its owner's sandboxes", d.Usage, share.Used(), share.Most()), ", ")
+	}
 	if infos, err := h.Sessions(within, p, name); err == nil {
 		d.Sessions = infos
 	}
@@ -211,7 +215,7 @@ func (d *Description) fill(found *inside) {
 func networkText(n sandbox.Network, via sandbox.Via) string {
 	if via == sandbox.ViaProxy {
 		text, rest, _ := strings.Cut(networkText(n, ""), ":")
-		return text + " (proxy):" + rest + "; by an HTTP and SOCKS5 proxy on " + wire.ProxyAddress + ", so only for programs that heed proxy variables, and no UDP"
+		return text + " (proxy):" + rest + "; by an HTTP and SOCKS5 proxy on " + wire.ProxyAddress + ", so only for programs that heed proxy variables, and no UDP: that and all else is \"Network is unreachable\" at once"
 	}
 	switch n {
 	case sandbox.NetworkNone, "":

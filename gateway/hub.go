@@ -106,6 +106,9 @@ type Hub struct {
 	beginning map[string]int // guarded by mu; sessions that are about to be, by the owner of their sandbox
 	starting  map[*box]bool  // guarded by mu; stopped, and about to run
 
+	sharesMu sync.Mutex                // alone
+	shares   map[string]*egress.Budget // guarded by sharesMu; parts of connections, by owner
+
 	standing standings
 	needs    needs
 	hook     hook
@@ -138,7 +141,7 @@ func New(o Options) (*Hub, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Hub{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
 		keeping: make(chan struct{}, 1), ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
-		beginning: make(map[string]int), starting: make(map[*box]bool)}
+		beginning: make(map[string]int), starting: make(map[*box]bool), shares: make(map[string]*egress.Budget)}
 	h.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: h.openControl, Opened: h.opened, Dial: func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 		be, err := h.backend(inst.Backend)
 		if err != nil {

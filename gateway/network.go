@@ -35,6 +35,7 @@ type network struct {
 // carrier is what carries a sandbox's connections: a stack for its packets, or a proxy.
 type carrier interface {
 	SetPolicy(*egress.Policy)
+	SetBudget(*egress.Budget)
 	Close() error
 }
 
@@ -76,6 +77,18 @@ func connectionBudget(asked int) (*egress.Budget, error) {
 		return nil, fmt.Errorf("gateway: %d connections are more than half of the %d files that this process may have open", asked, most.Cur)
 	}
 	return egress.NewBudget(cmp.Or(asked, min(half, maxSandboxConnections))), nil
+}
+
+// connectionsOf is what an owner's sandboxes may have open together.
+func (h *Hub) connectionsOf(owner string) *egress.Budget {
+	h.sharesMu.Lock()
+	defer h.sharesMu.Unlock()
+	share := h.shares[owner]
+	if share == nil {
+		share = h.connections.Share(h.options.Quota.Connections)
+		h.shares[owner] = share // for good: there are as many as principals that ever had a sandbox
+	}
+	return share
 }
 
 // newPolicy is what a sandbox of owner's with that mode may connect to. What the daemon's own user lists is trusted: it is their
@@ -287,6 +300,15 @@ func (n *network) use(policy *egress.Policy) {
 	}
 }
 
+// pays makes budget what new connections are taken of.
+func (n *network) pays(budget *egress.Budget) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stack != nil {
+		n.stack.SetBudget(budget)
+	}
+}
+
 // carry carries the packets of a sandbox, whose instance inst is, until ctx ends.
 func (b *box) carry(ctx context.Context, inst sandbox.Instance) {
 	be, err := b.hub.backend(inst.Backend)
@@ -402,7 +424,7 @@ func begin[C carrier](b *box, mode sandbox.Network, start func(egress.Options) (
 	if err != nil {
 		return c, err
 	}
-	c, err = start(egress.Options{Policy: policy, Budget: b.hub.connections, Connections: int(f.limits().Connections),
+	c, err = start(egress.Options{Policy: policy, Budget: b.hub.connectionsOf(f.owner), Connections: int(f.limits().Connections),
 		Event: b.connected, Log: b.hub.log.With("id", b.id)})
 	if err != nil {
 		return c, err

@@ -12,11 +12,12 @@ import (
 // Quota is what the sandboxes of one principal may be allowed together: the sums are those of their limits, not of what they
 // use at the moment. Hosts count as sandboxes and with their sessions. 0 is no such limit, unless said otherwise.
 type Quota struct {
-	Sandboxes int     // 0 is 64
-	Sessions  int     // that live
-	Memory    int64   // bytes; of sandboxes that are not stopped
-	CPUs      float64 // of the same
-	Disk      int64   // bytes; also of those that are stopped: their files stay; images that were made of or for them with what they take
+	Sandboxes   int     // 0 is 64
+	Sessions    int     // that live
+	Memory      int64   // bytes; of sandboxes that are not stopped
+	CPUs        float64 // of the same
+	Connections int     // that are open to the outside; 0 is no such limit, but half of what all owners may have, and no more than are left
+	Disk        int64   // bytes; also of those that are stopped: their files stay; images that were made of or for them with what they take
 }
 
 const defaultSandboxes = 64

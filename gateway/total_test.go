@@ -106,7 +106,8 @@ func TestPoolMakesRoom(t *testing.T) {
 // Who asks is told what their own sandboxes have of what they may; all owners' are for the daemon's own user.
 func TestAllowances(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Quota = Quota{CPUs: 4, Disk: 7 << 30}
+	w.options.Quota = Quota{CPUs: 4, Disk: 7 << 30, Connections: 30}
+	w.options.Connections = 100
 	w.options.Total = Total{Sandboxes: 9, Running: 8}
 	w.copying(1 << 30)
 	d := w.start()
@@ -134,12 +135,13 @@ func TestAllowances(t *testing.T) {
 		}
 		return all
 	}
-	want := []string{"alice sandboxes 2 of 64 max_sandboxes", "alice sessions 0 of - quota.sessions", "alice memory 1 GiB of - quota.memory",
-		"alice cpus 1.5 of 4 quota.cpus", "alice disk 5 GiB of 7 GiB quota.disk", "all sandboxes 2 of 9 total.sandboxes", "all running 1 of 8 total.running"}
+	want := []string{"alice sandboxes 2 of 64 max_sandboxes", "alice sessions 0 of - quota.sessions", "alice connections 0 of 30 quota.connections", "alice memory 1 GiB of - quota.memory",
+		"alice cpus 1.5 of 4 quota.cpus", "alice disk 5 GiB of 7 GiB quota.disk", "all sandboxes 2 of 9 total.sandboxes", "all running 1 of 8 total.running",
+		"all connections 0 of 100 connections"}
 	if diff := cmp.Diff(want, said(alice)); diff != "" {
 		t.Errorf("alice (-want +got):\n%s", diff)
 	}
-	want = []string{"bob sandboxes 0 of 64 max_sandboxes", "bob sessions 0 of - quota.sessions", "bob memory 0 B of - quota.memory",
+	want = []string{"bob sandboxes 0 of 64 max_sandboxes", "bob sessions 0 of - quota.sessions", "bob connections 0 of 30 quota.connections", "bob memory 0 B of - quota.memory",
 		"bob cpus 0 of 4 quota.cpus", "bob disk 0 B of 7 GiB quota.disk"}
 	if diff := cmp.Diff(want, said(bob)); diff != "" {
 		t.Errorf("bob (-want +got):\n%s", diff)

@@ -500,6 +500,7 @@ func (b *box) claim(ctx context.Context) error {
 		return nameTaken(f, err)
 	}
 	h.at("stored")
+	b.network.pays(h.connectionsOf(f.owner))
 	b.touch()
 	h.needs.turn()
 	h.tasks.start(b.outlast)

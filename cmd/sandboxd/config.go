@@ -81,6 +81,7 @@ func defaults() config {
 		{key: "ttl", value: "0", help: "how long nobody may use a sandbox that asks for nothing else until it is stopped, its files kept, as 30m or 12h; 0 is for ever", check: isAge},
 		{key: "delete_after", value: "0", help: "how long such a sandbox may be stopped until it is removed with its files, as 7d; 0 is for ever", check: isAge},
 		{key: "quota.sessions", value: "0", help: "most sessions of one owner's sandboxes together; 0 is no such limit", check: isCountOrNone},
+		{key: "quota.connections", value: "0", help: "most connections of one owner's sandboxes together, with network filtered or allowlist; 0 is half of connections, and never more than are left for everybody", check: isCountOrNone},
 		{key: "quota.memory", value: "0", help: "most memory that one owner's running sandboxes may be allowed together, such as 16g; 0 is no such limit", check: isQuota},
 		{key: "quota.cpus", value: "0", help: "most processor cores of the same; 0 is no such limit", check: isCores},
 		{key: "quota.disk", value: "0", help: "most disk that one owner's sandboxes may be allowed together, those that are stopped included; 0 is no such limit", check: isQuota},
@@ -144,6 +145,9 @@ func (c config) quota() (gateway.Quota, error) {
 	}
 	if q.Sessions, err = strconv.Atoi(c.value("quota.sessions")); err != nil {
 		return q, fmt.Errorf("quota.sessions: %w", err)
+	}
+	if q.Connections, err = strconv.Atoi(c.value("quota.connections")); err != nil {
+		return q, fmt.Errorf("quota.connections: %w", err)
 	}
 	if q.CPUs, err = strconv.ParseFloat(c.value("quota.cpus"), 64); err != nil {
 		return q, fmt.Errorf("quota.cpus: %w", err)

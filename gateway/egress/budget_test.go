@@ -48,7 +48,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		t.Errorf("%d descriptors more", held)
 	}
 	for range more - most {
-		if e := w.await("refused", is(KindRefused, public)); e.Why != "20 connections are open already, as many as this sandbox may have" || e.Opens != "" || e.Addr.Port() != 7 {
+		if e := w.await("refused", is(KindRefused, public)); e.Why != "20 connections are open already, as many as this sandbox may have" || e.Limit != LimitSandbox || e.Opens != "" || e.Addr.Port() != 7 {
 			t.Errorf("got %+v", e)
 		}
 	}
@@ -68,14 +68,14 @@ func TestConnectionsAreBounded(t *testing.T) {
 	// What others took is not there.
 	must(t, w.stack.Close())
 	w.start(ModeFiltered)
-	if !budget.take(10 * most) {
+	if budget.take(10*most) != (refusal{}) {
 		t.Fatalf("%d descriptors were not given back", budget.used)
 	}
 	for _, network := range []string{"tcp", "udp"} {
 		if err := w.tries(network, public+":7"); err == nil {
 			t.Errorf("%s beyond the budget of the daemon", network)
 		}
-		if e := w.await("refused", is(KindRefused, public)); !strings.Contains(e.Why, "the daemon's sandboxes have 200 connections open") {
+		if e := w.await("refused", is(KindRefused, public)); !strings.Contains(e.Why, "the daemon's sandboxes have 200 connections open") || e.Limit != LimitDaemon {
 			t.Errorf("got %+v", e)
 		}
 	}
@@ -101,6 +101,80 @@ func TestMostOfABudget(t *testing.T) {
 		if got := c.budget.most(c.asked); got != c.want {
 			t.Errorf("%d of %+v: got %d, want %d", c.asked, c.budget, got, c.want)
 		}
+	}
+}
+
+// Whoever takes all that they get leaves something for who comes next, and may not have more than was set for them.
+func TestShares(t *testing.T) {
+	all := NewBudget(120)
+	greedy := func(b *Budget) (n int, why refusal) {
+		for why = b.take(1); why == (refusal{}); why = b.take(1) {
+			n++
+		}
+		return n, why
+	}
+	first, second, third, bounded := all.Share(0), all.Share(0), all.Share(0), all.Share(5)
+	for i, c := range []struct {
+		share *Budget
+		want  int
+		says  string
+	}{{first, 60, "60 connections open, and 60 are left for everybody (connections)"}, {second, 30, "30 are left"}, {bounded, 5, "5 connections open, as many as one owner's may together (quota.connections)"}, {third, 13, "12 are left"}} {
+		n, why := greedy(c.share)
+		if n != c.want || why.limit != LimitOwner || !strings.Contains(why.why, c.says) {
+			t.Errorf("owner %d: got %d connections and %+v, want %d and %q", i, n, why, c.want, c.says)
+		}
+	}
+	if used := all.Used(); used != 60+30+5+13 {
+		t.Errorf("%d are taken of all", used)
+	}
+	first.give(60)
+	if n, _ := greedy(third); n != 30 { // as many as are left then, and one
+		t.Errorf("after an owner went: got %d more", n)
+	}
+	second.give(30)
+	third.give(43)
+	bounded.give(5)
+	if all.Used() != 0 || first.Used() != 0 || third.Used() != 0 {
+		t.Errorf("not all was given back: %d, %d, %d", all.Used(), first.Used(), third.Used())
+	}
+	if first.Most() != 60 || bounded.Most() != 5 || all.Share(1000).Most() != 60 || all.Most() != 120 {
+		t.Errorf("most: got %d, %d, %d, %d", first.Most(), bounded.Most(), all.Share(1000).Most(), all.Most())
+	}
+	tiny := NewBudget(1)
+	if why := tiny.Share(0).take(1); why != (refusal{}) {
+		t.Errorf("the only one: %+v", why)
+	}
+	if why := tiny.Share(0).take(1); why.limit != LimitDaemon {
+		t.Errorf("there is none left: %+v", why)
+	}
+	if got := all.Share(0).most(0); got != 30 {
+		t.Errorf("one sandbox of a share: got %d, want a quarter of all", got)
+	}
+}
+
+// A sandbox that has the share of its owner is told so, and so is the event; one that gets another owner is of theirs from then on.
+func TestShareOfAnOwner(t *testing.T) {
+	w := newWorld(t, ModeFiltered)
+	all := NewBudget(100)
+	one, other := all.Share(3), all.Share(3)
+	w.restart(func(o *Options) { o.Budget = one })
+	w.internet.listen(t, 7, echoes)
+	for range 3 {
+		c, err := w.dial("tcp", public+":7")
+		must(t, err)
+		t.Cleanup(func() { c.Close() })
+	}
+	if err := w.tries("tcp", public+":7"); err == nil {
+		t.Error("one more than its owner may have")
+	}
+	if e := w.await("refused", is(KindRefused, public)); e.Limit != LimitOwner || !strings.Contains(e.Why, "quota.connections") || e.Opens != "" {
+		t.Errorf("got %+v", e)
+	}
+	w.stack.SetBudget(other)
+	must(t, w.tries("tcp", public+":7"))
+	must(t, w.stack.Close())
+	if one.Used() != 0 || other.Used() != 0 || all.Used() != 0 {
+		t.Errorf("not all was given back: %d, %d of %d", one.Used(), other.Used(), all.Used())
 	}
 }
 

@@ -63,7 +63,7 @@ func dialAny(ctx context.Context, dial func(context.Context, string, string) (ne
 		switch {
 		case next < len(addrs):
 			if pending == paid {
-				if !budget.take(1) {
+				if budget.take(1) != (refusal{}) {
 					head.Reset(dialHead)
 					continue
 				}

@@ -102,7 +102,7 @@ func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessag
 	if name != "localhost" && !strings.HasSuffix(name, ".localhost") { // RFC 6761, section 6.3
 		if why := s.current().refusesName(name, 0); why != (refusal{}) {
 			if q.Type != dnsmessage.TypeAAAA { // asked along with A
-				s.event(Event{Kind: KindRefused, Proto: "dns", Host: name, Why: why.why, Opens: why.opens})
+				s.event(Event{Kind: KindRefused, Proto: "dns", Host: name, Why: why.why, Opens: why.opens, Limit: why.limit})
 			}
 			return nil, dnsmessage.RCodeNameError
 		}
@@ -114,8 +114,8 @@ func (s *Stack) records(ctx context.Context, q dnsmessage.Question) ([]dnsmessag
 		var err error
 		if _, inside, err = s.names.addresses(ctx, name); err != nil {
 			e := Event{Kind: KindFailed, Proto: "dns", Host: name, Why: err.Error()}
-			if _, ok := errors.AsType[refusal](err); ok {
-				e.Kind = KindRefused
+			if why, ok := errors.AsType[refusal](err); ok {
+				e.Kind, e.Limit = KindRefused, why.limit
 			}
 			s.event(e)
 			return nil, dnsmessage.RCodeServerFailure

@@ -57,6 +57,16 @@ const (
 	KindFailed  Kind = "failed"  // allowed, and yet there is no connection: the name or the address does not answer; Why says how
 )
 
+// Limit is whose connections were too many.
+type Limit string
+
+// The limits of connections: Options.Connections, a share of a Budget, and all of it.
+const (
+	LimitSandbox Limit = "sandbox"
+	LimitOwner   Limit = "owner"
+	LimitDaemon  Limit = "daemon"
+)
+
 // Event is one thing that happened to one connection.
 type Event struct {
 	Time           time.Time
@@ -66,5 +76,6 @@ type Event struct {
 	Addr           netip.AddrPort // what was dialled, or would have been; the address is invalid where it did not come to that
 	Why            string         // in words
 	Opens          string         // of a refused one: the entry of Rules that would open it, if whoever lists it may; empty where none does
+	Limit          Limit          // of a refused one: the limit that it was beyond; empty where the policy refused it
 	Sent, Received int64          // bytes of the program, and for the program
 }

@@ -20,12 +20,14 @@ type flow struct {
 
 	addr netip.AddrPort // guarded by gate.mu; what was dialled, invalid before
 	said string         // guarded by gate.mu; the name that the program said on it
+	paid *Budget        // guarded by gate.mu; what it was taken of
 }
 
 // refusal is why a connection does not come to be, by our own decision. The zero value is none.
 type refusal struct {
 	why   string
 	opens string // the entry that would open it, if whoever lists it may; empty where none does
+	limit Limit  // that it is beyond; empty where none is
 }
 
 func (r refusal) Error() string { return r.why }
@@ -55,7 +57,7 @@ func (f *flow) whyNotLocked(p *Policy, own []netip.Prefix) refusal {
 		return why
 	}
 	if f.said != "" && f.said != f.name && p.comparesNames(f.name, f.addr) && !p.listsName(f.said, f.port) {
-		return refusal{notListed, entryText(f.said, f.port)}
+		return refusal{why: notListed, opens: entryText(f.said, f.port)}
 	}
 	return refusal{}
 }
@@ -122,7 +124,7 @@ func (g *gate) dial(ctx context.Context, f *flow, asked netip.AddrPort) (net.Con
 	if len(open) == 0 {
 		return nil, candidates[0], why
 	}
-	conn, addr, err := dialAny(ctx, g.opts.Dial, g.opts.Budget, f.proto, open)
+	conn, addr, err := dialAny(ctx, g.opts.Dial, g.budget(), f.proto, open)
 	if err != nil {
 		return nil, addr, err
 	}

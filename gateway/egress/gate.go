@@ -66,10 +66,11 @@ func newGate(opts Options) (*gate, context.Context, error) {
 
 // resolve looks a name up within the budget.
 func (g *gate) resolve(ctx context.Context, name string) ([]netip.Addr, error) {
-	if !g.opts.Budget.take(lookUpCost) {
-		return nil, g.opts.Budget.spent()
+	budget := g.budget()
+	if why := budget.take(lookUpCost); why != (refusal{}) {
+		return nil, why
 	}
-	defer g.opts.Budget.give(lookUpCost)
+	defer budget.give(lookUpCost)
 	return g.opts.Resolve(ctx, name)
 }
 
@@ -82,6 +83,19 @@ func (g *gate) SetPolicy(p *Policy) {
 	for f := range g.flows {
 		f.holdLocked(p, own)
 	}
+}
+
+// SetBudget makes b what new connections are taken of; those that are open stay of what they were.
+func (g *gate) SetBudget(b *Budget) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.opts.Budget = b
+}
+
+func (g *gate) budget() *Budget {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.opts.Budget
 }
 
 // current returns the policy that holds now.
@@ -114,11 +128,12 @@ func (g *gate) admit(f *flow) refusal {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.flows) >= g.most {
-		return refusal{why: fmt.Sprintf("%d connections are open already, as many as this sandbox may have", g.most)}
+		return refusal{limit: LimitSandbox, why: fmt.Sprintf("%d connections are open already, as many as this sandbox may have", g.most)}
 	}
-	if !g.opts.Budget.take(1) {
-		return g.opts.Budget.spent()
+	if why := g.opts.Budget.take(1); why != (refusal{}) {
+		return why
 	}
+	f.paid = g.opts.Budget
 	g.flows[f] = struct{}{}
 	g.crowded.Store(len(g.flows) > crowd)
 	return refusal{}
@@ -133,7 +148,7 @@ func (g *gate) dismiss(f *flow) {
 	}
 	delete(g.flows, f)
 	g.crowded.Store(len(g.flows) > crowd)
-	g.opts.Budget.give(1)
+	f.paid.give(1)
 }
 
 func (g *gate) event(e Event) {
@@ -211,10 +226,10 @@ func (g *gate) misnamed(f *flow, said string, whole bool) error {
 	why := refusal{why: "TLS or HTTP without a readable name of the server"}
 	switch {
 	case said != "":
-		why = refusal{"it is for " + said + ", which is " + notListed, entryText(said, f.port)}
+		why = refusal{why: "it is for " + said + ", which is " + notListed, opens: entryText(said, f.port)}
 	case !whole:
 		why.why = fmt.Sprintf("said nothing readable in %v", openingTimeout)
 	}
-	g.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.name, Addr: f.addr, Why: why.why, Opens: why.opens})
+	g.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.name, Addr: f.addr, Why: why.why, Opens: why.opens, Limit: why.limit})
 	return why
 }

@@ -207,7 +207,7 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 		if said == "" {
 			said = host
 		}
-		p.event(Event{Kind: KindRefused, Proto: f.proto, Host: said, Addr: asked, Why: why.why, Opens: why.opens})
+		p.event(Event{Kind: KindRefused, Proto: f.proto, Host: said, Addr: asked, Why: why.why, Opens: why.opens, Limit: why.limit})
 		cancel(why)
 		return nil, why
 	}

@@ -39,7 +39,7 @@ func (s *Stack) acceptTCP(ctx context.Context, r *tcp.ForwarderRequest) {
 		why = s.admit(f)
 	}
 	if why != (refusal{}) {
-		s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.host(asked), Addr: asked, Why: why.why, Opens: why.opens})
+		s.event(Event{Kind: KindRefused, Proto: f.proto, Host: f.host(asked), Addr: asked, Why: why.why, Opens: why.opens, Limit: why.limit})
 		r.Complete(true)
 		return
 	}

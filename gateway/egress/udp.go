@@ -51,13 +51,13 @@ func (s *Stack) acceptUDP(ctx context.Context, id stack.TransportEndpointID, pkt
 		name, why := s.target(asked)
 		d = &datagrams{flow: flow{proto: "udp", name: name, port: asked.Port()}, id: id, first: first, queue: make(chan []byte, udpQueue)}
 		if why != (refusal{}) {
-			s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why.why, Opens: why.opens})
+			s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why.why, Opens: why.opens, Limit: why.limit})
 			s.link.unreachable(first, header.ICMPv4AdminProhibited)
 			return
 		}
 		if why, ok := s.beginUDP(ctx, d); !ok {
 			if why != (refusal{}) {
-				s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why.why})
+				s.event(Event{Kind: KindRefused, Proto: d.proto, Host: d.host(asked), Addr: asked, Why: why.why, Limit: why.limit})
 				s.link.unreachable(first, header.ICMPv4AdminProhibited)
 			}
 			return

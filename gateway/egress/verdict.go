@@ -18,7 +18,7 @@ func (p *Policy) refusesName(name string, port uint16) refusal {
 	if p.mode == ModeFiltered || p.listsName(name, port) {
 		return refusal{}
 	}
-	return refusal{notListed, entryText(name, port)}
+	return refusal{why: notListed, opens: entryText(name, port)}
 }
 
 // entryText is the entry of a name or an address.
@@ -62,20 +62,20 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) re
 	for _, mine := range own {
 		for _, form := range forms(singleIP(mine.Addr())) {
 			if form.Contains(addr) && !p.opensClosed(addr, port, addr.BitLen()) {
-				return refusal{addr.String() + " is an address of the machine that runs sandboxd", opens}
+				return refusal{why: addr.String() + " is an address of the machine that runs sandboxd", opens: opens}
 			}
 		}
 	}
 	for _, closed := range p.closed {
 		if closed.Contains(addr) && !p.opensClosed(addr, port, closed.Bits()) {
-			return refusal{fmt.Sprintf("%s is in %s, which is closed", addr, closed), opens}
+			return refusal{why: fmt.Sprintf("%s is in %s, which is closed", addr, closed), opens: opens}
 		}
 	}
 	opened := slices.ContainsFunc(p.closed, func(c netip.Prefix) bool { return c.Contains(addr) }) // who lists 10.0.0.0/8 means local networks
 	for _, mine := range own {
 		for _, form := range forms(mine.Masked()) {
 			if !opened && form.Contains(addr) && !p.opensClosed(addr, port, form.Bits()) {
-				return refusal{fmt.Sprintf("%s is in %s, a network that the machine which runs sandboxd is in", addr, form), opens}
+				return refusal{why: fmt.Sprintf("%s is in %s, a network that the machine which runs sandboxd is in", addr, form), opens: opens}
 			}
 		}
 	}
@@ -85,7 +85,7 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) re
 	if name != "" {
 		opens = entryText(name, port)
 	}
-	return refusal{notListed, opens}
+	return refusal{why: notListed, opens: opens}
 }
 
 // lists says whether a listed range contains addr.

@@ -108,6 +108,8 @@ var (
 	bootsTotal      = metric("boots_total", "Sandboxes that a backend booted, or could not.", "result")
 	claimsTotal     = metric("claims_total", "Sandboxes that stood ready and were taken, or did not answer then.", "result")
 	connectionTotal = metric("connections_total", "Connections of sandboxes, by what became of them.", "what")
+	limitedTotal    = metric("connections_limited_total", "Connections of sandboxes that were refused because there were too many, by whose.", "limit")
+	openNow         = metric("connections_open", "Connections of all sandboxes to the outside that are open.")
 	bytesTotal      = metric("connection_bytes_total", "Bytes of connections that have ended.", "direction")
 	droppedTotal    = metric("events_dropped_total", "Events of sandboxes that the store was too slow for.")
 	noticesTotal    = metric("hook_notices_total", "Notices of what sessions need, by what became of them.", "result")
@@ -140,6 +142,10 @@ func (c counted) Collect(to chan<- prometheus.Metric) {
 	for kind, n := range c.Connections {
 		counter(connectionTotal, n, string(kind))
 	}
+	for limit, n := range c.Limited {
+		counter(limitedTotal, n, string(limit))
+	}
+	gauge(openNow, c.Open)
 	counter(bytesTotal, c.Sent, "sent")
 	counter(bytesTotal, c.Received, "received")
 	counter(droppedTotal, c.EventsDropped)

@@ -30,6 +30,8 @@ func TestMetrics(t *testing.T) {
 		`sandboxd_boots_total{result="failed"} 0`,
 		`sandboxd_claims_total{result="ok"} 0`,
 		`sandboxd_connections_total{what="refused"} 0`,
+		`sandboxd_connections_limited_total{limit="owner"} 0`,
+		`sandboxd_connections_open 0`,
 		`sandboxd_events_dropped_total 0`,
 		`sandboxd_http_requests_total{route="GET /v1/sandboxes",status="200"} 1`,
 		`sandboxd_http_requests_total{route="GET /v1/sandboxes/{name}",status="404"} 1`,
