@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -93,6 +94,47 @@ func TestE2B(t *testing.T) {
 			t.Errorf("%d examples were run, want those in Python and in TypeScript", run)
 		}
 	})
+}
+
+// Every call that docs/e2b.md tells of is one that the suite of that SDK makes.
+func TestE2BCalls(t *testing.T) {
+	read := func(name string) string {
+		t.Helper()
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	suites := [2]string{read(filepath.Join(sdkDir, "suite.py")), read(filepath.Join(sdkDir, "suite.mjs"))}
+	// The suites have short names for what they use much.
+	suites[0] = strings.NewReplacer("f = s.files", "", " f.", " files.", "(f.", "(files.", "[f.", "[files.").Replace(suites[0])
+	suites[1] = strings.NewReplacer("const f = s.files", "", " f.", " files.", "(f.", "(files.").Replace(suites[1])
+	_, table, _ := strings.Cut(read("../../docs/e2b.md"), "<!-- calls: begin -->")
+	table, _, ok := strings.Cut(table, "<!-- calls: end -->")
+	calls := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || !strings.Contains(line, "`") {
+			continue
+		}
+		for i, language := range []string{"Python", "JavaScript"} {
+			call := strings.Trim(strings.TrimSpace(cells[i+1]), "`")
+			if call == "–" {
+				continue
+			}
+			calls++
+			if !strings.Contains(call, ".") {
+				call = "." + call
+			}
+			if !regexp.MustCompile(regexp.QuoteMeta(call) + `\b`).MatchString(suites[i]) {
+				t.Errorf("%s: the suite has no %s", language, call)
+			}
+		}
+	}
+	if !ok || calls < 80 {
+		t.Errorf("the table has %d calls", calls)
+	}
 }
 
 // What outlives the daemon: sandboxes with their ends and access tokens, and terminals. Commands end with it, as any that are run by

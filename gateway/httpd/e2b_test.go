@@ -291,3 +291,32 @@ func TestE2BManyProcesses(t *testing.T) {
 		t.Errorf("health of one that is gone: %d", a.status)
 	}
 }
+
+// An SDK that asks where none is answered gets an answer that it can read: other shapes end its program with a KeyError.
+func TestE2BMisplaced(t *testing.T) {
+	w := newWorld(t)
+	b := w.e2bCreate(w.alice, "{}")
+	for path, code := range map[string]string{"/v2/sandboxes": "404", "/sandboxes/x": "404", "/e2b//v2/sandboxes": "404", "/files": "404",
+		"/e2b//process.Process/List": `"not_found"`, "//process.Process/List": `"not_found"`, "/filesystem.Filesystem/Stat": `"not_found"`} {
+		for _, secret := range []string{w.alice, ""} {
+			a := w.call("POST", path, secret, "{}", b.to, func(r *http.Request) { r.Header.Set("Content-Type", "application/json") })
+			if a.status != http.StatusNotFound || !strings.HasPrefix(a.body, `{"code":`+code+`,"message":"E2B's routes are below /e2b`) {
+				t.Errorf("%s: %d %s", path, a.status, a.body)
+			}
+		}
+	}
+	a := w.call("POST", "/process.Process/Start", "", frame(0, "{}"), b.to, asStream)
+	if _, end := frames(t, a.body); a.status != http.StatusOK || !strings.HasPrefix(end, `{"error":{"code":"not_found","message":"E2B's routes are below /e2b`) {
+		t.Errorf("a stream: %d %s", a.status, end)
+	}
+	// What upload_url and download_url are with an address of the door.
+	for _, path := range []string{"/files?path=a&signature=v1_x", "/e2b/files?path=a&signature=v1_x"} {
+		if a := w.call("GET", path, "", ""); a.status != http.StatusNotImplemented || !strings.Contains(a.body, "signed URLs are not in this version") {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+	// get_host, and an SDK without E2B_SANDBOX_URL, ask for a name that has no address, and not for one of E2B's.
+	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); !strings.Contains(a.body, `.invalid"`) {
+		t.Errorf("the domain: %s", a.body)
+	}
+}

@@ -218,7 +218,12 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 		secret = page.Secret(r)
 	}
 	t, live, ok := g.tokens.Verify(strings.TrimSpace(secret))
-	if !ok {
+	switch {
+	case ok:
+	case strings.TrimSpace(secret) != "":
+		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "this token is not known here: it is another daemon's, has expired, was revoked, or is cut off",
+			Hint: "sandboxd token ls lists yours, sandboxd token new makes one; the daemon's own user has one in the file api_token of the state directory"})
+	default:
 		return t, nil, unknown
 	}
 	return t, live, nil

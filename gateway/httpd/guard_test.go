@@ -173,3 +173,30 @@ func TestSlowAndLargeHeaders(t *testing.T) {
 		t.Errorf("a header of 40 KiB: %q, %v", line, err)
 	}
 }
+
+// What nobody serves is answered with what to do: who writes a route nearly right, or has the token of another daemon, is told so.
+func TestNearlyRight(t *testing.T) {
+	w := newWorld(t)
+	for name, c := range map[string]struct {
+		method, path, secret string
+		status               int
+		says                 string
+	}{
+		"a slash more":       {"GET", "/v1/sandboxes/", w.alice, 404, "without the slash"},
+		"none like it":       {"GET", "/v1/sandbox", w.alice, 404, "GET /docs lists the routes"},
+		"a slash, and none":  {"GET", "/v1/sandbox/", w.alice, 404, "GET /docs lists the routes"},
+		"to make one":        {"POST", "/v1/sandboxes", w.alice, 405, "here is no POST, only GET"},
+		"to remove one":      {"DELETE", "/v1/sandboxes/x", w.alice, 405, "by SSH"},
+		"a look at the code": {"GET", "/v1/run/", w.alice, 405, "here is no GET, only POST"},
+		"another's token":    {"GET", "/v1/sandboxes", "sbx_00000000000000000000000000000000", 401, "this token is not known here"},
+		"none":               {"GET", "/v1/sandboxes", "", 401, "a token is needed"},
+	} {
+		a := w.call(c.method, c.path, c.secret, "")
+		if a.status != c.status || !strings.Contains(a.body, c.says) || a.header.Get("Content-Type") != rest.ProblemType {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+		if allow := a.header.Get("Allow"); (a.status == 405) != (allow != "") {
+			t.Errorf("%s: Allow: %q", name, allow)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -91,6 +92,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.guard.gates = []gate{
+		{e2b.Misplaced, e2b.NoPlace, s.e2b.Refuse},
 		{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse},
 		{func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, e2b.Prefix+"/") }, s.guard.caller, s.e2b.Refuse},
 	}
@@ -207,11 +209,36 @@ func (s *Server) routes(o Options) (http.Handler, error) {
 	if o.MCP != nil {
 		mux.Handle("/mcp", o.MCP)
 	}
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		rest.Fail(w, r, nil, &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here"})
-	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { rest.Fail(w, r, nil, nothingHere(w, mux, r)) })
 	return mux, nil
 }
+
+// nothingHere is the answer to a request that no route of mux takes: what is wrong with it, if it is nearly one that a route takes.
+func nothingHere(w http.ResponseWriter, mux *http.ServeMux, r *http.Request) error {
+	served := func(method, path string) bool {
+		_, pattern := mux.Handler(&http.Request{Method: method, URL: &url.URL{Path: path}, Host: r.Host})
+		return pattern != "" && pattern != "/"
+	}
+	if path := strings.TrimRight(r.URL.Path, "/"); path != r.URL.Path && served(r.Method, path) {
+		return &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here", Hint: "without the slash at the end there is"}
+	}
+	var others []string
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		if served(method, r.URL.Path) {
+			others = append(others, method)
+		}
+	}
+	if len(others) == 0 {
+		return &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here", Hint: "GET /docs lists the routes"}
+	}
+	allowed := strings.Join(others, ", ")
+	w.Header().Set("Allow", allowed)
+	return rest.WithStatus(http.StatusMethodNotAllowed, &wire.Error{Code: wire.CodeUsage, Message: "here is no " + cutMethod(r.Method) + ", only " + allowed,
+		Hint: "sandboxes are made and changed by commands, by SSH: sandboxd help"})
+}
+
+// cutMethod is a method for a text: of a client's that is not one of HTTP's, no more than a word.
+func cutMethod(m string) string { return m[:min(len(m), 16)] }
 
 // ready says whether sandboxes can be had: the hub has found again what it knew.
 func (s *Server) ready(w http.ResponseWriter, r *http.Request) {

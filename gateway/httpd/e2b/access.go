@@ -41,7 +41,7 @@ func IsEnvd(r *http.Request) bool {
 		return false
 	}
 	for _, p := range envdPaths {
-		if path == p || strings.HasPrefix(path, strings.TrimSuffix(p, "/")+"/") {
+		if below(path, p) {
 			return true
 		}
 	}
@@ -53,7 +53,7 @@ func IsEnvd(r *http.Request) bool {
 func (s *Server) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
 	name, shown := r.Header.Get(sandboxHeader), r.Header.Get(accessHeader)
 	if r.URL.Query().Has("signature") {
-		return t, nil, &apiError{http.StatusNotImplemented, "signed URLs are not in this version: send the sandbox's token as " + accessHeader}
+		return t, nil, errSigned
 	}
 	if shown == "" {
 		return t, nil, &apiError{http.StatusUnauthorized, "the sandbox's access token is needed as " + accessHeader + ": Sandbox.create and Sandbox.connect answer with it"}

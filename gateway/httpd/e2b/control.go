@@ -91,7 +91,7 @@ type made struct {
 	EnvdVersion string  `json:"envdVersion"`
 	Access      string  `json:"envdAccessToken,omitempty"` // empty for who may only watch
 	Traffic     *string `json:"trafficAccessToken"`
-	Domain      *string `json:"domain"`
+	Domain      string  `json:"domain"`
 }
 
 // listed is a sandbox in a list.
@@ -117,7 +117,7 @@ const clientID = "sandboxd"
 
 func (s *Server) madeOf(r *http.Request, i gateway.Info) made {
 	template := cmp.Or(i.Labels[templateLabel], i.ShortImage())
-	m := made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion}
+	m := made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion, Domain: portsDomain}
 	if mayWork(rest.Principal(r.Context())) == nil {
 		m.Access = s.Access(i.ID, rest.Caller(r.Context()).ID)
 	}

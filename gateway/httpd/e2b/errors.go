@@ -35,12 +35,22 @@ func (s *Server) apiErrorOf(err error) *apiError {
 	return e
 }
 
+// rpcErrors writes errors as the Connect protocol has them, for a call or for a stream.
+var rpcErrors = connect.NewErrorWriter(connect.WithRequireConnectProtocolHeader())
+
 // fail answers with err. A client that has gone gets nothing.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(r.Context().Err(), context.Canceled) && errors.Is(context.Cause(r.Context()), context.Canceled) {
 		return
 	}
 	e := s.apiErrorOf(err)
+	// Not what is no longer there: of that the SDKs know by the status, as of a proxy in front of envd. The SDK for JavaScript reads
+	// the text of no other answer to a call.
+	call := strings.Contains(r.URL.Path, "/process.Process/") || strings.Contains(r.URL.Path, "/filesystem.Filesystem/")
+	if call && e.Code != http.StatusBadGateway && rpcErrors.IsSupported(r) {
+		_ = rpcErrors.Write(w, r, connect.NewError(codeOf(e.Code), e)) // a client that has gone
+		return
+	}
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
 		// A stream: the SDKs read what is answered as plain JSON by its status, as of a proxy in front of envd.
 		w.Header().Set("Connection", "close")

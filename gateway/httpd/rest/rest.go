@@ -3,11 +3,13 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -85,11 +87,18 @@ func Unmarshal(body []byte, v any, o ...json.Options) error {
 	where := ""
 	if e := (*json.SemanticError)(nil); errors.As(err, &e) {
 		where = string(e.JSONPointer)
+		// Said in words of JSON: whoever sent it need not know our types.
+		switch {
+		case e.Err == nil && e.GoType != nil:
+			return wire.Errorf(wire.CodeUsage, "the body: %s at %q is not %s", kindName(e.JSONKind), cmp.Or(where, "/"), typeName(e.GoType))
+		case errors.Is(e.Err, json.ErrUnknownName):
+			return wire.Errorf(wire.CodeUsage, "the body: nobody knows a member %q", where)
+		}
 	}
 	if e := (*jsontext.SyntacticError)(nil); errors.As(err, &e) {
 		where = string(e.JSONPointer)
 	}
-	said := strings.TrimPrefix(err.Error(), "json: ")
+	said := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "json: "), "jsontext: ")
 	if where != "" && !strings.Contains(said, where) {
 		said += " at " + strconv.Quote(where)
 	}
@@ -111,4 +120,43 @@ func WriteJSON(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_, _ = w.Write(append(text, '\n')) // a client that has gone
+}
+
+// kindName is a value of JSON, as text.
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case '"':
+		return "the string"
+	case '0':
+		return "the number"
+	case 't', 'f':
+		return "true or false"
+	case '{':
+		return "the object"
+	case '[':
+		return "the array"
+	case 'n':
+		return "null"
+	}
+	return "the value"
+}
+
+// typeName is what is wanted, as text.
+func typeName(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Pointer:
+		return typeName(t.Elem())
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	case reflect.Int, reflect.Int64, reflect.Uint, reflect.Uint64, reflect.Int32, reflect.Uint32, reflect.Float64, reflect.Float32:
+		return "a number"
+	default:
+		return "what is wanted"
+	}
 }

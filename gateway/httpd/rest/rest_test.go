@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -60,6 +62,26 @@ func TestDecode(t *testing.T) {
 		}
 		if _, ok := errors.AsType[*wire.Error](err); err != nil && !ok {
 			t.Errorf("%s: %T", name, err)
+		}
+	}
+}
+
+// What is said of a body is said in words of JSON: whoever sent it need not know Go.
+func TestDecodeSays(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"code":1}`:               `the body: the number at "/code" is not a string`,
+		`{"timeout":"1"}`:          `the body: the string at "/timeout" is not a number`,
+		`{"options":[]}`:           `the body: the array at "/options" is not an object`,
+		`[]`:                       `the body: the array at "/" is not an object`,
+		`{code: 1}`:                `the body: invalid character 'c' at start of value after offset 1`,
+		`{"options":{"other":1}}`:  `the body: nobody knows a member "/options/other"`,
+		`{"code":"x","code":"y"}`:  `the body: duplicate object member name "code" at "/code"`,
+		`{"code":"x" "timeout":1}`: `the body: invalid character '"' after object value (expecting ',' or '}') after offset 12`,
+	} {
+		var v body
+		err := Unmarshal([]byte(text), &v, json.RejectUnknownMembers(true))
+		if err == nil || err.Error() != want {
+			t.Errorf("%s:\n got %v\nwant %s", text, err, want)
 		}
 	}
 }

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { setTimeout as pause } from 'node:timers/promises'
-import { AuthenticationError, CommandExitError, FileNotFoundError, InvalidArgumentError, NotFoundError, Sandbox, SandboxNotFoundError, TimeoutError } from 'e2b'
+import { AuthenticationError, CommandExitError, FileNotFoundError, InvalidArgumentError, NotFoundError, Sandbox, SandboxNotFoundError, Secret, Template, TimeoutError, Volume } from 'e2b'
 
 const until = async (what, f) => {
   for (const end = Date.now() + 20_000; Date.now() < end; await pause(20)) if (await f()) return
@@ -24,6 +24,21 @@ const checks = {
     await assert.rejects(Sandbox.create('nothing-like-it'), /e2b\.templates/)
     await assert.rejects(Sandbox.create({ apiKey: 'sbx_' + '0'.repeat(32) }), AuthenticationError)
     await assert.rejects(Sandbox.connect('nothing-like-it'), NotFoundError)
+  },
+
+  async create() {
+    const small = await Sandbox.create('small', { timeoutMs: 60_000, allowInternetAccess: false, lifecycle: { onTimeout: 'pause' } })
+    try {
+      assert.equal((await small.getInfo()).templateId, 'small')
+      assert.equal((await Sandbox.list({ limit: 1 }).nextItems()).length, 1)
+      await small.pause({ keepMemory: false })
+      assert.deepEqual((await Sandbox.list({ query: { state: ['paused'] } }).nextItems()).map(x => x.sandboxId), [small.sandboxId])
+      const again = await small.connect()
+      assert.equal(await again.isRunning(), true)
+    } finally {
+      assert.equal(await small.kill(), true)
+    }
+    assert.equal(await small.kill(), false)
   },
 
   async run(s) {
@@ -58,6 +73,12 @@ const checks = {
     await s.pty.sendInput(h.pid, new TextEncoder().encode('stty size; exit\n'))
     await h.wait()
     assert.match(text, /31 101/)
+    let seen = ''
+    const first = await s.pty.create({ cols: 80, rows: 24, onData: () => {} })
+    await s.pty.connect(first.pid, { onData: d => (seen += new TextDecoder().decode(d)) })
+    await s.pty.sendInput(first.pid, new TextEncoder().encode('echo $((40 + 2))-here\n'))
+    await until('it is shown', () => seen.includes('42-here'))
+    assert.equal(await s.pty.kill(first.pid), true)
   },
 
   async files(s) {
@@ -79,6 +100,52 @@ const checks = {
     await f.remove('/tmp/x/e')
     await assert.rejects(f.read('/tmp/x/e/c'), FileNotFoundError)
     await assert.rejects(f.read('/tmp/x'), InvalidArgumentError)
+  },
+
+  async git(s) {
+    await s.git.init('/tmp/repository')
+    await s.files.write('/tmp/repository/new', '1')
+    assert.deepEqual((await s.git.status('/tmp/repository')).fileStatus.map(f => f.name), ['new'])
+  },
+
+  // What is not in this version is refused by name, and nobody is sent to a service of E2B's instead.
+  async absent(s) {
+    const not = /not in this version/
+    await assert.rejects(s.createSnapshot(), not)
+    await assert.rejects(s.listSnapshots().nextItems(), not)
+    await assert.rejects(Sandbox.deleteSnapshot('x'), not)
+    await assert.rejects(s.fork(), not)
+    await assert.rejects(s.updateNetwork({ denyOut: ['0.0.0.0/0'] }), not)
+    await assert.rejects(Sandbox.create({ lifecycle: { onTimeout: 'pause', autoResume: true } }), not)
+    await assert.rejects(Volume.create('x'), not)
+    await assert.rejects(Secret.create('x', 'y'), not)
+    await assert.rejects(Template.build(Template().fromImage('debian'), 'x'), not)
+    await assert.rejects(s.files.write('/tmp/m', 'x', { metadata: { a: 'b' } }), not)
+    await assert.rejects(s.files.write('/tmp/z', 'x'.repeat(1000), { gzip: true }), /compressed upload is not taken/)
+    for (const host of [s.getHost(3000), new URL(s.getMcpUrl()).host]) assert.match(host, /\.not-served-here\.set-e2b-sandbox-url\.invalid$/)
+    await assert.rejects(s.getMcpToken(), FileNotFoundError)
+    for (const answer of [await fetch(await s.downloadUrl('/etc/hosts')), await fetch(await s.uploadUrl('/tmp/x'), { method: 'POST', body: 'x' })]) {
+      assert.equal(answer.status, 501)
+      assert.match((await answer.json()).message, /signed URLs are not in this version/)
+    }
+  },
+
+  // What a newcomer gets wrong, and what the SDK then tells them.
+  async slips() {
+    const url = process.env.E2B_API_URL
+    const root = url.replace(/\/e2b$/, '')
+    for (const [apiUrl, sandboxUrl] of [[root, root], [url, root], [url, url + '//']]) {
+      let wrong
+      try {
+        await assert.rejects(async () => {
+          wrong = await Sandbox.create({ timeoutMs: 60_000, apiUrl, sandboxUrl })
+          await wrong.commands.run('true')
+        }, /end with it/)
+      } finally {
+        if (wrong) await Sandbox.kill(wrong.sandboxId)
+      }
+    }
+    await assert.rejects(Sandbox.create({ apiKey: 'e2b_' + '0'.repeat(40) }), /not known here.*sandboxd token new/)
   },
 
   async watch(s) {

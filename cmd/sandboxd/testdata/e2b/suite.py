@@ -21,7 +21,10 @@ from e2b import (
     SandboxNotFoundException,
     SandboxQuery,
     SandboxState,
+    Secret,
+    Template,
     TimeoutException,
+    Volume,
 )
 
 checks = []
@@ -93,6 +96,10 @@ def create(s):
     assert "e2b.templates" in str(e), e
     refused("a wrong key", AuthenticationException, lambda: Sandbox.create(api_key="sbx_" + "0" * 32))
     refused("mcp", SandboxException, lambda: Sandbox.create(mcp={"github": {}}, template="base"))
+    stopped = Sandbox.create("small", timeout=60)
+    stopped.pause(keep_memory=False)
+    assert stopped.get_info().state == SandboxState.PAUSED and stopped.connect().is_running()
+    stopped.kill()
     with Sandbox.create("small", timeout=30, envs={"GREETING": "a b'c\"$d"}, allow_internet_access=False) as small:
         assert small.commands.run('printf %s "$GREETING"').stdout == "a b'c\"$d"
         assert small.get_info().template_id == "small"
@@ -218,6 +225,8 @@ def pty(s):
         assert code == 5 and b"31 101" in text and b"m-/tmp-xterm-256color" in text, text
     refused("a terminal that has ended", NotFoundException, lambda: s.pty.send_stdin(h.pid, b"x"))
     h = s.pty.create(PtySize(rows=24, cols=80))
+    s.pty.stream_input(h.pid, [b"touch /tmp/by-", b"stream\n"])
+    until("it is typed", lambda: s.files.exists("/tmp/by-stream"))
     assert s.pty.kill(h.pid) is True
     until("it is gone", lambda: h.pid not in [p.pid for p in s.commands.list()])
     assert s.pty.kill(h.pid) is False
@@ -263,7 +272,56 @@ def files(s):
     refused("metadata", InvalidArgumentException, lambda: f.write("/tmp/m", "x", metadata={"a": "b"}))
     refused("a compressed upload", SandboxException, lambda: f.write("/tmp/z", "x" * 1000, gzip=True))
     assert "processor" in f.read("/proc/cpuinfo"), "a file without a size"
-    assert httpx.get(s.download_url("/tmp/else/where")).status_code == 401, "a signed URL says for no sandbox that it is"
+
+
+@check
+def git(s):
+    s.git.init("/tmp/repository")
+    s.files.write("/tmp/repository/new", "1")
+    assert [f.name for f in s.git.status("/tmp/repository").file_status] == ["new"]
+
+
+@check
+def absent(s):
+    """What is not in this version is refused by name, and nobody is sent to a service of E2B's instead."""
+    for what, f in {
+        "create_snapshot": s.create_snapshot,
+        "list_snapshots": lambda: s.list_snapshots().next_items(),
+        "delete_snapshot": lambda: Sandbox.delete_snapshot("x"),
+        "fork": s.fork,
+        "update_network": lambda: s.update_network({"deny_out": ["0.0.0.0/0"]}),
+        "auto_resume": lambda: Sandbox.create(lifecycle={"on_timeout": "pause", "auto_resume": True}),
+        "Volume.create": lambda: Volume.create("x"),
+        "Secret.create": lambda: Secret.create("x", "y"),
+        "Template.build": lambda: Template.build(Template().from_image("debian"), alias="x"),
+    }.items():
+        e = refused(what, Exception, f)
+        assert "not in this version" in str(e), (what, e)
+    for host in (s.get_host(3000), httpx.URL(s.get_mcp_url()).host):
+        assert host.endswith(".not-served-here.set-e2b-sandbox-url.invalid"), host
+    refused("get_mcp_token", FileNotFoundException, s.get_mcp_token)
+    for answer in (httpx.get(s.download_url("/etc/hosts")), httpx.post(s.upload_url("/tmp/x"), files={"file": b"x"})):
+        assert answer.status_code == 501 and "signed URLs are not in this version" in answer.json()["message"], answer.text
+
+
+@check
+def slips(s):
+    """What a newcomer gets wrong, and what the SDK then tells them."""
+    url = os.environ["E2B_API_URL"]
+    root = url.removesuffix("/e2b")
+
+    def elsewhere(api, sandbox):
+        wrong = Sandbox.create(timeout=60, api_url=api, sandbox_url=sandbox)
+        try:
+            wrong.commands.run("true")
+        finally:
+            Sandbox.kill(wrong.sandbox_id)
+
+    for what, api, sandbox in (("no /e2b", root, root), ("no /e2b for sandboxes", url, root), ("a slash more", url, url + "/")):
+        e = refused(what, SandboxException, lambda api=api, sandbox=sandbox: elsewhere(api, sandbox))
+        assert "end with it" in str(e), (what, e)
+    e = refused("a key of E2B's", AuthenticationException, lambda: Sandbox.create(api_key="e2b_" + "0" * 40))
+    assert "not known here" in str(e) and "sandboxd token new" in str(e), e
 
 
 @check
