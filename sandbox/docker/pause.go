@@ -20,7 +20,7 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 		}
 		err := b.call(ctx, b.limits.start, "pause container", func(ctx context.Context) error {
 			_, err := b.api.ContainerPause(ctx, ref, client.ContainerPauseOptions{})
-			return err
+			return b.unlessSo(ctx, ref, true, err)
 		})
 		if err != nil && ctx.Err() == nil { // the engine may still have been at it for who gave up
 			if c, again := b.container(ctx, ref); again == nil && c.State.Paused {
@@ -44,7 +44,7 @@ func (b *Backend) Resume(ctx context.Context, inst sandbox.Instance) error {
 func (b *Backend) unpause(ctx context.Context, ref string) error {
 	return b.call(ctx, b.limits.start, "unpause container", func(ctx context.Context) error {
 		_, err := b.api.ContainerUnpause(ctx, ref, client.ContainerUnpauseOptions{})
-		return err
+		return b.unlessSo(ctx, ref, false, err)
 	})
 }
 
@@ -63,4 +63,17 @@ func (b *Backend) change(ctx context.Context, what string, inst sandbox.Instance
 		return fmt.Errorf("%s %s: %w", what, inst.ID, err)
 	}
 	return nil
+}
+
+// unlessSo is err of a call that was to pause or to resume a container, or nil where it is so already: a call that was given up, or whose
+// answer was lost, goes on in the engine, and comes between our look and the call that asks for the same again.
+func (b *Backend) unlessSo(ctx context.Context, ref string, paused bool, err error) error {
+	if err == nil {
+		return nil
+	}
+	r, inspectErr := b.api.ContainerInspect(ctx, ref, client.ContainerInspectOptions{})
+	if inspectErr == nil && r.Container.State != nil && r.Container.State.Running && r.Container.State.Paused == paused {
+		return nil
+	}
+	return err
 }
