@@ -157,7 +157,8 @@ asyncio.run(main())`), blocked, wire.WantLine, "python3"},
 	{"python: idle thread", python("import threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); input()"),
 		blocked, wire.WantLine, "python3"},
 	{"perl", []string{"perl", "-e", "<STDIN>"}, blocked, wire.WantLine, "perl"},
-	{"node: REPL", []string{"node"}, blocked, wire.WantRaw, "node"},
+	{"node: REPL", []string{"node", "--no-memory-reducer"}, blocked, wire.WantRaw, "node"},
+	{"node: REPL of which V8 counts the seconds until it collects", []string{"node"}, listens, wire.WantRaw, "node"}, // for eight, or for minutes
 	{"node: question", []string{"node", "-e", `
 const r = require("readline").createInterface({input: process.stdin, output: process.stdout})
 r.question("name? ", () => r.close())`}, blocked, wire.WantRaw, "node"},
