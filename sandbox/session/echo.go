@@ -2,6 +2,7 @@ package session
 
 import (
 	"bytes"
+	"fmt"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -11,15 +12,18 @@ const (
 	echoSize = 64 << 10        // most output that is taken for the echo of a typed command
 	echoTime = 2 * time.Second // and how long
 
-	pasteOff = "\x1b[?2004l\r" // what readline prints when a line is done
-	keyEcho  = "^E\b \b\b \b"  // what a terminal without a line editor makes of ^E and ^U
+	// What line editors print when a line is done.
+	pasteOff  = "\x1b[?2004l\r"
+	keypadOff = "\x1b[?1l\x1b>"
+
+	keyEcho = "^E\b \b\b \b" // what a terminal without a line editor makes of ^E and ^U
 )
 
 // echo is output between the typing of a command's constant line and the mark of its start.
 type echo struct {
-	typed []byte
+	typed []byte // or, after a key, what the line editor draws for it
 	bytes []byte
-	own   bool // all of bytes is the shell's own doing, and nobody's output
+	own   bool // all of bytes is taken for the shell's own doing, as what that looks like is not known
 	timer *time.Timer
 }
 
@@ -63,12 +67,9 @@ func (e *echo) dropPrompt() {
 	e.bytes = append(e.bytes[:from:from], marks.Keep(e.bytes[from:])...)
 }
 
-// leastPiece is the least of the typed line that is taken for its echo: less may stand in anybody's output.
-const leastPiece = 3
-
 // output is what of the echo is none: changes of modes, which the terminal has to know, and what others printed meanwhile,
-// such as a job in the background, byte for byte. The line that was typed is taken out in the longest pieces that are there, since
-// others' output may stand between them, and with it what a line editor prints around them.
+// such as a job in the background, byte for byte. The line that was typed and its end are taken out in the pieces in which they
+// are there, since others' output may stand between them, and with them what a line editor prints around them.
 func (e *echo) output() []byte {
 	if e.own {
 		return marks.Keep(e.bytes)
@@ -91,37 +92,18 @@ func (e *echo) output() []byte {
 		take(before)
 		p = after
 	}
-	for len(typed) > 0 {
-		at, n := longest(p, typed)
-		if n < min(leastPiece, len(typed)) {
-			break
-		}
-		take(p[:at])
-		p, typed = p[at+n:], typed[n:]
-		if len(typed) == 0 {
-			p = withoutWrap(p, e.typed)
+	// zsh goes back to where the line begins, too.
+	for _, done := range []string{fmt.Sprintf("\x1b[%dD", len(typed)), keypadOff, pasteOff} {
+		if before, after, found := bytes.Cut(p, []byte(done)); found {
+			modes = append(modes, marks.Keep([]byte(done))...)
+			p = append(before[:len(before):len(before)], after...)
 		}
 	}
-	if before, after, found := bytes.Cut(p, []byte(pasteOff)); found {
-		modes = append(modes, marks.Keep([]byte(pasteOff))...)
-		p = append(before[:len(before):len(before)], after...)
+	p = withoutWrap(p, typed)
+	for _, g := range gaps(p, append(typed[:len(typed):len(typed)], "\r\n"...)) {
+		take(p[g.from:g.to])
 	}
-	take(withoutEnd(p))
 	return append(modes, rest...)
-}
-
-// longest is where in p the longest beginning of typed stands, and how long that is.
-func longest(p, typed []byte) (at, n int) {
-	for i := range p {
-		k := 0
-		for k < len(typed) && i+k < len(p) && p[i+k] == typed[k] {
-			k++
-		}
-		if k > n {
-			at, n = i, k
-		}
-	}
-	return at, n
 }
 
 // editing reports whether p is nothing but the doing of a line editor.
@@ -143,37 +125,22 @@ func editing(p []byte) bool {
 	return len(bytes.TrimSpace(shown)) == 0
 }
 
-// withoutWrap is what stands behind typed without what readline prints there when the row is full: it goes to the next one, and,
-// as the line has ended, back to draw its last character again.
+// withoutWrap is p without what readline prints behind typed when the row is full: it goes to the next one, and, as the line has
+// ended, back to draw its last character again.
 func withoutWrap(p, typed []byte) []byte {
 	const wrap = " \r\x1b[A"
-	if !bytes.HasPrefix(p, []byte(wrap)) {
+	from := bytes.Index(p, []byte(wrap))
+	if from < 0 || len(typed) == 0 {
 		return p
 	}
-	i := len(wrap)
-	for i < len(p) && p[i] == 0x1b {
-		i += escape(p[i:])
+	to := from + len(wrap)
+	for to < len(p) && p[to] == 0x1b {
+		to += escape(p[to:])
 	}
-	typed = bytes.TrimRight(typed, "\r\n")
-	if i == len(p) || p[i] != typed[len(typed)-1] {
+	if to == len(p) || p[to] != typed[len(typed)-1] {
 		return p
 	}
-	return p[i+1:]
-}
-
-// withoutEnd is what stands behind a typed line without that line's own end: the first one that ends nothing, as the lines
-// of others that came before it have ends of their own.
-func withoutEnd(p []byte) []byte {
-	const end = "\r\n"
-	if bytes.HasPrefix(p, []byte(end)) {
-		return p[len(end):]
-	}
-	before, after, found := bytes.Cut(p, []byte(end+end))
-	if !found {
-		before, after, _ = bytes.Cut(p, []byte(end))
-		return append(before[:len(before):len(before)], after...)
-	}
-	return append(append(before[:len(before):len(before)], end...), after...)
+	return append(p[:from:from], p[to+1:]...)
 }
 
 // escape is the length of the control character or sequence that p begins with, as line editors print and read them.

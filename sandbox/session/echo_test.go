@@ -1,6 +1,12 @@
 package session
 
-import "testing"
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/marks"
+)
 
 func TestEchoOutput(t *testing.T) {
 	bash := "\x1b[7337~\x15 {x&&:;}\n"
@@ -30,4 +36,37 @@ func TestEchoOutput(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
+}
+
+// TestEchoApart lets a job print two lines at any two places of the echo of the line that bash is given: it is they that are left. Lines
+// that have words with the typed one in common would leave open whose those are.
+func TestEchoApart(t *testing.T) {
+	in, ok := marks.For("/bin/bash", marks.Nonce{}, marks.Options{})
+	if !ok {
+		t.Fatal("bash is not known")
+	}
+	typed, _ := in.Command("true", 1)
+	line := string(typed[bytes.IndexByte(typed, 0x15)+1:len(typed)-1]) + "\r\n" + pasteOff
+	for _, lines := range [][2]string{{"<1>\r\n", "<212>\r\n"}, {"<26>\r\n", "<2>\r\n"}, {"[1] 1201\r\n", "> 100%\r\n"}} {
+		for i := range len(line) + 1 {
+			for j := i; j <= len(line); j++ {
+				if j > i+8 && j < len(line)-20 && j%7 != 0 {
+					continue // one of them stands for its neighbours
+				}
+				if within(line, i) || within(line, j) {
+					continue
+				}
+				p := line[:i] + lines[0] + line[i:j] + lines[1] + line[j:]
+				e := &echo{typed: typed, bytes: []byte(p)}
+				if got, want := strings.TrimPrefix(string(e.output()), "\x1b[?2004l"), lines[0]+lines[1]; got != want {
+					t.Errorf("%q: %q, want %q", p, got, want)
+				}
+			}
+		}
+	}
+}
+
+// within reports whether at is inside of what the line editor prints at once behind the line.
+func within(line string, at int) bool {
+	return at == strings.Index(line, "\r\n")+1 || at > strings.Index(line, pasteOff) && at < len(line)
 }

@@ -1,9 +1,11 @@
 package session_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -257,11 +259,17 @@ func TestEvents(t *testing.T) {
 
 // TestBackgroundOutput runs commands while a job of the same shell prints: none of its output is taken for an echo.
 func TestBackgroundOutput(t *testing.T) {
-	set := newSet(t, "/bin/bash")
+	for _, shell := range []string{"/bin/bash", "/bin/dash", "/usr/bin/zsh"} {
+		t.Run(filepath.Base(shell), func(t *testing.T) { backgroundOutput(t, shell) })
+	}
+}
+
+func backgroundOutput(t *testing.T, shell string) {
+	set := newSet(t, shell)
 	w := newWatch()
 	c := dial(t, set, wire.Attach{Session: "main", Create: true, Party: agentParty("alice")}, w.handler())
 	const n = 300
-	run(t, c, fmt.Sprintf(`{ for i in $(seq 1 %d); do echo "<$i>"; read -t 0.002 x </dev/zero; sleep 0.002; done; echo "<end>"; } 2>/dev/null &`, n))
+	run(t, c, fmt.Sprintf(`bash -c 'for i in $(seq 1 %d); do echo "<$i>"; sleep 0.003; done; echo "<end>"' &`, n))
 	commands := 0
 	for over := false; !over; commands++ {
 		if res := run(t, c, "true"); res.Ended != wire.Done {
@@ -289,6 +297,11 @@ func TestBackgroundOutput(t *testing.T) {
 	}
 	if missing > 0 || len(found) != n {
 		t.Errorf("%d of %d lines are missing, %d found, %d commands", missing, n, len(found), commands)
+		for i := 1; i <= n; i++ {
+			if before := bytes.Index(w.output, fmt.Appendf(nil, "<%d>\r\n", i-1)); !seen[i] && before >= 0 {
+				t.Errorf("for <%d>: %.600q", i, w.output[before:])
+			}
+		}
 	}
 }
 

@@ -60,7 +60,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 		if e := c.echo; e != nil && c.marks.Key && !m.Run {
 			// The shell has seen the key. What was printed up to now is others' output.
 			s.log.append(e.bytes)
-			e.bytes, e.own = nil, true
+			e.bytes, e.typed, e.own = nil, []byte(c.marks.Shown), c.marks.Shown == ""
 			return
 		}
 		if cmd := s.command; m.Run && cmd != nil && !cmd.started && cmd.number == m.Number {

@@ -69,6 +69,9 @@ type Integration struct {
 	// PromptEnd mark. Nothing echoes it. The shell answers by a CommandStart without Run, and what it prints from there
 	// to the one with Run is its own doing.
 	Key bool
+	// Shown is what the line editor draws of its own between those two CommandStarts. Empty where that is not known: fish
+	// draws the command, in colours, and draws it again.
+	Shown string
 
 	kind  kind
 	fdDir string
@@ -114,7 +117,7 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 		in.Args, in.Env = []string{path, "-i"}, []string{"ENV=" + scriptPath}
 		startup = posixStartup(opt)
 	case name == "zsh":
-		in.kind, script, in.Key = zsh, zshScript, true
+		in.kind, script, in.Key, in.Shown = zsh, zshScript, true, ` \eval "$__sbx_c";__sbx_x&&:`
 		in.Args = []string{path, "-i"}
 		in.DotDir, in.Link, in.Target = "ZDOTDIR", ".zshenv", scriptPath
 		startup = "unset ZDOTDIR"
