@@ -209,7 +209,7 @@ func over(ctx context.Context, err error) (Outcome, error) {
 	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return Outcome{Ended: Deadline, Message: "the time for the task is over", Hint: "give it more with --timeout"}, nil
 	case ctx.Err() != nil:
-		return Outcome{Ended: Interrupted, Message: "interrupted"}, nil
+		return Outcome{Ended: Interrupted, Message: "interrupted"}, nil //nolint:nilerr // the caller's own wish
 	case errors.As(err, &e):
 		return endpointOutcome(e), nil
 	}

@@ -91,7 +91,9 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 	dir := absolute(f.dir)
 	o := task.Options{Endpoint: c.modelEndpoint(f.model), Task: what, Dir: dir, Shell: f.shell, MaxRounds: f.rounds, MaxTokens: f.tokens}
 	for _, name := range []string{"OPENAI_API_KEY", "SANDBOXD_OPENAI_API_KEY"} {
-		os.Unsetenv(name) // a daemon that is started does not have it either
+		if err := os.Unsetenv(name); err != nil { // a daemon that is started does not have it either
+			return err
+		}
 	}
 	var e *task.EndpointError
 	if err := o.Endpoint.Check(); errors.As(err, &e) {
@@ -281,17 +283,26 @@ func (c *cli) modelEndpoint(model string) task.Endpoint {
 // createIn creates a file for the caller alone. Where it is in dir, which a sandbox may have written, no link there leads out of it.
 func createIn(dir, path string) (*os.File, error) {
 	path = absolute(path)
-	const how, mode = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | syscall.O_NONBLOCK, 0o600
-	inside, err := filepath.Rel(dir, path)
-	if err != nil || !filepath.IsLocal(inside) {
-		return os.OpenFile(path, how, mode)
+	const how, mode = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | syscall.O_NONBLOCK, 0o600 // a pipe there is an error
+	var f *os.File
+	if inside, err := filepath.Rel(dir, path); err != nil || !filepath.IsLocal(inside) {
+		if f, err = os.OpenFile(path, how, mode); err != nil {
+			return nil, err
+		}
+	} else {
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		if f, err = root.OpenFile(inside, how, mode); err != nil {
+			return nil, err
+		}
 	}
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return nil, err
+	if err := f.Chmod(mode); err != nil { // of one that was there
+		return nil, errors.Join(err, f.Close())
 	}
-	defer root.Close()
-	return root.OpenFile(inside, how, mode)
+	return f, nil
 }
 
 // checkModel asks the model's server, if one is configured, what models it has.

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -62,6 +63,28 @@ func ensureCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringArrayVar(&o.allow, "allow", nil, "what its network opens besides")
 	limitFlags(cmd, &o.limits, sandbox.AllLimits...)
 	return cmd
+}
+
+// gone reports whether a sandbox was removed behind the daemon's back, which nobody may have noticed yet. One that is stopped is started.
+func (env *Env) gone(ctx context.Context, info gateway.Info) bool {
+	for range 3 { // what is known of it may change while it is asked
+		var err error
+		switch info.State {
+		case gateway.Running:
+			_, err = env.Hub.Sessions(ctx, env.Principal, info.Name)
+		case gateway.Stopped:
+			_, err = env.Hub.Start(ctx, env.Principal, info.Name, env.progress(false))
+		default:
+			return info.State == gateway.Broken && strings.HasPrefix(info.Reason, "gone:")
+		}
+		if err == nil || errors.Is(err, sandbox.ErrGone) {
+			return err != nil
+		}
+		if info, err = env.Hub.Get(ctx, env.Principal, info.Name); err != nil {
+			return false
+		}
+	}
+	return false
 }
 
 // dirOptions are what a caller asks of the sandbox of a directory beyond what the directory's files say. Zero fields ask for nothing.
@@ -159,7 +182,7 @@ func (env *Env) ensureDirAs(ctx context.Context, dir string, o dirOptions) (stri
 		spec.Build = &gateway.Build{Dir: dir, Dockerfile: b.Dockerfile, Context: b.Context, Args: b.Args, Target: b.Target}
 	}
 	had, missing := env.Hub.Get(ctx, env.Principal, name)
-	if missing == nil && o.wipe && had.Dir == dir {
+	if missing == nil && had.Dir == dir && (o.wipe || env.gone(ctx, had)) {
 		if _, err := env.Hub.Remove(ctx, env.Principal, name); err != nil {
 			return "", err
 		}

@@ -1,0 +1,75 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+)
+
+// What a caller asks of a directory's sandbox is had by a new one, and said of one that exists and is another.
+func TestEnsureDir(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "project")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(o *gateway.Options) { o.Dirs = hostdir.Rules{Roots: []string{root}} })
+	ensure := func(code int, says string, flags ...string) {
+		t.Helper()
+		got, out, errs := w.command(append([]string{"ensure", "--dir", dir}, flags...)...)
+		if got != code || !strings.Contains(errs, says) {
+			t.Fatalf("%q: %d, %q, %q; want %d and %q", flags, got, out, errs, code, says)
+		}
+	}
+	created := func() gateway.Info {
+		t.Helper()
+		all, err := w.hub.List(t.Context(), alice)
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return all[0]
+	}
+	ensure(0, "new sandbox project-", "--image=example/one")
+	first := created()
+	if first.Image != "example/one" || first.Dir != dir {
+		t.Errorf("%+v", first)
+	}
+	ensure(0, "", "--image=docker.io/example/one:latest")
+	ensure(0, "")
+	ensure(125, "has image example/one and not example/two; leave the flag out, or begin anew with --wipe", "--image=example/two")
+	ensure(125, "no opening of example.com", "--allow=example.com")
+	ensure(2, "--network \"open\"", "--network=open")
+	if again := created(); again.ID != first.ID {
+		t.Error("a refusal made another sandbox")
+	}
+	ensure(0, "new sandbox project-", "--wipe", "--image=example/two")
+	if last := created(); last.ID == first.ID || last.Image != "example/two" {
+		t.Errorf("%+v", last)
+	}
+	ensure(0, "new sandbox project-", "--wipe")
+}
+
+// Limits that were asked for and are others are named, and no other.
+func TestMismatchOfLimits(t *testing.T) {
+	info := gateway.Info{Name: "x", Limits: sandbox.DefaultLimits}
+	err := (dirOptions{limits: sandbox.Limits{Memory: 1 << 30, PIDs: sandbox.DefaultLimits.PIDs}}).mismatch(info)
+	if err == nil || !strings.Contains(err.Error(), "x has memory 2g and not 1g") || strings.Contains(err.Error(), "pids") {
+		t.Error(err)
+	}
+}
+
+// The name that was asked for is known where commands have made another image of it.
+func TestMismatchOfMadeImage(t *testing.T) {
+	info := gateway.Info{Name: "x", Image: "sandboxd-setup/abc", ImageOf: "set up once by true", Labels: map[string]string{labelImage: "example/one"}, Limits: sandbox.DefaultLimits}
+	if err := (dirOptions{image: "example/one"}).mismatch(info); err != nil {
+		t.Error(err)
+	}
+	if err := (dirOptions{image: "example/two"}).mismatch(info); err == nil {
+		t.Error("another image is not said")
+	}
+}
