@@ -16,7 +16,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Options are what a Runner works with. The names are AgentRun's where it has one; Defaults are its defaults.
@@ -50,7 +49,7 @@ func Defaults() Options {
 
 const (
 	period      = 100_000 // microseconds, of CPUQuota
-	maxWaiting  = 1000    // calls that wait for their turn
+	maxWaiting  = 200     // calls of one principal that wait for their turn
 	keepWarm    = 10 * time.Minute
 	use         = "agentrun" // of what stands ready
 	forgotten   = 2 * time.Minute
@@ -85,14 +84,13 @@ type Result struct {
 type Runner struct {
 	o     Options
 	log   *slog.Logger
-	slots chan struct{} // semaphore of calls that run
+	turns *turns // of calls that run
 	files *files
 	tasks sync.WaitGroup // removals
 
-	mu      sync.Mutex
-	waiting int                // guarded by mu
-	images  map[string]string  // guarded by mu; with the cached dependencies, by principal
-	making  map[string]*making // guarded by mu; by principal and packages
+	mu     sync.Mutex
+	images map[string]string  // guarded by mu; with the cached dependencies, by principal
+	making map[string]*making // guarded by mu; by principal and packages
 }
 
 // making is an image that is made, or looked for.
@@ -136,7 +134,7 @@ func New(o Options) (*Runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Runner{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), slots: make(chan struct{}, o.Parallel), files: store,
+	return &Runner{o: o, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), turns: newTurns(o.Parallel, maxWaiting), files: store,
 		images: make(map[string]string), making: make(map[string]*making)}, nil
 }
 
@@ -159,7 +157,7 @@ func (r *Runner) spec(image string) gateway.NewSpec {
 // Call runs code for p. The error is one of ours or of the hub's: what the code does is the Result.
 func (r *Runner) Call(ctx context.Context, p gateway.Principal, code string) (Result, error) {
 	began := time.Now()
-	release, err := r.turn(ctx)
+	release, err := r.turns.take(ctx, p.Name)
 	if err != nil {
 		return Result{}, err
 	}
@@ -178,28 +176,6 @@ func (r *Runner) Call(ctx context.Context, p gateway.Principal, code string) (Re
 		r.o.Ended(result.Status, took)
 	}
 	return result, nil
-}
-
-// turn waits until a call may run.
-func (r *Runner) turn(ctx context.Context) (release func(), err error) {
-	r.mu.Lock()
-	if r.waiting >= maxWaiting {
-		r.mu.Unlock()
-		return nil, &wire.Error{Code: wire.CodeLimitQuota, Message: fmt.Sprintf("%d calls wait for their turn already", maxWaiting), Hint: "try again later, or raise agentrun.parallel"}
-	}
-	r.waiting++
-	r.mu.Unlock()
-	defer func() {
-		r.mu.Lock()
-		r.waiting--
-		r.mu.Unlock()
-	}()
-	select {
-	case r.slots <- struct{}{}:
-		return func() { <-r.slots }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
 }
 
 // call is one call under way.
