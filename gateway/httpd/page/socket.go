@@ -20,12 +20,13 @@ import (
 
 // Limits of sockets.
 const (
-	maxSockets = 512              // open at once
-	maxOwn     = 64               // of one principal, by all of their tokens
-	perSecond  = 200              // messages of a page; faster ones wait
-	maxFrame   = 64 << 10         // bytes that a page sends at once
-	pingEvery  = 20 * time.Second // whether somebody is still there
-	pingWithin = 20 * time.Second // until an answer, and until a frame has been taken
+	maxSockets  = 512              // open at once
+	maxOwn      = 64               // of one principal, by all of their tokens
+	perSecond   = 200              // messages of a page; faster ones wait
+	maxFrame    = 64 << 10         // bytes that a page sends at once
+	closeWithin = 3 * time.Second  // until the other side closes, too
+	pingEvery   = 20 * time.Second // whether somebody is still there
+	pingWithin  = 20 * time.Second // until an answer, and until a frame has been taken
 )
 
 // Codes with which a socket closes (RFC 6455, section 7.4.2: 4000 to 4999 are ours).
@@ -69,6 +70,8 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) e
 	s.end(errDone)
 	<-pinging
 	code, reason := closing(d.Hub, err)
+	// The library reads the rest of a frame, of any length that it was said to have, before it waits for an answer, and nothing ends that.
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(closeWithin))
 	_ = conn.Close(code, reason) // who is gone is not told
 }
 
