@@ -22,7 +22,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many faults soak-bombs reproducible conformance conformance-peers mcp-agents mcp-conformance tasks interop agentrun runsc engines image-python-full setup install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many soak-files faults soak-bombs reproducible conformance conformance-peers mcp-agents mcp-conformance tasks interop agentrun runsc engines image-python-full setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
@@ -92,6 +92,11 @@ soak-many: ## 200 sandboxes at once (SOAKFLAGS='-sandboxes 50'): what they cost,
 	@scripts/setup test
 	@$(MAKE) --no-print-directory build
 	$(GO) run ./scripts/soak $(SOAKFLAGS) many
+
+soak-files: ## a file of 1 GiB in and out, by HTTP and by sftp: the same bytes come back, and the daemon's memory stays
+	@scripts/setup test
+	@$(MAKE) --no-print-directory build
+	$(GO) run ./scripts/soak $(SOAKFLAGS) files
 
 faults: ## the promises R1 to R10 at length: the daemon killed 200 times (KILLS), 100 sandboxes (MANY) back after a restart
 	@scripts/setup test

@@ -96,6 +96,35 @@ func TestE2B(t *testing.T) {
 	})
 }
 
+// The programs of docs/examples for E2B's SDKs print what they say.
+func TestE2BExamples(t *testing.T) {
+	python, node := requireSDKs(t)
+	m := newMachine(t)
+	m.start("--http", "127.0.0.1:0")
+	for name, c := range map[string]struct{ program, as, want string }{
+		"e2b_job.py": {python, "job_example.py", "exit code 1\nchecking\nok\n42 in a terminal\n"},
+		"e2b_job.ts": {node, "job_example.mjs", "served from inside\nkilled: true\nexit code 3\n"}, // it has no types, so that any node takes it
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, err := os.ReadFile(filepath.Join("../../docs/examples", name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// Beside the suite, where the module is found.
+			if err := os.WriteFile(filepath.Join(sdkDir, c.as), code, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.Remove(filepath.Join(sdkDir, c.as)) })
+			if got := strings.ReplaceAll(m.sdk(t, c.program, c.as), "\r", ""); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+	if left := m.list(); len(left) > 0 {
+		t.Errorf("sandboxes are left: %v", left)
+	}
+}
+
 // Every call that docs/e2b.md tells of is one that the suite of that SDK makes.
 func TestE2BCalls(t *testing.T) {
 	read := func(name string) string {

@@ -5,6 +5,7 @@
 //	soak idle   what idle sessions cost the guest and the daemon, in processor time
 //	soak bombs  what the neighbour of a sandbox notices while that uses up all it gets, and what the machine loses
 //	soak many   200 sandboxes at once: what they cost while nobody uses them, and how soon all are back after kill -9 of the daemon
+//	soak files  a file of 1 GiB in and out, by HTTP and by OpenSSH's sftp: the same bytes, and the daemon's memory meanwhile
 //	soak churn  sandboxes made, used, forked, frozen, killed and removed: what of it the daemon and the machine keep
 //
 // It needs root, a Docker engine and the binaries that make build makes. The daemon and the sandbox are its own. The sandbox has
@@ -34,6 +35,7 @@ type options struct {
 	bomb    time.Duration // of each bomb
 
 	sandboxes int // of many
+	mib       int // of files
 
 	json   string // file for the results
 	config string // of the daemon
@@ -51,13 +53,14 @@ func main() {
 	flag.DurationVar(&o.idle, "idle", time.Minute, "idle: how long each way to be idle is measured")
 	flag.DurationVar(&o.bomb, "bomb", 10*time.Second, "bombs: how long each goes on")
 	flag.IntVar(&o.sandboxes, "sandboxes", 200, "many: how many")
+	flag.IntVar(&o.mib, "mib", 1024, "files: size of the file")
 	flag.StringVar(&o.json, "json", "", "file for the results as JSON")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle|bombs|many|churn")
+		fmt.Fprintln(os.Stderr, "usage: soak [flags] asks|load|idle|bombs|many|files|churn")
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode, "many": many, "churn": churn}
+	modes := map[string]func(context.Context, *world, options) (any, error){"asks": asks, "load": mixedLoad, "idle": idle, "bombs": explode, "many": many, "files": moveFiles, "churn": churn}
 	mode := modes[flag.Arg(0)]
 	if mode == nil || flag.NArg() != 1 {
 		flag.Usage()

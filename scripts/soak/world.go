@@ -25,8 +25,9 @@ type world struct {
 	dir    string
 	daemon *exec.Cmd
 	at     struct {
-		SSH, Identity, State string
-		KnownHosts           string `json:"known_hosts"`
+		SSH, HTTP, Identity, State string
+		KnownHosts                 string `json:"known_hosts"`
+		TokenFile                  string `json:"token_file"`
 	}
 	signer ssh.Signer
 	client *agent.Client // on the sandbox
@@ -69,7 +70,7 @@ func (w *world) startDaemon(ctx context.Context) error {
 	if err := os.WriteFile(config, []byte(w.config), 0o600); err != nil {
 		return err
 	}
-	w.daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "--config", config, "serve", "--json", "--state", filepath.Join(w.dir, "state"), "--ssh", "127.0.0.1:0")
+	w.daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "--config", config, "serve", "--json", "--state", filepath.Join(w.dir, "state"), "--ssh", "127.0.0.1:0", "--http", "127.0.0.1:0")
 	log, err := os.Create(w.log())
 	if err != nil {
 		return err
