@@ -191,6 +191,9 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 				}
 			} else {
 				res, err = sh.Wait(bounded, sc.wait.phases...)
+				if err != nil && bounded.Err() != nil && ctx.Err() == nil {
+					res, err = stands(ctx, sh)
+				}
 			}
 		}
 		if err != nil && context.Cause(ctx) == context.Canceled { //nolint:errorlint // of the client's own notification; a connection that broke has another cause
@@ -201,6 +204,17 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 		}
 		return res, err
 	})
+}
+
+// stands says how a session is whose answer did not come back before the time to wait was over.
+func stands(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
+	ctx, cancel := context.WithTimeout(ctx, goodbye)
+	defer cancel()
+	res, err := sh.Wait(ctx, wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseContinuation, wire.PhaseOpaque, wire.PhaseDead)
+	if err == nil && res.Phase == wire.PhaseRunning {
+		res.Ended = wire.Deadline
+	}
+	return res, err
 }
 
 // on calls do with the shell of a session, and answers with its Result.

@@ -150,10 +150,14 @@ func lastWord(c toolCall) (string, error) {
 	return "", fmt.Errorf("no message")
 }
 
-// again counts a call with its result. What differs each time by itself – when, how long, where in the log – does not count.
+// again counts a call with its result. What differs each time by itself – when, how long, where in the log – does not count, and
+// waiting for a program that works is no repetition.
 func (r *run) again(c toolCall, a mcp.Answer) int {
 	object := a.Object
 	if res, ok := object.(agent.Result); ok {
+		if res.Ended == wire.Deadline {
+			return 1
+		}
 		object = []any{res.Ended, res.ExitCode, res.Output, res.Prompt, res.Error}
 	}
 	what, err := json.Marshal(object)
@@ -179,7 +183,7 @@ func well(a mcp.Answer) bool {
 // gone reports whether there is no sandbox any more that calls could be made in.
 func gone(a mcp.Answer) bool {
 	res, ok := a.Object.(agent.Result)
-	return ok && res.Error != nil && (res.Error.Code == wire.CodeNotFound || res.Error.Code == wire.CodeUnavailable)
+	return ok && res.Error != nil && res.Error.Code == wire.CodeNotFound
 }
 
 func refused(format string, args ...any) mcp.Answer {

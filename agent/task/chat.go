@@ -206,18 +206,16 @@ func (c *chat) pause(ctx context.Context, d time.Duration) error {
 
 // without reports whether e refuses something that can be left out, and leaves it out from now on.
 func (c *chat) without(e *EndpointError) bool {
-	if !slices.Contains([]int{400, 404, 405, 415, 422, 500, 501}, e.status) {
-		return false
-	}
 	said := strings.ToLower(e.Message)
+	refuses := slices.Contains([]int{400, 404, 405, 415, 422, 501}, e.status)
 	switch {
-	case !c.noUsage && strings.Contains(said, "stream_options"):
+	case refuses && !c.noUsage && strings.Contains(said, "stream_options"):
 		c.noUsage = true
 		return true
-	case !c.noStream && strings.Contains(said, "stream"):
+	case refuses && !c.noStream && strings.Contains(strings.ReplaceAll(said, "upstream", ""), "stream"):
 		c.noStream = true
 		return true
-	case !c.noTools && (strings.Contains(said, "tool") || strings.Contains(said, "function")):
+	case (refuses || e.status == 500) && !c.noTools && (strings.Contains(said, "tool") || strings.Contains(said, "function")):
 		c.noTools = true
 		c.say("the server has no tools for this model: asking for commands as text")
 		return true

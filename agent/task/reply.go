@@ -64,12 +64,15 @@ type functionPiece struct {
 func readReply(in io.Reader, words func(string)) (reply, error) {
 	r := bufio.NewReaderSize(in, 64<<10)
 	b := &builder{words: words}
+	if mark, _ := r.Peek(3); string(mark) == "\xef\xbb\xbf" { // some write a byte order mark
+		_, _ = r.Discard(3) // it was peeked at
+	}
 	for {
 		c, err := r.Peek(1)
 		if err != nil {
 			return reply{}, cut(err)
 		}
-		if !strings.ContainsRune(" \t\r\n\ufeff", rune(c[0])) {
+		if !strings.ContainsRune(" \t\r\n", rune(c[0])) {
 			break
 		}
 		_, _ = r.Discard(1) // it was peeked at

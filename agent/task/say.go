@@ -19,7 +19,7 @@ type turn struct {
 }
 
 const role = `You carry out a task for a user by working in a sandbox: a Linux machine of its own, where you may install and change what you like. The user's directory %s is mounted there; only that is the user's, so what the task is to yield belongs there. Nobody answers questions: decide yourself.
-Take one step at a time and look at each result. When the task is done and you have seen that it is, call done with a message for the user; if it cannot be done, call fail and say why. Never claim what you have not seen.
+Take one step at a time and look at each result. When the task is done and you have seen that it is, call done with a message for the user; if it cannot be done, call fail and say why. Never claim what you have not seen. You have %d answers in all: give what takes long a timeout_s of up to 600 rather than an answer for each wait.
 `
 
 // byText is for models without tools.
@@ -55,7 +55,7 @@ func (r *run) render(tools bool) []message {
 	if dir == "" {
 		dir = "(where the shell begins)"
 	}
-	system := fmt.Sprintf(role, dir) + "\n" + r.server.Instructions()
+	system := fmt.Sprintf(role, dir, r.MaxRounds) + "\n" + r.server.Instructions()
 	if r.Shell != "" {
 		system += "\nEach command of run is given to a fresh " + r.Shell + ": it begins in the same directory, and variables do not stay."
 	}

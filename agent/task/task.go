@@ -135,7 +135,8 @@ type run struct {
 	idle   int            // answers without a call, one after the other
 }
 
-// Run does a task. When it returns, the task's sessions have ended with all that ran in them; the sandbox stays. An error is about the
+// Run does a task. When it returns, the task's sessions have ended with all that ran in them, unless the sandbox does not answer, which a
+// note tells; the sandbox stays. An error is about the
 // sandbox or a mistake of the caller; how the task itself ended is in the Outcome.
 func Run(ctx context.Context, o Options) (Outcome, error) {
 	if err := o.Endpoint.Check(); err != nil {
@@ -153,8 +154,8 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	outcome, err := r.rounds(ctx)
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaving)
 	defer cancel()
-	if e := r.server.EndSessions(bye); e != nil && err == nil && ctx.Err() == nil {
-		err = e
+	if e := r.server.EndSessions(bye); e != nil {
+		r.tell(Event{Event: "note", Text: fmt.Sprintf("what the task started may go on: %v", e)})
 	}
 	r.server.Close()
 	outcome.Rounds, outcome.Tokens = r.round, r.tokens

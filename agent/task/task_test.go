@@ -150,15 +150,19 @@ func TestOddities(t *testing.T) {
 		"done with others": {{Calls: []modeltest.Call{one("run", args{"command": "true"}), one("done", args{"message": "fine"})}}},
 		"done with a failure": {{Calls: []modeltest.Call{one("run", args{"command": "false"}), one("done", args{"message": "fine"})}},
 			expect(done(), `not taken`)},
-		"a call too many":  {{Calls: repeat(one("run", args{"command": ":"}), 4)}, done()},
-		"huge arguments":   {call("write_file", args{"path": "/tmp/huge", "content": strings.Repeat("x", 5<<20)}), expect(done(), `more than 4194304`)},
-		"a huge command":   {sh(": " + strings.Repeat("x", 2<<20)), expect(done(), `longer than 524288 bytes`)},
-		"500, then well":   {{Status: 500}, {Status: 503}, done()},
-		"429, then well":   {{Status: 429, Header: map[string]string{"Retry-After": "7"}}, done()},
-		"cut, then well":   {{Text: "some words", Fault: modeltest.Cut}, {Calls: sh("true").Calls, Fault: modeltest.Short}, done()},
-		"no stream":        {{Status: 400, Raw: `{"error":"streaming is not supported"}`}, done()},
-		"no usage":         {{Status: 400, Raw: `{"error":{"message":"unknown field stream_options"}}`}, done()},
-		"signs of life":    {{Raw: ": ping\n\nevent: x\ndata: {\"choices\":[]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"hm\"},\"finish_reason\":\"stop\"}]}\n"}, done()},
+		"a call too many":        {{Calls: repeat(one("run", args{"command": ":"}), 4)}, done()},
+		"huge arguments":         {call("write_file", args{"path": "/tmp/huge", "content": strings.Repeat("x", 5<<20)}), expect(done(), `more than 4194304`)},
+		"a huge command":         {sh(": " + strings.Repeat("x", 2<<20)), expect(done(), `longer than 524288 bytes`)},
+		"500, then well":         {{Status: 500}, {Status: 503}, done()},
+		"429, then well":         {{Status: 429, Header: map[string]string{"Retry-After": "7"}}, done()},
+		"cut, then well":         {{Text: "some words", Fault: modeltest.Cut}, {Calls: sh("true").Calls, Fault: modeltest.Short}, done()},
+		"no stream":              {{Status: 400, Raw: `{"error":"streaming is not supported"}`}, done()},
+		"no usage":               {{Status: 400, Raw: `{"error":{"message":"unknown field stream_options"}}`}, done()},
+		"signs of life":          {{Raw: ": ping\n\nevent: x\ndata: {\"choices\":[]}\n\ndata: {\"choices\":[{\"delta\":{\"content\":\"hm\"},\"finish_reason\":\"stop\"}]}\n"}, done()},
+		"an upstream that fails": {{Status: 500, Raw: "upstream connect error"}, done()},
+		"a byte order mark":      {{Raw: "\ufeff {\"choices\":[{\"message\":{\"content\":\"hm\"}}]}"}, done()},
+		"long work": {call("run", args{"command": "echo a; sleep 2; echo b", "timeout_s": 0.2}), call("wait", args{"timeout_s": 0.1}), call("wait", args{"timeout_s": 0.1}), call("wait", args{"timeout_s": 0.1}),
+			call("wait", args{"timeout_s": 0.1}), call("wait", args{"timeout_s": 0.1}), expect(call("wait", args{"timeout_s": 20}), "deadline"), done()},
 		"carriage returns": {{Raw: "data: {\"choices\":[{\"delta\":{\"content\":\"hm\"}}]}\r\n\r\ndata: [DONE]\r\n\r\n"}, done()},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -299,10 +303,13 @@ func TestView(t *testing.T) {
 // A transcript does not have the key, whoever says it.
 func TestTranscript(t *testing.T) {
 	var out strings.Builder
-	tr := task.NewTranscript(&out, key)
-	tr.Put(task.Event{Event: "words", Text: "the key is " + key})
-	if strings.Contains(out.String(), key) || !strings.Contains(out.String(), "the key is [key]") {
-		t.Error(out.String())
+	for _, key := range []string{key, "a&b<c>d-key"} {
+		out.Reset()
+		tr := task.NewTranscript(&out, key)
+		tr.Put(task.Event{Event: "words", Text: "the key is " + key + "."})
+		if !strings.Contains(out.String(), "the key is [key].") {
+			t.Error(out.String())
+		}
 	}
 }
 

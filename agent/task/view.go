@@ -151,7 +151,13 @@ type Transcript struct {
 }
 
 // NewTranscript returns a Transcript to out that leaves key out.
-func NewTranscript(out io.Writer, key string) *Transcript { return &Transcript{out: out, key: key} }
+func NewTranscript(out io.Writer, key string) *Transcript {
+	escaped, err := json.Marshal(key) // as it would stand in a line
+	if err == nil {
+		key = strings.Trim(string(escaped), `"`)
+	}
+	return &Transcript{out: out, key: key}
+}
 
 // Put writes one object.
 func (t *Transcript) Put(v any) {
