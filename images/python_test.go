@@ -39,19 +39,8 @@ func TestLayeredRecipes(t *testing.T) {
 // What the label of a layered image is made of holds every file of its recipe, and the image below.
 func TestLayerChecksumsTheWholeRecipe(t *testing.T) {
 	script := read(t, "layer")
-	if got := find(t, script, `\(cat (.*) && label "sandboxd/\$below:latest"\)`); got != "../layer build Dockerfile packages" {
+	if got := find(t, script, `\(cat (.*) && label "sandboxd/\$below:latest"\)`); got != "../layer ./*" {
 		t.Errorf("layer checksums %q", got)
-	}
-	for _, name := range []string{"python", "python-full"} {
-		files, err := recipes.ReadDir(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			if !slices.Contains([]string{"build", "Dockerfile", "packages"}, file.Name()) {
-				t.Errorf("%s/%s is not part of the checksum", name, file.Name())
-			}
-		}
 	}
 }
 

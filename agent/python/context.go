@@ -27,11 +27,13 @@ type Context struct {
 	gallery gallery
 
 	mu     sync.Mutex
-	kernel string // guarded by mu; ID, empty before the first one
-	link   *link  // guarded by mu; nil when there is none
-	run    *run   // guarded by mu; the call under way
-	lost   bool   // guarded by mu; a kernel died, and nobody was told yet
-	ended  bool   // guarded by mu; disconnect was called
+	kernel string    // guarded by mu; ID, empty before the first one
+	link   *link     // guarded by mu; nil when there is none
+	run    *run      // guarded by mu; the call under way
+	lost   bool      // guarded by mu; a kernel died, and nobody was told yet
+	broken bool      // guarded by mu; kernel died, and is to be replaced
+	heard  time.Time // guarded by mu; when it last sent something
+	ended  bool      // guarded by mu; disconnect was called
 }
 
 // Name is the context's.
@@ -57,13 +59,19 @@ func (c *Context) ready(ctx context.Context) error {
 // connected returns the live connection, or makes one.
 func (c *Context) connected(ctx context.Context) (*link, error) {
 	c.mu.Lock()
-	l, ended := c.link, c.ended
+	l, ended, quiet := c.link, c.ended, time.Since(c.heard)
 	c.mu.Unlock()
 	if ended {
 		return nil, errClosed
 	}
 	if l != nil {
-		return l, nil
+		if quiet < c.in.quiet() || c.alive(ctx) {
+			return l, nil
+		}
+		c.drop(l) // of a kernel that ended when it was idle, which nobody says
+	}
+	if err := c.replace(ctx); err != nil {
+		return nil, err
 	}
 	var s session
 	err := c.in.call(ctx, http.MethodPost, "/api/sessions", map[string]any{"path": prefix + c.name, "name": c.name, "type": "console", "kernel": map[string]string{"name": "python3"}}, &s)
@@ -90,7 +98,7 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	if c.kernel != "" && c.kernel != s.Kernel.ID {
 		c.lost = true
 	}
-	c.kernel, c.link = s.Kernel.ID, l
+	c.kernel, c.link, c.heard = s.Kernel.ID, l, time.Now()
 	c.mu.Unlock()
 	go c.read(l) // ends with the connection; disconnect and drop wait for it
 
@@ -114,6 +122,48 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	}
 	c.drop(l)
 	return nil, fmt.Errorf("context %s: the connection ended", c.name)
+}
+
+// alive reports whether the server has the kernel, as far as it answers.
+func (c *Context) alive(ctx context.Context) bool {
+	c.mu.Lock()
+	id := c.kernel
+	c.mu.Unlock()
+	var k struct {
+		State string `json:"execution_state"`
+	}
+	return c.in.call(ctx, http.MethodGet, "/api/kernels/"+url.PathEscape(id), nil, &k) == nil && k.State != "dead"
+}
+
+// replace ends a kernel that died. The server starts another process in its place by itself, and whoever connects meanwhile is thrown out
+// when it is through with that: a kernel of another ID is there when it says so.
+func (c *Context) replace(ctx context.Context) error {
+	c.mu.Lock()
+	broken := c.broken
+	c.mu.Unlock()
+	if !broken {
+		return nil
+	}
+	// In the middle of that the server answers with an internal error, and before it begins it has the kernel still.
+	late, tick := time.After(within), time.NewTicker(50*time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := c.order(ctx, http.MethodDelete, "")
+		if err == nil || errors.Is(err, errGone) {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-late:
+			return err
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.broken = false
+	return nil
 }
 
 // send sends one message.
@@ -140,6 +190,9 @@ func (c *Context) read(l *link) {
 		if _, err = io.Copy(&text, io.LimitReader(r, maxMessage)); err != nil {
 			break
 		}
+		c.mu.Lock()
+		c.heard = time.Now()
+		c.mu.Unlock()
 		more, err := io.Copy(io.Discard, r)
 		if err != nil {
 			break
@@ -158,10 +211,12 @@ func (c *Context) read(l *link) {
 		}
 	}
 	c.mu.Lock()
+	r := c.run
 	if c.link == l {
 		c.link = nil
+	} else {
+		r = nil // whoever took the link away has said why; the call under way may be one on the next link
 	}
-	r := c.run
 	c.mu.Unlock()
 	l.conn.CloseNow()
 	if r != nil {
@@ -174,22 +229,17 @@ func (c *Context) handle(m message) {
 	c.mu.Lock()
 	r := c.run
 	c.mu.Unlock()
+	if m.Header.Type == "shutdown_reply" && m.Channel == "iopub" { // it ends: somebody asked for that, or it was idle for long
+		c.part(r, "the kernel was ended", false)
+		return
+	}
 	if m.Header.Type == "status" {
 		var s struct {
 			State string `json:"execution_state"`
 		}
 		if json.Unmarshal(m.Content, &s) == nil && (s.State == "restarting" || s.State == "dead") {
 			// The server says so of a kernel whose process has ended. What it has started in its place is asked for anew.
-			c.mu.Lock()
-			l := c.link
-			c.link, c.lost = nil, true
-			c.mu.Unlock()
-			if r != nil {
-				r.die("the kernel's process ended")
-			}
-			if l != nil {
-				l.conn.CloseNow()
-			}
+			c.part(r, "the kernel's process ended", true)
 			return
 		}
 	}
@@ -204,14 +254,33 @@ func (c *Context) handle(m message) {
 	r.handle(m)
 }
 
+// part ends the connection to a kernel that is no more, and the call r on it.
+func (c *Context) part(r *run, why string, broken bool) {
+	c.mu.Lock()
+	l := c.link
+	c.link, c.lost, c.broken = nil, true, c.broken || broken
+	c.mu.Unlock()
+	if r != nil {
+		r.die(why)
+	}
+	if l != nil {
+		l.conn.CloseNow()
+	}
+}
+
 // tooLong counts a message that was dropped, if it belongs to the call under way.
 func (c *Context) tooLong(begin []byte, size int64) {
 	c.mu.Lock()
 	r := c.run
 	c.mu.Unlock()
-	if r != nil && bytes.Contains(begin[:min(len(begin), 4<<10)], []byte(r.id)) {
-		r.drop(size)
+	if r == nil || !bytes.Contains(begin[:min(len(begin), 4<<10)], []byte(r.id)) {
+		return
 	}
+	if o, n := beginning(begin, c.in.o.Limits.Head); n > 0 {
+		r.print(o)
+		size -= n
+	}
+	r.drop(size)
 }
 
 // attach makes r the one that messages go to.
@@ -243,11 +312,14 @@ func (c *Context) drop(l *link) {
 // disconnect ends the context here.
 func (c *Context) disconnect() {
 	c.mu.Lock()
-	l := c.link
+	l, r := c.link, c.run
 	c.ended, c.link = true, nil
 	c.mu.Unlock()
 	if l != nil {
 		c.drop(l)
+	}
+	if r != nil {
+		r.die("the context was closed")
 	}
 }
 
@@ -267,6 +339,9 @@ func (c *Context) Restart(ctx context.Context) error {
 	}
 	if r != nil {
 		r.die("the kernel was restarted")
+	}
+	if err := c.replace(ctx); err != nil {
+		return err
 	}
 	err := c.order(ctx, http.MethodPost, "/restart")
 	if errors.Is(err, errGone) {

@@ -92,6 +92,13 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	r.listen()
 	late := time.NewTimer(r.timeout)
 	defer late.Stop()
+	watched, unwatch := context.WithCancel(ctx)
+	looked := make(chan struct{})
+	go func() {
+		defer close(looked)
+		c.watch(watched, r)
+	}()
+	defer func() { unwatch(); <-looked }()
 	var ended wire.Ended
 	var err error
 	select {
@@ -119,9 +126,31 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	c.detach(r)
 	res := c.result(r)
 	if ended != "" {
-		res.Ended, res.OK, res.Restart = ended, false, restarted
+		res.Ended, res.OK, res.Restart = ended, false, restarted || res.Ended == wire.Dead
 	}
 	return res, err
+}
+
+// watch asks the server after the kernel while nobody hears of it: when another client ends a kernel, no connection to it is told.
+func (c *Context) watch(ctx context.Context, r *run) {
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.over:
+			return
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		c.mu.Lock()
+		quiet := time.Since(c.heard)
+		c.mu.Unlock()
+		if quiet > 2*time.Second && !c.alive(ctx) && ctx.Err() == nil {
+			c.part(r, "the kernel was ended", false)
+			return
+		}
+	}
 }
 
 // stop ends code: by an interrupt, else with its kernel, which it reports.

@@ -1,9 +1,11 @@
 package python
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -109,4 +111,28 @@ func short(s string) string {
 			return s[:i]
 		}
 	}
+}
+
+// beginning reads the first bytes of text, most at most, of a stream message that was cut off, and how many they are; 0 for others.
+func beginning(text []byte, most int) (o Output, n int64) {
+	if !bytes.Contains(text[:min(len(text), 4<<10)], []byte(`"msg_type": "stream"`)) {
+		return o, 0
+	}
+	o.Type = Stdout
+	_, content, _ := bytes.Cut(text, []byte(`"content": {`))
+	if at := bytes.Index(content[:min(len(content), 100)], []byte(`"stderr"`)); at >= 0 {
+		o.Type = Stderr
+	}
+	_, raw, found := bytes.Cut(content, []byte(`"text": "`))
+	if !found {
+		return o, 0
+	}
+	raw = raw[:min(len(raw), most)]
+	if at := bytes.LastIndexByte(raw, '\\'); at >= len(raw)-6 && at >= 0 { // an escape that may be cut
+		raw = bytes.TrimRight(raw[:at], `\`)
+	}
+	if err := json.Unmarshal(slices.Concat([]byte{'"'}, raw, []byte{'"'}), &o.Chars); err != nil {
+		return o, 0
+	}
+	return o, int64(len(raw))
 }

@@ -147,6 +147,14 @@ func (in *Interpreter) Shutdown(ctx context.Context) error {
 	return err
 }
 
+// quiet is how long a kernel may say nothing until it is asked after.
+func (in *Interpreter) quiet() time.Duration {
+	if in.o.Idle < 0 {
+		return 10 * time.Second
+	}
+	return min(10*time.Second, in.o.Idle/4)
+}
+
 // Dir is where code begins.
 func (in *Interpreter) Dir() string { return in.current().Dir }
 

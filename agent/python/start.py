@@ -62,13 +62,35 @@ options = {
     "--ServerApp.iopub_data_rate_limit": "0",
     # A kernel that died is noticed so soon.
     "--KernelRestarter.time_to_dead": "0.25",
+    # What a kernel that is to end may take until it is killed.
+    "--KernelManager.shutdown_wait_time": "1",
 }
 if idle > 0:
     options["--MappingKernelManager.cull_idle_timeout"] = str(idle)
     options["--MappingKernelManager.cull_interval"] = str(max(1, min(60, idle // 4)))
     options["--MappingKernelManager.cull_connected"] = "True"
     options["--ServerApp.shutdown_no_activity_timeout"] = str(idle)
-env = dict(os.environ, JUPYTER_TOKEN=token, JUPYTER_RUNTIME_DIR=home + "/run")
+# The kernel's own, but code that prints faster than anybody reads waits: ipykernel would collect it until memory ends.
+bound = """
+import sys
+def bound(stream, most=1 << 16):
+    write, held = stream.write, 0
+    def wait(text):
+        nonlocal held
+        n, held = write(text), held + len(text)
+        if held > most:
+            held = 0
+            stream.flush()
+        return n
+    stream.write = wait
+bound(sys.stdout), bound(sys.stderr)
+"""
+spec = home + "/share/kernels/python3"
+os.makedirs(spec, exist_ok=True)
+with open(spec + "/kernel.json", "w") as f:
+    json.dump({"display_name": "Python 3", "language": "python", "metadata": {"debugger": True}, "argv": [
+        sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--IPKernelApp.exec_lines=exec(%r, {})" % bound]}, f)
+env = dict(os.environ, JUPYTER_TOKEN=token, JUPYTER_RUNTIME_DIR=home + "/run", JUPYTER_PATH=home + "/share")
 with open(log, "w") as out:
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser"] + ["%s=%s" % o for o in options.items()],

@@ -20,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
+	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -104,6 +105,14 @@ func defaults() config {
 		{key: "agentrun.install_from", value: "pypi.org:443 files.pythonhosted.org:443", help: "what installing packages for it may connect to, as allow", check: isAllow},
 		{key: "agentrun.warm", value: "4", help: "sandboxes that stand ready for somebody who has called in the last ten minutes", check: isPoolSize},
 		{key: "agentrun.parallel", value: "8", help: "calls that run at once; further ones wait", check: isCount},
+		{key: "python.image", value: images.Python, help: "image of a sandbox that python makes, with python3, ipykernel and jupyter_server"},
+		{key: "python.network", value: string(sandbox.NetworkNone), help: "its network, as network; empty means that", check: isNetworkOrEmpty},
+		{key: "python.memory", value: "1g", help: "its memory", check: isSize},
+		{key: "python.isolation", value: "", help: "its runtime, as isolation; empty means that"},
+		{key: "python.timeout", value: "2m", help: "after which code that python runs is interrupted, where the call says nothing else", check: isAge},
+		{key: "python.idle", value: "30m", help: "after which a context that nobody uses ends, with its variables", check: isAge},
+		{key: "python.dir", value: "/mnt/data", help: "directory of the sandbox in which code begins, made if it is missing", check: isAbsolute},
+		{key: "python.about", value: "", help: "what a model is told of Python besides, such as which packages and data there are"},
 		{key: "openai.base_url", value: "https://api.openai.com/v1", help: "server that task asks, which speaks OpenAI's Chat Completions; OPENAI_BASE_URL goes before it", check: isHTTPOrEmpty},
 		{key: "openai.api_key", value: "", help: "key for it, which config show hides; OPENAI_API_KEY goes before it", secret: true},
 		{key: "openai.model", value: "", help: "model that task asks for; OPENAI_MODEL goes before it"},

@@ -50,9 +50,18 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 			return err
 		}
 		defer lobby.Close()
+		var stdin io.Reader = os.Stdin
+		if cmd.Name() == "python" && len(args) == 1 && args[0] != "-" { // a file of this machine
+			file, err := os.Open(args[0])
+			if err != nil {
+				return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("python: %v", err), Hint: "code is given by -c CODE"}
+			}
+			defer file.Close()
+			stdin, args = file, []string{"-"}
+		}
 		remote := agent.Cmd{Command: remoteLine(cmd, args), Stdout: os.Stdout, Stderr: os.Stderr}
 		if readsInput(cmd, args) {
-			remote.Stdin = os.Stdin
+			remote.Stdin = stdin
 		}
 		if wantsTerminal(cmd) && isTerminal(os.Stdin) && isTerminal(os.Stdout) {
 			return throughTerminal(cmd.Context(), lobby, remote)
@@ -88,7 +97,7 @@ func (c *cli) completeName(cmd *cobra.Command, args []string, begun string) ([]s
 
 // startsDaemon says for which commands a missing daemon is started: those with which people begin.
 func startsDaemon(cmd *cobra.Command) bool {
-	return commandName(cmd) == "run" || commandName(cmd) == "new"
+	return slices.Contains([]string{"run", "new", "python"}, commandName(cmd))
 }
 
 // readsInput says whether a command reads standard input; the others leave it to the caller's shell.
@@ -96,6 +105,8 @@ func readsInput(cmd *cobra.Command, args []string) bool {
 	switch cmd.Name() {
 	case "run":
 		return len(args) == 1 && args[0] == "-"
+	case "python":
+		return len(args) == 1 && args[0] == "-" || flagSet(cmd, "interactive")
 	case "exec":
 		return flagSet(cmd, "interactive") || flagSet(cmd, "tty")
 	case "type":

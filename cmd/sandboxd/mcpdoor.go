@@ -87,7 +87,8 @@ func (g *hubGateway) Dial(ctx context.Context, name string) (*agent.Client, erro
 // Command runs one command of the table.
 func (g *hubGateway) Command(ctx context.Context, words ...string) ([]byte, error) {
 	var out, said bytes.Buffer
-	env := &command.Env{Hub: g.daemon.hub, Principal: g.principal, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said, Gateway: g.daemon.address.gateway(), Tokens: g.daemon.tokens}
+	env := &command.Env{Hub: g.daemon.hub, Principal: g.principal, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said, Gateway: g.daemon.address.gateway(), Tokens: g.daemon.tokens,
+		Python: g.daemon.python}
 	if code := command.Run(ctx, env, words); code != 0 {
 		return nil, commandError(words[0], code, out.Bytes(), said.String())
 	}

@@ -88,6 +88,7 @@ type daemon struct {
 	door    *sshd.Server
 	listen  net.Listener
 	address endpoint
+	python  command.Python
 
 	// The HTTP door, where there is to be one.
 	web       *httpd.Server
@@ -139,6 +140,9 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			d.close()
 		}
 	}()
+	if d.python, err = d.config.python(); err != nil {
+		return err
+	}
 	state := d.config.value("state")
 	if err := makeState(state); err != nil {
 		return err
@@ -478,7 +482,7 @@ func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandI
 	env := &command.Env{
 		Hub: d.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
 		Pty: c.Pty, Resized: c.Resized, Interrupts: c.Interrupts,
-		Gateway: d.address.gateway(), Tokens: d.tokens,
+		Gateway: d.address.gateway(), Tokens: d.tokens, Python: d.python,
 	}
 	if d.address.HTTP != nil {
 		env.HTTP = *d.address.HTTP

@@ -38,6 +38,7 @@ type Env struct {
 	Gateway Gateway         // where the caller reaches the gateway, for what is printed
 	Tokens  *token.Registry // of the HTTP door
 	HTTP    string          // its address, as http://127.0.0.1:8022; empty where there is none
+	Python  Python          // of python
 
 	done  <-chan struct{}   // closed when the command has ended
 	watch func(wire.Target) // told what watch is asked for; see Watches
@@ -181,7 +182,7 @@ func Tree(env *Env) *cobra.Command {
 		root.AddCommand(commands...)
 	}
 	group("sandboxes", "Sandboxes:", sandboxCommands(env)...)
-	group("work", "Work in them:", append(shellCommands(env), execCommand(env))...)
+	group("work", "Work in them:", append(shellCommands(env), execCommand(env), pythonCommand(env))...)
 	group("people", "People and keyboards:", peopleCommands(env)...)
 	group("records", "Records:", recordCommands(env)...)
 	root.AddCommand(ensureCommand(env))

@@ -1,0 +1,240 @@
+package python_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// A kernel that dies in the middle of a call, in whatever way, is a Result; the next call has a new kernel, and says so.
+func TestKernelDies(t *testing.T) {
+	c := fresh(t, python.Options{})
+	for _, code := range []string{
+		"import os; os._exit(3)",
+		"import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+		"import ctypes; ctypes.string_at(0)",
+	} {
+		execute(t, c, "kept = 1")
+		if res := execute(t, c, "print('before', flush=True); "+code); res.Ended != wire.Dead || res.OK || res.Why == "" {
+			t.Errorf("%s: %+v", code, res)
+		}
+		res := execute(t, c, "'kept' in dir()")
+		if !res.Fresh || !res.OK || res.Outputs[0].Text("text/plain") != "False" {
+			t.Errorf("after %s: %+v", code, res)
+		}
+		if res := execute(t, c, "1"); res.Fresh {
+			t.Errorf("said twice: %+v", res)
+		}
+	}
+}
+
+// The server that is killed by code is started again.
+func TestServerDies(t *testing.T) {
+	needPython(t)
+	in := interpreter(t, dial(t, boot(t, pythonImage)), python.Options{})
+	c, err := in.Context(bounded(t), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res := execute(t, c, "import os, signal; os.kill(os.getppid(), signal.SIGKILL); import time; time.sleep(60)"); res.Ended != wire.Dead {
+		t.Errorf("%+v", res)
+	}
+	if res := execute(t, c, "1 + 1"); !res.OK || !res.Fresh {
+		t.Errorf("%+v", res)
+	}
+}
+
+// At its deadline code is interrupted, what it printed comes back, and its state stays; what no interrupt ends is ended with its kernel.
+func TestDeadline(t *testing.T) {
+	c := fresh(t, python.Options{})
+	call := func(code string, timeout time.Duration) python.Result {
+		t.Helper()
+		res, err := c.Execute(bounded(t), python.Call{Code: code, Timeout: timeout})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	if res := call("x = 1; print('begun', flush=True)\nwhile True: pass", 2*time.Second); res.Ended != wire.Deadline || res.OK || res.Restart || !strings.HasPrefix(res.Text(), "begun\n") {
+		t.Errorf("%+v", res)
+	}
+	if res := execute(t, c, "x"); !res.OK || res.Fresh {
+		t.Errorf("after a deadline: %+v", res)
+	}
+	stubborn := "import time\nwhile True:\n  try: time.sleep(1)\n  except KeyboardInterrupt: pass"
+	if res := call(stubborn, time.Second); res.Ended != wire.Deadline || !res.Restart {
+		t.Errorf("%+v", res)
+	}
+	if res := execute(t, c, "'x' in dir()"); !res.OK || !res.Fresh {
+		t.Errorf("after a restart: %+v", res)
+	}
+}
+
+// A caller who gives up ends the code, and gets what there is.
+func TestGivenUp(t *testing.T) {
+	c := fresh(t, python.Options{})
+	ctx, cancel := context.WithCancel(bounded(t))
+	res, err := c.Execute(ctx, python.Call{Code: "print('begun', flush=True)\nwhile True: pass", Output: func(python.Output) { cancel() }})
+	if !errors.Is(err, context.Canceled) || res.Ended != wire.Interrupted || !strings.Contains(res.Text(), "begun") {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if res := execute(t, c, "1"); !res.OK {
+		t.Errorf("%+v", res)
+	}
+}
+
+// Interrupt and Restart are for somebody else than who waits.
+func TestInterruptRestart(t *testing.T) {
+	c := fresh(t, python.Options{})
+	for what, order := range map[string]func(context.Context) error{"interrupt": c.Interrupt, "restart": c.Restart} {
+		said := make(chan error, 1)
+		res, err := c.Execute(bounded(t), python.Call{Code: "kept = 1; print('begun', flush=True)\nwhile True: pass", Output: func(python.Output) {
+			select {
+			case said <- nil:
+				go func() { said <- order(bounded(t)) }()
+			default:
+			}
+		}})
+		if want := map[string]wire.Ended{"interrupt": wire.Interrupted, "restart": wire.Dead}[what]; err != nil || res.Ended != want {
+			t.Errorf("%s: %+v, %v", what, res, err)
+		}
+		<-said
+		if err := <-said; err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if res := execute(t, c, "'kept' in dir()"); !res.OK || res.Fresh || res.Outputs[0].Text("text/plain") != map[string]string{"interrupt": "True", "restart": "False"}[what] {
+			t.Errorf("after %s: %+v", what, res)
+		}
+	}
+}
+
+// Of much output head and tail are kept, whatever way it comes.
+func TestMuchOutput(t *testing.T) {
+	c := fresh(t, python.Options{})
+	res := execute(t, c, "print('head', flush=True)\nfor i in range(20): print('x' * 1_000_000, flush=True)\nprint('tail')")
+	text := res.Text()
+	if !res.OK || res.Omitted < 19_000_000 || len(text) > 200<<10 || !strings.HasPrefix(text, "head\n") || !strings.HasSuffix(text, "\ntail\n") || !strings.Contains(text, "bytes are left out here") {
+		t.Errorf("20 MB in lines: ok %v, %d bytes, %d left out", res.OK, len(text), res.Omitted)
+	}
+	if res := execute(t, c, "for i in range(300): display(i)"); len(res.Outputs) != 100 || res.Dropped != 200 {
+		t.Errorf("300 displays: %d, %d dropped", len(res.Outputs), res.Dropped)
+	}
+	// One message of 100 MB: it is dropped, and counted.
+	if res := execute(t, c, "'x' * 100_000_000"); !res.OK || res.Dropped != 1 || res.Omitted < 100_000_000 {
+		t.Errorf("a value of 100 MB: %s, ok %v, %d dropped, %d left out, %s", res.Ended, res.OK, res.Dropped, res.Omitted, res.Why)
+	}
+	res, err := c.Execute(bounded(t), python.Call{Code: "while True: print('y' * 1000)", Timeout: 3 * time.Second})
+	if err != nil || res.Ended != wire.Deadline || !strings.HasPrefix(res.Text(), "yyy") || len(res.Text()) > 200<<10 || res.Omitted == 0 {
+		t.Errorf("endless output: %s, %d bytes, %d left out, %d dropped, %v", res.Ended, len(res.Text()), res.Omitted, res.Dropped, err)
+	}
+	if res := execute(t, c, "2"); !res.OK || len(res.Outputs) != 1 {
+		t.Errorf("afterwards: %+v", res)
+	}
+}
+
+// What looks like a message of the protocol is text when it is printed, and what code sends itself under another parent is nobody's.
+func TestFakeMessages(t *testing.T) {
+	c := fresh(t, python.Options{})
+	fake := `{"header":{"msg_type":"execute_reply"},"parent_header":{"msg_id":"x"},"channel":"shell","content":{"status":"ok"}}`
+	res := execute(t, c, fmt.Sprintf("print(%q)\nimport time; time.sleep(0.1); print('after')", fake))
+	if !res.OK || res.Text() != fake+"\nafter\n" {
+		t.Errorf("%+v", res)
+	}
+	res = execute(t, c, `k = get_ipython().kernel
+k.session.send(k.iopub_socket, 'stream', {'name': 'stdout', 'text': 'of another'}, parent={'msg_id': 'other', 'msg_type': 'execute_request'}, ident=b'stream')
+k.session.send(k.iopub_socket, 'display_data', {'data': {'text/plain': ['no', 'string'], 'image/png': 5}, 'metadata': None}, parent=k.get_parent(), ident=b'x')
+k.session.send(k.iopub_socket, 'stream', {'text': ['no', 'text']}, parent=k.get_parent(), ident=b'x')
+print('mine')`)
+	if !res.OK || !strings.HasSuffix(res.Text(), "mine\n") || strings.Contains(res.Text(), "another") {
+		t.Errorf("%+v", res)
+	}
+}
+
+// What is no code is refused before it is sent.
+func TestBadCalls(t *testing.T) {
+	c := fresh(t, python.Options{})
+	for _, call := range []python.Call{{Code: "1\x00"}, {Code: strings.Repeat(" ", 9<<20)}, {Timeout: -1}} {
+		if _, err := c.Execute(bounded(t), call); !errors.Is(err, &agent.Error{Code: wire.CodeUsage}) {
+			t.Errorf("%.5q: %v", call.Code, err)
+		}
+	}
+	if res := execute(t, c, "this is no Python"); res.Error == nil || res.Error.Name != "SyntaxError" {
+		t.Errorf("%+v", res)
+	}
+	if res := execute(t, c, ""); !res.OK {
+		t.Errorf("nothing: %+v", res)
+	}
+}
+
+// Contexts are found again by who comes later, listed, and leave nothing behind.
+func TestLife(t *testing.T) {
+	needPython(t)
+	client := dial(t, boot(t, pythonImage))
+	in := interpreter(t, client, python.Options{})
+	c, err := in.Context(bounded(t), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, c, "x = 5")
+	in.Close()
+	if _, err := c.Execute(bounded(t), python.Call{Code: "1"}); err == nil {
+		t.Error("a closed interpreter runs code")
+	}
+	in = interpreter(t, client, python.Options{})
+	list, err := in.List(bounded(t))
+	if err != nil || len(list) != 1 || list[0].Name != "main" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if c, err = in.Context(bounded(t), "main"); err != nil {
+		t.Fatal(err)
+	}
+	if res := execute(t, c, "x"); !res.OK || res.Fresh {
+		t.Errorf("%+v", res)
+	}
+	if err := c.Close(bounded(t)); err != nil {
+		t.Error(err)
+	}
+	if list, err := in.List(bounded(t)); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if err := in.Shutdown(bounded(t)); err != nil {
+		t.Error(err)
+	}
+	var out strings.Builder
+	if _, err := client.Exec(bounded(t), agent.Cmd{Command: "ps -eo args | grep -E '[i]pykernel|[j]upyter'", Stdout: &out}); err != nil || out.Len() > 0 {
+		t.Errorf("left running: %q, %v", out.String(), err)
+	}
+}
+
+// A kernel that nobody uses ends, and the next call says that it has a new one.
+func TestIdle(t *testing.T) {
+	needPython(t)
+	in := interpreter(t, dial(t, boot(t, pythonImage)), python.Options{Idle: 6 * time.Second})
+	c, err := in.Context(bounded(t), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, c, "x = 5")
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for ctx := bounded(t); ; {
+		if list, err := in.List(ctx); err != nil || len(list) == 0 {
+			break
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal("the kernel stays")
+		}
+	}
+	if res := execute(t, c, "'x' in dir()"); !res.OK || !res.Fresh {
+		t.Errorf("%+v", res)
+	}
+}

@@ -1,0 +1,45 @@
+package python
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/agent"
+)
+
+// Package is one that code can import something of.
+type Package struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+}
+
+const (
+	maxPackages = 1000
+	maxListed   = 256 << 10 // bytes
+)
+
+// lister prints a line of JSON for each distribution.
+const lister = `import importlib.metadata as m, json
+for d in sorted(m.distributions(), key=lambda d: (d.metadata["Name"] or "").lower()): print(json.dumps({"name": d.metadata["Name"], "version": d.version}))`
+
+// Packages lists the Python packages that are installed, for a model that is to use them.
+func (in *Interpreter) Packages(ctx context.Context) ([]Package, error) {
+	out := &bounded{most: maxListed}
+	exit, err := in.client.Exec(ctx, agent.Cmd{Command: "exec python3 -", Stdin: strings.NewReader(lister), Stdout: out})
+	if err != nil {
+		return nil, err
+	}
+	if exit.Code != 0 {
+		return nil, fmt.Errorf("packages of %s: python3 ended with %d", in.client.Sandbox(), exit.Code)
+	}
+	list := []Package{}
+	for line := range strings.Lines(out.String()) {
+		var p Package
+		if json.Unmarshal([]byte(line), &p) == nil && p.Name != "" && len(list) < maxPackages {
+			list = append(list, Package{Name: short(p.Name), Version: short(p.Version)})
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,285 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Python says how sandboxes are made that python makes, and how it runs code.
+type Python struct {
+	Image     string // empty is the hub's
+	Network   sandbox.Network
+	Memory    int64 // 0 is the default of all
+	Isolation string
+	Options   python.Options
+}
+
+// defaultPython is the sandbox of those who name none.
+const defaultPython = "python"
+
+func pythonCommand(env *Env) *cobra.Command {
+	var name, contextName, code string
+	var timeout time.Duration
+	var asJSON, interactive, restart, end, packages bool
+	cmd := &cobra.Command{
+		Use:   "python [-n NAME] [--context C] [-c CODE | FILE | -]",
+		Short: "run Python that remembers",
+		Long: "Run Python in a Jupyter kernel of a sandbox. What the code defines is there for the next call in the same context,\n" +
+			"until the context was idle for long. A missing sandbox is made, of the image that the key python.image names.\n\n" +
+			"FILE is one of this machine, - is standard input. What the code prints, the value of its last expression and its\n" +
+			"exception are printed; with --json all of it is one object, with images.\n\n" +
+			"The exit code is 0, or 1 after an exception (that of SystemExit if it has one); 123 means that the code asked for\n" +
+			"input, 124 that its time was up and it was interrupted, 125 that it did not run or its kernel died.",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			given := cmd.Flags().Changed("code")
+			switch {
+			case timeout < 0:
+				return usage("--timeout %v: a call takes longer than that", timeout)
+			case given && len(args) > 0, !given && len(args) == 0 && !restart && !end && !packages:
+				e := usage("python: one of -c CODE, FILE and -")
+				return e
+			case len(args) > 0 && args[0] != "-":
+				return &wire.Error{Code: wire.CodeUsage, Message: "python: files are read by the command line tool", Hint: "over ssh: python - < FILE"}
+			case len(args) > 0 && interactive:
+				return usage("python: - reads the code from standard input, and -i answers")
+			}
+			if len(args) > 0 {
+				script, err := io.ReadAll(io.LimitReader(env.Stdin, maxScript+1))
+				if err != nil {
+					return fmt.Errorf("standard input: %w", err)
+				}
+				if len(script) > maxScript {
+					return usage("the code is longer than %d bytes: copy it into the sandbox and import it", maxScript)
+				}
+				code, given = string(script), true
+			}
+			name, err := wire.ParseSandbox(name)
+			if err != nil {
+				return err
+			}
+			if err := env.ensurePython(cmd.Context(), name); err != nil {
+				return err
+			}
+			client := env.pythonClient(name)
+			defer client.Close()
+			in, err := python.Open(cmd.Context(), client, env.Python.Options)
+			if err != nil {
+				return err
+			}
+			defer in.Close()
+			if packages {
+				return env.packages(cmd.Context(), in, asJSON)
+			}
+			c, err := in.Context(cmd.Context(), contextName)
+			if err != nil {
+				return err
+			}
+			if restart {
+				if err := c.Restart(cmd.Context()); err != nil {
+					return err
+				}
+			}
+			if given {
+				p := &pythonCall{env: env, c: c, name: name, asJSON: asJSON, interactive: interactive}
+				err = p.run(cmd.Context(), python.Call{Code: code, Timeout: timeout})
+			}
+			if end {
+				if closed := c.Close(context.WithoutCancel(cmd.Context())); err == nil {
+					err = closed
+				}
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&name, "name", "n", defaultPython, "sandbox")
+	cmd.Flags().StringVar(&contextName, "context", wire.DefaultSession, "whose variables the code sees")
+	cmd.Flags().StringVarP(&code, "code", "c", "", "code to run")
+	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "answer input() with lines of standard input")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "after which the code is interrupted (default the key python.timeout)")
+	cmd.Flags().BoolVar(&restart, "restart", false, "begin with a new kernel")
+	cmd.Flags().BoolVar(&end, "end", false, "end the context afterwards")
+	cmd.Flags().BoolVar(&packages, "packages", false, "list the packages that code can import, instead")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as one object")
+	return cmd
+}
+
+// pythonSpec is the sandbox that python makes.
+func (env *Env) pythonSpec(name string) gateway.NewSpec {
+	p := env.Python
+	return gateway.NewSpec{Name: name, Reuse: true, Image: p.Image, Network: p.Network, Isolation: p.Isolation, Limits: sandbox.Limits{Memory: p.Memory}}
+}
+
+// ensurePython makes a missing sandbox, where a login may.
+func (env *Env) ensurePython(ctx context.Context, name string) error {
+	_, err := env.Hub.Get(ctx, env.Principal, name)
+	if !errors.Is(err, gateway.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+		return err
+	}
+	if err := env.Hub.AutoCreate(env.Principal, name); err != nil {
+		return err
+	}
+	info, err := env.Hub.Create(ctx, env.Principal, env.pythonSpec(name), env.progress(false))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(env.Stderr, "new sandbox %s (%s, network %s)\n", name, info.ShortImage(), info.Network)
+	return nil
+}
+
+func (env *Env) pythonClient(name string) *agent.Client {
+	return agent.NewClient(name, nil, func(ctx context.Context) (*connect.Conn, error) {
+		conn, err := env.Hub.Upstream(ctx, env.Principal, name, env.progress(false))
+		if err != nil {
+			return nil, env.public(err)
+		}
+		return conn, nil
+	})
+}
+
+// packages prints what code can import.
+func (env *Env) packages(ctx context.Context, in *python.Interpreter, asJSON bool) error {
+	list, err := in.Packages(ctx)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return env.printJSON(map[string]any{"packages": list})
+	}
+	for _, p := range list {
+		fmt.Fprintf(env.Stdout, "%s %s\n", p.Name, p.Version)
+	}
+	return nil
+}
+
+// pythonCall is one call, as the command line shows it.
+type pythonCall struct {
+	env         *Env
+	c           *python.Context
+	name        string
+	asJSON      bool
+	interactive bool
+}
+
+func (p *pythonCall) run(ctx context.Context, call python.Call) error {
+	env := p.env
+	ctx, cancel := context.WithCancel(ctx)
+	ended, watched := make(chan struct{}), make(chan struct{})
+	go func() { // the caller's ^C
+		defer close(watched)
+		select {
+		case <-env.Interrupts:
+			cancel()
+		case <-ended:
+		}
+	}()
+	defer func() { close(ended); <-watched; cancel() }()
+	out, said := text.NewStream(env.Stdout), text.NewStream(env.Stderr)
+	if !p.asJSON {
+		call.Output = func(o python.Output) { // whom nobody reads any more the end of the call tells
+			to := out
+			if o.Type == python.Stderr || o.Type == python.Failure {
+				to = said
+			}
+			_, _ = io.WriteString(to, o.String())
+		}
+	}
+	res, err := p.c.Execute(ctx, call)
+	lines := bufio.NewReader(io.LimitReader(env.Stdin, maxScript))
+	for err == nil && res.Ended == wire.Waiting && p.interactive {
+		if !p.asJSON {
+			_, _ = io.WriteString(out, res.Prompt)
+		}
+		line, end := lines.ReadString('\n')
+		if end != nil && line == "" {
+			break
+		}
+		res, err = p.c.Answer(ctx, strings.TrimRight(line, "\r\n"))
+	}
+	env.Hub.Record(context.WithoutCancel(ctx), env.Principal, p.name, gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
+	if err != nil && res.Ended == "" {
+		return err
+	}
+	if res.Ended == wire.Waiting { // nobody is here to answer it
+		stop, done := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer done()
+		_ = p.c.Interrupt(stop) // else it ends with its context
+	}
+	if p.asJSON {
+		if err := env.printJSON(res); err != nil {
+			return err
+		}
+	} else {
+		if err := errors.Join(out.Close(), said.Close()); err != nil {
+			return fmt.Errorf("standard output: %w", err)
+		}
+		p.report(res)
+	}
+	if code := pythonStatus(res); code != 0 {
+		return exitError(code)
+	}
+	return nil
+}
+
+// report says what a person should know.
+func (p *pythonCall) report(res python.Result) {
+	say := func(format string, args ...any) {
+		fmt.Fprintln(p.env.Stderr, "sandboxd: "+text.Lines(fmt.Sprintf(format, args...)))
+	}
+	if res.Fresh {
+		say("the code ran in a new kernel: what former calls made is gone")
+	}
+	switch res.Ended {
+	case wire.Waiting:
+		say("the code asks for input: %s; it was interrupted; answer with -i and standard input", res.Prompt)
+	case wire.Deadline:
+		say("its time was up: the code was interrupted after %.1f s", float64(res.Millis)/1000)
+	case wire.Dead:
+		say("%s: the next call gets a new kernel", res.Why)
+	}
+	if res.Restart {
+		say("no interrupt ended it: the next call gets a new kernel")
+	}
+}
+
+// pythonStatus is the exit code that a call's result means.
+func pythonStatus(res python.Result) int {
+	switch res.Ended {
+	case wire.Waiting:
+		return wire.ExitWaiting
+	case wire.Deadline:
+		return wire.ExitDeadline
+	case wire.Interrupted:
+		return wire.ExitInterrupt
+	case wire.Done:
+		switch {
+		case res.OK:
+			return 0
+		case res.Error != nil && res.Error.Name == "SystemExit":
+			if n, err := strconv.Atoi(res.Error.Value); err == nil {
+				return n & 0xff
+			}
+			if res.Error.Value == "" || res.Error.Value == "None" {
+				return 0
+			}
+		}
+		return 1
+	}
+	return wire.ExitFailed
+}
