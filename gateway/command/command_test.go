@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
-
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -79,26 +77,11 @@ func TestWatches(t *testing.T) {
 	}
 }
 
-// Every command says how it is used, and what this version does not have says so.
+// Every command says how it is used.
 func TestTree(t *testing.T) {
 	for _, c := range Tree(&Env{}).Commands() {
 		if !c.Hidden && (c.Short == "" || !strings.HasPrefix(c.Use, c.Name())) {
 			t.Errorf("%s: use %q, short %q", c.Name(), c.Use, c.Short)
-		}
-	}
-	later := func(root *cobra.Command, args ...string) string {
-		root.SetArgs(args)
-		root.SetOut(new(strings.Builder))
-		root.SetErr(new(strings.Builder))
-		err := root.Execute()
-		if err == nil {
-			return ""
-		}
-		return err.Error()
-	}
-	for _, args := range [][]string{{"task", "x"}, {"task"}} {
-		if got := later(Tree(&Env{}), args...); !strings.Contains(got, "not in this version") {
-			t.Errorf("%q: %q, want that it is not in this version", args, got)
 		}
 	}
 }
