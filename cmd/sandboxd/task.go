@@ -311,17 +311,23 @@ func (c *cli) checkModel(ctx context.Context) []finding {
 	if e.Key == "" && e.Model == "" && os.Getenv("OPENAI_BASE_URL") == "" && c.config.find("openai.base_url").from == "default" {
 		return nil
 	}
+	var all []finding
+	if s := c.config.find("openai.api_key"); s.value != "" {
+		path, _, _ := strings.Cut(s.from, ":") // and the line, where it is a file's
+		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
+			all = append(all, finding{Check: "key", Found: fmt.Sprintf("%s has a key and can be read by others (%v)", path, info.Mode()), Fix: "chmod 600 " + path})
+		}
+	}
 	found, err := e.Probe(ctx)
+	f := finding{Check: "model", OK: err == nil, Found: found}
 	var known *task.EndpointError
 	switch {
 	case errors.As(err, &known):
-		return []finding{{Check: "model", Found: text.Line(known.Message, 300), Fix: known.Hint}}
+		f.Found, f.Fix = text.Line(known.Message, 300), known.Hint
 	case err != nil:
-		return []finding{{Check: "model", Found: text.Line(err.Error(), 300), Fix: "look at OPENAI_BASE_URL"}}
-	}
-	f := finding{Check: "model", OK: true, Found: found}
-	if e.Plain() {
+		f.Found, f.Fix = text.Line(err.Error(), 300), "look at OPENAI_BASE_URL"
+	case e.Plain():
 		f.Fix = "it is not encrypted: what is said can be read on the way"
 	}
-	return []finding{f}
+	return append(all, f)
 }
