@@ -37,6 +37,21 @@ func (l lobby) command(ctx context.Context, line string) (string, error) {
 	return out.String(), err
 }
 
+// poolFull waits until both sandboxes of the pool stand ready.
+func (l lobby) poolFull(ctx context.Context) error {
+	for {
+		pool, err := l.command(ctx, "pool --json")
+		if err != nil || strings.Contains(pool, `"ready":2`) {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // claim: a sandbox that stands ready until its first command is done, against a container of docker's own that runs one.
 func claim(ctx context.Context, b *bench) (rows []row, err error) {
 	daemon, at, err := b.launch(ctx, "pool", "SANDBOXD_POOL_SIZE=2", "SANDBOXD_POOL_IMAGES="+image)
@@ -51,19 +66,8 @@ func claim(ctx context.Context, b *bench) (rows []row, err error) {
 	defer l.Close()
 	var made, done, peer []float64
 	for i := range 22 {
-		for {
-			pool, err := l.command(ctx, "pool --json")
-			if err != nil {
-				return nil, err
-			}
-			if strings.Contains(pool, `"ready":2`) {
-				break
-			}
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
-				return nil, ctx.Err()
-			}
+		if err := l.poolFull(ctx); err != nil {
+			return nil, err
 		}
 		name := fmt.Sprintf("claim-%d", i)
 		began := time.Now()
@@ -78,7 +82,7 @@ func claim(ctx context.Context, b *bench) (rows []row, err error) {
 		if _, err := l.command(ctx, "rm "+name); err != nil {
 			return nil, err
 		}
-		alone, err := b.dockerRun(ctx)
+		alone, err := b.dockerRun(ctx, "true")
 		if err != nil {
 			return nil, err
 		}
@@ -97,10 +101,10 @@ func claim(ctx context.Context, b *bench) (rows []row, err error) {
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // dockerRun is what docker run does: a container is made, started, and has ended.
-func (b *bench) dockerRun(ctx context.Context) (time.Duration, error) {
+func (b *bench) dockerRun(ctx context.Context, words ...string) (time.Duration, error) {
 	began := time.Now()
 	c, err := b.docker.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config:     &container.Config{Image: image, Cmd: []string{"true"}, Labels: mark},
+		Config:     &container.Config{Image: image, Cmd: words, Labels: mark},
 		HostConfig: &container.HostConfig{NetworkMode: "none"},
 	})
 	if err != nil {

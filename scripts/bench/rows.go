@@ -108,19 +108,7 @@ func execTrue(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	// In turns of ten: docker exec leaves caches and processor cold for whoever comes next, and it would always be us.
-	docker, err := inTurns(ctx, 100, 10, on(gw), func() error {
-		e, err := b.docker.ExecCreate(ctx, c.ID, client.ExecCreateOptions{Cmd: []string{"true"}, AttachStdout: true})
-		if err != nil {
-			return err
-		}
-		a, err := b.docker.ExecAttach(ctx, e.ID, client.ExecAttachOptions{})
-		if err != nil {
-			return err
-		}
-		defer a.Close()
-		_, err = io.Copy(io.Discard, a.Reader)
-		return err
-	})
+	docker, err := inTurns(ctx, 100, 10, on(gw), func() error { return b.dockerExec(ctx, c.ID, "true") })
 	if err != nil {
 		return nil, err
 	}

@@ -38,8 +38,9 @@ type bench struct {
 
 // endpoint is where a daemon answers.
 type endpoint struct {
-	SSH, Identity, State string
-	KnownHosts           string `json:"known_hosts"`
+	SSH, HTTP, Identity, State string
+	KnownHosts                 string `json:"known_hosts"`
+	TokenFile                  string `json:"token_file"`
 }
 
 const image = "sandboxd/base:latest"
@@ -86,7 +87,7 @@ func (b *bench) startDaemon(ctx context.Context) (err error) {
 
 // launch starts a daemon with a state directory and variables of its own.
 func (b *bench) launch(ctx context.Context, state string, env ...string) (daemon *exec.Cmd, at endpoint, err error) {
-	daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "serve", "--json", "--state", b.state(state), "--ssh", "127.0.0.1:0")
+	daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "serve", "--json", "--state", b.state(state), "--ssh", "127.0.0.1:0", "--http", "127.0.0.1:0")
 	daemon.Env = append(os.Environ(), env...)
 	log, err := os.OpenFile(b.state(state+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
