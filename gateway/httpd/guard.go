@@ -105,7 +105,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 		if err == nil && !open(r.URL.Path) {
 			caller, live, err = verify(r)
 		}
-		if err == nil && live != nil && !g.rate(caller.ID, live).Allow() {
+		if err == nil && live != nil && !g.rate(live, caller.ID).Allow() {
 			err = rest.WithStatus(http.StatusTooManyRequests, wire.Errorf(wire.CodeDenied, "more than %d requests a second with this token", perSecond))
 		}
 		if err == nil && live != nil {
@@ -253,7 +253,7 @@ func (g *guard) enter(ctx context.Context, principal string) (leave func(), err 
 }
 
 // rate is the limit of a token, for as long as that is good.
-func (g *guard) rate(id string, live context.Context) *rate.Limiter {
+func (g *guard) rate(live context.Context, id string) *rate.Limiter {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.rates[id]

@@ -3,6 +3,7 @@ package agentrun
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -148,5 +149,26 @@ func TestFiles(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// Where there is no room for more files, the oldest go of whoever has most: one principal's push out nobody else's.
+func TestFilesOfOthersStay(t *testing.T) {
+	f, err := newFiles(t.TempDir() + "/artifacts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	until := time.Now().Add(time.Hour)
+	f.keep(&kept{id: "b0", owner: "bob", names: []string{"x"}, size: 1 << 20, until: until}, nil)
+	for i := range 12 {
+		f.keep(&kept{id: "a" + strconv.Itoa(i), owner: "alice", names: []string{"x"}, size: maxCallBytes, until: until}, nil)
+	}
+	var left []string
+	for _, k := range f.kept {
+		left = append(left, k.id)
+	}
+	if got, want := strings.Join(left, " "), "b0 a5 a6 a7 a8 a9 a10 a11"; got != want || f.size > maxKept {
+		t.Errorf("%s are left, with %d bytes; want %s", got, f.size, want)
 	}
 }

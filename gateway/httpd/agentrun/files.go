@@ -25,7 +25,7 @@ const (
 	maxDirs      = 64        // that are looked into
 	maxFileBytes = 64 << 20  // of one
 	maxCallBytes = 128 << 20 // of a call's together
-	maxKept      = 1 << 30   // of all calls; the oldest go
+	maxKept      = 1 << 30   // of all calls; the oldest go of whoever has most
 	keepFiles    = time.Hour
 	expireEvery  = time.Minute
 	fetchWithin  = 30 * time.Second
@@ -91,11 +91,33 @@ func (f *files) expire(ctx context.Context) {
 func (f *files) trim(now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for len(f.kept) > 0 && (now.After(f.kept[0].until) || f.size > maxKept) {
-		k := f.kept[0]
-		f.kept, f.size = f.kept[1:], f.size-k.size
-		_ = f.root.RemoveAll(k.id) // New removes what is left
+	for len(f.kept) > 0 && now.After(f.kept[0].until) {
+		f.removeLocked(0)
 	}
+	for len(f.kept) > 0 && f.size > maxKept {
+		f.removeLocked(f.largestLocked())
+	}
+}
+
+// largestLocked is the oldest call of the owner whose files take most: nobody's go for somebody else's. It is called with mu held.
+func (f *files) largestLocked() (i int) {
+	sizes := make(map[string]int64)
+	for _, k := range f.kept {
+		sizes[k.owner] += k.size
+	}
+	for j, k := range f.kept {
+		if sizes[k.owner] > sizes[f.kept[i].owner] {
+			i = j
+		}
+	}
+	return i
+}
+
+// removeLocked is called with mu held.
+func (f *files) removeLocked(i int) {
+	k := f.kept[i]
+	f.kept, f.size = slices.Delete(f.kept, i, i+1), f.size-k.size
+	_ = f.root.RemoveAll(k.id) // New removes what is left
 }
 
 // open is the file of that name of a call of owner's.
