@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/build"
 	"github.com/moby/moby/api/types/container"
 	engineimage "github.com/moby/moby/api/types/image"
@@ -57,6 +58,7 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 	if err := f.mayBuild(); err != nil {
 		return "", err
 	}
+	b.sweepBuilds(ctx, true)
 	// The engine finds steps again by what they say. Those that had another network, such as one with this machine's own services, are others.
 	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+b.opts.DaemonID+" "+labelNetwork+"="+string(s.Network), s.Args, func(ref string) (image, error) {
 		return b.baseImage(ctx, s.Owner, ref, s.Progress)
@@ -352,6 +354,64 @@ func (b *Backend) used(ctx context.Context, ref string) {
 	}
 }
 
+// sweepBuilds removes, once, what builds left that ended with an earlier daemon: steps that the engine has not ended yet, and images without a
+// name. What a build of this daemon has made so far has no name either, so begins says that one will, and nothing is removed any more.
+func (b *Backend) sweepBuilds(ctx context.Context, begins bool) {
+	b.sweeping.Lock()
+	defer b.sweeping.Unlock()
+	if b.swept {
+		return
+	}
+	err := b.removeSteps(ctx)
+	if err == nil {
+		err = b.prune(ctx, "")
+	}
+	if err != nil {
+		b.opts.Log.Warn("something of a build of an earlier daemon is left", "err", err)
+	}
+	b.swept = err == nil || begins
+}
+
+// removeSteps removes the containers of all builds. What somebody runs of an image that was built has its label as well: a step's image has no
+// name.
+func (b *Backend) removeSteps(ctx context.Context) error {
+	var found []container.Summary
+	err := b.call(ctx, b.limits.quick, "list containers", func(ctx context.Context) error {
+		r, err := b.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+		found = r.Items
+		return err
+	})
+	for _, c := range found {
+		if c.Labels[labelID] != "" || err != nil { // sandboxes of images that were built have both
+			continue
+		}
+		var of client.ImageInspectResult
+		err = b.call(ctx, b.limits.quick, "look up image", func(ctx context.Context) (err error) {
+			of, err = b.api.ImageInspect(ctx, c.ImageID)
+			return err
+		})
+		switch {
+		case cerrdefs.IsNotFound(err):
+			err = nil
+		case err == nil && len(of.RepoTags) == 0:
+			err = b.remove(ctx, "", c.ID)
+		}
+	}
+	return err
+}
+
+// prune removes images of builds that have no name, and of which none is made, if they are older than that; empty is of any age.
+func (b *Backend) prune(ctx context.Context, older string) error {
+	which := make(client.Filters).Add("dangling", "true").Add("label", labelMade+"="+b.opts.DaemonID)
+	if older != "" {
+		which.Add("until", older)
+	}
+	return b.call(ctx, b.limits.remove, "prune images", func(ctx context.Context) error {
+		_, err := b.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: which})
+		return err
+	})
+}
+
 // trimMade makes room for one more image, and removes what earlier builds left that no image is made of.
 func (b *Backend) trimMade(ctx context.Context) {
 	if err := b.trim(ctx); err != nil && ctx.Err() == nil {
@@ -360,12 +420,7 @@ func (b *Backend) trimMade(ctx context.Context) {
 }
 
 func (b *Backend) trim(ctx context.Context) error {
-	err := b.call(ctx, b.limits.remove, "prune images", func(ctx context.Context) error {
-		_, err := b.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: make(client.Filters).Add("dangling", "true").
-			Add("label", labelMade+"="+b.opts.DaemonID).Add("until", keepSteps)})
-		return err
-	})
-	if err != nil {
+	if err := b.prune(ctx, keepSteps); err != nil {
 		return err
 	}
 	list, err := b.madeImages(ctx)

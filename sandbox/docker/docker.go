@@ -74,6 +74,9 @@ type Backend struct {
 	limits limits
 	at     func(stage string) // called when Boot or Start enters a stage; tests end contexts there
 
+	sweeping sync.Mutex // held for calls of the engine
+	swept    bool       // guarded by sweeping; what builds of an earlier daemon left is gone
+
 	mu     sync.Mutex
 	closed bool                     // guarded by mu
 	doors  map[doorKey]*door        // guarded by mu
