@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -197,6 +198,26 @@ func TestNearlyRight(t *testing.T) {
 		}
 		if allow := a.header.Get("Allow"); (a.status == 405) != (allow != "") {
 			t.Errorf("%s: Allow: %q", name, allow)
+		}
+	}
+}
+
+// MCP's own library looks for a bearer token; the door takes X-API-Key as well.
+func TestKeyForMCP(t *testing.T) {
+	for name, c := range map[string]struct{ bearer, key, want string }{
+		"bearer":           {"Bearer a", "", "Bearer a"},
+		"key":              {"", "b", "Bearer b"},
+		"both":             {"Bearer a", "b", "Bearer a"},
+		"another's scheme": {"Basic a", "b", "Bearer b"},
+		"none":             {"", "", ""},
+	} {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/mcp", nil)
+		r.Header.Set("Authorization", c.bearer)
+		r.Header.Set("X-API-Key", c.key)
+		got := "not called"
+		asBearer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("Authorization") })).ServeHTTP(httptest.NewRecorder(), r)
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }

@@ -207,7 +207,7 @@ func (s *Server) routes(o Options) (http.Handler, error) {
 	s.page.Mount(mux)
 	mux.Handle(e2b.Prefix+"/", s.e2b.Handler())
 	if o.MCP != nil {
-		mux.Handle("/mcp", o.MCP)
+		mux.Handle("/mcp", asBearer(o.MCP))
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { rest.Fail(w, r, nil, nothingHere(w, mux, r)) })
 	return mux, nil
@@ -235,6 +235,17 @@ func nothingHere(w http.ResponseWriter, mux *http.ServeMux, r *http.Request) err
 	w.Header().Set("Allow", allowed)
 	return rest.WithStatus(http.StatusMethodNotAllowed, &wire.Error{Code: wire.CodeUsage, Message: "here is no " + cutMethod(r.Method) + ", only " + allowed,
 		Hint: "sandboxes are made and changed by commands, by SSH: sandboxd help"})
+}
+
+// asBearer is next for requests whose token came in the other header that the door takes: MCP knows of one.
+func asBearer(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if key := r.Header.Get("X-API-Key"); key != "" && !strings.HasPrefix(r.Header.Get("Authorization"), "Bearer ") {
+			r = r.Clone(r.Context())
+			r.Header.Set("Authorization", "Bearer "+key)
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // cutMethod is a method for a text: of a client's that is not one of HTTP's, no more than a word.
