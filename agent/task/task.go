@@ -203,14 +203,20 @@ func (r *run) rounds(ctx context.Context) (Outcome, error) {
 	}
 }
 
+// GivenUp is the outcome of a task whose ctx has ended, before it was begun too.
+func GivenUp(ctx context.Context) Outcome {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return Outcome{Ended: Deadline, Message: "the time for the task is over", Hint: "give it more with --timeout"}
+	}
+	return Outcome{Ended: Interrupted, Message: "interrupted"}
+}
+
 // over is the outcome of a task that err ended.
 func over(ctx context.Context, err error) (Outcome, error) {
 	var e *EndpointError
 	switch {
-	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return Outcome{Ended: Deadline, Message: "the time for the task is over", Hint: "give it more with --timeout"}, nil
 	case ctx.Err() != nil:
-		return Outcome{Ended: Interrupted, Message: "interrupted"}, nil //nolint:nilerr // the caller's own wish
+		return GivenUp(ctx), nil //nolint:nilerr // the caller's own wish
 	case errors.As(err, &e):
 		return endpointOutcome(e), nil
 	}

@@ -99,10 +99,10 @@ func TestEnds(t *testing.T) {
 		"endless":        {[]modeltest.Step{{Fault: modeltest.Endless}}, nil, task.NoAnswer, 4, "longer than 8 MiB"},
 		"no answer": {[]modeltest.Step{{Fault: modeltest.Hang}}, func(o *task.Options) { o.Endpoint.Timeout = 200 * time.Millisecond }, task.NoAnswer, 4,
 			"did not finish an answer in 200ms"},
-		"a drip": {[]modeltest.Step{{Fault: modeltest.Drip}}, func(o *task.Options) { o.Endpoint.Timeout = 500 * time.Millisecond }, task.NoAnswer, 4,
-			"did not finish an answer in 500ms"},
-		"silence in the middle": {[]modeltest.Step{{Fault: modeltest.Stall, Times: -1}}, func(o *task.Options) { o.Endpoint.Timeout, o.Endpoint.Tries = 2*time.Second, 2 }, task.NoAnswer, 4,
-			"sent nothing for 400ms"},
+		"a drip": {[]modeltest.Step{{Fault: modeltest.Drip}}, func(o *task.Options) { o.Endpoint.Timeout = 5 * time.Second }, task.NoAnswer, 4,
+			"did not finish an answer in 5s"},
+		"silence in the middle": {[]modeltest.Step{{Fault: modeltest.Stall, Times: -1}}, func(o *task.Options) { o.Endpoint.Timeout, o.Endpoint.Tries = 5*time.Second, 1 }, task.NoAnswer, 4,
+			"sent nothing for 1s"},
 		"nobody there":  {nil, func(o *task.Options) { o.Endpoint.URL = "http://127.0.0.1:1/v1" }, task.NoAnswer, 4, "connection refused"},
 		"no URL":        {nil, func(o *task.Options) { o.Endpoint.URL = "api.openai.com" }, task.NoAnswer, 4, "no http or https URL"},
 		"no model":      {nil, func(o *task.Options) { o.Endpoint.Model = "" }, task.NoAnswer, 4, "no model named"},
@@ -220,27 +220,22 @@ func TestShell(t *testing.T) {
 
 // An interrupted task ends what runs, in the sandbox too; so does one whose time is over.
 func TestInterrupted(t *testing.T) {
-	for name, begun := range map[string]func(context.Context) (context.Context, context.CancelFunc){
-		string(task.Interrupted): func(ctx context.Context) (context.Context, context.CancelFunc) { return context.WithCancel(ctx) },
-		string(task.Deadline): func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, 3*time.Second)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
+	for want, c := range map[task.Ended]struct {
+		cause error
+		code  int
+	}{task.Interrupted: {context.Canceled, 130}, task.Deadline: {context.DeadlineExceeded, 124}} {
+		t.Run(string(want), func(t *testing.T) {
 			pid := filepath.Join(t.TempDir(), "pid")
 			w := newWorld(t, sh(fmt.Sprintf("setsid sleep 1000 & echo $! > %s; echo go; sleep 1000", pid)))
-			ctx, cancel := begun(t.Context())
-			defer cancel()
-			if name == string(task.Interrupted) {
-				w.options.Output = writer(func(p []byte) {
-					w.output.Write(p)
-					if strings.Contains(w.output.String(), "go") {
-						cancel()
-					}
-				})
-			}
-			o := w.runIn(ctx, task.Ended(name))
-			if want := map[task.Ended]int{task.Interrupted: 130, task.Deadline: 124}[o.Ended]; o.ExitStatus() != want {
+			ctx, end := context.WithCancelCause(t.Context())
+			defer end(nil)
+			w.options.Output = writer(func(p []byte) {
+				w.output.Write(p)
+				if strings.Contains(w.output.String(), "go") {
+					end(c.cause)
+				}
+			})
+			if o := w.runIn(ctx, want); o.ExitStatus() != c.code {
 				t.Errorf("exit %d", o.ExitStatus())
 			}
 			text, err := os.ReadFile(pid)

@@ -129,12 +129,30 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 		defer cancel()
 	}
 	g := &lobbyGateway{cli: c, said: os.Stderr}
+	finish := func(o task.Outcome) error {
+		put(task.End{Event: "end", Time: time.Now().UTC(), Outcome: o, ExitCode: o.ExitStatus()})
+		for _, s := range sinks {
+			if err := s.Err(); err != nil {
+				return fmt.Errorf("transcript: %w", err)
+			}
+		}
+		if !f.asJSON {
+			printTaskEnd(view, o)
+		}
+		if code := o.ExitStatus(); code != 0 {
+			return exitCode(code)
+		}
+		return nil
+	}
 	name, err := g.ensureAs(ctx, f.words(dir))
-	if err != nil {
-		return interruptedOr(ctx, err)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return finish(task.GivenUp(ctx))
+	case err != nil:
+		return err
 	}
 	if f.remove {
-		defer c.removeAfter(g, name, view)
+		defer removeAfter(g, name)
 	}
 	o.Gateway, o.Sandbox, o.Session = g, name, newTaskSession()
 	ssh, err := c.joinCommand(name + "~" + o.Session)
@@ -148,21 +166,9 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 	put(task.Start{Event: "start", Time: time.Now().UTC(), Sandbox: name, Session: o.Session, SSH: ssh, Model: o.Endpoint.Model, Task: what})
 	outcome, err := task.Run(ctx, o)
 	if err != nil {
-		return interruptedOr(ctx, err)
+		return err
 	}
-	put(task.End{Event: "end", Time: time.Now().UTC(), Outcome: outcome, ExitCode: outcome.ExitStatus()})
-	for _, s := range sinks {
-		if err := s.Err(); err != nil {
-			return fmt.Errorf("transcript: %w", err)
-		}
-	}
-	if !f.asJSON {
-		printTaskEnd(view, outcome)
-	}
-	if code := outcome.ExitStatus(); code != 0 {
-		return exitCode(code)
-	}
-	return nil
+	return finish(outcome)
 }
 
 // printTaskEnd prints the model's last word on standard output, and everything else on standard error.
@@ -176,17 +182,6 @@ func printTaskEnd(view *task.View, o task.Outcome) {
 		said += "; " + o.Hint
 	}
 	view.Sayf("task %s: %s", o.Ended, said)
-}
-
-// interruptedOr is the error of what the caller's ^C ended, or the end of its time.
-func interruptedOr(ctx context.Context, err error) error {
-	switch {
-	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return exitCode(wire.ExitDeadline)
-	case ctx.Err() != nil:
-		return exitCode(wire.ExitInterrupt)
-	}
-	return err
 }
 
 // words are those of ensure.
@@ -237,11 +232,11 @@ func twice(ctx context.Context) (context.Context, context.CancelFunc) {
 const removePatience = time.Minute
 
 // removeAfter removes the sandbox, whatever became of the task.
-func (c *cli) removeAfter(g *lobbyGateway, name string, view *task.View) {
+func removeAfter(g *lobbyGateway, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), removePatience)
 	defer cancel()
 	if _, err := g.Command(ctx, "rm", "--json", "--", name); err != nil {
-		view.Sayf("the sandbox %s is still there: %v", name, err)
+		task.NewView(os.Stderr).Sayf("the sandbox %s is still there: %v", name, err)
 	}
 }
 
