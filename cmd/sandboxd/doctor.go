@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -99,11 +100,24 @@ func (c *cli) checkEngine(ctx context.Context) []finding {
 	}
 	all = append(all, finding{Check: "runtime", OK: true, Found: info.Info.DefaultRuntime + ", cgroup " + info.Info.CgroupVersion})
 	live := finding{Check: "live-restore", OK: true, Found: "on: sandboxes survive a restart of the engine"}
-	if !info.Info.LiveRestoreEnabled {
+	switch {
+	case !docker.IsDockers(v):
+		all[0].Found = fmt.Sprintf("%s, which speaks API %s; docs/isolation.md says what differs", otherEngine(v), v.APIVersion)
+		live.Found = "not needed: containers are not processes of the engine's service"
+	case !info.Info.LiveRestoreEnabled:
 		live.Found = "off: a restart of the engine ends all processes of sandboxes (their files stay)"
 		live.Fix = `put "live-restore": true into /etc/docker/daemon.json, and systemctl reload docker (kill -HUP of dockerd)`
 	}
 	return append(all, live)
+}
+
+// otherEngine is what an engine that is not Docker's calls itself, in letters that do nothing to a terminal.
+func otherEngine(v client.ServerVersionResult) string {
+	name := "another engine than Docker's"
+	if len(v.Components) > 0 {
+		name = v.Components[0].Name
+	}
+	return fmt.Sprintf("%.60q %.40q", name, v.Version)
 }
 
 func (c *cli) checkImage(ctx context.Context) []finding {
