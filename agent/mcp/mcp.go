@@ -53,6 +53,9 @@ type Options struct {
 	// Output receives what commands of the tool run print, as it comes; see [agent.Call.Stdout]. It may be nil.
 	Output io.Writer
 
+	// Python is of the tool python.
+	Python PythonOptions
+
 	// Version is what clients are told of this program.
 	Version string
 }
@@ -101,6 +104,7 @@ func New(o Options) *Server {
 	s.addFiles()
 	if !o.Own {
 		s.addSandboxes()
+		s.addPython()
 	}
 	return s
 }

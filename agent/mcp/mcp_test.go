@@ -45,7 +45,7 @@ func TestTools(t *testing.T) {
 			t.Errorf("%s is described by %q", tool.Name, tool.Description)
 		}
 	}
-	want := []string{"answer", "exec_command", "interrupt", "keys", "list_files", "log", "new_sandbox", "read_file", "run", "sandboxes", "screen", "wait", "write_file", "write_stdin"}
+	want := []string{"answer", "exec_command", "interrupt", "keys", "list_files", "log", "new_sandbox", "python", "read_file", "run", "sandboxes", "screen", "wait", "write_file", "write_stdin"}
 	if diff := cmp.Diff(want, names); diff != "" {
 		t.Error(diff)
 	}
@@ -248,7 +248,7 @@ func TestArguments(t *testing.T) {
 			t.Errorf("%s %s: failed %t, said %s, want %q", tt.tool, tt.arguments, failed, said, tt.said)
 		}
 	}
-	if _, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "python"}); err == nil {
+	if _, err := c.CallTool(t.Context(), &sdk.CallToolParams{Name: "no_such_tool"}); err == nil {
 		t.Error("an unknown tool answers")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -37,6 +38,7 @@ type place struct {
 	client *agent.Client           // the same
 	files  *connect.Files          // the same
 	shells map[string]*agent.Shell // the same; by session
+	python *python.Interpreter     // the same
 }
 
 // target reads which session a call means.
@@ -270,6 +272,10 @@ func (p *places) shut(at *place) {
 	if at.files != nil {
 		at.files.Close()
 		at.files = nil
+	}
+	if at.python != nil {
+		at.python.Close()
+		at.python = nil
 	}
 	if at.client != nil {
 		at.client.Close()

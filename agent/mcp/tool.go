@@ -27,6 +27,7 @@ type answer struct {
 	object any
 	text   string
 	failed bool
+	images []sdk.Content
 }
 
 // tool describes one for add.
@@ -74,7 +75,7 @@ func add[In any](s *Server, t tool, do func(ctx context.Context, c *call, in In)
 		a := answered(ctx, r)
 		return &sdk.CallToolResult{
 			Meta:              sdk.Meta{metaUntrusted: untrustedMembers},
-			Content:           []sdk.Content{&sdk.TextContent{Text: a.text}},
+			Content:           append([]sdk.Content{&sdk.TextContent{Text: a.text}}, a.images...),
 			StructuredContent: a.object,
 			IsError:           a.failed,
 		}, nil

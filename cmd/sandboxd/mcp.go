@@ -43,6 +43,14 @@ func (c *cli) mcpCommand() *cobra.Command {
 			if name == "" && dir == "" {
 				return usage("mcp: no sandbox named", "name one of that daemon: -n NAME")
 			}
+			if err := c.load(); err != nil {
+				return err
+			}
+			p, err := c.config.python()
+			if err != nil {
+				return err
+			}
+			o.Python = mcp.PythonOptions{Options: p.Options, About: c.config.value("python.about")}
 			g := &lobbyGateway{cli: c}
 			o.Gateway = g
 			o.Ensure = func(ctx context.Context) (string, error) { return g.ensure(ctx, name, dir) }
@@ -50,7 +58,7 @@ func (c *cli) mcpCommand() *cobra.Command {
 			defer s.Close()
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			err := s.Serve(ctx, stdio{})
+			err = s.Serve(ctx, stdio{})
 			if err != nil && ctx.Err() == nil {
 				return usage("mcp: standard input is no MCP: "+err.Error(), "it is for coding agents, not for people; see: sandboxd mcp-config --help")
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -30,4 +31,9 @@ func (c config) python() (p command.Python, err error) {
 		p.Options.Idle = -1 // for ever
 	}
 	return p, nil
+}
+
+// pythonTool is the same for MCP.
+func (d *daemon) pythonTool() mcp.PythonOptions {
+	return mcp.PythonOptions{Options: d.python.Options, About: d.config.value("python.about")}
 }

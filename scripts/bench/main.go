@@ -67,6 +67,7 @@ var benchmarks = []benchmark{
 	{"e2b", e2bDoor},
 	{"agentrun", agentRun},
 	{"page", pageRows},
+	{"python", pythonCalls},
 	{"fresh", freshSSH},
 	{"bulk", bulk},
 	{"join", shared(joinTime)},

@@ -1,0 +1,196 @@
+package mcp
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	maxImages     = 4        // that one call shows the model
+	maxImageBytes = 1 << 20  // of each
+	maxForm       = 16 << 10 // bytes of any other form of what is shown
+	maxPrinted    = 32 << 10 // bytes of text that a model reads
+	maxListedPy   = 8 << 10  // bytes of a list of packages
+)
+
+// PythonOptions say how the tool python runs code.
+type PythonOptions struct {
+	python.Options
+	About string // what the model is told besides, such as which packages and data there are
+}
+
+// addPython adds the tool for code whose variables stay.
+func (s *Server) addPython() {
+	type pythonIn struct {
+		Code     string  `json:"code,omitempty" jsonschema:"Python; the value of the last expression is shown, and so are plots"`
+		Input    *string `json:"input,omitempty" jsonschema:"instead of code: the line that waiting code asked for with input()"`
+		Context  string  `json:"context,omitempty" jsonschema:"whose variables the code sees; default main"`
+		Restart  bool    `json:"restart,omitempty" jsonschema:"begin with a new kernel"`
+		Packages bool    `json:"packages,omitempty" jsonschema:"instead of code: list the packages that can be imported"`
+		TimeoutS float64 `json:"timeout_s,omitempty" jsonschema:"seconds after which the code is interrupted, 0.1 to 600; default 50"`
+		Sandbox  string  `json:"sandbox,omitempty" jsonschema:"another sandbox than the one of this server"`
+	}
+	about := "Run Python in a Jupyter kernel of the sandbox: variables, imports and files stay for the next call. Put files for the user into " + python.DataDir + "."
+	if more := s.options.Python.About; more != "" {
+		about += " " + more
+	}
+	add(s, tool{name: "python", about: about}, func(ctx context.Context, c *call, in pythonIn) (answer, error) {
+		given := 0
+		for _, is := range []bool{in.Code != "", in.Input != nil, in.Packages} {
+			if is {
+				given++
+			}
+		}
+		if given > 1 || given == 0 && !in.Restart {
+			return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "python: it takes one of code, input and packages"}
+		}
+		timeout, _, err := bounds{TimeoutS: in.TimeoutS}.read()
+		if err != nil {
+			return answer{}, err
+		}
+		t, err := s.places.target(ctx, where{Sandbox: in.Sandbox})
+		if err != nil {
+			return answer{}, err
+		}
+		a, err := s.python(ctx, t.Sandbox, func(py *python.Interpreter) (answer, error) {
+			if in.Packages {
+				return listPackages(ctx, py)
+			}
+			name := in.Context
+			if name == "" {
+				name = wire.DefaultSession
+			}
+			k, err := py.Context(ctx, name)
+			if err != nil {
+				return answer{}, err
+			}
+			if in.Restart {
+				if err := k.Restart(ctx); err != nil {
+					return answer{}, err
+				}
+			}
+			var res python.Result
+			switch {
+			case in.Input != nil:
+				res, err = k.Answer(ctx, *in.Input)
+			case in.Code != "":
+				res, err = k.Execute(ctx, python.Call{Code: in.Code, Timeout: timeout})
+			default:
+				res = python.Result{Context: name, Ended: wire.Done, OK: true, Outputs: []python.Output{}}
+			}
+			if err != nil {
+				return answer{}, err
+			}
+			return pythonAnswer(res), nil
+		})
+		if err != nil && broke(err) && ctx.Err() == nil {
+			s.places.unpython(t.Sandbox)
+		}
+		return a, err
+	})
+}
+
+// python calls do with the Python of a sandbox.
+func (s *Server) python(ctx context.Context, name string, do func(*python.Interpreter) (answer, error)) (answer, error) {
+	at, release, err := s.places.open(ctx, name)
+	if err != nil {
+		return answer{}, err
+	}
+	if at.python == nil {
+		at.python, err = python.Open(ctx, at.client, s.options.Python.Options)
+	}
+	py := at.python
+	release()
+	if err != nil {
+		return answer{}, err
+	}
+	return do(py)
+}
+
+// unpython closes the way to a sandbox's Python; the next one is a new one.
+func (p *places) unpython(name string) {
+	p.mu.Lock()
+	at := p.byName[name]
+	p.mu.Unlock()
+	if at == nil {
+		return
+	}
+	at.opening <- struct{}{}
+	defer func() { <-at.opening }()
+	if at.python != nil {
+		at.python.Close()
+		at.python = nil
+	}
+}
+
+func listPackages(ctx context.Context, py *python.Interpreter) (answer, error) {
+	list, err := py.Packages(ctx)
+	if err != nil {
+		return answer{}, err
+	}
+	var b strings.Builder
+	for _, p := range list {
+		if b.Len() < maxListedPy {
+			fmt.Fprintf(&b, "%s %s\n", text.Lines(p.Name), text.Lines(p.Version))
+		}
+	}
+	return answer{object: map[string]any{"packages": list}, text: b.String()}, nil
+}
+
+// pythonAnswer is a result as the model has it: texts without the images' bytes, and beside them the images that it can look at.
+func pythonAnswer(res python.Result) answer {
+	a := answer{failed: !res.OK && res.Ended == wire.Done}
+	var b strings.Builder
+	for i, o := range res.Outputs {
+		b.WriteString(o.String())
+		for mime, raw := range o.Data {
+			if !strings.HasPrefix(mime, "image/") {
+				if len(raw) > maxForm {
+					delete(res.Outputs[i].Data, mime)
+				}
+				continue
+			}
+			if data := o.Bytes(mime); mime != "image/svg+xml" && len(data) > 0 && len(data) <= maxImageBytes && len(a.images) < maxImages {
+				a.images = append(a.images, &sdk.ImageContent{Data: data, MIMEType: mime})
+			}
+			delete(res.Outputs[i].Data, mime)
+		}
+	}
+	var said string
+	switch res.Ended {
+	case wire.Done:
+		said = "done"
+		if !res.OK {
+			said = "raised"
+			if res.Error != nil {
+				said += " " + text.Lines(res.Error.Name)
+			}
+		}
+	case wire.Waiting:
+		said = fmt.Sprintf("waiting: input(%q) asks for a line\nnext: call python with input", res.Prompt)
+	case wire.Deadline:
+		said = "its time was up: the code was interrupted"
+	case wire.Dead:
+		said = "dead: " + res.Why + "; the next call gets a new kernel"
+	default:
+		said = string(res.Ended)
+	}
+	if res.Fresh {
+		said += "\nnote: this ran in a new kernel; what former calls made is gone"
+	}
+	if res.Restart {
+		said += "\nnote: no interrupt ended it; the next call gets a new kernel"
+	}
+	a.object = res
+	printed, _ := text.Render([]byte(b.String()), maxPrinted)
+	a.text = said + "\n\n" + printed
+	return a
+}
