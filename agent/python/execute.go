@@ -64,7 +64,8 @@ func (c *Context) Execute(ctx context.Context, call Call) (Result, error) {
 	c.mu.Lock()
 	r.fresh, c.lost = c.lost, false
 	c.mu.Unlock()
-	content := map[string]any{"code": call.Code, "silent": false, "store_history": true, "user_expressions": struct{}{}, "allow_stdin": true, "stop_on_error": true}
+	// stop_on_error would have the kernel refuse what comes right after an exception: here that is the next call.
+	content := map[string]any{"code": call.Code, "silent": false, "store_history": true, "user_expressions": struct{}{}, "allow_stdin": true, "stop_on_error": false}
 	if err := l.send(ctx, r.id, "execute_request", "shell", content); err != nil && ctx.Err() == nil {
 		r.die("the connection to the kernel ended")
 	}

@@ -32,6 +32,9 @@ func TestExecute(t *testing.T) {
 	if got := strings.Join(kinds, "|"); got != "stdout a\n|stderr b\n|stdout c\n|error " {
 		t.Errorf("outputs: %q", got)
 	}
+	if res := execute(t, c, "x"); !res.OK { // not refused because of what was raised before
+		t.Errorf("right after an exception: %+v", res)
+	}
 	if res := execute(t, fresh(t, python.Options{}), "x"); res.Error == nil || res.Error.Name != "NameError" {
 		t.Errorf("x in another context: %+v", res)
 	}
