@@ -15,6 +15,8 @@ import (
 type Call struct {
 	Code    string
 	Timeout time.Duration // 0 is the Interpreter's. It counts anew for each answer
+	NoInput bool          // input() raises StdinNotImplementedError
+	Silent  bool          // the call does not count, and has no value
 
 	// Output, if not nil, is given each output as it comes, in order, whatever Limits keep of them; nothing after the call has returned,
 	// also where it is waiting. It must not block for long: the context waits for it.
@@ -64,8 +66,9 @@ func (c *Context) Execute(ctx context.Context, call Call) (Result, error) {
 	c.mu.Lock()
 	r.fresh, c.lost = c.lost, false
 	c.mu.Unlock()
+	r.listen() // before anything comes
 	// stop_on_error would have the kernel refuse what comes right after an exception: here that is the next call.
-	content := map[string]any{"code": call.Code, "silent": false, "store_history": true, "user_expressions": struct{}{}, "allow_stdin": true, "stop_on_error": false}
+	content := map[string]any{"code": call.Code, "silent": call.Silent, "store_history": !call.Silent, "user_expressions": struct{}{}, "allow_stdin": !call.NoInput, "stop_on_error": false}
 	if err := l.send(ctx, r.id, "execute_request", "shell", content); err != nil && ctx.Err() == nil {
 		r.die("the connection to the kernel ended")
 	}
@@ -81,6 +84,7 @@ func (c *Context) Answer(ctx context.Context, line string) (Result, error) {
 	if r == nil || l == nil || !r.take() {
 		return Result{}, &agent.Error{Code: wire.CodeNotWaiting, Message: "context " + c.name + " does not wait for input"}
 	}
+	r.listen()
 	if err := l.send(ctx, wire.NewOp(), "input_reply", "stdin", map[string]string{"value": line, "status": "ok"}); err != nil && ctx.Err() == nil {
 		r.die("the connection to the kernel ended")
 	}
@@ -90,7 +94,6 @@ func (c *Context) Answer(ctx context.Context, line string) (Result, error) {
 // follow waits for r.
 func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	defer r.mute()
-	r.listen()
 	late := time.NewTimer(r.timeout)
 	defer late.Stop()
 	watched, unwatch := context.WithCancel(ctx)

@@ -62,7 +62,7 @@ func defaults() config {
 		{key: "ssh", value: defaultSSH, help: "address of the SSH front door; a port 0 takes any", check: isAddress},
 		{key: "http", value: defaultHTTP, help: "address of the HTTP front door, as ssh; the next free port where nobody set it and it is taken; none is no such door", check: isAddressOrNone},
 		{key: "http_hosts", value: "", help: "names, by commas or spaces, by which HTTP clients may ask for this daemon besides localhost and addresses: those of a proxy in front of it"},
-		{key: "e2b.templates", value: "", help: "images by the names that clients in E2B's shape have for them, as NAME=IMAGE by commas or spaces; base, unless it is listed, is image", check: areTemplates},
+		{key: "e2b.templates", value: "", help: "images by the names that clients in E2B's shape have for them, as NAME=IMAGE by commas or spaces; base, unless it is listed, is image, and code-interpreter-v1 sandboxd/python", check: areTemplates},
 		{key: "network", value: string(sandbox.NetworkFiltered), help: "network of sandboxes that ask for none: filtered, allowlist, none or bridge; =tun behind one of the first two takes no proxy for it", check: isNetwork},
 		{key: "allow", value: "", help: "what every sandbox with network filtered or allowlist may connect to besides, as allow takes it; by commas or spaces", check: isAllow},
 		{key: "closed", value: "", help: "ranges closed to them unless listed, by commas or spaces, besides loopback, link-local, metadata and multicast ones; empty means private, shared and reserved ones", check: isClosed},

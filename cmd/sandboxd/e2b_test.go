@@ -21,7 +21,7 @@ func requireSDKs(t *testing.T) (python, node string) {
 		t.Fatal(err)
 	}
 	node, err = exec.LookPath("node")
-	for _, file := range []string{python, filepath.Join(sdkDir, "node_modules/e2b/package.json")} {
+	for _, file := range []string{python, filepath.Join(sdkDir, "node_modules/@e2b/code-interpreter/package.json")} {
 		if _, serr := os.Stat(file); serr != nil {
 			err = serr
 		}
@@ -59,7 +59,8 @@ func TestE2B(t *testing.T) {
 	m := newMachine(t)
 	m.env = []string{"SANDBOXD_E2B_TEMPLATES=small=sandboxd/busybox", "SANDBOXD_MAX_SANDBOXES=100"}
 	m.start("--http", "127.0.0.1:0")
-	for name, args := range map[string][]string{"python": {python, "suite.py"}, "python async": {python, "suite_async.py"}, "javascript": {node, "suite.mjs"}} {
+	for name, args := range map[string][]string{"python": {python, "suite.py"}, "python async": {python, "suite_async.py"}, "javascript": {node, "suite.mjs"},
+		"run_code, python": {python, "interpreter.py"}, "run_code, python async": {python, "interpreter_async.py"}, "run_code, javascript": {node, "interpreter.mjs"}} {
 		t.Run(name, func(t *testing.T) { t.Log("\n" + m.sdk(t, args[0], args[1:]...)) })
 	}
 	if left := m.list(); len(left) > 0 {
@@ -135,7 +136,7 @@ func TestE2BCalls(t *testing.T) {
 		}
 		return string(text)
 	}
-	suites := [2]string{read(filepath.Join(sdkDir, "suite.py")), read(filepath.Join(sdkDir, "suite.mjs"))}
+	suites := [2]string{read(filepath.Join(sdkDir, "suite.py")) + read(filepath.Join(sdkDir, "interpreter.py")), read(filepath.Join(sdkDir, "suite.mjs")) + read(filepath.Join(sdkDir, "interpreter.mjs"))}
 	// The suites have short names for what they use much.
 	suites[0] = strings.NewReplacer("f = s.files", "", " f.", " files.", "(f.", "(files.", "[f.", "[files.").Replace(suites[0])
 	suites[1] = strings.NewReplacer("const f = s.files", "", " f.", " files.", "(f.", "(files.").Replace(suites[1])

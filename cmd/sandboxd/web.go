@@ -16,6 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/httpd"
 	"github.com/sandboxd/sandboxd/gateway/token"
+	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -105,12 +106,19 @@ func lastingSecret(file string) ([]byte, error) {
 	return secret, err
 }
 
+// interpreterTemplate is the template that the SDKs of E2B's code interpreter ask for.
+const interpreterTemplate = "code-interpreter-v1"
+
 // templates are images by the names that E2B's shape has for them: NAME=IMAGE, by commas or spaces.
 func templates(text string) map[string]string {
 	all := make(map[string]string)
 	for _, word := range command.Words(text) {
 		name, image, _ := strings.Cut(word, "=")
 		all[name] = image
+	}
+	// That of the code interpreter's SDKs, which ask for no other.
+	if all[interpreterTemplate] == "" {
+		all[interpreterTemplate] = images.Python
 	}
 	return all
 }

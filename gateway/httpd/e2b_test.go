@@ -99,7 +99,7 @@ func TestE2BWire(t *testing.T) {
 	if a := w.call("GET", "/e2b/sandboxes/"+b.ID, w.alice, ""); a.status != 200 || !strings.Contains(a.body, `"metadata":{"a":"b"}`) || !strings.Contains(a.body, `"state":"running"`) {
 		t.Errorf("info: %d %s", a.status, a.body)
 	}
-	if a := w.call("POST", "/e2b/execute", "", `{"code":"1"}`, b.to); a.status != http.StatusNotImplemented || !strings.Contains(a.body, "not in this version") {
+	if a := w.call("POST", "/e2b/execute", "", `{"code":"1","language":"r"}`, b.to); a.status != http.StatusNotFound {
 		t.Errorf("run_code: %d %s", a.status, a.body)
 	}
 }

@@ -15,9 +15,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
 	"github.com/sandboxd/sandboxd/gateway/httpd/e2b"
+	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
 	"github.com/sandboxd/sandboxd/gateway/httpd/page"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/token"
@@ -48,6 +50,8 @@ type Options struct {
 	Chord   string // of people at the page, as sshd.Options has it; empty is ctrl-]
 	// AgentRun is how code of POST /v1/run/ is run; without a Dir there is no such route. Hub and Log need not be set.
 	AgentRun agentrun.Options
+	// Python says how the interpreters are opened of those who ask for Python over HTTP.
+	Python python.Options
 	// MCP answers at /mcp whom the door let in; nil is no such route.
 	MCP http.Handler
 	Log *slog.Logger
@@ -61,15 +65,16 @@ type E2B struct {
 
 // Server is the door. Make one with New.
 type Server struct {
-	hub    *gateway.Hub
-	tokens *token.Registry
-	log    *slog.Logger
-	guard  *guard
-	page   *page.Door
-	e2b    *e2b.Server
-	server *http.Server
-	guests *visitors
-	runner *agentrun.Runner // nil without such routes
+	hub     *gateway.Hub
+	tokens  *token.Registry
+	log     *slog.Logger
+	guard   *guard
+	page    *page.Door
+	e2b     *e2b.Server
+	server  *http.Server
+	guests  *visitors
+	kernels *kernels.Pool
+	runner  *agentrun.Runner // nil without such routes
 
 	metrics *metrics
 }
@@ -88,7 +93,8 @@ func New(o Options) (*Server, error) {
 	s.guard = newGuard(o.Hosts, o.Tokens, o.Hub, o.Log)
 	s.metrics = newMetrics()
 	s.guard.metrics = s.metrics
-	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Secret: o.E2B.Secret, Templates: o.E2B.Templates, Log: o.Log}); err != nil {
+	s.kernels = kernels.New(o.Hub, o.Python)
+	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels, Secret: o.E2B.Secret, Templates: o.E2B.Templates, Log: o.Log}); err != nil {
 		return nil, err
 	}
 	s.guard.gates = []gate{
@@ -127,6 +133,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.e2b.Run(running) })
+	tasks.Go(func() { s.kernels.Run(running) })
 	tasks.Go(func() { s.endUnknown(running) })
 	if s.runner != nil {
 		tasks.Go(func() {

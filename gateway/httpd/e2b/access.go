@@ -22,6 +22,7 @@ const (
 	sandboxHeader = "E2b-Sandbox-Id"
 	portHeader    = "E2b-Sandbox-Port"
 	accessHeader  = "X-Access-Token"
+	trafficHeader = "E2b-Traffic-Access-Token" // has the same, where the SDKs send no other: contexts of the code interpreter
 )
 
 // Access is the token that opens the sandbox with that ID as long as the token called by does: nothing of it is stored.
@@ -32,7 +33,15 @@ func (s *Server) Access(id, by string) string {
 }
 
 // envdPaths are those of requests to a sandbox, as against requests about sandboxes.
-var envdPaths = []string{"/health", "/files", "/process.Process/", "/filesystem.Filesystem/", "/metrics", "/envs", "/init", "/execute", "/contexts"}
+var envdPaths = append([]string{"/health", "/files", "/process.Process/", "/filesystem.Filesystem/", "/metrics", "/envs", "/init"}, interpreterPaths...)
+
+// interpreterPaths are those to its code interpreter.
+var interpreterPaths = []string{"/execute", "/contexts"}
+
+func isInterpreter(r *http.Request) bool {
+	path := strings.TrimPrefix(r.URL.Path, Prefix)
+	return below(path, interpreterPaths[0]) || below(path, interpreterPaths[1])
+}
 
 // IsEnvd reports whether a request is for a sandbox: it is let in by the sandbox's access token and by no other.
 func IsEnvd(r *http.Request) bool {
@@ -54,6 +63,9 @@ func (s *Server) Admit(r *http.Request) (t token.Token, live context.Context, er
 	name, shown := r.Header.Get(sandboxHeader), r.Header.Get(accessHeader)
 	if r.URL.Query().Has("signature") {
 		return t, nil, errSigned
+	}
+	if shown == "" && isInterpreter(r) {
+		shown = r.Header.Get(trafficHeader)
 	}
 	if shown == "" {
 		return t, nil, &apiError{http.StatusUnauthorized, "the sandbox's access token is needed as " + accessHeader + ": Sandbox.create and Sandbox.connect answer with it"}

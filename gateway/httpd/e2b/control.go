@@ -90,7 +90,7 @@ type made struct {
 	Client      string  `json:"clientID"`
 	EnvdVersion string  `json:"envdVersion"`
 	Access      string  `json:"envdAccessToken,omitempty"` // empty for who may only watch
-	Traffic     *string `json:"trafficAccessToken"`
+	Traffic     *string `json:"trafficAccessToken"`        // the same: all that some requests to the code interpreter show
 	Domain      string  `json:"domain"`
 }
 
@@ -120,6 +120,7 @@ func (s *Server) madeOf(r *http.Request, i gateway.Info) made {
 	m := made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion, Domain: portsDomain}
 	if mayWork(rest.Principal(r.Context())) == nil {
 		m.Access = s.Access(i.ID, rest.Caller(r.Context()).ID)
+		m.Traffic = &m.Access
 	}
 	return m
 }

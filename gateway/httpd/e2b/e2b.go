@@ -1,5 +1,5 @@
-// Package e2b serves what the SDKs of E2B ask for, unmodified: the control plane, which makes, lists and ends sandboxes, and envd, by
-// which they run commands and move files in one. Both answer below one path; a sandbox is an ordinary one of the hub's, and what is
+// Package e2b serves what the SDKs of E2B ask for, unmodified: the control plane, which makes, lists and ends sandboxes, envd, by
+// which they run commands and move files in one, and the code interpreter, by which they run Python that remembers. All answer below one path; a sandbox is an ordinary one of the hub's, and what is
 // done in it is done over SSH, so that it knows of no second way in.
 //
 // What the SDKs can ask for and this cannot do is refused by name. docs/e2b.md lists it.
@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -35,7 +36,9 @@ type Options struct {
 	Secret []byte
 	// Templates are images by the names that callers have for them. "base", unless it is listed, is the daemon's default image.
 	Templates map[string]string
-	Log       *slog.Logger
+	// Kernels are the Python of sandboxes.
+	Kernels *kernels.Pool
+	Log     *slog.Logger
 }
 
 // Server serves E2B's shape. Make one with New, and let Run run while it serves.
@@ -44,6 +47,7 @@ type Server struct {
 	tokens    *token.Registry
 	secret    []byte
 	templates map[string]string
+	kernels   *kernels.Pool
 	log       *slog.Logger
 
 	tasks sync.WaitGroup // of places; Run waits for them
@@ -56,10 +60,10 @@ type Server struct {
 
 // New makes a Server.
 func New(o Options) (*Server, error) {
-	if o.Hub == nil || o.Tokens == nil || len(o.Secret) < 32 {
-		return nil, errors.New("e2b: Hub, Tokens and a Secret of 32 bytes are required")
+	if o.Hub == nil || o.Tokens == nil || o.Kernels == nil || len(o.Secret) < 32 {
+		return nil, errors.New("e2b: Hub, Tokens, Kernels and a Secret of 32 bytes are required")
 	}
-	return &Server{hub: o.Hub, tokens: o.Tokens, secret: o.Secret, templates: maps.Clone(o.Templates),
+	return &Server{hub: o.Hub, tokens: o.Tokens, secret: o.Secret, templates: maps.Clone(o.Templates), kernels: o.Kernels,
 		log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), places: make(map[string]*place), ended: make(chan struct{})}, nil
 }
 
@@ -68,6 +72,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	s.control(mux)
 	s.envd(mux)
+	s.interpreter(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, &apiError{http.StatusNotImplemented, r.Method + " " + strings.TrimPrefix(r.URL.Path, Prefix) + " is not in this version"})
 	})

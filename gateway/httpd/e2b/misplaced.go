@@ -14,7 +14,7 @@ import (
 const portsDomain = "not-served-here.set-e2b-sandbox-url.invalid"
 
 // misplacedPaths are where the SDKs ask if their addresses lack Prefix.
-var misplacedPaths = append([]string{"/sandboxes", "/v2/sandboxes", "/v3/templates", "/snapshots", "/volumes"}, envdPaths[1:4]...)
+var misplacedPaths = append([]string{"/sandboxes", "/v2/sandboxes", "/v3/templates", "/snapshots", "/volumes", "/execute", "/contexts"}, envdPaths[1:4]...)
 
 // Misplaced reports whether a request is an SDK's and comes to where none is answered: below no Prefix, or below one with a slash more.
 // There the SDKs take only their own shape for an answer.

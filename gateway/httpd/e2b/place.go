@@ -34,16 +34,17 @@ type place struct {
 	looks   *rate.Limiter // of entries that watchers look at
 
 	mu           sync.Mutex
-	link         *link               // guarded by mu; nil while there is none
-	visits       int                 // guarded by mu; requests under way
-	left         time.Time           // guarded by mu; when the last one ended
-	commands     int                 // guarded by mu; those in processes, and those that are about to be
-	processes    map[uint32]*process // guarded by mu
-	watchers     map[string]*watcher // guarded by mu
-	held         int                 // guarded by mu; bytes that they hold
-	streams      int                 // guarded by mu; answers that go on
-	lastTerminal int                 // guarded by mu; the highest number that a terminal was given
-	ended        bool                // guarded by mu; nothing is begun any more
+	link         *link                // guarded by mu; nil while there is none
+	visits       int                  // guarded by mu; requests under way
+	left         time.Time            // guarded by mu; when the last one ended
+	commands     int                  // guarded by mu; those in processes, and those that are about to be
+	processes    map[uint32]*process  // guarded by mu
+	watchers     map[string]*watcher  // guarded by mu
+	held         int                  // guarded by mu; bytes that they hold
+	streams      int                  // guarded by mu; answers that go on
+	notebooks    map[string]*notebook // guarded by mu; contexts of the code interpreter
+	lastTerminal int                  // guarded by mu; the highest number that a terminal was given
+	ended        bool                 // guarded by mu; nothing is begun any more
 }
 
 // link is a live connection to a sandbox.
@@ -68,7 +69,7 @@ func (s *Server) place(i gateway.Info) *place {
 	}
 	pl := s.places[i.ID]
 	if pl == nil {
-		pl = &place{s: s, id: i.ID, name: i.Name, opening: make(chan struct{}, 1), looks: rate.NewLimiter(watchedRate, maxWatched), processes: make(map[uint32]*process), watchers: make(map[string]*watcher)}
+		pl = &place{s: s, id: i.ID, name: i.Name, opening: make(chan struct{}, 1), looks: rate.NewLimiter(watchedRate, maxWatched), processes: make(map[uint32]*process), watchers: make(map[string]*watcher), notebooks: make(map[string]*notebook)}
 		s.places[i.ID] = pl
 	}
 	pl.mu.Lock()

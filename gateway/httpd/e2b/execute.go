@@ -1,0 +1,228 @@
+package e2b
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// execution is what run_code asks for.
+type execution struct {
+	Code     string            `json:"code"`
+	Context  *string           `json:"context_id"`
+	Language *string           `json:"language"`
+	Env      map[string]string `json:"env_vars"`
+}
+
+// execute runs code and tells what it does as it does it, a JSON object in each line. Calls of one context wait for each other. A client
+// that leaves, as the SDKs do when their timeout is over, has its code interrupted.
+func (s *Server) execute(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+	var ask execution
+	if err := rest.DecodeOpen(w, r, &ask); err != nil {
+		return err
+	}
+	if err := onlyPython(ask.Language); err != nil {
+		return err
+	}
+	for key, value := range ask.Env {
+		if key == "" || strings.ContainsAny(key, "=\x00") || strings.ContainsRune(value, 0) {
+			return &apiError{http.StatusNotFound, fmt.Sprintf("env_vars: %.64q cannot be a variable", key)}
+		}
+	}
+	leave, err := v.stream()
+	if err != nil {
+		return err
+	}
+	defer leave()
+	name := defaultContext
+	if ask.Context != nil && *ask.Context != "" {
+		name = *ask.Context
+	}
+	nb, err := v.named(r.Context(), in, name)
+	if err != nil {
+		return err
+	}
+	leaveTurn, err := nb.take(r.Context())
+	if err != nil {
+		return err
+	}
+	defer leaveTurn()
+	c, err := v.kernelOf(r.Context(), in, name, nb, "~")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	t := &teller{w: w, c: http.NewResponseController(w), failed: cancel}
+	if len(ask.Env) > 0 {
+		undo, err := withEnv(ctx, c, ask.Env)
+		if err != nil {
+			return err
+		}
+		defer undo()
+	}
+	t.begin()
+	res, err := c.Execute(ctx, python.Call{Code: ask.Code, Timeout: maxRun, NoInput: true, Output: t.output})
+	nb.ready = time.Now()
+	if res.Ended != wire.Done || res.Fresh || res.Restart {
+		nb.ready = time.Time{} // the next kernel is to begin in its directory, too
+	}
+	exit := 0
+	if !res.OK {
+		exit = 1
+	}
+	s.hub.Record(context.WithoutCancel(ctx), v.who, v.name, gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit, Bytes: t.bytes})
+	t.end(res, err)
+	return nil
+}
+
+// withEnv sets variables of the kernel until undo is called.
+func withEnv(ctx context.Context, c *python.Context, env map[string]string) (undo func(), err error) {
+	run := func(ctx context.Context, code string) (python.Result, error) {
+		ctx, cancel := context.WithTimeout(ctx, prepareTime)
+		defer cancel()
+		return c.Execute(ctx, python.Call{Code: code, Silent: true, NoInput: true})
+	}
+	res, err := run(ctx, cell(setEnv, map[string]any{"env": env}))
+	switch {
+	case err != nil:
+		return nil, err
+	case !res.OK:
+		return nil, wire.Errorf(wire.CodeUnavailable, "env_vars: context %s: %s", c.Name(), cmp.Or(res.Why, string(res.Ended)))
+	}
+	// Whether somebody listens yet or not. A kernel that died has taken them along.
+	return func() { _, _ = run(context.WithoutCancel(ctx), cell(unsetEnv, map[string]any{})) }, nil
+}
+
+// Lines of the answer, as the SDKs read them.
+type (
+	printed struct {
+		Type string `json:"type"` // stdout, stderr
+		Text string `json:"text"`
+		Time int64  `json:"timestamp"` // Unix, in nanoseconds
+	}
+	raised struct {
+		Type      string `json:"type"`
+		Name      string `json:"name"`
+		Value     string `json:"value"`
+		Traceback string `json:"traceback"`
+	}
+	counted struct {
+		Type  string `json:"type"`
+		Count int    `json:"execution_count"`
+	}
+	ended struct {
+		Type string `json:"type"`
+	}
+)
+
+// formats are the SDKs' names of what a result has; all others are extra, by MIME type.
+var formats = map[string]string{
+	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpeg",
+	"application/pdf": "pdf", "text/latex": "latex", "application/javascript": "javascript", "application/json": "json",
+}
+
+// shown is a result as the SDKs read it.
+func shown(o python.Output) map[string]any {
+	line := map[string]any{"type": "result", "is_main_result": o.Type == python.Value}
+	extra := map[string]json.RawMessage{}
+	for mime, data := range o.Data {
+		switch name := formats[mime]; name {
+		case "":
+			extra[mime] = data
+		case "json":
+			line[name] = data
+		default:
+			line[name] = o.Text(mime)
+		}
+	}
+	// E2B's shows a string as it is, where Python would show it as a literal.
+	if text, ok := line["text"].(string); ok && len(text) > 1 && text[0] == '\'' && text[len(text)-1] == '\'' {
+		line["text"] = text[1 : len(text)-1]
+	}
+	line["extra"] = extra
+	return line
+}
+
+// teller writes the answer. The kernel waits for it, so that nothing piles up here for a client that reads slowly.
+type teller struct {
+	w      http.ResponseWriter
+	c      *http.ResponseController
+	failed func()
+	bytes  int64
+	shows  int // outputs that are no text
+}
+
+// begin answers before anything is printed: the SDK for JavaScript counts its timeout from then.
+func (t *teller) begin() {
+	t.w.Header().Set("Content-Type", "application/json")
+	t.w.WriteHeader(http.StatusOK)
+	if err := t.c.Flush(); err != nil {
+		t.failed()
+	}
+}
+
+func (t *teller) line(v any) {
+	lines := json.NewEncoder(t.w)
+	lines.SetEscapeHTML(false)
+	err := lines.Encode(v)
+	if err == nil {
+		err = t.c.Flush()
+	}
+	if err != nil {
+		t.failed()
+	}
+}
+
+func (t *teller) output(o python.Output) {
+	switch o.Type {
+	case python.Stdout, python.Stderr:
+		t.bytes += int64(len(o.Chars))
+		t.line(printed{string(o.Type), o.Chars, time.Now().UnixNano()})
+	case python.Failure:
+		t.shows++
+		t.line(raised{"error", o.Name, o.Value, strings.Join(o.Traceback, "\n")})
+	case python.Value, python.Display:
+		t.shows++
+		t.line(shown(o))
+	}
+}
+
+// end tells how it ended.
+func (t *teller) end(res python.Result, err error) {
+	kept := 0
+	for _, o := range res.Outputs {
+		if o.Type != python.Stdout && o.Type != python.Stderr {
+			kept++
+		}
+	}
+	note := func(text string) { t.line(printed{"stderr", "sandboxd: " + text + "\n", time.Now().UnixNano()}) }
+	if n := res.Dropped - (t.shows - kept); n > 0 { // by size: what was told and not kept is dropped there, too
+		note(fmt.Sprintf("%d outputs of more than 32 MiB are left out", n))
+	}
+	if res.Fresh {
+		note("the code ran in a new kernel: what former calls made is gone")
+	}
+	switch {
+	case err != nil:
+		t.line(raised{"error", "ExecutionInterrupted", "the call ended before its code did", ""})
+	case res.Ended == wire.Dead:
+		t.line(raised{"error", "KernelDied", res.Why + ": what former calls made is gone, and the next call has a new kernel", ""})
+	case res.Ended == wire.Deadline:
+		t.line(raised{"error", "ExecutionTimeout", fmt.Sprintf("the code ran for %v and was interrupted", maxRun), ""})
+	}
+	if res.Count > 0 {
+		t.line(counted{"number_of_executions", res.Count})
+	}
+	t.line(ended{"end_of_execution"})
+}

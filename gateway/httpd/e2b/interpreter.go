@@ -1,0 +1,342 @@
+package e2b
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
+	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// The code interpreter: what E2B serves at a port of its own, 49999, by which the SDKs say that they mean it. With one address for all
+// ports the paths tell.
+
+// defaultContext is that of callers who name none; contexts of theirs have its name and more. Others of the sandbox are none of E2B's.
+const defaultContext = "e2b"
+
+const (
+	maxNotebooks = 32             // contexts of a sandbox
+	maxRun       = 24 * time.Hour // of code: the SDKs hang up when their time is up, which ends it sooner
+	prepareTime  = 30 * time.Second
+	sureFor      = 10 * time.Second // how long after a call its kernel is taken to be there still
+)
+
+// interpreter serves run_code and contexts.
+func (s *Server) interpreter(mux *http.ServeMux) {
+	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request, *visit, *kernels.Lease) error{
+		"POST /execute":               s.execute,
+		"GET /contexts":               s.listContexts,
+		"POST /contexts":              s.createContext,
+		"DELETE /contexts/{id}":       s.removeContext,
+		"POST /contexts/{id}/restart": s.restartContext,
+	} {
+		mux.Handle(pattern, s.inside(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			v := visitOf(r.Context())
+			lease, err := s.kernels.Lease(r.Context(), v.who, gateway.Info{ID: v.id, Name: v.name})
+			if err == nil {
+				defer lease.Release()
+				err = f(w, r, v, lease)
+			}
+			if err != nil {
+				s.fail(w, r, s.pythonError(r, err))
+			}
+		})))
+	}
+}
+
+// pythonError is err as the SDKs show it: that for JavaScript reads the text of no other answer than 404, and of 502, which it takes for a
+// sandbox that has ended.
+func (s *Server) pythonError(r *http.Request, err error) error {
+	if r.Context().Err() != nil || errors.As(err, new(*apiError)) {
+		return err
+	}
+	e := kernels.Reason(s.hub, err)
+	text := e.Message
+	if e.Hint != "" {
+		text += " (" + e.Hint + ")"
+	}
+	if e.Code == wire.CodeUnavailable || e.Code == wire.CodeUsage && rest.Status(err) == http.StatusBadRequest {
+		return &apiError{http.StatusNotFound, text}
+	}
+	return err
+}
+
+// notebook is a context as it is known here. What a kernel holds lives in the sandbox; this may be forgotten.
+type notebook struct {
+	turn chan struct{} // held by who runs code: calls wait for each other
+
+	cwd   string    // guarded by place.mu; where its code began, empty if that is not known here
+	ready time.Time // of the holder of turn; when its kernel was last seen with cwd as its directory
+}
+
+// notebook is the context called name, known here from now on.
+func (pl *place) notebook(name string) *notebook {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	nb := pl.notebooks[name]
+	if nb == nil {
+		nb = &notebook{turn: make(chan struct{}, 1)}
+		pl.notebooks[name] = nb
+	}
+	return nb
+}
+
+// take waits for the turn of a call.
+func (nb *notebook) take(ctx context.Context) (leave func(), err error) {
+	select {
+	case nb.turn <- struct{}{}:
+		return func() { <-nb.turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (pl *place) knows(name string) bool {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	return pl.notebooks[name] != nil
+}
+
+// isContext reports whether a context of the sandbox is one of E2B's clients.
+func isContext(name string) bool {
+	return name == defaultContext || strings.HasPrefix(name, defaultContext+"-")
+}
+
+// named is the context that a client means.
+func (v *visit) named(ctx context.Context, in *kernels.Lease, id string) (*notebook, error) {
+	gone := &apiError{http.StatusNotFound, "context " + cutText(id, 64) + " not found"}
+	if _, err := wire.ParseLabel("context name", id); err != nil || !isContext(id) {
+		return nil, gone
+	}
+	if id != defaultContext && !v.knows(id) {
+		all, err := in.List(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if !slices.ContainsFunc(all, func(i python.Info) bool { return i.Name == id }) {
+			return nil, gone
+		}
+	}
+	return v.notebook(id), nil
+}
+
+// onlyPython refuses other languages.
+func onlyPython(language *string) error {
+	if language == nil || *language == "" || *language == "python" {
+		return nil
+	}
+	return &apiError{http.StatusNotFound, fmt.Sprintf("language %.32q is not in this version: run_code runs python; programs of others run by commands.run", *language)}
+}
+
+// kernelOf is the kernel of a context, begun in its directory. The caller has its turn.
+func (v *visit) kernelOf(ctx context.Context, in *kernels.Lease, name string, nb *notebook, dir string) (*python.Context, error) {
+	c, err := in.Context(ctx, name)
+	if err != nil || time.Since(nb.ready) < sureFor {
+		return c, err
+	}
+	v.mu.Lock()
+	if nb.cwd != "" {
+		dir = nb.cwd
+	}
+	v.mu.Unlock()
+	var said strings.Builder
+	ctx, cancel := context.WithTimeout(ctx, prepareTime)
+	defer cancel()
+	res, err := c.Execute(ctx, python.Call{Code: cell(prepare, map[string]any{"where": dir}), Silent: true, NoInput: true, Output: func(o python.Output) {
+		if o.Type == python.Stdout && said.Len() < 4096 {
+			said.WriteString(o.Chars)
+		}
+	}})
+	switch {
+	case err != nil:
+		return nil, err
+	case res.Error != nil:
+		return nil, &apiError{http.StatusNotFound, "cwd: " + cutText(res.Error.Value, 300)}
+	case !res.OK:
+		return nil, wire.Errorf(wire.CodeUnavailable, "context %s: its kernel is %s", name, res.Ended)
+	}
+	v.mu.Lock()
+	nb.cwd = said.String()
+	v.mu.Unlock()
+	nb.ready = time.Now()
+	return c, nil
+}
+
+// Cells that leave no name behind.
+const (
+	prepare = `
+import os, sys
+if not hasattr(sys, "_sandboxd_cwd"):
+    os.chdir(os.path.expanduser(where))
+    sys._sandboxd_cwd = os.getcwd()
+sys.stdout.write(sys._sandboxd_cwd)
+`
+	setEnv = `
+import os, sys
+sys._sandboxd_env = {k: os.environ.get(k) for k in env}
+os.environ.update(env)
+`
+	unsetEnv = `
+import os, sys
+for k, v in sys.__dict__.pop("_sandboxd_env", {}).items():
+    os.environ.pop(k, None)
+    if v is not None:
+        os.environ[k] = v
+`
+)
+
+// cell is code to be run with variables of its own.
+func cell(code string, with map[string]any) string {
+	text, _ := json.Marshal(code)  // of a string
+	names, _ := json.Marshal(with) // of strings
+	quoted, _ := json.Marshal(string(names))
+	return "exec(" + string(text) + ", __import__('json').loads(" + string(quoted) + "))"
+}
+
+// newContext is what create_code_context asks for.
+type newContext struct {
+	Language *string `json:"language"`
+	Dir      *string `json:"cwd"`
+}
+
+// codeContext is a context as the SDKs have it.
+type codeContext struct {
+	ID       string `json:"id"`
+	Language string `json:"language"`
+	Dir      string `json:"cwd"`
+}
+
+func (s *Server) createContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+	var ask newContext
+	if err := rest.DecodeOpen(w, r, &ask); err != nil {
+		return err
+	}
+	if err := onlyPython(ask.Language); err != nil {
+		return err
+	}
+	all, err := in.List(r.Context())
+	if err != nil {
+		return err
+	}
+	if len(all) >= maxNotebooks {
+		return &apiError{http.StatusTooManyRequests, fmt.Sprintf("the sandbox has %d contexts, the most there may be", len(all))}
+	}
+	dir := "~"
+	if ask.Dir != nil && *ask.Dir != "" {
+		dir = *ask.Dir
+	}
+	name := defaultContext + "-" + strings.ToLower(rand.Text()[:12])
+	nb := v.notebook(name)
+	leave, err := nb.take(r.Context())
+	if err != nil {
+		return err
+	}
+	defer leave()
+	c, err := v.kernelOf(r.Context(), in, name, nb, dir)
+	if err != nil {
+		v.forget(name)
+		end, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), prepareTime)
+		defer cancel()
+		if c, cerr := in.Context(end, name); cerr == nil {
+			_ = c.Close(end) // else it ends when it was idle for long
+		}
+		return err
+	}
+	rest.WriteJSON(w, http.StatusCreated, codeContext{c.Name(), "python", nb.cwd})
+	return nil
+}
+
+func (pl *place) forget(name string) {
+	pl.mu.Lock()
+	defer pl.mu.Unlock()
+	delete(pl.notebooks, name)
+}
+
+func (s *Server) listContexts(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+	all, err := in.List(r.Context())
+	if err != nil {
+		return err
+	}
+	list := []codeContext{}
+	for _, i := range all {
+		if isContext(i.Name) {
+			list = append(list, codeContext{i.Name, "python", v.cwdOf(r.Context(), in, i)})
+		}
+	}
+	rest.WriteJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// cwdOf is where a context's code began. Of one that was made before the daemon was, and is busy, it is not told.
+func (v *visit) cwdOf(ctx context.Context, in *kernels.Lease, i python.Info) string {
+	nb := v.notebook(i.Name)
+	v.mu.Lock()
+	cwd := nb.cwd
+	v.mu.Unlock()
+	if cwd != "" || i.State != "idle" {
+		return cwd
+	}
+	select {
+	case nb.turn <- struct{}{}:
+		defer func() { <-nb.turn }()
+	default:
+		return ""
+	}
+	if _, err := v.kernelOf(ctx, in, i.Name, nb, "~"); err != nil {
+		return ""
+	}
+	return nb.cwd
+}
+
+func (s *Server) removeContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+	c, _, err := v.context(r, in)
+	if err == nil {
+		err = c.Close(r.Context())
+	}
+	if err != nil {
+		return err
+	}
+	v.forget(c.Name())
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// restartContext has a context begin anew; code that it runs ends.
+func (s *Server) restartContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+	c, nb, err := v.context(r, in)
+	if err == nil {
+		err = c.Restart(r.Context())
+	}
+	if err != nil {
+		return err
+	}
+	leave, err := nb.take(r.Context())
+	if err != nil {
+		return err
+	}
+	nb.ready = time.Time{}
+	leave()
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// context is that of the request's path.
+func (v *visit) context(r *http.Request, in *kernels.Lease) (*python.Context, *notebook, error) {
+	id := r.PathValue("id")
+	nb, err := v.named(r.Context(), in, id)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := in.Context(r.Context(), id)
+	return c, nb, err
+}
