@@ -79,7 +79,8 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 		return nil, fmt.Errorf("context %s: %w", c.name, err)
 	}
 	l = &link{session: wire.NewOp(), read: make(chan struct{})}
-	l.conn, _, err = websocket.Dial(ctx, "http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+l.session,
+	l.conn, _, err = websocket.Dial( //nolint:bodyclose // the connection is the body
+		ctx, "http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+l.session,
 		&websocket.DialOptions{HTTPClient: c.in.http, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		return nil, fmt.Errorf("context %s: %w", c.name, err)
@@ -89,7 +90,7 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	if c.ended || c.link != nil {
 		other := c.link
 		c.mu.Unlock()
-		l.conn.CloseNow()
+		_ = l.conn.CloseNow()
 		if other == nil {
 			return nil, errClosed
 		}
@@ -218,7 +219,7 @@ func (c *Context) read(l *link) {
 		r = nil // whoever took the link away has said why; the call under way may be one on the next link
 	}
 	c.mu.Unlock()
-	l.conn.CloseNow()
+	_ = l.conn.CloseNow()
 	if r != nil {
 		r.die("the connection to the kernel ended")
 	}
@@ -264,7 +265,7 @@ func (c *Context) part(r *run, why string, broken bool) {
 		r.die(why)
 	}
 	if l != nil {
-		l.conn.CloseNow()
+		_ = l.conn.CloseNow()
 	}
 }
 
@@ -305,7 +306,7 @@ func (c *Context) drop(l *link) {
 		c.link = nil
 	}
 	c.mu.Unlock()
-	l.conn.CloseNow()
+	_ = l.conn.CloseNow()
 	<-l.read
 }
 

@@ -238,3 +238,27 @@ func TestIdle(t *testing.T) {
 		t.Errorf("%+v", res)
 	}
 }
+
+// What is installed and does not work is an error that says so, soon.
+func TestBroken(t *testing.T) {
+	needPython(t)
+	for what, c := range map[string]struct{ breaks, says string }{
+		"server": {"echo 'raise SystemExit(\"no server today\")' >/usr/lib/python3/dist-packages/jupyter_server/__main__.py", "no server today"},
+		"kernel": {"echo 'raise SystemExit(1)' >/usr/lib/python3/dist-packages/ipykernel_launcher.py", "kernel"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			client := dial(t, boot(t, pythonImage))
+			if exit, err := client.Exec(bounded(t), agent.Cmd{Command: c.breaks}); err != nil || exit.Code != 0 {
+				t.Fatal(exit, err)
+			}
+			in, err := python.Open(bounded(t), client, python.Options{})
+			if err == nil {
+				defer in.Close()
+				_, err = in.Context(bounded(t), "main")
+			}
+			if err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

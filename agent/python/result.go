@@ -101,13 +101,12 @@ type Result struct {
 	Prompt   string `json:"prompt,omitempty"`   // of waiting: what input() asks
 	Password bool   `json:"password,omitempty"` // of waiting: what is answered is not to be shown (getpass)
 
-	Fresh    bool   `json:"fresh,omitempty"`    // the call ran in a new kernel: what former calls made is gone
-	Restart  bool   `json:"restart,omitempty"`  // code that no interrupt ended was ended with its kernel: the next call has a new one
-	Why      string `json:"why,omitempty"`      // of dead: what is known
-	Omitted  int64  `json:"omitted,omitempty"`  // bytes of output that are left out, in the middle
-	Dropped  int    `json:"dropped,omitempty"`  // displays that are left out
-	Millis   int64  `json:"elapsed_ms"`         // since the code was sent
-	Returned bool   `json:"returned,omitempty"` // nobody waits for what runs any more
+	Fresh   bool   `json:"fresh,omitempty"`   // the call ran in a new kernel: what former calls made is gone
+	Restart bool   `json:"restart,omitempty"` // code that no interrupt ended was ended with its kernel: the next call has a new one
+	Why     string `json:"why,omitempty"`     // of dead: what is known
+	Omitted int64  `json:"omitted,omitempty"` // bytes of output that are left out, in the middle
+	Dropped int    `json:"dropped,omitempty"` // displays that are left out
+	Millis  int64  `json:"elapsed_ms"`        // since the code was sent
 }
 
 // Exception is what code raised and nobody caught.

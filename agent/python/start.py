@@ -62,6 +62,8 @@ options = {
     "--ServerApp.iopub_data_rate_limit": "0",
     # A kernel that died is noticed so soon.
     "--KernelRestarter.time_to_dead": "0.25",
+    # One that does not answer for so long does not start.
+    "--MappingKernelManager.kernel_info_timeout": "20",
     # What a kernel that is to end may take until it is killed.
     "--KernelManager.shutdown_wait_time": "1",
 }

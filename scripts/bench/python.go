@@ -182,7 +182,8 @@ func (s *bareServer) kernel(ctx context.Context) (*bareKernel, error) {
 		return nil, errors.New("bare Jupyter: no kernel: " + resp.Status)
 	}
 	k := &bareKernel{}
-	k.conn, _, err = websocket.Dial(ctx, "http://localhost/api/kernels/"+made.ID+"/channels?token=bench", &websocket.DialOptions{HTTPClient: s.http})
+	k.conn, _, err = websocket.Dial( //nolint:bodyclose // the connection is the body
+		ctx, "http://localhost/api/kernels/"+made.ID+"/channels?token=bench", &websocket.DialOptions{HTTPClient: s.http})
 	if err != nil {
 		return nil, err
 	}
