@@ -83,7 +83,10 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 		ctx, "http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+l.session,
 		&websocket.DialOptions{HTTPClient: c.in.http, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return nil, fmt.Errorf("context %s: %w", c.name, err)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
+		}
+		return nil, c.notStarted(err)
 	}
 	l.conn.SetReadLimit(-1) // read drops what is too much
 	c.mu.Lock()
@@ -108,21 +111,26 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	hello.brief = true
 	c.attach(hello)
 	defer c.detach(hello)
-	if err := l.send(ctx, hello.id, "kernel_info_request", "shell", struct{}{}); err == nil {
-		select {
-		case <-hello.over:
-			if !hello.dead {
-				return l, nil
-			}
-			err = errors.New("the kernel does not start")
-		case <-ctx.Done():
-			err = context.Cause(ctx)
+	if err := l.send(ctx, hello.id, "kernel_info_request", "shell", struct{}{}); err != nil {
+		hello.die("the connection ended")
+	}
+	select {
+	case <-hello.over:
+		if !hello.dead {
+			return l, nil
 		}
-		c.drop(l)
-		return nil, fmt.Errorf("context %s: %w", c.name, err)
+		err = c.notStarted(errors.New(hello.why))
+	case <-ctx.Done():
+		err = fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
 	}
 	c.drop(l)
-	return nil, fmt.Errorf("context %s: the connection ended", c.name)
+	return nil, err
+}
+
+// notStarted is what a caller is told whose kernel does not come up.
+func (c *Context) notStarted(err error) error {
+	return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("context %s: its kernel does not start: %v", c.name, err),
+		Hint: "why may be in the server's log, /tmp/.sandboxd-python-UID/log in the sandbox; sandboxd new --image sandboxd/python NAME makes one where it does"}
 }
 
 // alive reports whether the server has the kernel, as far as it answers.
