@@ -18,6 +18,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/httpd/jupyter"
 	"github.com/sandboxd/sandboxd/gateway/httpd/page"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/token"
@@ -39,7 +40,7 @@ const maxUnderWay = maxConnections / 4
 
 // open reports whether a path needs no token: what is there is no secret.
 func open(path string) bool {
-	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) || page.Open(path)
+	return slices.Contains([]string{"/healthz", "/readyz", "/docs", "/docs.css", "/openapi.json"}, path) || page.Open(path) || jupyter.Open(path)
 }
 
 // gate lets requests in by what they have to show there, a token or something else, and no others. The first that covers one decides.

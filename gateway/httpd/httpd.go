@@ -19,6 +19,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
 	"github.com/sandboxd/sandboxd/gateway/httpd/e2b"
+	"github.com/sandboxd/sandboxd/gateway/httpd/jupyter"
 	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
 	"github.com/sandboxd/sandboxd/gateway/httpd/page"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
@@ -74,6 +75,7 @@ type Server struct {
 	server  *http.Server
 	guests  *visitors
 	kernels *kernels.Pool
+	jupyter *jupyter.Door
 	runner  *agentrun.Runner // nil without such routes
 
 	metrics *metrics
@@ -97,7 +99,9 @@ func New(o Options) (*Server, error) {
 	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels, Secret: o.E2B.Secret, Templates: o.E2B.Templates, Log: o.Log}); err != nil {
 		return nil, err
 	}
+	s.jupyter = jupyter.New(jupyter.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels})
 	s.guard.gates = []gate{
+		{jupyter.Covers, s.jupyter.Admit, s.jupyter.Refuse},
 		{e2b.Misplaced, e2b.NoPlace, s.e2b.Refuse},
 		{e2b.IsEnvd, s.e2b.Admit, s.e2b.Refuse},
 		{func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, e2b.Prefix+"/") }, s.guard.caller, s.e2b.Refuse},
@@ -212,6 +216,7 @@ func (s *Server) routes(o Options) (http.Handler, error) {
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.HandleFunc("GET /metrics", s.serveMetrics)
 	s.page.Mount(mux)
+	s.jupyter.Mount(mux)
 	mux.Handle(e2b.Prefix+"/", s.e2b.Handler())
 	if o.MCP != nil {
 		mux.Handle("/mcp", asBearer(o.MCP))
