@@ -20,8 +20,9 @@ const (
 	maxListed   = 256 << 10 // bytes
 )
 
-// lister prints a line of JSON for each distribution.
-const lister = `import importlib.metadata as m, json
+// lister prints a line of JSON for each distribution. Modules are not those of the directory that it runs in.
+const lister = `import sys; sys.path = [p for p in sys.path if p]
+import importlib.metadata as m, json
 for d in sorted(m.distributions(), key=lambda d: (d.metadata["Name"] or "").lower()): print(json.dumps({"name": d.metadata["Name"], "version": d.version}))`
 
 // Packages lists the Python packages that are installed, for a model that is to use them.

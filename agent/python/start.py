@@ -1,6 +1,9 @@
 # Run in the sandbox, with a JSON object as argument: finds the Jupyter server of this user, or starts one, and prints where it is.
 # What it starts outlives it, and ends by itself when it was idle for long. One JSON object is printed, in any case.
-import fcntl, importlib.util, json, os, secrets, socket, stat, subprocess, sys, time
+import sys
+
+sys.path = [p for p in sys.path if p]  # not the directory that this runs in: a secrets.py there is the user's
+import fcntl, importlib.util, json, os, secrets, signal, socket, stat, subprocess, time
 
 ask = json.loads(sys.argv[1])
 home = "/tmp/.sandboxd-python-%d" % os.getuid()
@@ -14,6 +17,7 @@ def say(**answer):
 
 def answers():
     s = socket.socket(socket.AF_UNIX)
+    s.settimeout(5)
     try:
         s.connect(sock)
         return True
@@ -21,6 +25,22 @@ def answers():
         return False
     finally:
         s.close()
+
+
+def noted():
+    try:
+        with open(info) as f:
+            return json.load(f)
+    except (OSError, ValueError):
+        return None
+
+
+def runs(pid):
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as f:
+            return sock.encode() in f.read()
+    except OSError:
+        return False
 
 
 before = os.umask(0o077)
@@ -33,9 +53,14 @@ if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mo
     say(error="%s is not a directory of this user alone" % home)
 lock = open(home + "/lock", "w")
 fcntl.flock(lock, fcntl.LOCK_EX)  # two callers start one server
-if answers():
-    with open(info) as f:
-        say(**json.load(f))
+late = time.monotonic() + 30
+server = noted()
+while server and not answers() and runs(server["pid"]):  # one that was starting when who started it was ended
+    if time.monotonic() > late:
+        os.kill(server["pid"], signal.SIGKILL)
+    time.sleep(0.01)
+if server and answers():
+    say(**server)
 
 missing = [m for m in ("jupyter_server", "ipykernel") if importlib.util.find_spec(m) is None]
 if missing:
@@ -87,16 +112,23 @@ def bound(stream, most=1 << 16):
     stream.write = wait
 bound(sys.stdout), bound(sys.stderr)
 """
+# Not ipykernel_launcher, which imports what is where code begins in place of what it needs.
+launch = "import sys; sys.path = [p for p in sys.path if p]; from ipykernel.kernelapp import launch_new_instance; launch_new_instance()"
 spec = home + "/share/kernels/python3"
 os.makedirs(spec, exist_ok=True)
 with open(spec + "/kernel.json", "w") as f:
     json.dump({"display_name": "Python 3", "language": "python", "metadata": {"debugger": True}, "argv": [
-        sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}", "--IPKernelApp.exec_lines=exec(%r, {})" % bound]}, f)
+        sys.executable, "-c", launch, "-f", "{connection_file}", "--IPKernelApp.exec_lines=exec(%r, {})" % bound]}, f)
 env = dict(os.environ, JUPYTER_TOKEN=token, JUPYTER_RUNTIME_DIR=home + "/run", JUPYTER_PATH=home + "/share")
 with open(log, "w") as out:
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser"] + ["%s=%s" % o for o in options.items()],
-        cwd=where, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, umask=before)
+        cwd=home,  # which -m looks for modules in: a random.py where code begins is the user's
+        env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, umask=before)
+answer = {"sock": sock, "token": token, "dir": where, "pid": server.pid}
+with open(info + ".new", "w") as f:
+    json.dump(answer, f)
+os.replace(info + ".new", info)
 late = time.monotonic() + 30
 while not answers():
     if server.poll() is not None or time.monotonic() > late:
@@ -104,7 +136,4 @@ while not answers():
         with open(log, errors="replace") as f:
             say(error="jupyter_server did not start: " + f.read()[-1000:].strip())
     time.sleep(0.01)
-answer = {"sock": sock, "token": token, "dir": where, "pid": server.pid}
-with open(info, "w") as f:
-    json.dump(answer, f)
 say(**answer)
