@@ -43,7 +43,7 @@ func (c *Context) Name() string { return c.name }
 type link struct {
 	conn    *websocket.Conn
 	session string
-	writing sync.Mutex
+	hello   *run          // over when the kernel answers for the first time
 	read    chan struct{} // closed when the reader has ended
 }
 
@@ -58,6 +58,8 @@ func (c *Context) ready(ctx context.Context) error {
 
 // connected returns the live connection, or makes one.
 func (c *Context) connected(ctx context.Context) (*link, error) {
+	ctx, cancel := c.in.bound(ctx, "a kernel's start")
+	defer cancel()
 	c.mu.Lock()
 	l, ended, quiet := c.link, c.ended, time.Since(c.heard)
 	c.mu.Unlock()
@@ -78,7 +80,8 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("context %s: %w", c.name, err)
 	}
-	l = &link{session: wire.NewOp(), read: make(chan struct{})}
+	l = &link{session: wire.NewOp(), hello: newRun(nil, Limits{}), read: make(chan struct{})}
+	l.hello.brief = true
 	l.conn, _, err = websocket.Dial( //nolint:bodyclose // the connection is the body
 		ctx, "http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+l.session,
 		&websocket.DialOptions{HTTPClient: c.in.http, CompressionMode: websocket.CompressionDisabled})
@@ -107,19 +110,15 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	go c.read(l) // ends with the connection; disconnect and drop wait for it
 
 	// The kernel is there when it answers.
-	hello := newRun(nil, Limits{})
-	hello.brief = true
-	c.attach(hello)
-	defer c.detach(hello)
-	if err := l.send(ctx, hello.id, "kernel_info_request", "shell", struct{}{}); err != nil {
-		hello.die("the connection ended")
+	if err := l.send(ctx, l.hello.id, "kernel_info_request", "shell", struct{}{}); err != nil {
+		l.hello.die("the connection ended")
 	}
 	select {
-	case <-hello.over:
-		if !hello.dead {
+	case <-l.hello.over:
+		if !l.hello.dead {
 			return l, nil
 		}
-		err = c.notStarted(errors.New(hello.why))
+		err = c.notStarted(errors.New(l.hello.why))
 	case <-ctx.Done():
 		err = fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
 	}
@@ -181,8 +180,6 @@ func (l *link) send(ctx context.Context, id, kind, channel string, content any) 
 	if err != nil {
 		return err
 	}
-	l.writing.Lock()
-	defer l.writing.Unlock()
 	return l.conn.Write(ctx, websocket.MessageText, text)
 }
 
@@ -212,7 +209,7 @@ func (c *Context) read(l *link) {
 			c.tooLong(text.Bytes(), int64(text.Len())+more)
 		default:
 			if m, err := parse(text.Bytes()); err == nil {
-				c.handle(m)
+				c.handle(l, m)
 			}
 		}
 		if text.Cap() > 1<<20 {
@@ -228,13 +225,14 @@ func (c *Context) read(l *link) {
 	}
 	c.mu.Unlock()
 	_ = l.conn.CloseNow()
+	l.hello.die("the connection to the kernel ended")
 	if r != nil {
 		r.die("the connection to the kernel ended")
 	}
 }
 
-// handle does what a message says to the call that it belongs to.
-func (c *Context) handle(m message) {
+// handle does what a message of l says to the call that it belongs to.
+func (c *Context) handle(l *link, m message) {
 	c.mu.Lock()
 	r := c.run
 	c.mu.Unlock()
@@ -251,6 +249,10 @@ func (c *Context) handle(m message) {
 			c.part(r, "the kernel's process ended", true)
 			return
 		}
+	}
+	if m.Parent.ID == l.hello.id {
+		l.hello.handle(m)
+		return
 	}
 	if r == nil || m.Parent.ID != r.id {
 		return // of nobody, of a former call, of another client's
@@ -292,18 +294,12 @@ func (c *Context) tooLong(begin []byte, size int64) {
 	r.drop(size)
 }
 
-// attach makes r the one that messages go to.
-func (c *Context) attach(r *run) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.run, r.before = r, c.run
-}
-
+// detach ends that messages go to r.
 func (c *Context) detach(r *run) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.run == r {
-		c.run = r.before
+		c.run = nil
 	}
 }
 

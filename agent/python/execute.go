@@ -69,9 +69,7 @@ func (c *Context) Execute(ctx context.Context, call Call) (Result, error) {
 	r.listen() // before anything comes
 	// stop_on_error would have the kernel refuse what comes right after an exception: here that is the next call.
 	content := map[string]any{"code": call.Code, "silent": call.Silent, "store_history": !call.Silent, "user_expressions": struct{}{}, "allow_stdin": !call.NoInput, "stop_on_error": false}
-	if err := l.send(ctx, r.id, "execute_request", "shell", content); err != nil && ctx.Err() == nil {
-		r.die("the connection to the kernel ended")
-	}
+	r.send(ctx, l, r.id, "execute_request", "shell", content)
 	return c.follow(ctx, r)
 }
 
@@ -85,10 +83,17 @@ func (c *Context) Answer(ctx context.Context, line string) (Result, error) {
 		return Result{}, &agent.Error{Code: wire.CodeNotWaiting, Message: "context " + c.name + " does not wait for input"}
 	}
 	r.listen()
-	if err := l.send(ctx, wire.NewOp(), "input_reply", "stdin", map[string]string{"value": line, "status": "ok"}); err != nil && ctx.Err() == nil {
+	r.send(ctx, l, wire.NewOp(), "input_reply", "stdin", map[string]string{"value": line, "status": "ok"})
+	return c.follow(ctx, r)
+}
+
+// send sends a message of r, which takes no longer than r may: a server that does not read takes nothing.
+func (r *run) send(ctx context.Context, l *link, id, kind, channel string, content any) {
+	sending, cancel := context.WithTimeout(ctx, min(r.timeout, patience))
+	defer cancel()
+	if err := l.send(sending, id, kind, channel, content); err != nil && ctx.Err() == nil {
 		r.die("the connection to the kernel ended")
 	}
-	return c.follow(ctx, r)
 }
 
 // follow waits for r.
@@ -108,12 +113,10 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	select {
 	case <-r.over:
 	case <-r.asked:
-		time.AfterFunc(unanswered, func() { // ends the wait of code that nobody answers
-			if r.asks() {
-				ctx, cancel := context.WithTimeout(context.Background(), within)
-				defer cancel()
-				_ = c.Interrupt(ctx) // else the server's own limit is left
-			}
+		r.waitFor(unanswered, func() { // ends the wait of code that nobody answers
+			ctx, cancel := context.WithTimeout(context.Background(), within)
+			defer cancel()
+			_ = c.Interrupt(ctx) // else the server's own limit is left
 		})
 		res := c.result(r)
 		res.Ended = wire.Waiting
@@ -205,7 +208,6 @@ func (c *Context) result(r *run) Result {
 type run struct {
 	id      string
 	brief   bool // a reply is all that it waits for
-	before  *run // guarded by Context.mu; what it stands in front of
 	timeout time.Duration
 	began   time.Time
 	fresh   bool
@@ -216,18 +218,19 @@ type run struct {
 	telling sync.Mutex // held while output is called; before mu
 
 	mu       sync.Mutex
-	kept     collector // guarded by mu
-	listens  bool      // guarded by mu
-	replied  bool      // guarded by mu
-	idle     bool      // guarded by mu
-	status   string    // guarded by mu
-	count    int       // guarded by mu
-	asking   bool      // guarded by mu
-	prompt   string    // guarded by mu
-	password bool      // guarded by mu
-	dead     bool      // guarded by mu
-	why      string    // guarded by mu
-	closed   bool      // guarded by mu; over is
+	kept     collector   // guarded by mu
+	listens  bool        // guarded by mu
+	replied  bool        // guarded by mu
+	idle     bool        // guarded by mu
+	status   string      // guarded by mu
+	count    int         // guarded by mu
+	asking   bool        // guarded by mu
+	prompt   string      // guarded by mu
+	password bool        // guarded by mu
+	dead     bool        // guarded by mu
+	why      string      // guarded by mu
+	closed   bool        // guarded by mu; over is
+	late     *time.Timer // guarded by mu; for an answer, nil before the first question
 }
 
 func newRun(output func(Output), limits Limits) *run {
@@ -252,7 +255,19 @@ func (r *run) take() bool {
 	defer r.mu.Unlock()
 	was := r.asking && !r.closed
 	r.asking = false
+	if was && r.late != nil {
+		r.late.Stop()
+	}
 	return was
+}
+
+// waitFor calls late, in a goroutine of its own, when d is over and the question still open.
+func (r *run) waitFor(d time.Duration, late func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.asking && !r.closed {
+		r.late = time.AfterFunc(d, late)
+	}
 }
 
 func (r *run) listen() {
@@ -302,6 +317,9 @@ func (r *run) die(why string) {
 func (r *run) endLocked() {
 	if !r.closed {
 		r.closed = true
+		if r.late != nil {
+			r.late.Stop()
+		}
 		close(r.over)
 	}
 }

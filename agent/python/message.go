@@ -18,6 +18,8 @@ const (
 	maxMIME  = 32  // forms of one display
 	maxName  = 200 // bytes of an exception's name, of a form's name
 	maxLines = 200 // of a traceback
+
+	maxTextLines = 100_000 // of a text that comes as lines
 )
 
 type header struct {
@@ -60,13 +62,13 @@ func (m message) output() (o Output, ok bool) {
 	var c struct {
 		Name      string
 		Text      string
-		Data      map[string]json.RawMessage
+		Data      forms
 		Transient struct {
 			ID string `json:"display_id"`
 		}
 		EName     string
 		EValue    string
-		Traceback []string
+		Traceback some[string]
 	}
 	switch m.Header.Type {
 	case "stream", "execute_result", "display_data", "update_display_data", "error":
@@ -85,20 +87,74 @@ func (m message) output() (o Output, ok bool) {
 			o.Type = Stderr
 		}
 	case "error":
-		o = Output{Type: Failure, Name: short(c.EName), Value: c.EValue, Traceback: c.Traceback[:min(len(c.Traceback), maxLines)]}
+		o = Output{Type: Failure, Name: short(c.EName), Value: c.EValue, Traceback: c.Traceback.first(maxLines)}
 	default:
 		o = Output{Type: Display, ID: short(c.Transient.ID), Update: m.Header.Type == "update_display_data"}
 		if m.Header.Type == "execute_result" {
 			o.Type = Value
 		}
-		o.Data = make(map[string]json.RawMessage)
-		for kind, data := range c.Data {
-			if len(o.Data) < maxMIME && len(kind) <= maxName {
-				o.Data[kind] = data
-			}
+		o.Data = c.Data
+		if o.Data == nil {
+			o.Data = forms{}
 		}
 	}
 	return o, true
+}
+
+// forms are the first maxMIME forms of a display. No more are read: 32 MiB of them would be a GiB of map.
+type forms map[string]json.RawMessage
+
+func (f *forms) UnmarshalJSON(text []byte) error {
+	all := make(forms)
+	d := json.NewDecoder(bytes.NewReader(text))
+	switch t, err := d.Token(); {
+	case err != nil:
+		return err
+	case t == nil: // null
+		return nil
+	case t != json.Delim('{'):
+		return errors.New("forms of a display: no object")
+	}
+	for n := 0; d.More() && n < maxMIME; n++ {
+		kind, err := d.Token()
+		if err != nil {
+			return err
+		}
+		var data json.RawMessage
+		if err := d.Decode(&data); err != nil {
+			return err
+		}
+		if kind, ok := kind.(string); ok && len(kind) <= maxName {
+			all[kind] = data
+		}
+	}
+	*f = all
+	return nil
+}
+
+// some is an array of which as many elements are read as are asked for.
+type some[T any] json.RawMessage
+
+func (s *some[T]) UnmarshalJSON(text []byte) error {
+	*s = bytes.Clone(text)
+	return nil
+}
+
+// first are the first elements of it, most at most, up to one that is something else.
+func (s some[T]) first(most int) []T {
+	d := json.NewDecoder(bytes.NewReader(s))
+	if t, err := d.Token(); err != nil || t != json.Delim('[') {
+		return nil
+	}
+	var all []T
+	for d.More() && len(all) < most {
+		var one T
+		if d.Decode(&one) != nil {
+			break
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // short cuts what names something.

@@ -35,7 +35,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		r.handle(m)
 		c := &Context{name: "main"}
-		c.handle(m)
+		c.handle(&link{hello: newRun(nil, Limits{})}, m)
 		res := c.result(r)
 		_ = res.Text()
 		if len(res.Prompt) > maxPrompt {

@@ -28,7 +28,7 @@ for d in sorted(m.distributions(), key=lambda d: (d.metadata["Name"] or "").lowe
 // Packages lists the Python packages that are installed, for a model that is to use them.
 func (in *Interpreter) Packages(ctx context.Context) ([]Package, error) {
 	out := &bounded{most: maxListed}
-	exit, err := in.client.Exec(ctx, agent.Cmd{Command: "exec python3 -", Stdin: strings.NewReader(lister), Stdout: out})
+	exit, err := in.exec(ctx, "listing its packages", agent.Cmd{Command: "exec python3 -", Stdin: strings.NewReader(lister), Stdout: out})
 	if err != nil {
 		return nil, err
 	}

@@ -61,6 +61,10 @@ const (
 	maxStart       = 64 << 10 // bytes of what starting the server says
 	maxAnswer      = 4 << 20  // bytes of an answer of the server
 	maxContexts    = 100      // that are listed
+	maxSessions    = 10 * maxContexts
+
+	// patience is for what the sandbox's Python does beside running code: starting, listing, ending.
+	patience = 90 * time.Second
 )
 
 //go:embed start.py
@@ -72,6 +76,8 @@ type Interpreter struct {
 	o      Options
 	http   *http.Client
 	dialer *http.Transport
+
+	patience time.Duration
 
 	mu       sync.Mutex
 	server   server              // guarded by mu
@@ -104,16 +110,38 @@ func Open(ctx context.Context, client *agent.Client, o Options) (*Interpreter, e
 		return nil, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("python: directory %q, timeout %v: one is absolute, the other positive", o.Dir, o.Timeout)}
 	}
 	o.Limits = o.Limits.orDefaults()
-	in := &Interpreter{client: client, o: o, contexts: make(map[string]*Context)}
+	in := newInterpreter(client, o)
+	if err := in.start(ctx); err != nil {
+		return nil, err
+	}
+	return in, nil
+}
+
+func newInterpreter(client *agent.Client, o Options) *Interpreter {
+	in := &Interpreter{client: client, o: o, contexts: make(map[string]*Context), patience: patience}
 	in.dialer = &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 4, MaxResponseHeaderBytes: 64 << 10,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return client.DialUnix(ctx, in.current().Sock)
 		}}
 	in.http = &http.Client{Transport: in, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	if err := in.start(ctx); err != nil {
-		return nil, err
+	return in
+}
+
+// bound is ctx with an end of its own: what says nothing in the sandbox would be waited for for ever.
+func (in *Interpreter) bound(ctx context.Context, what string) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, in.patience, &agent.Error{Code: wire.CodeUnavailable,
+		Message: fmt.Sprintf("python in %s: %s took longer than %v", in.client.Sandbox(), what, in.patience), Hint: "look at what runs there: sandboxd run " + in.client.Sandbox() + " ps aux"})
+}
+
+// exec runs a command, within bound.
+func (in *Interpreter) exec(ctx context.Context, what string, cmd agent.Cmd) (agent.Exit, error) {
+	ctx, cancel := in.bound(ctx, what)
+	defer cancel()
+	exit, err := in.client.Exec(ctx, cmd)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
-	return in, nil
+	return exit, err
 }
 
 // Close ends the connections. Kernels keep their state in the sandbox.
@@ -130,16 +158,15 @@ func (in *Interpreter) Close() error {
 	return nil
 }
 
-// Shutdown ends the server with all kernels, those of other clients too, and closes the Interpreter. Nothing of it is left running.
+// Shutdown ends the server with all kernels, those of other clients too, and closes the Interpreter. What code started as a program of its
+// own, in a session of its own, goes on.
 func (in *Interpreter) Shutdown(ctx context.Context) error {
 	defer in.Close()
-	resp, err := in.request(ctx, http.MethodPost, "/api/shutdown", nil)
-	if err != nil {
+	if err := in.call(ctx, http.MethodPost, "/api/shutdown", nil, nil); err != nil {
 		return err
 	}
-	resp.Body.Close()
 	// It ends its kernels before itself, and then nobody holds its process.
-	exit, err := in.client.Exec(ctx, agent.Cmd{Command: "while [ -S " + shellquote.Join(in.current().Sock) + " ] && kill -0 $(sed 's/.*\"pid\": \\([0-9]*\\).*/\\1/' " +
+	exit, err := in.exec(ctx, "the end of the server", agent.Cmd{Command: "while [ -S " + shellquote.Join(in.current().Sock) + " ] && kill -0 $(sed 's/.*\"pid\": \\([0-9]*\\).*/\\1/' " +
 		shellquote.Join(path.Join(path.Dir(in.current().Sock), "server.json")) + ") 2>/dev/null; do sleep 0.05; done"})
 	if err == nil && exit.Code != 0 {
 		err = fmt.Errorf("python in %s: waiting for the end of the server: exit %d", in.client.Sandbox(), exit.Code)
@@ -181,7 +208,7 @@ func (in *Interpreter) start(ctx context.Context) error {
 		return err
 	}
 	out, said := &bounded{most: maxStart}, &bounded{most: maxStart}
-	exit, err := in.client.Exec(ctx, agent.Cmd{Command: "exec python3 - " + shellquote.Join(string(ask)), Stdin: strings.NewReader(starter), Stdout: out, Stderr: said})
+	exit, err := in.exec(ctx, "its start", agent.Cmd{Command: "exec python3 - " + shellquote.Join(string(ask)), Stdin: strings.NewReader(starter), Stdout: out, Stderr: said})
 	if err != nil {
 		return err
 	}
@@ -239,6 +266,8 @@ var errGone = errors.New("no such kernel")
 
 // call is request with a JSON answer.
 func (in *Interpreter) call(ctx context.Context, method, path string, body, answer any) error {
+	ctx, cancel := in.bound(ctx, "an answer of its Jupyter server")
+	defer cancel()
 	resp, err := in.request(ctx, method, path, body)
 	if err != nil {
 		return err
@@ -246,6 +275,8 @@ func (in *Interpreter) call(ctx context.Context, method, path string, body, answ
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	case resp.StatusCode == http.StatusNotFound:
 		return errGone
 	case resp.StatusCode/100 != 2:
@@ -286,12 +317,12 @@ type Info struct {
 
 // List returns the contexts that have a kernel, by name, whoever made them.
 func (in *Interpreter) List(ctx context.Context) ([]Info, error) {
-	var all []session
+	var all some[session]
 	if err := in.call(ctx, http.MethodGet, "/api/sessions", nil, &all); err != nil {
 		return nil, err
 	}
 	list := []Info{}
-	for _, s := range all {
+	for _, s := range all.first(maxSessions) {
 		name, ours := strings.CutPrefix(s.Path, prefix)
 		if _, err := wire.ParseLabel("context name", name); ours && err == nil && len(list) < maxContexts {
 			list = append(list, Info{Name: name, State: fmt.Sprintf("%.20s", s.Kernel.State), LastActive: s.Kernel.LastActivity})

@@ -1,9 +1,11 @@
 package python
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -51,9 +53,9 @@ func (o Output) Text(mime string) string {
 	if json.Unmarshal(o.Data[mime], &s) == nil {
 		return s
 	}
-	var lines []string // Jupyter's notebooks have texts as lines
-	if json.Unmarshal(o.Data[mime], &lines) == nil {
-		return strings.Join(lines, "")
+	var lines some[string] // Jupyter's notebooks have texts as lines
+	if json.Unmarshal(o.Data[mime], &lines) == nil && len(lines) > 0 && lines[0] == '[' {
+		return strings.Join(lines.first(maxTextLines), "")
 	}
 	return string(o.Data[mime])
 }
@@ -79,14 +81,22 @@ func (o Output) Bytes(mime string) []byte {
 	return data
 }
 
-// image is the best form of o as a picture; the type is empty where it is none.
+// image is the best form of o as a picture, of which the bytes are what the type says; the type is empty where it is none.
 func (o Output) image() (mime string, data []byte) {
 	for _, mime := range []string{"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"} {
-		if data := o.Bytes(mime); len(data) > 0 {
+		if data := o.Bytes(mime); len(data) > 0 && is(mime, data) {
 			return mime, data
 		}
 	}
 	return "", nil
+}
+
+// is reports whether data begins as a picture of that type does: who shows it goes by the type.
+func is(mime string, data []byte) bool {
+	if mime == "image/svg+xml" {
+		return bytes.HasPrefix(bytes.TrimLeft(data, "\ufeff \t\r\n"), []byte("<"))
+	}
+	return http.DetectContentType(data) == mime
 }
 
 // Result is what one call did. Its Ended is one of wire's: done, waiting, deadline, interrupted, dead.
@@ -172,6 +182,9 @@ func (l Limits) orDefaults() Limits {
 	return Limits{Head: cmp.Or(l.Head, 64<<10), Tail: cmp.Or(l.Tail, 64<<10), Displays: cmp.Or(l.Displays, 100), Shown: cmp.Or(l.Shown, 32<<20)}
 }
 
+// maxPieces bounds the changes between stdout and stderr that head and tail keep, each.
+const maxPieces = 1000
+
 // collector keeps head and tail of what a call prints.
 type collector struct {
 	limits Limits
@@ -179,6 +192,7 @@ type collector struct {
 	tail   []piece
 	text   int // bytes of text in head
 	late   int // bytes of text in tail
+	texts  int // pieces of text in tail
 	shown  int // bytes of what is shown
 	shows  int
 
@@ -198,7 +212,7 @@ func (c *collector) add(o Output) {
 		return
 	case Stdout, Stderr:
 		rest := []byte(o.Chars)
-		if room := c.limits.Head - c.text; room > 0 && len(c.tail) == 0 {
+		if room := c.limits.Head - c.text; room > 0 && len(c.tail) == 0 && len(c.head) < maxPieces {
 			n := min(room, len(rest))
 			for n > 0 && n < len(rest) && !utf8.RuneStart(rest[n]) {
 				n--
@@ -211,7 +225,9 @@ func (c *collector) add(o Output) {
 			}
 		}
 		if len(rest) > 0 {
+			n := len(c.tail)
 			c.tail = grow(c.tail, o.Type, rest)
+			c.texts += len(c.tail) - n
 			c.late += len(rest)
 			c.trim()
 		}
@@ -256,13 +272,16 @@ func grow(pieces []piece, kind Type, text []byte) []piece {
 
 // trim drops the oldest text of the tail, down to its limit.
 func (c *collector) trim() {
-	for i := 0; c.late > c.limits.Tail; {
+	for i := 0; c.late > c.limits.Tail || c.texts > maxPieces; {
 		p := &c.tail[i]
 		if p.Type != Stdout && p.Type != Stderr {
 			i++
 			continue
 		}
-		n := min(c.late-c.limits.Tail, len(p.text))
+		n := len(p.text)
+		if c.texts <= maxPieces {
+			n = min(n, c.late-c.limits.Tail)
+		}
 		for n < len(p.text) && !utf8.RuneStart(p.text[n]) {
 			n++
 		}
@@ -274,7 +293,13 @@ func (c *collector) trim() {
 			return
 		}
 		gone := p.Omitted + int64(n)
-		c.tail = slices.Delete(c.tail, i, i+1)
+		c.texts--
+		if i == 0 {
+			c.tail[0] = piece{}
+			c.tail = c.tail[1:] // not moved: there are many, and one goes with each that comes
+		} else {
+			c.tail = slices.Delete(c.tail, i, i+1)
+		}
 		if i < len(c.tail) {
 			c.tail[i].Omitted += gone
 		}

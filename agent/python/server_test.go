@@ -1,0 +1,261 @@
+package python
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// fake is an Interpreter on a server that the sandbox's root has put in the place of Jupyter's: kernel is its side of a kernel's
+// WebSocket, other serves all requests before anything else does, where it is not nil.
+func fake(t *testing.T, kernel func(context.Context, *websocket.Conn), other http.HandlerFunc) *Interpreter {
+	t.Helper()
+	life, end := context.WithCancel(context.Background())
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case other != nil:
+			other(w, r.WithContext(life))
+		case strings.HasSuffix(r.URL.Path, "/channels"):
+			c, err := websocket.Accept(w, r, nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer c.CloseNow()
+			c.SetReadLimit(-1)
+			kernel(life, c)
+		default:
+			_, _ = io.WriteString(w, `{"id": "s", "execution_state": "idle", "kernel": {"id": "k"}}`)
+		}
+	}))
+	nowhere := agent.NewClient("box", nil, func(context.Context) (*connect.Conn, error) { return nil, errors.New("no way there") })
+	in := newInterpreter(nowhere, Options{Timeout: 10 * time.Second, Idle: time.Minute, Limits: Limits{}.orDefaults()})
+	in.dialer.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", server.Listener.Addr().String())
+	}
+	t.Cleanup(func() {
+		end()
+		in.Close()
+		nowhere.Close()
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return in
+}
+
+// asked reads a request, and returns its ID; empty at the end.
+func asked(ctx context.Context, c *websocket.Conn) string {
+	_, text, err := c.Read(ctx)
+	if err != nil {
+		return ""
+	}
+	m, _ := parse(text) // of ours
+	return m.Header.ID
+}
+
+// tell sends a message.
+func tell(ctx context.Context, c *websocket.Conn, parent, kind, channel, content string) {
+	_ = c.Write(ctx, websocket.MessageText, []byte(`{"header": {"msg_type": "`+kind+`"}, "parent_header": {"msg_id": "`+parent+`"}, "channel": "`+channel+`", "content": `+content+`}`))
+}
+
+// greet answers the first request, as a kernel does that has begun.
+func greet(ctx context.Context, c *websocket.Conn) {
+	tell(ctx, c, asked(ctx, c), "kernel_info_reply", "shell", `{"status": "ok"}`)
+}
+
+// soon fails a test whose call does not come back by itself.
+func soon(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s does not come back", what)
+	}
+}
+
+// A kernel that is silent from the beginning, and a server that answers nothing, or for ever, are errors in bounded time.
+func TestSilence(t *testing.T) {
+	endless := func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			if _, err := io.WriteString(w, " "); err != nil {
+				return
+			}
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				return
+			}
+		}
+	}
+	for what, in := range map[string]*Interpreter{
+		"a silent kernel": fake(t, func(ctx context.Context, c *websocket.Conn) {
+			for asked(ctx, c) != "" {
+			}
+		}, nil),
+		"a silent server": fake(t, nil, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }),
+	} {
+		in.patience = 200 * time.Millisecond
+		soon(t, what, func() {
+			if _, err := in.Context(t.Context(), "main"); !errors.Is(err, &agent.Error{Code: wire.CodeUnavailable}) || !strings.Contains(err.Error(), "took longer") {
+				t.Errorf("%s: %v", what, err)
+			}
+		})
+	}
+	in := fake(t, nil, endless)
+	soon(t, "an endless answer", func() {
+		if list, err := in.List(t.Context()); err == nil {
+			t.Errorf("an endless answer: %v", list)
+		}
+	})
+}
+
+// A server that does not read takes no longer than the call may.
+func TestUnread(t *testing.T) {
+	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
+		greet(ctx, c)
+		<-ctx.Done()
+	}, nil)
+	c, err := in.Context(t.Context(), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	soon(t, "a call", func() {
+		res, err := c.Execute(t.Context(), Call{Code: strings.Repeat("#", maxCode), Timeout: 300 * time.Millisecond})
+		if err != nil || res.Ended != wire.Dead && res.Ended != wire.Deadline {
+			t.Errorf("%+v, %v", res, err)
+		}
+	})
+}
+
+// While somebody asks for a context that begins, a call of it is not refused.
+func TestBeginning(t *testing.T) {
+	greeting := make(chan struct{})
+	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
+		hello := asked(ctx, c)
+		close(greeting)
+		id := asked(ctx, c)
+		tell(ctx, c, hello, "kernel_info_reply", "shell", `{"status": "ok"}`)
+		tell(ctx, c, id, "status", "iopub", `{"execution_state": "idle"}`)
+		tell(ctx, c, id, "execute_reply", "shell", `{"status": "ok"}`)
+		_ = asked(ctx, c)
+	}, nil)
+	opened := make(chan error, 1)
+	go func() {
+		_, err := in.Context(t.Context(), "main")
+		opened <- err
+	}()
+	<-greeting
+	c, err := in.Context(t.Context(), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := c.Execute(t.Context(), Call{Code: "1"}); err != nil || !res.OK {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+}
+
+// A message of many tiny parts costs memory in proportion to its bytes.
+func TestManyParts(t *testing.T) {
+	parts := func(part string) string {
+		return strings.TrimSuffix(strings.Repeat(part+",", 16<<20/(len(part)+1)), ",")
+	}
+	for what, text := range map[string]string{
+		"forms":     `{"header":{"msg_type":"display_data"},"content":{"data":{` + parts(`"":1`) + `}}}`,
+		"traceback": `{"header":{"msg_type":"error"},"content":{"ename":"E","traceback":[` + parts(`""`) + `]}}`,
+		"lines":     `{"header":{"msg_type":"display_data"},"content":{"data":{"image/png":[` + parts(`""`) + `]}}}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		m, err := parse([]byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, ok := m.output()
+		if !ok {
+			t.Fatalf("%s: no output", what)
+		}
+		new(gallery).add(&o)
+		_ = o.String()
+		runtime.ReadMemStats(&after)
+		if used := (after.TotalAlloc - before.TotalAlloc) / uint64(len(text)); used > 12 {
+			t.Errorf("%s: %d bytes for each", what, used)
+		}
+	}
+	in := fake(t, nil, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "["+strings.TrimSuffix(strings.Repeat("{},", maxAnswer/3-1), ",")+"]")
+	})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, err := in.List(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 40<<20 {
+		t.Errorf("a list of sessions: %d MiB", used>>20)
+	}
+}
+
+// Many tiny outputs cost no more than as many larger ones, and are no more than a reader can use.
+func TestTinyOutputs(t *testing.T) {
+	c := collector{limits: Limits{}.orDefaults()}
+	began, sent := time.Now(), int64(0)
+	for i := range 300_000 {
+		c.add(Output{Type: []Type{Stdout, Stderr}[i%2], Chars: "x"})
+		sent++
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("300,000 outputs took %v", took)
+	}
+	kept := c.outputs()
+	if len(kept) > 2*maxPieces+2 {
+		t.Errorf("%d outputs are kept", len(kept))
+	}
+	for _, o := range kept {
+		sent -= int64(len(o.Chars)) + o.Omitted
+	}
+	if sent != 0 {
+		t.Errorf("%d bytes are neither kept nor counted", sent)
+	}
+}
+
+// An image is what its bytes are, whatever is claimed.
+func TestClaims(t *testing.T) {
+	for what, c := range map[string]struct{ data, image string }{
+		"a picture":            {`{"image/png": "iVBORw0KGgoAAAAN"}`, "image/png"},
+		"a page":               {`{"image/png": "PGh0bWw+PHNjcmlwdD4="}`, ""},
+		"another picture":      {`{"image/png": "R0lGODlhAQABAA=="}`, ""},
+		"the second form":      {`{"image/png": "AAAA", "image/gif": "R0lGODlhAQABAA=="}`, "image/gif"},
+		"a drawing":            {`{"image/svg+xml": "<?xml version=\"1.0\"?>\n<svg xmlns=\"http://www.w3.org/2000/svg\"/>"}`, "image/svg+xml"},
+		"a drawing that isn't": {`{"image/svg+xml": "GIF89a"}`, ""},
+	} {
+		var o Output
+		if err := json.Unmarshal([]byte(c.data), &o.Data); err != nil {
+			t.Fatal(err)
+		}
+		var g gallery
+		g.add(&o)
+		if mime, _ := o.image(); mime != c.image || (o.Image != "") != (c.image != "") {
+			t.Errorf("%s: %q, image %q", what, mime, o.Image)
+		}
+	}
+}
