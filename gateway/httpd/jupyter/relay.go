@@ -28,32 +28,35 @@ func (d *Door) relay(w http.ResponseWriter, r *http.Request, below string, lease
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), d.limits.within)
 	defer cancel()
-	for again := false; ; again = true {
-		s, err := lease(ctx)
-		if err != nil {
-			return err
-		}
-		resp, err := ask(ctx, s, r, below, body)
-		// It ended, or another one runs with another token. What may have been done is not done twice.
-		stale := err != nil && (len(body) == 0 && r.Method == http.MethodGet) || err == nil && resp.StatusCode == http.StatusForbidden
-		if stale && !again && ctx.Err() == nil {
-			if resp != nil {
-				resp.Body.Close()
-			}
-			s.Broken()
-			s.Release()
-			continue
-		}
-		if err == nil {
-			err = d.answer(w, r, resp)
-			resp.Body.Close()
-		} else {
-			s.Broken()
-			err = unreached(err)
-		}
-		s.Release()
-		return err
+	done, err := d.try(ctx, w, r, below, body, lease, false)
+	if !done {
+		_, err = d.try(ctx, w, r, below, body, lease, true)
 	}
+	return err
+}
+
+// try asks once. It is not done where the server turns out to have ended, or to be another one, so that nothing was done: it is asked again,
+// unless this is last.
+func (d *Door) try(ctx context.Context, w http.ResponseWriter, r *http.Request, below string, body []byte, lease func(context.Context) (server, error), last bool) (done bool, err error) {
+	s, err := lease(ctx)
+	if err != nil {
+		return true, err
+	}
+	defer s.Release()
+	resp, err := ask(ctx, s, r, below, body)
+	if err != nil {
+		s.Broken()
+		if r.Method == http.MethodGet && !last && ctx.Err() == nil { // others may have been done
+			return false, nil
+		}
+		return true, unreached(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusForbidden && !last { // another one runs, with another token
+		s.Broken()
+		return false, nil
+	}
+	return true, d.answer(w, r, resp)
 }
 
 // bodyOf is the whole of a request's body, which is JSON: a page of others could send no such one.
