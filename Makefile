@@ -25,7 +25,7 @@ test_tool := $(GO) tool -modfile=scripts/tools/test/go.mod
 .PHONY: help demo test build check lint fuzz bench bench-loops page-vendor network-table soak soak-asks soak-idle soak-churn soak-many soak-files faults soak-bombs reproducible conformance conformance-peers mcp-agents mcp-conformance tasks interop agentrun runsc engines image-python-full setup install uninstall clean bin/sandboxd $(guests)
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
 
 demo: ## set up this machine, build, and watch an agent work in a real sandbox
 	@scripts/setup demo
@@ -149,7 +149,7 @@ agentrun: ## the same Python programs by AgentRun itself and by POST /v1/run/, s
 runsc: ## build gVisor's runsc into bin, for --isolation runsc; docs/isolation.md says how an engine gets it
 	$(GO) build -C scripts/tools/runsc $(build_flags) -ldflags="-s -w" -o $(CURDIR)/bin/runsc .
 
-engines: ## the contract of the Docker backend on other engines and runtimes than this machine's: ENGINES (docker26 runsc), each an engine of its own
+engines: ## the contract of the Docker backend on other engines and runtimes than this machine's: ENGINES (docker26 podman runsc), each an engine of its own
 	@scripts/setup test
 	@scripts/engines $(ENGINES)
 

@@ -319,7 +319,7 @@ func hostKeys(t target, o Options) ([]ssh.PublicKey, error) {
 	}
 	if len(keys) == 0 {
 		return nil, &Error{Code: wire.CodeDenied, Message: "the host key of " + t.addr() + " is not known",
-			Hint: fmt.Sprintf("for a daemon of this machine name its directory with Options.State, else log in once with ssh -p %s %s@%s and compare the fingerprint", t.port, t.user, t.host)}
+			Hint: fmt.Sprintf("for a daemon of this machine name its directory with --state (in Go, Options.State), else log in once with ssh -p %s %s@%s and compare the fingerprint", t.port, t.user, t.host)}
 	}
 	return keys, nil
 }

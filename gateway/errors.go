@@ -84,15 +84,18 @@ func (h *Hub) Public(err error) *wire.Error {
 	return wire.Errorf(wire.CodeInternal, "internal error %s", id)
 }
 
+// HintCreate begins the hint that a sandbox which does not exist can be made.
+const HintCreate = "create it: "
+
 // notFound is the one refusal for sandboxes that do not exist and for those of others.
 func (h *Hub) notFound(name string) error {
 	e := wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
 	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
 		return err // it is no name: nothing is given away
 	}
-	e.Hint = "create it: ssh sandboxd@gw new " + name
+	e.Hint = HintCreate + "ssh sandboxd@gw new " + name
 	if h.options.Lobby != nil {
-		e.Hint = "create it: " + h.options.Lobby("new "+name)
+		e.Hint = HintCreate + h.options.Lobby("new "+name)
 	}
 	return &shown{public: e, kind: ErrUnknown}
 }

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"math"
 	"strconv"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -235,7 +236,7 @@ func overQuota(key, what, sum, own, most, hint string) *wire.Error {
 	return e
 }
 
-func cores(n float64) string { return strconv.FormatFloat(n, 'g', 4, 64) }
+func cores(n float64) string { return strconv.FormatFloat(math.Round(n*1000)/1000, 'f', -1, 64) }
 
 // limits are those of the instance, and those that it is going to have while there is none. A machine that is taken as it is has
 // none.

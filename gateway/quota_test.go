@@ -111,3 +111,12 @@ func TestQuotaOfSessions(t *testing.T) {
 	}
 	a.Close()
 }
+
+// Cores have at most three decimals, and what is counted none.
+func TestCoresText(t *testing.T) {
+	for n, want := range map[float64]string{0: "0", 0.5: "0.5", 0.1 + 0.2: "0.3", 1.125: "1.125", 10000: "10000", 123456: "123456"} {
+		if got := cores(n); got != want {
+			t.Errorf("cores(%v) = %q, want %q", n, got, want)
+		}
+	}
+}

@@ -67,7 +67,7 @@ func (e Endpoint) Check() error {
 	case strings.ContainsFunc(e.Key, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return &EndpointError{Message: "the model's key has characters that no header can have", Hint: "look for a space or a line feed in OPENAI_API_KEY"}
 	case e.Model == "":
-		return &EndpointError{Message: "no model named", Hint: "say --model, OPENAI_MODEL or the key openai.model"}
+		return &EndpointError{Message: "no model named", Hint: "say --model, OPENAI_MODEL or the key openai.model, and OPENAI_BASE_URL or OPENAI_API_KEY for its server: sandboxd help task"}
 	}
 	return nil
 }

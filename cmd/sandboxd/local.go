@@ -90,7 +90,10 @@ func (c *cli) sshCommand() *cobra.Command {
 			"Ctrl-] t takes the keyboard, Ctrl-] g gives it back, Ctrl-] d leaves.",
 		DisableFlagParsing: true, // everything before NAME is ssh's
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 || args[0] == "--help" || args[0] == "-h" {
+			if len(args) == 0 {
+				return usage("ssh: no sandbox named", "usage: "+cmd.UseLine())
+			}
+			if args[0] == "--help" || args[0] == "-h" {
 				return cmd.Help()
 			}
 			path, err := exec.LookPath("ssh")
@@ -142,7 +145,7 @@ func firstArgument(args []string) int {
 }
 
 func (c *cli) copyCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "cp SRC… DST",
 		Short: "copy files in and out; NAME:PATH is a path in a sandbox",
 		Long: "Copy files and whole directories into a sandbox, out of it, or between two, with the scp of this machine. A path in\n" +
@@ -211,6 +214,8 @@ func (c *cli) copyCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().BoolP("recursive", "r", true, "copy whole directories, which it does anyway")
+	return cmd
 }
 
 // copyOperand turns an operand of cp into one of scp: NAME:PATH is remote, everything else a local path.
@@ -232,7 +237,17 @@ func copyOperand(arg, host string) (word string, remote bool, err error) {
 }
 
 func (c *cli) configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "show the configuration"}
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "show the configuration",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage(fmt.Sprintf("config: there is no %q", args[0]), "sandboxd config show prints it; to change it, edit its file or set SANDBOXD_KEY")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	var origin, asJSON bool
 	show := &cobra.Command{
 		Use:   "show",

@@ -91,7 +91,11 @@ func (c *cli) tree() *cobra.Command {
 		if cmd.Flags().Lookup("json") != nil {
 			c.json = command.WantsJSON(os.Args[1:]) // what comes after the mistake has not been read
 		}
-		return usage(fmt.Sprintf("%s: %v", commandName(cmd), err), "see: "+cmd.CommandPath()+" --help")
+		message, hint := command.FlagMistake(cmd, err)
+		if hint == "" {
+			hint = "see: " + cmd.CommandPath() + " --help"
+		}
+		return usage(commandName(cmd)+": "+message, hint)
 	})
 	for _, cmd := range root.Commands() {
 		switch {

@@ -32,7 +32,7 @@ func (c *cli) portCommand() *cobra.Command {
 		Example: "  sandboxd port web 8000\n  sandboxd port web 8000 --listen 127.0.0.1:8080",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usage("port: name the sandbox and the port in it", "usage: port NAME PORT")
+				return usage("port: name the sandbox and the port in it", "usage: sandboxd port NAME PORT")
 			}
 			return nil
 		},
@@ -40,7 +40,7 @@ func (c *cli) portCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 {
-				return usage(fmt.Sprintf("port: %q is not a number from 1 to 65535", args[1]), "usage: port NAME PORT")
+				return usage(fmt.Sprintf("port: %q is not a number from 1 to 65535", args[1]), "usage: sandboxd port NAME PORT; --listen says which port of this machine")
 			}
 			words := []string{"sessions", args[0]} // says what is wrong with the name
 			if asJSON {

@@ -91,7 +91,7 @@ func Run(ctx context.Context, env *Env, args []string) int {
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	var exit exitError
 	switch {
 	case err == nil:
@@ -99,8 +99,26 @@ func Run(ctx context.Context, env *Env, args []string) int {
 	case errors.As(err, &exit):
 		return int(exit)
 	}
-	return Fail(env.Stdout, env.Stderr, WantsJSON(args), env.public(err))
+	return Fail(env.Stdout, env.Stderr, WantsJSON(args), hinted(cmd, env.public(err)))
 }
+
+// helpHint is the hint of a mistake that has no better one.
+const helpHint = "see: sandboxd help"
+
+// hinted is e with a hint that fits the command which it ended.
+func hinted(cmd *cobra.Command, e *wire.Error) *wire.Error {
+	better := *e
+	switch name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" "); {
+	case e.Hint == helpHint && cmd.HasParent():
+		better.Hint += " " + name
+	case e.Code == wire.CodeNotFound && strings.HasPrefix(e.Hint, gateway.HintCreate) && slices.Contains(ofOld, name):
+		better.Hint = "sandboxd ls lists yours" // a new one is not what was meant
+	}
+	return &better
+}
+
+// ofOld are the commands that mean a sandbox for what it has been, or to end it.
+var ofOld = []string{"fork", "kick", "log", "pause", "replay", "rescue", "resume", "rm", "snapshot", "start", "stop", "unshare"}
 
 // public is what the caller may see of an error: ours as they are, others as the hub says.
 func (env *Env) public(err error) *wire.Error {
@@ -133,7 +151,7 @@ func Fail(stdout, stderr io.Writer, asJSON bool, e *wire.Error) int {
 
 func usage(format string, args ...any) *wire.Error {
 	e := wire.Errorf(wire.CodeUsage, format, args...)
-	e.Hint = "see: sandboxd help"
+	e.Hint = helpHint
 	return e
 }
 
@@ -167,10 +185,11 @@ func Tree(env *Env) *cobra.Command {
 	}
 	root.SetHelpCommand(helpCommand(root))
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		e := usage("%v", err)
-		if strings.Contains(e.Message, "in duration") { // package time says what is missing, and not what would be right
-			e.Hint = "write a time as 5s, 2m or 1h30m"
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		message, hint := FlagMistake(cmd, err)
+		e := usage("%s", message)
+		if hint != "" {
+			e.Hint = hint
 		}
 		return e
 	})
@@ -188,11 +207,29 @@ func Tree(env *Env) *cobra.Command {
 	root.AddCommand(ensureCommand(env))
 	for _, c := range root.Commands() {
 		c.SuggestFor = guesses[c.Name()]
-		if c.Args != nil {
-			c.Args = asUsage(c.Args)
+		for _, c := range append(c.Commands(), c) {
+			if c.Args != nil {
+				c.Args = asUsage(c.Args)
+			}
 		}
 	}
 	return root
+}
+
+// FlagMistake says what is wrong with a flag that could not be read, and what would be right where more than the command's help is known: the
+// packages that read values say what they did.
+func FlagMistake(cmd *cobra.Command, err error) (message, hint string) {
+	message = err.Error()
+	if before, _, ok := strings.Cut(message, ": time: "); ok {
+		return before, "write a time as 5s, 2m or 1h30m"
+	}
+	if before, _, ok := strings.Cut(message, ": strconv."); ok {
+		return before, "write a number"
+	}
+	if strings.HasSuffix(message, "unknown flag: --name") || strings.HasSuffix(message, " in -n") && strings.HasPrefix(message, "unknown shorthand") {
+		hint = "the name stands without a flag: " + cmd.UseLine()
+	}
+	return message, hint
 }
 
 // guesses are what other tools call a command: who types one is told the name here.
@@ -240,7 +277,11 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 			if known, ok := errors.AsType[*wire.Error](err); ok {
 				return known // it says itself what would be right
 			}
-			e := usage("%s: %v", cmd.Name(), err)
+			said := "an argument is missing"
+			if len(args) > 0 && check(cmd, make([]string, len(args)+1)) != nil { // nor would one more be right
+				said = fmt.Sprintf("%q is one argument too many", args[len(args)-1])
+			}
+			e := usage("%s: %s", strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" "), said)
 			e.Hint = "usage: " + cmd.UseLine()
 			return e
 		}

@@ -95,6 +95,18 @@ func TestMistakes(t *testing.T) {
 		"sessions a~b~c":               "is not a name",
 		"run -- true":                  "run --dir DIR",
 		"run -n demo --dir /x -- true": "run --dir DIR",
+		"run -n demo":                  "see: sandboxd help run",
+		"token new a b":                `token new: "b" is one argument too many; usage: sandboxd token new`,
+		"token rm":                     "token rm: an argument is missing; usage: sandboxd token rm ID…",
+		"token frob":                   `there is no "frob"; use token new, token ls or token rm`,
+		"token new --expires never":    "see: sandboxd help token new",
+		"page web":                     `"web" is one argument too many; usage: sandboxd page`,
+		"add gpu":                      "add: an argument is missing; usage: sandboxd add NAME ssh://",
+		"add a b c":                    `add: "c" is one argument too many`,
+		"allow":                        "allow: an argument is missing",
+		"replay demo --speed fast":     `invalid argument "fast" for "--speed" flag; write a number`,
+		"new -n demo":                  "the name stands without a flag: sandboxd new [NAME]",
+		"describe --name demo":         "the name stands without a flag: sandboxd describe NAME",
 	} {
 		var out, said strings.Builder
 		if code := Run(t.Context(), &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said}, strings.Fields(line)); code != wire.ExitUsage || !strings.Contains(said.String(), want) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	ref "github.com/distribution/reference"
+	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
@@ -223,4 +224,27 @@ func (env *Env) ensureDirAs(ctx context.Context, dir string, o dirOptions) (stri
 		say("note: what %s says of its sandbox has changed since %s was made; sandboxd rm %s makes the next run begin anew", dir, name, name)
 	}
 	return name, nil
+}
+
+// unnamed is how a run in a directory's sandbox ended. Where it could not be, or there is no such program, it adds what may have been meant:
+// the name of a sandbox, which takes -n.
+func (env *Env) unnamed(ctx context.Context, args []string, err error) error {
+	if exit, ok := errors.AsType[exitError](err); err == nil || ok && exit != 127 {
+		return err
+	}
+	if len(args) > 1 {
+		if info, unknown := env.Hub.Get(ctx, env.Principal, args[0]); unknown == nil {
+			fmt.Fprintf(env.Stderr, "note: %s is a sandbox; to run in it: sandboxd run -n %s -- %s\n", info.Name, info.Name, text.Line(shellquote.Join(args[1:]...), 200))
+			return err
+		}
+	}
+	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeDenied {
+		better := *e
+		better.Hint = "run without the directory: -n NAME"
+		if e.Hint != "" {
+			better.Hint = e.Hint + "; or " + better.Hint
+		}
+		return &better
+	}
+	return err
 }

@@ -53,7 +53,7 @@ func pythonCommand(env *Env) *cobra.Command {
 			case timeout < 0:
 				return usage("--timeout %v: a call takes longer than that", timeout)
 			case given && len(args) > 0, !given && len(args) == 0 && !restart && !end && !packages:
-				e := usage("python: one of -c CODE, FILE and -")
+				e := usage("python: no code; give -c CODE, FILE, or - to read it from standard input")
 				return e
 			case len(args) > 0 && args[0] != "-":
 				return &wire.Error{Code: wire.CodeUsage, Message: "python: files are read by the command line tool", Hint: "over ssh: python - < FILE"}

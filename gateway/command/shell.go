@@ -103,11 +103,12 @@ func runCommand(env *Env) *cobra.Command {
 			}
 			r.Kill = kill
 			if dir != "" {
-				t.Sandbox, err = env.ensureDir(cmd.Context(), dir)
-			} else {
-				err = env.ensure(cmd.Context(), t.Sandbox)
+				if t.Sandbox, err = env.ensureDir(cmd.Context(), dir); err == nil {
+					err = env.call(cmd.Context(), t, r, &f, !f.asJSON)
+				}
+				return env.unnamed(cmd.Context(), args, err)
 			}
-			if err != nil {
+			if err := env.ensure(cmd.Context(), t.Sandbox); err != nil {
 				return err
 			}
 			return env.call(cmd.Context(), t, r, &f, !f.asJSON)

@@ -20,7 +20,14 @@ func tokenCommand(env *Env) *cobra.Command {
 		Long: "Make, list and revoke tokens: what keys are over SSH they are over HTTP. A token is yours: it may do what you may, and less\n" +
 			"with --watch. What it is used for ends when it is revoked or expires. It is good no longer than the key or certificate\n" +
 			"that makes it, and a key with no-pty, command= or from= makes none.",
-		Args: cobra.NoArgs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				e := usage("token: there is no %q", args[0])
+				e.Hint = "use token new, token ls or token rm"
+				return e
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(tokenNewCommand(env), tokenListCommand(env), tokenRemoveCommand(env))

@@ -183,7 +183,7 @@ func TestNearlyRight(t *testing.T) {
 		status               int
 		says                 string
 	}{
-		"a slash more":       {"GET", "/v1/sandboxes/", w.alice, 404, "without the slash"},
+		"a slash more":       {"GET", "/v1/sandboxes/", w.alice, 404, "ask without the slash"},
 		"none like it":       {"GET", "/v1/sandbox", w.alice, 404, "GET /docs lists the routes"},
 		"a slash, and none":  {"GET", "/v1/sandbox/", w.alice, 404, "GET /docs lists the routes"},
 		"to make one":        {"POST", "/v1/sandboxes", w.alice, 405, "here is no POST, only GET"},

@@ -232,7 +232,7 @@ func nothingHere(w http.ResponseWriter, mux *http.ServeMux, r *http.Request) err
 		return pattern != "" && pattern != "/"
 	}
 	if path := strings.TrimRight(r.URL.Path, "/"); path != r.URL.Path && served(r.Method, path) {
-		return &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here", Hint: "without the slash at the end there is"}
+		return &wire.Error{Code: wire.CodeNotFound, Message: "nothing is served here", Hint: "ask without the slash at the end"}
 	}
 	var others []string
 	for _, method := range []string{http.MethodGet, http.MethodPost} {

@@ -166,7 +166,7 @@ func (r Rules) denied(path string) (why, hint string) {
 			return "", ""
 		}
 	}
-	return "is outside of " + strings.Join(r.Roots, ", "), "what may be mounted is mount_roots, in the daemon's configuration"
+	return "is outside of " + strings.Join(r.Roots, ", "), "what may be mounted is mount_roots, in the daemon's configuration; add it there and restart the daemon"
 }
 
 // within reports whether path is dir or lies below it. Both are clean.
