@@ -405,7 +405,9 @@ func (l *lines) end() {
 }
 
 func (l *lines) said(line string) {
-	line = strings.TrimRight(text.Line(strings.TrimRight(line, "\r"), maxSetLine), " ")
+	line = strings.TrimRight(line, "\r")
+	line = line[strings.LastIndexByte(line, '\r')+1:] // of one that counts upwards, as apt's does, what it came to
+	line = strings.TrimRight(text.Line(line, maxSetLine), " ")
 	if l.last = append(l.last, strings.TrimSpace(line)); len(l.last) > lastLines {
 		l.last = l.last[1:]
 	}

@@ -181,3 +181,18 @@ func TestBuildOfDirectory(t *testing.T) {
 		t.Errorf("left: %v, %v", infos, err)
 	}
 }
+
+// Of what a set-up prints whole lines are told, and of one that is drawn over and over what it came to.
+func TestLines(t *testing.T) {
+	var told []string
+	l := &lines{each: func(line string) { told = append(told, line) }}
+	for _, part := range []string{"Reading 5%\rRead", "ing 100%\rReading done\r\n", "a\tb \n", "end"} {
+		if _, err := l.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.end()
+	if want := []string{"Reading done", "a b", "end"}; !slices.Equal(told, want) || !slices.Equal(l.last, want) {
+		t.Errorf("told %q, last %q, want %q", told, l.last, want)
+	}
+}

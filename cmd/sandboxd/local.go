@@ -88,7 +88,8 @@ func (c *cli) sshCommand() *cobra.Command {
 		SuggestFor: []string{"attach", "connect", "enter", "join", "shell"},
 		Long: "Run ssh with what it takes to reach the daemon. Without CMD you join the session that agents work in:\n" +
 			"Ctrl-] t takes the keyboard, Ctrl-] g gives it back, Ctrl-] d leaves.",
-		DisableFlagParsing: true, // everything before NAME is ssh's
+		DisableFlagsInUseLine: true,
+		DisableFlagParsing:    true, // everything before NAME is ssh's
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("ssh: no sandbox named", "usage: "+cmd.UseLine())

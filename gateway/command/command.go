@@ -107,18 +107,30 @@ const helpHint = "see: sandboxd help"
 
 // hinted is e with a hint that fits the command which it ended.
 func hinted(cmd *cobra.Command, e *wire.Error) *wire.Error {
-	better := *e
-	switch name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" "); {
-	case e.Hint == helpHint && cmd.HasParent():
+	name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
+	if e.Hint == helpHint && cmd.HasParent() {
+		better := *e
 		better.Hint += " " + name
-	case e.Code == wire.CodeNotFound && strings.HasPrefix(e.Hint, gateway.HintCreate) && slices.Contains(ofOld, name):
-		better.Hint = "sandboxd ls lists yours" // a new one is not what was meant
+		return &better
 	}
-	return &better
+	if slices.Contains(ofOld, name) {
+		return notNew(e)
+	}
+	return e
 }
 
-// ofOld are the commands that mean a sandbox for what it has been, or to end it.
-var ofOld = []string{"fork", "kick", "log", "pause", "replay", "rescue", "resume", "rm", "snapshot", "start", "stop", "unshare"}
+// ofOld are the commands that mean a sandbox for what it has been. Those that take several names report each by themselves.
+var ofOld = []string{"fork", "kick", "log", "replay", "rescue", "snapshot", "unshare"}
+
+// notNew is e for a command that has no use for a new sandbox: of one that is not there it says how to find the right name.
+func notNew(e *wire.Error) *wire.Error {
+	if e.Code != wire.CodeNotFound || !strings.HasPrefix(e.Hint, gateway.HintCreate) {
+		return e
+	}
+	better := *e
+	better.Hint = "sandboxd ls lists yours"
+	return &better
+}
 
 // public is what the caller may see of an error: ours as they are, others as the hub says.
 func (env *Env) public(err error) *wire.Error {

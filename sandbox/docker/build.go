@@ -250,6 +250,7 @@ func (s *buildStep) ended(line string) {
 	if line == "" || stepNoise.MatchString(line) {
 		return
 	}
+	line = line[strings.LastIndexByte(line, '\r')+1:] // of one that counts upwards, as apt's does, what it came to
 	line = printable(strings.ReplaceAll(line, "\t", "  "))
 	if s.last = append(s.last, strings.TrimSpace(line)); len(s.last) > lastLines {
 		s.last = s.last[1:]

@@ -266,15 +266,15 @@ func TestBuildOfSnapshot(t *testing.T) {
 func TestBuildStep(t *testing.T) {
 	var lines []string
 	s := buildStep{steps: []string{"D:1: FROM x", "D: label", "D:2: RUN y"}, progress: func(line string) { lines = append(lines, line) }}
-	for _, text := range []string{"Step 1/3 : FR", "OM x\n ---> 0123\nStep 2/3 : LABEL a=b\n", "Step 3/3 : RUN y\n ---> Running in 1\n", "\x1b[91ma\tb\r\n\x1b[0mStep 3/3 : fake\n",
+	for _, text := range []string{"Step 1/3 : FR", "OM x\n ---> 0123\nStep 2/3 : LABEL a=b\n", "Step 3/3 : RUN y\n ---> Running in 1\n", "\x1b[91ma\tb\r\n\x1b[0mStep 3/3 : fake\n", "1%\r100%\r\n",
 		"endRemoving intermediate container 306722f9073a\n", strings.Repeat("z", 5000)} {
 		s.read(text)
 	}
-	want := []string{"D:1: FROM x", "D:2: RUN y", "  a  b", "  Step 3/3 : fake", "  end", "  " + strings.Repeat("z", 5000)}
+	want := []string{"D:1: FROM x", "D:2: RUN y", "  a  b", "  Step 3/3 : fake", "  100%", "  end", "  " + strings.Repeat("z", 5000)}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("progress (-want +got):\n%s", diff)
 	}
-	if got, want := s.failed(&jsonstream.Error{Code: 2}).Error(), "D:2: RUN y: exit code 2: a  b; Step 3/3 : fake; end; z"; !strings.HasPrefix(got, want) {
+	if got, want := s.failed(&jsonstream.Error{Code: 2}).Error(), "D:2: RUN y: exit code 2: a  b; Step 3/3 : fake; 100%; end; z"; !strings.HasPrefix(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
