@@ -16,6 +16,7 @@ import (
 const (
 	maxImages     = 4        // that one call shows the model
 	maxImageBytes = 1 << 20  // of each
+	maxShown      = 20       // values, displays and exceptions of one call
 	maxForm       = 16 << 10 // bytes of any other form of what is shown
 	maxPrinted    = 32 << 10 // bytes of text that a model reads
 	maxListedPy   = 8 << 10  // bytes of a list of packages
@@ -105,7 +106,9 @@ func (s *Server) python(ctx context.Context, name string, do func(*python.Interp
 		return answer{}, err
 	}
 	if at.python == nil {
-		at.python, err = python.Open(ctx, at.client, s.options.Python.Options)
+		o := s.options.Python.Options
+		o.Limits = python.Limits{Head: maxPrinted / 2, Tail: maxPrinted / 2, Displays: maxShown, Shown: 8 << 20}
+		at.python, err = python.Open(ctx, at.client, o)
 	}
 	py := at.python
 	release()
@@ -139,49 +142,58 @@ func listPackages(ctx context.Context, py *python.Interpreter) (answer, error) {
 	var b strings.Builder
 	for _, p := range list {
 		if b.Len() < maxListedPy {
-			fmt.Fprintf(&b, "%s %s\n", text.Lines(p.Name), text.Lines(p.Version))
+			fmt.Fprintf(&b, "%s %s\n", text.Line(p.Name, 80), text.Line(p.Version, 40))
 		}
 	}
-	return answer{object: map[string]any{"packages": list}, text: b.String()}, nil
+	return answer{object: map[string]any{"packages": list}, text: fence("packages", b.String())}, nil
 }
 
-// pythonAnswer is a result as the model has it: texts without the images' bytes, and beside them the images that it can look at.
+// pythonAnswer is a result as the model has it: texts without the images' bytes, and beside them the images that it can look at. All that
+// comes of the sandbox is marked as that, and bounded.
 func pythonAnswer(res python.Result) answer {
 	a := answer{failed: !res.OK && res.Ended == wire.Done}
+	said := happenedInPython(res)
 	var b strings.Builder
 	for i, o := range res.Outputs {
 		b.WriteString(o.String())
+		if mime, data := o.Picture(); mime != "image/svg+xml" && len(data) > 0 && len(data) <= maxImageBytes && len(a.images) < maxImages {
+			a.images = append(a.images, &sdk.ImageContent{Data: data, MIMEType: mime})
+		}
 		for mime, raw := range o.Data {
-			if !strings.HasPrefix(mime, "image/") {
-				if len(raw) > maxForm {
-					delete(res.Outputs[i].Data, mime)
-				}
-				continue
+			if strings.HasPrefix(mime, "image/") || len(raw) > maxForm {
+				delete(res.Outputs[i].Data, mime)
 			}
-			if data := o.Bytes(mime); mime != "image/svg+xml" && len(data) > 0 && len(data) <= maxImageBytes && len(a.images) < maxImages {
-				a.images = append(a.images, &sdk.ImageContent{Data: data, MIMEType: mime})
-			}
-			delete(res.Outputs[i].Data, mime)
+		}
+		res.Outputs[i].Value, _ = text.Cut(o.Value, maxForm)
+		if traceback := strings.Join(o.Traceback, "\n"); len(traceback) > maxForm {
+			traceback, _ = text.Cut(traceback, maxForm)
+			res.Outputs[i].Traceback = []string{traceback}
 		}
 	}
-	var said string
+	res.Error = nil // which is among the outputs
+	a.object = res
+	printed, _ := text.Render([]byte(b.String()), maxPrinted)
+	a.text = said + "\n" + fence("output", printed)
+	return a
+}
+
+// happenedInPython is what became of a call, for the model. What the sandbox says of it is one line, quoted.
+func happenedInPython(res python.Result) string {
+	said := string(res.Ended)
 	switch res.Ended {
 	case wire.Done:
-		said = "done"
 		if !res.OK {
 			said = "raised"
 			if res.Error != nil {
-				said += " " + text.Lines(res.Error.Name)
+				said += fmt.Sprintf(" %q", text.Line(res.Error.Name, 80))
 			}
 		}
 	case wire.Waiting:
-		said = fmt.Sprintf("waiting: input(%q) asks for a line\nnext: call python with input", res.Prompt)
+		said = fmt.Sprintf("waiting: input() asks for a line, after %q\nnext: call python with input", text.Line(res.Prompt, 200))
 	case wire.Deadline:
 		said = "its time was up: the code was interrupted"
 	case wire.Dead:
 		said = "dead: " + res.Why + "; the next call gets a new kernel"
-	default:
-		said = string(res.Ended)
 	}
 	if res.Fresh {
 		said += "\nnote: this ran in a new kernel; what former calls made is gone"
@@ -189,8 +201,5 @@ func pythonAnswer(res python.Result) answer {
 	if res.Restart {
 		said += "\nnote: no interrupt ended it; the next call gets a new kernel"
 	}
-	a.object = res
-	printed, _ := text.Render([]byte(b.String()), maxPrinted)
-	a.text = said + "\n\n" + printed
-	return a
+	return said
 }

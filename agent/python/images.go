@@ -29,7 +29,7 @@ type gallery struct {
 
 // add remembers o's image, if it has one, and puts its id into o.
 func (g *gallery) add(o *Output) {
-	mime, data := o.image()
+	mime, data := o.Picture()
 	if mime == "" || len(data) > maxImageBytes {
 		return
 	}

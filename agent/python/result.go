@@ -81,8 +81,8 @@ func (o Output) Bytes(mime string) []byte {
 	return data
 }
 
-// image is the best form of o as a picture, of which the bytes are what the type says; the type is empty where it is none.
-func (o Output) image() (mime string, data []byte) {
+// Picture is the best form of o as a picture, of which the bytes are what the type says; the type is empty where it is none.
+func (o Output) Picture() (mime string, data []byte) {
 	for _, mime := range []string{"image/png", "image/jpeg", "image/gif", "image/webp", "image/svg+xml"} {
 		if data := o.Bytes(mime); len(data) > 0 && is(mime, data) {
 			return mime, data
@@ -153,7 +153,7 @@ func (o Output) String() string {
 		return ""
 	}
 	if o.Image != "" {
-		mime, data := o.image()
+		mime, data := o.Picture()
 		return "[image " + o.Image + ": " + mime + ", " + itoa(len(data)) + " bytes]\n"
 	}
 	for _, mime := range []string{"text/plain", "text/markdown", "text/html", "application/json"} {

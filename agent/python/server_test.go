@@ -254,7 +254,7 @@ func TestClaims(t *testing.T) {
 		}
 		var g gallery
 		g.add(&o)
-		if mime, _ := o.image(); mime != c.image || (o.Image != "") != (c.image != "") {
+		if mime, _ := o.Picture(); mime != c.image || (o.Image != "") != (c.image != "") {
 			t.Errorf("%s: %q, image %q", what, mime, o.Image)
 		}
 	}
