@@ -60,10 +60,12 @@ func (v *View) Tell(e Event) {
 	}
 }
 
-// Sayf prints a line of ours. It is not called at once with the other methods.
+// Sayf prints a line of ours; what has several is indented, so that no part of it looks like another one of ours. It is not called at
+// once with the other methods.
 func (v *View) Sayf(format string, args ...any) {
 	v.endLocked()
-	fmt.Fprintf(v.out, "sandboxd: %s\n", text.Lines(fmt.Sprintf(format, args...)))
+	said := strings.TrimRight(text.Lines(fmt.Sprintf(format, args...)), "\n")
+	fmt.Fprintf(v.out, "sandboxd: %s\n", strings.ReplaceAll(said, "\n", "\n  "))
 }
 
 func (v *View) callLocked(e Event) {

@@ -163,7 +163,7 @@ func (env *Env) packages(ctx context.Context, in *python.Interpreter, asJSON boo
 		return env.printJSON(map[string]any{"packages": list})
 	}
 	for _, p := range list {
-		fmt.Fprintf(env.Stdout, "%s %s\n", p.Name, p.Version)
+		fmt.Fprintf(env.Stdout, "%s %s\n", text.Line(p.Name, 200), text.Line(p.Version, 200))
 	}
 	return nil
 }
@@ -240,7 +240,7 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 // report says what a person should know.
 func (p *pythonCall) report(res python.Result) {
 	say := func(format string, args ...any) {
-		fmt.Fprintln(p.env.Stderr, "sandboxd: "+text.Lines(fmt.Sprintf(format, args...)))
+		fmt.Fprintln(p.env.Stderr, "sandboxd: "+text.Line(fmt.Sprintf(format, args...), 400))
 	}
 	if res.Fresh {
 		say("the code ran in a new kernel: what former calls made is gone")

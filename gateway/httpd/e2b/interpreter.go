@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -85,6 +86,9 @@ func (pl *place) notebook(name string) *notebook {
 	defer pl.mu.Unlock()
 	nb := pl.notebooks[name]
 	if nb == nil {
+		if len(pl.notebooks) >= 2*maxNotebooks { // a sandbox may name others each time that it is asked
+			maps.DeleteFunc(pl.notebooks, func(_ string, nb *notebook) bool { return len(nb.turn) == 0 })
+		}
 		nb = &notebook{turn: make(chan struct{}, 1)}
 		pl.notebooks[name] = nb
 	}

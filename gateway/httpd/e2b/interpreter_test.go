@@ -1,0 +1,26 @@
+package e2b
+
+import (
+	"fmt"
+	"testing"
+)
+
+// A sandbox that names other contexts each time that it is asked is not remembered with all of them; those in use are.
+func TestNotebooks(t *testing.T) {
+	pl := &place{notebooks: make(map[string]*notebook)}
+	used := pl.notebook("e2b")
+	leave, err := used.take(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 10_000 {
+		pl.notebook(fmt.Sprintf("e2b-%d", i))
+	}
+	if n := len(pl.notebooks); n > 2*maxNotebooks {
+		t.Errorf("%d contexts are remembered", n)
+	}
+	if pl.notebook("e2b") != used {
+		t.Error("one in use is forgotten")
+	}
+	leave()
+}
