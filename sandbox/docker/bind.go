@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
@@ -53,6 +54,9 @@ func (b *Backend) bind(spec *sandbox.Spec) (bound, error) {
 	if spec.Workdir != "" && (!path.IsAbs(spec.Workdir) || path.Clean(spec.Workdir) != spec.Workdir) {
 		return all, fmt.Errorf("workdir %q is not a plain absolute path", spec.Workdir)
 	}
+	if uid, ok := sudoer(spec); ok {
+		all.account = accountName(uid)
+	}
 	if owner == nil {
 		return all, nil
 	}
@@ -68,6 +72,13 @@ func (b *Backend) bind(spec *sandbox.Spec) (bound, error) {
 		all.notes = append(all.notes, "root in the sandbox can leave files of any user in "+owner.Path+" on this machine, setuid programs too")
 	}
 	return all, nil
+}
+
+// sudoer is the number of a user who is named by it and may use sudo(8), which refuses whoever has no account.
+func sudoer(spec *sandbox.Spec) (uint32, bool) {
+	number, _, _ := strings.Cut(spec.User, ":")
+	uid, err := strconv.ParseUint(number, 10, 32)
+	return uint32(uid), err == nil && uid != 0 && spec.Sudo
 }
 
 // paths are those of the directories.
