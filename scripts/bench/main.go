@@ -68,6 +68,7 @@ var benchmarks = []benchmark{
 	{"agentrun", agentRun},
 	{"page", pageRows},
 	{"python", pythonCalls},
+	{"run_code", runCode},
 	{"fresh", freshSSH},
 	{"bulk", bulk},
 	{"join", shared(joinTime)},
