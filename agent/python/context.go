@@ -22,9 +22,9 @@ import (
 // with not_prompt, as a command in a busy session is. Calls of other clients on a context of that name queue in its kernel. Its methods may be
 // called at once.
 type Context struct {
-	in      *Interpreter
-	name    string
-	gallery gallery
+	in       *Interpreter
+	name     string
+	pictures int // guarded by gallery.mu; that were shown
 
 	mu     sync.Mutex
 	kernel string    // guarded by mu; ID, empty before the first one
@@ -258,7 +258,7 @@ func (c *Context) handle(l *link, m message) {
 		return // of nobody, of a former call, of another client's
 	}
 	if o, ok := m.output(); ok && m.Channel == "iopub" {
-		c.gallery.add(&o)
+		c.in.gallery.add(c, &o)
 		r.print(o)
 		return
 	}
@@ -312,6 +312,13 @@ func (c *Context) drop(l *link) {
 	c.mu.Unlock()
 	_ = l.conn.CloseNow()
 	<-l.read
+}
+
+// unused reports whether there is neither a connection nor a call.
+func (c *Context) unused() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.link == nil && (c.run == nil || c.run.finished())
 }
 
 // disconnect ends the context here.
@@ -371,6 +378,7 @@ func (c *Context) Close(ctx context.Context) error {
 		err = nil
 	}
 	c.disconnect()
+	c.in.gallery.forget(c)
 	c.in.mu.Lock()
 	if c.in.contexts[c.name] == c {
 		delete(c.in.contexts, c.name)

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	maxImages     = 64       // that a context remembers
+	maxImages     = 64       // that an Interpreter remembers
 	maxImageBytes = 64 << 20 // of them together
 )
 
@@ -19,25 +19,29 @@ type Image struct {
 	Data []byte `json:"-"`
 }
 
-// gallery remembers the last images of a context.
+// gallery remembers the last images of an Interpreter, of all its contexts together: any number of those may be there.
 type gallery struct {
 	mu     sync.Mutex
-	made   int     // guarded by mu
-	size   int     // guarded by mu
-	images []Image // guarded by mu; the oldest first
+	size   int      // guarded by mu
+	images []framed // guarded by mu; the oldest first
+}
+
+type framed struct {
+	Image
+	of *Context
 }
 
 // add remembers o's image, if it has one, and puts its id into o.
-func (g *gallery) add(o *Output) {
+func (g *gallery) add(of *Context, o *Output) {
 	mime, data := o.Picture()
 	if mime == "" || len(data) > maxImageBytes {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.made++
-	o.Image = strconv.Itoa(g.made)
-	g.images = append(g.images, Image{ID: o.Image, Type: mime, Size: len(data), Data: data})
+	of.pictures++
+	o.Image = strconv.Itoa(of.pictures)
+	g.images = append(g.images, framed{Image{ID: o.Image, Type: mime, Size: len(data), Data: data}, of})
 	g.size += len(data)
 	for len(g.images) > maxImages || g.size > maxImageBytes {
 		g.size -= g.images[0].Size
@@ -45,12 +49,31 @@ func (g *gallery) add(o *Output) {
 	}
 }
 
-// Images lists the pictures that code in this context showed since it was opened here, the oldest first: the last 64, and no more than
-// 64 MiB of them.
+// forget drops the images of a context.
+func (g *gallery) forget(of *Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.images = slices.DeleteFunc(g.images, func(f framed) bool {
+		if f.of == of {
+			g.size -= f.Size
+		}
+		return f.of == of
+	})
+}
+
+// Images lists the pictures that code in this context showed since it was opened here, the oldest first: those among the last 64 of all
+// contexts of its Interpreter, of which no more than 64 MiB are kept.
 func (c *Context) Images() []Image {
-	c.gallery.mu.Lock()
-	defer c.gallery.mu.Unlock()
-	return slices.Clone(c.gallery.images)
+	g := &c.in.gallery
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var all []Image
+	for _, f := range g.images {
+		if f.of == c {
+			all = append(all, f.Image)
+		}
+	}
+	return all
 }
 
 // Image returns one of Images.

@@ -27,14 +27,14 @@ func FuzzMessage(f *testing.F) {
 		}
 		r := newRun(nil, Limits{Head: 10, Tail: 10, Displays: 2, Shown: 100})
 		if o, ok := m.output(); ok {
-			new(gallery).add(&o)
+			new(gallery).add(&Context{}, &o)
 			r.print(o)
 			if o.Type == Failure && len(o.Name) > maxName || len(o.Data) > maxMIME {
 				t.Errorf("out of bounds: %+v", o)
 			}
 		}
 		r.handle(m)
-		c := &Context{name: "main"}
+		c := &Context{in: &Interpreter{}, name: "main"}
 		c.handle(&link{hello: newRun(nil, Limits{})}, m)
 		res := c.result(r)
 		_ = res.Text()

@@ -60,7 +60,7 @@ const (
 	defaultIdle    = 30 * time.Minute
 	maxStart       = 64 << 10 // bytes of what starting the server says
 	maxAnswer      = 4 << 20  // bytes of an answer of the server
-	maxContexts    = 100      // that are listed
+	maxContexts    = 100      // that are open, and that are listed
 	maxSessions    = 10 * maxContexts
 
 	// patience is for what the sandbox's Python does beside running code: starting, listing, ending.
@@ -78,6 +78,7 @@ type Interpreter struct {
 	dialer *http.Transport
 
 	patience time.Duration
+	gallery  gallery
 
 	mu       sync.Mutex
 	server   server              // guarded by mu
@@ -340,6 +341,10 @@ func (in *Interpreter) Context(ctx context.Context, name string) (*Context, erro
 	}
 	in.mu.Lock()
 	c := in.contexts[name]
+	if c == nil && !in.closed && len(in.contexts) >= maxContexts && !in.forgetLocked() {
+		in.mu.Unlock()
+		return nil, &agent.Error{Code: wire.CodeLimitSessions, Message: fmt.Sprintf("python in %s: %d contexts are open, and there may be no more", in.client.Sandbox(), maxContexts), Hint: "use one of them, or end one"}
+	}
 	if c == nil && !in.closed {
 		c = &Context{in: in, name: name}
 		in.contexts[name] = c
@@ -352,6 +357,19 @@ func (in *Interpreter) Context(ctx context.Context, name string) (*Context, erro
 		return nil, err
 	}
 	return c, nil
+}
+
+// forgetLocked makes room among the contexts: one whose kernel has ended is not needed.
+func (in *Interpreter) forgetLocked() bool {
+	for name, c := range in.contexts {
+		if c.unused() {
+			delete(in.contexts, name)
+			c.disconnect()
+			in.gallery.forget(c)
+			return true
+		}
+	}
+	return false
 }
 
 var errClosed = errors.New("python: the interpreter is closed")

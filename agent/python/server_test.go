@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -194,7 +195,7 @@ func TestManyParts(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s: no output", what)
 		}
-		new(gallery).add(&o)
+		new(gallery).add(&Context{}, &o)
 		_ = o.String()
 		runtime.ReadMemStats(&after)
 		if used := (after.TotalAlloc - before.TotalAlloc) / uint64(len(text)); used > 12 {
@@ -253,9 +254,60 @@ func TestClaims(t *testing.T) {
 			t.Fatal(err)
 		}
 		var g gallery
-		g.add(&o)
+		g.add(&Context{}, &o)
 		if mime, _ := o.Picture(); mime != c.image || (o.Image != "") != (c.image != "") {
 			t.Errorf("%s: %q, image %q", what, mime, o.Image)
 		}
 	}
+}
+
+// However many contexts show images, an Interpreter keeps no more of them than one would; and of contexts it has a bounded number.
+func TestManyContexts(t *testing.T) {
+	picture := `{"image/png": "iVBORw0KGgoA` + strings.Repeat("A", 24<<20) + `"}`
+	in := fake(t, func(ctx context.Context, c *websocket.Conn) {
+		greet(ctx, c)
+		for id := asked(ctx, c); id != ""; id = asked(ctx, c) {
+			tell(ctx, c, id, "display_data", "iopub", `{"data": `+picture+`}`)
+			tell(ctx, c, id, "status", "iopub", `{"execution_state": "idle"}`)
+			tell(ctx, c, id, "execute_reply", "shell", `{"status": "ok"}`)
+		}
+	}, nil)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	kept := 0
+	var all []*Context
+	for _, name := range []string{"a", "b", "c", "d"} {
+		c, err := in.Context(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, c)
+		if res, err := c.Execute(t.Context(), Call{Code: "show()", Timeout: time.Minute}); err != nil || !res.OK || res.Outputs[0].Image != "1" {
+			t.Fatalf("%s: %s, %v", name, res.Ended, err)
+		}
+	}
+	for _, c := range all {
+		for _, i := range c.Images() {
+			kept += i.Size
+		}
+	}
+	if kept > maxImageBytes || len(all[3].Images()) != 1 {
+		t.Errorf("%d MiB of images are kept, %d of the last context", kept>>20, len(all[3].Images()))
+	}
+	if err := all[3].Close(t.Context()); err != nil || len(all[3].Images()) != 0 {
+		t.Errorf("a closed context has %d images, %v", len(all[3].Images()), err)
+	}
+	for i := range 2 * maxContexts { // those without a kernel make room
+		if _, err := in.Context(gone, "gone"+strconv.Itoa(i)); !errors.Is(err, context.Canceled) {
+			t.Fatalf("context %d without a kernel: %v", i, err)
+		}
+	}
+	for i := range maxContexts {
+		if _, err := in.Context(t.Context(), "x"+strconv.Itoa(i)); errors.Is(err, &agent.Error{Code: wire.CodeLimitSessions}) {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Errorf("%d contexts, and none is refused", maxContexts+3)
 }
