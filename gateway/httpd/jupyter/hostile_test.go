@@ -75,7 +75,7 @@ func newWorld(t *testing.T, l limits, does http.HandlerFunc) *world {
 			err = w.door.relay(rw, r, below, lease)
 		}
 		if err != nil && r.Context().Err() == nil {
-			w.door.fail(rw, r, err)
+			w.door.fail(rw, err)
 		}
 	}))
 	t.Cleanup(door.Close)

@@ -128,9 +128,9 @@ func doubled(r *http.Request, given string) bool {
 }
 
 // Refuse answers a request that Admit has not let in.
-func (d *Door) Refuse(w http.ResponseWriter, r *http.Request, err error) { d.fail(w, r, err) }
+func (d *Door) Refuse(w http.ResponseWriter, _ *http.Request, err error) { d.fail(w, err) }
 
-func (d *Door) fail(w http.ResponseWriter, r *http.Request, err error) {
+func (d *Door) fail(w http.ResponseWriter, err error) {
 	p := rest.NewProblem(d.hub, err)
 	text := p.Detail
 	if p.Hint != "" {
@@ -156,13 +156,13 @@ func (d *Door) login(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(rest.BodyTime))
 	r.Body = http.MaxBytesReader(w, r.Body, 16<<10)
 	if err := r.ParseForm(); err != nil {
-		d.fail(w, r, wire.Errorf(wire.CodeUsage, "the form did not arrive"))
+		d.fail(w, wire.Errorf(wire.CodeUsage, "the form did not arrive"))
 		return
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	secret := strings.TrimSpace(r.PostForm.Get("password"))
 	if _, _, ok := d.tokens.Verify(secret); !ok || !doubled(r, r.PostForm.Get(xsrfCookie)) {
-		d.fail(w, r, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "the password is no token that is known here", Hint: "sandboxd token new makes one"}))
+		d.fail(w, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "the password is no token that is known here", Hint: "sandboxd token new makes one"}))
 		return
 	}
 	d.setCookie(w, r, &http.Cookie{Name: tokenCookie, Value: secret, HttpOnly: true})
@@ -186,12 +186,12 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Security-Policy", "sandbox; default-src 'none'; frame-ancestors 'none'")
 	below := r.PathValue("path")
 	if p := "/api/" + below; below != "" && path.Clean(p) != strings.TrimSuffix(p, "/") || strings.ContainsAny(below, "\x00\\") {
-		d.fail(w, r, wire.Errorf(wire.CodeNotFound, "no such path"))
+		d.fail(w, wire.Errorf(wire.CodeNotFound, "no such path"))
 		return
 	}
 	p, name := rest.Principal(r.Context()), r.PathValue("sandbox")
 	if err := mayWork(p); err != nil {
-		d.fail(w, r, err)
+		d.fail(w, err)
 		return
 	}
 	info, err := d.hub.Get(r.Context(), p, name)
@@ -199,7 +199,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
 		err = wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
 	}
 	if err != nil {
-		d.fail(w, r, err)
+		d.fail(w, err)
 		return
 	}
 	lease := func(ctx context.Context) (server, error) {
@@ -215,7 +215,7 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request) {
 		err = d.relay(w, r, below, lease)
 	}
 	if err != nil && r.Context().Err() == nil {
-		d.fail(w, r, err)
+		d.fail(w, err)
 	}
 }
 

@@ -56,7 +56,7 @@ func (d *Door) try(ctx context.Context, w http.ResponseWriter, r *http.Request, 
 		s.Broken()
 		return false, nil
 	}
-	return true, d.answer(w, r, resp)
+	return true, d.answer(w, resp)
 }
 
 // bodyOf is the whole of a request's body, which is JSON: a page of others could send no such one.
@@ -97,7 +97,7 @@ func ask(ctx context.Context, s server, r *http.Request, below string, body []by
 }
 
 // answer answers with what the server did, if it is JSON.
-func (d *Door) answer(w http.ResponseWriter, r *http.Request, resp *http.Response) error {
+func (d *Door) answer(w http.ResponseWriter, resp *http.Response) error {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	bare := resp.StatusCode == http.StatusNoContent || resp.ContentLength == 0
 	switch {

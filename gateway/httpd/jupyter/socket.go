@@ -54,7 +54,7 @@ func (d *Door) socket(w http.ResponseWriter, r *http.Request, who, below string,
 	if id := r.URL.Query().Get("session_id"); id != "" {
 		to.RawQuery = url.Values{"session_id": {id}}.Encode()
 	}
-	far, resp, err := websocket.Dial(dialing, to.String(), o)
+	far, resp, err := websocket.Dial(dialing, to.String(), o) //nolint:bodyclose // it says itself that nobody needs to
 	if err != nil {
 		if resp != nil && resp.StatusCode == http.StatusNotFound {
 			return &wire.Error{Code: wire.CodeNotFound, Message: "no such kernel"}
@@ -66,7 +66,7 @@ func (d *Door) socket(w http.ResponseWriter, r *http.Request, who, below string,
 	far.SetReadLimit(d.limits.message)
 	near, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: o.Subprotocols, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		return nil //nolint:nilerr // Accept has answered
+		return nil // Accept has answered
 	}
 	defer near.CloseNow() //nolint:errcheck // at the end
 	near.SetReadLimit(maxSent)
