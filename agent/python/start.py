@@ -98,8 +98,10 @@ if idle > 0:
     options["--MappingKernelManager.cull_connected"] = "True"
     options["--ServerApp.shutdown_no_activity_timeout"] = str(idle)
 # The kernel's own, but code that prints faster than anybody reads waits: ipykernel would collect it until memory ends.
+# And what IPython says of sys.exit to people at its prompt is nothing to a program.
 bound = """
-import sys
+import sys, warnings
+warnings.filterwarnings("ignore", "To exit: use", UserWarning)
 def bound(stream, most=1 << 16):
     write, held = stream.write, 0
     def wait(text):

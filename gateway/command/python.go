@@ -197,7 +197,11 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 			if o.Type == python.Stderr || o.Type == python.Failure {
 				to = said
 			}
-			_, _ = io.WriteString(to, o.String())
+			said := o.String()
+			if o.Type == python.Failure && o.Name == exitName {
+				said = exitText(o.Value)
+			}
+			_, _ = io.WriteString(to, said)
 		}
 	}
 	res, err := p.c.Execute(ctx, call)
@@ -258,6 +262,17 @@ func (p *pythonCall) report(res python.Result) {
 	}
 }
 
+// exitName is the exception of sys.exit.
+const exitName = "SystemExit"
+
+// exitText is what python prints of sys.exit with value: nothing of a status, and of anything else itself.
+func exitText(value string) string {
+	if _, err := strconv.Atoi(value); err == nil || value == "" || value == "None" {
+		return ""
+	}
+	return value + "\n"
+}
+
 // pythonStatus is the exit code that a call's result means.
 func pythonStatus(res python.Result) int {
 	switch res.Ended {
@@ -271,7 +286,7 @@ func pythonStatus(res python.Result) int {
 		switch {
 		case res.OK:
 			return 0
-		case res.Error != nil && res.Error.Name == "SystemExit":
+		case res.Error != nil && res.Error.Name == exitName:
 			if n, err := strconv.Atoi(res.Error.Value); err == nil {
 				return n & 0xff
 			}
