@@ -244,7 +244,7 @@ func TestBroken(t *testing.T) {
 	needPython(t)
 	for what, c := range map[string]struct{ breaks, says string }{
 		"server": {"echo 'raise SystemExit(\"no server today\")' >/usr/lib/python3/dist-packages/jupyter_server/__main__.py", "no server today"},
-		"kernel": {"echo 'raise SystemExit(1)' >/usr/lib/python3/dist-packages/ipykernel_launcher.py", "its kernel does not start"},
+		"kernel": {"echo 'raise SystemExit(1)' >/usr/lib/python3/dist-packages/ipykernel/kernelapp.py", "its kernel does not start"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			client := dial(t, boot(t, pythonImage))
