@@ -38,7 +38,8 @@ def noted():
 def runs(pid):
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as f:
-            return sock.encode() in f.read()
+            words = f.read().split(b"\0")
+            return b"jupyter_server" in words and b"--sock=" + sock.encode() in words
     except OSError:
         return False
 
@@ -72,6 +73,13 @@ try:
         raise OSError("not writable")
 except OSError:
     where = os.path.expanduser("~")
+for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+    while runs(pid):  # one whose starter was ended before it noted the token, which nobody knows
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        time.sleep(0.01)
 for stale in (sock, info):
     if os.path.lexists(stale):
         os.unlink(stale)
@@ -126,7 +134,8 @@ with open(log, "w") as out:
     server = subprocess.Popen(
         [sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser"] + ["%s=%s" % o for o in options.items()],
         cwd=home,  # which -m looks for modules in: a random.py where code begins is the user's
-        env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, umask=before)
+        env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, umask=before,
+        close_fds=False)  # what is open here is closed when it begins, and not before: with the lock goes that it can be found
 answer = {"sock": sock, "token": token, "dir": where, "pid": server.pid}
 with open(info + ".new", "w") as f:
     json.dump(answer, f)
