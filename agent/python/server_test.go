@@ -97,7 +97,7 @@ func soon(t *testing.T, what string, f func()) {
 func TestSilence(t *testing.T) {
 	endless := func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
-			if _, err := io.WriteString(w, " "); err != nil {
+			if _, err := io.WriteString(w, strings.Repeat(" ", 4<<10)); err != nil {
 				return
 			}
 			if err := http.NewResponseController(w).Flush(); err != nil {
