@@ -224,7 +224,9 @@ func agentRun(ctx context.Context, b *bench) ([]row, error) {
 			ours, peer = append(ours, milliseconds(took)), append(peer, milliseconds(alone))
 		}
 	}
-	return []row{against("AgentRun: print(1) by POST /v1/run/", "ms", summarize(ours), summarize(peer), "docker run", "≤ 0.5 ×", atMost(0.5))}, nil
+	r := against("AgentRun: print(1) by POST /v1/run/", "ms", summarize(ours), summarize(peer), "docker run", "≤ 50 ms", always)
+	r.Passes = r.Ours.Median <= 50
+	return []row{r}, nil
 }
 
 // pageRows: what a person at the page waits for, by the Go benchmark of the page, which has a browser.
@@ -253,7 +255,7 @@ func pageRows(ctx context.Context, _ *bench) ([]row, error) {
 	return []row{
 		one("page: first paint", "first-ms", "≤ 1000 ms", 1000),
 		one("page: the list is there", "list-ms", "≤ 1000 ms", 1000),
-		one("page: from a key to its cell", "median-ms", "≤ 50 ms", 50),
+		one("page: from a key to its cell", "median-ms", "≤ 30 ms", 30),
 		one("page: from a key to its cell, 19 in 20", "p95-ms", "≤ 100 ms", 100),
 	}, nil
 }
