@@ -51,19 +51,18 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 		}
 		defer lobby.Close()
 		var stdin io.Reader = os.Stdin
-		if cmd.Name() == "python" && len(args) == 1 && args[0] != "-" { // a file of this machine
-			file, err := os.Open(args[0])
-			if err != nil {
-				return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("python: %v", err), Hint: "code is given by -c CODE"}
+		terminal := isTerminal(os.Stdin) && isTerminal(os.Stdout)
+		if cmd.Name() == "python" {
+			terminal = terminal && isTerminal(os.Stderr) // else what the code says there would go elsewhere
+			if stdin, args, err = pythonFile(cmd, args, terminal); err != nil {
+				return err
 			}
-			defer file.Close()
-			stdin, args = file, []string{"-"}
 		}
 		remote := agent.Cmd{Command: remoteLine(cmd, args), Stdout: os.Stdout, Stderr: os.Stderr}
 		if readsInput(cmd, args) {
 			remote.Stdin = stdin
 		}
-		if wantsTerminal(cmd) && isTerminal(os.Stdin) && isTerminal(os.Stdout) {
+		if terminal && wantsTerminal(cmd, args) {
 			return throughTerminal(cmd.Context(), lobby, remote)
 		}
 		return forward(cmd.Context(), lobby, remote)
@@ -115,9 +114,11 @@ func readsInput(cmd *cobra.Command, args []string) bool {
 	return false
 }
 
-// wantsTerminal says whether a command draws on the caller's terminal.
-func wantsTerminal(cmd *cobra.Command) bool {
+// wantsTerminal says whether a command draws on the caller's terminal, or asks there.
+func wantsTerminal(cmd *cobra.Command, args []string) bool {
 	switch cmd.Name() {
+	case "python": // the code may ask
+		return cmd.Flags().Changed("code") && len(args) == 0 && !flagSet(cmd, "json")
 	case "watch":
 		return true
 	case "add", "start": // a host may want a password

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,8 +43,10 @@ func pythonCommand(env *Env) *cobra.Command {
 			"until the context was idle for long. A missing sandbox is made, of the image that the key python.image names.\n\n" +
 			"FILE is one of this machine, - is standard input. What the code prints, the value of its last expression and its\n" +
 			"exception are printed; with --json all of it is one object, with images.\n\n" +
+			"At a terminal you are asked what the code asks by input() and getpass; ^D is the end of input. Elsewhere -i\n" +
+			"answers with lines of standard input, and without it such code is interrupted.\n\n" +
 			"The exit code is 0, or 1 after an exception (that of SystemExit if it has one); 123 means that the code asked for\n" +
-			"input, 124 that its time was up and it was interrupted, 125 that it did not run or its kernel died.",
+			"input and nobody was there to answer, 124 that its time was up and it was interrupted, 125 that it did not run or its kernel died.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			given := cmd.Flags().Changed("code")
@@ -97,7 +98,7 @@ func pythonCommand(env *Env) *cobra.Command {
 				}
 			}
 			if given {
-				p := &pythonCall{env: env, c: c, name: name, asJSON: asJSON, interactive: interactive}
+				p := &pythonCall{env: env, c: c, name: name, asJSON: asJSON, interactive: interactive, piped: len(args) > 0}
 				err = p.run(cmd.Context(), python.Call{Code: code, Timeout: timeout})
 			}
 			if end {
@@ -175,6 +176,7 @@ type pythonCall struct {
 	name        string
 	asJSON      bool
 	interactive bool
+	piped       bool // the code came by standard input
 }
 
 func (p *pythonCall) run(ctx context.Context, call python.Call) error {
@@ -205,16 +207,12 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 		}
 	}
 	res, err := p.c.Execute(ctx, call)
-	lines := bufio.NewReader(io.LimitReader(env.Stdin, maxScript))
-	for err == nil && res.Ended == wire.Waiting && p.interactive {
-		if !p.asJSON {
-			_, _ = io.WriteString(out, res.Prompt)
-		}
-		line, end := lines.ReadString('\n')
-		if end != nil && line == "" {
+	for from := p.answers(out, said); err == nil && res.Ended == wire.Waiting && from != nil; {
+		line, none := from.answer(ctx, res)
+		if none != nil {
 			break
 		}
-		res, err = p.c.Answer(ctx, strings.TrimRight(line, "\r\n"))
+		res, err = p.c.Answer(ctx, line)
 	}
 	env.Hub.Record(context.WithoutCancel(ctx), env.Principal, p.name, gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
 	if err != nil && res.Ended == "" {
@@ -241,6 +239,22 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 	return nil
 }
 
+// answers are nil where nobody is there to answer.
+func (p *pythonCall) answers(out, said *text.Stream) answers {
+	lines := bufio.NewReader(io.LimitReader(p.env.Stdin, maxScript))
+	switch {
+	case p.piped:
+		return nil
+	case p.env.Pty != nil && !p.asJSON:
+		return &typist{env: p.env, out: out, said: said}
+	case p.interactive && p.asJSON:
+		return prepared{lines, io.Discard}
+	case p.interactive:
+		return prepared{lines, out}
+	}
+	return nil
+}
+
 // report says what a person should know.
 func (p *pythonCall) report(res python.Result) {
 	say := func(format string, args ...any) {
@@ -251,7 +265,7 @@ func (p *pythonCall) report(res python.Result) {
 	}
 	switch res.Ended {
 	case wire.Waiting:
-		say("the code asks for input: %s; it was interrupted; answer with -i and standard input", res.Prompt)
+		say("the code asks for input: %s; it was interrupted; answer at a terminal, or with -i and standard input", res.Prompt)
 	case wire.Deadline:
 		say("its time was up: the code was interrupted after %.1f s", float64(res.Millis)/1000)
 	case wire.Dead:

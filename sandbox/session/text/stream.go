@@ -34,6 +34,14 @@ func (s *Stream) Close() error {
 	return s.err
 }
 
+// Take is the line that is held back, without an end, for who writes it in another way, as the prompt of a question; what is written
+// from then on begins a line.
+func (s *Stream) Take() string {
+	rest := s.w.String()
+	s.w = NewStream(nil).w
+	return rest
+}
+
 func (s *Stream) flush(text string) {
 	if text == "" || s.err != nil {
 		return

@@ -21,10 +21,17 @@ func TestStream(t *testing.T) {
 			t.Errorf("after %q: got %q, want %q", step.in, got, step.want)
 		}
 	}
+	if got := s.Take(); got != "Continue? " {
+		t.Errorf("taken: %q", got)
+	}
+	if got := s.Take(); got != "" {
+		t.Errorf("taken twice: %q", got)
+	}
+	s.Write([]byte("yes\r\nContinue? "))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := out.String(), "one\ntwo\n100%\nContinue? \n"; got != want {
+	if got, want := out.String(), "one\ntwo\n100%\nyes\nContinue? \n"; got != want {
 		t.Errorf("after Close: got %q, want %q", got, want)
 	}
 }
