@@ -211,6 +211,42 @@ func (c cancelOnWrite) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// An engine imports what came of an archive that broke off. That is not the default image, and no later build takes it for one.
+func TestBuildThatBreaksOffLeavesNoImage(t *testing.T) {
+	requireTools(t, "bash", "dpkg")
+	bin := t.TempDir()
+	calls := filepath.Join(bin, "calls")
+	for name, script := range map[string]string{
+		"docker": `echo "$@" >>` + calls + `
+			case $1 in
+			version) dpkg --print-architecture ;;
+			import) cat >/dev/null; echo sha256:torn ;;
+			rmi) ;;
+			*) exit 1 ;;
+			esac`,
+		"mmdebstrap": `echo half; echo E: no mirror answers >&2; exit 25`,
+		"newuidmap":  `exit 0`,
+		"unshare":    `exit 0`,
+	} {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/bash\n"+script+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+
+	var out bytes.Buffer
+	if err := Build(t.Context(), Default, &out); err == nil || !strings.Contains(err.Error()+out.String(), "no mirror answers") {
+		t.Errorf("Build = %v, output %q", err, &out)
+	}
+	asked, err := os.ReadFile(calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(asked), "\nrmi sha256:torn\n") || regexp.MustCompile(`(?m)^tag |^import .*- \S+$`).Match(asked) {
+		t.Errorf("the engine was asked:\n%s", asked)
+	}
+}
+
 func TestBuildEmptyImage(t *testing.T) {
 	requireEngine(t)
 	var out bytes.Buffer
