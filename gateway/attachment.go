@@ -342,7 +342,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		}
 		if reply.Result != nil {
 			reply.Result.Sandbox = a.target.Sandbox
-			reply.Result.Denied = a.live.heard(hearing) // not what the guest says
+			reply.Result.Denied = a.live.heard(ctx, hearing) // not what the guest says
 		}
 		if err == nil {
 			err = a.settled(ctx, reply)

@@ -36,6 +36,7 @@ type network struct {
 type carrier interface {
 	SetPolicy(*egress.Policy)
 	SetBudget(*egress.Budget)
+	Settle(context.Context)
 	Close() error
 }
 
@@ -47,7 +48,8 @@ type refusal struct {
 }
 
 const (
-	maxRefusals  = 64 // that are remembered, each once
+	maxRefusals  = 64          // that are remembered, each once
+	maxSettle    = time.Second // longer than a stack needs unless the sandbox keeps it from reading
 	maxNameShown = 255
 	maxWhy       = 512 // bytes of why a connection failed: whoever answers for a name says how many addresses fail
 	// A stack that cannot be had is tried again after a pause that doubles.
@@ -443,6 +445,19 @@ func (n *network) end(err error) {
 	}
 }
 
+// settle waits until all is known of what the sandbox has sent so far, for at most maxSettle.
+func (n *network) settle(ctx context.Context) {
+	n.mu.Lock()
+	stack := n.stack
+	n.mu.Unlock()
+	if stack == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxSettle)
+	defer cancel()
+	stack.Settle(ctx)
+}
+
 // isUp reports whether something carries the connections.
 func (n *network) isUp() bool {
 	n.mu.Lock()
@@ -540,7 +555,8 @@ func (l *Live) hearing(verb wire.Verb) hearing {
 
 // heard returns what was refused since h began, if anything of the session ran meanwhile. A connection does not tell whose program made it: of
 // several sessions that ran something each hears of it, and one that was at its prompt does not.
-func (l *Live) heard(h hearing) []wire.Denial {
+func (l *Live) heard(ctx context.Context, h hearing) []wire.Denial {
+	l.box.network.settle(ctx)
 	denied, _ := l.box.network.since(h.after)
 	if len(denied) == 0 || !h.runs && !l.busy() {
 		return []wire.Denial{}

@@ -139,17 +139,17 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	wait, run := idle.hearing(wire.VerbWait), idle.hearing(wire.VerbRun)
 	refused := wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
 	b.refused(refused)
-	if got := idle.heard(wait); len(got) != 0 {
+	if got := idle.heard(t.Context(), wait); len(got) != 0 {
 		t.Errorf("a wait at the prompt hears of %v", got)
 	}
-	if diff := cmp.Diff([]wire.Denial{refused}, idle.heard(run)); diff != "" {
+	if diff := cmp.Diff([]wire.Denial{refused}, idle.heard(t.Context(), run)); diff != "" {
 		t.Errorf("a run (-want +got):\n%s", diff)
 	}
 	st := &stream{live: idle, asked: map[uint32]hearing{1: wait, 2: run}}
 	for id, want := range map[uint32][]wire.Denial{1: {}, 2: {refused}, 3: {}} {
 		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id,
 			Data: []byte(`{"result":{"output":"<b>","denied":[{"host":"forged"}],"Denied":[{"host":"forged"}]}}`)}}
-		if err := st.addDenied(&h); err != nil {
+		if err := st.addDenied(t.Context(), &h); err != nil {
 			t.Fatal(err)
 		}
 		var reply wire.Reply

@@ -78,7 +78,7 @@ func (st *stream) serve(ctx context.Context) error {
 	defer st.leave()
 	var wg sync.WaitGroup
 	wg.Go(func() { st.fromClient(ctx) })
-	wg.Go(st.fromGuest)
+	wg.Go(func() { st.fromGuest(ctx) })
 	st.fail(st.toClient(ctx))
 	wg.Wait()
 	st.mu.Lock()
@@ -163,7 +163,7 @@ func checkCommand(shell, command string) *wire.Error {
 }
 
 // fromGuest takes in what the guest sends. When too much waits it stops reading, and the guest waits.
-func (st *stream) fromGuest() {
+func (st *stream) fromGuest(ctx context.Context) {
 	for {
 		f, err := st.guest.Read()
 		var h heldFrame
@@ -171,7 +171,7 @@ func (st *stream) fromGuest() {
 			h, err = hold(f)
 		}
 		if err == nil && f.Type == wire.FrameReply {
-			err = st.addDenied(&h)
+			err = st.addDenied(ctx, &h)
 		}
 		st.mu.Lock()
 		if err != nil {
@@ -196,7 +196,7 @@ func (st *stream) fromGuest() {
 
 // addDenied puts into a reply which connections the sandbox's network refused while the call lasted. The guest does not know, and
 // what it says of that is not passed on.
-func (st *stream) addDenied(h *heldFrame) error {
+func (st *stream) addDenied(ctx context.Context, h *heldFrame) error {
 	st.mu.Lock()
 	hearing, ok := st.asked[h.frame.ID]
 	delete(st.asked, h.frame.ID)
@@ -210,7 +210,7 @@ func (st *stream) addDenied(h *heldFrame) error {
 	}
 	reply.Result.Denied = []wire.Denial{}
 	if ok {
-		reply.Result.Denied = st.live.heard(hearing)
+		reply.Result.Denied = st.live.heard(ctx, hearing)
 	}
 	data, err := plainJSON(reply)
 	if err == nil && len(data) > maxReply {

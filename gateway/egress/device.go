@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ const (
 	vnetNeedsCsum = 1 // the checksum at checksumStart + checksumOffset holds only the pseudo-header's sum
 	vnetGSOTCPv4  = 1
 	maxPacket     = 65535
+	queueLen      = 500 // packets that a device keeps (TUN_READQ_SIZE of drivers/net/tun.c)
 	offloads      = unix.TUN_F_CSUM | unix.TUN_F_TSO4
 	// IFF_NO_PI cannot be seen: TUNGETIFF says by the same bit that there is no filter. A device without it gives packets that begin with
 	// no header of IP, and they are dropped.
@@ -54,6 +56,30 @@ type device struct {
 	mu      sync.RWMutex // held for reading during a write
 	fd      int          // guarded by mu; -1 once closed
 	dropped atomic.Int64 // packets that the device did not take
+	turn    turn
+}
+
+// turn is what read does now.
+type turn struct {
+	mu     sync.Mutex
+	taking bool          // it looks for a packet, or has one
+	over   chan struct{} // closed when that ends; nil while nobody waits
+}
+
+func (t *turn) begin() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taking = true
+}
+
+func (t *turn) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.taking = false
+	if t.over != nil {
+		close(t.over)
+		t.over = nil
+	}
 }
 
 // openDevice takes tun, also when it fails.
@@ -125,15 +151,23 @@ func (d *device) read(deliver func(buffer.Buffer)) error {
 	}()
 	iovecs[0].Base = &header[0]
 	iovecs[0].SetLen(len(header))
+	defer d.turn.end()
 	ready := func(fd uintptr) bool {
+		d.turn.begin()
 		for {
 			n, errno = vector(unix.SYS_PREADV2, unix.SYS_READV, fd, iovecs[:])
-			if errno != unix.EINTR {
-				return errno != unix.EAGAIN
+			switch errno {
+			case unix.EINTR:
+			case unix.EAGAIN:
+				d.turn.end()
+				return false
+			default:
+				return true
 			}
 		}
 	}
 	for {
+		d.turn.end()
 		for i := range views {
 			if views[i] == nil {
 				views[i] = buffer.NewViewSize(readSizes[i])
@@ -198,6 +232,43 @@ func vector(now, plain, fd uintptr, iovecs []unix.Iovec) (int, syscall.Errno) {
 	}
 	n, _, errno = unix.Syscall(plain, fd, uintptr(unsafe.Pointer(&iovecs[0])), uintptr(len(iovecs)))
 	return int(n), errno
+}
+
+// settle waits until read has delivered what the sandbox sent before the call, the device is closed, or ctx ends.
+func (d *device) settle(ctx context.Context) {
+	for range queueLen {
+		d.turn.mu.Lock()
+		if !d.turn.taking && !d.readable() {
+			d.turn.mu.Unlock()
+			return
+		}
+		if d.turn.over == nil {
+			d.turn.over = make(chan struct{})
+		}
+		over := d.turn.over
+		d.turn.mu.Unlock()
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// readable reports whether the device holds a packet.
+func (d *device) readable() bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.fd < 0 {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0 && fds[0].Revents == unix.POLLIN
+		}
+	}
 }
 
 // close wakes read, and returns when nothing uses the descriptor but read, which its caller waits for.

@@ -53,6 +53,9 @@ func NewProxy(opts Options) (*Proxy, error) {
 	return p, nil
 }
 
+// Settle returns at once: a program hears of a refused connection after Options.Event has.
+func (p *Proxy) Settle(context.Context) {}
+
 // Close ends every connection and waits for all that was started.
 func (p *Proxy) Close() error {
 	p.end()

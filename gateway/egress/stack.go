@@ -1,6 +1,7 @@
 package egress
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
@@ -158,6 +159,14 @@ func (s *Stack) shareOut() int {
 
 // Done is closed when the device has ended, by itself or by Close.
 func (s *Stack) Done() <-chan struct{} { return s.gone }
+
+// Settle waits until the policy's word on every datagram that the sandbox sent before the call is known: nobody waits for an answer to those, and
+// whoever sent one may have ended since. It returns when ctx ends at the latest.
+func (s *Stack) Settle(ctx context.Context) {
+	if s.device != nil {
+		s.device.settle(ctx)
+	}
+}
 
 // Close ends every connection with a reset, waits for all that was started, and closes the descriptor. What the sandbox sends afterwards
 // gets no answer. A second Close does nothing.

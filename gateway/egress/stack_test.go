@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -519,6 +520,32 @@ func TestStartRefusesOtherDescriptors(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
+}
+
+// Whoever sends a datagram and ends at once is still told of its refusal: Settle waits for it.
+func TestSettle(t *testing.T) {
+	w := newWorld(t, ModeFiltered)
+	w.stack.Settle(t.Context())
+	var fd int
+	w.guest.do(func() {
+		var err error
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+	})
+	defer unix.Close(fd)
+	for port := range 500 {
+		must(t, unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: port + 1, Addr: [4]byte{224, 0, 0, 251}}))
+		w.stack.Settle(t.Context())
+		w.mu.Lock()
+		told := slices.ContainsFunc(w.events, func(e Event) bool { return e.Kind == KindRefused && int(e.Addr.Port()) == port+1 })
+		w.events = nil
+		w.mu.Unlock()
+		if !told {
+			t.Fatalf("datagram %d was not told of", port+1)
+		}
+	}
+	w.stack.Close()
+	w.stack.Settle(t.Context())
 }
 
 // More flows of UDP than there may be end the one that is idle for longest.
