@@ -30,6 +30,7 @@ type Context struct {
 	kernel string    // guarded by mu; ID, empty before the first one
 	link   *link     // guarded by mu; nil when there is none
 	run    *run      // guarded by mu; the call under way
+	fence  *fence    // guarded by mu; the last one that was asked for, nil when it is passed
 	lost   bool      // guarded by mu; a kernel died, and nobody was told yet
 	broken bool      // guarded by mu; kernel died, and is to be replaced
 	heard  time.Time // guarded by mu; when it last sent something
@@ -254,6 +255,9 @@ func (c *Context) handle(l *link, m message) {
 		l.hello.handle(m)
 		return
 	}
+	if c.passed(m) {
+		return
+	}
 	if r == nil || m.Parent.ID != r.id {
 		return // of nobody, of a former call, of another client's
 	}
@@ -263,6 +267,20 @@ func (c *Context) handle(l *link, m message) {
 		return
 	}
 	r.handle(m)
+}
+
+// passed reports whether m belongs to the fence, and opens it when that is done.
+func (c *Context) passed(m message) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fence == nil || m.Parent.ID != c.fence.id {
+		return false
+	}
+	if m.Header.Type == "status" && bytes.Contains(m.Content[:min(len(m.Content), 100)], []byte(`"idle"`)) {
+		close(c.fence.passed)
+		c.fence = nil
+	}
+	return true
 }
 
 // part ends the connection to a kernel that is no more, and the call r on it.

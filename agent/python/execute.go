@@ -19,7 +19,7 @@ type Call struct {
 	Silent  bool          // the call does not count, and has no value
 
 	// Output, if not nil, is given each output as it comes, in order, whatever Limits keep of them; nothing after the call has returned,
-	// also where it is waiting. It must not block for long: the context waits for it.
+	// also where it is waiting: what comes meanwhile is given when it goes on, as much as Limits keep. It must not block for long: the context waits for it.
 	Output func(Output)
 }
 
@@ -113,6 +113,9 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	select {
 	case <-r.over:
 	case <-r.asked:
+		if c.settle(ctx, r); r.finished() {
+			break // it was interrupted meanwhile
+		}
 		r.waitFor(unanswered, func() { // ends the wait of code that nobody answers
 			ctx, cancel := context.WithTimeout(context.Background(), within)
 			defer cancel()
@@ -136,6 +139,33 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 		res.Ended, res.OK, res.Restart = ended, false, restarted || res.Ended == wire.Dead
 	}
 	return res, err
+}
+
+// settle returns when what the code printed before it asked has come: questions come by another way than output, and may overtake it. The
+// kernel answers on its control channel while code waits, and says so behind what it has said before; one that does not is not waited for
+// long.
+func (c *Context) settle(ctx context.Context, r *run) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	f := &fence{id: wire.NewOp(), passed: make(chan struct{})}
+	c.mu.Lock()
+	l := c.link
+	c.fence = f
+	c.mu.Unlock()
+	if l == nil || l.send(ctx, f.id, "kernel_info_request", "control", struct{}{}) != nil {
+		return
+	}
+	select {
+	case <-f.passed:
+	case <-r.over:
+	case <-ctx.Done():
+	}
+}
+
+// fence is a request whose end says that all has come that a kernel said before it.
+type fence struct {
+	id     string
+	passed chan struct{}
 }
 
 // watch asks the server after the kernel while nobody hears of it: when another client ends a kernel, no connection to it is told.
@@ -219,6 +249,7 @@ type run struct {
 
 	mu       sync.Mutex
 	kept     collector   // guarded by mu
+	untold   collector   // guarded by mu; what came while output was not to be called
 	listens  bool        // guarded by mu
 	replied  bool        // guarded by mu
 	idle     bool        // guarded by mu
@@ -234,7 +265,7 @@ type run struct {
 }
 
 func newRun(output func(Output), limits Limits) *run {
-	return &run{id: wire.NewOp(), began: time.Now(), output: output, kept: collector{limits: limits}, over: make(chan struct{}), asked: make(chan struct{}, 1)}
+	return &run{id: wire.NewOp(), began: time.Now(), output: output, kept: collector{limits: limits}, untold: collector{limits: limits}, over: make(chan struct{}), asked: make(chan struct{}, 1)}
 }
 
 func (r *run) finished() bool {
@@ -270,10 +301,18 @@ func (r *run) waitFor(d time.Duration, late func()) {
 	}
 }
 
+// listen has output called from now on, first with what it has missed.
 func (r *run) listen() {
+	r.telling.Lock()
+	defer r.telling.Unlock()
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	missed := r.untold.outputs()
+	r.untold = collector{limits: r.untold.limits}
 	r.listens = true
+	r.mu.Unlock()
+	for _, o := range missed {
+		r.output(o)
+	}
 }
 
 // mute returns when output is not called any more.
@@ -291,6 +330,9 @@ func (r *run) print(o Output) {
 	r.mu.Lock()
 	r.kept.add(o)
 	tell := r.output != nil && r.listens && !r.closed
+	if r.output != nil && !r.listens && !r.closed {
+		r.untold.add(o)
+	}
 	r.mu.Unlock()
 	if tell {
 		r.output(o)

@@ -3,6 +3,7 @@ package python_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"image/png"
 	"strings"
 	"testing"
@@ -85,6 +86,36 @@ func TestInput(t *testing.T) {
 	}
 	if res, err := c.Answer(bounded(t), "secret"); err != nil || !res.OK || res.Text() != "ann secret\n" {
 		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// What was printed before a question is told before it, and what comes while nobody listens when somebody does again.
+func TestInputOrder(t *testing.T) {
+	c := fresh(t, python.Options{})
+	var told strings.Builder
+	call := python.Call{Code: "import sys, threading\nfor i in range(20): print('before', i, end=' '); input(str(i))", Output: func(o python.Output) { told.WriteString(o.Chars) }}
+	res, err := c.Execute(bounded(t), call)
+	for i := range 20 {
+		if want := fmt.Sprintf("before %d ", i); err != nil || res.Ended != wire.Waiting || res.Prompt != fmt.Sprint(i) || told.String() != want {
+			t.Fatalf("question %d: %q was told, %+v, %v", i, told.String(), res, err)
+		}
+		told.Reset()
+		res, err = c.Answer(bounded(t), "")
+	}
+	if err != nil || !res.OK {
+		t.Fatalf("%+v, %v", res, err)
+	}
+	asked, said := "/tmp/asked-"+newID(), "/tmp/said-"+newID()
+	call.Code = fmt.Sprintf("import threading, os, time\ndef say():\n  while not os.path.exists(%q): time.sleep(0.01)\n  print('meanwhile', flush=True); open(%q, 'w')\nw = threading.Thread(target=say); w.start(); input(); w.join()", asked, said)
+	if res, err = c.Execute(bounded(t), call); err != nil || res.Ended != wire.Waiting || told.Len() > 0 {
+		t.Fatalf("%q was told, %+v, %v", told.String(), res, err)
+	}
+	exit, err := sharedClient(t).Exec(bounded(t), agent.Cmd{Command: "touch " + asked + "; until [ -e " + said + " ]; do sleep 0.1; done"})
+	if err != nil || exit.Code != 0 {
+		t.Fatal(exit, err)
+	}
+	if res, err = c.Answer(bounded(t), ""); err != nil || !res.OK || told.String() != "meanwhile\n" {
+		t.Fatalf("%q was told, %+v, %v", told.String(), res, err)
 	}
 }
 
