@@ -61,6 +61,7 @@ type console struct {
 	promptFrom uint64        // guarded by s.mu; where in the log the present prompt begins
 	promptTo   uint64        // guarded by s.mu; and where it ended when it was drawn first
 	typist     *party        // guarded by s.mu; who typed last at the present prompt
+	ahead      ahead         // guarded by s.mu; what may come to stand at a prompt, typed before it
 	handed     bool          // guarded by s.mu; what runs is the newest command of the hand-over
 	typing     bool          // guarded by s.mu; a command runs that was typed and not run
 	phase      wire.Phase    // guarded by s.mu; what the marks say: prompt, continuation or running

@@ -1,8 +1,11 @@
 package session_test
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -189,6 +192,70 @@ func TestUnsentLine(t *testing.T) {
 					return true
 				})
 			})
+		})
+	}
+}
+
+// TestLineTypedAhead gives the shell a command while a line stands unsent at the prompt that was typed before it, when a command
+// still ran. A key that such a command read is no line, whatever a job has printed behind the prompt.
+func TestLineTypedAhead(t *testing.T) {
+	for _, tt := range []struct {
+		name, runs, typed, stands string
+		told                      bool
+	}{
+		{"nobody read it", "cat F", "rm -rf /srv/dota\x7f\x7f\x7fata ", "rm -rf /srv/data ", true},
+		{"behind what was taken back", "cat F", "nothing\x15rm -rf /srv/data ", "rm -rf /srv/data ", true},
+		{"a program read it", "(cat F; echo; echo of a job) & read -n 1 && echo", "q", "of a job\r\n", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			set := newSet(t, "/bin/bash")
+			alice := agentClient(t, set)
+			fifo := filepath.Join(t.TempDir(), "fifo")
+			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			run(t, alice, "PS1='$ '; bind 'set enable-bracketed-paste off'")
+			w := newWatch()
+			party := person("bob")
+			party.ID = "0123456789abcdef"
+			bob := dial(t, set, wire.Attach{Session: "main", Party: party}, w.handler())
+			runs := strings.ReplaceAll(tt.runs, "F", fifo)
+			if res := do(t, alice, wire.Request{Verb: wire.VerbRun, Text: runs, TimeoutMS: 200}); res.Ended != wire.Deadline && res.Ended != wire.Waiting {
+				t.Fatalf("%q ended: %s", runs, res.Ended)
+			}
+			if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
+				t.Fatal(err)
+			}
+			if err := bob.Input(t.Context(), []byte(tt.typed)); err != nil {
+				t.Fatal(err)
+			}
+			w.until(t, "the terminal's echo", func(out string, _ []wire.Event) bool { return strings.Contains(out, tt.typed[:1]) })
+			if !tt.told {
+				w.until(t, "the prompt", func(out string, _ []wire.Event) bool { return strings.HasSuffix(out, "q\r\n$ ") })
+			}
+			f, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+			w.until(t, "what stands at the prompt", func(out string, _ []wire.Event) bool {
+				_, out, ok := strings.Cut(out, "$ ")
+				return ok && strings.HasSuffix(out, tt.stands)
+			})
+			if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
+				t.Fatal(err)
+			}
+			if res := run(t, alice, "echo hi"); res.Output != "hi\n" {
+				t.Errorf("output %q", res.Output)
+			}
+			w.until(t, "the command", func(out string, events []wire.Event) bool {
+				return strings.HasSuffix(out, "$ ") && slices.ContainsFunc(events, func(e wire.Event) bool {
+					return e.Kind == wire.EventCommand && e.Text == "echo hi" && (e.ID == party.ID) == tt.told
+				})
+			})
+			if shown := "$ " + tt.stands + "^C\r\n$ echo hi\r\n"; strings.Contains(string(w.output), shown) != tt.told {
+				t.Errorf("shown %q", w.output)
+			}
 		})
 	}
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
@@ -62,19 +63,56 @@ func (s *session) lineLocked(c *console, end uint64) (line editLine, ok bool) {
 	return line, true
 }
 
+// maxAhead bounds what is remembered of a line that is typed ahead.
+const maxAhead = 1 << 10
+
+// ahead is what a party has typed since the last end of a line, at a prompt or before it: what runs may leave it unread, and
+// then the shell finds it when it comes to its prompt.
+type ahead struct {
+	by   *party
+	text []byte
+}
+
+// typed takes what p types. Of the keys that edit a line it knows the two that everybody has; others leave a text that no
+// line equals.
+func (a *ahead) typed(p *party, data []byte) {
+	if a.by != p {
+		*a = ahead{by: p}
+	}
+	for _, b := range data {
+		switch b {
+		case '\r', '\n', 3, 4, 0x15:
+			a.text = a.text[:0]
+		case '\b', 0x7f:
+			_, n := utf8.DecodeLastRune(a.text)
+			a.text = a.text[:len(a.text)-n]
+		default:
+			if len(a.text) < maxAhead {
+				a.text = append(a.text, b)
+			}
+		}
+	}
+}
+
 // clearLineLocked ends the line that somebody has left at the prompt of c without sending it, as a terminal shows an interrupt, and
 // shows the prompt again: a command is about to be given to the shell, which empties its line first. It returns whose line it was;
 // nil when there was none.
 func (s *session) clearLineLocked(c *console) *party {
-	p := c.typist
-	c.typist = nil
-	if p == nil {
+	p, before := c.typist, c.ahead
+	c.typist, c.ahead = nil, ahead{}
+	if p == nil && before.by == nil {
 		return nil
 	}
 	_, end := s.log.bounds()
 	line, ok := s.lineLocked(c, end)
 	if !ok || line.text == "" {
 		return nil
+	}
+	if p == nil { // what stands there may as well be the output of a job
+		if line.text != strings.TrimSpace(string(before.text)) {
+			return nil
+		}
+		p = before.by
 	}
 	var b []byte
 	if line.atEnd {

@@ -1,6 +1,9 @@
 package session
 
-import "bytes"
+import (
+	"bytes"
+	"context"
+)
 
 // The brackets around a paste, for a program that asked for them.
 const (
@@ -32,6 +35,19 @@ func (s *session) pastedLocked(p *party, c *console, data []byte) {
 		s.paste.key = ""
 	}
 	s.paste.typist, s.paste.tail = p.key, bytes.Clone(all[max(0, len(all)+1-len(pasteEnd)):])
+}
+
+// awaitBrackets waits, where another party than p has left a paste open, until the screen shows whether the program wants
+// brackets: it is drawn behind the log. The caller holds writing, for which an answer of the display waits [answerTime] at most.
+func (s *session) awaitBrackets(ctx context.Context, p *party) error {
+	s.mu.Lock()
+	open := s.paste.key != "" && s.paste.key != p.key
+	s.mu.Unlock()
+	if !open {
+		return nil
+	}
+	_, end := s.log.bounds()
+	return s.display.sync(ctx, end)
 }
 
 // pasteBrokenLocked reports whether another party than p, who types now, has left a paste open: the keyboard was taken in the

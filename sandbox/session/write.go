@@ -62,6 +62,9 @@ func (s *session) unlockWriting() { <-s.writing }
 // terminal took. begin is called with mu held when all is ready for the first byte; it may be nil. From then until put
 // returns no reading of the prober counts. The caller holds writing.
 func (s *session) put(ctx context.Context, p *party, data []byte, begin func()) (n int, err error) {
+	if err := s.awaitBrackets(ctx, p); err != nil {
+		return 0, err
+	}
 	s.mu.Lock()
 	switch {
 	case !s.aliveLocked():
@@ -86,6 +89,7 @@ func (s *session) put(ctx context.Context, p *party, data []byte, begin func()) 
 	if s.state.Phase == wire.PhasePrompt {
 		c.typist = p
 	}
+	c.ahead.typed(p, data)
 	// Before the first byte, because the shell may be at its next prompt before the write has returned.
 	s.inputTakenLocked(data)
 	s.mu.Unlock()
