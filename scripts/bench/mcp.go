@@ -11,7 +11,7 @@ import (
 
 // mcpRun: a command by MCP over standard input and output, as a coding agent has it run.
 func mcpRun(ctx context.Context, b *bench) ([]row, error) {
-	cmd := exec.CommandContext(ctx, "bin/sandboxd", "--state", b.at.State, "mcp", "-n", "bench~mcp")
+	cmd := exec.CommandContext(ctx, "bin/sandboxd", "--state", b.daemon.State, "mcp", "-n", "bench~mcp")
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ func guest(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	size := float64(info.Size()) / (1 << 20)
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.at.SSH, agent.Options{State: b.at.State})
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func guest(ctx context.Context, b *bench) ([]row, error) {
 // initPID is the host's number of a sandbox's PID 1.
 func (b *bench) initPID(ctx context.Context, name string) (int, error) {
 	var out bytes.Buffer
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.at.SSH, agent.Options{State: b.at.State})
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
 	if err != nil {
 		return 0, err
 	}
@@ -142,14 +142,13 @@ func daemonMemory(ctx context.Context, b *bench) ([]row, error) {
 // freshDaemon starts the daemon anew: what earlier measurements left in its heap would be taken for that of the next.
 func (b *bench) freshDaemon(ctx context.Context) (err error) {
 	b.client.Close()
-	if err := b.daemon.Process.Signal(os.Interrupt); err != nil {
+	if err := b.daemon.Stop(); err != nil {
 		return err
 	}
-	_ = b.daemon.Wait() // how it ended does not matter, it has
 	if err := b.startDaemon(ctx); err != nil {
 		return err
 	}
-	b.client, err = agent.Dial(ctx, "ssh://bench@"+b.at.SSH, agent.Options{State: b.at.State})
+	b.client, err = agent.Dial(ctx, "ssh://bench@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
 	return err
 }
 
@@ -158,7 +157,7 @@ func (b *bench) daemonSettled(ctx context.Context) (int64, error) {
 	if err := pause(ctx, 3*time.Second); err != nil {
 		return 0, err
 	}
-	return privateMemory(b.daemon.Process.Pid)
+	return privateMemory(b.daemon.Pid())
 }
 
 func pause(ctx context.Context, d time.Duration) error {

@@ -20,7 +20,7 @@ const networkRounds = 5
 
 // network: a sandbox with the filtered network and a container on the engine's own bridge, both to one server in a third container.
 func network(ctx context.Context, b *bench) (rows []row, err error) {
-	program := b.state("stream")
+	program := filepath.Join(b.dir, "stream")
 	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./scripts/bench/stream")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
@@ -46,7 +46,7 @@ func network(ctx context.Context, b *bench) (rows []row, err error) {
 	}
 	addr := at.IPAddress.String()
 
-	lobby, err := b.lobby(ctx, b.at)
+	lobby, err := b.lobby(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +128,7 @@ func (b *bench) putProgram(name, program string) error {
 		return err
 	}
 	defer text.Close()
-	c, err := b.connect(b.at.SSH, name)
+	c, err := b.connect(b.daemon.SSH, name)
 	if err != nil {
 		return err
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // mark is the label of this program's own containers.
@@ -23,7 +23,7 @@ var mark = map[string]string{"sandboxd.bench": "1"}
 // lobby is a connection to a daemon's command table on which commands are run.
 type lobby struct{ *agent.Client }
 
-func (b *bench) lobby(ctx context.Context, at endpoint) (lobby, error) {
+func (b *bench) lobby(ctx context.Context, at *daemon.Daemon) (lobby, error) {
 	c, err := agent.Dial(ctx, "ssh://sandboxd@"+at.SSH, agent.Options{State: at.State})
 	return lobby{c}, err
 }
@@ -54,12 +54,12 @@ func (l lobby) poolFull(ctx context.Context) error {
 
 // claim: a sandbox that stands ready until its first command is done, against a container of docker's own that runs one.
 func claim(ctx context.Context, b *bench) (rows []row, err error) {
-	daemon, at, err := b.launch(ctx, "pool", "SANDBOXD_POOL_SIZE=2", "SANDBOXD_POOL_IMAGES="+image)
+	own, err := b.launch(ctx, "pool", "SANDBOXD_POOL_SIZE=2", "SANDBOXD_POOL_IMAGES="+image)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.end(ctx, daemon, at)) }()
-	l, err := b.lobby(ctx, at)
+	defer func() { err = errors.Join(err, own.End(ctx)) }()
+	l, err := b.lobby(ctx, own)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ const atOnce = 50
 
 // fifty: as many programs at once, each of which wants a sandbox, against as many of docker's own.
 func fifty(ctx context.Context, b *bench) ([]row, error) {
-	l, err := b.lobby(ctx, b.at)
+	l, err := b.lobby(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func fifty(ctx context.Context, b *bench) ([]row, error) {
 	var ours, peer []float64
 	for range 3 {
 		rate, err := together(func(i int) *exec.Cmd {
-			return exec.CommandContext(ctx, "bin/sandboxd", "--state", b.at.State, "new", "--network", "none", fmt.Sprintf("fifty-%d", i))
+			return exec.CommandContext(ctx, "bin/sandboxd", "--state", b.daemon.State, "new", "--network", "none", fmt.Sprintf("fifty-%d", i))
 		})
 		for i := range atOnce {
 			if _, rmErr := l.command(ctx, fmt.Sprintf("rm fifty-%d", i)); err == nil {
@@ -176,20 +176,3 @@ func fifty(ctx context.Context, b *bench) ([]row, error) {
 	}
 	return []row{against(fmt.Sprintf("%d programs at once that each make a sandbox", atOnce), "1/s", summarize(ours), summarize(peer), "docker run -d", "≥ 0.9 ×", atLeast(0.9))}, nil
 }
-
-// end ends a daemon, with all of its sandboxes and what stands ready.
-func (b *bench) end(ctx context.Context, daemon *exec.Cmd, at endpoint) error {
-	ctx = context.WithoutCancel(ctx)
-	var failed error
-	for _, words := range [][]string{{"rm", "--all"}, {"down", "--all"}} {
-		if out, err := exec.CommandContext(ctx, "bin/sandboxd", append([]string{"--state", at.State}, words...)...).CombinedOutput(); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, out))
-		}
-	}
-	_ = daemon.Process.Kill() // it has ended, if it could
-	_ = daemon.Wait()
-	return failed
-}
-
-// state is a directory of a daemon of this program's.
-func (b *bench) state(name string) string { return filepath.Join(b.dir, name) }

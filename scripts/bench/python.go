@@ -28,7 +28,7 @@ const plot = "import matplotlib.pyplot as plt\nplt.plot([1, 3, 2]); plt.show()"
 // pythonCalls: code in a kernel of a sandbox, through the gateway, against a Jupyter server of the same image in a plain container, by a
 // unix socket of this machine.
 func pythonCalls(ctx context.Context, b *bench) ([]row, error) {
-	l, err := b.lobby(ctx, b.at)
+	l, err := b.lobby(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func pythonCalls(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	defer func() { _, _ = l.command(context.WithoutCancel(ctx), "rm bench-python") }() // it goes with its daemon, too
-	c, err := agent.Dial(ctx, "ssh://bench-python@"+b.at.SSH, agent.Options{State: b.at.State})
+	c, err := agent.Dial(ctx, "ssh://bench-python@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	expect "github.com/Netflix/go-expect"
@@ -22,7 +21,7 @@ import (
 
 // boot: docker's own create and start, against a sandbox until its first command is done.
 func boot(ctx context.Context, b *bench) ([]row, error) {
-	lobby, err := b.lobby(ctx, b.at)
+	lobby, err := b.lobby(ctx, b.daemon)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +214,7 @@ func (b *bench) echoBySSH(ctx context.Context) (row, error) {
 			return err
 		}, end, nil
 	}
-	ours, end, err := open(b.at.SSH, "bench")
+	ours, end, err := open(b.daemon.SSH, "bench")
 	if err != nil {
 		return row{}, err
 	}
@@ -298,7 +297,7 @@ func freshSSH(ctx context.Context, b *bench) ([]row, error) {
 			return nil
 		}
 	}
-	samples, err := times(ctx, 30, on(b.at.SSH, "bench"), on(b.sshdAddr, "root"))
+	samples, err := times(ctx, 30, on(b.daemon.SSH, "bench"), on(b.sshdAddr, "root"))
 	if err != nil {
 		return nil, err
 	}
@@ -351,7 +350,7 @@ func bulk(ctx context.Context, b *bench) ([]row, error) {
 			for _, m := range []struct {
 				values *[]float64
 				f      func() (float64, error)
-			}{{&ours, on(b.at.SSH, "bench", c.options...)}, {&peer, on(b.sshdAddr, "root", c.options...)}, {&jumped, on(b.sshdAddr, "root", b.jump(c.options...)...)}} {
+			}{{&ours, on(b.daemon.SSH, "bench", c.options...)}, {&peer, on(b.sshdAddr, "root", c.options...)}, {&jumped, on(b.sshdAddr, "root", b.jump(c.options...)...)}} {
 				v, err := m.f()
 				if err != nil {
 					return nil, err
@@ -379,15 +378,14 @@ func restart(ctx context.Context, b *bench) ([]row, error) {
 	b.client.Close()
 	var values []float64
 	for range 5 {
-		if err := b.daemon.Process.Signal(syscall.SIGKILL); err != nil {
+		if err := b.daemon.Kill(); err != nil {
 			return nil, err
 		}
-		_ = b.daemon.Wait() // killed, as was asked
 		began := time.Now()
 		if err := b.startDaemon(ctx); err != nil {
 			return nil, err
 		}
-		if b.client, err = agent.Dial(ctx, "ssh://bench@"+b.at.SSH, agent.Options{State: filepath.Join(b.dir, "state")}); err != nil {
+		if b.client, err = agent.Dial(ctx, "ssh://bench@"+b.daemon.SSH, agent.Options{State: filepath.Join(b.dir, "state")}); err != nil {
 			return nil, err
 		}
 		sh, err := b.client.Shell(ctx, "restart")

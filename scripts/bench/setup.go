@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -20,13 +18,13 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // bench is what the measurements work with.
 type bench struct {
 	dir           string
-	daemon        *exec.Cmd
-	at            endpoint
+	daemon        *daemon.Daemon
 	sshd          *exec.Cmd
 	sshdAddr      string
 	signer        ssh.Signer
@@ -34,13 +32,6 @@ type bench struct {
 	dockerVersion string
 	sshVersion    string
 	client        *agent.Client // on the sandbox "bench"
-}
-
-// endpoint is where a daemon answers.
-type endpoint struct {
-	SSH, HTTP, Identity, State string
-	KnownHosts                 string `json:"known_hosts"`
-	TokenFile                  string `json:"token_file"`
 }
 
 const image = "sandboxd/base:latest"
@@ -66,7 +57,7 @@ func start(ctx context.Context) (b *bench, err error) {
 	if err := b.startDaemon(ctx); err != nil {
 		return b, err
 	}
-	pem, err := os.ReadFile(b.at.Identity)
+	pem, err := os.ReadFile(b.daemon.Identity)
 	if err != nil {
 		return b, err
 	}
@@ -76,38 +67,19 @@ func start(ctx context.Context) (b *bench, err error) {
 	if err := b.startSSHD(ctx); err != nil {
 		return b, err
 	}
-	b.client, err = agent.Dial(ctx, "ssh://bench@"+b.at.SSH, agent.Options{Create: true, State: b.at.State})
+	b.client, err = agent.Dial(ctx, "ssh://bench@"+b.daemon.SSH, agent.Options{Create: true, State: b.daemon.State})
 	return b, err
 }
 
 func (b *bench) startDaemon(ctx context.Context) (err error) {
-	b.daemon, b.at, err = b.launch(ctx, "state")
+	b.daemon, err = b.launch(ctx, "state")
 	return err
 }
 
 // launch starts a daemon with a state directory and variables of its own.
-func (b *bench) launch(ctx context.Context, state string, env ...string) (daemon *exec.Cmd, at endpoint, err error) {
-	daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "serve", "--json", "--state", b.state(state), "--ssh", "127.0.0.1:0", "--http", "127.0.0.1:0")
-	daemon.Env = append(os.Environ(), env...)
-	log, err := os.OpenFile(b.state(state+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, at, err
-	}
-	defer log.Close()
-	daemon.Stderr = log
-	out, err := daemon.StdoutPipe()
-	if err != nil {
-		return nil, at, err
-	}
-	if err := daemon.Start(); err != nil {
-		return nil, at, fmt.Errorf("daemon: %w; run make build first", err)
-	}
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil {
-		said, _ := os.ReadFile(b.state(state + ".log"))
-		return nil, at, fmt.Errorf("daemon: %s", said)
-	}
-	return daemon, at, json.Unmarshal(line, &at)
+func (b *bench) launch(ctx context.Context, state string, env ...string) (*daemon.Daemon, error) {
+	dir := filepath.Join(b.dir, state)
+	return daemon.Start(ctx, "bin/sandboxd", daemon.Options{State: dir, Log: dir + ".log", Env: env})
 }
 
 // startSSHD starts Debian's OpenSSH server on loopback, with the same user, key and ciphers to choose from.
@@ -173,14 +145,10 @@ func (b *bench) stop(ctx context.Context) {
 	if b.client != nil {
 		b.client.Close()
 	}
-	if b.daemon != nil && b.daemon.Process != nil {
-		rm := exec.CommandContext(ctx, "bin/sandboxd", "--state", b.at.State, "rm", "--all")
-		rm.Stderr = os.Stderr
-		if err := rm.Run(); err != nil {
-			fmt.Fprintln(os.Stderr, "bench: rm:", err)
+	if b.daemon != nil {
+		if err := b.daemon.End(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
 		}
-		_ = b.daemon.Process.Signal(os.Interrupt) // one that has ended needs none
-		_ = b.daemon.Wait()
 	}
 	if b.sshd != nil && b.sshd.Process != nil {
 		_ = b.sshd.Process.Kill()
@@ -193,7 +161,7 @@ func (b *bench) stop(ctx context.Context) {
 }
 
 // gateway returns a new x/crypto connection to the sandbox through the gateway, sshdConn one to OpenSSH.
-func (b *bench) gateway() (*ssh.Client, error) { return b.connect(b.at.SSH, "bench") }
+func (b *bench) gateway() (*ssh.Client, error) { return b.connect(b.daemon.SSH, "bench") }
 
 func (b *bench) sshdConn() (*ssh.Client, error) { return b.connect(b.sshdAddr, "root") }
 
@@ -257,7 +225,7 @@ func acceptOwn(_ string, remote net.Addr, _ ssh.PublicKey) error {
 func (b *bench) sshArgs(addr, user string, options ...string) []string {
 	host, port, _ := net.SplitHostPort(addr)
 	args := []string{"-F", "none", "-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR", "-o", "BatchMode=yes",
-		"-o", "IdentitiesOnly=yes", "-i", b.at.Identity, "-p", port}
+		"-o", "IdentitiesOnly=yes", "-i", b.daemon.Identity, "-p", port}
 	return append(append(args, options...), user+"@"+host)
 }
 

@@ -84,7 +84,7 @@ func joinTime(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) {
 	if _, err := sh.Run(ctx, `clear; for i in $(seq 40); do echo "line-$i-of-what-was-there-before"; done; echo the"-last-"line`); err != nil {
 		return nil, err
 	}
-	c, err := b.connect(b.at.SSH, "bench~"+sharedSession)
+	c, err := b.connect(b.daemon.SSH, "bench~"+sharedSession)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func joinTime(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) {
 // somebody who types fast, which is what a person sees, and once each key as soon as the one before is there: what is drawn
 // at most thirty times a second shows.
 func personEcho(ctx context.Context, b *bench) ([]row, error) {
-	ours, end, err := b.personKeys(ctx, b.at.SSH, "bench~typed", nil, "", "watching", "\x1dt", "cat\r")
+	ours, end, err := b.personKeys(ctx, b.daemon.SSH, "bench~typed", nil, "", "watching", "\x1dt", "cat\r")
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (b *bench) personKeys(ctx context.Context, addr, user string, options []str
 // watchedFlood: what a watcher gets while the session prints without end.
 func watchedFlood(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) {
 	const long = 3 * time.Second
-	c, err := b.connect(b.at.SSH, "bench~"+sharedSession)
+	c, err := b.connect(b.daemon.SSH, "bench~"+sharedSession)
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +379,7 @@ func (b *bench) watchers(ctx context.Context, sh *agent.Shell, n int, stuck bool
 		g.shut.Store(true)
 	}
 	// News, until what the daemon has for each of them stays where it is.
-	_, port, err := net.SplitHostPort(b.at.SSH)
+	_, port, err := net.SplitHostPort(b.daemon.SSH)
 	if err != nil {
 		return leave, err
 	}
@@ -442,12 +442,12 @@ func (b *bench) watcher(ctx context.Context, little bool) (*gate, io.Reader, err
 			return errors.Join(err, set)
 		}
 	}
-	conn, err := d.DialContext(ctx, "tcp", b.at.SSH)
+	conn, err := d.DialContext(ctx, "tcp", b.daemon.SSH)
 	if err != nil {
 		return nil, nil, err
 	}
 	g := &gate{Conn: conn, closed: make(chan struct{})}
-	c, channels, requests, err := ssh.NewClientConn(g, b.at.SSH, b.clientConfig("bench~"+sharedSession))
+	c, channels, requests, err := ssh.NewClientConn(g, b.daemon.SSH, b.clientConfig("bench~"+sharedSession))
 	if err != nil {
 		g.Close()
 		return nil, nil, err
@@ -522,7 +522,7 @@ func watcherMemory(ctx context.Context, b *bench) ([]row, error) {
 	}
 	// The first of each connection has the daemon touch what it needs for any.
 	for range connections {
-		c, err := b.connect(b.at.SSH, "bench~"+sharedSession)
+		c, err := b.connect(b.daemon.SSH, "bench~"+sharedSession)
 		if err != nil {
 			return nil, err
 		}

@@ -19,12 +19,14 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // door is the HTTP door of a daemon, with its user's token.
 type door struct{ url, token string }
 
-func (b *bench) door(at endpoint) (*door, error) {
+func (b *bench) door(at *daemon.Daemon) (*door, error) {
 	token, err := os.ReadFile(at.TokenFile)
 	return &door{at.HTTP, strings.TrimSpace(string(token))}, err
 }
@@ -54,17 +56,17 @@ func (d *door) ask(ctx context.Context, method, path string, body []byte, header
 
 // e2bDoor: what the SDKs of E2B ask for, without what they themselves take, against docker's own API.
 func e2bDoor(ctx context.Context, b *bench) (rows []row, err error) {
-	daemon, at, err := b.launch(ctx, "e2b", "SANDBOXD_POOL_SIZE=2", "SANDBOXD_POOL_IMAGES="+image)
+	own, err := b.launch(ctx, "e2b", "SANDBOXD_POOL_SIZE=2", "SANDBOXD_POOL_IMAGES="+image)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, b.end(ctx, daemon, at)) }()
-	l, err := b.lobby(ctx, at)
+	defer func() { err = errors.Join(err, own.End(ctx)) }()
+	l, err := b.lobby(ctx, own)
 	if err != nil {
 		return nil, err
 	}
 	defer l.Close()
-	d, err := b.door(at)
+	d, err := b.door(own)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +203,7 @@ func tarOf(name string, content []byte) ([]byte, error) {
 
 // agentRun: Python by one call, with a sandbox of its own that stood ready, against a container that docker makes for it.
 func agentRun(ctx context.Context, b *bench) ([]row, error) {
-	d, err := b.door(b.at)
+	d, err := b.door(b.daemon)
 	if err != nil {
 		return nil, err
 	}

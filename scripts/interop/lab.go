@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -14,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // lab is a daemon with a sandbox "demo", in a container or on a host, what clients need to reach it, and files to send there.
@@ -21,11 +22,7 @@ type lab struct {
 	ctx    context.Context //nolint:containedctx // of the run; every program that is started ends with it
 	behind string          // container or host
 	dir    string          // also the home of every program
-	daemon *exec.Cmd
-	at     struct {
-		SSH, Identity string
-		KnownHosts    string `json:"known_hosts"`
-	}
+	at     *daemon.Daemon
 	port   string
 	config string // for OpenSSH's programs: what `sandboxd ssh-config` prints
 	up     string // a file of random bytes
@@ -79,28 +76,11 @@ func (l *lab) start() error {
 		return err
 	}
 	state := l.file("state")
-	l.daemon = exec.CommandContext(context.WithoutCancel(l.ctx), binary, "serve", "--json", "--state", state, "--ssh", "127.0.0.1:0")
-	l.daemon.Env = append(os.Environ(), "HOME="+l.dir, "SSH_AUTH_SOCK=")
-	ready, err := l.daemon.StdoutPipe()
+	l.at, err = daemon.Start(l.ctx, binary, daemon.Options{State: state, Log: l.file("daemon.log"), Env: []string{"HOME=" + l.dir, "SSH_AUTH_SOCK="}})
 	if err != nil {
 		return err
 	}
-	log, err := os.Create(l.file("daemon.log"))
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	l.daemon.Stderr = log
-	if err := l.daemon.Start(); err != nil {
-		return err
-	}
-	l.later(func() {
-		_ = l.daemon.Process.Signal(syscall.SIGTERM)
-		_ = l.daemon.Wait() // how it ends is not what is tested here
-	})
-	if err := json.NewDecoder(ready).Decode(&l.at); err != nil {
-		return fmt.Errorf("the daemon does not start: %w\n%s", err, l.log())
-	}
+	l.later(func() { _ = l.at.Stop() })
 	_, l.port, err = net.SplitHostPort(l.at.SSH)
 	if err != nil {
 		return err
@@ -138,11 +118,6 @@ func (l *lab) start() error {
 	l.config, l.up, l.bytes = l.file("config"), l.file("up"), make([]byte, size)
 	_, _ = rand.Read(l.bytes) // never fails
 	return errors.Join(os.WriteFile(l.config, []byte(block+"\tBatchMode yes\n\tLogLevel ERROR\n"), 0o600), os.WriteFile(l.up, l.bytes, 0o640))
-}
-
-func (l *lab) log() string {
-	b, _ := os.ReadFile(l.file("daemon.log")) // for a message only
-	return tail(string(b), 10)
 }
 
 func (l *lab) file(name string) string { return filepath.Join(l.dir, name) }

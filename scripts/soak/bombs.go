@@ -152,11 +152,11 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 	if err != nil {
 		return row, err
 	}
-	cpu, err := processorTime(w.daemon.Process.Pid)
+	cpu, err := processorTime(w.daemon.Pid())
 	if err != nil {
 		return row, err
 	}
-	attack := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "exec", bomber, "--", "bash", "-c", b.script)
+	attack := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "exec", bomber, "--", "bash", "-c", b.script)
 	if err := attack.Start(); err != nil {
 		return row, err
 	}
@@ -183,7 +183,7 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 			return row, err
 		}
 	}
-	after, err := processorTime(w.daemon.Process.Pid)
+	after, err := processorTime(w.daemon.Pid())
 	if err != nil {
 		return row, err
 	}
@@ -208,7 +208,7 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 
 // command runs sandboxd and returns what it printed.
 func (w *world) command(ctx context.Context, args ...string) ([]byte, error) {
-	c := exec.CommandContext(ctx, "bin/sandboxd", append([]string{"--state", w.at.State}, args...)...)
+	c := exec.CommandContext(ctx, "bin/sandboxd", append([]string{"--state", w.daemon.State}, args...)...)
 	var said bytes.Buffer
 	c.Stderr = &said
 	out, err := c.Output()

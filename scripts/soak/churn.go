@@ -110,7 +110,7 @@ func slope(looks []look, of func(look) float64) float64 {
 
 // churnOnce works for a while and removes all that it made. It returns how many sandboxes came and went.
 func (w *world) churnOnce(ctx context.Context, n int) (cycles int, err error) {
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.at.SSH, agent.Options{Kind: agent.Gateway, State: w.at.State})
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH, agent.Options{Kind: agent.Gateway, State: w.daemon.State})
 	if err != nil {
 		return 0, err
 	}
@@ -186,7 +186,7 @@ func command(ctx context.Context, lobby *agent.Client, line string) error {
 }
 
 func (w *world) killContainer(ctx context.Context, name string) error {
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "describe", "--json", name).Output()
+	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "describe", "--json", name).Output()
 	var described struct{ ID string }
 	if err == nil {
 		err = json.Unmarshal(out, &described)
@@ -202,7 +202,7 @@ func (w *world) killContainer(ctx context.Context, name string) error {
 
 // look measures. Nothing is done meanwhile.
 func (w *world) look(ctx context.Context, guest int) (l look, err error) {
-	pid := w.daemon.Process.Pid
+	pid := w.daemon.Pid()
 	if l.Memory, err = resident(pid); err != nil {
 		return l, err
 	}
@@ -232,7 +232,7 @@ func (w *world) look(ctx context.Context, guest int) (l look, err error) {
 	if _, err := fmt.Sscanf(string(text[at+len(told):]), "%f", &l.Goroutines); err != nil {
 		return l, fmt.Errorf("goroutines: %w", err)
 	}
-	id, err := os.ReadFile(w.at.State + "/daemon_id")
+	id, err := os.ReadFile(w.daemon.State + "/daemon_id")
 	if err != nil {
 		return l, err
 	}

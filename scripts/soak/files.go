@@ -111,18 +111,18 @@ func sumOf(path string) (string, error) {
 }
 
 func (w *world) sumInside(ctx context.Context, path string) (string, error) {
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "exec", box, "--", "sha256sum", path).Output()
+	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "exec", box, "--", "sha256sum", path).Output()
 	sum, _, _ := strings.Cut(string(out), " ")
 	return sum, err
 }
 
 // sftp has OpenSSH's own program do one thing.
 func (w *world) sftp(ctx context.Context, line string) error {
-	host, port, err := net.SplitHostPort(w.at.SSH)
+	host, port, err := net.SplitHostPort(w.daemon.SSH)
 	if err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, "sftp", "-q", "-b", "-", "-F", "none", "-P", port, "-i", w.at.Identity, "-o", "IdentitiesOnly=yes",
+	cmd := exec.CommandContext(ctx, "sftp", "-q", "-b", "-", "-F", "none", "-P", port, "-i", w.daemon.Identity, "-o", "IdentitiesOnly=yes",
 		"-o", "UserKnownHostsFile=/dev/null", "-o", "StrictHostKeyChecking=no", "-o", "LogLevel=ERROR", box+"@"+host)
 	cmd.Stdin = strings.NewReader(line + "\n")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -133,7 +133,7 @@ func (w *world) sftp(ctx context.Context, line string) error {
 
 // memory is a line of the daemon's /proc/PID/status, in MiB.
 func (w *world) memory(name string) (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.daemon.Process.Pid))
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.daemon.Pid()))
 	if err != nil {
 		return 0, err
 	}
@@ -148,7 +148,7 @@ func (w *world) memory(name string) (float64, error) {
 
 // resetPeak has the kernel count the daemon's most memory from now on (proc(5), clear_refs), and returns what it has now.
 func (w *world) resetPeak() (float64, error) {
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", w.daemon.Process.Pid), []byte("5"), 0); err != nil {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", w.daemon.Pid()), []byte("5"), 0); err != nil {
 		return 0, err
 	}
 	return w.memory("VmRSS")
@@ -158,11 +158,11 @@ func (w *world) resetPeak() (float64, error) {
 type httpDoor struct{ url, access string }
 
 func (w *world) httpDoor(ctx context.Context) (*httpDoor, error) {
-	token, err := os.ReadFile(w.at.TokenFile)
+	token, err := os.ReadFile(w.daemon.TokenFile)
 	if err != nil {
 		return nil, err
 	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.at.HTTP+"/e2b/sandboxes/"+box+"/connect", strings.NewReader("{}"))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, w.daemon.HTTP+"/e2b/sandboxes/"+box+"/connect", strings.NewReader("{}"))
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func (w *world) httpDoor(ctx context.Context) (*httpDoor, error) {
 		Access string `json:"envdAccessToken"`
 	}
 	err = json.Unmarshal(out.Bytes(), &made)
-	return &httpDoor{w.at.HTTP + "/e2b/files?path=", made.Access}, err
+	return &httpDoor{w.daemon.HTTP + "/e2b/files?path=", made.Access}, err
 }
 
 func (d *httpDoor) up(ctx context.Context, from, to string) error {

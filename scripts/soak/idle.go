@@ -36,7 +36,7 @@ func idle(ctx context.Context, w *world, o options) (any, error) {
 		if err := pause(ctx, 3*time.Second); err != nil { // until what led here is over
 			return err
 		}
-		row, err := measureIdle(ctx, guest, w.daemon.Process.Pid, o.idle)
+		row, err := measureIdle(ctx, guest, w.daemon.Pid(), o.idle)
 		if err != nil {
 			return err
 		}

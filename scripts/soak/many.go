@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
@@ -153,10 +152,9 @@ func (w *world) many(ctx context.Context, network string, count int) (r manyRow,
 		return r, err
 	}
 
-	if err := w.daemon.Process.Signal(syscall.SIGKILL); err != nil {
+	if err := w.daemon.Kill(); err != nil {
 		return r, err
 	}
-	_ = w.daemon.Wait() // killed, as was asked
 	began = time.Now()
 	since := func() float64 { return float64(time.Since(began).Microseconds()) / 1000 }
 	if err := w.startDaemon(ctx); err != nil {
@@ -191,7 +189,7 @@ func (w *world) each(ctx context.Context, names []string, do func(lobby *agent.C
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.at.SSH, agent.Options{Kind: agent.Gateway, State: w.at.State})
+			lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH, agent.Options{Kind: agent.Gateway, State: w.daemon.State})
 			if err == nil {
 				defer lobby.Close()
 				for name := range next {
@@ -230,7 +228,7 @@ func timed(n int, f func() error) (sample, error) {
 }
 
 func (w *world) runSample(ctx context.Context, name string) (sample, error) {
-	client, err := agent.Dial(ctx, "ssh://"+name+"@"+w.at.SSH, agent.Options{State: w.at.State})
+	client, err := agent.Dial(ctx, "ssh://"+name+"@"+w.daemon.SSH, agent.Options{State: w.daemon.State})
 	if err != nil {
 		return sample{}, err
 	}
@@ -251,7 +249,7 @@ func (w *world) runSample(ctx context.Context, name string) (sample, error) {
 
 // cli runs the program on the daemon.
 func (w *world) cli(ctx context.Context, args ...string) ([]byte, error) {
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", append([]string{"--state", w.at.State}, args...)...).Output()
+	out, err := exec.CommandContext(ctx, "bin/sandboxd", append([]string{"--state", w.daemon.State}, args...)...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", strings.Join(args, " "), err)
 	}
@@ -265,7 +263,7 @@ type footprint struct {
 }
 
 func (w *world) footprint(ctx context.Context) (f footprint, err error) {
-	l, err := w.look(ctx, w.daemon.Process.Pid)
+	l, err := w.look(ctx, w.daemon.Pid())
 	return footprint{daemon: l.Memory * 1e6, goroutines: l.Goroutines, descriptors: l.Descriptors}, err
 }
 
@@ -279,7 +277,7 @@ func (w *world) cost(ctx context.Context, without footprint, count int) (c manyC
 		return c, err
 	}
 	read := func() (daemon, inGuests, all float64, err error) {
-		if daemon, err = processorTime(w.daemon.Process.Pid); err != nil {
+		if daemon, err = processorTime(w.daemon.Pid()); err != nil {
 			return 0, 0, 0, err
 		}
 		for _, pid := range guests {
@@ -320,7 +318,7 @@ func (w *world) cost(ctx context.Context, without footprint, count int) (c manyC
 
 // guests are this machine's numbers of the first processes of all sandboxes.
 func (w *world) guests(ctx context.Context) (pids []int, err error) {
-	id, err := os.ReadFile(w.at.State + "/daemon_id")
+	id, err := os.ReadFile(w.daemon.State + "/daemon_id")
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -18,17 +17,13 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // world is what a run works with: a daemon and a sandbox of its own.
 type world struct {
 	dir    string
-	daemon *exec.Cmd
-	at     struct {
-		SSH, HTTP, Identity, State string
-		KnownHosts                 string `json:"known_hosts"`
-		TokenFile                  string `json:"token_file"`
-	}
+	daemon *daemon.Daemon
 	signer ssh.Signer
 	client *agent.Client // on the sandbox
 	config string        // of the daemon
@@ -50,48 +45,28 @@ func start(ctx context.Context, config string) (w *world, err error) {
 	if err := w.startDaemon(ctx); err != nil {
 		return w, err
 	}
-	pem, err := os.ReadFile(w.at.Identity)
+	pem, err := os.ReadFile(w.daemon.Identity)
 	if err != nil {
 		return w, err
 	}
 	if w.signer, err = ssh.ParsePrivateKey(pem); err != nil {
 		return w, err
 	}
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "new", box, "--network", "bridge").CombinedOutput()
+	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "new", box, "--network", "bridge").CombinedOutput()
 	if err != nil {
 		return w, fmt.Errorf("new %s: %w: %s", box, err, out)
 	}
-	w.client, err = agent.Dial(ctx, "ssh://"+box+"@"+w.at.SSH, agent.Options{State: w.at.State})
+	w.client, err = agent.Dial(ctx, "ssh://"+box+"@"+w.daemon.SSH, agent.Options{State: w.daemon.State})
 	return w, err
 }
 
-func (w *world) startDaemon(ctx context.Context) error {
+func (w *world) startDaemon(ctx context.Context) (err error) {
 	config := filepath.Join(w.dir, "config.yaml")
 	if err := os.WriteFile(config, []byte(w.config), 0o600); err != nil {
 		return err
 	}
-	w.daemon = exec.CommandContext(context.WithoutCancel(ctx), "bin/sandboxd", "--config", config, "serve", "--json", "--state", filepath.Join(w.dir, "state"), "--ssh", "127.0.0.1:0", "--http", "127.0.0.1:0")
-	log, err := os.Create(w.log())
-	if err != nil {
-		return err
-	}
-	defer log.Close()
-	w.daemon.Stderr = log
-	out, err := w.daemon.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := w.daemon.Start(); err != nil {
-		return fmt.Errorf("daemon: %w; run make build first", err)
-	}
-	line, err := bufio.NewReader(out).ReadBytes('\n')
-	if err != nil {
-		_ = w.daemon.Wait() // it has ended without a word on its output; what it said is the error
-		w.daemon = nil
-		said, _ := os.ReadFile(w.log())
-		return fmt.Errorf("daemon: %s", said)
-	}
-	return json.Unmarshal(line, &w.at)
+	w.daemon, err = daemon.Start(ctx, "bin/sandboxd", daemon.Options{State: filepath.Join(w.dir, "state"), Log: w.log(), Config: config})
+	return err
 }
 
 func (w *world) log() string { return filepath.Join(w.dir, "daemon.log") }
@@ -102,14 +77,10 @@ func (w *world) stop(ctx context.Context) {
 	if w.client != nil {
 		w.client.Close()
 	}
-	if w.daemon != nil && w.daemon.Process != nil {
-		rm := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "rm", "--all")
-		rm.Stderr = os.Stderr
-		if err := rm.Run(); err != nil {
-			fmt.Fprintln(os.Stderr, "soak: rm:", err)
+	if w.daemon != nil {
+		if err := w.daemon.End(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "soak:", err)
 		}
-		_ = w.daemon.Process.Signal(os.Interrupt) // one that has ended needs none
-		_ = w.daemon.Wait()
 	}
 	os.RemoveAll(w.dir)
 }
@@ -152,7 +123,7 @@ func (w *world) put(ctx context.Context, path string, content []byte, mode os.Fi
 
 // guestPID is this machine's number of the sandbox's PID 1.
 func (w *world) guestPID(ctx context.Context) (int, error) {
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.at.State, "describe", "--json", box).Output()
+	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "describe", "--json", box).Output()
 	if err != nil {
 		return 0, fmt.Errorf("describe: %w", err)
 	}
@@ -173,7 +144,7 @@ func (w *world) guestPID(ctx context.Context) (int, error) {
 
 // connect returns an SSH connection of its own to the sandbox, for what the agent library does not show: events.
 func (w *world) connect() (*ssh.Client, error) {
-	return ssh.Dial("tcp", w.at.SSH, &ssh.ClientConfig{
+	return ssh.Dial("tcp", w.daemon.SSH, &ssh.ClientConfig{
 		User:            box,
 		Auth:            []ssh.AuthMethod{ssh.PublicKeys(w.signer)},
 		HostKeyCallback: acceptOwn,

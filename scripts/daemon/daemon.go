@@ -1,0 +1,92 @@
+// Package daemon runs a daemon of a script's own: on ports of loopback that are free, with a state directory of its own.
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+// Options say how a daemon is started.
+type Options struct {
+	State  string   // directory, made if it is missing
+	Log    string   // file that takes what it says
+	Config string   // file; empty is what it finds by itself
+	Env    []string // variables besides the script's own
+}
+
+// Daemon is one that runs. Its endpoint is what serve --json prints.
+type Daemon struct {
+	SSH        string `json:"ssh"`
+	HTTP       string `json:"http"`
+	Identity   string `json:"identity"`
+	State      string `json:"state"`
+	KnownHosts string `json:"known_hosts"`
+	TokenFile  string `json:"token_file"`
+
+	program string
+	cmd     *exec.Cmd
+}
+
+// Start runs program, as make build makes it, until End or Kill, also when ctx ends before. It returns when the daemon answers.
+func Start(ctx context.Context, program string, o Options) (*Daemon, error) {
+	var args []string
+	if o.Config != "" {
+		args = []string{"--config", o.Config}
+	}
+	args = append(args, "serve", "--json", "--state", o.State, "--ssh", "127.0.0.1:0", "--http", "127.0.0.1:0")
+	d := &Daemon{program: program, cmd: exec.CommandContext(context.WithoutCancel(ctx), program, args...)}
+	d.cmd.Env = append(os.Environ(), o.Env...)
+	log, err := os.OpenFile(o.Log, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	d.cmd.Stderr = log
+	out, err := d.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("daemon: %w; run make build first", err)
+	}
+	if err := json.NewDecoder(out).Decode(d); err != nil {
+		_ = d.cmd.Wait() // it has ended without a word on its output; what it said is the error
+		said, _ := os.ReadFile(o.Log)
+		return nil, fmt.Errorf("daemon: %s", said)
+	}
+	return d, nil
+}
+
+// Pid is the daemon's process.
+func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
+
+// End removes the daemon's sandboxes and ends it, also when ctx has ended.
+func (d *Daemon) End(ctx context.Context) error {
+	ctx = context.WithoutCancel(ctx)
+	var failed error
+	for _, verb := range []string{"rm", "down"} { // those that have a name, and then those of the pool
+		if out, err := exec.CommandContext(ctx, d.program, "--state", d.State, verb, "--all").CombinedOutput(); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s --all: %w: %s", verb, err, out))
+		}
+	}
+	return errors.Join(failed, d.Stop())
+}
+
+// Stop ends the daemon and leaves its sandboxes to the next one. A daemon that has ended is no error.
+func (d *Daemon) Stop() error { return d.signal(syscall.SIGINT) }
+
+// Kill ends the daemon in the middle of what it does.
+func (d *Daemon) Kill() error { return d.signal(syscall.SIGKILL) }
+
+func (d *Daemon) signal(s os.Signal) error {
+	if err := d.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	_ = d.cmd.Wait() // how it ended does not matter, it has
+	return nil
+}
