@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
 	"github.com/sandboxd/sandboxd/agent/conformance/corpus"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // conformanceFlags are what the command line of conformance says.
@@ -99,10 +99,8 @@ func listCases(cases []conformance.Case, asJSON bool) error {
 		}
 		return nil
 	}
-	out := json.NewEncoder(os.Stdout)
-	out.SetEscapeHTML(false)
 	for _, c := range cases {
-		if err := out.Encode(c); err != nil {
+		if err := text.WriteJSON(os.Stdout, c); err != nil {
 			return err
 		}
 	}
@@ -115,10 +113,8 @@ func (c *cli) conformance(ctx context.Context, name string, f conformanceFlags, 
 		Dial:    func(ctx context.Context) (*agent.Client, error) { return c.dialTarget(ctx, name) },
 		Install: func(what string) { fmt.Fprintf(os.Stderr, "installing %s\n", what) },
 		Report:  func(out conformance.Outcome) { printOutcome(os.Stdout, out) }}
-	encoder := json.NewEncoder(os.Stdout)
-	encoder.SetEscapeHTML(false)
 	if f.json {
-		o.Report = func(out conformance.Outcome) { _ = encoder.Encode(out) } // to a pipe that is gone: the exit code says it
+		o.Report = func(out conformance.Outcome) { _ = text.WriteJSON(os.Stdout, out) } // to a pipe that is gone: the exit code says it
 	}
 	var err error
 	if o.Client, err = c.dialTarget(ctx, name); err != nil {
@@ -137,7 +133,7 @@ func (c *cli) conformance(ctx context.Context, name string, f conformanceFlags, 
 	}
 	score := conformance.ScoreOf(all)
 	if f.json {
-		err = encoder.Encode(map[string]conformance.Score{"score": score})
+		err = text.WriteJSON(os.Stdout, map[string]conformance.Score{"score": score})
 	} else {
 		_, err = fmt.Printf("\n%s", score.Table())
 	}

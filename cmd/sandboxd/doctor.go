@@ -21,6 +21,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -52,7 +53,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 						bad++
 					}
 					if asJSON {
-						if err := json.NewEncoder(os.Stdout).Encode(f); err != nil {
+						if err := text.WriteJSON(os.Stdout, f); err != nil {
 							return err
 						}
 						continue

@@ -21,6 +21,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -260,7 +261,7 @@ func (c *cli) configCommand() *cobra.Command {
 				return nil
 			}
 			for _, s := range c.config {
-				if err := json.NewEncoder(os.Stdout).Encode(map[string]string{"key": s.key, "value": s.shown(), "origin": s.from}); err != nil {
+				if err := text.WriteJSON(os.Stdout, map[string]string{"key": s.key, "value": s.shown(), "origin": s.from}); err != nil {
 					return err
 				}
 			}

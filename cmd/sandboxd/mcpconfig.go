@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -66,10 +67,8 @@ func (c *cli) mcpConfigCommand() *cobra.Command {
 			}
 			files := clientConfigs[args[0]](c.mcpWords(name))
 			if asJSON {
-				e := json.NewEncoder(os.Stdout)
-				e.SetEscapeHTML(false)
 				for _, f := range files {
-					if err := e.Encode(f); err != nil {
+					if err := text.WriteJSON(os.Stdout, f); err != nil {
 						return err
 					}
 				}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -65,7 +65,7 @@ func (c *cli) portCommand() *cobra.Command {
 				Listen  string `json:"listen"`
 			}{args[0], int(port), l.Addr().String()}
 			if asJSON {
-				err = json.NewEncoder(os.Stdout).Encode(said)
+				err = text.WriteJSON(os.Stdout, said)
 			} else {
 				_, err = fmt.Printf("%s goes to port %d of %s, until Ctrl-C\n", said.Listen, said.Port, said.Sandbox)
 			}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +38,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/host"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -548,7 +548,7 @@ func (d *daemon) run(ctx context.Context, ready func() error) error {
 // announce says where the daemon answers.
 func (d *daemon) announce(ctx context.Context, asJSON bool, took time.Duration) error {
 	if asJSON {
-		return json.NewEncoder(os.Stdout).Encode(d.address)
+		return text.WriteJSON(os.Stdout, d.address)
 	}
 	facts, note := engineFacts(ctx, d.config)
 	printReady(os.Stdout, d.address, facts, note, took)

@@ -110,7 +110,7 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 	}
 	view := task.NewView(os.Stderr)
 	if f.asJSON {
-		sinks = append(sinks, task.NewTranscript(os.Stdout, o.Endpoint.Key))
+		sinks = append(sinks, task.NewTranscript(text.JSONWriter(os.Stdout), o.Endpoint.Key))
 		view = task.NewView(io.Discard)
 	}
 	put := func(v any) {

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -47,7 +48,7 @@ func (c *cli) upCommand() *cobra.Command {
 			}
 			switch {
 			case asJSON:
-				return json.NewEncoder(os.Stdout).Encode(e)
+				return text.WriteJSON(os.Stdout, e)
 			case started:
 				printPaste(os.Stdout, e)
 				return nil //nolint:nilerr // it was missing, and was started

@@ -6,7 +6,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -147,7 +146,7 @@ func (env *Env) public(err error) *wire.Error {
 // Fail reports an error that ended a command, and returns the exit code: 2 for a mistake of usage, else 125.
 func Fail(stdout, stderr io.Writer, asJSON bool, e *wire.Error) int {
 	if asJSON {
-		_ = json.NewEncoder(stdout).Encode(map[string]*wire.Error{"error": e})
+		_ = text.WriteJSON(stdout, map[string]*wire.Error{"error": e})
 	} else {
 		said := e.Message
 		if e.Hint != "" {
@@ -303,9 +302,7 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // printJSON writes one object and a newline.
 func (env *Env) printJSON(v any) error {
-	e := json.NewEncoder(env.Stdout)
-	e.SetEscapeHTML(false)
-	return e.Encode(v)
+	return text.WriteJSON(env.Stdout, v)
 }
 
 // afterDashes leaves out a -- in front of words: with flags that end at the first argument the parser keeps one behind it.
