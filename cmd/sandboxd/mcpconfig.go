@@ -88,11 +88,16 @@ func (c *cli) mcpConfigCommand() *cobra.Command {
 	return cmd
 }
 
+// everybodysPath is where programs are found whatever a client was started from. A PATH that was set in one terminal ends with it, and a
+// client that was started from a desktop never had it.
+var everybodysPath = []string{"/usr/local/bin", "/usr/bin", "/bin"}
+
 // mcpWords is the command by which a client starts this program as its server: found as it is now, with the daemon that is meant now.
 func (c *cli) mcpWords(name string) []string {
 	words := []string{"sandboxd"}
 	if self, err := os.Executable(); err == nil {
-		if found, err := exec.LookPath("sandboxd"); err != nil || !sameFile(found, self) {
+		found, err := exec.LookPath("sandboxd")
+		if err != nil || !slices.Contains(everybodysPath, filepath.Dir(found)) || !sameFile(found, self) {
 			words[0] = self
 		}
 	}
