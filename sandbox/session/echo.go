@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -22,6 +23,8 @@ const (
 // echo is output between the typing of a command's constant line and the mark of its start.
 type echo struct {
 	typed []byte // or, after a key, what the line editor draws for it
+	line  string // what stood unsent at the prompt, which the line editor may draw again before it empties it
+	again []int  // where in bytes a prompt ended that was drawn again
 	bytes []byte
 	own   bool // all of bytes is taken for the shell's own doing, as what that looks like is not known
 	timer *time.Timer
@@ -37,8 +40,8 @@ func (e *echo) add(p []byte) bool {
 
 // beginEchoLocked holds output back until endEchoLocked, for a bounded time: if the mark does not come, what came instead
 // is output like any other.
-func (c *console) beginEchoLocked(typed []byte) {
-	e := &echo{typed: typed}
+func (c *console) beginEchoLocked(typed []byte, line string) {
+	e := &echo{typed: typed, line: line}
 	c.echo = e
 	e.timer = time.AfterFunc(echoTime, func() {
 		c.s.mu.Lock()
@@ -65,6 +68,22 @@ func (e *echo) dropPrompt() {
 		from++
 	}
 	e.bytes = append(e.bytes[:from:from], marks.Keep(e.bytes[from:])...)
+	e.again = append(e.again, len(e.bytes))
+}
+
+// dropLine takes out what stood unsent behind a prompt and was drawn again there. What is left of it is the line editor's emptying
+// it, which would not do where the prompt is missing.
+func (e *echo) dropLine() {
+	for _, at := range slices.Backward(e.again) {
+		at = min(at, len(e.bytes)) // a later prompt was drawn in the same row
+		for at < len(e.bytes) && e.bytes[at] == 0x1b {
+			at += escape(e.bytes[at:])
+		}
+		if e.line != "" && bytes.HasPrefix(e.bytes[at:], []byte(e.line)) {
+			e.bytes = slices.Delete(e.bytes, at, at+len(e.line))
+		}
+	}
+	e.again = nil
 }
 
 // output is what of the echo is none: changes of modes, which the terminal has to know, and what others printed meanwhile,
@@ -74,6 +93,7 @@ func (e *echo) output() []byte {
 	if e.own {
 		return marks.Keep(e.bytes)
 	}
+	e.dropLine()
 	typed := e.typed
 	for len(typed) > 0 && typed[0] < 0x20 { // the keys that empty the line leave nothing
 		typed = typed[escape(typed):]

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 func TestEchoOutput(t *testing.T) {
@@ -33,6 +34,35 @@ func TestEchoOutput(t *testing.T) {
 		e := &echo{typed: []byte(tt.typed), bytes: []byte(tt.echo)}
 		got := string(e.output())
 		if got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestEchoOfALineDrawnAgain has the line editor draw the prompt, and the line that stood unsent there, once more before it empties
+// it for the command: the terminal has got another size.
+func TestEchoOfALineDrawnAgain(t *testing.T) {
+	const again, emptied = "\r\x1b[Kroot@demo:~# ", "\r\x1b[13C\x1b[K"
+	for _, tt := range []struct{ name, before, behind, want string }{
+		{"once", "", emptied, ""},
+		{"a job's line before", "job\r\n", emptied, "job\n"},
+		{"another line", "", "job\r\n", "rm -rf /srv/data job\n"},
+	} {
+		e := &echo{typed: []byte("\x1b[7337~\x15 {x&&:;}\n"), line: "rm -rf /srv/data"}
+		if tt.name == "another line" {
+			e.line = "rm -rf /srv/date"
+		}
+		e.add([]byte(tt.before))
+		for range 2 {
+			e.add([]byte(again))
+			e.dropPrompt()
+			e.add([]byte("rm -rf /srv/data "))
+			if tt.name == "another line" {
+				break
+			}
+		}
+		e.add([]byte(tt.behind + " {x&&:;}\r\n"))
+		if got, _ := text.Render(e.output(), -1); strings.Trim(got, " ") != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

@@ -2,10 +2,12 @@ package session
 
 import (
 	"bytes"
+	"context"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // maxLineRows is how many rows of a line at the prompt are looked at.
@@ -94,23 +96,54 @@ func (a *ahead) typed(p *party, data []byte) {
 	}
 }
 
+// line is the line that a prompt would show of it.
+func (a *ahead) line() string { return strings.TrimSpace(string(a.text)) }
+
+// awaitAhead waits a little while until the line editor has drawn what a person typed before the prompt, where nobody has typed at the
+// prompt since: a program may have read it, and then it never does.
+func (s *session) awaitAhead(ctx context.Context, c *console) {
+	ctx, cancel := context.WithTimeout(ctx, settleTime)
+	defer cancel()
+	for {
+		s.mu.Lock()
+		_, end := s.log.bounds()
+		a := &c.ahead
+		drawn := c.typist != nil || a.by == nil || a.by.Kind != wire.Person || a.line() == ""
+		if !drawn {
+			line, _ := s.lineLocked(c, end)
+			drawn = line.text == a.line()
+		}
+		s.mu.Unlock()
+		if drawn {
+			return
+		}
+		select {
+		case <-s.log.changed(end):
+		case <-ctx.Done():
+			return
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
 // clearLineLocked ends the line that somebody has left at the prompt of c without sending it, as a terminal shows an interrupt, and
-// shows the prompt again: a command is about to be given to the shell, which empties its line first. It returns whose line it was;
-// nil when there was none.
-func (s *session) clearLineLocked(c *console) *party {
+// shows the prompt again: a command is about to be given to the shell, which empties its line first. It returns the line and
+// whose it was; nil when there was none.
+func (s *session) clearLineLocked(c *console) (text string, whose *party) {
 	p, before := c.typist, c.ahead
 	c.typist, c.ahead = nil, ahead{}
 	if p == nil && before.by == nil {
-		return nil
+		return "", nil
 	}
 	_, end := s.log.bounds()
 	line, ok := s.lineLocked(c, end)
 	if !ok || line.text == "" {
-		return nil
+		return "", nil
 	}
 	if p == nil { // what stands there may as well be the output of a job
-		if line.text != strings.TrimSpace(string(before.text)) {
-			return nil
+		if line.text != before.line() {
+			return "", nil
 		}
 		p = before.by
 	}
@@ -121,5 +154,5 @@ func (s *session) clearLineLocked(c *console) *party {
 	b = append(b, bytes.Repeat([]byte("\r\n"), line.below+1)...)
 	b = append(b, s.tail(c.promptFrom, c.promptTo)...)
 	c.editAt = s.log.append(b)
-	return p
+	return line.text, p
 }

@@ -127,6 +127,7 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 		undo()
 		return nil, err
 	}
+	s.awaitAhead(ctx, c)
 	return undo, nil
 }
 
@@ -266,13 +267,14 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	s.beginLocked(f)
 	s.command = f.command
 	told := wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.by, Op: f.command.op}
-	if whose := s.clearLineLocked(c); whose != nil {
+	unsent, whose := s.clearLineLocked(c)
+	if whose != nil {
 		told.ID = whose.ID
 	}
 	s.log.append(shown(command))
 	// Behind what is shown: whoever prints a command's output as it comes begins at this event.
 	s.emitLocked(told)
-	c.beginEchoLocked(typed)
+	c.beginEchoLocked(typed, unsent)
 	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
 	s.mu.Unlock()
 

@@ -59,6 +59,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 		c.phase, c.typist = wire.PhaseRunning, nil
 		if e := c.echo; e != nil && c.marks.Key && !m.Run {
 			// The shell has seen the key. What was printed up to now is others' output.
+			e.dropLine()
 			s.log.append(e.bytes)
 			e.bytes, e.typed, e.own = nil, []byte(c.marks.Shown), c.marks.Shown == ""
 			return
@@ -127,7 +128,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 			if c.echo != nil {
 				cmd.to = s.log.append(c.endEchoLocked().output())
 			}
-			c.beginEchoLocked(cmd.line)
+			c.beginEchoLocked(cmd.line, "")
 		}
 		c.expectPromptLocked()
 	case marks.PromptEnd:
