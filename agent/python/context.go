@@ -43,6 +43,7 @@ func (c *Context) Name() string { return c.name }
 // link is a connection to a kernel.
 type link struct {
 	conn    *websocket.Conn
+	framed  bool // its messages are frames
 	session string
 	hello   *run          // over when the kernel answers for the first time
 	read    chan struct{} // closed when the reader has ended
@@ -85,13 +86,14 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	l.hello.brief = true
 	l.conn, _, err = websocket.Dial( //nolint:bodyclose // the connection is the body
 		ctx, "http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+l.session,
-		&websocket.DialOptions{HTTPClient: c.in.http, CompressionMode: websocket.CompressionDisabled})
+		&websocket.DialOptions{HTTPClient: c.in.http, CompressionMode: websocket.CompressionDisabled, Subprotocols: []string{subprotocol}})
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("context %s: %w", c.name, context.Cause(ctx))
 		}
 		return nil, c.notStarted(err)
 	}
+	l.framed = l.conn.Subprotocol() == subprotocol
 	l.conn.SetReadLimit(-1) // read drops what is too much
 	c.mu.Lock()
 	if c.ended || c.link != nil {
@@ -177,17 +179,29 @@ func (c *Context) replace(ctx context.Context) error {
 
 // send sends one message.
 func (l *link) send(ctx context.Context, id, kind, channel string, content any) error {
-	text, err := request(l.session, id, kind, channel, content)
+	text, err := request(l.framed, l.session, id, kind, channel, content)
 	if err != nil {
 		return err
 	}
-	return l.conn.Write(ctx, websocket.MessageText, text)
+	return l.conn.Write(ctx, l.form(), text)
+}
+
+// form is the kind of WebSocket message that the connection's messages are.
+func (l *link) form() websocket.MessageType {
+	if l.framed {
+		return websocket.MessageBinary
+	}
+	return websocket.MessageText
 }
 
 // read hands on messages until the connection ends.
 func (c *Context) read(l *link) {
 	defer close(l.read)
 	var text bytes.Buffer
+	understand := parse
+	if l.framed {
+		understand = unframe
+	}
 	for {
 		kind, r, err := l.conn.Reader(context.Background())
 		if err != nil {
@@ -205,11 +219,11 @@ func (c *Context) read(l *link) {
 			break
 		}
 		switch {
-		case kind != websocket.MessageText: // buffers of widgets, which nobody here shows
+		case kind != l.form(): // in the JSON form those with buffers of widgets, which nobody here shows
 		case more > 0:
-			c.tooLong(text.Bytes(), int64(text.Len())+more)
+			c.tooLong(l, text.Bytes(), int64(text.Len())+more)
 		default:
-			if m, err := parse(text.Bytes()); err == nil {
+			if m, err := understand(text.Bytes()); err == nil {
 				c.handle(l, m)
 			}
 		}
@@ -297,15 +311,19 @@ func (c *Context) part(r *run, why string, broken bool) {
 	}
 }
 
-// tooLong counts a message that was dropped, if it belongs to the call under way.
-func (c *Context) tooLong(begin []byte, size int64) {
+// tooLong counts a message of l that was dropped, if it belongs to the call under way.
+func (c *Context) tooLong(l *link, begin []byte, size int64) {
 	c.mu.Lock()
 	r := c.run
 	c.mu.Unlock()
-	if r == nil || !bytes.Contains(begin[:min(len(begin), 4<<10)], []byte(r.id)) {
+	if r == nil {
 		return
 	}
-	if o, n := beginning(begin, c.in.o.Limits.Head); n > 0 {
+	content, ok := cutOff(l.framed, begin, r.id)
+	if !ok {
+		return
+	}
+	if o, n := beginning(content, c.in.o.Limits.Head); n > 0 {
 		r.print(o)
 		size -= n
 	}

@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// Messages of Jupyter's protocol ("Messaging in Jupyter", version 5.3), in the JSON form that the server's WebSocket has by default.
+// Messages of Jupyter's protocol ("Messaging in Jupyter", version 5.3), in the two forms that the server's WebSocket has: frames of the
+// subprotocol, and one JSON object where a server does not know that.
 
 // maxMessage bounds a message from the sandbox. The rest of a longer one is read and dropped.
 const maxMessage = 32 << 20
@@ -39,22 +40,35 @@ type message struct {
 	Content json.RawMessage `json:"content"`
 }
 
-// parse reads a message; it may be anything.
+var errNoType = errors.New("message of the kernel: it has no type")
+
+// parse reads a message of the JSON form; it may be anything.
 func parse(text []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(text, &m); err != nil {
 		return message{}, fmt.Errorf("message of the kernel: %w", err)
 	}
 	if m.Header.Type == "" {
-		return message{}, errors.New("message of the kernel: it has no type")
+		return message{}, errNoType
 	}
 	return m, nil
 }
 
-// request is one that we send.
-func request(session, id, kind, channel string, content any) ([]byte, error) {
-	return json.Marshal(map[string]any{"header": header{ID: id, Type: kind, Session: session, User: "sandboxd", Version: "5.3"},
-		"parent_header": struct{}{}, "metadata": struct{}{}, "channel": channel, "content": content, "buffers": []any{}})
+// request is one that we send, as a frame or in the JSON form.
+func request(framed bool, session, id, kind, channel string, content any) ([]byte, error) {
+	h := header{ID: id, Type: kind, Session: session, User: "sandboxd", Version: "5.3"}
+	if !framed {
+		return json.Marshal(map[string]any{"header": h, "parent_header": struct{}{}, "metadata": struct{}{}, "channel": channel, "content": content, "buffers": []any{}})
+	}
+	text, err := json.Marshal(content)
+	if err != nil {
+		return nil, err
+	}
+	head, err := json.Marshal(h)
+	if err != nil {
+		return nil, err
+	}
+	return frame(channel, head, []byte("{}"), []byte("{}"), text), nil
 }
 
 // output reads what a message of the iopub channel prints or shows; ok is false for others, and for what is none.
@@ -169,13 +183,27 @@ func short(s string) string {
 	}
 }
 
-// beginning reads the first bytes of text, most at most, of a stream message that was cut off, and how many they are; 0 for others.
-func beginning(text []byte, most int) (o Output, n int64) {
-	if !bytes.Contains(text[:min(len(text), 4<<10)], []byte(`"msg_type": "stream"`)) {
-		return o, 0
+// cutOff is what is known of a message of which only the first bytes are there: the content of one of the JSON form is that of a stream
+// message, or nothing. ok is false where it does not belong to the call with that ID.
+func cutOff(framed bool, text []byte, id string) (content []byte, ok bool) {
+	if framed {
+		m, err := unframe(text)
+		if m.Header.Type == "stream" {
+			content = m.Content
+		}
+		return content, err == nil && m.Parent.ID == id
 	}
+	begin := text[:min(len(text), 4<<10)]
+	if bytes.Contains(begin, []byte(`"msg_type": "stream"`)) {
+		_, content, _ = bytes.Cut(text, []byte(`"content": `))
+	}
+	return content, bytes.Contains(begin, []byte(id))
+}
+
+// beginning reads the first bytes of text, most at most, of the content of a stream message that was cut off, and how many they are; 0 for
+// others.
+func beginning(content []byte, most int) (o Output, n int64) {
 	o.Type = Stdout
-	_, content, _ := bytes.Cut(text, []byte(`"content": {`))
 	if at := bytes.Index(content[:min(len(content), 100)], []byte(`"stderr"`)); at >= 0 {
 		o.Type = Stderr
 	}

@@ -70,6 +70,9 @@ const (
 //go:embed start.py
 var starter string
 
+//go:embed kernel.py
+var kernel string
+
 // Interpreter is the Python of one sandbox. Its methods may be called at once. Make one with Open.
 type Interpreter struct {
 	client *agent.Client
@@ -204,7 +207,7 @@ func (in *Interpreter) current() server {
 // start runs the starter.
 func (in *Interpreter) start(ctx context.Context) error {
 	name := in.client.Sandbox()
-	ask, err := json.Marshal(map[string]any{"dir": in.o.Dir, "idle": max(int(in.o.Idle.Seconds()), 0)})
+	ask, err := json.Marshal(map[string]any{"kernel": kernel, "dir": in.o.Dir, "idle": max(int(in.o.Idle.Seconds()), 0)})
 	if err != nil {
 		return err
 	}

@@ -25,13 +25,19 @@ import (
 // WebSocket, other serves all requests before anything else does, where it is not nil.
 func fake(t *testing.T, kernel func(context.Context, *websocket.Conn), other http.HandlerFunc) *Interpreter {
 	t.Helper()
+	return fakeOf(t, []string{subprotocol}, kernel, other)
+}
+
+// fakeOf is fake of a server that knows these subprotocols.
+func fakeOf(t *testing.T, subprotocols []string, kernel func(context.Context, *websocket.Conn), other http.HandlerFunc) *Interpreter {
+	t.Helper()
 	life, end := context.WithCancel(context.Background())
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case other != nil:
 			other(w, r.WithContext(life))
 		case strings.HasSuffix(r.URL.Path, "/channels"):
-			c, err := websocket.Accept(w, r, nil)
+			c, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: subprotocols})
 			if err != nil {
 				t.Error(err)
 				return
@@ -64,13 +70,22 @@ func asked(ctx context.Context, c *websocket.Conn) string {
 	if err != nil {
 		return ""
 	}
-	m, _ := parse(text) // of ours
+	understand := parse
+	if c.Subprotocol() == subprotocol {
+		understand = unframe
+	}
+	m, _ := understand(text) // of ours
 	return m.Header.ID
 }
 
 // tell sends a message.
 func tell(ctx context.Context, c *websocket.Conn, parent, kind, channel, content string) {
-	_ = c.Write(ctx, websocket.MessageText, []byte(`{"header": {"msg_type": "`+kind+`"}, "parent_header": {"msg_id": "`+parent+`"}, "channel": "`+channel+`", "content": `+content+`}`))
+	head, of := `{"msg_type": "`+kind+`"}`, `{"msg_id": "`+parent+`"}`
+	if c.Subprotocol() == subprotocol {
+		_ = c.Write(ctx, websocket.MessageBinary, said(channel, head, of, content))
+		return
+	}
+	_ = c.Write(ctx, websocket.MessageText, []byte(`{"header": `+head+`, "parent_header": `+of+`, "channel": "`+channel+`", "content": `+content+`}`))
 }
 
 // greet answers the first request, as a kernel does that has begun.

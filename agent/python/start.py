@@ -91,8 +91,7 @@ options = {
     "--ServerApp.root_dir": where,
     "--ServerApp.jpserver_extensions": "{}",
     # Nothing is dropped on its way: the other end keeps head and tail.
-    "--ServerApp.iopub_msg_rate_limit": "0",
-    "--ServerApp.iopub_data_rate_limit": "0",
+    "--ServerApp.limit_rate": "False",
     # A kernel that died is noticed so soon.
     "--KernelRestarter.time_to_dead": "0.25",
     # One that does not answer for so long does not start.
@@ -105,30 +104,19 @@ if idle > 0:
     options["--MappingKernelManager.cull_interval"] = str(max(1, min(60, idle // 4)))
     options["--MappingKernelManager.cull_connected"] = "True"
     options["--ServerApp.shutdown_no_activity_timeout"] = str(idle)
-# The kernel's own, but code that prints faster than anybody reads waits: ipykernel would collect it until memory ends.
-# And what IPython says of sys.exit to people at its prompt is nothing to a program.
-bound = """
-import sys, warnings
-warnings.filterwarnings("ignore", "To exit: use", UserWarning)
-def bound(stream, most=1 << 16):
-    write, held = stream.write, 0
-    def wait(text):
-        nonlocal held
-        n, held = write(text), held + len(text)
-        if held > most:
-            held = 0
-            stream.flush()
-        return n
-    stream.write = wait
-bound(sys.stdout), bound(sys.stderr)
-"""
 # Not ipykernel_launcher, which imports what is where code begins in place of what it needs.
 launch = "import sys; sys.path = [p for p in sys.path if p]; from ipykernel.kernelapp import launch_new_instance; launch_new_instance()"
 spec = home + "/share/kernels/python3"
 os.makedirs(spec, exist_ok=True)
 with open(spec + "/kernel.json", "w") as f:
     json.dump({"display_name": "Python 3", "language": "python", "metadata": {"debugger": True}, "argv": [
-        sys.executable, "-c", launch, "-f", "{connection_file}", "--IPKernelApp.exec_lines=exec(%r, {})" % bound]}, f)
+        sys.executable, "-c", launch, "-f", "{connection_file}",
+        # kernel.py does that.
+        "--IPKernelApp.capture_fd_output=False", "--IPKernelApp.exec_lines=exec(%r, {})" % ask["kernel"],
+        # It would wait for output that is late: with kernel.py none is, and whoever waits for the end waits for idle, which comes after all of it.
+        "--IPythonKernel._execute_sleep=0",
+        # %history knows what this kernel ran, and no file is written and synchronized for each call.
+        "--HistoryManager.hist_file=:memory:"]}, f)
 env = dict(os.environ, JUPYTER_TOKEN=token, JUPYTER_RUNTIME_DIR=home + "/run", JUPYTER_PATH=home + "/share")
 with open(log, "w") as out:
     server = subprocess.Popen(

@@ -47,7 +47,7 @@ func TestStarterEnds(t *testing.T) {
 	}
 	for when, wait := range map[string]string{"before it listens": "", "before that is noted": "until [ -S /tmp/.sandboxd-python-0/jupyter.sock ]; do :; done; "} {
 		client := dial(t, boot(t, pythonImage))
-		shell(t, client, `cat > /tmp/start; python3 - '{"dir": "/mnt/data", "idle": 60}' < /tmp/start > /dev/null 2>&1 &
+		shell(t, client, `cat > /tmp/start; python3 - '{"kernel": "", "dir": "/mnt/data", "idle": 60}' < /tmp/start > /dev/null 2>&1 &
 			until grep -qsa j[u]pyter_server /proc/[0-9]*/cmdline; do :; done; kill -STOP $!; `+wait+`kill -9 $!`, string(starter))
 		for range 2 {
 			in, err := python.Open(bounded(t), client, python.Options{})
