@@ -23,6 +23,7 @@ require (
 	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // words of a command line, both ways
 	github.com/kevinburke/ssh_config v1.6.0 // the user's ssh configuration, where OpenSSH is not there to ask
 	github.com/lmittmann/tint v1.2.1 // the log on a terminal
+	github.com/mattn/go-sixel v0.0.14 // pictures for terminals that draw by sixel
 	github.com/moby/buildkit v0.33.0 // the parser of Dockerfiles
 	github.com/moby/docker-image-spec v1.3.1 // what an image says of its command and environment
 	github.com/moby/moby/api v1.56.1 // the engine's types
@@ -43,6 +44,7 @@ require (
 	go.uber.org/goleak v1.3.0 // goroutines that a test left behind
 	go.yaml.in/yaml/v3 v3.0.6 // configuration files
 	golang.org/x/crypto v0.58.0 // SSH
+	golang.org/x/image v0.47.0 // pictures made smaller, and WebP
 	golang.org/x/net v0.62.0 // messages of DNS
 	golang.org/x/sys v0.49.0 // Linux system calls
 	golang.org/x/term v0.47.0 // raw mode, and the line editor of the picker
@@ -86,6 +88,7 @@ require (
 	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
 	github.com/yosida95/uritemplate/v3 v3.0.2 // indirect
+	github.com/soniakeys/quant v1.0.0 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp v0.72.0 // indirect
 	go.opentelemetry.io/otel v1.47.0 // indirect

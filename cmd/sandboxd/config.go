@@ -112,6 +112,7 @@ func defaults() config {
 		{key: "python.timeout", value: "2m", help: "after which code that python runs is interrupted, where the call says nothing else", check: isAge},
 		{key: "python.idle", value: "30m", help: "after which a context that nobody uses ends, with its variables", check: isAge},
 		{key: "python.dir", value: "/mnt/data", help: "directory of the sandbox in which code begins, made if it is missing", check: isAbsolute},
+		{key: "python.images", value: imagesAuto, help: "how python draws images on a terminal: auto asks the terminal; kitty, iterm2, sixel, none", check: isDrawing},
 		{key: "python.about", value: "", help: "what a model is told of Python besides, such as which packages and data there are"},
 		{key: "openai.base_url", value: "https://api.openai.com/v1", help: "server that task asks, which speaks OpenAI's Chat Completions; OPENAI_BASE_URL goes before it", check: isHTTPOrEmpty},
 		{key: "openai.api_key", value: "", help: "key for it, which config show hides; OPENAI_API_KEY goes before it", secret: true},

@@ -45,6 +45,13 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 		if err := c.localPaths(cmd); err != nil {
 			return err
 		}
+		var images *pictures
+		if cmd.Name() == "python" {
+			var err error
+			if images, err = c.pictures(cmd); err != nil {
+				return err
+			}
+		}
 		lobby, err := c.dial(cmd.Context(), wire.Lobby, startsDaemon(cmd))
 		if err != nil {
 			return err
@@ -62,7 +69,10 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 		if readsInput(cmd, args) {
 			remote.Stdin = stdin
 		}
-		if terminal && wantsTerminal(cmd, args) {
+		if images != nil {
+			return images.run(cmd.Context(), lobby, cmd, args, remote)
+		}
+		if terminal && wantsTerminal(cmd) {
 			return throughTerminal(cmd.Context(), lobby, remote)
 		}
 		return forward(cmd.Context(), lobby, remote)
@@ -114,11 +124,9 @@ func readsInput(cmd *cobra.Command, args []string) bool {
 	return false
 }
 
-// wantsTerminal says whether a command draws on the caller's terminal, or asks there.
-func wantsTerminal(cmd *cobra.Command, args []string) bool {
+// wantsTerminal says whether a command draws on the caller's terminal.
+func wantsTerminal(cmd *cobra.Command) bool {
 	switch cmd.Name() {
-	case "python": // the code may ask
-		return cmd.Flags().Changed("code") && len(args) == 0 && !flagSet(cmd, "json")
 	case "watch":
 		return true
 	case "add", "start": // a host may want a password
@@ -144,6 +152,9 @@ func remoteLine(cmd *cobra.Command, args []string) string {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if cmd.InheritedFlags().Lookup(f.Name) != nil {
 			return // of this program: where the daemon is
+		}
+		if cmd.Name() == "python" && (f.Name == "images" || f.Name == "save-images") {
+			return // likewise: see pictures
 		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			for _, v := range list.GetSlice() {

@@ -82,12 +82,14 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"closed":  closedCmd,
-			"daemon":  daemonCmd,
-			"kill9":   kill9Cmd,
-			"sshd":    sshdCmd,
-			"tools":   toolsCmd,
-			"waitfor": waitForCmd,
+			"closed":     closedCmd,
+			"daemon":     daemonCmd,
+			"kill9":      kill9Cmd,
+			"samepixels": samePixelsCmd,
+			"sshd":       sshdCmd,
+			"terminal":   terminalCmd,
+			"tools":      toolsCmd,
+			"waitfor":    waitForCmd,
 		},
 	})
 }

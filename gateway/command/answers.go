@@ -10,7 +10,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/agent/python"
-	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // answers are where code that calls input() has its lines from.
@@ -19,54 +18,72 @@ type answers interface {
 	answer(ctx context.Context, res python.Result) (string, error)
 }
 
-// prepared are the lines of standard input. The prompts of what they answer are printed as output.
+// prepared are the lines of standard input.
 type prepared struct {
-	lines  *bufio.Reader
-	prompt io.Writer
+	lines *bufio.Reader
+	told  func(res python.Result) // of what each answers
 }
 
-func (p prepared) answer(_ context.Context, res python.Result) (string, error) {
-	_, _ = io.WriteString(p.prompt, res.Prompt) // whom nobody reads any more the end of the call tells
-	line, err := p.lines.ReadString('\n')
-	if err != nil && line == "" {
-		return "", io.EOF
+func (p prepared) answer(ctx context.Context, res python.Result) (string, error) {
+	p.told(res)
+	done := make(chan string, 1)
+	go func() { // ends with a line, or with standard input
+		line, err := p.lines.ReadString('\n')
+		if err == nil || line != "" {
+			done <- line
+		}
+		close(done)
+	}()
+	select {
+	case line, ok := <-done:
+		if !ok {
+			return "", io.EOF
+		}
+		return strings.TrimRight(line, "\r\n"), nil
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
 	}
-	return strings.TrimRight(line, "\r\n"), nil
 }
 
-// typist is the person at the caller's terminal, who sees the prompt behind what was printed before it, and does not see what getpass asks for.
-type typist struct {
-	env       *Env
-	out, said *text.Stream
-	terminal  *term.Terminal // nil before the first question
+// typist is the person at the caller's terminal.
+type typist struct{ PythonTypist }
+
+func (t *typist) answer(ctx context.Context, res python.Result) (string, error) {
+	return t.Answer(ctx, res.Prompt, res.Password)
+}
+
+// PythonTypist is the person at a terminal whom code asks: who sees the prompt behind what was printed before it, and does not see what getpass asks for.
+type PythonTypist struct {
+	In      io.Reader // the terminal in raw mode
+	Out     io.Writer // likewise
+	Size    func() (cols, rows int)
+	Printer *PythonPrinter
+
+	terminal *term.Terminal // nil before the first question
 }
 
 // endOfInput has input() raise EOFError: the kernel takes it for ^D.
 const endOfInput = "\x04"
 
-func (t *typist) answer(ctx context.Context, res python.Result) (string, error) {
-	_, _ = io.WriteString(t.out, res.Prompt) // the same
-	prompt := t.said.Take() + t.out.Take()
+// Answer is the line that is typed after the prompt. When ctx ends first it comes back with its cause; what reads In goes on until somebody
+// types or In ends.
+func (t *PythonTypist) Answer(ctx context.Context, prompt string, password bool) (string, error) {
+	prompt = t.Printer.take(prompt)
 	if t.terminal == nil {
 		t.terminal = term.NewTerminal(struct {
 			io.Reader
 			io.Writer
-		}{t.env.Stdin, t.env.Stdout}, "")
-		_ = t.terminal.SetSize(int(t.env.Pty.Cols), int(t.env.Pty.Rows)) // of a terminal that has gone
+		}{t.In, t.Out}, "")
 	}
-	select {
-	case w := <-t.env.Resized:
-		_ = t.terminal.SetSize(int(w.Cols), int(w.Rows)) // the same
-	default:
-	}
+	_ = t.terminal.SetSize(t.Size()) // of a terminal that has gone
 	type typed struct {
 		line string
 		err  error
 	}
 	done := make(chan typed, 1)
-	go func() { // ends with a line, or with the caller's channel
+	go func() { // ends with a line, or with In
 		var a typed
-		if res.Password {
+		if password {
 			a.line, a.err = t.terminal.ReadPassword(prompt)
 		} else {
 			t.terminal.SetPrompt(prompt)
@@ -77,7 +94,7 @@ func (t *typist) answer(ctx context.Context, res python.Result) (string, error) 
 	select {
 	case a := <-done:
 		if errors.Is(a.err, io.EOF) {
-			_, _ = io.WriteString(t.env.Stdout, "\n") // the same
+			_, _ = io.WriteString(t.Out, "\r\n") // whom nobody reads any more the end of the call tells
 			return endOfInput, nil
 		}
 		return a.line, a.err

@@ -35,7 +35,7 @@ const defaultPython = "python"
 func pythonCommand(env *Env) *cobra.Command {
 	var name, contextName, code string
 	var timeout time.Duration
-	var asJSON, interactive, restart, end, packages bool
+	var asJSON, lines, interactive, restart, end, packages bool
 	cmd := &cobra.Command{
 		Use:   "python [-n NAME] [--context C] [-c CODE | FILE | -]",
 		Short: "run Python that remembers",
@@ -45,6 +45,9 @@ func pythonCommand(env *Env) *cobra.Command {
 			"exception are printed; with --json all of it is one object, with images.\n\n" +
 			"At a terminal you are asked what the code asks by input() and getpass; ^D is the end of input. Elsewhere -i\n" +
 			"answers with lines of standard input, and without it such code is interrupted.\n\n" +
+			"Images are drawn where the terminal can: it is asked when the first one comes. --images says how instead, and is\n" +
+			"obeyed where there is no terminal, too; else images are named. --save-images writes each, as it came, to a new file\n" +
+			"of that directory: 1.png, or the next number that is free.\n\n" +
 			"The exit code is 0, or 1 after an exception (that of SystemExit if it has one); 123 means that the code asked for\n" +
 			"input and nobody was there to answer, 124 that its time was up and it was interrupted, 125 that it did not run or its kernel died.",
 		Args: cobra.MaximumNArgs(1),
@@ -58,6 +61,12 @@ func pythonCommand(env *Env) *cobra.Command {
 				return e
 			case len(args) > 0 && args[0] != "-":
 				return &wire.Error{Code: wire.CodeUsage, Message: "python: files are read by the command line tool", Hint: "over ssh: python - < FILE"}
+			case cmd.Flags().Changed("images"), cmd.Flags().Changed("save-images"):
+				return &wire.Error{Code: wire.CodeUsage, Message: "python: images are drawn and saved by the command line tool", Hint: "over ssh: --json has them"}
+			case asJSON && lines:
+				return usage("python: --json prints one object, and --json-lines many")
+			case lines && packages:
+				return usage("python: --packages prints a list, in --json an object")
 			case len(args) > 0 && interactive:
 				return usage("python: - reads the code from standard input, and -i answers")
 			}
@@ -98,7 +107,7 @@ func pythonCommand(env *Env) *cobra.Command {
 				}
 			}
 			if given {
-				p := &pythonCall{env: env, c: c, name: name, asJSON: asJSON, interactive: interactive, piped: len(args) > 0}
+				p := &pythonCall{env: env, c: c, name: name, asJSON: asJSON, lines: lines, interactive: interactive, piped: len(args) > 0}
 				err = p.run(cmd.Context(), python.Call{Code: code, Timeout: timeout})
 			}
 			if end {
@@ -117,7 +126,10 @@ func pythonCommand(env *Env) *cobra.Command {
 	cmd.Flags().BoolVar(&restart, "restart", false, "begin with a new kernel")
 	cmd.Flags().BoolVar(&end, "end", false, "end the context afterwards")
 	cmd.Flags().BoolVar(&packages, "packages", false, "list the packages that code can import, instead")
+	cmd.Flags().String("images", "", "how images are drawn: auto, kitty, iterm2, sixel, none (default the key python.images)")
+	cmd.Flags().String("save-images", "", "write images to new files in this directory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as one object")
+	cmd.Flags().BoolVar(&lines, "json-lines", false, "print each output as an object as it comes, and then the result")
 	return cmd
 }
 
@@ -175,6 +187,7 @@ type pythonCall struct {
 	c           *python.Context
 	name        string
 	asJSON      bool
+	lines       bool // JSON as it comes
 	interactive bool
 	piped       bool // the code came by standard input
 }
@@ -192,46 +205,45 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 		}
 	}()
 	defer func() { close(ended); <-watched; cancel() }()
-	out, said := text.NewStream(env.Stdout), text.NewStream(env.Stderr)
-	if !p.asJSON {
-		call.Output = func(o python.Output) { // whom nobody reads any more the end of the call tells
-			to := out
-			if o.Type == python.Stderr || o.Type == python.Failure {
-				to = said
-			}
-			said := o.String()
-			if o.Type == python.Failure && o.Name == exitName {
-				said = exitText(o.Value)
-			}
-			_, _ = io.WriteString(to, said)
-		}
+	printer := NewPythonPrinter(env.Stdout, env.Stderr)
+	switch { // whom nobody reads any more the end of the call tells
+	case p.lines:
+		call.Output = func(o python.Output) { _ = env.printJSON(PythonLine{Output: &o}) }
+	case !p.asJSON:
+		call.Output = printer.Output
 	}
 	res, err := p.c.Execute(ctx, call)
-	for from := p.answers(out, said); err == nil && res.Ended == wire.Waiting && from != nil; {
+	for from := p.answers(printer); err == nil && res.Ended == wire.Waiting && from != nil; {
 		line, none := from.answer(ctx, res)
 		if none != nil {
 			break
 		}
 		res, err = p.c.Answer(ctx, line)
 	}
+	waits := res.Ended == wire.Waiting
+	if waits && ctx.Err() != nil { // who would have answered pressed ^C
+		res.Ended = wire.Interrupted
+	}
 	env.Hub.Record(context.WithoutCancel(ctx), env.Principal, p.name, gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
 	if err != nil && res.Ended == "" {
 		return err
 	}
-	if res.Ended == wire.Waiting { // nobody is here to answer it
+	if waits { // nobody is here to answer it
 		stop, done := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer done()
 		_ = p.c.Interrupt(stop) // else it ends with its context
 	}
-	if p.asJSON {
-		if err := env.printJSON(res); err != nil {
-			return err
-		}
-	} else {
-		if err := errors.Join(out.Close(), said.Close()); err != nil {
-			return fmt.Errorf("standard output: %w", err)
-		}
-		p.report(res)
+	switch {
+	case p.lines:
+		res.Outputs = []python.Output{}
+		err = env.printJSON(PythonLine{Result: &res})
+	case p.asJSON:
+		err = env.printJSON(res)
+	default:
+		err = printer.Close(res)
+	}
+	if err != nil {
+		return err
 	}
 	if code := pythonStatus(res); code != 0 {
 		return exitError(code)
@@ -240,40 +252,31 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 }
 
 // answers are nil where nobody is there to answer.
-func (p *pythonCall) answers(out, said *text.Stream) answers {
+func (p *pythonCall) answers(printer *PythonPrinter) answers {
 	lines := bufio.NewReader(io.LimitReader(p.env.Stdin, maxScript))
 	switch {
 	case p.piped:
 		return nil
-	case p.env.Pty != nil && !p.asJSON:
-		return &typist{env: p.env, out: out, said: said}
+	case p.lines && p.interactive:
+		return prepared{lines, func(res python.Result) {
+			_ = p.env.printJSON(PythonLine{Prompt: &PythonPrompt{res.Prompt, res.Password}})
+		}}
+	case p.env.Pty != nil && !p.asJSON && !p.lines:
+		pty := p.env.Pty
+		return &typist{PythonTypist{In: p.env.Stdin, Out: p.env.Stdout, Printer: printer, Size: func() (cols, rows int) {
+			select {
+			case w := <-p.env.Resized:
+				pty.Cols, pty.Rows = w.Cols, w.Rows
+			default:
+			}
+			return int(pty.Cols), int(pty.Rows)
+		}}}
 	case p.interactive && p.asJSON:
-		return prepared{lines, io.Discard}
+		return prepared{lines, func(python.Result) {}}
 	case p.interactive:
-		return prepared{lines, out}
+		return prepared{lines, func(res python.Result) { printer.Prompt(res.Prompt) }}
 	}
 	return nil
-}
-
-// report says what a person should know.
-func (p *pythonCall) report(res python.Result) {
-	say := func(format string, args ...any) {
-		fmt.Fprintln(p.env.Stderr, "sandboxd: "+text.Line(fmt.Sprintf(format, args...), 400))
-	}
-	if res.Fresh {
-		say("the code ran in a new kernel: what former calls made is gone")
-	}
-	switch res.Ended {
-	case wire.Waiting:
-		say("the code asks for input: %s; it was interrupted; answer at a terminal, or with -i and standard input", res.Prompt)
-	case wire.Deadline:
-		say("its time was up: the code was interrupted after %.1f s", float64(res.Millis)/1000)
-	case wire.Dead:
-		say("%s: the next call gets a new kernel", res.Why)
-	}
-	if res.Restart {
-		say("no interrupt ended it: the next call gets a new kernel")
-	}
 }
 
 // exitName is the exception of sys.exit.
