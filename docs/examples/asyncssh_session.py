@@ -27,4 +27,6 @@ async def main(host, port, identity, known_hosts):
         await command("rm", "asyncssh")
 
 
+if len(sys.argv) != 5:
+    sys.exit(__doc__)
 asyncio.run(main(*sys.argv[1:]))

@@ -9,6 +9,8 @@ import sys
 
 import paramiko
 
+if len(sys.argv) != 5:
+    sys.exit(__doc__)
 host, port, identity, known_hosts = sys.argv[1:]
 client = paramiko.SSHClient()
 client.load_host_keys(known_hosts)  # any other key is refused: that is paramiko's default

@@ -5,6 +5,8 @@ import sys
 
 import requests
 
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
 url, token = sys.argv[1:]
 answer = requests.post(f"{url}/v1/run/", json={"code": sys.stdin.read()}, headers={"Authorization": f"Bearer {token}"}, timeout=900)
 if not answer.ok:  # a problem document (RFC 9457): detail says what is wrong, hint what to do

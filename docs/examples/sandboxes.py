@@ -5,6 +5,8 @@ import sys
 
 import requests
 
+if len(sys.argv) != 3:
+    sys.exit(__doc__)
 url, token = sys.argv[1:]
 door = requests.Session()
 door.headers["Authorization"] = f"Bearer {token}"

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Works in a session with ssh and jq: session.sh CONFIG, an ssh configuration in which sbx is the gateway.
+# Works in a session with ssh and jq: session.sh CONFIG, an ssh configuration in which sbx is the gateway, such as ~/.ssh/config.
+[ $# -eq 1 ] || { echo "session.sh CONFIG" >&2; exit 2; }
 set -eu
 on() { ssh -F "$config" sbx "$@"; }
 config=$1
