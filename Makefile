@@ -171,14 +171,11 @@ image-python-full: ## build the image sandboxd/python-full: sandboxd/python with
 setup: ## install, start and build what the demo needs, nothing else
 	@scripts/setup demo
 
-install: build ## install under PREFIX (/usr/local), below DESTDIR if set
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/libexec/sandboxd
-	install -m 755 bin/sandboxd $(DESTDIR)$(PREFIX)/bin/sandboxd
-	install -m 755 $(guests) $(DESTDIR)$(PREFIX)/libexec/sandboxd/
+install: build ## install under PREFIX (/usr/local), below DESTDIR if set; asks for sudo where that takes it
+	@scripts/install $(DESTDIR)$(PREFIX)
 
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/sandboxd
-	rm -rf $(DESTDIR)$(PREFIX)/libexec/sandboxd
+	@scripts/install --remove $(DESTDIR)$(PREFIX)
 
 clean: ## remove what was built; images and the engine stay
 	rm -rf bin
