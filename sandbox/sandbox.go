@@ -129,6 +129,7 @@ type Spec struct {
 	Entrypoint Entrypoint // whether the image's ENTRYPOINT and CMD run as a session
 	Trust      Trust      // whose certificate authorities programs inside trust
 	Isolation  string     // runtime asked for by name ("runc"); empty means the engine's default
+	Options    []string   // NAME=VALUE, further ones by the names that the backend's engine has for them; those that it may not or cannot give are errors
 
 	// Mounts are directories of the machine, each at the same absolute path inside. Where one can be written to, and User is empty,
 	// sessions run as the user who owns the first such directory, and Sudo is implied unless that is root.
@@ -137,6 +138,7 @@ type Spec struct {
 	Dir     string // the directory whose own sandbox this is; for who looks for it, and nothing to a backend
 	Recipe  string // checksum of the file in Dir that this was made by, empty without one; nothing to a backend
 	Made    string // what Image was made of, for a person; nothing to a backend
+	About   string // what its maker says of it, for who is to work in it; nothing to a backend
 
 	Host Host // the machine, for the backend that boots none
 

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,8 +72,12 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if err := s.enter(ctx, stageValidate); err != nil {
 		return none, err
 	}
-	spec, err := validate(spec)
+	own, err := parseOptions(spec.Options)
 	if err != nil {
+		return none, err
+	}
+	spec.Env = slices.Concat(spec.Env, own.Env)
+	if spec, err = validate(spec); err != nil {
 		return none, err
 	}
 	if err := s.b.mayBoot(spec); err != nil {
@@ -96,7 +101,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
-		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts}
+		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts, Options: own}
 	p.Limits, err = fit(spec, f, s.b.engine.defaultNoFile(f))
 	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
 		s.b.engine.forget()
@@ -111,6 +116,9 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, err
 	}
 	p.Via = spec.Via
+	if err := own.fit(spec, p.Limits.Memory, f); err != nil {
+		return none, err
+	}
 	if err := bound.fit(f, spec.Isolation); err != nil {
 		return none, err
 	}
@@ -277,6 +285,9 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 		if err == nil || p.Limits.NoFile == 0 || !limitRefused(err) {
 			return pid, err
 		}
+		if len(p.Options.Ulimits) > 0 {
+			return 0, hinted{fmt.Errorf("docker option ulimit: %w: the engine cannot raise a limit so far: %w", sandbox.ErrUnsupported, err), "leave it out"}
+		}
 		if fixed {
 			return 0, fmt.Errorf("%d open files: %w: the engine cannot raise the limit so far: %w", p.Limits.NoFile, sandbox.ErrUnsupported, err)
 		}
@@ -304,6 +315,9 @@ func (s *booting) create(ctx context.Context, p plan) error {
 		s.ref = got.ID
 		for _, warning := range got.Warnings {
 			s.b.log(p.ID).Warn("engine warns", "warning", warning)
+			if err == nil && len(p.Options.names) > 0 && strings.Contains(warning, "iscarded") {
+				err = hinted{fmt.Errorf("docker options: %w: %s", sandbox.ErrUnsupported, printable(warning)), "leave it out"}
+			}
 		}
 		return err
 	})
@@ -338,6 +352,9 @@ func notes(p plan, f facts, img image) []string {
 	}
 	if p.Sudo {
 		notes = append(notes, "sudo: setuid programs work, no-new-privileges is off")
+	}
+	if len(p.Options.given) > 0 {
+		notes = append(notes, "docker options: "+strings.Join(p.Options.given, " "))
 	}
 	if f.sharedGroups {
 		notes = append(notes, "the engine gives no namespace of control groups (cgroup version 1): programs see what this machine calls the sandbox's own")

@@ -68,6 +68,7 @@ type plan struct {
 	Logs    string          // one of logDrivers
 	Filter  string          // file of the profile of system calls; empty: the engine's default
 	Mounts  []sandbox.Mount // paths that were checked
+	Options options         // of the engine's own
 
 	// Files of this machine.
 	GuestFile string
@@ -153,6 +154,7 @@ func createRequest(p plan) container.CreateRequest {
 	if p.Network != sandbox.NetworkBridge {
 		r.HostConfig.ExtraHosts = []string{p.ID + ":127.0.1.1"} // who asks for the host's own name, as sudo does, waits for no answer
 	}
+	p.Options.apply(&r)
 	if carried(p.Network) {
 		r.HostConfig.NetworkMode = container.NetworkMode(sandbox.NetworkNone) // the engine adds none of its own
 	}

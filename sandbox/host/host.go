@@ -152,6 +152,8 @@ func refuse(spec sandbox.Spec) error {
 		return no("certificate authorities")
 	case spec.Isolation != "":
 		return no("isolation " + spec.Isolation)
+	case len(spec.Options) > 0:
+		return no("option " + spec.Options[0])
 	}
 	switch h.Tier {
 	case "", TierGuest, TierMarks, TierScreen:

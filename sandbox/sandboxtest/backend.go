@@ -161,6 +161,9 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*box, error) 
 	if network != sandbox.NetworkNone {
 		return nil, &sandbox.BootError{Stage: "validate", Err: fmt.Errorf("network %q: %w", network, sandbox.ErrUnsupported)}
 	}
+	if len(spec.Options) > 0 {
+		return nil, &sandbox.BootError{Stage: "validate", Err: fmt.Errorf("option %s: %w", spec.Options[0], sandbox.ErrUnsupported)}
+	}
 	if err := b.stage(ctx, "image"); err != nil {
 		return nil, err
 	}

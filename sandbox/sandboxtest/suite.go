@@ -263,6 +263,13 @@ func (s Suite) testRefusals(t *testing.T) {
 			refused(t, spec, sandbox.ErrUnsupported)
 		})
 	}
+	for _, option := range []string{"no-such-option=1", "no-such-option", "privileged=true", "volume=/:/host"} {
+		t.Run("option "+option, func(t *testing.T) {
+			spec := s.newSpec(t)
+			spec.Options = []string{option}
+			refused(t, spec, sandbox.ErrUnsupported)
+		})
+	}
 	for _, id := range []string{"", "../../x", "-o", "UPPER", "a b", strings.Repeat("a", 64)} {
 		t.Run(fmt.Sprintf("id %q", id), func(t *testing.T) {
 			spec := s.newSpec(t)
