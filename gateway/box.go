@@ -216,7 +216,7 @@ func (b *box) info() Info {
 	b.mu.Unlock()
 	i := Info{Name: f.name, ID: b.id, Owner: f.owner, State: f.state, Since: f.since, Reason: f.reason, Created: f.created,
 		Backend: f.inst.Backend, Image: f.inst.Image, Digest: f.inst.Digest, User: f.inst.User, Network: f.inst.Network, Via: f.inst.Via,
-		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Allow: f.spec.Allow, Dir: f.spec.Dir, Recipe: f.spec.Recipe, ImageOf: f.spec.Made, Mounts: f.spec.Mounts, Labels: f.labels, Notes: notes, SharedWith: b.sharedWith(), Sessions: []wire.SessionInfo{}}
+		Isolation: f.inst.Runtime, Limits: f.inst.Limits, Allow: f.spec.Allow, Dir: f.spec.Dir, Recipe: f.spec.Recipe, ImageOf: f.spec.Made, About: f.spec.About, Mounts: f.spec.Mounts, Labels: f.labels, Notes: notes, SharedWith: b.sharedWith(), Sessions: []wire.SessionInfo{}}
 	if f.inst.ID == "" {
 		i.Image, i.Network, i.Limits, i.User = f.spec.Image, f.spec.Network, f.spec.Limits, f.spec.User
 	}

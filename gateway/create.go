@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -21,6 +22,7 @@ import (
 const (
 	maxEnv      = 64
 	maxEnvBytes = 4 << 10 // of one variable
+	maxAbout    = 4 << 10 // bytes
 )
 
 // cleanup bounds what undoes an act whose caller has gone.
@@ -132,12 +134,18 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 			return facts{}, wire.Errorf(wire.CodeUsage, "environment variable %q is not K=V of at most %d bytes in one line", oneLine(kv, 64), maxEnvBytes)
 		}
 	}
+	if err := h.mayOptions(p, spec.Options); err != nil {
+		return facts{}, err
+	}
+	if len(spec.About) > maxAbout || !utf8.ValidString(spec.About) {
+		return facts{}, wire.Errorf(wire.CodeUsage, "what is said about a sandbox is UTF-8 of at most %d bytes", maxAbout)
+	}
 	id := newID()
 	now := time.Now()
 	return facts{name: name, owner: p.Name, state: Creating, since: now, created: now, life: life, end: spec.End, labels: maps.Clone(spec.Labels), spec: sandbox.Spec{
 		ID: id, Name: name, Owner: p.Name, Image: spec.Image, Network: spec.Network, Via: spec.Via, Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo,
 		Env: spec.Env, Entrypoint: spec.Entrypoint, Trust: spec.Trust, Isolation: spec.Isolation,
-		Allow: spec.Allow, Mounts: spec.Mounts, Workdir: spec.Workdir, Dir: spec.Dir, Recipe: spec.Recipe, Made: spec.sayMade(), Host: spec.Host},
+		Allow: spec.Allow, Mounts: spec.Mounts, Workdir: spec.Workdir, Dir: spec.Dir, Recipe: spec.Recipe, Made: spec.sayMade(), Options: spec.Options, About: spec.About, Host: spec.Host},
 		inst: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil
 }
 

@@ -22,7 +22,8 @@ const (
 
 // tools are programs that agents ask for first.
 var tools = []string{"bash", "sh", "python3", "pip", "node", "npm", "go", "gcc", "make", "git", "curl", "wget", "tar", "rsync",
-	"vim", "nano", "less", "sudo", "apt-get", "apk", "dnf", "tmux", "jq"}
+	"vim", "nano", "less", "sudo", "apt-get", "apk", "dnf", "tmux", "jq", "perl", "ruby", "java", "cargo", "uv", "rg", "unzip", "sqlite3", "ffmpeg",
+	"convert", "tesseract", "pandoc", "dot", "pdftotext", "gs"}
 
 // script prints what there is to know inside as lines of key=value. It starts no process but its shell: in a sandbox that
 // is at its limit of processes every further one fails.
@@ -118,7 +119,7 @@ func (b *box) look(ctx context.Context, inst sandbox.Instance) (*inside, error) 
 	if found != nil && time.Since(found.when) < lookAgain {
 		return found, nil
 	}
-	out, err := b.run(ctx, inst, script)
+	out, err := b.run(ctx, inst, script, maxLook)
 	if len(out) == 0 && err != nil {
 		return found, err
 	}
@@ -134,9 +135,9 @@ func (b *box) look(ctx context.Context, inst sandbox.Instance) (*inside, error) 
 	return fresh, nil
 }
 
-// run runs a command in the sandbox, without a terminal, and returns the beginning of what it printed. One that prints more than
-// is kept is hung up on.
-func (b *box) run(ctx context.Context, inst sandbox.Instance, command string) ([]byte, error) {
+// run runs a command in the sandbox, without a terminal, and returns the first limit bytes of what it printed. One that prints more
+// is hung up on.
+func (b *box) run(ctx context.Context, inst sandbox.Instance, command string, limit int) ([]byte, error) {
 	conn, err := b.hub.pool.SSH(ctx, inst)
 	if err != nil {
 		return nil, err
@@ -151,8 +152,8 @@ func (b *box) run(ctx context.Context, inst sandbox.Instance, command string) ([
 	}
 	defer s.Close()
 	enough := func() { conn.Close() }
-	out := &head{limit: maxLook, full: enough}
-	s.Stdout, s.Stderr = out, &head{limit: maxLook, full: enough}
+	out := &head{limit: limit, full: enough}
+	s.Stdout, s.Stderr = out, &head{limit: limit, full: enough}
 	err = s.Run(command)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause

@@ -38,6 +38,7 @@ type Options struct {
 	Closed    []netip.Prefix             // ranges that are closed to them unless listed; nil is egress.DefaultClosed
 	Via       sandbox.Via                // how that has to be carried; empty means the best that there is
 	Bridge    []string                   // principals besides Owner who may ask for NetworkBridge; everybody may where it is Network
+	Engine    []string                   // options of engines that others than Owner may ask for: NAME with any value, or NAME=VALUE alone
 	Image     string                     // of sandboxes that ask for none; empty leaves it to the backend
 	Isolation string                     // likewise
 	Dirs      hostdir.Rules              // directories of this machine that Owner may give to sandboxes
@@ -75,6 +76,8 @@ type Options struct {
 	diskWithin time.Duration     // 0 is a minute
 	at         func(step string) // called between the steps of a claim; nil does nothing
 	lateBoot   time.Duration     // 0 is lateBoot
+
+	packagesWithin time.Duration // 0 is packagesWithin
 
 	Hook HookOptions // who is told when what a session needs has changed
 }

@@ -40,6 +40,8 @@ type NewSpec struct {
 	Entrypoint sandbox.Entrypoint
 	Trust      sandbox.Trust
 	Isolation  string
+	Options    []string // NAME=VALUE, further ones of the backend's engine; those of Options.Engine, for others than the daemon's own user
+	About      string   // what whoever is to work in it should know besides
 	Allow      []string // what Network opens beside its defaults, as of egress.Rules; with NetworkFiltered and NetworkAllowlist only
 
 	// Directories of the daemon's machine: for the daemon's own user only, and only those of Options.Dirs.
@@ -53,7 +55,7 @@ type NewSpec struct {
 	End    End               // when it ends, used or not
 	Labels map[string]string // what its maker wants to find again in Info; the daemon makes nothing of it
 
-	Host sandbox.Host // a machine that answers SSH, taken as it is; nothing above but Name and Reuse goes with it
+	Host sandbox.Host // a machine that answers SSH, taken as it is; nothing above but Name, Reuse, About and Labels goes with it
 }
 
 // Info is a sandbox as lists show it, from what the hub knows already: making one asks no engine and no guest.
@@ -67,6 +69,7 @@ type Info struct {
 	Created   time.Time          `json:"created"`
 	Backend   string             `json:"backend"`
 	Image     string             `json:"image"`
+	About     string             `json:"about,omitempty"`    // what its maker says of it, for who is to work in it
 	ImageOf   string             `json:"image_of,omitempty"` // what Image was made of: a Dockerfile, a set-up
 	Digest    string             `json:"digest,omitempty"`
 	User      string             `json:"user,omitempty"`
@@ -127,8 +130,9 @@ type Description struct {
 	Account     string            `json:"account,omitempty"` // user name and uid inside
 	Cwd         string            `json:"cwd,omitempty"`     // where sessions and commands begin
 	Shell       string            `json:"shell,omitempty"`
-	Tools       map[string]string `json:"tools,omitempty"` // program to path, of those that agents ask for
-	NetworkText string            `json:"network_text"`    // what the network mode means, loud where it is open
+	Tools       map[string]string `json:"tools,omitempty"`    // program to path, of those that agents ask for
+	Packages    []Packages        `json:"packages,omitempty"` // where they were asked for
+	NetworkText string            `json:"network_text"`       // what the network mode means, loud where it is open
 	LimitsText  string            `json:"limits_text"`
 	Used        *Used             `json:"used,omitempty"`  // as the backend counts it, while the sandbox runs
 	Usage       string            `json:"usage,omitempty"` // processes and memory now, where the sandbox can tell

@@ -56,6 +56,9 @@ func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress
 	if err := h.mayBridge(p, f.spec.Network); err != nil {
 		return Info{}, err
 	}
+	if err := h.mayOptions(p, f.spec.Options); err != nil {
+		return Info{}, err
+	}
 	if f.inst.ID == "" {
 		return Info{}, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: it has no files yet", name, f.state)}
 	}

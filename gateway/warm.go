@@ -172,8 +172,9 @@ func (f facts) pooled(id string) facts {
 // alike reports whether two sandboxes differ in nothing but whose they are and what they are called.
 func alike(a, b facts) bool {
 	same := func(s sandbox.Spec) sandbox.Spec {
-		s.ID, s.Name, s.Owner, s.Progress = "", "", "", nil
+		s.ID, s.Name, s.Owner, s.About, s.Progress = "", "", "", "", nil
 		s.Env, s.Allow, s.Mounts = append([]string{}, s.Env...), append([]string{}, s.Allow...), append([]sandbox.Mount{}, s.Mounts...)
+		s.Options = append([]string{}, s.Options...)
 		return s
 	}
 	return a.life == b.life && a.inst.Backend == b.inst.Backend && reflect.DeepEqual(same(a.spec), same(b.spec))

@@ -74,6 +74,7 @@ func TestPoolServesWhatIsAlike(t *testing.T) {
 		{"the image by name", NewSpec{Image: sandbox.DefaultImage}, alice, true},
 		{"another image of the pool", NewSpec{Image: "other:latest"}, alice, true},
 		{"what the default is", NewSpec{Network: sandbox.NetworkNone}, alice, true},
+		{"what is said about it", NewSpec{About: "for tests"}, alice, true},
 		{"an image that is not in the pool", NewSpec{Image: "third:latest"}, alice, false},
 		{"a limit", NewSpec{Limits: sandbox.Limits{Memory: 1 << 30}}, alice, false},
 		{"a variable", NewSpec{Env: []string{"A=b"}}, alice, false},

@@ -22,6 +22,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/images"
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -72,6 +73,7 @@ func defaults() config {
 		{key: "pool.size", value: "0", help: "sandboxes of each image of pool.images that are booted before anybody asks, for those who ask for nothing but a name and the image; 0 is none", check: isPoolSize},
 		{key: "pool.images", value: "", help: "images that the pool has, by commas or spaces; empty means image", check: areImages},
 		{key: "isolation", value: "", help: "runtime that keeps sandboxes apart from this machine, by the name that the engine has for it, such as runc or runsc; empty means the engine's default"},
+		{key: "docker_options", value: "", help: "options of docker run that principals besides the daemon's own user may ask for, as NAME, or NAME=VALUE for one value alone; by spaces", check: areOpenOptions},
 		{key: "mount_roots", value: defaultRoots(), help: "directories below which sandboxes of the daemon's own user may mount some, with a colon between two; none is none", check: areRoots},
 		{key: "docker_host", value: "", help: "socket of the Docker engine, as unix:///path; empty means DOCKER_HOST or /var/run/docker.sock"},
 		{key: "ca_bundle", value: "", help: "certificate authorities that sandboxes trust; empty means this machine's", check: isAbsoluteOrEmpty},
@@ -109,11 +111,12 @@ func defaults() config {
 		{key: "python.network", value: string(sandbox.NetworkNone), help: "its network, as network; empty means that", check: isNetworkOrEmpty},
 		{key: "python.memory", value: "1g", help: "its memory", check: isSize},
 		{key: "python.isolation", value: "", help: "its runtime, as isolation; empty means that"},
+		{key: "python.options", value: "", help: "its options of docker run, as new --docker-option has them; by spaces, each without one", check: areOptions},
 		{key: "python.timeout", value: "2m", help: "after which code that python runs is interrupted, where the call says nothing else", check: isAge},
 		{key: "python.idle", value: "30m", help: "after which a context that nobody uses ends, with its variables", check: isAge},
 		{key: "python.dir", value: "/mnt/data", help: "directory of the sandbox in which code begins, made if it is missing", check: isAbsolute},
 		{key: "python.images", value: imagesAuto, help: "how python draws images on a terminal: auto asks the terminal; kitty, iterm2, sixel, none", check: isDrawing},
-		{key: "python.about", value: "", help: "what a model is told of Python besides, such as which packages and data there are"},
+		{key: "python.about", value: "", help: "what a model is told of Python besides, such as which packages and data there are; describe shows it of a sandbox that python makes"},
 		{key: "openai.base_url", value: "https://api.openai.com/v1", help: "server that task asks, which speaks OpenAI's Chat Completions; OPENAI_BASE_URL goes before it", check: isHTTPOrEmpty},
 		{key: "openai.api_key", value: "", help: "key for it, which config show hides; OPENAI_API_KEY goes before it", secret: true},
 		{key: "openai.model", value: "", help: "model that task asks for; OPENAI_MODEL goes before it"},
@@ -465,6 +468,21 @@ func areImages(s string) error {
 	for _, image := range splitList(s) {
 		if _, err := ref.ParseNormalizedNamed(image); err != nil {
 			return fmt.Errorf("image %q: %w", image, err)
+		}
+	}
+	return nil
+}
+
+func areOptions(s string) error { return docker.CheckOptions(strings.Fields(s)) }
+
+// areOpenOptions takes options with and without a value.
+func areOpenOptions(s string) error {
+	for _, option := range strings.Fields(s) {
+		if slices.Contains(docker.OptionNames(), option) {
+			continue
+		}
+		if err := docker.CheckOptions([]string{option}); err != nil {
+			return err
 		}
 	}
 	return nil

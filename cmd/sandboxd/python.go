@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
@@ -19,6 +20,7 @@ import (
 // python is what the keys python.* say.
 func (c config) python() (p command.Python, err error) {
 	p.Image, p.Isolation = c.value("python.image"), c.value("python.isolation")
+	p.DockerOptions, p.About = strings.Fields(c.value("python.options")), c.value("python.about")
 	p.Options = python.Options{Dir: c.value("python.dir")}
 	if network := c.value("python.network"); network != "" {
 		if p.Network, _, err = command.ParseNetwork(network); err != nil {

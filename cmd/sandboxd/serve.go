@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,6 +241,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Closed:       closed,
 		Connections:  connections,
 		Bridge:       command.Words(d.config.value("bridge")),
+		Engine:       slices.Concat(strings.Fields(d.config.value("docker_options")), d.python.DockerOptions),
 		Image:        d.config.value("image"),
 		Isolation:    d.config.value("isolation"),
 		Dirs:         dirRules(d.config),

@@ -26,7 +26,11 @@ type Python struct {
 	Network   sandbox.Network
 	Memory    int64 // 0 is the default of all
 	Isolation string
-	Options   python.Options
+
+	DockerOptions []string // as gateway.NewSpec.Options
+	About         string
+
+	Options python.Options
 }
 
 // defaultPython is the sandbox of those who name none.
@@ -136,7 +140,8 @@ func pythonCommand(env *Env) *cobra.Command {
 // pythonSpec is the sandbox that python makes.
 func (env *Env) pythonSpec(name string) gateway.NewSpec {
 	p := env.Python
-	return gateway.NewSpec{Name: name, Reuse: true, Image: p.Image, Network: p.Network, Isolation: p.Isolation, Limits: sandbox.Limits{Memory: p.Memory}}
+	return gateway.NewSpec{Name: name, Reuse: true, Image: p.Image, Network: p.Network, Isolation: p.Isolation, Limits: sandbox.Limits{Memory: p.Memory},
+		Options: p.DockerOptions, About: p.About}
 }
 
 // ensurePython makes a missing sandbox, where a login may.

@@ -126,6 +126,8 @@ func newCommand(env *Env) *cobra.Command {
 	f.BoolVar(&spec.Sudo, "sudo", false, "let setuid programs gain rights (leaves out no-new-privileges)")
 	f.StringArrayVar(&spec.Env, "env", nil, "NAME=VALUE for every process; may be repeated")
 	f.StringArrayVar(&mounts, "mount", nil, "DIR or DIR:ro, bound at the same path; of the daemon's machine; may be repeated")
+	f.StringArrayVar(&spec.Options, "docker-option", nil, "NAME=VALUE, an option of docker run that a sandbox may have, such as hostname=box or tmpfs=/scratch:size=64m; may be repeated")
+	f.StringVar(&spec.About, "about", "", "what whoever is to work in it should know, people and models; describe shows it")
 	f.StringVar(&spec.Workdir, "workdir", "", "where sessions begin (default the first mount, else the image's)")
 	f.StringVar(&ttl, "ttl", "", "stop it, with its files kept, when nobody has used it for so long, such as 30m; 0 is never (default the daemon's, key ttl)")
 	f.StringVar(&deletion, "delete-after", "", "remove it, with its files, when it has been stopped for so long, such as 7d; 0 is never (default the daemon's, key delete_after)")
@@ -219,13 +221,17 @@ func (env *Env) describeJSON(info gateway.Info) sandboxJSON {
 }
 
 func describeCommand(env *Env) *cobra.Command {
-	var asJSON bool
+	var asJSON, packages bool
 	cmd := &cobra.Command{
 		Use:   "describe NAME",
 		Short: "say all there is to know about a sandbox",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			d, err := env.Hub.Describe(cmd.Context(), env.Principal, args[0])
+			describe := env.Hub.Describe
+			if packages {
+				describe = env.Hub.DescribePackages
+			}
+			d, err := describe(cmd.Context(), env.Principal, args[0])
 			if err != nil {
 				return err
 			}
@@ -240,19 +246,22 @@ func describeCommand(env *Env) *cobra.Command {
 			return table(env.Stdout, func(w io.Writer) { describeText(w, env, d) })
 		},
 	}
+	cmd.Flags().BoolVar(&packages, "packages", false, "also say what is installed: how many packages the system has, and those of Python by name; it takes a second")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
 
 func describeText(w io.Writer, env *Env, d gateway.Description) {
-	line := func(name, format string, args ...any) {
-		if said := strings.TrimSpace(text.Line(fmt.Sprintf(format, args...), 400)); said != "" {
+	long := func(name, said string, most int) {
+		if said = strings.TrimSpace(text.Line(said, most)); said != "" {
 			fmt.Fprintf(w, "%s\t%s\n", name, said)
 		}
 	}
+	line := func(name, format string, args ...any) { long(name, fmt.Sprintf(format, args...), 400) }
 	line("name", "%s", d.Name)
 	line("state", "%s %s", d.State, d.Reason)
 	line("health", "%s", d.Health)
+	long("about", d.About, 4096)
 	line("owner", "%s", d.Owner)
 	for _, s := range d.SharedWith {
 		line("shared with", "%s, to %s", s.Principal, s.Rights)
@@ -287,6 +296,9 @@ func describeText(w io.Writer, env *Env, d gateway.Description) {
 	}
 	slices.Sort(tools)
 	line("tools", "%s", strings.Join(tools, " "))
+	for _, p := range d.Packages {
+		long("packages", packagesText(p), 16<<10)
+	}
 	for _, note := range d.Notes {
 		line("note", "%s", note)
 	}
@@ -294,6 +306,18 @@ func describeText(w io.Writer, env *Env, d gateway.Description) {
 		line("session", "%s: %s %s", s.Name, s.State.Phase, strings.Join(s.Argv, " "))
 	}
 	line("join", "%s", env.Gateway.SSHCommand(d.Name))
+}
+
+// packagesText is how many packages there are, and which.
+func packagesText(p gateway.Packages) string {
+	said, before := fmt.Sprintf("%s: %d", p.By, p.Count), ": "
+	for _, one := range p.List {
+		said, before = said+before+one.Name+" "+one.Version, ", "
+	}
+	if p.Cut {
+		said += ", and more"
+	}
+	return said
 }
 
 func rmCommand(env *Env) *cobra.Command {

@@ -67,9 +67,16 @@ func (s *Server) sandboxes(api huma.API) {
 		})
 	huma.Register(api, operation("/v1/sandboxes/{name}", "describe-sandbox", "Describe a sandbox",
 		"What it is made of, its limits and what it uses of them, how it is. One that runs is asked; one that does not is not started."),
-		func(ctx context.Context, in *named) (*reply[Described], error) {
+		func(ctx context.Context, in *struct {
+			Name     string `path:"name" doc:"name of the sandbox"`
+			Packages bool   `query:"packages" doc:"with what is installed: programs are started in it"`
+		}) (*reply[Described], error) {
 			p := rest.Principal(ctx)
-			d, err := s.hub.Describe(ctx, p, in.Name)
+			describe := s.hub.Describe
+			if in.Packages {
+				describe = s.hub.DescribePackages
+			}
+			d, err := describe(ctx, p, in.Name)
 			if err != nil {
 				return nil, failed(s.hub, err)
 			}

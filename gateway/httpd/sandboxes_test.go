@@ -54,6 +54,12 @@ func TestSandboxes(t *testing.T) {
 	if got := w.call("GET", "/v1/sandboxes", w.bob, ""); got.body != `{"sandboxes":[]}`+"\n" {
 		t.Errorf("bob's: %s", got.body)
 	}
+	if d := get[Described](w, "/v1/sandboxes/demo?packages=true", w.alice); len(d.Packages) == 0 || d.Packages[0].Count == 0 { // this machine's
+		t.Errorf("with packages: %+v", d)
+	}
+	if got := w.call("GET", "/v1/sandboxes/demo?packages=true", w.watch, ""); got.status != http.StatusForbidden {
+		t.Errorf("packages for who may only watch: %+v", got)
+	}
 	if d := get[Described](w, "/v1/sandboxes/demo", w.watch); d.Health != "ok" || len(d.Needs) != 1 {
 		t.Errorf("describe: %+v", d)
 	}
