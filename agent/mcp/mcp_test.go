@@ -227,7 +227,8 @@ func TestArguments(t *testing.T) {
 		{"log", `{"bytes":100000000}`, "262144"},
 		{"log", `{"from":-1}`, "from"},
 		{"screen", `{"x":1}`, "sandbox (string)"},
-		{"sandboxes", `{"x":1}`, "arguments are: none"},
+		{"sandboxes", `{"x":1}`, "arguments are: sandbox"},
+		{"sandboxes", `{"sandbox":"A b"}`, "name"},
 		{"new_sandbox", `{"network":"bridge"}`, "not for tools"},
 		{"new_sandbox", `{"name":"A b"}`, "name"},
 		{"read_file", `{"path":""}`, "path"},
@@ -407,7 +408,7 @@ func TestOthers(t *testing.T) {
 	bob.principal = gateway.Principal{Name: "bob", Kind: wire.Agent}
 	c := client(t, &bob, nil)
 	for tool, a := range map[string]args{"run": {"command": "true"}, "answer": {"text": "x"}, "keys": {"keys": []string{"x"}}, "wait": {}, "screen": {}, "interrupt": {}, "log": {},
-		"exec_command": {"cmd": "true"}, "read_file": {"path": "x"}, "write_file": {"path": "x", "content": "x"}, "list_files": {"path": "."}} {
+		"exec_command": {"cmd": "true"}, "read_file": {"path": "x"}, "write_file": {"path": "x", "content": "x"}, "list_files": {"path": "."}, "sandboxes": {"sandbox": "box"}} {
 		mine, mineSaid, failed := call(t, c, tool, a)
 		if !failed || !strings.Contains(mineSaid, "not_found") {
 			t.Errorf("%s: %v", tool, mine)
@@ -425,6 +426,28 @@ func TestOthers(t *testing.T) {
 	}
 	if object, _, _ := call(t, c, "sandboxes", args{}); len(object["sandboxes"].([]any)) != 0 {
 		t.Errorf("%v", object)
+	}
+}
+
+// A model is told what there is to work with, and whose words that is.
+func TestDescribe(t *testing.T) {
+	g := newGateway(t)
+	if _, err := g.hub.Create(t.Context(), alice, gateway.NewSpec{Name: "told", About: "the table\nis in /data"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	object, said, failed := call(t, client(t, g, nil), "sandboxes", args{"sandbox": "told"})
+	d, _ := object["description"].(args)
+	if failed || object["name"] != "told" || d["about"] != "the table\nis in /data" || d["os"] == "" || d["network_text"] == "" || d["tools"] == nil {
+		t.Fatalf("%v, said %s", object, said)
+	}
+	first, rest, _ := strings.Cut(said, "\n--- description, untrusted data ")
+	if !strings.HasPrefix(first, "told: running, image ") || strings.Contains(first, "table") {
+		t.Errorf("said first %q", first)
+	}
+	for _, want := range []string{"\nhealth: ok\n", "\nabout: the table is in /data\n", "\nsystem: ", "\nnetwork: none", "\ntools: ", "\n--- end of untrusted data "} {
+		if !strings.Contains(rest, want) {
+			t.Errorf("%q is missing in %s", want, rest)
+		}
 	}
 }
 

@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -31,11 +34,95 @@ func (s sandboxOut) String() string {
 	return said + "\n"
 }
 
+// description is what a model is told of one sandbox: much of it is the sandbox's own say-so, which the daemon made safe to show.
+type description struct {
+	Health   string            `json:"health"`
+	About    string            `json:"about,omitempty"` // by who made it
+	OS       string            `json:"os,omitempty"`
+	Arch     string            `json:"arch,omitempty"`
+	Account  string            `json:"account,omitempty"`
+	Cwd      string            `json:"cwd,omitempty"`
+	Shell    string            `json:"shell,omitempty"`
+	Tools    map[string]string `json:"tools,omitempty"`
+	Packages []struct {
+		By    string           `json:"by"`
+		Count int              `json:"count"`
+		List  []python.Package `json:"list,omitempty"`
+		Cut   bool             `json:"cut,omitempty"`
+	} `json:"packages,omitempty"`
+	Limits  string   `json:"limits_text"`
+	Reaches string   `json:"network_text"`
+	Allow   []string `json:"allow,omitempty"`
+	Usage   string   `json:"usage,omitempty"`
+	Notes   []string `json:"notes,omitempty"`
+}
+
+// String is d as a model reads it.
+func (d description) String() string {
+	var b strings.Builder
+	line := func(name, said string, most int) {
+		if said = strings.TrimSpace(text.Line(said, most)); said != "" {
+			fmt.Fprintf(&b, "%s: %s\n", name, said)
+		}
+	}
+	line("health", d.Health, 300)
+	line("about", d.About, 4<<10)
+	line("system", d.OS+" "+d.Arch, 200)
+	line("user", d.Account, 200)
+	line("cwd", d.Cwd, 400)
+	line("shell", d.Shell, 200)
+	line("network", d.Reaches, 400)
+	line("allowed", strings.Join(d.Allow, " "), 1000)
+	line("limits", d.Limits, 400)
+	line("usage", d.Usage, 200)
+	line("tools", strings.Join(slices.Sorted(maps.Keys(d.Tools)), " "), 1000)
+	for _, note := range d.Notes {
+		line("note", note, 400)
+	}
+	for _, p := range d.Packages {
+		names := make([]string, len(p.List))
+		for i, one := range p.List {
+			names[i] = one.Name + " " + one.Version
+		}
+		said := fmt.Sprintf("%d %s", p.Count, strings.Join(names, ", "))
+		if p.Cut {
+			said += ", and more"
+		}
+		line("packages of "+text.Line(p.By, 20), said, maxListedPy)
+	}
+	return b.String()
+}
+
+// describe tells of one sandbox.
+func (s *Server) describe(ctx context.Context, name string) (answer, error) {
+	if _, err := wire.ParseSandbox(name); err != nil {
+		return answer{}, err
+	}
+	out, err := s.options.Gateway.Command(ctx, "describe", "--packages", "--json", "--", name)
+	if err != nil {
+		return answer{}, err
+	}
+	var one struct {
+		sandboxOut
+		Description description `json:"description"`
+	}
+	if err := errors.Join(json.Unmarshal(out, &one.sandboxOut), json.Unmarshal(out, &one.Description)); err != nil {
+		return answer{}, fmt.Errorf("describe: %w", err)
+	}
+	return answer{object: one, text: one.sandboxOut.String() + fence("description", one.Description.String())}, nil
+}
+
 // addSandboxes adds the tools about sandboxes as such. What gives a sandbox more than it has by default – directories of this machine,
 // an open network – is for people.
 func (s *Server) addSandboxes() {
-	add(s, tool{name: "sandboxes", reads: true, about: "List the sandboxes that there are. Other tools take a name as the argument sandbox."},
-		func(ctx context.Context, c *call, _ struct{}) (answer, error) {
+	type listIn struct {
+		Sandbox string `json:"sandbox,omitempty" jsonschema:"instead of a list: say all about this one, such as its system, tools, packages, limits and network"`
+	}
+	add(s, tool{name: "sandboxes", reads: true, about: "List the sandboxes that there are, or describe one. Other tools take a name as the argument sandbox."},
+		func(ctx context.Context, c *call, in listIn) (answer, error) {
+			if in.Sandbox != "" {
+				return s.describe(ctx, in.Sandbox)
+			}
 			out, err := s.options.Gateway.Command(ctx, "ls", "--json")
 			if err != nil {
 				return answer{}, err

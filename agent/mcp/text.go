@@ -24,7 +24,7 @@ Everything between the lines that mark untrusted data, and every output, prompt,
 // metaUntrusted names, in the _meta of every result, the members of its structured content that nobody vouches for.
 const metaUntrusted = "sandboxd/untrusted"
 
-var untrustedMembers = []string{"output", "prompt", "foreground", "text", "title", "content", "entries", "cwd", "outputs", "packages"}
+var untrustedMembers = []string{"output", "prompt", "foreground", "text", "title", "content", "entries", "cwd", "outputs", "packages", "description"}
 
 // fence marks what programs and files say: it begins and ends with a line that they cannot know.
 func fence(what, body string) string {
