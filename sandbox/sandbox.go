@@ -254,6 +254,7 @@ var (
 	ErrUnsupported = errors.New("not supported by this backend")
 	ErrNoImage     = errors.New("no such image")
 	ErrEngine      = errors.New("engine does not answer")
+	ErrRefused     = errors.New("engine refused") // the error that wraps it says in the engine's words what, and why
 )
 
 // LeftError is an error of Destroy that trying again does not mend: what is left is where the daemon cannot get at it any more.

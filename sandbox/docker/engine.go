@@ -69,8 +69,17 @@ func (b *Backend) call(ctx context.Context, d time.Duration, what string, f func
 		b.engine.forget()
 		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err), unreachableHint(err)}
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	err = fmt.Errorf("%s: %w", what, err)
+	if strings.Contains(err.Error(), "Error response from daemon: ") { // so the client begins what the engine answered
+		return refused{err}
+	}
+	return err
 }
+
+// refused is an answer of the engine that says no. Its text is the engine's.
+type refused struct{ error }
+
+func (e refused) Unwrap() []error { return []error{e.error, sandbox.ErrRefused} }
 
 // greet settles the version of the API, once. The client does so by itself at its first call, under a lock for which nobody's patience
 // counts: while an engine hangs, all would wait as long as the most patient one.

@@ -3,11 +3,16 @@ package docker
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
+
+// freezeTries bounds how often a container is frozen anew: on a busy machine runc gives up when its processes, which start others
+// meanwhile, are not all frozen after a thousand looks (cgroups 1).
+const freezeTries = 5
 
 // Pause freezes the container, its guest with it. See sandbox.Pauser.
 func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
@@ -19,8 +24,13 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 			return sandbox.ErrStopped
 		}
 		err := b.call(ctx, b.limits.start, "pause container", func(ctx context.Context) error {
-			_, err := b.api.ContainerPause(ctx, ref, client.ContainerPauseOptions{})
-			return b.unlessSo(ctx, ref, true, err)
+			for tries := 1; ; tries++ {
+				_, err := b.api.ContainerPause(ctx, ref, client.ContainerPauseOptions{})
+				err = b.unlessSo(ctx, ref, true, err)
+				if err == nil || tries == freezeTries || !strings.Contains(err.Error(), "unable to freeze") {
+					return err
+				}
+			}
 		})
 		if err != nil && ctx.Err() == nil { // the engine may still have been at it for who gave up
 			if c, again := b.container(ctx, ref); again == nil && c.State.Paused {

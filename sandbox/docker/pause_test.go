@@ -1,8 +1,11 @@
 package docker
 
 import (
+	"errors"
+	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -36,5 +39,37 @@ func TestPauseComesBefore(t *testing.T) {
 	})
 	if err := b.Pause(t.Context(), inst); err == nil {
 		t.Error("a stopped sandbox was paused")
+	}
+}
+
+// A container that runc could not freeze in its time is frozen by a later try; what cannot be frozen at all is told in the engine's words.
+func TestPauseAgain(t *testing.T) {
+	f := newFlaky(t)
+	b := testBackend(t, f.use)
+	inst := boot(t, b, sandbox.Spec{})
+	var asked atomic.Int32
+	fails := func(times int32) {
+		asked.Store(0)
+		f.set(func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.HasSuffix(r.URL.Path, "/pause") || asked.Add(1) > times {
+				return false
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusInternalServerError)
+			io.WriteString(w, `{"message":"Cannot pause container: OCI runtime pause failed: unable to freeze: unknown"}`)
+			return true
+		})
+	}
+	fails(freezeTries - 1)
+	if err := b.Pause(t.Context(), inst); err != nil {
+		t.Error(err)
+	}
+	if err := b.Resume(t.Context(), inst); err != nil {
+		t.Error(err)
+	}
+	fails(100)
+	err := b.Pause(t.Context(), inst)
+	if !errors.Is(err, sandbox.ErrRefused) || !strings.Contains(err.Error(), "unable to freeze") || asked.Load() != freezeTries {
+		t.Errorf("after %d tries: %v", asked.Load(), err)
 	}
 }
