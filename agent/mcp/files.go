@@ -31,7 +31,7 @@ const (
 
 // file is which file a call means.
 type file struct {
-	Path    string `json:"path" jsonschema:"absolute, or below the home directory"`
+	Path    string `json:"path" jsonschema:"absolute, or below the home directory; a link such as sandbox:/mnt/data/x is the path in it"`
 	Sandbox string `json:"sandbox,omitempty" jsonschema:"another sandbox than the one of this server"`
 }
 
@@ -80,20 +80,23 @@ type (
 func (s *Server) addFiles() {
 	add(s, tool{name: "read_file", reads: true, about: "Read a file of the sandbox, or a part of a large one. What is no text comes as base64."},
 		func(ctx context.Context, c *call, in readIn) (answer, error) {
-			return withFiles(ctx, c, in.file, func(client *connect.Files) (answer, error) { return readFile(client, in) })
+			return withFiles(ctx, c, &in.file, func(client *connect.Files) (answer, error) { return readFile(client, in) })
 		})
 	add(s, tool{name: "write_file", about: "Write a file of the sandbox: make it or replace its content, with the directories that it needs."},
 		func(ctx context.Context, c *call, in writeIn) (answer, error) {
-			return withFiles(ctx, c, in.file, func(client *connect.Files) (answer, error) { return writeFile(client, in) })
+			return withFiles(ctx, c, &in.file, func(client *connect.Files) (answer, error) { return writeFile(client, in) })
 		})
 	add(s, tool{name: "list_files", reads: true, about: "List a directory of the sandbox."},
 		func(ctx context.Context, c *call, in file) (answer, error) {
-			return withFiles(ctx, c, in, func(client *connect.Files) (answer, error) { return listFiles(client, in.Path) })
+			return withFiles(ctx, c, &in, func(client *connect.Files) (answer, error) { return listFiles(client, in.Path) })
 		})
 }
 
-// withFiles calls do with an SFTP client of the sandbox. It comes back when ctx ends, too: the client is given up then.
-func withFiles(ctx context.Context, c *call, f file, do func(*connect.Files) (answer, error)) (answer, error) {
+// withFiles calls do with an SFTP client of the sandbox, when a link in f's place has become its path. It comes back when ctx ends, too: the client is given up then.
+func withFiles(ctx context.Context, c *call, f *file, do func(*connect.Files) (answer, error)) (answer, error) {
+	if path, ok := agent.LinkedPath(f.Path); ok {
+		f.Path = path
+	}
 	if f.Path == "" || strings.ContainsRune(f.Path, 0) {
 		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: c.request.Params.Name + ": path is empty or has a zero byte", Hint: "give an absolute path, or one below the home directory"}
 	}

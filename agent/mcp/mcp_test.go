@@ -235,6 +235,8 @@ func TestArguments(t *testing.T) {
 		{"read_file", `{"path":"nothing-here"}`, "not_found"},
 		{"read_file", `{"path":"/dev/zero"}`, "no regular file"},
 		{"read_file", `{"path":"a\u0000b"}`, "zero byte"},
+		{"read_file", `{"path":"sandbox:/tmp/a%00b"}`, "zero byte"},
+		{"read_file", `{"path":"sandbox:/nothing%20here"}`, "/nothing here does not exist"},
 		{"write_file", `{"path":"x"}`, "content"},
 		{"write_file", `{"path":"x","content":"y","mode":"rwx"}`, "octal"},
 		{"write_file", `{"path":"x","content":"!","encoding":"base64"}`, "base64"},
@@ -265,6 +267,14 @@ func TestFiles(t *testing.T) {
 	call(t, c, "write_file", args{"path": path, "content": "more\n", "append": true})
 	object, said, _ := call(t, c, "read_file", args{"path": path})
 	if object["content"] != "héllo\nmore\n" || object["next"] != object["size"] || !strings.Contains(said, "héllo") {
+		t.Errorf("%v, said %s", object, said)
+	}
+	// A link, as a model writes it in its answer, is the path in it.
+	call(t, c, "write_file", args{"path": "sandbox:" + dir + "/linked/my%20file.txt", "content": "linked\n"})
+	if object, said, _ = call(t, c, "read_file", args{"path": "sandbox:" + dir + "/linked/my file.txt"}); object["content"] != "linked\n" || object["path"] != dir+"/linked/my file.txt" {
+		t.Errorf("%v, said %s", object, said)
+	}
+	if object, said, _ = call(t, c, "list_files", args{"path": "sandbox:" + dir + "/linked"}); object["path"] != dir+"/linked" || !strings.Contains(said, "my file.txt") {
 		t.Errorf("%v, said %s", object, said)
 	}
 	// A part does not end within a character.

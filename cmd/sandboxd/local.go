@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	osuser "os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -147,13 +148,17 @@ func firstArgument(args []string) int {
 }
 
 func (c *cli) copyCommand() *cobra.Command {
+	var of string
 	cmd := &cobra.Command{
-		Use:   "cp SRC… DST",
+		Use:   "cp [-n NAME] SRC… DST",
 		Short: "copy files in and out; NAME:PATH is a path in a sandbox",
 		Long: "Copy files and whole directories into a sandbox, out of it, or between two, with the scp of this machine. A path in\n" +
-			"a sandbox is NAME:PATH; without a slash in front PATH is below the home directory there. Times and modes are kept.",
+			"a sandbox is NAME:PATH; without a slash in front PATH is below the home directory there. Times and modes are kept.\n\n" +
+			"A link such as sandbox:/mnt/data/my%20plot.png, as language models write them, is the path in it, of the sandbox that -n\n" +
+			"names; NAME:sandbox:/mnt/data/x is one as well.",
 		Example: "  sandboxd cp README.md web:/tmp/\n" +
-			"  sandboxd cp web:/var/log .",
+			"  sandboxd cp web:/var/log .\n" +
+			"  sandboxd cp -n python sandbox:/mnt/data/plot.png .",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return usage("cp: name what to copy and where to", "usage: cp SRC… DST; NAME:PATH is a path in a sandbox")
@@ -165,9 +170,15 @@ func (c *cli) copyCommand() *cobra.Command {
 			if err != nil {
 				return &wire.Error{Code: wire.CodeUnavailable, Message: "there is no scp on this machine", Hint: "install openssh-client"}
 			}
-			inside := 0
-			for _, arg := range args { // before a daemon is started for nothing
-				_, remote, err := copyOperand(arg, "")
+			inside, bare := 0, ""
+			for i, arg := range args { // before a daemon is started for nothing
+				if _, link := agent.LinkedPath(arg); link {
+					bare = arg
+					if of != "" {
+						args[i] = of + ":" + arg
+					}
+				}
+				_, remote, err := copyOperand(args[i], "", i < len(args)-1)
 				if err != nil {
 					return err
 				}
@@ -175,12 +186,20 @@ func (c *cli) copyCommand() *cobra.Command {
 					inside++
 				}
 			}
+			if of != "" && bare == "" {
+				return usage("cp: -n names the sandbox of links such as sandbox:/mnt/data/x, and there is none", "write "+of+":PATH for a path in it")
+			}
 			if inside == 0 {
 				return usage("cp: no operand is in a sandbox", "write NAME:PATH for a path in a sandbox")
 			}
 			host, o, err := c.reach(cmd.Context(), true)
 			if err != nil {
 				return err
+			}
+			if bare != "" && of == "" {
+				if err := c.isSandbox(cmd.Context(), bare); err != nil {
+					return err
+				}
 			}
 			words := []string{"-rp"}
 			if len(o.KnownHosts) > 0 {
@@ -198,8 +217,8 @@ func (c *cli) copyCommand() *cobra.Command {
 				words = append(words, "-q")
 			}
 			words = append(words, "--")
-			for _, arg := range args {
-				word, _, err := copyOperand(arg, host)
+			for i, arg := range args {
+				word, _, err := copyOperand(arg, host, i < len(args)-1)
 				if err != nil {
 					return err
 				}
@@ -216,12 +235,30 @@ func (c *cli) copyCommand() *cobra.Command {
 			return nil
 		},
 	}
+	cmd.Flags().StringVarP(&of, "name", "n", "", "sandbox of links such as sandbox:/mnt/data/x")
 	cmd.Flags().BoolP("recursive", "r", true, "copy whole directories, which it does anyway")
 	return cmd
 }
 
-// copyOperand turns an operand of cp into one of scp: NAME:PATH is remote, everything else a local path.
-func copyOperand(arg, host string) (word string, remote bool, err error) {
+// isSandbox is an error that says what to do unless there is a sandbox with the name sandbox, to which link may mean a path: a link alone does not
+// say of which sandbox it is.
+func (c *cli) isSandbox(ctx context.Context, link string) error {
+	all, err := c.sandboxes(ctx, os.Stderr)
+	if err != nil {
+		return err
+	}
+	name, _, _ := strings.Cut(link, ":")
+	if slices.ContainsFunc(all, func(l listed) bool { return l.Name == name }) {
+		return nil
+	}
+	return usage("cp: "+link+" does not say of which sandbox it is", "name it: -n NAME; sandboxd ls lists yours")
+}
+
+// notGlob takes the meaning from what scp expands in the path of a source.
+var notGlob = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, "{", `\{`, "}", `\}`)
+
+// copyOperand turns an operand of cp into one of scp: NAME:PATH is remote, everything else a local path. PATH may be a link, which means one file.
+func copyOperand(arg, host string, source bool) (word string, remote bool, err error) {
 	name, path, found := strings.Cut(arg, ":")
 	if !found || strings.Contains(name, "/") {
 		if strings.Contains(arg, ":") || strings.HasPrefix(arg, "-") { // scp would take it for a host, or an option
@@ -231,6 +268,14 @@ func copyOperand(arg, host string) (word string, remote bool, err error) {
 	}
 	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
 		return "", false, err
+	}
+	if linked, ok := agent.LinkedPath(path); ok {
+		if path = linked; source {
+			path = notGlob.Replace(path)
+		}
+	}
+	if strings.ContainsRune(path, 0) {
+		return "", false, usage("cp: a path has a zero byte", "no file has such a name")
 	}
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
