@@ -58,6 +58,7 @@ type console struct {
 	dotDir     string        // guarded by s.mu; where the shell looks for its start-up files, until it has
 	editing    bool          // guarded by s.mu; the present prompt said where it ends
 	editAt     uint64        // guarded by s.mu; and that was here in the log, also when it was drawn again; 0 when it has been typed at
+	since      uint64        // guarded by s.mu; where in the log the present prompt begins, or the output of the command that a run gave
 	promptFrom uint64        // guarded by s.mu; where in the log the present prompt begins
 	promptTo   uint64        // guarded by s.mu; and where it ended when it was drawn first
 	typist     *party        // guarded by s.mu; who typed last at the present prompt

@@ -54,6 +54,7 @@ func (d *display) run() {
 		if err != nil && !errors.As(err, &lagged) {
 			return
 		}
+		p = p[:d.s.askedUpTo(d.fed, len(p))]
 		d.mu.Lock()
 		if lagged != nil {
 			d.fed += lagged.Missed
@@ -77,7 +78,7 @@ func (d *display) run() {
 		}
 		d.mu.Unlock()
 		if len(answers) > 0 {
-			d.s.answer(answers)
+			d.s.answer(answers, d.fed)
 		}
 	}
 }
@@ -189,9 +190,30 @@ func clip(line string) string {
 	return line
 }
 
-// answer types the model's answer to a query, unless somebody else's input is stuck: then the program is not reading, and
-// no answer would reach it.
-func (s *session) answer(p []byte) {
+// askedUpTo returns how many of the n bytes of the log from the offset at on are of one asker.
+func (s *session) askedUpTo(at uint64, n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.console; c != nil && at < c.since && c.since < at+uint64(n) {
+		return int(c.since - at)
+	}
+	return n
+}
+
+// askerGoneLocked reports whether what asked in the log up to end was a line editor that has read its line since, or a program
+// that has ended since: busybox asks at every prompt, and the answer would be what the command reads. A shell that is told to read a command
+// by a key may still be asking when it gets the key, and wait for its answer.
+func (s *session) askerGoneLocked(c *console, end uint64) bool {
+	if !c.marked || c.marks.Key {
+		return false
+	}
+	cmd := s.command
+	return end <= c.since || cmd != nil && !cmd.started && c.phase == wire.PhasePrompt
+}
+
+// answer types the model's answer to a query in the log up to end, unless somebody else's input is stuck: then the program is not
+// reading, and no answer would reach it.
+func (s *session) answer(p []byte, end uint64) {
 	ctx, cancel := context.WithTimeout(s.ctx, answerTime)
 	defer cancel()
 	select {
@@ -202,7 +224,7 @@ func (s *session) answer(p []byte) {
 	}
 	s.mu.Lock()
 	c := s.console
-	if !s.aliveLocked() {
+	if !s.aliveLocked() || s.askerGoneLocked(c, end) {
 		s.mu.Unlock()
 		return
 	}

@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -74,13 +73,13 @@ func (e *echo) dropPrompt() {
 // dropLine takes out what stood unsent behind a prompt and was drawn again there. What is left of it is the line editor's emptying
 // it, which would not do where the prompt is missing.
 func (e *echo) dropLine() {
-	for _, at := range slices.Backward(e.again) {
-		at = min(at, len(e.bytes)) // a later prompt was drawn in the same row
+	for i := len(e.again) - 1; i >= 0 && e.line != ""; i-- {
+		at := min(e.again[i], len(e.bytes)) // a later prompt was drawn in the same row
 		for at < len(e.bytes) && e.bytes[at] == 0x1b {
 			at += escape(e.bytes[at:])
 		}
-		if e.line != "" && bytes.HasPrefix(e.bytes[at:], []byte(e.line)) {
-			e.bytes = slices.Delete(e.bytes, at, at+len(e.line))
+		if bytes.HasPrefix(e.bytes[at:], []byte(e.line)) {
+			e.bytes = append(e.bytes[:at], e.bytes[at+len(e.line):]...)
 		}
 	}
 	e.again = nil

@@ -72,6 +72,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 			if c.echo != nil {
 				cmd.from = s.log.append(c.endEchoLocked().output())
 			}
+			c.since = cmd.from
 			s.emitLocked(wire.Event{Kind: wire.EventBegun, Offset: cmd.from, Op: cmd.op, By: cmd.by})
 			return
 		}
@@ -109,7 +110,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 			c.dotDir = ""
 			s.spawn(func() { c.dropDotDir(dir) })
 		}
-		c.editing, c.promptFrom, c.typist = false, end, nil
+		c.editing, c.promptFrom, c.since, c.typist = false, end, end, nil
 		s.typedOverLocked(c, m.Exit)
 		s.lastExit = &m.Exit
 		c.tellTypedLocked()
