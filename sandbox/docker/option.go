@@ -1,9 +1,11 @@
 package docker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"net/netip"
 	"path"
 	"regexp"
@@ -62,7 +64,6 @@ var (
 	validHost   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 	validCPUSet = regexp.MustCompile(`^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$`)
 	validSysctl = regexp.MustCompile(`^[0-9]{1,19}([ \t][0-9]{1,19}){0,3}$`)
-	validMode   = regexp.MustCompile(`^[01]?[0-7]{3}$`) // the sticky bit; nothing setuid
 	validLabel  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?$`)
 )
 
@@ -153,7 +154,7 @@ var optionsByName = map[string]option{
 		}
 		return put(&o.Sysctls, name, is)
 	}},
-	"tmpfs": {"PATH, or PATH:size=64m,mode=1777,exec: a directory in memory, which counts as its memory and is empty after a stop", func(o *options, value string) error {
+	"tmpfs": {"PATH, or PATH:size=64m,uid=1000,gid=1000,exec: a directory in memory, which counts as the sandbox's and is empty after a stop", func(o *options, value string) error {
 		at, t, err := parseTmpfs(value)
 		if err != nil {
 			return err
@@ -227,8 +228,11 @@ var reserved = func() map[string]string {
 // other are names that programs have for options that are here.
 var other = map[string]string{"environment": "env", "extra-host": "add-host", "h": "hostname", "e": "env", "l": "label"}
 
-// speakersOptions are those that engines heed which only speak Docker's API; see IsDockers.
-var speakersOptions = []string{"env"}
+// Options are known to be heeded by Docker's own engine with a runtime of this machine's kernel. These are, also by others.
+var (
+	speakersOptions = []string{"env"}                                           // by engines that only speak Docker's API; see IsDockers
+	ownKernel       = []string{"add-host", "dns", "dns-search", "env", "label"} // by runtimes with a kernel of their own: they are the engine's matter, or the guest's
+)
 
 var (
 	errTakes = errors.New("it takes something else")
@@ -303,6 +307,9 @@ func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 		if f.speaks && !slices.Contains(speakersOptions, name) {
 			return hinted{fmt.Errorf("docker option %s: %w: the engine is not Docker's own", name, sandbox.ErrUnsupported), "leave it out; with this engine there are " + strings.Join(speakersOptions, ", ")}
 		}
+		if runtime := cmp.Or(spec.Isolation, f.defaultRuntime); !passesDescriptors(runtime) && !slices.Contains(ownKernel, name) {
+			return hinted{fmt.Errorf("docker option %s: %w with isolation %s, a kernel of its own", name, sandbox.ErrUnsupported, runtime), "leave it out; with this one there are " + strings.Join(ownKernel, ", ")}
+		}
 		if (name == "dns" || name == "dns-search") && spec.Network != sandbox.NetworkBridge {
 			return hinted{fmt.Errorf("docker option %s: %w with network %s, whose names the daemon looks up", o.given[i], sandbox.ErrUnsupported, spec.Network), "leave it out, or use --network bridge"}
 		}
@@ -359,31 +366,41 @@ func isTheirs(label string) bool {
 // closedToTmpfs are where the kernel, the engine and the guest have what is theirs; / itself is besides.
 var closedToTmpfs = []string{"/proc", "/sys", "/dev", "/.sandboxd", "/etc"}
 
-// parseTmpfs reads PATH[:OPTION,…].
+// parseTmpfs reads PATH[:OPTION,…]. The mode is not to be chosen: runc gives a directory that is there already its own mode instead, and from
+// the second start on it is there.
 func parseTmpfs(value string) (at string, t tmpfs, err error) {
 	at, text, _ := strings.Cut(value, ":")
 	if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || strings.ContainsAny(at, ",\\\"") ||
 		slices.ContainsFunc(closedToTmpfs, func(dir string) bool { return within(at, dir) }) {
 		return "", t, errTakes
 	}
-	size, mode, exec := int64(64<<20), "1777", "noexec"
+	var uid, gid int64
+	mode, exec := "755", "noexec"
+	if at == "/tmp" || at == "/var/tmp" {
+		mode = "1777"
+	}
+	t.size = 64 << 20
 	for part := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
 		key, is, _ := strings.Cut(part, "=")
 		switch {
 		case key == "size":
-			if size, err = sandbox.ParseSize(is); err != nil {
-				return "", t, errTakes
-			}
-		case key == "mode" && validMode.MatchString(is):
-			mode = is
+			t.size, err = sandbox.ParseSize(is)
+		case key == "uid":
+			uid, err = number(is, 0, math.MaxInt32)
+		case key == "gid":
+			gid, err = number(is, 0, math.MaxInt32)
 		case part == "exec", part == "noexec":
 			exec = part
 		case part == "rw", part == "nosuid", part == "nodev": // which it is
 		default:
+			err = errTakes
+		}
+		if err != nil {
 			return "", t, errTakes
 		}
 	}
-	return at, tmpfs{size, fmt.Sprintf("rw,nosuid,nodev,%s,size=%d,mode=%s", exec, size, mode)}, nil
+	t.options = fmt.Sprintf("rw,nosuid,nodev,%s,size=%d,mode=%s,uid=%d,gid=%d", exec, t.size, mode, uid, gid)
+	return at, t, nil
 }
 
 // within reports whether a path is dir, or below it.

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -10,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/moby/moby/api/types/container"
 
@@ -49,10 +50,10 @@ var optionCases = []struct {
 		"touch /x 2>/dev/null || echo closed; touch /dev/shm/x && echo open", "closed\nopen"},
 	{"sysctl", "net.core.somaxconn=99", "kernel.core_pattern=1", func(c container.InspectResponse) bool { return c.HostConfig.Sysctls["net.core.somaxconn"] == "99" },
 		"cat /proc/sys/net/core/somaxconn", "99"},
-	{"tmpfs", "/scratch:size=8m,exec,mode=700", "/dev/x", func(c container.InspectResponse) bool {
+	{"tmpfs", "/scratch:size=8m,exec,uid=12,gid=34", "/dev/x", func(c container.InspectResponse) bool {
 		return strings.Contains(c.HostConfig.Tmpfs["/scratch"], "size=8388608")
 	},
-		`df -k /scratch | awk 'END{print $2}'; stat -c %a /scratch; grep ' /scratch ' /proc/mounts | grep -o nosuid,nodev; cp /bin/busybox /scratch/busybox && /scratch/busybox echo runs`, "8192\n700\nnosuid,nodev\nruns"},
+		`df -k /scratch | awk 'END{print $2}'; stat -c '%a %u:%g' /scratch; grep ' /scratch ' /proc/mounts | grep -o nosuid,nodev; cp /bin/busybox /scratch/busybox && /scratch/busybox echo runs`, "8192\n755 12:34\nnosuid,nodev\nruns"},
 	{"ulimit", "memlock=65536:131072", "nofile=9", func(c container.InspectResponse) bool {
 		return slices.ContainsFunc(c.HostConfig.Ulimits, func(u *container.Ulimit) bool { return u.Name == "memlock" && u.Soft == 65536 && u.Hard == 131072 })
 	}, "ulimit -l; grep 'locked memory' /proc/self/limits | tr -s ' '", "64\nMax locked memory 65536 131072 bytes "},
@@ -70,10 +71,11 @@ func TestOptions(t *testing.T) {
 			if err := CheckOptions([]string{tt.name + "=" + tt.bad}); err == nil || !strings.Contains(err.Error(), "docker option "+tt.name) {
 				t.Errorf("%s=%s: got %v, want it refused by name", tt.name, tt.bad, err)
 			}
-			if f := factsFor(t, b); f.speaks && !slices.Contains(speakersOptions, tt.name) {
-				_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox, Network: sandbox.NetworkBridge, Options: []string{tt.name + "=" + tt.value}})
+			f := factsFor(t, b)
+			if f.speaks && !slices.Contains(speakersOptions, tt.name) || !passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) && !slices.Contains(ownKernel, tt.name) {
+				_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox, Isolation: testIsolation, Network: sandbox.NetworkBridge, Options: []string{tt.name + "=" + tt.value}})
 				if !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), tt.name) {
-					t.Errorf("on an engine that is not Docker's: got %v, want it refused by name", err)
+					t.Errorf("on an engine that may not heed it: got %v, want it refused by name", err)
 				}
 				return
 			}
@@ -130,15 +132,26 @@ func TestOptions(t *testing.T) {
 // With a network that the daemon carries, and a user of its own, options go together.
 func TestOptionsTogether(t *testing.T) {
 	b := testBackend(t)
-	if factsFor(t, b).speaks {
-		t.Skip("this engine has hardly any option")
+	if f := factsFor(t, b); f.speaks || !passesDescriptors(cmp.Or(testIsolation, f.defaultRuntime)) {
+		t.Skip("this engine, or runtime, has hardly any option")
 	}
-	inst := boot(t, b, sandbox.Spec{Network: sandbox.NetworkFiltered, User: "1234:1234", Options: []string{"read-only=true", "tmpfs=/tmp", "tmpfs=/work:size=1m",
+	inst := boot(t, b, sandbox.Spec{Network: sandbox.NetworkFiltered, User: "1234:1234", Options: []string{"read-only=true", "tmpfs=/tmp", "tmpfs=/work:size=1m,uid=1234",
 		"sysctl=net.ipv4.ip_unprivileged_port_start=80", "hostname=box", "ulimit=stack=-1", "label=a=b", "label=c=d"}})
-	got := mustSh(t, login(t, b, inst), "id -u; ls /sys/class/net; touch /tmp/a /work/b && hostname; cat /proc/sys/net/ipv4/ip_unprivileged_port_start")
-	if want := "1234\nlo\ntun0\nbox\n80"; got != want {
-		t.Errorf("got %q, want %q", got, want)
+	look := func(when string) {
+		got := mustSh(t, login(t, b, inst), "id -u; ls /sys/class/net; touch /tmp/a /work/b && hostname; cat /proc/sys/net/ipv4/ip_unprivileged_port_start")
+		if want := "1234\nlo\ntun0\nbox\n80"; got != want {
+			t.Errorf("%s: got %q, want %q", when, got, want)
+		}
 	}
+	look("after boot")
+	if err := b.Stop(t.Context(), inst, 0); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if inst, err = b.Start(t.Context(), inst); err != nil {
+		t.Fatal(err)
+	}
+	look("after stop and start")
 }
 
 // What is decided elsewhere, or would give more of the machine, is refused by name, with what there is instead.
@@ -165,7 +178,7 @@ func TestReservedOptions(t *testing.T) {
 }
 
 func TestOptionConflicts(t *testing.T) {
-	docker, other := facts{}, facts{speaks: true}
+	docker, other := facts{defaultRuntime: "runc"}, facts{speaks: true, defaultRuntime: "crun"}
 	for _, tt := range []struct {
 		list []string
 		spec sandbox.Spec
@@ -181,6 +194,8 @@ func TestOptionConflicts(t *testing.T) {
 		{[]string{"tmpfs=/a"}, sandbox.Spec{Mounts: []sandbox.Mount{{Path: "/ab"}}}, docker, ""},
 		{[]string{"tmpfs=/a:size=2g"}, sandbox.Spec{}, docker, "more than all of the sandbox's memory, 1g"},
 		{[]string{"env=A=b"}, sandbox.Spec{}, other, ""},
+		{[]string{"env=A=b", "label=a=b", "add-host=a:10.0.0.1"}, sandbox.Spec{Isolation: "runsc"}, docker, ""},
+		{[]string{"env=A=b", "sysctl=kernel.shmmax=1"}, sandbox.Spec{Isolation: "runsc"}, docker, "docker option sysctl"},
 		{[]string{"env=A=b", "read-only=true"}, sandbox.Spec{}, other, "docker option read-only"},
 	} {
 		o, err := parseOptions(tt.list)
@@ -194,7 +209,7 @@ func TestOptionConflicts(t *testing.T) {
 	}
 	for _, list := range [][]string{{"hostname=a", "hostname=b"}, {"label=a=b", "label=a=c"}, {"tmpfs=/a", "tmpfs=/a:size=1m"}, {"sysctl=kernel.shmmax=1", "sysctl=kernel.shmmax=2"},
 		{"ulimit=stack=1", "ulimit=stack=2"}, slices.Repeat([]string{"env=A=b"}, maxOptions+1), {"env=A=" + strings.Repeat("x", maxOptionLen)}, {"env=A=b\nC=d"}, {"hostname"}, {"hostname="},
-		{"tmpfs=/"}, {"tmpfs=/proc"}, {"tmpfs=/etc/x"}, {"tmpfs=/a/../dev"}, {"tmpfs=a"}, {"tmpfs=/a:mode=4755"}, {"tmpfs=/a:suid"}, {"tmpfs=/a:size=0"}, {"tmpfs=/a,b"},
+		{"tmpfs=/"}, {"tmpfs=/proc"}, {"tmpfs=/etc/x"}, {"tmpfs=/a/../dev"}, {"tmpfs=a"}, {"tmpfs=/a:mode=700"}, {"tmpfs=/a:uid=-1"}, {"tmpfs=/a:size=1m,size="}, {"tmpfs=/a:suid"}, {"tmpfs=/a:size=0"}, {"tmpfs=/a,b"},
 		{"ulimit=memlock=5:4"}, {"ulimit=memlock=-1:4"}, {"ulimit=memlock=-2"}, {"ulimit=rtprio=9"}, {"label=com.docker.compose.project=x"}, {"label=SANDBOXD.id=x"},
 		{"label=io.containers.autoupdate=x"}, {"sysctl=net.core.somaxconn=1;2"}, {"add-host=a:host-gateway"}, {"oom-score-adj=1001"}, {"cpu-shares=0"}} {
 		if err := CheckOptions(list); err == nil {
@@ -266,7 +281,7 @@ func FuzzOptions(f *testing.F) {
 		c := *r.Config
 		c.Hostname, c.Labels = base.Config.Hostname, base.Config.Labels
 		got := container.CreateRequest{Config: &c, HostConfig: &h, NetworkingConfig: r.NetworkingConfig}
-		if diff := cmp.Diff(base, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
+		if diff := gocmp.Diff(base, got, cmpopts.EquateComparable(netip.Addr{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Errorf("options change more (-without +with):\n%s", diff)
 		}
 	})
