@@ -46,6 +46,7 @@ require (
 	golang.org/x/crypto v0.58.0 // SSH
 	golang.org/x/image v0.47.0 // pictures made smaller, and WebP
 	golang.org/x/net v0.62.0 // messages of DNS
+	golang.org/x/sync v0.24.0 // memory for what sandboxes send, by weight
 	golang.org/x/sys v0.49.0 // Linux system calls
 	golang.org/x/term v0.47.0 // raw mode, and the line editor of the picker
 	golang.org/x/text v0.43.0 // which characters are how old, in the test of width tables
@@ -98,7 +99,6 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	golang.org/x/exp v0.0.0-20261014143641-f0251eb4aa3e // indirect
 	golang.org/x/oauth2 v0.37.0 // indirect
-	golang.org/x/sync v0.24.0 // indirect
 	golang.org/x/tools v0.52.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	modernc.org/libc v1.79.0 // indirect

@@ -38,7 +38,14 @@ type place struct {
 	client *agent.Client           // the same
 	files  *connect.Files          // the same
 	shells map[string]*agent.Shell // the same; by session
-	python *python.Interpreter     // the same
+	python *lent                   // the same
+}
+
+// lent is an Interpreter that calls share.
+type lent struct {
+	*python.Interpreter
+	users int  // guarded by places.mu; calls under way
+	gone  bool // guarded by places.mu; no other call gets it, and the last one closes it
 }
 
 // target reads which session a call means.

@@ -61,7 +61,7 @@ func (s *Server) addPython() {
 		if err != nil {
 			return answer{}, err
 		}
-		a, err := s.python(ctx, t.Sandbox, func(py *python.Interpreter) (answer, error) {
+		return s.python(ctx, t.Sandbox, func(py *python.Interpreter) (answer, error) {
 			if in.Packages {
 				return listPackages(ctx, py)
 			}
@@ -92,45 +92,55 @@ func (s *Server) addPython() {
 			}
 			return pythonAnswer(res), nil
 		})
-		if err != nil && broke(err) && ctx.Err() == nil {
-			s.places.unpython(t.Sandbox)
-		}
-		return a, err
 	})
 }
 
-// python calls do with the Python of a sandbox.
+// python calls do with the Python of a sandbox, which calls share. Where the way there turns out to be no longer good, later calls have a new
+// one; those that are under way keep theirs.
 func (s *Server) python(ctx context.Context, name string, do func(*python.Interpreter) (answer, error)) (answer, error) {
 	at, release, err := s.places.open(ctx, name)
 	if err != nil {
 		return answer{}, err
 	}
-	if at.python == nil {
+	py := s.places.lend(at.python)
+	if py == nil {
 		o := s.options.Python.Options
-		o.Limits = python.Limits{Head: maxPrinted / 2, Tail: maxPrinted / 2, Displays: maxShown, Shown: 8 << 20}
-		at.python, err = python.Open(ctx, at.client, o)
+		o.Limits = python.Limits{Head: maxPrinted / 2, Tail: maxPrinted / 2, Displays: maxShown, Shown: 8 << 20, Images: -1}
+		var in *python.Interpreter
+		if in, err = python.Open(ctx, at.client, o); err == nil {
+			at.python = &lent{Interpreter: in}
+			py = s.places.lend(at.python)
+		}
 	}
-	py := at.python
 	release()
 	if err != nil {
 		return answer{}, err
 	}
-	return do(py)
+	a, err := do(py.Interpreter)
+	s.places.giveBack(py, err != nil && broke(err) && ctx.Err() == nil)
+	return a, err
 }
 
-// unpython closes the way to a sandbox's Python; the next one is a new one.
-func (p *places) unpython(name string) {
+// lend counts a call in that uses py, until giveBack. It is nil where there is none to use.
+func (p *places) lend(py *lent) *lent {
 	p.mu.Lock()
-	at := p.byName[name]
-	p.mu.Unlock()
-	if at == nil {
-		return
+	defer p.mu.Unlock()
+	if py == nil || py.gone {
+		return nil
 	}
-	at.opening <- struct{}{}
-	defer func() { <-at.opening }()
-	if at.python != nil {
-		at.python.Close()
-		at.python = nil
+	py.users++
+	return py
+}
+
+// giveBack counts a call out. gone has no other one use py.
+func (p *places) giveBack(py *lent, gone bool) {
+	p.mu.Lock()
+	py.users--
+	py.gone = py.gone || gone
+	last := py.gone && py.users == 0
+	p.mu.Unlock()
+	if last {
+		_ = py.Close()
 	}
 }
 

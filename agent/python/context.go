@@ -47,6 +47,8 @@ type link struct {
 	session string
 	hello   *run          // over when the kernel answers for the first time
 	read    chan struct{} // closed when the reader has ended
+	over    chan struct{} // closed by close
+	once    sync.Once
 }
 
 // within bounds what is done for a call that is over.
@@ -82,7 +84,7 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, fmt.Errorf("context %s: %w", c.name, err)
 	}
-	l = &link{session: wire.NewOp(), hello: newRun(nil, Limits{}), read: make(chan struct{})}
+	l = &link{session: wire.NewOp(), hello: newRun(nil, Limits{}, nil), read: make(chan struct{}), over: make(chan struct{})}
 	l.hello.brief = true
 	l.conn, _, err = websocket.Dial( //nolint:bodyclose // the connection is the body
 		ctx, "http://localhost/api/kernels/"+url.PathEscape(s.Kernel.ID)+"/channels?session_id="+l.session,
@@ -99,7 +101,7 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 	if c.ended || c.link != nil {
 		other := c.link
 		c.mu.Unlock()
-		_ = l.conn.CloseNow()
+		l.close()
 		if other == nil {
 			return nil, errClosed
 		}
@@ -194,41 +196,46 @@ func (l *link) form() websocket.MessageType {
 	return websocket.MessageText
 }
 
+// close ends the connection, and with it what the reader waits for. It may be called twice.
+func (l *link) close() {
+	l.once.Do(func() { close(l.over) })
+	_ = l.conn.CloseNow()
+}
+
 // read hands on messages until the connection ends.
 func (c *Context) read(l *link) {
 	defer close(l.read)
-	var text bytes.Buffer
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { // ends with l, at the latest at the end of this
+		<-l.over
+		cancel()
+	}()
 	understand := parse
 	if l.framed {
 		understand = unframe
 	}
-	for {
+	for small := make([]byte, 0, maxFree); ; {
 		kind, r, err := l.conn.Reader(context.Background())
 		if err != nil {
 			break
 		}
-		text.Reset()
-		if _, err = io.Copy(&text, io.LimitReader(r, maxMessage)); err != nil {
-			break
-		}
-		c.mu.Lock()
-		c.heard = time.Now()
-		c.mu.Unlock()
-		more, err := io.Copy(io.Discard, r)
-		if err != nil {
-			break
-		}
+		at := place{of: c.in.room}
+		text, more, err := c.take(ctx, r, small, &at)
 		switch {
+		case err != nil:
 		case kind != l.form(): // in the JSON form those with buffers of widgets, which nobody here shows
 		case more > 0:
-			c.tooLong(l, text.Bytes(), int64(text.Len())+more)
+			c.tooLong(l, text, int64(len(text))+more)
 		default:
-			if m, err := understand(text.Bytes()); err == nil {
-				c.handle(l, m)
+			if m, err := understand(text); err == nil {
+				text = nil // handle lets go of it
+				c.handle(l, &m)
 			}
 		}
-		if text.Cap() > 1<<20 {
-			text = bytes.Buffer{}
+		at.leave()
+		if err != nil {
+			break
 		}
 	}
 	c.mu.Lock()
@@ -239,15 +246,43 @@ func (c *Context) read(l *link) {
 		r = nil // whoever took the link away has said why; the call under way may be one on the next link
 	}
 	c.mu.Unlock()
-	_ = l.conn.CloseNow()
+	l.close()
 	l.hello.die("the connection to the kernel ended")
 	if r != nil {
 		r.die("the connection to the kernel ended")
 	}
 }
 
-// handle does what a message of l says to the call that it belongs to.
-func (c *Context) handle(l *link, m message) {
+// take reads a message into small, or, where that is too small, into memory for which at is made to have room. more are the bytes that were
+// dropped: of a message that is too long, or for which there was no room.
+func (c *Context) take(ctx context.Context, r io.Reader, small []byte, at *place) (text []byte, more int64, err error) {
+	text = small[:0]
+	for {
+		if len(text) == cap(text) {
+			size := min(2*cap(text), maxMessage)
+			if size == cap(text) || !at.grow(ctx, copies*int64(size)) {
+				break
+			}
+			text = append(make([]byte, 0, size), text...)
+		}
+		n, err := r.Read(text[len(text):cap(text)])
+		text = text[:len(text)+n]
+		c.mu.Lock()
+		c.heard = time.Now()
+		c.mu.Unlock()
+		if errors.Is(err, io.EOF) {
+			return text, 0, nil
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+	}
+	more, err = io.Copy(io.Discard, r)
+	return text, more, err
+}
+
+// handle does what a message of l says to the call that it belongs to. What it has of m's text it lets go of before it tells anybody.
+func (c *Context) handle(l *link, m *message) {
 	c.mu.Lock()
 	r := c.run
 	c.mu.Unlock()
@@ -266,21 +301,36 @@ func (c *Context) handle(l *link, m message) {
 		}
 	}
 	if m.Parent.ID == l.hello.id {
-		l.hello.handle(m)
+		l.hello.handle(*m)
 		return
 	}
-	if c.passed(m) {
+	if c.passed(*m) {
 		return
 	}
 	if r == nil || m.Parent.ID != r.id {
 		return // of nobody, of a former call, of another client's
 	}
-	if o, ok := m.output(); ok && m.Channel == "iopub" {
-		c.in.gallery.add(c, &o)
+	if o, ok := c.output(m); ok {
+		*m = message{}
 		r.print(o)
 		return
 	}
-	r.handle(m)
+	r.handle(*m)
+}
+
+// output is what m prints or shows, if it does.
+func (c *Context) output(m *message) (o Output, ok bool) {
+	if m.Channel != "iopub" {
+		return o, false
+	}
+	if len(m.Content) > 1<<20 {
+		_ = opening.Acquire(context.Background(), 1) // whoever has it computes, and waits for nobody
+		defer opening.Release(1)
+	}
+	if o, ok = m.output(); ok {
+		c.in.gallery.add(c, &o)
+	}
+	return o, ok
 }
 
 // passed reports whether m belongs to the fence, and opens it when that is done.
@@ -307,7 +357,7 @@ func (c *Context) part(r *run, why string, broken bool) {
 		r.die(why)
 	}
 	if l != nil {
-		_ = l.conn.CloseNow()
+		l.close()
 	}
 }
 
@@ -346,7 +396,7 @@ func (c *Context) drop(l *link) {
 		c.link = nil
 	}
 	c.mu.Unlock()
-	_ = l.conn.CloseNow()
+	l.close()
 	<-l.read
 }
 

@@ -21,6 +21,9 @@ type Call struct {
 	// Output, if not nil, is given each output as it comes, in order, whatever Limits keep of them; nothing after the call has returned,
 	// also where it is waiting: what comes meanwhile is given when it goes on, as much as Limits keep. It must not block for long: the context waits for it.
 	Output func(Output)
+
+	// Passing says that Output is all that is wanted: the Result has no Outputs, and Dropped and Omitted are of what was not given to it.
+	Passing bool
 }
 
 // maxCode bounds code, in bytes.
@@ -46,7 +49,8 @@ func (c *Context) Execute(ctx context.Context, call Call) (Result, error) {
 	case call.Timeout < 0:
 		return Result{}, &agent.Error{Code: wire.CodeUsage, Message: "python: the timeout is negative"}
 	}
-	r := newRun(call.Output, c.in.o.Limits)
+	r := newRun(call.Output, c.in.o.Limits, c.in.room)
+	r.passing = call.Passing
 	r.timeout = call.Timeout
 	if r.timeout == 0 {
 		r.timeout = c.in.o.Timeout
@@ -242,6 +246,7 @@ type run struct {
 	began   time.Time
 	fresh   bool
 	output  func(Output)  // nil: nobody listens
+	passing bool          // nothing is kept
 	over    chan struct{} // closed at the end
 	asked   chan struct{} // holds one when input is wanted
 
@@ -264,8 +269,9 @@ type run struct {
 	late     *time.Timer // guarded by mu; for an answer, nil before the first question
 }
 
-func newRun(output func(Output), limits Limits) *run {
-	return &run{id: wire.NewOp(), began: time.Now(), output: output, kept: collector{limits: limits}, untold: collector{limits: limits}, over: make(chan struct{}), asked: make(chan struct{}, 1)}
+func newRun(output func(Output), limits Limits, of *room) *run {
+	kept := collector{limits: limits, room: place{of: of}}
+	return &run{id: wire.NewOp(), began: time.Now(), output: output, kept: kept, untold: kept, over: make(chan struct{}), asked: make(chan struct{}, 1)}
 }
 
 func (r *run) finished() bool {
@@ -307,7 +313,8 @@ func (r *run) listen() {
 	defer r.telling.Unlock()
 	r.mu.Lock()
 	missed := r.untold.outputs()
-	r.untold = collector{limits: r.untold.limits}
+	r.untold.room.leave()
+	r.untold = collector{limits: r.untold.limits, room: r.untold.room}
 	r.listens = true
 	r.mu.Unlock()
 	for _, o := range missed {
@@ -328,7 +335,9 @@ func (r *run) print(o Output) {
 	r.telling.Lock()
 	defer r.telling.Unlock()
 	r.mu.Lock()
-	r.kept.add(o)
+	if !r.passing && !r.closed {
+		r.kept.add(o)
+	}
 	tell := r.output != nil && r.listens && !r.closed
 	if r.output != nil && !r.listens && !r.closed {
 		r.untold.add(o)
@@ -359,6 +368,8 @@ func (r *run) die(why string) {
 func (r *run) endLocked() {
 	if !r.closed {
 		r.closed = true
+		r.kept.room.leave() // the Result is the caller's
+		r.untold.room.leave()
 		if r.late != nil {
 			r.late.Stop()
 		}

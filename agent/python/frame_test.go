@@ -77,9 +77,9 @@ func FuzzFrame(f *testing.F) {
 			t.Errorf("%+v", m)
 		}
 		if o, ok := m.output(); ok {
-			newRun(nil, Limits{Head: 10, Tail: 10, Displays: 2, Shown: 100}).print(o)
+			newRun(nil, Limits{Head: 10, Tail: 10, Displays: 2, Shown: 100}, nil).print(o)
 		}
-		newRun(nil, Limits{}).handle(m)
+		newRun(nil, Limits{}, nil).handle(m)
 		content, _ := cutOff(true, text, "x")
 		if o, n := beginning(content, 5); n > 5 || len(o.Chars) > 15 {
 			t.Errorf("begins with %q, %d", o.Chars, n)

@@ -22,6 +22,7 @@ type Image struct {
 // gallery remembers the last images of an Interpreter, of all its contexts together: any number of those may be there.
 type gallery struct {
 	mu     sync.Mutex
+	most   int
 	size   int      // guarded by mu
 	images []framed // guarded by mu; the oldest first
 }
@@ -34,16 +35,19 @@ type framed struct {
 // add remembers o's image, if it has one, and puts its id into o.
 func (g *gallery) add(of *Context, o *Output) {
 	mime, data := o.Picture()
-	if mime == "" || len(data) > maxImageBytes {
+	if mime == "" {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	of.pictures++
 	o.Image = strconv.Itoa(of.pictures)
+	if len(data) > g.most {
+		return
+	}
 	g.images = append(g.images, framed{Image{ID: o.Image, Type: mime, Size: len(data), Data: data}, of})
 	g.size += len(data)
-	for len(g.images) > maxImages || g.size > maxImageBytes {
+	for len(g.images) > maxImages || g.size > g.most {
 		g.size -= g.images[0].Size
 		g.images = slices.Delete(g.images, 0, 1)
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // Messages of Jupyter's protocol ("Messaging in Jupyter", version 5.3), in the two forms that the server's WebSocket has: frames of the
@@ -34,10 +36,18 @@ type header struct {
 
 // message is one that came.
 type message struct {
-	Header  header          `json:"header"`
-	Parent  header          `json:"parent_header"`
-	Channel string          `json:"channel"`
-	Content json.RawMessage `json:"content"`
+	Header  header `json:"header"`
+	Parent  header `json:"parent_header"`
+	Channel string `json:"channel"`
+	Content part   `json:"content"`
+}
+
+// part is JSON within the text that it was read from: no copy of it.
+type part []byte
+
+func (p *part) UnmarshalJSON(text []byte) error {
+	*p = text
+	return nil
 }
 
 var errNoType = errors.New("message of the kernel: it has no type")
@@ -120,26 +130,28 @@ type forms map[string]json.RawMessage
 
 func (f *forms) UnmarshalJSON(text []byte) error {
 	all := make(forms)
-	d := json.NewDecoder(bytes.NewReader(text))
-	switch t, err := d.Token(); {
+	// A Buffer is read where it is; what json.Decoder does would be another copy.
+	d := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	switch t, err := d.ReadToken(); {
 	case err != nil:
 		return err
-	case t == nil: // null
+	case t.Kind() == 'n': // null
 		return nil
-	case t != json.Delim('{'):
+	case t.Kind() != '{':
 		return errors.New("forms of a display: no object")
 	}
-	for n := 0; d.More() && n < maxMIME; n++ {
-		kind, err := d.Token()
+	for n := 0; d.PeekKind() == '"' && n < maxMIME; n++ {
+		t, err := d.ReadToken()
 		if err != nil {
 			return err
 		}
-		var data json.RawMessage
-		if err := d.Decode(&data); err != nil {
+		kind := t.String()
+		data, err := d.ReadValue()
+		if err != nil {
 			return err
 		}
-		if kind, ok := kind.(string); ok && len(kind) <= maxName {
-			all[kind] = data
+		if len(kind) <= maxName {
+			all[kind] = json.RawMessage(bytes.Clone(data))
 		}
 	}
 	*f = all

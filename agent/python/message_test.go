@@ -25,7 +25,7 @@ func FuzzMessage(f *testing.F) {
 		if err != nil {
 			return
 		}
-		r := newRun(nil, Limits{Head: 10, Tail: 10, Displays: 2, Shown: 100})
+		r := newRun(nil, Limits{Head: 10, Tail: 10, Displays: 2, Shown: 100}, nil)
 		if o, ok := m.output(); ok {
 			new(gallery).add(&Context{}, &o)
 			r.print(o)
@@ -35,7 +35,7 @@ func FuzzMessage(f *testing.F) {
 		}
 		r.handle(m)
 		c := &Context{in: &Interpreter{}, name: "main"}
-		c.handle(&link{hello: newRun(nil, Limits{})}, m)
+		c.handle(&link{hello: newRun(nil, Limits{}, nil)}, &m)
 		res := c.result(r)
 		_ = res.Text()
 		if len(res.Prompt) > maxPrompt {

@@ -82,6 +82,7 @@ type Interpreter struct {
 
 	patience time.Duration
 	gallery  gallery
+	room     *room
 
 	mu       sync.Mutex
 	server   server              // guarded by mu
@@ -122,7 +123,7 @@ func Open(ctx context.Context, client *agent.Client, o Options) (*Interpreter, e
 }
 
 func newInterpreter(client *agent.Client, o Options) *Interpreter {
-	in := &Interpreter{client: client, o: o, contexts: make(map[string]*Context), patience: patience}
+	in := &Interpreter{client: client, o: o, contexts: make(map[string]*Context), patience: patience, gallery: gallery{most: o.Limits.Images}, room: newRoom(process)}
 	in.dialer = &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 4, MaxResponseHeaderBytes: 64 << 10,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return client.DialUnix(ctx, in.current().Sock)

@@ -176,10 +176,11 @@ type Limits struct {
 	Tail     int // and from the end; default 64 KiB
 	Displays int // values, displays and exceptions; default 100
 	Shown    int // bytes of them; default 32 MiB
+	Images   int // bytes of pictures that an Interpreter remembers for Context.Image; default 64 MiB, negative is none
 }
 
 func (l Limits) orDefaults() Limits {
-	return Limits{Head: cmp.Or(l.Head, 64<<10), Tail: cmp.Or(l.Tail, 64<<10), Displays: cmp.Or(l.Displays, 100), Shown: cmp.Or(l.Shown, 32<<20)}
+	return Limits{Head: cmp.Or(l.Head, 64<<10), Tail: cmp.Or(l.Tail, 64<<10), Displays: cmp.Or(l.Displays, 100), Shown: cmp.Or(l.Shown, 32<<20), Images: cmp.Or(l.Images, maxImageBytes)}
 }
 
 // maxPieces bounds the changes between stdout and stderr that head and tail keep, each.
@@ -188,6 +189,7 @@ const maxPieces = 1000
 // collector keeps head and tail of what a call prints.
 type collector struct {
 	limits Limits
+	room   place // for what is shown
 	head   []piece
 	tail   []piece
 	text   int // bytes of text in head
@@ -234,7 +236,7 @@ func (c *collector) add(o Output) {
 		return
 	}
 	size := o.size()
-	if c.shows >= c.limits.Displays || c.shown+size > c.limits.Shown {
+	if c.shows >= c.limits.Displays || c.shown+size > c.limits.Shown || !c.room.try(int64(c.shown+size-maxFree)) {
 		c.dropped++
 		c.omitted += int64(size)
 		return
@@ -288,7 +290,11 @@ func (c *collector) trim() {
 		c.late -= n
 		c.omitted += int64(n)
 		if n < len(p.text) {
-			p.text = append(p.text[:0], p.text[n:]...)
+			if rest := len(p.text) - n; cap(p.text) > 4*max(rest, c.limits.Tail) {
+				p.text = slices.Clone(p.text[n:]) // not all the memory of what was long
+			} else {
+				p.text = append(p.text[:0], p.text[n:]...)
+			}
 			p.Omitted += int64(n)
 			return
 		}

@@ -1,9 +1,11 @@
 package e2b
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -72,7 +74,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, v *visit, in *k
 		defer undo()
 	}
 	t.begin()
-	res, err := c.Execute(ctx, python.Call{Code: ask.Code, Timeout: maxRun, NoInput: true, Output: t.output})
+	res, err := c.Execute(ctx, python.Call{Code: ask.Code, Timeout: maxRun, NoInput: true, Passing: true, Output: t.output})
 	nb.ready = time.Now()
 	if res.Ended != wire.Done || res.Fresh || res.Restart {
 		nb.ready = time.Time{} // the next kernel is to begin in its directory, too
@@ -160,7 +162,6 @@ type teller struct {
 	c      *http.ResponseController
 	failed func()
 	bytes  int64
-	shows  int // outputs that are no text
 }
 
 // begin answers before anything is printed: the SDK for JavaScript counts its timeout from then.
@@ -172,10 +173,24 @@ func (t *teller) begin() {
 	}
 }
 
+// The door ends an answer of which a client takes nothing for a while. One that takes a little now and then would have the room that large
+// messages share for hours: each line has slack and the time that it takes at slowest.
+const (
+	slack   = time.Minute
+	slowest = 256 << 10 // bytes a second
+	pieces  = 64 << 10  // bytes between two looks at the time
+)
+
 func (t *teller) line(v any) {
-	lines := json.NewEncoder(t.w)
+	var text bytes.Buffer
+	lines := json.NewEncoder(&text)
 	lines.SetEscapeHTML(false)
 	err := lines.Encode(v)
+	for late := time.Now().Add(slack + time.Duration(text.Len()/slowest)*time.Second); err == nil && text.Len() > 0; {
+		if _, err = t.w.Write(text.Next(pieces)); err == nil && time.Now().After(late) {
+			err = errSlow
+		}
+	}
 	if err == nil {
 		err = t.c.Flush()
 	}
@@ -184,31 +199,25 @@ func (t *teller) line(v any) {
 	}
 }
 
+var errSlow = errors.New("the client reads too slowly")
+
 func (t *teller) output(o python.Output) {
 	switch o.Type {
 	case python.Stdout, python.Stderr:
 		t.bytes += int64(len(o.Chars))
 		t.line(printed{string(o.Type), o.Chars, time.Now().UnixNano()})
 	case python.Failure:
-		t.shows++
 		t.line(raised{"error", o.Name, o.Value, strings.Join(o.Traceback, "\n")})
 	case python.Value, python.Display:
-		t.shows++
 		t.line(shown(o))
 	}
 }
 
 // end tells how it ended.
 func (t *teller) end(res python.Result, err error) {
-	kept := 0
-	for _, o := range res.Outputs {
-		if o.Type != python.Stdout && o.Type != python.Stderr {
-			kept++
-		}
-	}
 	note := func(text string) { t.line(printed{"stderr", "sandboxd: " + text + "\n", time.Now().UnixNano()}) }
-	if n := res.Dropped - (t.shows - kept); n > 0 { // by size: what was told and not kept is dropped there, too
-		note(fmt.Sprintf("%d outputs of more than 32 MiB are left out", n))
+	if res.Dropped > 0 {
+		note(fmt.Sprintf("%d outputs are left out: of more than 32 MiB, or when others had taken the room for large ones", res.Dropped))
 	}
 	if res.Fresh {
 		note("the code ran in a new kernel: what former calls made is gone")

@@ -46,6 +46,7 @@ type entry struct {
 
 // New makes a Pool whose interpreters are opened with o.
 func New(hub *gateway.Hub, o python.Options) *Pool {
+	o.Limits.Images = -1 // nobody asks for them over HTTP
 	return &Pool{hub: hub, options: o, all: make(map[key]*entry)}
 }
 
