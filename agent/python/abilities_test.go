@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/gateway/view/picture"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -64,7 +65,18 @@ func TestAbilities(t *testing.T) {
 				t.Errorf("%+v", res)
 			}
 		}},
-		{"a plot is shown", ok("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")},
+		{"a plot is shown", func(t *testing.T) {
+			res := execute(t, c, "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+			if !res.OK || len(res.Outputs) == 0 {
+				t.Fatal(res.Text())
+			}
+			_, plot := res.Outputs[len(res.Outputs)-1].Picture()
+			for _, p := range []picture.Protocol{picture.Kitty, picture.ITerm2, picture.Sixel} {
+				if drawn, err := picture.Draw(p, plot, 800); err != nil || len(drawn) < 1000 {
+					t.Errorf("by %s: %d bytes, %v", p, len(drawn), err)
+				}
+			}
+		}},
 		{"images are listed with id, type and size, and fetched", func(t *testing.T) {
 			images := c.Images()
 			if len(images) != 1 || images[0].Type != "image/png" || images[0].Size < 1000 {
