@@ -268,9 +268,9 @@ func parseOptions(list []string) (options, error) {
 		case slices.Contains(once, name) && slices.Contains(o.names, name):
 			return options{}, fmt.Errorf("docker option %s: %w", name, errTwice)
 		}
-		switch err := known.set(&o, value); err {
-		case nil:
-		case errTwice:
+		switch err := known.set(&o, value); {
+		case err == nil:
+		case errors.Is(err, errTwice):
 			return options{}, fmt.Errorf("docker option %s=%.100s: %w", name, value, err)
 		default:
 			return options{}, fmt.Errorf("docker option %s takes %s; not %.100q", name, known.takes, value)
