@@ -137,6 +137,9 @@ func (b *Backend) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dock
 		o.NetworkMode = string(sandbox.NetworkBridge)
 	case carried(s.Network) && d.runs && len(d.bases) > 0:
 		inst, done, err := s.Carrier(ctx, d.bases[0])
+		if errors.Is(err, sandbox.ErrUnsupported) { // a sandbox would do with less
+			err = hinted{err, "RUN steps with a network take the device: modprobe tun, where that is missing; or --network none; or an image that is built already, by --image"}
+		}
 		if err != nil {
 			return o, nil, fmt.Errorf("network of the build: %w", err)
 		}

@@ -50,7 +50,8 @@ func furnish(etc string, c wire.GuestConfig) error {
 	if st, err := os.Lstat(dir); err != nil || !st.IsDir() {
 		return nil //nolint:nilerr // there is no sudo
 	}
-	rule := fmt.Sprintf("#%d ALL=(ALL:ALL) NOPASSWD: ALL\n", a.UID)
+	// sudo drops the variables by which programs find the network, where that is a proxy: those of wire.ProxyEnv. Its * takes no name with two _ before it.
+	rule := fmt.Sprintf("Defaults env_keep += \"*_proxy *_PROXY NODE_USE_ENV_PROXY\"\n#%d ALL=(ALL:ALL) NOPASSWD: ALL\n", a.UID)
 	return os.WriteFile(filepath.Join(dir, "sandboxd"), []byte(rule), 0o440)
 }
 
