@@ -34,8 +34,10 @@ const (
 var Protocols = []Protocol{Kitty, ITerm2, Sixel, None}
 
 const (
-	// maxPixels bounds what a picture takes of memory while it is decoded: 8 bytes for each.
+	// maxPixels bounds what a picture takes of memory while it is decoded: 8 bytes for each, and 20 in a progressive JPEG.
 	maxPixels = 32 << 20
+	// maxScans bounds how often a JPEG goes over its pixels: fifty bytes say that it does once more. Programs write a dozen at most.
+	maxScans = 64
 	// maxSixel is the width and height to which pictures are drawn by sixel: xterm leaves larger ones out.
 	maxSixel = 1000
 	// kittyChunk is how many bytes of base64 the protocol allows in one sequence.
@@ -44,7 +46,7 @@ const (
 
 // Draw returns what draws a picture – PNG, JPEG, GIF or WebP – by that protocol at the beginning of a line, and leaves the cursor at the beginning of
 // the next one. A picture that is wider than width pixels is made smaller; 0 is any width. What is no picture, or one of more than 32
-// megapixels, is an error. Draw by None is nothing.
+// megapixels or 64 scans, is an error. Draw by None is nothing.
 func Draw(p Protocol, data []byte, width int) ([]byte, error) {
 	if p == None {
 		return nil, nil
@@ -71,14 +73,20 @@ func Draw(p Protocol, data []byte, width int) ([]byte, error) {
 	return nil, fmt.Errorf("no protocol %q for pictures", p)
 }
 
+// startOfScan is a marker of JPEG (ITU-T T.81, annex B), which is nothing else within a scan.
+var startOfScan = []byte{0xff, 0xda}
+
 // decode looks at the size before it makes room for the pixels.
 func decode(data []byte) (image.Image, error) {
-	c, _, err := image.DecodeConfig(bytes.NewReader(data))
+	c, format, err := image.DecodeConfig(bytes.NewReader(data))
 	if err != nil {
 		return nil, fmt.Errorf("decode picture: %w", err)
 	}
 	if c.Width <= 0 || c.Height <= 0 || c.Width > maxPixels/c.Height {
 		return nil, fmt.Errorf("a picture of %d x %d pixels is not drawn", c.Width, c.Height)
+	}
+	if format == "jpeg" && bytes.Count(data, startOfScan) > maxScans {
+		return nil, fmt.Errorf("a picture of more than %d scans is not drawn", maxScans)
 	}
 	img, _, err := image.Decode(bytes.NewReader(data))
 	if err != nil {

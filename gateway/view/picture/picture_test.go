@@ -14,6 +14,7 @@ import (
 	"math"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -243,6 +244,22 @@ func TestBomb(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		if took := after.TotalAlloc - before.TotalAlloc; took > 16<<20 {
 			t.Errorf("%s took %d bytes of memory", name, took)
+		}
+	}
+}
+
+// A few bytes more may say that all pixels are gone over once more.
+func TestScans(t *testing.T) {
+	var b bytes.Buffer
+	if err := jpeg.Encode(&b, plot(20, 20), nil); err != nil {
+		t.Fatal(err)
+	}
+	head, scan, _ := bytes.Cut(b.Bytes()[:b.Len()-2], startOfScan)
+	scan = append(bytes.Clone(startOfScan), scan...)
+	for n, drawn := range map[int]bool{1: true, maxScans: true, maxScans + 1: false} {
+		data := append(slices.Concat(head, bytes.Repeat(scan, n)), 0xff, 0xd9)
+		if _, err := Draw(Kitty, data, 0); (err == nil) != drawn {
+			t.Errorf("%d scans: %v", n, err)
 		}
 	}
 }
