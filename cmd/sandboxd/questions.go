@@ -59,6 +59,7 @@ func (q *questions) close() {
 }
 
 // lineByUs has a terminal leave the editing of lines to this program. ^C is a signal as ever; ^Z would leave the terminal like that to the shell.
+// What is shown goes on to begin each line at the left: a question may have several.
 func lineByUs(fd int) (restore func(), err error) {
 	before, err := term.MakeRaw(fd)
 	if err != nil {
@@ -68,6 +69,7 @@ func lineByUs(fd int) (restore func(), err error) {
 	modes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err == nil {
 		modes.Lflag |= unix.ISIG
+		modes.Oflag |= unix.OPOST
 		modes.Cc[unix.VSUSP] = 0
 		err = unix.IoctlSetTermios(fd, unix.TCSETS, modes)
 	}
