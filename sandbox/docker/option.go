@@ -75,6 +75,9 @@ var sysctls = []string{"kernel.msgmax", "kernel.msgmnb", "kernel.sem", "kernel.s
 // ulimits are those that do no harm to the guest, which has them too; a real-time priority would be taken from everybody else.
 var ulimits = []string{"memlock", "stack"}
 
+// minStack is what the guest has room in: the first goroutine takes 64 KiB for given, and the kernel a quarter for arguments.
+const minStack = 256 << 10
+
 var optionsByName = map[string]option{
 	"add-host": {"NAME:ADDRESS, a line of /etc/hosts", func(o *options, value string) error {
 		name, text, _ := strings.Cut(value, ":")
@@ -161,7 +164,7 @@ var optionsByName = map[string]option{
 		}
 		return put(&o.Tmpfs, at, t)
 	}},
-	"ulimit": {"memlock or stack, as NAME=SOFT[:HARD] in bytes; -1 is none; files are --nofile, processes --pids", func(o *options, value string) error {
+	"ulimit": {"memlock or stack, as NAME=SOFT[:HARD] in bytes; -1 is none, and stack is not below 262144; files are --nofile, processes --pids", func(o *options, value string) error {
 		name, is, _ := strings.Cut(value, "=")
 		if !slices.Contains(ulimits, name) {
 			return errTakes
@@ -179,6 +182,9 @@ var optionsByName = map[string]option{
 		}
 		hard, err := number(last, -1, 1<<50)
 		if err != nil || hard >= 0 && (soft < 0 || soft > hard) {
+			return errTakes
+		}
+		if name == "stack" && soft >= 0 && soft < minStack {
 			return errTakes
 		}
 		o.Ulimits = append(o.Ulimits, &container.Ulimit{Name: name, Soft: soft, Hard: hard})

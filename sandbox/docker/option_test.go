@@ -208,9 +208,9 @@ func TestOptionConflicts(t *testing.T) {
 		}
 	}
 	for _, list := range [][]string{{"hostname=a", "hostname=b"}, {"label=a=b", "label=a=c"}, {"tmpfs=/a", "tmpfs=/a:size=1m"}, {"sysctl=kernel.shmmax=1", "sysctl=kernel.shmmax=2"},
-		{"ulimit=stack=1", "ulimit=stack=2"}, slices.Repeat([]string{"env=A=b"}, maxOptions+1), {"env=A=" + strings.Repeat("x", maxOptionLen)}, {"env=A=b\nC=d"}, {"hostname"}, {"hostname="},
+		{"ulimit=stack=1048576", "ulimit=stack=-1"}, slices.Repeat([]string{"env=A=b"}, maxOptions+1), {"env=A=" + strings.Repeat("x", maxOptionLen)}, {"env=A=b\nC=d"}, {"hostname"}, {"hostname="},
 		{"tmpfs=/"}, {"tmpfs=/proc"}, {"tmpfs=/etc/x"}, {"tmpfs=/a/../dev"}, {"tmpfs=a"}, {"tmpfs=/a:mode=700"}, {"tmpfs=/a:uid=-1"}, {"tmpfs=/a:size=1m,size="}, {"tmpfs=/a:suid"}, {"tmpfs=/a:size=0"}, {"tmpfs=/a,b"},
-		{"ulimit=memlock=5:4"}, {"ulimit=memlock=-1:4"}, {"ulimit=memlock=-2"}, {"ulimit=rtprio=9"}, {"label=com.docker.compose.project=x"}, {"label=SANDBOXD.id=x"},
+		{"ulimit=memlock=5:4"}, {"ulimit=memlock=-1:4"}, {"ulimit=memlock=-2"}, {"ulimit=rtprio=9"}, {"ulimit=stack=262143"}, {"ulimit=stack=4096:-1"}, {"label=com.docker.compose.project=x"}, {"label=SANDBOXD.id=x"},
 		{"label=io.containers.autoupdate=x"}, {"sysctl=net.core.somaxconn=1;2"}, {"add-host=a:host-gateway"}, {"oom-score-adj=1001"}, {"cpu-shares=0"}} {
 		if err := CheckOptions(list); err == nil {
 			t.Errorf("%.60q: no error", list)
