@@ -1,11 +1,11 @@
-# Run in each kernel of the sandbox as it begins: how what is printed leaves it. ipykernel has that as well, but loses what a program prints
-# just before a call ends, collects without bound what nobody reads, and wakes a thread twelve times to print nothing.
-import codecs, logging, os, select, sys, threading, warnings
+# A kernel of the sandbox: ipykernel's own, but for how what is printed leaves it. ipykernel loses what a program prints just before a call
+# ends, collects without bound what nobody reads, and waits for a thread six times a call to print nothing.
+import sys
 
-from traitlets.config import Application
+sys.path = [p for p in sys.path if p]  # not the directory where code begins, nor what is in it in place of what this needs
+import codecs, logging, os, select, threading, warnings
 
-# What IPython says of sys.exit to people at its prompt is nothing to a program.
-warnings.filterwarnings("ignore", "To exit: use", UserWarning)
+from ipykernel.kernelapp import IPKernelApp
 
 own = os.getpid()  # a fork of the kernel leaves what is the kernel's alone
 
@@ -71,9 +71,13 @@ def capture(stream, fd, most=1 << 16):
     threading.Thread(target=watch, daemon=True).start()
 
 
-# The kernel's log stays the server's.
-log = os.fdopen(os.dup(2), "w", buffering=1)
-for handler in Application.instance().log.handlers:
+kernel = IPKernelApp.instance()
+kernel.initialize()
+# What IPython says of sys.exit to people at its prompt is nothing to a program.
+warnings.filterwarnings("ignore", "To exit: use", UserWarning)
+log = os.fdopen(os.dup(2), "w", buffering=1)  # its log stays the server's
+for handler in kernel.log.handlers:
     if isinstance(handler, logging.StreamHandler):
         handler.setStream(log)
 capture(sys.stdout, 1), capture(sys.stderr, 2)
+kernel.start()

@@ -92,6 +92,7 @@ options = {
     "--ServerApp.jpserver_extensions": "{}",
     # Nothing is dropped on its way: the other end keeps head and tail.
     "--ServerApp.limit_rate": "False",
+    "--ZMQChannelsWebsocketConnection.limit_rate": "False",  # its name since 2.0
     # A kernel that died is noticed so soon.
     "--KernelRestarter.time_to_dead": "0.25",
     # One that does not answer for so long does not start.
@@ -104,15 +105,13 @@ if idle > 0:
     options["--MappingKernelManager.cull_interval"] = str(max(1, min(60, idle // 4)))
     options["--MappingKernelManager.cull_connected"] = "True"
     options["--ServerApp.shutdown_no_activity_timeout"] = str(idle)
-# Not ipykernel_launcher, which imports what is where code begins in place of what it needs.
-launch = "import sys; sys.path = [p for p in sys.path if p]; from ipykernel.kernelapp import launch_new_instance; launch_new_instance()"
 spec = home + "/share/kernels/python3"
 os.makedirs(spec, exist_ok=True)
 with open(spec + "/kernel.json", "w") as f:
     json.dump({"display_name": "Python 3", "language": "python", "metadata": {"debugger": True}, "argv": [
-        sys.executable, "-c", launch, "-f", "{connection_file}",
+        sys.executable, "-c", ask["kernel"], "-f", "{connection_file}",
         # kernel.py does that.
-        "--IPKernelApp.capture_fd_output=False", "--IPKernelApp.exec_lines=exec(%r, {})" % ask["kernel"],
+        "--IPKernelApp.capture_fd_output=False",
         # It would wait for output that is late: with kernel.py none is, and whoever waits for the end waits for idle, which comes after all of it.
         "--IPythonKernel._execute_sleep=0",
         # %history knows what this kernel ran, and no file is written and synchronized for each call.

@@ -1,9 +1,12 @@
 package python_test
 
 import (
+	"encoding/json"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/kballard/go-shellquote"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
@@ -45,9 +48,17 @@ func TestStarterEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	program, err := os.ReadFile("kernel.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask, err := json.Marshal(map[string]any{"kernel": string(program), "dir": "/mnt/data", "idle": 60})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for when, wait := range map[string]string{"before it listens": "", "before that is noted": "until [ -S /tmp/.sandboxd-python-0/jupyter.sock ]; do :; done; "} {
 		client := dial(t, boot(t, pythonImage))
-		shell(t, client, `cat > /tmp/start; python3 - '{"kernel": "", "dir": "/mnt/data", "idle": 60}' < /tmp/start > /dev/null 2>&1 &
+		shell(t, client, `cat > /tmp/start; python3 - `+shellquote.Join(string(ask))+` < /tmp/start > /dev/null 2>&1 &
 			until grep -qsa j[u]pyter_server /proc/[0-9]*/cmdline; do :; done; kill -STOP $!; `+wait+`kill -9 $!`, string(starter))
 		for range 2 {
 			in, err := python.Open(bounded(t), client, python.Options{})
