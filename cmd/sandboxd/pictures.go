@@ -24,6 +24,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// What one call may write to files of this machine: what shows images may be somebody else's program by now.
+const (
+	maxSavedImages = 1000
+	maxSavedBytes  = 1 << 30
+)
+
 // imagesAuto is the value of --images and python.images that asks the terminal.
 const imagesAuto = "auto"
 
@@ -46,6 +52,7 @@ type pictures struct {
 	dir   string            // where they are saved; empty is nowhere
 	last  int               // number that was tried last
 	files map[string]string // that were written, by the image's number in the call
+	saved int64             // bytes of them
 	err   error             // the first that was not saved, or not printed
 }
 
@@ -200,6 +207,10 @@ var endings = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "imag
 func (p *pictures) save(o python.Output) string {
 	mime, data := o.Picture()
 	if p.dir == "" || p.err != nil || o.Image == "" || endings[mime] == "" {
+		return ""
+	}
+	if p.saved += int64(len(data)); len(p.files) == maxSavedImages || p.saved > maxSavedBytes {
+		p.err = &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python: image %s is not saved: a call saves %d, of 1 GiB together", o.Image, maxSavedImages), Hint: "show the rest in another call, or copy files with sandboxd cp"}
 		return ""
 	}
 	for {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"image"
 	"image/color"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"github.com/mattn/go-sixel"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway/view/picture"
 )
 
@@ -141,6 +144,28 @@ func samePixelsCmd(ts *testscript.TestScript, neg bool, args []string) {
 			if max(p.R, q.R)-min(p.R, q.R) > uint8(off) || max(p.G, q.G)-min(p.G, q.G) > uint8(off) || max(p.B, q.B)-min(p.B, q.B) > uint8(off) {
 				ts.Fatalf("pixel %d,%d: %v and %v", x, y, p, q)
 			}
+		}
+	}
+}
+
+// A sandbox does not fill this machine's disk.
+func TestSavedImagesAreBounded(t *testing.T) {
+	img := python.Output{Type: python.Display, Data: map[string]json.RawMessage{"image/png": json.RawMessage(`"iVBORw0KGgo="`)}}
+	for name, p := range map[string]*pictures{
+		"images": {dir: t.TempDir(), files: map[string]string{}, saved: 0},
+		"bytes":  {dir: t.TempDir(), files: map[string]string{}, saved: maxSavedBytes - 80},
+	} {
+		n := 0
+		for ; n <= maxSavedImages; n++ {
+			if img.Image = strconv.Itoa(n + 1); p.save(img) == "" {
+				break
+			}
+		}
+		if want := map[string]int{"images": maxSavedImages, "bytes": 10}[name]; n != want || p.err == nil {
+			t.Errorf("%s: %d were saved, then %v; want %d", name, n, p.err, want)
+		}
+		if p.save(img) != "" {
+			t.Errorf("%s: saved after an error", name)
 		}
 	}
 }
