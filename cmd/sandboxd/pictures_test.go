@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"image/color"
@@ -183,7 +184,7 @@ func TestLines(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	l.each = func([]byte) error { return os.ErrClosed }
-	if n, err := l.Write([]byte("\nmore\n")); n != 1 || err != os.ErrClosed {
+	if n, err := l.Write([]byte("\nmore\n")); n != 1 || !errors.Is(err, os.ErrClosed) {
 		t.Error(n, err)
 	}
 }
