@@ -90,7 +90,7 @@ func runInit() int {
 	}
 
 	if (tun >= 0) != (config.TunSocket != "") {
-		fmt.Fprintln(os.Stderr, "sandboxd: configuration: a network device and a socket to pass it on belong together")
+		fmt.Fprintln(os.Stderr, "sandboxd: configuration: a device and its socket belong together")
 		return exitConfig
 	}
 

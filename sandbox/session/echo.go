@@ -107,6 +107,9 @@ func (e *echo) output() []byte {
 		}
 	}
 	p := e.bytes
+	if len(p) > 1 && p[0] == '\r' && p[1] == '\n' { // no line is done yet: it ends a job's, of which the rest came before
+		rest, p = p[:2:2], p[2:]
+	}
 	if before, after, found := bytes.Cut(p, []byte(keyEcho)); found {
 		take(before)
 		p = after

@@ -25,6 +25,8 @@ func TestEchoOutput(t *testing.T) {
 		{"lines before the end", bash, " {x&&:;}<1>\r\n<2>\r\n\r\n\x1b[?2004l\r<3>\r\n", "\x1b[?2004l<1>\r\n<2>\r\n<3>\r\n"},
 		{"the beginning of a line behind", bash, " {x&&:;}\r\n\x1b[?2004l\rjob", "\x1b[?2004ljob"},
 		{"bell", bash, "\a {x&&:;}\r\n", ""},
+		{"the end of a line", bash, "\r\n {x&&:;}\r\n\x1b[?2004l\r", "\x1b[?2004l\r\n"},
+		{"canonical, the end of a line", "\x05\x15. /f\n", "\r\n^E\b \b\b \b. /f\r\n", "\r\n"},
 		{"canonical", "\x05\x15. /f\n", "^E\b \b\b \b. /f\r\n", ""},
 		{"canonical, with a line", "\x05\x15. /f\n", "^E\b \b\b \bjob\r\n. /f\r\n", "job\r\n"},
 		{"letters of the line in others' output", bash, "x {x} \x1b[1;31m;&\x1b[m\a\r\n {x&&{x} &:;\r\n:;}{x} :;\r\n\r\n\x1b[?2004l\r {x&\r\n",

@@ -65,7 +65,7 @@ func (s *session) whyRefusedLocked(cmd *command) *wire.Error {
 			Hint: "close what it opens"}
 	case cmd.unread:
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell could not read the command, and ran nothing: a command has closed or replaced its descriptor " +
-			strconv.Itoa(marks.CommandFD) + ", disabled a builtin that it needs, or left the terminal so that none can open it", Hint: "end the shell with exit: the next run starts a new one"}
+			strconv.Itoa(marks.CommandFD) + ", disabled a builtin, or left the terminal so that none can open it", Hint: "end the shell with exit: the next run starts a new one"}
 	case cmd.unsure:
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell does not say whether it took the command: it may have run",
 			Hint: "look at the screen, and at what the command does"}
