@@ -132,7 +132,9 @@ func (b *box) reach(err error) error {
 	case errors.Is(err, sandbox.ErrUnsupported):
 		return public(wire.CodeUnavailable, nil, "", "sandbox %s: %s", name, firstLine(err))
 	case errors.Is(err, sandbox.ErrRefused):
-		return public(wire.CodeUnavailable, ErrEngine, "try again; sandboxd doctor tells whether the engine is well", "sandbox %s: %s", name, firstLine(err))
+		e := public(wire.CodeUnavailable, ErrEngine, "try again; sandboxd doctor tells whether the engine is well", "sandbox %s: %s", name, firstLine(err))
+		e.passing = true
+		return e
 	}
 	e := public(wire.CodeUnavailable, ErrBroken, "sandboxd describe "+name+" says more; rescue, stop and start may help",
 		"sandbox %s does not answer", name)

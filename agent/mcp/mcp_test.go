@@ -459,6 +459,11 @@ func TestDescribe(t *testing.T) {
 			t.Errorf("%q is missing in %s", want, rest)
 		}
 	}
+	// Who may only watch hears of all but packages, for which something has to be run.
+	g.principal.Rights = wire.RightWatch
+	if object, said, failed = call(t, client(t, g, nil), "sandboxes", args{"sandbox": "told"}); failed || object["name"] != "told" {
+		t.Errorf("a watcher: %v, said %s", object, said)
+	}
 }
 
 func TestSandboxes(t *testing.T) {
