@@ -22,7 +22,7 @@ import (
 )
 
 // patience is how long a browser has for anything.
-const patience = 20 * time.Second
+const patience = 60 * time.Second
 
 // newBrowser starts a real browser. Where it is missing the test is skipped, unless this run must not skip.
 func newBrowser(t testing.TB) context.Context {

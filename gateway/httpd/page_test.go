@@ -1,10 +1,13 @@
 package httpd
 
 import (
+	"context"
 	"net/url"
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -286,6 +289,30 @@ func TestPageRevoked(t *testing.T) {
 			t.Error("the token outlives the logout")
 		}
 	}
+	b.fine()
+}
+
+// What draws terminals comes late: a page that could not load it says so, and loads it when it can.
+func TestPageLoadedInParts(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	b := newTab(browser, t, 1000, 500)
+	block := func(all bool) {
+		b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+			_, err := cdp.Call(ctx, target, network.Enable, network.EnableParams{})
+			if err == nil {
+				_, err = cdp.Call(ctx, target, network.SetBlockedURLs, network.SetBlockedURLsParams{URLPatterns: []*network.BlockPattern{{URLPattern: "*://*:*/*terminal.mjs*", Block: all}}})
+			}
+			return chromedp.Void{}, err
+		})
+	}
+	block(true)
+	b.open(w.link(wire.RightDrive))
+	b.click(".row")
+	b.until("it says so", `document.querySelector("#problem").textContent.includes("trying again")`)
+	block(false)
+	b.sees("demo:~#")
 	b.fine()
 }
 

@@ -6,8 +6,15 @@ import { call, closed, login, open } from "./door.mjs";
 const $ = (id) => document.getElementById(id);
 
 // terminals is what draws them: more than everything else together, so that the list does not wait for it.
+// What could not be loaded is asked for by another name: browsers may remember by its name that it failed.
 let loading = null;
-const terminals = () => (loading ??= import("./terminal.mjs"));
+let failures = 0;
+const terminals = () =>
+  (loading ??= import("./terminal.mjs" + (failures ? "?" + failures : "")).catch((e) => {
+    loading = null;
+    failures++;
+    throw e;
+  }));
 
 // make makes an element with text in it.
 function make(name, kind, text) {
@@ -99,7 +106,7 @@ function follow() {
       draw();
       if (first) {
         route();
-        setTimeout(terminals, 0);
+        setTimeout(() => terminals().catch(() => {}), 0); // whoever needs one hears of it
       }
     },
     closed: (code, reason) => {
@@ -254,9 +261,10 @@ function problem(words) {
 // connect opens a terminal and the socket behind it.
 async function connect(path, on) {
   const here = at;
-  const { show } = await terminals();
+  const drawn = await terminals().catch(() => null);
   if (at !== here) return; // they went on meanwhile
-  here.term = show($("terminal"), {
+  if (!drawn) return on.closed(0, "The page could not be loaded whole: try again");
+  here.term = drawn.show($("terminal"), {
     typed: (bytes) => here.socket?.type(bytes),
     resized: (cols, rows) => here.socket?.say({ do: "resize", cols, rows }),
   });
