@@ -1,4 +1,4 @@
-"""Programs that speak Jupyter's protocol, as they come: AutoGen's client, and Open WebUI's, by what each of them sends. ADDRESS TOKEN NAME."""
+"""Programs that speak Jupyter's protocol, as they come: jupyter_client itself; AutoGen's client, and Open WebUI's, by what each of them sends. ADDRESS TOKEN NAME."""
 
 import json
 import sys
@@ -7,6 +7,7 @@ import uuid
 
 import httpx
 import websocket
+from jupyter_kernel_client import JupyterKernelClient
 
 address, token, name = sys.argv[1:]
 base = f"{address}/jupyter/{name}"
@@ -66,6 +67,21 @@ def autogen():
         assert e.status_code == 404, e
 
 
+def jupyter_client():
+    """jupyter_client, whose channels jupyter_kernel_client carries to a server. It would send a token in the URL; a header of its caller's it sends as it is."""
+    with JupyterKernelClient(server_url=base, token=None, headers={"Authorization": f"token {token}"}) as k:
+        r = k.execute("x = 41; print('hello'); x + 1")
+        assert r["status"] == "ok" and [o.get("text") or o["data"]["text/plain"] for o in r["outputs"]] == ["hello\n", "42"], r
+        r = k.execute("1/0")
+        assert r["status"] == "error" and r["outputs"][0]["ename"] == "ZeroDivisionError", r
+        r = k.execute("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+        assert "image/png" in r["outputs"][-1]["data"], r
+        assert "x" in [v["name"] for v in k.list_variables()]
+        k.restart()
+        assert k.execute("x")["outputs"][0]["ename"] == "NameError"
+    assert httpx.get(f"{base}/api/kernels", headers={"Authorization": f"token {token}"}).json() == []
+
+
 def open_webui():
     """Open WebUI's JupyterCodeExecuter with a password, which is a token: a cookie, and what the cookie says in a header."""
     c = httpx.Client(timeout=60)
@@ -99,7 +115,7 @@ def refused():
     assert r.status_code == 400 and "password" in r.text, r.text
 
 
-for f in (autogen, open_webui, refused):
+for f in (jupyter_client, autogen, open_webui, refused):
     began = time.monotonic()
     f()
     print(f"ok {f.__name__} {time.monotonic() - began:.2f} s", flush=True)
