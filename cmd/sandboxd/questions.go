@@ -24,7 +24,7 @@ type questions struct {
 func newQuestions(typed []byte, printer *command.PythonPrinter) *questions {
 	q := &questions{end: func() {}}
 	q.answers, q.to = io.Pipe()
-	q.typist = command.PythonTypist{In: io.MultiReader(bytes.NewReader(typed), os.Stdin), Out: os.Stdout, Printer: printer, Size: func() (cols, rows int) {
+	q.typist = command.PythonTypist{In: io.MultiReader(bytes.NewReader(typed), os.Stdin), Out: cooked{os.Stdout}, Printer: printer, Size: func() (cols, rows int) {
 		if cols, rows, err := term.GetSize(int(os.Stdout.Fd())); err == nil && cols > 0 {
 			return cols, rows
 		}
@@ -56,6 +56,16 @@ func (q *questions) ask(ctx context.Context, prompt command.PythonPrompt) {
 func (q *questions) close() {
 	_ = q.answers.Close() // never fails
 	q.end()
+}
+
+// cooked is for what ends lines as a raw terminal wants it, on one that goes to the left by itself.
+type cooked struct{ w io.Writer }
+
+func (c cooked) Write(p []byte) (int, error) {
+	if _, err := c.w.Write(bytes.ReplaceAll(p, []byte("\r\n"), []byte("\n"))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
 }
 
 // lineByUs has a terminal leave the editing of lines to this program. ^C is a signal as ever; ^Z would leave the terminal like that to the shell.

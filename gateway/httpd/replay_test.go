@@ -109,7 +109,7 @@ func TestPageReplays(t *testing.T) {
 	jump(3_599_500)
 	b.until("at the end it waits", `document.querySelector("#play").textContent === "Play" && Number(document.querySelector("#seek").value) === 3600000`)
 	b.types("q")
-	b.until("it goes back to the list", `document.querySelectorAll("#records .row").length === 2`)
+	b.until("it goes back to the list", `document.querySelector("#records").checkVisibility() && document.querySelectorAll("#records .row").length === 2`)
 
 	valueOf[bool](b, `[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("main")).click(), true`)
 	b.sees("something to see again")

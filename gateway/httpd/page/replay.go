@@ -62,7 +62,10 @@ func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
 		if err := p.Play(s.ctx, orders); err != nil {
 			return err
 		}
-		return canvas.Close()
+		if err := canvas.Close(); err != nil {
+			return err
+		}
+		return s.say(map[string]any{"over": true}) // a code of closing may be lost: the end of what reads the socket closes it, too
 	})
 }
 

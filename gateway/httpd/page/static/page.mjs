@@ -401,9 +401,14 @@ function showPlace(place) {
 
 function replay(run) {
   const here = at;
+  let over = false;
   connect(`replay/${inPath(at.sandbox, at.session)}?run=${run}`, {
-    said: (told) => showPlace((here.place = told.place)),
-    closed: (code, reason) => (code === 1000 ? go(here.id, "/records") : problem(reason || "The connection is lost")),
+    said: (told) => {
+      if (told.place) return showPlace((here.place = told.place));
+      over = true;
+      go(here.id, "/records");
+    },
+    closed: (code, reason) => over || problem(reason || "The connection is lost"),
   });
 }
 
