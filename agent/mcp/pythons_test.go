@@ -23,7 +23,7 @@ import (
 // none. started counts how often it was looked for.
 func jupyter(t *testing.T, g *hubGateway, run func(code string)) (started func() int) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sandboxd-mcp-") // for a socket: the test's own is too long
+	dir, err := os.MkdirTemp("", "sandboxd-mcp-") //nolint:usetesting // for a socket: the test's own is too long
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,10 @@ func serveKernel(t *testing.T, w http.ResponseWriter, r *http.Request, run func(
 			return
 		}
 		var m struct {
-			Header  struct{ Msg_id, Msg_type string } //nolint:revive // its name in JSON
+			Header struct {
+				ID   string `json:"msg_id"`
+				Kind string `json:"msg_type"`
+			}
 			Content struct{ Code string }
 		}
 		if err := json.Unmarshal(text, &m); err != nil {
@@ -82,12 +85,12 @@ func serveKernel(t *testing.T, w http.ResponseWriter, r *http.Request, run func(
 			return
 		}
 		reply := "kernel_info_reply"
-		if m.Header.Msg_type == "execute_request" {
+		if m.Header.Kind == "execute_request" {
 			reply = "execute_reply"
 			run(m.Content.Code)
 		}
 		for _, said := range [][3]string{{reply, "shell", `"status": "ok"`}, {"status", "iopub", `"execution_state": "idle"`}} {
-			_ = c.Write(r.Context(), websocket.MessageText, fmt.Appendf(nil, `{"header": {"msg_type": %q}, "parent_header": {"msg_id": %q}, "channel": %q, "content": {%s}}`, said[0], m.Header.Msg_id, said[1], said[2]))
+			_ = c.Write(r.Context(), websocket.MessageText, fmt.Appendf(nil, `{"header": {"msg_type": %q}, "parent_header": {"msg_id": %q}, "channel": %q, "content": {%s}}`, said[0], m.Header.ID, said[1], said[2]))
 		}
 	}
 }

@@ -229,7 +229,6 @@ func (c *Context) read(l *link) {
 			c.tooLong(l, text, int64(len(text))+more)
 		default:
 			if m, err := understand(text); err == nil {
-				text = nil // handle lets go of it
 				c.handle(l, &m)
 			}
 		}
