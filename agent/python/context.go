@@ -179,6 +179,14 @@ func (c *Context) replace(ctx context.Context) error {
 	return nil
 }
 
+// Settle ends a kernel that died in a call, for a client that is about to leave: the server would put another process in its place, and
+// whoever comes meanwhile may lose what they send to the one that goes. It does nothing where none died.
+func (c *Context) Settle(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return c.replace(ctx)
+}
+
 // send sends one message.
 func (l *link) send(ctx context.Context, id, kind, channel string, content any) error {
 	text, err := request(l.framed, l.session, id, kind, channel, content)

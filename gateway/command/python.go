@@ -113,6 +113,7 @@ func pythonCommand(env *Env) *cobra.Command {
 			if given {
 				p := &pythonCall{env: env, c: c, name: name, asJSON: asJSON, lines: lines, interactive: interactive, piped: len(args) > 0}
 				err = p.run(cmd.Context(), python.Call{Code: code, Timeout: timeout})
+				_ = c.Settle(context.WithoutCancel(cmd.Context())) // or the sandbox has gone, too
 			}
 			if end {
 				if closed := c.Close(context.WithoutCancel(cmd.Context())); err == nil {
