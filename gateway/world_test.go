@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -104,7 +105,8 @@ func (w *world) start() *daemon {
 				w.t.Errorf("Run: %v", err)
 			}
 		case <-time.After(patience):
-			w.t.Errorf("Run does not return")
+			stacks := make([]byte, 4<<20)
+			w.t.Errorf("Run does not return:\n%s", stacks[:runtime.Stack(stacks, true)])
 		}
 		if err := s.Close(); err != nil {
 			w.t.Errorf("close store: %v", err)

@@ -78,6 +78,7 @@ func (p *Proxy) Serve(conn net.Conn) {
 		return
 	}
 	defer p.until(func() { _ = conn.Close() })()
+	conn = &inTurn{Conn: conn}
 	c := &proxied{Conn: conn, proxy: p}
 	// Not a deadline: a channel of SSH has none.
 	c.idle = time.AfterFunc(p.patience, func() { _ = conn.Close() })
@@ -129,6 +130,20 @@ func (c *proxied) carry(in io.Reader, out *passage) {
 	}
 	down.Wait()
 }
+
+// inTurn lets those who read at once read one after the other: of two who wait in a channel of SSH, only one hears of its end.
+type inTurn struct {
+	net.Conn
+	mu sync.Mutex
+}
+
+func (c *inTurn) Read(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Conn.Read(b)
+}
+
+func (c *inTurn) CloseWrite() error { return closeWrite(c.Conn) }
 
 // keepName leaves names to who dials.
 type keepName struct{}

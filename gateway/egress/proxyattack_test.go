@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -98,6 +99,48 @@ func givenUp(t *testing.T, w *world, n proxyNetwork, linger int) {
 	case <-ended:
 	case <-time.After(20 * time.Second):
 		t.Error("nobody waits for the answer, and the connection goes on")
+	}
+}
+
+// oneReader notices two who read at once. Of those who wait in a channel of SSH, only one would hear of its end.
+type oneReader struct {
+	net.Conn
+	reading, crowded atomic.Bool
+}
+
+func (c *oneReader) Read(b []byte) (int, error) {
+	if !c.reading.CompareAndSwap(false, true) {
+		c.crowded.Store(true)
+	}
+	defer c.reading.Store(false)
+	return c.Conn.Read(b)
+}
+
+// After a refusal the proxy reads what the program still sends, while it waits for the next request: one of the two at a time.
+func TestProxyReadsInTurn(t *testing.T) {
+	w := newWorld(t, ModeFiltered)
+	p, err := NewProxy(Options{Policy: policy(t, ModeFiltered), Resolve: w.resolve, Event: w.event})
+	must(t, err)
+	defer p.Close()
+	inside, program := net.Pipe()
+	defer program.Close()
+	conn := &oneReader{Conn: inside}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		p.Serve(conn)
+	}()
+	must(t, program.SetDeadline(time.Now().Add(30*time.Second)))
+	_, err = io.WriteString(program, "GET http://private.test/ HTTP/1.1\r\nHost: private.test\r\n\r\n")
+	must(t, err)
+	answer, err := http.ReadResponse(bufio.NewReader(program), nil)
+	must(t, err)
+	if answer.StatusCode != http.StatusForbidden {
+		t.Errorf("got %s", answer.Status)
+	}
+	<-served
+	if conn.crowded.Load() {
+		t.Error("two read from the connection at once")
 	}
 }
 
