@@ -200,6 +200,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.tasks.start(h.hook.run)
 	h.tasks.start(h.warm.run)
 	for name, be := range h.options.Backends {
+		if s, ok := be.(sandbox.Sweeper); ok {
+			h.tasks.start(func(ctx context.Context) { h.sweep(ctx, name, s) })
+		}
 		if m, ok := be.(sandbox.Meter); ok {
 			h.tasks.start(func(ctx context.Context) { h.watchDisks(ctx, name, m) })
 		}

@@ -14,6 +14,21 @@ const (
 	lateBoot  = 30 * time.Second // after which what a backend was asked for is there or will not be
 )
 
+// sweeps are the pauses before each of the sweeps of a young daemon.
+var sweeps = []time.Duration{0, time.Second, 4 * time.Second, 15 * time.Second, 40 * time.Second, 2 * time.Minute}
+
+// sweep has a backend remove what calls of an earlier daemon left, and what the engine still makes of them.
+func (h *Hub) sweep(ctx context.Context, name string, s sandbox.Sweeper) {
+	for _, pause := range sweeps {
+		if !sleep(ctx, pause) {
+			return
+		}
+		if err := s.Sweep(ctx); err != nil && ctx.Err() == nil {
+			h.log.Warn("something of an earlier daemon may be left", "backend", name, "err", err)
+		}
+	}
+}
+
 // recover takes up every sandbox where a former daemon left it. Creations that were cut short are undone and removals
 // finished; the rest is kept in touch with. Then the backends are asked for what the store does not know.
 func (h *Hub) recover(ctx context.Context) {

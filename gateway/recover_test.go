@@ -354,3 +354,34 @@ func TestR5RemovalDuringTheList(t *testing.T) {
 	d = w.start()
 	w.nothingLeft(d)
 }
+
+// sweeper is a backend that fails to sweep once.
+type sweeper struct {
+	sandbox.Backend
+	swept chan error
+}
+
+func (s sweeper) Sweep(ctx context.Context) error {
+	err := errors.New("the engine is busy")
+	if len(s.swept) > 0 {
+		err = nil
+	}
+	select {
+	case s.swept <- err:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// What calls of an earlier daemon left may come late, or be removed at the second try: a young daemon sweeps more than once.
+func TestSweepsAgain(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	s := sweeper{w.memory, make(chan error, len(sweeps))}
+	w.backend = s
+	w.start()
+	w.eventually("it is swept again", func() bool { return len(s.swept) >= 2 })
+	if err := <-s.swept; err == nil {
+		t.Error("the first sweep did not fail")
+	}
+}

@@ -38,6 +38,13 @@ type Lister interface {
 	List(ctx context.Context) ([]Instance, error)
 }
 
+// A Sweeper can find what calls of an earlier daemon left that no List shows, such as the images of builds that were cut short.
+type Sweeper interface {
+	// Sweep removes it. It is called more than once while a daemon is young: an engine finishes late what it was asked for. What calls of this
+	// daemon make it leaves alone.
+	Sweep(ctx context.Context) error
+}
+
 // An Inspector can say how an instance is without talking to its guest.
 type Inspector interface {
 	// Inspect returns ErrGone when there is no such instance.

@@ -58,7 +58,7 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 	if err := f.mayBuild(); err != nil {
 		return "", err
 	}
-	b.sweepBuilds(ctx, true)
+	b.beginBuild(ctx)
 	// The engine finds steps again by what they say. Those that had another network, such as one with this machine's own services, are others.
 	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+b.opts.DaemonID+" "+labelNetwork+"="+string(s.Network), s.Args, func(ref string) (image, error) {
 		return b.baseImage(ctx, s.Owner, ref, s.Progress)
@@ -358,22 +358,32 @@ func (b *Backend) used(ctx context.Context, ref string) {
 	}
 }
 
-// sweepBuilds removes, once, what builds left that ended with an earlier daemon: steps that the engine has not ended yet, and images without a
-// name. What a build of this daemon has made so far has no name either, so begins says that one will, and nothing is removed any more.
-func (b *Backend) sweepBuilds(ctx context.Context, begins bool) {
+// Sweep removes what builds left that ended with an earlier daemon: steps that the engine has not ended yet, and images without a name. What a
+// build of this daemon has made so far has no name either: once one has begun, nothing is removed any more. See sandbox.Sweeper.
+func (b *Backend) Sweep(ctx context.Context) error {
 	b.sweeping.Lock()
 	defer b.sweeping.Unlock()
-	if b.swept {
-		return
+	return b.sweep(ctx)
+}
+
+func (b *Backend) sweep(ctx context.Context) error {
+	if b.builds {
+		return nil
 	}
-	err := b.removeSteps(ctx)
-	if err == nil {
-		err = b.prune(ctx, "")
+	if err := b.removeSteps(ctx); err != nil {
+		return err
 	}
-	if err != nil {
+	return b.prune(ctx, "")
+}
+
+// beginBuild sweeps for the last time.
+func (b *Backend) beginBuild(ctx context.Context) {
+	b.sweeping.Lock()
+	defer b.sweeping.Unlock()
+	if err := b.sweep(ctx); err != nil {
 		b.opts.Log.Warn("something of a build of an earlier daemon is left", "err", err)
 	}
-	b.swept = err == nil || begins
+	b.builds = true
 }
 
 // removeSteps removes the containers of all builds. What somebody runs of an image that was built has its label as well: a step's image has no

@@ -57,7 +57,7 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 }
 
-// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Inspector, Resolver, Reviser, Stopper, Meter, Tunneler, Pauser,
+// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Sweeper, Inspector, Resolver, Reviser, Stopper, Meter, Tunneler, Pauser,
 // Snapshotter, Builder and Preparer.
 // Its methods may be called at once.
 type Backend struct {
@@ -75,7 +75,7 @@ type Backend struct {
 	at     func(stage string) // called when Boot or Start enters a stage; tests end contexts there
 
 	sweeping sync.Mutex // held for calls of the engine
-	swept    bool       // guarded by sweeping; what builds of an earlier daemon left is gone
+	builds   bool       // guarded by sweeping; this daemon has begun a build
 
 	mu     sync.Mutex
 	closed bool                     // guarded by mu
@@ -87,6 +87,7 @@ type Backend struct {
 var (
 	_ sandbox.Backend     = (*Backend)(nil)
 	_ sandbox.Lister      = (*Backend)(nil)
+	_ sandbox.Sweeper     = (*Backend)(nil)
 	_ sandbox.Inspector   = (*Backend)(nil)
 	_ sandbox.Resolver    = (*Backend)(nil)
 	_ sandbox.Reviser     = (*Backend)(nil)

@@ -59,7 +59,6 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	b.sweepBuilds(ctx, false)
 	var list []sandbox.Instance
 	for _, c := range found {
 		id := c.Labels[labelID]
