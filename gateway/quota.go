@@ -172,17 +172,15 @@ func (h *Hub) kept(ctx context.Context, owner string) (sum int64, err error) {
 			ids = append(ids, b.id)
 		}
 	}
-	within, cancel := context.WithTimeout(ctx, lookWithin)
-	defer cancel()
 	for _, be := range h.options.Backends {
 		s, ok := be.(sandbox.Snapshotter)
 		if !ok {
 			continue
 		}
-		n, err := s.Kept(within, owner, ids)
+		n, err := s.Kept(ctx, owner, ids)
 		if err != nil {
 			e := &wire.Error{Code: wire.CodeUnavailable, Message: "how much disk your images take is not known, and quota.disk counts it",
-				Hint: "start the engine; sandboxd doctor tells what is wrong"}
+				Hint: "start the engine, or try again if it is busy; sandboxd doctor tells what is wrong"}
 			return 0, &shown{public: e, kind: ErrEngine, err: err}
 		}
 		sum += n

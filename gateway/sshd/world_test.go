@@ -200,7 +200,7 @@ func (w *world) command(name string, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	w.t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, name, args...)
-	c.WaitDelay = time.Second
+	c.WaitDelay = 30 * time.Second // for what a program that has ended printed
 	c.Dir = w.dir
 	c.Env = append(os.Environ(), "HOME="+w.dir, "LC_ALL=C.UTF-8")
 	return c
