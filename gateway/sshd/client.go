@@ -2,6 +2,7 @@ package sshd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -55,6 +56,21 @@ type asked struct {
 // waitingRequests is how many global requests may wait for their answers, which go out in order. More is no client that
 // wants them.
 const waitingRequests = 128
+
+// waitingBytes is how much all that they say may have, and likewise those of one channel: one may be a command of a quarter of a MiB, the
+// most that a packet holds. All others have some hundred bytes.
+const waitingBytes = 512 << 10
+
+// maxExtra is how long what a channel is opened with, or a sandbox is to listen on, may be: the longest is the path of a socket.
+const maxExtra = 8 << 10
+
+// sizeOf is how much the requests of a list say.
+func sizeOf[T any](list []T, request func(T) *ssh.Request) (n int) {
+	for _, r := range list {
+		n += len(request(r).Payload)
+	}
+	return n
+}
 
 // newClient says who is on the connection and what they want, from what the login settled.
 func (h *house) newClient(conn *ssh.ServerConn, n *conn) *client {
@@ -152,7 +168,8 @@ func (c *client) global(ctx context.Context, q *ssh.Request) {
 func (c *client) ask(ctx context.Context, q *ssh.Request) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.requests) > waitingRequests { // the first is being answered
+	if len(c.requests) > waitingRequests || // the first is being answered
+		len(q.Payload)+sizeOf(c.requests, func(a asked) *ssh.Request { return a.Request }) > waitingBytes {
 		return false
 	}
 	c.requests = append(c.requests, asked{q, make(chan struct{})})
@@ -238,6 +255,9 @@ func (c *client) mayListen(q *ssh.Request) error {
 	if err := c.relays(); err != nil {
 		return err
 	}
+	if len(q.Payload) > maxExtra {
+		return errors.New("what to listen on is too long")
+	}
 	if q.Type == wire.GlobalUnixForward || q.Type == wire.GlobalCancelUnixForward {
 		return c.mayUnix(c.grant.PermitListen)
 	}
@@ -274,6 +294,9 @@ func (c *client) opened(ctx context.Context, nc ssh.NewChannel, noMore bool) {
 	switch {
 	case session && noMore:
 		c.refusing.refuse(c.answers.Go, nc, ssh.Prohibited, "you said that there would be no more sessions")
+		return
+	case len(nc.ExtraData()) > maxExtra:
+		c.refusing.refuse(c.answers.Go, nc, ssh.Prohibited, "what it is opened with is too long")
 		return
 	case !c.server.enter():
 		c.refusing.refuse(c.answers.Go, nc, ssh.ResourceShortage, "the door is closing")

@@ -184,7 +184,7 @@ func (s *session) take(q *ssh.Request) bool {
 			s.answer(q, false)
 			return false
 		}
-		s.pending = append(s.pending, pending{q: q, relay: true})
+		s.keep(pending{q: q, relay: true})
 	}
 	return false
 }
@@ -210,8 +210,14 @@ func (s *session) answer(q *ssh.Request, ok bool) {
 		_ = q.Reply(ok, nil)
 		return
 	}
-	if len(s.pending) < waitingRequests {
-		s.pending = append(s.pending, pending{q: q, ok: ok})
+	s.keep(pending{q: q, ok: ok})
+}
+
+// keep has a request wait, also behind assume, for the one that says what the channel is for. That one may never come: whoever has more
+// of them wait than a client wants loses the connection.
+func (s *session) keep(p pending) {
+	if len(s.pending) < waitingRequests && len(p.q.Payload)+sizeOf(s.pending, func(p pending) *ssh.Request { return p.q }) <= waitingBytes {
+		s.pending = append(s.pending, p)
 		return
 	}
 	s.client.conn.Close()
@@ -349,7 +355,8 @@ func hold(in <-chan *ssh.Request, overflow, gone func()) <-chan *ssh.Request {
 				case last >= 0 && q.Type == wire.RequestWindowChange && waiting[last].Type == wire.RequestWindowChange:
 					_ = waiting[last].Reply(true, nil)
 					waiting[last] = q
-				case len(waiting) >= waitingRequests:
+				case len(waiting) >= waitingRequests,
+					len(waiting) > 0 && len(q.Payload)+sizeOf(waiting, func(q *ssh.Request) *ssh.Request { return q }) > waitingBytes:
 					_ = q.Reply(false, nil)
 					overflow()
 				default:

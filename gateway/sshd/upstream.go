@@ -18,6 +18,9 @@ import (
 // reverseChannels is how many channels a sandbox may have open at a client at once.
 const reverseChannels = 128
 
+// maxListeners is on how many addresses a sandbox may listen for a client at once; a guest of ours allows fewer.
+const maxListeners = 256
+
 // upstream is one client connection's own SSH connection to its sandbox. Its own, because a channel that a sandbox opens
 // – an agent, X11, a forward – names nobody: on a shared one, one user's agent would sign for another.
 type upstream struct {
@@ -130,13 +133,19 @@ func (u *upstream) serve() {
 	close(u.ended)
 	parts.Wait()
 	// Its listeners are gone with it: a client that waits for connections would wait for ever.
+	u.client.lost(u, u.listens() > 0)
+}
+
+// listens is on how many addresses the sandbox listens for the client.
+func (u *upstream) listens() (n int) {
 	u.mu.Lock()
-	listens := false
+	defer u.mu.Unlock()
 	for what := range u.asked {
-		listens = listens || isForward(what)
+		if isForward(what) {
+			n++
+		}
 	}
-	u.mu.Unlock()
-	u.client.lost(u, listens)
+	return n
 }
 
 // close ends the connection, and with it everything that goes over it.
@@ -260,6 +269,9 @@ func (u *upstream) forward(q *ssh.Request) (bool, []byte, error) {
 			return false, nil, errors.New("malformed")
 		}
 		what = listenKey(wire.ChannelForwardedUnix, f.Path, 0)
+	}
+	if !cancel && u.listens() >= maxListeners {
+		return false, nil, fmt.Errorf("no more than %d listeners at once on one connection", maxListeners)
 	}
 	anyPort := q.Type == wire.GlobalTCPForward && port == 0
 	if !cancel && !anyPort {

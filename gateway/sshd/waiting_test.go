@@ -1,0 +1,105 @@
+package sshd
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"golang.org/x/crypto/ssh"
+)
+
+// A session that never says what it is for does not keep what it asks for without end.
+func TestWaitingRequests(t *testing.T) {
+	for _, size := range []int{0, 200_000} {
+		t.Run(fmt.Sprint(size, " bytes"), func(t *testing.T) {
+			w := newWorld(t, worldOptions{})
+			w.sandbox("demo")
+			ch, requests := openSession(t, w.dial("alice", "demo"))
+			go ssh.DiscardRequests(requests)
+			var err error
+			for n := 0; err == nil && n < 2000; n++ {
+				// For the sandbox to answer, once it is known whether the channel goes there.
+				_, err = ch.SendRequest("x11-req", false, make([]byte, size))
+			}
+			if err == nil {
+				t.Error("2000 requests wait, and the connection goes on")
+			}
+		})
+	}
+}
+
+// What a session asks for while nothing takes it is bounded by what it says, too.
+func TestHoldBytes(t *testing.T) {
+	in := make(chan *ssh.Request)
+	over, n := 0, 0
+	out := hold(in, func() { over++ }, func() {})
+	for range 3 {
+		in <- &ssh.Request{Type: "x", Payload: make([]byte, 200_000)}
+	}
+	close(in)
+	for range out {
+		n++
+	}
+	if n != 2 || over != 1 {
+		t.Errorf("%d requests were kept, and %d too many; want 2, 1", n, over)
+	}
+}
+
+// A command of the size that a packet holds is run.
+func TestLongCommand(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	s, err := w.dial("alice", "demo").NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := s.Output("echo alive #" + string(make128k())); err != nil || string(out) != "alive\n" {
+		t.Errorf("got %.80q, %v", out, err)
+	}
+}
+
+// make128k is as long as one argument of a program may be on Linux, with room for what is before it.
+func make128k() []byte {
+	b := make([]byte, 128<<10-100)
+	for i := range b {
+		b[i] = 'x'
+	}
+	return b
+}
+
+// What a channel is opened with is not kept while the channel waits for its sandbox, unless it is short.
+func TestLongOpening(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	c := w.dial("alice", "demo")
+	long := string(make128k())
+	for kind, extra := range map[string][]byte{
+		"direct-tcpip":                   wire.Marshal(wire.DirectTCP{Host: long, Port: 1}),
+		"direct-streamlocal@openssh.com": wire.Marshal(struct{ Path, Reserved string }{Path: long}),
+		"tun@openssh.com":                []byte(long),
+		"session":                        []byte(long),
+	} {
+		_, _, err := c.OpenChannel(kind, extra)
+		var refused *ssh.OpenChannelError
+		if !errors.As(err, &refused) || refused.Reason != ssh.Prohibited || refused.Message != "what it is opened with is too long" {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+// Whatever a sandbox grants, it listens for one connection on so many addresses and no more.
+func TestListeners(t *testing.T) {
+	u := &upstream{asked: make(map[string]int)}
+	for port := range uint32(maxListeners) {
+		u.expect(listenKey(wire.ChannelForwardedTCP, "", 1+port), 1)
+	}
+	ok, _, err := u.forward(&ssh.Request{Type: wire.GlobalTCPForward, Payload: wire.Marshal(wire.TCPForward{Host: "localhost", Port: 9999})})
+	if ok || err == nil {
+		t.Errorf("one more: %v, %v", ok, err)
+	}
+	c := &client{lobby: false, grant: &grant{}}
+	if err := c.mayListen(&ssh.Request{Type: wire.GlobalUnixForward, Payload: wire.Marshal(wire.UnixForward{Path: string(make128k())})}); err == nil {
+		t.Error("a path of 128 KiB may be listened on")
+	}
+}
