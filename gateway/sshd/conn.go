@@ -27,12 +27,14 @@ type conn struct {
 
 	meter   *meter       // of what arrived and was not read
 	read    atomic.Int64 // bytes from the peer
+	wrote   atomic.Int64 // bytes to the peer
 	checked int64        // of the reading goroutine: read when the meter last looked
 	reads   int          // of the reading goroutine
 	early   []byte       // of the reading goroutine: read with the version line and not yet delivered
 	started bool         // of the reading goroutine: the version line was read
 
-	open atomic.Bool // logged in
+	open      atomic.Bool // logged in
+	principal string      // guarded by house.mu; whose it is, once it is known
 
 	closing sync.Once
 	closed  func(*conn) // called once, after Close
@@ -107,6 +109,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.silence))
 	}
 	n, err := c.Conn.Write(p)
+	c.wrote.Add(int64(n))
 	if err != nil {
 		_ = c.Conn.Close() // the reader notices, and closes the rest
 	}

@@ -22,6 +22,7 @@ type Limits struct {
 	Sessions        int            // session channels of one connection at once; 32
 	Channels        int            // channels of one connection at once, sessions included; 256
 	Unread          int64          // bytes of one connection that wait for a reader; 32 MiB
+	Memory          int64          // bytes of all that the process has in memory, from which on the connections that keep most unread are ended; 1 GiB
 	Keepalive       time.Duration  // between probes of a silent client; 30 s
 	KeepaliveMax    int            // unanswered probes until it is gone; 4
 	Exempt          []netip.Prefix // sources that are neither counted by PerSource nor penalised
@@ -42,6 +43,9 @@ func (l Limits) withDefaults() Limits {
 	set(&l.KeepaliveMax, 4)
 	if l.Unread == 0 {
 		l.Unread = 32 << 20
+	}
+	if l.Memory == 0 {
+		l.Memory = 1 << 30
 	}
 	if l.Grace == 0 {
 		l.Grace = 30 * time.Second

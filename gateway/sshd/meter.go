@@ -95,6 +95,18 @@ func (r metered) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// stuck is how many writes to the client have waited for so long.
+func (m *meter) stuck(since time.Duration) (n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for f, began := range m.waiting {
+		if !f.client && m.now().Sub(began) >= since {
+			n++
+		}
+	}
+	return n
+}
+
 func (m *meter) worst(received int64) *flow {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -104,9 +104,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	h := &house{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}), quiet: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
+	relieving, over := context.WithCancel(ctx)
+	var relief sync.WaitGroup
+	relief.Go(func() { h.relieve(relieving) })
 	err := h.receive(ctx, l)
 	_ = l.Close()
 	h.close(farewell)
+	over()
+	relief.Wait()
 	if ctx.Err() != nil {
 		return nil // err says that the listener is closed
 	}
@@ -225,6 +230,11 @@ func (h *house) serve(ctx context.Context, n *conn) {
 	}
 	under.Carries(sc)
 	c := h.newClient(sc, n)
+	if c.grant != nil {
+		h.mu.Lock()
+		n.principal = c.grant.Name
+		h.mu.Unlock()
+	}
 	c.log.Info("logged in", "user", plain(sc.User()), "software", plain(string(sc.ClientVersion())))
 	c.serve(ctx, channels, requests)
 }
