@@ -75,8 +75,9 @@ type Player struct {
 	r        *record.Reader
 	o        Options
 	to       io.Writer
-	screen   Screen // nil for text
-	at, end  uint64 // at is what it has shown
+	screen   Screen    // nil for text
+	at, end  uint64    // at is what it has shown
+	sought   time.Time // that a jump asked for, if any
 	speed    float64
 	paused   bool
 	commands []record.Command
@@ -157,8 +158,19 @@ func (p *Player) tell() {
 	}
 }
 
-// now is the time of the record at the place that is shown.
+// now is the time of the record at the place that is shown: within a pause the one that was asked for.
 func (p *Player) now() time.Time {
+	if at := p.printed(); !p.sought.After(at) {
+		return at
+	}
+	if last := p.r.Last(); p.sought.After(last) {
+		return last
+	}
+	return p.sought
+}
+
+// printed is when the last of what is shown was printed.
+func (p *Player) printed() time.Time {
 	if p.at == 0 {
 		return time.UnixMilli(p.r.Begin().TimeUnix)
 	}
@@ -207,15 +219,16 @@ func (p *Player) do(ctx context.Context, o Order) error {
 	case "speed":
 		p.speed = min(max(o.Speed, 1./8), 64)
 	case "seek":
-		return p.Seek(ctx, p.r.At(time.UnixMilli(p.r.Begin().TimeUnix).Add(o.At)))
+		to := time.UnixMilli(p.r.Begin().TimeUnix).Add(o.At)
+		return p.seek(ctx, p.r.At(to), to)
 	case ",", "left":
-		to := p.r.At(p.now().Add(-skip))
+		to := p.r.At(p.printed().Add(-skip))
 		if to >= p.at && p.at > 0 {
-			to = p.r.At(p.now().Add(-time.Millisecond)) // nothing was printed for so long
+			to = p.r.At(p.printed().Add(-time.Millisecond)) // nothing was printed for so long
 		}
 		return p.Seek(ctx, to)
 	case ".", "right":
-		to := p.r.At(p.now().Add(skip))
+		to := p.r.At(p.printed().Add(skip))
 		if to <= p.at {
 			to, _, _ = p.r.Next(p.at)
 		}
@@ -246,6 +259,12 @@ func (p *Player) nextCommand(after bool) uint64 {
 
 // Seek shows what the terminal showed when the log was to bytes long. It begins at the last keyframe before.
 func (p *Player) Seek(ctx context.Context, to uint64) error {
+	return p.seek(ctx, to, time.Time{})
+}
+
+// seek is Seek to a time at which nothing has to have been printed.
+func (p *Player) seek(ctx context.Context, to uint64, at time.Time) error {
+	p.sought = at
 	to = min(to, p.r.End())
 	if to < p.at || to-p.at > p.every || p.at == 0 {
 		begin := p.r.Begin()

@@ -271,7 +271,7 @@ func TestSeekInAnHour(t *testing.T) {
 		if m.wrote > int(p.every) {
 			t.Errorf("a jump to %s showed %d bytes", from, m.wrote)
 		}
-		if got := p.now().Sub(hourBegan); got != d.Truncate(hourStep) {
+		if got := p.now().Sub(hourBegan); got != d {
 			t.Errorf("at %s the clock says %v", from, got)
 		}
 	}
@@ -312,4 +312,53 @@ func BenchmarkSeek(b *testing.B) {
 			openPlayer(b, dir)
 		}
 	})
+}
+
+// A jump into a pause stands where it was asked for; keys go from what is shown, and playing goes on with what comes next.
+func TestSeekIntoPause(t *testing.T) {
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	dir := filepath.Join(t.TempDir(), "main")
+	w, err := record.Create(dir, record.Options{Begun: began, Quota: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	event := func(offset int, after time.Duration) string {
+		return fmt.Sprintf(`{"seq":0,"kind":"output","offset":%d,"time_unix_ms":%d}`+"\n", offset, began.Add(after).UnixMilli())
+	}
+	for name, text := range map[string]string{
+		record.LogFile:    "onetwo",
+		record.EventsFile: event(3, time.Second) + event(6, time.Minute),
+	} {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteString(text)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, _ := openPlayer(t, dir)
+	for _, c := range []struct {
+		name  string
+		order Order
+		at    time.Duration
+		shown uint64
+	}{
+		{"a jump into the pause", Order{Key: "seek", At: 30 * time.Second}, 30 * time.Second, 3},
+		{"forth", Order{Key: "."}, time.Minute, 6},
+		{"back into the pause", Order{Key: "seek", At: 20 * time.Second}, 20 * time.Second, 3},
+		{"back", Order{Key: ","}, 0, 0},
+		{"beyond the end", Order{Key: "seek", At: time.Hour}, time.Minute, 6},
+	} {
+		if err := p.do(t.Context(), c.order); err != nil {
+			t.Fatal(err)
+		}
+		if at := p.place().At; at != c.at || p.at != c.shown {
+			t.Errorf("%s: at %v with %d bytes shown, want %v with %d", c.name, at, p.at, c.at, c.shown)
+		}
+	}
 }

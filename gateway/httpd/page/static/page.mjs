@@ -121,14 +121,18 @@ function follow() {
 async function again() {
   $("summary").textContent = "The daemon does not answer; trying again…";
   $("summary").className = "";
+  const key = login.get()?.key;
+  const other = () => !key || login.get()?.key !== key; // they have logged out meanwhile, or in anew
   await new Promise((done) => setTimeout(done, Math.min(250 * 2 ** retry++, 8000)));
+  if (other()) return;
   try {
     await call("GET", "records/-");
   } catch (problem) {
+    if (other()) return;
     if (problem.status === 401) return askToken("Your login has ended");
     if (!problem.status) return again();
   }
-  if (login.get() && !list) follow();
+  if (!other() && !list) follow();
 }
 
 const order = { asks: 1, denied: 2, attention: 3, dead: 4 };
@@ -153,7 +157,7 @@ function ago(since) {
 function draw() {
   const all = rows();
   const needed = all.filter((r) => r.needs).length;
-  $("who").textContent = now.principal + (now.rights === "watch" ? " · may only watch" : "");
+  $("who").textContent = now.principal + (now.rights === "watch" ? " · watch only" : "");
   const summary = !all.length ? "No sandboxes. Make one: sandboxd new demo" : !needed ? "Nobody needs you" : needed === 1 ? "1 needs you" : `${needed} need you`;
   if ($("summary").textContent !== summary) $("summary").textContent = summary; // a reader of the screen says it once
   $("summary").className = needed ? "needed" : "";
@@ -191,7 +195,7 @@ function fill(b, row, id) {
   b.className = "row " + (row.needs || "");
   b.setAttribute("aria-current", String(id === at?.id));
   set("title", nameOf(row) + (row.box.owner === now.principal ? "" : ` (${row.box.owner})`));
-  set("badge", row.needs ? `${row.label} · ${ago(row.since)}` : row.box.state === "running" ? row.phase ?? "" : row.box.state);
+  set("badge", row.needs ? `${row.label} · ${ago(row.since)}` : row.box.state === "running" ? row.phase ?? "no session yet" : row.box.state);
   set("last", row.last || row.box.reason || "");
   set("typing", row.keyboard ? `${row.keyboard} typing` : "");
 }
@@ -279,7 +283,6 @@ async function connect(path, on) {
       else on.closed(code, reason);
     },
   });
-  $("touch").hidden = false;
   here.term.focus();
 }
 
@@ -288,6 +291,7 @@ const inPath = (sandbox, session) => encodeURIComponent(sandbox) + "/" + encodeU
 function watch() {
   const here = at;
   let over = false;
+  $("touch").hidden = now.rights === "watch";
   connect("terminal/" + inPath(at.sandbox, at.session), {
     said: (told) => {
       if (told.stands) stand(told.stands);
