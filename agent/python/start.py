@@ -105,11 +105,13 @@ if idle > 0:
     options["--MappingKernelManager.cull_interval"] = str(max(1, min(60, idle // 4)))
     options["--MappingKernelManager.cull_connected"] = "True"
     options["--ServerApp.shutdown_no_activity_timeout"] = str(idle)
+# A kernel that is asked for without a directory, as other programs ask the server for one, is begun in the server's.
+begin = "import os\nif os.getcwd() == %r:\n    try:\n        os.chdir(%r)\n    except OSError:\n        os.chdir('/')\n" % (home, where)
 spec = home + "/share/kernels/python3"
 os.makedirs(spec, exist_ok=True)
 with open(spec + "/kernel.json", "w") as f:
     json.dump({"display_name": "Python 3", "language": "python", "metadata": {"debugger": True}, "argv": [
-        sys.executable, "-c", ask["kernel"], "-f", "{connection_file}",
+        sys.executable, "-c", begin + ask["kernel"], "-f", "{connection_file}",
         # kernel.py does that.
         "--IPKernelApp.capture_fd_output=False",
         # It would wait for output that is late: with kernel.py none is, and whoever waits for the end waits for idle, which comes after all of it.

@@ -95,6 +95,7 @@ def open_webui():
     h.pop("accept-encoding", None), h.pop("connection", None)
     ws = websocket.create_connection(f"{ws_base}/api/kernels/{kernel}/channels", header=h, timeout=60)
     assert execute(ws, "6 * 7") == ["42"]
+    assert execute(ws, "import os; os.getcwd()") == ["'/mnt/data'"], "it names no directory, and has the one of all code"
     ws.close()
     c.delete(f"{base}/api/kernels/{kernel}").raise_for_status()
     del c.headers["X-XSRFToken"]
