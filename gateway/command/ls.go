@@ -24,8 +24,9 @@ func lsCommand(env *Env) *cobra.Command {
 		Use:   "ls",
 		Short: "list sandboxes, and which need a person",
 		Long: "List sandboxes. NEEDS says what their sessions need a person for: asks (waits for input; asks:password and so on\n" +
-			"where it is not a line), attention (a program that listens beside its work has come to rest), dead:STATUS (the shell\n" +
-			"ended, and not with 0). ~SESSION follows where it is not session main, +N where N more need something.\n\n" +
+			"where it is not a line), denied (a connection was refused; LAST says which), attention (a program that listens beside\n" +
+			"its work has come to rest), dead:STATUS (the shell ended, and not with 0). ~SESSION follows where it is not session\n" +
+			"main, +N where N more need something.\n\n" +
 			"With --watch the list follows what happens, until ^C or q. Without a terminal it is a line for each session, and one\n" +
 			"for each change of it; with --json an object. A plain ls knows the last known state: a program may have begun to ask\n" +
 			"since while nobody waited for it. With --watch that is known within a second or two.",
