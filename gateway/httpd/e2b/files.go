@@ -81,6 +81,12 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// filesAtOnce is how many pieces of a file, of 32 KiB each, are under way at once, in either direction. What is asked of a sandbox is kept
+// in memory until it has gone on, and there are as many clients that do not read as they like: more pieces are hardly faster.
+const filesAtOnce = 16
+
+var filesOptions = []sftp.ClientOption{sftp.UseConcurrentWrites(true), sftp.MaxConcurrentRequestsPerFile(filesAtOnce)}
+
 var errFull = errors.New("the file has grown")
 
 // announced writes no more than was announced.
@@ -205,7 +211,7 @@ func (lk *link) store(a account, p string, r io.Reader) (written, error) {
 		return written{}, at(p, err)
 	}
 	src := &remembering{r: r}
-	_, err = f.ReadFromWithConcurrency(src, 16)
+	_, err = f.ReadFromWithConcurrency(src, filesAtOnce)
 	if src.err != nil {
 		err = arrival(src.err) // the fault is the client's, whatever else
 	} else if err != nil {

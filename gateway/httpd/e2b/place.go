@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pkg/sftp"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/time/rate"
 
@@ -268,7 +267,7 @@ func (v *visit) prepared(ctx context.Context) (*link, error) {
 	a, err := lk.whoami()
 	var files *connect.Files
 	if err == nil {
-		files, err = connect.OpenFiles(lk.client, sftp.UseConcurrentWrites(true))
+		files, err = connect.OpenFiles(lk.client, filesOptions...)
 	}
 	if err != nil {
 		return nil, unreachable(v.name, err)
