@@ -45,7 +45,8 @@ func inUse() int64 {
 }
 
 // shed ends connections that together keep as much as excess, or as much as there is: first those of the principal whose connections keep
-// most, of these the largest. What keeps less than one channel may is left alone.
+// most, of these the largest. What keeps less than one channel may is left alone, and so are all while it is not they who keep much: an
+// upload under way looks like one that nobody reads.
 func (h *house) shed(excess int64) {
 	h.mu.Lock()
 	whose := make(map[*conn]string, len(h.conns))
@@ -58,10 +59,15 @@ func (h *house) shed(excess int64) {
 		kept int64
 	}
 	holders, sums := make(map[string][]holder), make(map[string]int64)
+	var total int64
 	for n, p := range whose {
 		if kept := n.kept(); kept >= channelWindow {
 			holders[p], sums[p] = append(holders[p], holder{n, kept}), sums[p]+kept
+			total += kept
 		}
+	}
+	if total < h.limits.Memory/2 {
+		return
 	}
 	for excess > 0 && len(sums) > 0 {
 		worst := ""

@@ -46,7 +46,8 @@ func TestRelief(t *testing.T) {
 
 // Whose connections keep most together, they go first, and no more of them than it takes.
 func TestShed(t *testing.T) {
-	limits := Limits{}.withDefaults()
+	const mib = 1 << 20
+	limits := Limits{Memory: 60 * mib}.withDefaults()
 	h := &house{Server: &Server{limits: limits, log: slog.New(slog.DiscardHandler), gate: newGate(limits)}, conns: make(map[*conn]struct{})}
 	add := func(principal string, kept int64) *conn {
 		a, b := net.Pipe()
@@ -57,9 +58,12 @@ func TestShed(t *testing.T) {
 		h.conns[n] = struct{}{}
 		return n
 	}
-	const mib = 1 << 20
 	large, small, least := add("bob", 10*mib), add("bob", 8*mib), add("bob", mib)
-	alice := add("alice", 12*mib)
+	alice := add("alice", 11*mib)
+	if h.shed(15 * mib); len(h.conns) != 4 {
+		t.Errorf("%d of 4 go on where it is not they who keep half of what there may be", len(h.conns))
+	}
+	alice.read.Add(mib)
 	h.shed(15 * mib)
 	if _, there := h.conns[large]; there {
 		t.Error("the largest of the most goes on")
@@ -70,6 +74,7 @@ func TestShed(t *testing.T) {
 	if len(h.conns) != 2 {
 		t.Errorf("%d go on, want that of alice and the one that keeps next to nothing", len(h.conns))
 	}
+	h.limits.Memory = 10 * mib
 	h.shed(100 * mib)
 	if _, there := h.conns[alice]; there {
 		t.Error("it was not enough, but alice's goes on")
