@@ -291,9 +291,9 @@ func TestInitWithoutProcesses(t *testing.T) {
 // guest returns the process ID of the guest as seen from here.
 func (b *box) guest(t testing.TB) int {
 	t.Helper()
-	for _, p := range tree(b.cmd.Process.Pid) {
-		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)); err == nil && bytes.HasSuffix(line, []byte("/"+Name+"\x00init\x00")) {
-			return p.pid
+	for _, pid := range tree(b.cmd.Process.Pid) {
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err == nil && bytes.HasSuffix(line, []byte("/"+Name+"\x00init\x00")) {
+			return pid
 		}
 	}
 	return 0

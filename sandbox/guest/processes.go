@@ -2,8 +2,8 @@ package guest
 
 import (
 	"bytes"
-	"iter"
 	"os"
+	"slices"
 	"strconv"
 )
 
@@ -14,24 +14,34 @@ type process struct {
 }
 
 // processes lists what /proc shows. Processes that end meanwhile are left out.
-func processes() iter.Seq2[int, process] {
-	return func(yield func(int, process) bool) {
-		dir, err := os.Open("/proc")
-		if err != nil {
-			return
-		}
-		defer dir.Close()
-		names, _ := dir.Readdirnames(-1) // what could be read counts
-		for _, name := range names {
-			pid, err := strconv.Atoi(name)
-			if err != nil {
-				continue
-			}
-			if p, ok := readProcess(pid); ok && !yield(pid, p) {
-				return
+func processes() []process {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1) // what could be read counts
+	var all []process
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil {
+			if p, ok := readProcess(pid); ok {
+				all = append(all, p)
 			}
 		}
 	}
+	return all
+}
+
+// living returns the processes that are wanted and have not ended, in order.
+func living(wanted func(process) bool) []int {
+	var pids []int
+	for _, p := range processes() {
+		if !p.zombie && wanted(p) {
+			pids = append(pids, p.pid)
+		}
+	}
+	slices.Sort(pids)
+	return pids
 }
 
 // readProcess reads /proc/PID/stat (proc(5)).
@@ -62,13 +72,13 @@ func parseStat(pid int, b []byte) (process, bool) {
 	return process{pid: pid, parent: parent, group: group, session: session, zombie: f[0][0] == 'Z' || f[0][0] == 'X'}, true
 }
 
-// tree returns the living descendants of the given processes, these not included.
-func tree(roots ...int) []process {
+// tree returns the living descendants of the given processes, these not included, in order.
+func tree(roots ...int) []int {
 	byParent := make(map[int][]process)
 	for _, p := range processes() {
 		byParent[p.parent] = append(byParent[p.parent], p)
 	}
-	var out []process
+	var pids []int
 	seen := make(map[int]bool)
 	for queue := roots; len(queue) > 0; queue = queue[1:] {
 		if seen[queue[0]] {
@@ -78,28 +88,20 @@ func tree(roots ...int) []process {
 		for _, p := range byParent[queue[0]] {
 			queue = append(queue, p.pid)
 			if !p.zombie {
-				out = append(out, p)
+				pids = append(pids, p.pid)
 			}
 		}
 	}
-	return out
+	slices.Sort(pids)
+	return pids
 }
 
 // other returns the processes of the sandbox besides the guest: for PID 1 all there are, for a guest inside another
 // program those that it started, and theirs.
 func (g *Guest) other() []int {
-	var pids []int
 	if g.pid1 {
-		for pid, p := range processes() {
-			if pid != os.Getpid() && !p.zombie {
-				pids = append(pids, pid)
-			}
-		}
-		return pids
+		return living(func(p process) bool { return p.pid != os.Getpid() })
 	}
-	pids = g.children.pids()
-	for _, p := range tree(pids...) {
-		pids = append(pids, p.pid)
-	}
-	return pids
+	pids := g.children.pids()
+	return append(pids, tree(pids...)...)
 }

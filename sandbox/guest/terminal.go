@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -123,43 +122,21 @@ func (t *terminal) Flush() error {
 
 // Members returns the processes of a group.
 func (t *terminal) Members(group int) ([]int, error) {
-	var pids []int
-	for pid, p := range processes() {
-		if p.group == group && !p.zombie {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids, nil
+	return living(func(p process) bool { return p.group == group }), nil
 }
 
 // Below returns what descends from some processes.
-func (t *terminal) Below(pids []int) ([]int, error) { return pidsOf(tree(pids...)), nil }
+func (t *terminal) Below(pids []int) ([]int, error) { return tree(pids...), nil }
 
 // Tree returns what descends from the session.
-func (t *terminal) Tree() ([]int, error) { return pidsOf(t.tree()), nil }
-
-func pidsOf(list []process) []int {
-	pids := make([]int, 0, len(list))
-	for _, p := range list {
-		pids = append(pids, p.pid)
-	}
-	slices.Sort(pids)
-	return pids
-}
+func (t *terminal) Tree() ([]int, error) { return t.tree(), nil }
 
 // tree returns the processes below the keeper; should that have been killed, the ones that stayed in the session.
-func (t *terminal) tree() []process {
+func (t *terminal) tree() []int {
 	if !t.keeper.ended() {
 		return tree(t.keeper.pid)
 	}
-	var out []process
-	for _, p := range processes() {
-		if p.session == t.tty.SessionPID && !p.zombie {
-			out = append(out, p)
-		}
-	}
-	return out
+	return living(func(p process) bool { return p.session == t.tty.SessionPID })
 }
 
 // Signal signals one process.
@@ -173,9 +150,9 @@ func (t *terminal) Signal(pid int, sig syscall.Signal) error {
 // Close hangs up and sees that all processes of the session end.
 func (t *terminal) Close() error {
 	t.close.Do(func() {
-		for _, p := range t.tree() {
-			_ = unix.Kill(p.pid, unix.SIGHUP) // one that is gone needs none, here and below
-			_ = unix.Kill(p.pid, unix.SIGCONT)
+		for _, pid := range t.tree() {
+			_ = unix.Kill(pid, unix.SIGHUP) // one that is gone needs none, here and below
+			_ = unix.Kill(pid, unix.SIGCONT)
 		}
 		t.pty.Close()
 		t.sweep(closeGrace)
@@ -202,8 +179,8 @@ func (t *terminal) sweep(grace time.Duration) {
 		}
 		empty = 0
 		if time.Since(began) >= grace {
-			for _, p := range left {
-				_ = unix.Kill(p.pid, unix.SIGKILL)
+			for _, pid := range left {
+				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}
 		select {
