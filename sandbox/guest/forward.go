@@ -191,15 +191,18 @@ func (c *client) listen(l net.Listener, channel string, payload func(net.Conn) [
 				conn.Close()
 				continue
 			}
-			c.wg.Go(func() {
+			// Not waited for, as x/crypto may never tell who opens a channel that the connection has ended. Else it ends with the connection.
+			go func() {
 				defer func() { <-c.slots }()
+				stop := context.AfterFunc(c.ctx, func() { conn.Close() })
 				ch, reqs, err := c.conn.OpenChannel(channel, payload(conn))
+				stop()
 				if err != nil {
 					conn.Close()
 					return
 				}
 				join(ch, reqs, conn.(duplex))
-			})
+			}()
 		}
 	})
 }

@@ -2,6 +2,7 @@ package guest
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -415,5 +416,39 @@ func TestX11(t *testing.T) {
 	go ssh.DiscardRequests(reqs)
 	if ok, err := ch.SendRequest(wire.RequestX11, true, request); ok || err != nil {
 		t.Errorf("without xauth: got %v, %v", ok, err)
+	}
+}
+
+// lostConn is a connection that ended as x/crypto's may: who opens a channel then is never told.
+type lostConn struct {
+	ssh.Conn
+	opening, over chan struct{}
+}
+
+func (c lostConn) OpenChannel(string, []byte) (ssh.Channel, <-chan *ssh.Request, error) {
+	close(c.opening)
+	<-c.over // which is the test's own
+	return nil, nil, io.EOF
+}
+
+// A connection whose end a channel that is being opened is not told of is over all the same, and what was accepted for it is closed.
+func TestForwardIsOpenedAsItsConnectionEnds(t *testing.T) {
+	ctx, end := context.WithCancel(t.Context())
+	lost := lostConn{opening: make(chan struct{}), over: make(chan struct{})}
+	defer close(lost.over)
+	c := &client{conn: &ssh.ServerConn{Conn: lost}, ctx: ctx, slots: make(chan struct{}, 1)}
+	l := listenLocal(t, "tcp", "127.0.0.1:0")
+	c.listen(l, wire.ChannelForwardedTCP, func(net.Conn) []byte { return nil })
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	<-lost.opening
+	end()
+	l.Close()
+	c.wg.Wait()
+	if _, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Error("the connection is open")
 	}
 }
