@@ -14,11 +14,11 @@ const noPackages = "none"
 
 // agentRun is how code of POST /v1/run/ is run: AgentRun's options, by its names.
 func (c config) agentRun() (o agentrun.Options, err error) {
-	o.DependenciesWhitelist = splitList(c.value("agentrun.dependencies_whitelist"))
+	o.DependenciesWhitelist = command.Words(c.value("agentrun.dependencies_whitelist"))
 	if c.value("agentrun.dependencies_whitelist") == noPackages {
 		o.DependenciesWhitelist = nil
 	}
-	o.CachedDependencies = splitList(c.value("agentrun.cached_dependencies"))
+	o.CachedDependencies = command.Words(c.value("agentrun.cached_dependencies"))
 	o.Image = c.value("agentrun.image")
 	if network := c.value("agentrun.network"); network != "" {
 		if o.Network, _, err = command.ParseNetwork(network); err != nil {
@@ -59,7 +59,7 @@ func isWhitelist(s string) error {
 }
 
 func isPackages(s string) error {
-	for _, name := range splitList(s) {
+	for _, name := range command.Words(s) {
 		if name != "*" && !agentrun.IsPackage(name) {
 			return fmt.Errorf("%q is no name of a package", name)
 		}

@@ -17,7 +17,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/images"
@@ -128,84 +127,6 @@ func defaults() config {
 			check: func(s string) error { return d.Set(new(sandbox.Limits), s) }})
 	}
 	return c
-}
-
-// limits are those of sandboxes that ask for none, as far as somebody has said so: the rest is the backend's own, which knows
-// what its machine has.
-func (c config) limits() (sandbox.Limits, error) {
-	var l sandbox.Limits
-	for _, d := range sandbox.AllLimits {
-		s := c.find("limits." + d.Name)
-		if s.from == "default" {
-			continue
-		}
-		if err := d.Set(&l, s.value); err != nil {
-			return l, usage(fmt.Sprintf("%s: %s %q: %v", s.from, s.key, s.value, err), s.help)
-		}
-	}
-	if err := l.Check(); err != nil {
-		return l, usage("limits."+err.Error(), "see: sandboxd config show --origin")
-	}
-	return l, nil
-}
-
-// quota is what one owner may have.
-func (c config) quota() (gateway.Quota, error) {
-	var q gateway.Quota
-	var err error
-	if q.Sandboxes, err = strconv.Atoi(c.value("max_sandboxes")); err != nil {
-		return q, fmt.Errorf("max_sandboxes: %w", err)
-	}
-	if q.Sessions, err = strconv.Atoi(c.value("quota.sessions")); err != nil {
-		return q, fmt.Errorf("quota.sessions: %w", err)
-	}
-	if q.Connections, err = strconv.Atoi(c.value("quota.connections")); err != nil {
-		return q, fmt.Errorf("quota.connections: %w", err)
-	}
-	if q.CPUs, err = strconv.ParseFloat(c.value("quota.cpus"), 64); err != nil {
-		return q, fmt.Errorf("quota.cpus: %w", err)
-	}
-	for key, at := range map[string]*int64{"quota.memory": &q.Memory, "quota.disk": &q.Disk} {
-		if *at, err = parseQuota(c.value(key)); err != nil {
-			return q, fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	return q, nil
-}
-
-// total is what all owners may have together.
-func (c config) total() (gateway.Total, error) {
-	var t gateway.Total
-	var err error
-	if t.Sandboxes, err = strconv.Atoi(c.value("total.sandboxes")); err != nil {
-		return t, fmt.Errorf("total.sandboxes: %w", err)
-	}
-	if t.Running, err = strconv.Atoi(c.value("total.running")); err != nil {
-		return t, fmt.Errorf("total.running: %w", err)
-	}
-	return t, nil
-}
-
-// pool is what is booted ahead.
-func (c config) pool() (gateway.PoolOptions, error) {
-	size, err := strconv.Atoi(c.value("pool.size"))
-	if err != nil {
-		return gateway.PoolOptions{}, fmt.Errorf("pool.size: %w", err)
-	}
-	return gateway.PoolOptions{Size: size, Images: splitList(c.value("pool.images"))}, nil
-}
-
-// splitList takes a list by commas or spaces apart.
-func splitList(s string) []string {
-	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
-}
-
-// parseQuota reads a size, or 0 for none.
-func parseQuota(s string) (int64, error) {
-	if s == "0" {
-		return 0, nil
-	}
-	return sandbox.ParseSize(s)
 }
 
 func (c config) find(key string) *setting {
@@ -465,7 +386,7 @@ func isPoolSize(s string) error {
 }
 
 func areImages(s string) error {
-	for _, image := range splitList(s) {
+	for _, image := range command.Words(s) {
 		if _, err := ref.ParseNormalizedNamed(image); err != nil {
 			return fmt.Errorf("image %q: %w", image, err)
 		}

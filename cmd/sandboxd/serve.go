@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -173,97 +172,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.hosts, err = d.openHosts(); err != nil {
 		return err
 	}
-	records := filepath.Join(state, "records")
-	if err := os.MkdirAll(records, 0o700); err != nil {
-		return fmt.Errorf("records: %w", err)
-	}
-	quota, err := sandbox.ParseSize(d.config.value("record.quota"))
-	if err != nil {
-		return fmt.Errorf("record.quota: %w", err)
-	}
-	recorded, err := sandbox.ParseSize(d.config.value("record.total"))
-	if err != nil {
-		return fmt.Errorf("record.total: %w", err)
-	}
-	ages := make(map[string]time.Duration)
-	for _, key := range []string{"record.keep", "ttl", "delete_after"} {
-		if ages[key], err = command.ParseAge(d.config.value(key)); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	limits, err := d.config.limits()
-	if err != nil {
-		return err
-	}
-	owned, err := d.config.quota()
-	if err != nil {
-		return err
-	}
-	total, err := d.config.total()
-	if err != nil {
-		return err
-	}
-	pool, err := d.config.pool()
-	if err != nil {
-		return err
-	}
-	floor, err := parseQuota(d.config.value("disk.min_free"))
-	if err != nil {
-		return fmt.Errorf("disk.min_free: %w", err)
-	}
-	allow, err := command.ParseAllow(d.config.value("allow"))
-	if err != nil {
-		return fmt.Errorf("allow: %w", err)
-	}
-	connections, err := strconv.Atoi(d.config.value("connections"))
-	if err != nil {
-		return fmt.Errorf("connections: %w", err)
-	}
-	closed, err := command.ParseClosed(d.config.value("closed"))
-	if err != nil {
-		return fmt.Errorf("closed: %w", err)
-	}
-	network, via, err := command.ParseNetwork(d.config.value("network"))
-	if err != nil {
-		return fmt.Errorf("network: %w", err)
-	}
-	where := d.address.gateway()
-	d.hub, err = gateway.New(gateway.Options{
-		Store:        d.store,
-		Backends:     map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts},
-		Backend:      docker.Name,
-		Records:      records,
-		Owner:        owner(),
-		Logins:       []string{owner()},
-		Network:      network,
-		Via:          via,
-		Allow:        allow,
-		Closed:       closed,
-		Connections:  connections,
-		Bridge:       command.Words(d.config.value("bridge")),
-		Engine:       slices.Concat(strings.Fields(d.config.value("docker_options")), d.python.DockerOptions),
-		Image:        d.config.value("image"),
-		Isolation:    d.config.value("isolation"),
-		Dirs:         dirRules(d.config),
-		Log:          d.log,
-		Principals:   keys.Principals,
-		LogsIn:       keys.LogsIn,
-		Command:      where.SSHCommand,
-		Lobby:        where.LobbyCommand,
-		Pool:         pool,
-		Limits:       limits,
-		Quota:        owned,
-		Total:        total,
-		MinFree:      floor,
-		RecordQuota:  quota,
-		RecordTotal:  recorded,
-		RecordKeep:   ages["record.keep"],
-		TTL:          ages["ttl"],
-		DeleteAfter:  ages["delete_after"],
-		RecordStrict: d.config.value("record.mode") == recordStrict,
-		Hook:         hookOptions(d.config),
-	})
-	if err != nil {
+	if d.hub, err = d.openHub(state, keys); err != nil {
 		return err
 	}
 	d.door, err = sshd.New(sshd.Options{
@@ -281,6 +190,26 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	return d.openHTTP(ctx, state)
+}
+
+// openHub makes the hub of what open has taken hold of.
+func (d *daemon) openHub(state string, keys *sshd.Keys) (*gateway.Hub, error) {
+	records := filepath.Join(state, "records")
+	if err := os.MkdirAll(records, 0o700); err != nil {
+		return nil, fmt.Errorf("records: %w", err)
+	}
+	o, err := d.config.hub()
+	if err != nil {
+		return nil, err
+	}
+	o.Store, o.Records, o.Log = d.store, records, d.log
+	o.Backends, o.Backend = map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts}, docker.Name
+	o.Owner, o.Logins = owner(), []string{owner()}
+	o.Principals, o.LogsIn = keys.Principals, keys.LogsIn
+	o.Engine = append(o.Engine, d.python.DockerOptions...)
+	where := d.address.gateway()
+	o.Command, o.Lobby = where.SSHCommand, where.LobbyCommand
+	return gateway.New(o)
 }
 
 // ownLogins is how many programs of the daemon's own user may log in at once, beside everybody else: more than a script starts.
