@@ -93,46 +93,8 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	}
 	defer unlock()
 
-	if err := s.enter(ctx, stageEngine); err != nil {
-		return none, err
-	}
-	f, err := s.b.facts(ctx)
+	p, f, err := s.plan(ctx, &spec, own, bound)
 	if err != nil {
-		return none, err
-	}
-	p := plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
-		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts, Options: own}
-	p.Limits, err = fit(spec, f, s.b.engine.defaultNoFile(f))
-	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
-		s.b.engine.forget()
-		if f, err = s.b.facts(ctx); err == nil {
-			p.Limits, err = fit(spec, f, s.b.engine.defaultNoFile(f))
-		}
-	}
-	if err != nil {
-		return none, err
-	}
-	if spec.Via, err = via(spec, f); err != nil {
-		return none, err
-	}
-	p.Via = spec.Via
-	if err := own.fit(spec, p.Limits.Memory, f); err != nil {
-		return none, err
-	}
-	if err := bound.fit(f, spec.Isolation); err != nil {
-		return none, err
-	}
-	p.Sized = s.b.engine.sized(f)
-	if p.GuestFile, p.CAFile, err = s.b.placeFiles(f, spec.Trust); err != nil {
-		return none, err
-	}
-	if p.Filter, err = s.b.filter(f); err != nil {
-		return none, err
-	}
-	if p.Resolver, err = s.b.resolver(f, spec); err != nil {
-		return none, err
-	}
-	if err := f.mayMount(append(bound.paths(), p.GuestFile, p.RunDir, p.CAFile)...); err != nil {
 		return none, err
 	}
 
@@ -192,6 +154,49 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 		return none, context.Cause(ctx)
 	}
 	return inst, nil
+}
+
+// plan asks the engine whether it can have what spec wants, and settles in spec what was left to it.
+func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dirs bound) (p plan, f facts, err error) {
+	if err := s.enter(ctx, stageEngine); err != nil {
+		return p, f, err
+	}
+	if f, err = s.b.facts(ctx); err != nil {
+		return p, f, err
+	}
+	p = plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
+		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts, Options: own}
+	p.Limits, err = fit(*spec, f, s.b.engine.defaultNoFile(f))
+	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
+		s.b.engine.forget()
+		if f, err = s.b.facts(ctx); err == nil {
+			p.Limits, err = fit(*spec, f, s.b.engine.defaultNoFile(f))
+		}
+	}
+	if err != nil {
+		return p, f, err
+	}
+	if spec.Via, err = via(*spec, f); err != nil {
+		return p, f, err
+	}
+	p.Via = spec.Via
+	if err := own.fit(*spec, p.Limits.Memory, f); err != nil {
+		return p, f, err
+	}
+	if err := dirs.fit(f, spec.Isolation); err != nil {
+		return p, f, err
+	}
+	p.Sized = s.b.engine.sized(f)
+	if p.GuestFile, p.CAFile, err = s.b.placeFiles(f, spec.Trust); err != nil {
+		return p, f, err
+	}
+	if p.Filter, err = s.b.filter(f); err != nil {
+		return p, f, err
+	}
+	if p.Resolver, err = s.b.resolver(f, *spec); err != nil {
+		return p, f, err
+	}
+	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.CAFile)...)
 }
 
 // revision is what besides its image and its spec an instance was made with: which program of the guest, and which runtime where the
