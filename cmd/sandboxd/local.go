@@ -103,35 +103,38 @@ func (c *cli) sshCommand() *cobra.Command {
 			if err != nil {
 				return &wire.Error{Code: wire.CodeUnavailable, Message: "there is no ssh on this machine", Hint: "install openssh-client"}
 			}
-			host, o, err := c.reach(cmd.Context(), true)
-			if err != nil {
-				return err
-			}
 			at := firstArgument(args)
-			if at == len(args) {
+			if at == len(args) { // before a daemon is started for nothing
 				return usage("ssh: no sandbox named", "usage: "+cmd.UseLine())
 			}
 			if _, err := wire.ParseTarget(args[at]); err != nil {
 				return err
 			}
-			words := []string{"ssh"}
-			if len(o.KnownHosts) > 0 {
-				words = append(words, "-o", "UserKnownHostsFile="+o.KnownHosts[0], "-o", "StrictHostKeyChecking=yes")
+			address, o, err := c.reach(cmd.Context(), true)
+			if err != nil {
+				return err
 			}
-			if o.Identity != "" {
-				words = append(words, "-i", o.Identity)
-			}
-			name, port := host, ""
-			if i := strings.LastIndexByte(host, ':'); i >= 0 {
-				name, port = strings.Trim(host[:i], "[]"), host[i+1:]
-				words = append(words, "-p", port)
-			}
-			words = append(words, args[:at]...)
-			words = append(append(words, args[at]+"@"+name), args[at+1:]...)
+			host, login := loginOptions(address, o, "-p")
+			words := slices.Concat([]string{"ssh"}, login, args[:at], []string{args[at] + "@" + host}, args[at+1:])
 			return fmt.Errorf("ssh: %w", syscall.Exec(path, words, os.Environ()))
 		},
 	}
 	return cmd
+}
+
+// loginOptions are what ssh(1) and scp(1) need to log in at address with o, but for the user and the host, which is returned apart. port is what
+// the program calls that option.
+func loginOptions(address string, o agent.Options, port string) (host string, options []string) {
+	if len(o.KnownHosts) > 0 {
+		options = append(options, "-o", "UserKnownHostsFile="+o.KnownHosts[0], "-o", "StrictHostKeyChecking=yes")
+	}
+	if o.Identity != "" {
+		options = append(options, "-i", o.Identity)
+	}
+	if i := strings.LastIndexByte(address, ':'); i >= 0 {
+		return strings.Trim(address[:i], "[]"), append(options, port, address[i+1:])
+	}
+	return address, options
 }
 
 // firstArgument is the index of the first word that is neither an option of ssh(1) nor an option's argument.
@@ -145,142 +148,6 @@ func firstArgument(args []string) int {
 		}
 	}
 	return len(args)
-}
-
-func (c *cli) copyCommand() *cobra.Command {
-	var of string
-	cmd := &cobra.Command{
-		Use:   "cp [-n NAME] SRC… DST",
-		Short: "copy files in and out; NAME:PATH is a path in a sandbox",
-		Long: "Copy files and whole directories into a sandbox, out of it, or between two, with the scp of this machine. A path in\n" +
-			"a sandbox is NAME:PATH; without a slash in front PATH is below the home directory there. Times and modes are kept.\n\n" +
-			"A link such as sandbox:/mnt/data/my%20plot.png, as language models write them, is the path in it, of the sandbox that -n\n" +
-			"names; NAME:sandbox:/mnt/data/x is one as well.",
-		Example: "  sandboxd cp README.md web:/tmp/\n" +
-			"  sandboxd cp web:/var/log .\n" +
-			"  sandboxd cp -n python sandbox:/mnt/data/plot.png .",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) < 2 {
-				return usage("cp: name what to copy and where to", "usage: cp SRC… DST; NAME:PATH is a path in a sandbox")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			path, err := exec.LookPath("scp")
-			if err != nil {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "there is no scp on this machine", Hint: "install openssh-client"}
-			}
-			inside, bare := 0, ""
-			for i, arg := range args { // before a daemon is started for nothing
-				if _, link := agent.LinkedPath(arg); link {
-					bare = arg
-					if of != "" {
-						args[i] = of + ":" + arg
-					}
-				}
-				_, remote, err := copyOperand(args[i], "", i < len(args)-1)
-				if err != nil {
-					return err
-				}
-				if remote {
-					inside++
-				}
-			}
-			if of != "" && bare == "" {
-				return usage("cp: -n names the sandbox of links such as sandbox:/mnt/data/x, and there is none", "write "+of+":PATH for a path in it")
-			}
-			if inside == 0 {
-				return usage("cp: no operand is in a sandbox", "write NAME:PATH for a path in a sandbox")
-			}
-			host, o, err := c.reach(cmd.Context(), true)
-			if err != nil {
-				return err
-			}
-			if bare != "" && of == "" {
-				if err := c.isSandbox(cmd.Context(), bare); err != nil {
-					return err
-				}
-			}
-			words := []string{"-rp"}
-			if len(o.KnownHosts) > 0 {
-				words = append(words, "-o", "UserKnownHostsFile="+o.KnownHosts[0], "-o", "StrictHostKeyChecking=yes")
-			}
-			if o.Identity != "" {
-				words = append(words, "-i", o.Identity)
-			}
-			port := ""
-			if i := strings.LastIndexByte(host, ':'); i >= 0 {
-				host, port = strings.Trim(host[:i], "[]"), host[i+1:]
-				words = append(words, "-P", port)
-			}
-			if !isTerminal(os.Stderr) {
-				words = append(words, "-q")
-			}
-			words = append(words, "--")
-			for i, arg := range args {
-				word, _, err := copyOperand(arg, host, i < len(args)-1)
-				if err != nil {
-					return err
-				}
-				words = append(words, word)
-			}
-			scp := exec.CommandContext(cmd.Context(), path, words...)
-			scp.Stdin, scp.Stdout, scp.Stderr = os.Stdin, os.Stdout, os.Stderr
-			var exit *exec.ExitError
-			if err := scp.Run(); errors.As(err, &exit) {
-				return exitCode(max(exit.ExitCode(), 1))
-			} else if err != nil {
-				return fmt.Errorf("scp: %w", err)
-			}
-			return nil
-		},
-	}
-	cmd.Flags().StringVarP(&of, "name", "n", "", "sandbox of links such as sandbox:/mnt/data/x")
-	cmd.Flags().BoolP("recursive", "r", true, "copy whole directories, which it does anyway")
-	return cmd
-}
-
-// isSandbox is an error that says what to do unless there is a sandbox with the name sandbox, to which link may mean a path: a link alone does not
-// say of which sandbox it is.
-func (c *cli) isSandbox(ctx context.Context, link string) error {
-	all, err := c.sandboxes(ctx, os.Stderr)
-	if err != nil {
-		return err
-	}
-	name, _, _ := strings.Cut(link, ":")
-	if slices.ContainsFunc(all, func(l listed) bool { return l.Name == name }) {
-		return nil
-	}
-	return usage("cp: "+link+" does not say of which sandbox it is", "name it: -n NAME; sandboxd ls lists yours")
-}
-
-// notGlob takes the meaning from what scp expands in the path of a source.
-var notGlob = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, "{", `\{`, "}", `\}`)
-
-// copyOperand turns an operand of cp into one of scp: NAME:PATH is remote, everything else a local path. PATH may be a link, which means one file.
-func copyOperand(arg, host string, source bool) (word string, remote bool, err error) {
-	name, path, found := strings.Cut(arg, ":")
-	if !found || strings.Contains(name, "/") {
-		if strings.Contains(arg, ":") || strings.HasPrefix(arg, "-") { // scp would take it for a host, or an option
-			return "./" + strings.TrimPrefix(arg, "./"), false, nil
-		}
-		return arg, false, nil
-	}
-	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
-		return "", false, err
-	}
-	if linked, ok := agent.LinkedPath(path); ok {
-		if path = linked; source {
-			path = notGlob.Replace(path)
-		}
-	}
-	if strings.ContainsRune(path, 0) {
-		return "", false, usage("cp: a path has a zero byte", "no file has such a name")
-	}
-	if strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	return name + "@" + host + ":" + path, true, nil
 }
 
 func (c *cli) configCommand() *cobra.Command {
