@@ -86,7 +86,7 @@ func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Descripti
 		d.Health = "no command runs in it: " + oneLine(h.Public(b.reach(err)).Message, 200)
 	}
 	d.fill(found)
-	if isCarried(f.inst.Network) {
+	if f.inst.Network.Carried() {
 		share := h.connectionsOf(f.owner)
 		d.Usage = strings.TrimPrefix(fmt.Sprintf("%s, %d of %d connections of all its owner's sandboxes", d.Usage, share.Used(), share.Most()), ", ")
 	}

@@ -228,7 +228,7 @@ func (b *box) carrying(ctx context.Context, inst sandbox.Instance) (stop func())
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { b.carry(ctx, inst) })
-	for end := time.Now().Add(carriedWithin); isCarried(inst.Network) && !b.network.isUp() && time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
+	for end := time.Now().Add(carriedWithin); inst.Network.Carried() && !b.network.isUp() && time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
 		continue
 	}
 	return func() {

@@ -49,11 +49,6 @@ const (
 	eventBurst, eventRate = 200, 20
 )
 
-// isCarried reports whether the daemon carries a sandbox's packets.
-func isCarried(n sandbox.Network) bool {
-	return n == sandbox.NetworkFiltered || n == sandbox.NetworkAllowlist
-}
-
 // maxSandboxConnections is how many connections all sandboxes may have together where the process could have more.
 const maxSandboxConnections = 16384
 
@@ -153,7 +148,7 @@ func (h *Hub) planNetwork(p Principal, spec NewSpec) error {
 	if len(spec.Allow) == 0 {
 		return nil
 	}
-	if !isCarried(spec.Network) {
+	if !spec.Network.Carried() {
 		return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("allow goes with network filtered or allowlist, not with %s", cmp.Or(spec.Network, sandbox.NetworkHost))}
 	}
 	return h.mayAllow(p, spec.Network, spec.Allow)
@@ -245,7 +240,7 @@ func (h *Hub) changeAllow(ctx context.Context, p Principal, name, act string, en
 	}
 	defer b.unlock()
 	f := b.get()
-	if !isCarried(f.inst.Network) {
+	if !f.inst.Network.Carried() {
 		return Info{}, &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("sandbox %s has network %s: there is nothing to allow", name, f.inst.Network),
 			Hint: "make one with --network filtered or allowlist"}
 	}
@@ -304,7 +299,7 @@ func (n *network) pays(budget *egress.Budget) {
 // carry carries the packets of a sandbox, whose instance inst is, until ctx ends.
 func (b *box) carry(ctx context.Context, inst sandbox.Instance) {
 	be, err := b.hub.backend(inst.Backend)
-	if err != nil || !isCarried(inst.Network) {
+	if err != nil || !inst.Network.Carried() {
 		return
 	}
 	once := func() error { return b.proxyOnce(ctx, inst) }

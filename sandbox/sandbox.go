@@ -174,7 +174,10 @@ const (
 	NetworkHost      Network = "host"      // a machine's own; of hosts only
 )
 
-// Via is how the connections of a sandbox with NetworkFiltered or NetworkAllowlist get to the daemon, which decides on them.
+// Carried reports whether the daemon carries the connections, which it then decides on.
+func (n Network) Carried() bool { return n == NetworkFiltered || n == NetworkAllowlist }
+
+// Via is how the connections of a sandbox whose network is carried get to the daemon.
 type Via string
 
 const (

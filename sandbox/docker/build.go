@@ -135,7 +135,7 @@ func (b *Backend) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dock
 	switch {
 	case s.Network == sandbox.NetworkBridge:
 		o.NetworkMode = string(sandbox.NetworkBridge)
-	case carried(s.Network) && d.runs && len(d.bases) > 0:
+	case s.Network.Carried() && d.runs && len(d.bases) > 0:
 		inst, done, err := s.Carrier(ctx, d.bases[0])
 		if errors.Is(err, sandbox.ErrUnsupported) { // a sandbox would do with less
 			err = hinted{err, "RUN steps with a network take the device: modprobe tun, where that is missing; or --network none; or an image that is built already, by --image"}

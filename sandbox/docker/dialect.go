@@ -73,7 +73,7 @@ func (b *Backend) filter(f facts) (string, error) {
 // resolver returns the resolv.conf of sandboxes whose network the daemon carries, where the engine makes none for a container without a
 // network, whatever name server it is asked for. Empty leaves it to the engine.
 func (b *Backend) resolver(f facts, spec sandbox.Spec) (string, error) {
-	if !f.speaks || !carried(spec.Network) || spec.Via == sandbox.ViaProxy {
+	if !f.speaks || !spec.Network.Carried() || spec.Via == sandbox.ViaProxy {
 		return "", nil
 	}
 	path, err := b.files.write([]byte("nameserver "+netip.AddrFrom4(wire.TunDNS).String()+"\n"), "resolv", 0o444)

@@ -165,7 +165,7 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trus
 	if spec.Workdir != "" {
 		g.Workdir = spec.Workdir
 	}
-	if carried(spec.Network) && spec.Via != sandbox.ViaProxy {
+	if spec.Network.Carried() && spec.Via != sandbox.ViaProxy {
 		g.TunSocket = guestTun
 	}
 	if g.User == "" {

@@ -48,11 +48,6 @@ var capabilities = []string{"CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID", "SYS_CH
 // it: the guest gives it up when that is made, before it starts anything.
 const tunDevice = "/dev/net/tun"
 
-// carried reports whether the daemon carries a sandbox's packets.
-func carried(n sandbox.Network) bool {
-	return n == sandbox.NetworkFiltered || n == sandbox.NetworkAllowlist
-}
-
 // plan is everything that decides what a container may do.
 type plan struct {
 	Via     sandbox.Via // how its network is carried
@@ -155,10 +150,10 @@ func createRequest(p plan) container.CreateRequest {
 		r.HostConfig.ExtraHosts = []string{p.ID + ":127.0.1.1"} // who asks for the host's own name, as sudo does, waits for no answer
 	}
 	p.Options.apply(&r)
-	if carried(p.Network) {
+	if p.Network.Carried() {
 		r.HostConfig.NetworkMode = container.NetworkMode(sandbox.NetworkNone) // the engine adds none of its own
 	}
-	if carried(p.Network) && p.Via != sandbox.ViaProxy {
+	if p.Network.Carried() && p.Via != sandbox.ViaProxy {
 		r.HostConfig.CapAdd = append(r.HostConfig.CapAdd, "NET_ADMIN")
 		r.HostConfig.Devices = []container.DeviceMapping{{PathOnHost: tunDevice, PathInContainer: tunDevice, CgroupPermissions: "rw"}}
 		r.HostConfig.DNS = []netip.Addr{netip.AddrFrom4(wire.TunDNS)}

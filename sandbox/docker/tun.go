@@ -30,7 +30,7 @@ func (b *Backend) tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tu
 	switch {
 	case !validID.MatchString(inst.ID):
 		return none, fmt.Errorf("id %q is not a DNS label", inst.ID)
-	case !carried(inst.Network) || inst.Via == sandbox.ViaProxy:
+	case !inst.Network.Carried() || inst.Via == sandbox.ViaProxy:
 		return none, fmt.Errorf("network %s %s: %w", inst.Network, inst.Via, sandbox.ErrUnsupported)
 	}
 	conn, err := b.caller(ctx, inst, tunSocketName)

@@ -40,7 +40,7 @@ func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	}
 	switch {
 	case spec.Via == "":
-	case !carried(spec.Network):
+	case !spec.Network.Carried():
 		return spec, fmt.Errorf("network %s is not carried by the daemon: not via %s", spec.Network, spec.Via)
 	case spec.Via != sandbox.ViaTUN && spec.Via != sandbox.ViaProxy:
 		return spec, fmt.Errorf("network %s=%s: there are tun and proxy", spec.Network, spec.Via)
@@ -119,7 +119,7 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 // via settles how the daemon carries a sandbox's network; empty where it does not. What the device needs and is not there leaves the proxy, unless
 // the device was asked for.
 func via(spec sandbox.Spec, f facts) (sandbox.Via, error) {
-	if !carried(spec.Network) {
+	if !spec.Network.Carried() {
 		return "", nil
 	}
 	if spec.Via == sandbox.ViaProxy {
