@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"io"
 	"time"
 
@@ -32,12 +30,8 @@ type Call struct {
 	Stdout io.Writer
 }
 
-// NewOp returns 128 random bits in hex.
-func NewOp() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails (crypto/rand)
-	return hex.EncodeToString(b[:])
-}
+// NewOp returns a fresh Call.Op: 128 random bits in hex.
+func NewOp() string { return wire.NewOp() }
 
 const defaultTimeout = 120 * time.Second
 
