@@ -18,10 +18,8 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
-	"github.com/sandboxd/sandboxd/gateway/store"
-	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,17 +45,7 @@ func gatewayOf(t *testing.T) func(ctx context.Context) (*agent.Client, error) {
 			t.Fatal(err)
 		}
 	}
-	memory := sandboxtest.New(t, sandboxtest.Options{})
-	check(os.Mkdir(file("state"), 0o700))
-	check(os.Mkdir(file("records"), 0o700))
-	db, err := store.Open(t.Context(), file("state"))
-	check(err)
-	t.Cleanup(func() { db.Close() })
-	hub, err := gateway.New(gateway.Options{Store: db, Backends: map[string]sandbox.Backend{sandboxtest.Name: memory}, Records: file("records"), Owner: "alice"})
-	check(err)
-	background(t, hub.Run)
-	check(hub.Ready(t.Context()))
-
+	hub := gatewaytest.Hub(t, &gateway.Options{})
 	user, err := sshd.KeyPair(file("alice"), sshd.ED25519, "alice")
 	check(err)
 	check(os.WriteFile(file("authorized_keys"), fmt.Appendf(nil, "principal=%q %s", "alice", ssh.MarshalAuthorizedKey(user.PublicKey())), 0o600))

@@ -12,6 +12,7 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -28,7 +29,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 // serveHTTP runs a Handler for whoever has a token that live knows.
 func serveHTTP(t *testing.T, live map[string]context.Context) string {
 	t.Helper()
-	g := newGateway(t)
+	g := agenttest.New(t)
 	h := mcp.NewHandler(func(r *http.Request) (mcp.Caller, error) {
 		name := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if live[name] == nil || live[name].Err() != nil {

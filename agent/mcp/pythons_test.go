@@ -16,12 +16,13 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/gateway"
 )
 
 // jupyter makes the sandbox py of g, whose Python is a server of the test's: its kernels run code by run, and a context that is called bad has
 // none. started counts how often it was looked for.
-func jupyter(t *testing.T, g *hubGateway, run func(code string)) (started func() int) {
+func jupyter(t *testing.T, g *agenttest.Gateway, run func(code string)) (started func() int) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "sandboxd-mcp-") //nolint:usetesting // for a socket: the test's own is too long
 	if err != nil {
@@ -33,7 +34,7 @@ func jupyter(t *testing.T, g *hubGateway, run func(code string)) (started func()
 	if err := os.WriteFile(filepath.Join(dir, "python3"), []byte(starter), 0o700); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	if _, err := g.hub.Create(t.Context(), alice, gateway.NewSpec{Name: "py", Env: []string{"PATH=" + dir + ":" + os.Getenv("PATH")}}, nil); err != nil {
+	if _, err := g.Hub.Create(t.Context(), alice, gateway.NewSpec{Name: "py", Env: []string{"PATH=" + dir + ":" + os.Getenv("PATH")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("unix", sock)
@@ -99,7 +100,7 @@ func serveKernel(t *testing.T, w http.ResponseWriter, r *http.Request, run func(
 func TestPythonShared(t *testing.T) {
 	running, end := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	g := newGateway(t)
+	g := agenttest.New(t)
 	started := jupyter(t, g, func(code string) {
 		if code == "long" {
 			once.Do(func() { close(running) })

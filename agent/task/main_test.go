@@ -5,104 +5,25 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/agent/task"
 	"github.com/sandboxd/sandboxd/agent/task/modeltest"
-	"github.com/sandboxd/sandboxd/gateway"
-	"github.com/sandboxd/sandboxd/gateway/command"
-	"github.com/sandboxd/sandboxd/gateway/store"
-	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/connect"
-	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var alice = gateway.Principal{Name: "alice", Kind: wire.Agent}
-
-// hubGateway is a hub on sandboxes that run the real guest in this process.
-type hubGateway struct {
-	hub     *gateway.Hub
-	running sync.WaitGroup
-}
-
-// newGateway runs a hub with alice's sandboxes box and other until t ends.
-func newGateway(t testing.TB) *hubGateway {
-	t.Helper()
-	check := func(err error) {
-		if err != nil {
-			t.Helper()
-			t.Fatal(err)
-		}
-	}
-	state, records := filepath.Join(t.TempDir(), "state"), filepath.Join(t.TempDir(), "records")
-	check(os.Mkdir(state, 0o700))
-	check(os.Mkdir(records, 0o700))
-	db, err := store.Open(t.Context(), state)
-	check(err)
-	t.Cleanup(func() { db.Close() })
-	hub, err := gateway.New(gateway.Options{Store: db, Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})},
-		Records: records, Owner: "alice", StopGrace: time.Second})
-	check(err)
-	g := &hubGateway{hub: hub}
-	life, end := context.WithCancel(context.Background())
-	t.Cleanup(func() {
-		end()
-		g.running.Wait()
-	})
-	g.running.Go(func() {
-		if err := hub.Run(life); err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("hub: %v", err)
-		}
-	})
-	check(hub.Ready(t.Context()))
-	_, err = hub.Create(t.Context(), alice, gateway.NewSpec{Name: "box"}, nil)
-	check(err)
-	return g
-}
-
-func (g *hubGateway) Dial(ctx context.Context, name string) (*agent.Client, error) {
-	if _, err := g.hub.Get(ctx, alice, name); err != nil {
-		return nil, g.hub.Public(err)
-	}
-	return agent.NewClient(name, func(context.Context) (io.ReadWriteCloser, error) {
-		near, far, err := sandboxtest.Pipe()
-		if err != nil {
-			return nil, err
-		}
-		g.running.Go(func() { _ = g.hub.Stream(context.Background(), alice, name, far) }) // ends with near
-		return near, nil
-	}, func(ctx context.Context) (*connect.Conn, error) { return g.hub.Upstream(ctx, alice, name, nil) }), nil
-}
-
-func (g *hubGateway) Command(ctx context.Context, words ...string) ([]byte, error) {
-	var out bytes.Buffer
-	if code := command.Run(ctx, &command.Env{Hub: g.hub, Principal: alice, Stdin: strings.NewReader(""), Stdout: &out, Stderr: io.Discard}, words); code != 0 {
-		var failed struct{ Error *agent.Error }
-		if err := json.Unmarshal(out.Bytes(), &failed); err != nil || failed.Error == nil {
-			return nil, errors.New("exit without a reason: " + out.String())
-		}
-		return nil, failed.Error
-	}
-	return out.Bytes(), nil
-}
-
 // world is a task with a scripted model.
 type world struct {
 	t       *testing.T
-	g       *hubGateway
+	g       *agenttest.Gateway
 	model   *modeltest.Server
 	options task.Options
 	events  []task.Event
@@ -116,7 +37,7 @@ const key = "sk-secret-of-the-test"
 // newWorld has a model that answers with steps.
 func newWorld(t *testing.T, steps ...modeltest.Step) *world {
 	t.Helper()
-	w := &world{t: t, g: newGateway(t), model: modeltest.New(steps...)}
+	w := &world{t: t, g: agenttest.New(t), model: modeltest.New(steps...)}
 	server := httptest.NewServer(w.model)
 	t.Cleanup(server.Close)
 	w.options = task.Options{Gateway: w.g, Sandbox: "box", Session: "task-1", Task: "do it", Dir: "/tmp",
@@ -142,7 +63,7 @@ func (w *world) runIn(ctx context.Context, want task.Ended) task.Outcome {
 	if err != nil || o.Ended != want {
 		w.t.Fatalf("ended %q: %+v, %v; events %+v", o.Ended, o, err, w.events)
 	}
-	sessions, err := w.g.hub.Sessions(w.t.Context(), alice, "box")
+	sessions, err := w.g.Hub.Sessions(w.t.Context(), agenttest.Alice, agenttest.Box)
 	if err != nil {
 		w.t.Fatal(err)
 	}

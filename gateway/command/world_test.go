@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -13,9 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandboxd/sandboxd/gateway"
-	"github.com/sandboxd/sandboxd/gateway/store"
-	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -32,39 +28,12 @@ type world struct {
 
 func newWorld(t *testing.T, change ...func(*gateway.Options)) *world {
 	t.Helper()
-	dir := filepath.Join(t.TempDir(), "state")
-	s, err := store.Open(t.Context(), dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, records: filepath.Join(dir, "records")}
-	if err := os.MkdirAll(w.records, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	o := gateway.Options{Store: s, Records: w.records, Owner: "alice", StopGrace: time.Second, Log: slog.New(slog.DiscardHandler),
-		Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})}}
+	o := gateway.Options{Log: slog.New(slog.DiscardHandler)}
 	for _, f := range change {
 		f(&o)
 	}
-	w.hub, err = gateway.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- w.hub.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-		if err := s.Close(); err != nil {
-			t.Errorf("close store: %v", err)
-		}
-	})
-	if err := w.hub.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w := &world{t: t, hub: gatewaytest.Hub(t, &o)}
+	w.records = o.Records
 	return w
 }
 

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -17,11 +16,9 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
 	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
-	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/gateway/token"
-	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -51,26 +48,11 @@ func newWorld(t testing.TB) *world {
 		}
 	})
 	dir := t.TempDir()
-	for _, sub := range []string{"state", "records"} {
-		if err := os.Mkdir(filepath.Join(dir, sub), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	w.records = filepath.Join(dir, "records")
-	db, err := store.Open(t.Context(), filepath.Join(dir, "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	if w.hub, err = gateway.New(gateway.Options{Store: db, Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})},
-		Records: w.records, Owner: "alice", Log: log, StopGrace: time.Second}); err != nil {
-		t.Fatal(err)
-	}
-	background(t, w.hub.Run)
-	if err := w.hub.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if w.tokens, err = token.Open(t.Context(), db, func(name string) bool { return name != w.gone.Load() }); err != nil {
+	o := gateway.Options{Log: log}
+	w.hub = gatewaytest.Hub(t, &o)
+	w.records = o.Records
+	var err error
+	if w.tokens, err = token.Open(t.Context(), o.Store, func(name string) bool { return name != w.gone.Load() }); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.tokens.Close)

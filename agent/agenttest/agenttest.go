@@ -1,0 +1,80 @@
+// Package agenttest has a gateway in the test's own process, for tests of what works in sandboxes by package agent.
+package agenttest
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Alice is the agent whom the sandboxes of a Gateway belong to.
+var Alice = gateway.Principal{Name: "alice", Kind: wire.Agent}
+
+// Box is the sandbox that each Gateway has from the beginning.
+const Box = "box"
+
+// Gateway is a hub, in memory, as Principal reaches it without SSH in front. It is the Gateway that package agent/mcp wants.
+type Gateway struct {
+	Hub       *gateway.Hub
+	Principal gateway.Principal
+
+	streams *sync.WaitGroup
+}
+
+// New runs a gateway with Alice's sandbox Box until t ends.
+func New(t testing.TB) *Gateway {
+	t.Helper()
+	g := &Gateway{Principal: Alice, streams: new(sync.WaitGroup)}
+	t.Cleanup(g.streams.Wait) // after the hub, which ends those that are left
+	g.Hub = gatewaytest.Hub(t, &gateway.Options{})
+	if _, err := g.Hub.Create(t.Context(), Alice, gateway.NewSpec{Name: Box}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// As is the same gateway as p reaches it.
+func (g *Gateway) As(p gateway.Principal) *Gateway {
+	return &Gateway{Hub: g.Hub, Principal: p, streams: g.streams}
+}
+
+// Dial is a client of the sandbox called name, which the caller closes. One that the principal may not see is an error.
+func (g *Gateway) Dial(ctx context.Context, name string) (*agent.Client, error) {
+	if _, err := g.Hub.Get(ctx, g.Principal, name); err != nil {
+		return nil, g.Hub.Public(err)
+	}
+	return agent.NewClient(name, func(context.Context) (io.ReadWriteCloser, error) {
+		near, far, err := sandboxtest.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		g.streams.Go(func() { _ = g.Hub.Stream(context.Background(), g.Principal, name, far) }) // ends with near
+		return near, nil
+	}, func(ctx context.Context) (*connect.Conn, error) { return g.Hub.Upstream(ctx, g.Principal, name, nil) }), nil
+}
+
+// Command runs one of the command table and returns what it prints, or the error that it printed as JSON.
+func (g *Gateway) Command(ctx context.Context, words ...string) ([]byte, error) {
+	var out bytes.Buffer
+	if code := command.Run(ctx, &command.Env{Hub: g.Hub, Principal: g.Principal, Stdin: strings.NewReader(""), Stdout: &out, Stderr: io.Discard}, words); code != 0 {
+		var failed struct{ Error *agent.Error }
+		if err := json.Unmarshal(out.Bytes(), &failed); err != nil || failed.Error == nil {
+			return nil, errors.New("exit without a reason: " + out.String())
+		}
+		return nil, failed.Error
+	}
+	return out.Bytes(), nil
+}
