@@ -21,10 +21,8 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
-	"github.com/sandboxd/sandboxd/gateway/store"
-	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
 
 // world is the gateway that all tests and examples of this package talk to.
@@ -132,17 +130,7 @@ func newGateway(t testing.TB) *gatewayWorld {
 			t.Fatal(err)
 		}
 	}
-	memory := sandboxtest.New(t, sandboxtest.Options{})
-	check(os.Mkdir(w.file("state"), 0o700))
-	check(os.Mkdir(w.file("records"), 0o700))
-	db, err := store.Open(t.Context(), w.file("state"))
-	check(err)
-	t.Cleanup(func() { db.Close() })
-	w.hub, err = gateway.New(gateway.Options{Store: db, Backends: map[string]sandbox.Backend{sandboxtest.Name: memory}, Records: w.file("records"),
-		Owner: "alice", Log: log, StopGrace: time.Second})
-	check(err)
-	background(t, w.hub.Run)
-	check(w.hub.Ready(t.Context()))
+	w.hub = gatewaytest.Hub(t, &gateway.Options{Log: log})
 
 	var authorized []byte
 	for _, name := range []string{"alice", "bob", "nobody"} {
