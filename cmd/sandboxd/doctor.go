@@ -58,17 +58,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 						}
 						continue
 					}
-					mark := "ok  "
-					switch {
-					case !f.OK:
-						mark = "FAIL"
-					case f.Fix != "":
-						mark = "warn"
-					}
-					fmt.Printf("%s  %-14s %s\n", mark, f.Check, f.Found)
-					if f.Fix != "" {
-						fmt.Printf("      %-14s → %s\n", "", f.Fix)
-					}
+					printFinding(os.Stdout, f)
 				}
 			}
 			if bad > 0 {
@@ -79,6 +69,20 @@ func (c *cli) doctorCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per check")
 	return cmd
+}
+
+func printFinding(w io.Writer, f finding) {
+	mark := "ok  "
+	switch {
+	case !f.OK:
+		mark = "FAIL"
+	case f.Fix != "":
+		mark = "warn"
+	}
+	fmt.Fprintf(w, "%s  %-14s %s\n", mark, f.Check, f.Found)
+	if f.Fix != "" {
+		fmt.Fprintf(w, "      %-14s → %s\n", "", f.Fix)
+	}
 }
 
 func (c *cli) checkEngine(ctx context.Context) []finding {
