@@ -21,7 +21,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/sandboxd/sandboxd/gateway"
-	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -72,28 +72,11 @@ func newWorld(t testing.TB, o worldOptions) *world {
 	})
 
 	w.backend = &scripted{Backend: sandboxtest.New(t, sandboxtest.Options{}), t: t, key: newSigner(t)}
-	for _, dir := range []string{"state", "records"} {
-		if err := os.Mkdir(filepath.Join(w.dir, dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	db, err := store.Open(t.Context(), filepath.Join(w.dir, "state"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	ho := gateway.Options{Store: db, Backends: map[string]sandbox.Backend{sandboxtest.Name: w.backend}, Records: filepath.Join(w.dir, "records"),
-		Owner: "alice", Logins: []string{"localuser"}, Log: log.With("of", "hub"), StopGrace: time.Second}
+	ho := gateway.Options{Backends: map[string]sandbox.Backend{sandboxtest.Name: w.backend}, Logins: []string{"localuser"}, Log: log.With("of", "hub")}
 	if o.hub != nil {
 		o.hub(&ho)
 	}
-	if w.hub, err = gateway.New(ho); err != nil {
-		t.Fatal(err)
-	}
-	w.background(func(ctx context.Context) error { return w.hub.Run(ctx) })
-	if err := w.hub.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.hub = gatewaytest.Hub(t, &ho)
 
 	var lines []string
 	for name, options := range worldKeys {
