@@ -30,7 +30,7 @@ type Options struct {
 	// Read passes on what they do, by Type, Press, Resize and Leave, until ctx ends. Run starts it and does not wait for it: it may have to
 	// wait for a client to close.
 	Read func(ctx context.Context, p *Person)
-	// Stands is told, before each look at the screen, how things are for them, where a door shows that in a way of its own. nil is not told.
+	// Stands is told how things are for them, before each picture of the screen, where a door shows that in a way of its own. nil is not told.
 	Stands func(Standing)
 }
 
@@ -245,6 +245,7 @@ func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
 		p.drawnCols, p.drawnRows = cols, rows
 	}
 	var out []byte
+	var line string
 	err := p.at.Screen(func(sc *screen.Screen, _ uint64) {
 		var clipped string
 		if r.Clipped(sc) {
@@ -252,7 +253,7 @@ func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
 			clipped = fmt.Sprintf("%d×%d, clipped", cols, rows)
 		}
 		status, brief := p.status(now, notice, clipped)
-		p.tell(now, status)
+		line = status
 		var modes screen.Modes
 		if now.holds {
 			modes = sc.Modes()
@@ -264,6 +265,8 @@ func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
 	if err != nil {
 		status, brief := p.status(stand{}, notice, "")
 		out = r.Draw(view.Frame{Status: status, Brief: brief})
+	} else {
+		p.tell(now, line) // a door may wait for its client here: the screen is others', too
 	}
 	if _, rows := r.Area(); r.Pushed()-pushed > uint64(rows) {
 		p.filled = time.Now()
