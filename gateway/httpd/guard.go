@@ -25,8 +25,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// lastWord is how long an answer may take whose token was revoked.
-const lastWord = time.Second
+// lastWord is how long an answer may take whose token was revoked, lastFrames what a stream has that took its connection over.
+const (
+	lastWord   = time.Second
+	lastFrames = 5 * time.Second
+)
 
 // What one token may ask for: more than programs at work do, less than it takes to keep the daemon from others.
 const (
@@ -134,9 +137,7 @@ func (g *guard) wrap(next http.Handler) http.Handler {
 			stop := context.AfterFunc(live, func() {
 				defer close(ended)
 				cancel(context.Cause(live))
-				// What is being read or written now ends too. A stream that took the connection over watches its context.
-				_ = http.NewResponseController(w).SetReadDeadline(time.Now())
-				pacer.last(lastWord) // who revokes their own token is told that it worked
+				pacer.last(lastWord, lastFrames) // who revokes their own token is told that it worked
 			})
 			defer func() {
 				if !stop() {

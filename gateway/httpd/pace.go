@@ -1,7 +1,9 @@
 package httpd
 
 import (
+	"bufio"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -20,8 +22,9 @@ type pacer struct {
 	c     *http.ResponseController
 	stall time.Duration
 
-	mu   sync.Mutex
-	over bool // guarded by mu; the last deadline is set
+	mu    sync.Mutex
+	over  bool // guarded by mu; the last deadline is set, or another sets them
+	taken bool // guarded by mu; a stream has the connection
 }
 
 // soon says that what is written now has to be taken within stall.
@@ -33,12 +36,25 @@ func (p *pacer) soon() {
 	}
 }
 
-// last has all that is written from now on taken within d.
-func (p *pacer) last(d time.Duration) {
+// last has all that is written from now on taken within answer, and no more read. A stream that took the connection over watches its
+// context, and has the time of stream until both ends: it says why it ends, and hears the answer.
+func (p *pacer) last(answer, stream time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.over = true
-	_ = p.c.SetWriteDeadline(time.Now().Add(d))
+	now := time.Now()
+	if p.taken {
+		_, _ = p.c.SetReadDeadline(now.Add(stream)), p.c.SetWriteDeadline(now.Add(stream))
+		return
+	}
+	_, _ = p.c.SetReadDeadline(now), p.c.SetWriteDeadline(now.Add(answer))
+}
+
+// takenOver says that a stream has the connection, which sets deadlines of its own.
+func (p *pacer) takenOver() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over, p.taken = true, true
 }
 
 // wrap is w, paced.
@@ -56,6 +72,9 @@ func (p *pacer) wrap(w http.ResponseWriter) http.ResponseWriter {
 	}
 	return httpsnoop.Wrap(w, httpsnoop.Hooks{
 		Write: write,
+		Hijack: func(next httpsnoop.HijackFunc) httpsnoop.HijackFunc {
+			return func() (net.Conn, *bufio.ReadWriter, error) { defer p.takenOver(); return next() }
+		},
 		Flush: func(next httpsnoop.FlushFunc) httpsnoop.FlushFunc { return func() { p.soon(); next() } },
 		// Not sendfile(2), which would be one piece.
 		ReadFrom: func(httpsnoop.ReadFromFunc) httpsnoop.ReadFromFunc {

@@ -292,28 +292,76 @@ func TestPageRevoked(t *testing.T) {
 	b.fine()
 }
 
-// What draws terminals comes late: a page that could not load it says so, and loads it when it can.
+// Whatever part of the page could not be loaded, the page says so, and loads it when it can. What draws terminals comes late.
 func TestPageLoadedInParts(t *testing.T) {
 	browser := newBrowser(t)
 	w := newWorld(t)
 	w.sandbox("demo")
-	b := newTab(browser, t, 1000, 500)
-	block := func(all bool) {
-		b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
-			_, err := cdp.Call(ctx, target, network.Enable, network.EnableParams{})
-			if err == nil {
-				_, err = cdp.Call(ctx, target, network.SetBlockedURLs, network.SetBlockedURLsParams{URLPatterns: []*network.BlockPattern{{URLPattern: "*://*:*/*terminal.mjs*", Block: all}}})
+	for part, late := range map[string]bool{"page": false, "door": false, "terminal": true, "xterm": true, "csp": true} {
+		t.Run(part, func(t *testing.T) {
+			b := newTab(browser, t, 1000, 500)
+			block := func(all bool) {
+				b.do(func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+					_, err := cdp.Call(ctx, target, network.SetBlockedURLs, network.SetBlockedURLsParams{URLPatterns: []*network.BlockPattern{{URLPattern: "*://*:*/*/" + part + ".mjs", Block: all}}})
+					return chromedp.Void{}, err
+				})
 			}
-			return chromedp.Void{}, err
+			block(true)
+			b.open(w.link(wire.RightDrive))
+			if late {
+				b.click(".row")
+				b.until("it says so", `document.querySelector("#problem").textContent.includes("trying again")`)
+				block(false)
+			} else {
+				b.until("it says so", `document.querySelector("#loading").checkVisibility({ visibilityProperty: true }) && document.querySelector("#loading").textContent.includes("trying again")`)
+				block(false)
+				b.click(".row")
+			}
+			b.sees("demo:~#")
+			if valueOf[bool](b, `document.querySelector("#loading").checkVisibility()`) {
+				t.Error("it still says that it loads")
+			}
+			b.fine()
 		})
 	}
-	block(true)
-	b.open(w.link(wire.RightDrive))
-	b.click(".row")
-	b.until("it says so", `document.querySelector("#problem").textContent.includes("trying again")`)
-	block(false)
-	b.sees("demo:~#")
-	b.fine()
+}
+
+// After a restart of the daemon each page goes on with what it showed.
+func TestPageAfterARestart(t *testing.T) {
+	browser := newBrowser(t)
+	w := newWorld(t)
+	w.sandbox("demo")
+	w.hour("demo", "work")
+	agent := w.agent("demo")
+	w.run(agent, "echo before it")
+	live, replay := newTab(browser, t, 1000, 500), newTab(browser, t, 1000, 500)
+	live.open(w.link(wire.RightDrive))
+	live.click(".row")
+	live.sees("before it")
+	replay.open(w.link(wire.RightDrive))
+	replay.click(".row")
+	replay.click("#tab-records")
+	replay.until("the record is listed", `document.querySelectorAll("#records .row").length === 2`)
+	valueOf[bool](replay, `[...document.querySelectorAll("#records .row")].find((r) => r.textContent.includes("work")).click(), true`)
+	replay.click("#play")
+	replay.until("it stands still", `document.querySelector("#play").textContent === "Play"`)
+	valueOf[bool](replay, `(() => { const s = document.querySelector("#seek"); s.value = 1800000; s.dispatchEvent(new Event("input")); return true })()`)
+	replay.sees("piece 18000 ")
+	replay.until("the page knows where it is", `document.querySelector("#clock").textContent.startsWith("30:00 /")`)
+
+	w.end()
+	for _, b := range []*tab{live, replay} {
+		b.until("it says so", `document.querySelector("#problem").textContent.includes("trying again")`)
+		b.until("the list says so", `document.querySelector("#summary").textContent.includes("trying again")`)
+	}
+	w.serve()
+	w.run(agent, "echo after it")
+	live.sees("after it")
+	live.until("it is as before", `document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility() && document.querySelector("#summary").textContent === "Nobody needs you"`)
+	replay.sees("piece 18000 ")
+	replay.until("it stands where it stood", `document.querySelector("#problem").hidden && document.querySelector("#play").textContent === "Play" && document.querySelector("#seek").value === "1800000"`)
+	live.fine()
+	replay.fine()
 }
 
 // Names, titles and what programs print are text to the page (A118).

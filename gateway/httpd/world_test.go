@@ -2,6 +2,7 @@ package httpd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -24,15 +25,16 @@ import (
 
 // world is a door on loopback, a hub and in-memory sandboxes that run the real guest.
 type world struct {
-	t       testing.TB
-	hub     *gateway.Hub
-	tokens  *token.Registry
-	addr    string
-	door    *Server
-	gone    atomic.Value // who can log in no longer
-	records string       // directory
-	log     *syncBuffer
-	end     func() // the door
+	t         testing.TB
+	hub       *gateway.Hub
+	tokens    *token.Registry
+	addr      string
+	door      *Server
+	gone      atomic.Value // who can log in no longer
+	records   string       // directory
+	artifacts string       // directory
+	log       *syncBuffer
+	end       func() // the door
 
 	alice, bob, watch string // tokens: two owners, and one of alice's that may only look
 	client            *http.Client
@@ -60,20 +62,28 @@ func newWorld(t testing.TB) *world {
 	w.bob, _ = w.token(token.Token{Principal: "bob"})
 	w.watch, _ = w.token(token.Token{Principal: "alice", Rights: wire.RightWatch})
 
-	runs := agentrun.Defaults()
-	runs.Dir = filepath.Join(dir, "artifacts")
-	door, err := New(Options{AgentRun: runs, E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"}, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.addr, w.door = l.Addr().String(), door
-	w.end = background(t, func(ctx context.Context) error { return door.Serve(ctx, l) })
+	w.artifacts = filepath.Join(dir, "artifacts")
+	w.serve()
 	t.Cleanup(w.client.CloseIdleConnections)
 	return w
+}
+
+// serve opens a door, after the end of the one before and at its address.
+func (w *world) serve() {
+	w.t.Helper()
+	runs := agentrun.Defaults()
+	runs.Dir = w.artifacts
+	door, err := New(Options{AgentRun: runs, E2B: E2B{Secret: make([]byte, 32)}, Hub: w.hub, Tokens: w.tokens, Hosts: []string{"box.example"},
+		Log: slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", cmp.Or(w.addr, "127.0.0.1:0"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.addr, w.door = l.Addr().String(), door
+	w.end = background(w.t, func(ctx context.Context) error { return door.Serve(ctx, l) })
 }
 
 // background runs until the test is over, or what it returns is called.

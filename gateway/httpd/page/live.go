@@ -2,6 +2,7 @@ package page
 
 import (
 	"bytes"
+	"context"
 	"net/http"
 	"time"
 
@@ -36,33 +37,52 @@ type session struct {
 	Label string `json:"label"` // of what it needs, as ls has it
 }
 
-// lookAgain is how often last lines are brought up to date; what is needed is told when it changes.
-const lookAgain = time.Second
+const (
+	lookAgain  = time.Second      // how often last lines are brought up to date; what is needed is told when it changes
+	aliveEvery = 10 * time.Second // how often the page hears that there is nothing new: a script is not told of pings, and the other end may be gone
+)
 
 // live tells what there is, and again after every change.
 func (d *Door) live(w http.ResponseWriter, r *http.Request) {
 	d.serve(w, r, func(s *socket) error {
-		heard := make(chan struct{})
-		go func() { // ends with the socket
-			defer close(heard)
+		s.tasks.Go(func() {
 			for s.ctx.Err() == nil {
 				_, _ = s.hear(&struct{}{}) // nothing is expected; it ends when they go
 			}
-		}()
-		defer func() { s.end(errDone); <-heard }()
+		})
+		ctx, stop := context.WithCancel(s.ctx)
 		watch := d.Hub.WatchNeeds(rest.Principal(r.Context()))
 		defer watch.Close()
 		changed := make(chan error, 1)
-		next := func() { changed <- watch.Wait(s.ctx) } // one at a time: it is begun again when it has been heard
+		next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
 		go next()
 		defer func() {
-			s.end(errDone)
+			stop()
 			<-changed //nolint:errcheck // the end that was just made
 		}()
 		tick := time.NewTicker(lookAgain)
 		defer tick.Stop()
 		var told []byte
+		var at time.Time // when anything was
 		for {
+			now, err := d.list(r)
+			if err != nil {
+				return err
+			}
+			text, err := json.Marshal(now)
+			if err != nil {
+				return err
+			}
+			news := map[string]any{"now": time.Now().UnixMilli()}
+			if !bytes.Equal(text, told) {
+				told, news["list"] = text, now
+			}
+			if news["list"] != nil || time.Since(at) >= aliveEvery {
+				at = time.Now()
+				if err := s.say(news); err != nil {
+					return err
+				}
+			}
 			select {
 			case err := <-changed:
 				go next()
@@ -72,21 +92,6 @@ func (d *Door) live(w http.ResponseWriter, r *http.Request) {
 			case <-tick.C:
 			case <-s.ctx.Done():
 				return nil
-			}
-			now, err := d.list(r)
-			if err != nil {
-				return err
-			}
-			text, err := json.Marshal(now)
-			if err != nil {
-				return err
-			}
-			if bytes.Equal(text, told) {
-				continue
-			}
-			told = text
-			if err := s.say(map[string]any{"now": time.Now().UnixMilli(), "list": now}); err != nil {
-				return err
 			}
 		}
 	})

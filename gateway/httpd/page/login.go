@@ -116,6 +116,7 @@ func (d *Door) logout(w http.ResponseWriter, r *http.Request) {
 	}
 	err := rest.Decode(w, r, &asked)
 	if caller := rest.Caller(r.Context()); err == nil && asked.Revoke {
+		w.Header().Set("Connection", "close") // for the server it ends with the token
 		err = d.Tokens.Revoke(r.Context(), caller.Principal, caller.ID)
 	}
 	if err != nil {

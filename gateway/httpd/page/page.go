@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -91,7 +92,11 @@ func index(w http.ResponseWriter, r *http.Request) {
 	serveText(w, r, kinds[".html"], text)
 }
 
+// again begins names by which a file is asked for that could not be loaded by its own, see boot.mjs.
+var again = regexp.MustCompile(`^(~[0-9]{1,9}/)+`)
+
 func serveFile(w http.ResponseWriter, r *http.Request, name string) {
+	name = again.ReplaceAllString(name, "")
 	text, err := fs.ReadFile(files, path.Join("static", path.Clean("/"+name)))
 	kind := kinds[path.Ext(name)]
 	if err != nil || kind == "" || kind == kinds[".html"] {

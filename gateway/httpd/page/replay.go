@@ -50,11 +50,11 @@ func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
 		cols, rows := window(r)
 		begin := record.Begin()
 		canvas := player.NewCanvas(s, begin.Cols, begin.Rows, cols, rows, nil)
-		teller := newTeller(s)
+		ctx, stop := context.WithCancel(s.ctx)
+		teller := newTeller(ctx, s)
+		defer func() { stop(); teller.wait() }()
 		orders := make(chan player.Order)
-		heard := make(chan struct{})
-		go func() { defer close(heard); s.order(canvas, orders) }()
-		defer func() { s.end(errDone); <-heard; teller.wait() }()
+		s.tasks.Go(func() { s.order(canvas, orders) })
 		p := player.New(record, canvas, player.Options{Speed: 1, Idle: longestPause, Stay: true, Shown: teller.shown})
 		if err := p.Seek(s.ctx, 0); err != nil {
 			return err
@@ -65,7 +65,7 @@ func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
 		if err := canvas.Close(); err != nil {
 			return err
 		}
-		return s.say(map[string]any{"over": true}) // a code of closing may be lost: the end of what reads the socket closes it, too
+		return s.say(map[string]any{"over": true})
 	})
 }
 
@@ -110,9 +110,10 @@ type teller struct {
 	last place // guarded by mu
 }
 
-func newTeller(s *socket) *teller {
+// newTeller tells until ctx ends.
+func newTeller(ctx context.Context, s *socket) *teller {
 	t := &teller{s: s, more: make(chan struct{}, 1), done: make(chan struct{})}
-	go t.run(s.ctx)
+	go t.run(ctx)
 	return t
 }
 
@@ -148,5 +149,5 @@ func (t *teller) run(ctx context.Context) {
 	}
 }
 
-// wait waits for the end of what the socket's end ends.
+// wait waits until it tells nothing any more.
 func (t *teller) wait() { <-t.done }

@@ -1,11 +1,13 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -24,7 +26,7 @@ const (
 	maxOwn      = 64               // of one principal, by all of their tokens
 	perSecond   = 200              // messages of a page; faster ones wait
 	maxFrame    = 64 << 10         // bytes that a page sends at once
-	closeWithin = 3 * time.Second  // until the other side closes, too
+	closeWithin = 4 * time.Second  // until what is under way has been sent, and then until the other side closes, too
 	pingEvery   = 20 * time.Second // whether somebody is still there
 	pingWithin  = 20 * time.Second // until an answer, and until a frame has been taken
 )
@@ -37,15 +39,22 @@ const (
 	closedFailed = websocket.StatusCode(4400) // the reason says why
 )
 
-// socket is a page's end of a stream. Send may be called at once with itself and with Read.
+// socket is a page's end of a stream. Write and say may be called at once with themselves and with hear.
+//
+// Whoever calls end first decides with which code and reason it closes. From then on nothing is sent but these, and nothing is heard.
 type socket struct {
-	conn *websocket.Conn
-	pace *rate.Limiter   // of what is read
-	ctx  context.Context //nolint:containedctx // ends with the token, the daemon or the socket; its cause says why
-	end  context.CancelCauseFunc
+	conn  *websocket.Conn
+	pace  *rate.Limiter   // of what is read
+	ctx   context.Context //nolint:containedctx // ends with the token, the daemon or the socket; its cause says why
+	end   context.CancelCauseFunc
+	tasks sync.WaitGroup // what may wait for the socket until it is closed
+
+	// io is for what is sent and read. It does not end: the library closes a connection without a word when a context of those does.
+	io context.Context //nolint:containedctx // see there
 }
 
-// serve opens a socket and runs f with it; it closes when f returns, with the reason that f gives, or that its context has.
+// serve opens a socket and runs f with it; it closes when f returns, with the reason that f gives, or that its context has. Where that ends,
+// f has to return at once; what f began in tasks may wait for the end of the socket.
 func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) error) {
 	leave, err := d.enter(rest.Caller(r.Context()).Principal)
 	if err != nil {
@@ -59,20 +68,18 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) e
 	}
 	defer conn.CloseNow() //nolint:errcheck // it is closed
 	conn.SetReadLimit(maxFrame)
-	s := &socket{conn: conn, pace: rate.NewLimiter(perSecond, perSecond)}
+	s := &socket{conn: conn, pace: rate.NewLimiter(perSecond, perSecond), io: context.WithoutCancel(r.Context())}
 	s.ctx, s.end = context.WithCancelCause(r.Context())
-	pinging := make(chan struct{})
-	go func() { defer close(pinging); s.ping() }()
-	err = f(s)
-	if cause := context.Cause(s.ctx); cause != nil && !errors.Is(cause, errDone) {
-		err = cause
-	}
-	s.end(errDone)
-	<-pinging
-	code, reason := closing(d.Hub, err)
-	// The library reads the rest of a frame, of any length that it was said to have, before it waits for an answer, and nothing ends that.
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(closeWithin))
+	control := http.NewResponseController(w)
+	// What is being sent to somebody who reads nothing holds up the end no longer.
+	context.AfterFunc(s.ctx, func() { _ = control.SetWriteDeadline(time.Now().Add(closeWithin)) })
+	s.tasks.Go(s.ping)
+	s.end(cmp.Or(f(s), errDone))
+	code, reason := closing(d.Hub, context.Cause(s.ctx))
+	// The library reads the rest of a frame, of any length that it was said to have, before it waits for an answer, and nothing else ends that.
+	_ = control.SetReadDeadline(time.Now().Add(closeWithin))
 	_ = conn.Close(code, reason) // who is gone is not told
+	s.tasks.Wait()
 }
 
 // enter counts a socket of a principal.
@@ -97,7 +104,7 @@ func (d *Door) enter(principal string) (leave func(), err error) {
 // closing is how a socket is closed that ended with err.
 func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	switch {
-	case err == nil, errors.Is(err, errGone):
+	case errors.Is(err, errDone), errors.Is(err, errGone):
 		return closedDone, ""
 	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired), errors.Is(err, token.ErrUnknown):
 		return closedToken, err.Error()
@@ -122,7 +129,7 @@ func (s *socket) ping() {
 			return
 		case <-tick.C:
 		}
-		ctx, cancel := context.WithTimeout(s.ctx, pingWithin)
+		ctx, cancel := context.WithTimeout(s.io, pingWithin)
 		err := s.conn.Ping(ctx)
 		cancel()
 		if err != nil {
@@ -140,11 +147,8 @@ var (
 
 // Write sends what a terminal is to show.
 func (s *socket) Write(p []byte) (int, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, pingWithin)
-	defer cancel()
-	if err := s.conn.Write(ctx, websocket.MessageBinary, p); err != nil {
-		s.end(errGone)
-		return 0, errGone
+	if err := s.send(websocket.MessageBinary, p); err != nil {
+		return 0, err
 	}
 	return len(p), nil
 }
@@ -155,9 +159,16 @@ func (s *socket) say(v any) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, pingWithin)
+	return s.send(websocket.MessageText, text)
+}
+
+func (s *socket) send(kind websocket.MessageType, p []byte) error {
+	if s.ctx.Err() != nil {
+		return errGone
+	}
+	ctx, cancel := context.WithTimeout(s.io, pingWithin)
 	defer cancel()
-	if err := s.conn.Write(ctx, websocket.MessageText, text); err != nil {
+	if err := s.conn.Write(ctx, kind, p); err != nil {
 		s.end(errGone)
 		return errGone
 	}
@@ -170,9 +181,9 @@ func (s *socket) hear(v any) (input []byte, err error) {
 		s.end(errGone)
 		return nil, errGone
 	}
-	kind, p, err := s.conn.Read(s.ctx)
+	kind, p, err := s.conn.Read(s.io)
 	switch {
-	case err != nil:
+	case err != nil || s.ctx.Err() != nil:
 		s.end(errGone)
 		return nil, errGone
 	case kind == websocket.MessageBinary:

@@ -41,7 +41,7 @@ func (d *Door) terminal(w http.ResponseWriter, r *http.Request) {
 			return &wire.Error{Code: wire.CodeDenied, Message: "this token is a program's, not a person's"}
 		}
 		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Chord: d.Chord, Public: d.Hub.Public,
-			Read: func(ctx context.Context, p *person.Person) { s.follow(ctx, p) },
+			Read: func(ctx context.Context, p *person.Person) { defer s.tasks.Done(); s.follow(ctx, p) },
 			Stands: func(now person.Standing) {
 				_ = s.say(map[string]any{"stands": standing{Session: now.Target.Session, Keyboard: now.Keyboard, Asking: now.Asking, Private: now.Private, Holds: now.Holds,
 					Asked: now.Asked, MayDrive: now.MayDrive, Owner: now.Owner, Line: now.Line}}) // its end comes with the socket's
@@ -53,6 +53,7 @@ func (d *Door) terminal(w http.ResponseWriter, r *http.Request) {
 			return err
 		}
 		defer at.Close()
+		s.tasks.Add(1) // Run begins to read, once
 		status, words := person.Run[struct{}](s.ctx, p, at, nil, nil)
 		_ = s.say(map[string]any{"ended": map[string]any{"status": status, "words": words}}) // who is gone is not told
 		return nil

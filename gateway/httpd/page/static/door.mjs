@@ -2,11 +2,38 @@
 
 const stored = "sandboxd";
 
+let kept = null; // where the browser stores nothing
+
+// login is what this page has of its token: {key, made}, or null.
 export const login = {
-  get: () => JSON.parse(localStorage.getItem(stored) ?? "null"),
-  set: (key) => localStorage.setItem(stored, JSON.stringify(key)),
-  clear: () => localStorage.removeItem(stored),
+  get: () => {
+    try {
+      const had = JSON.parse(localStorage.getItem(stored) ?? "null") ?? kept;
+      return /^[0-9a-f]+$/.test(had?.key) ? had : null;
+    } catch {
+      return kept;
+    }
+  },
+  set: (key) => {
+    kept = null;
+    try {
+      localStorage.setItem(stored, JSON.stringify(key));
+    } catch {
+      kept = key;
+    }
+  },
+  clear: () => {
+    kept = null;
+    try {
+      localStorage.removeItem(stored);
+    } catch {
+      // nothing is stored
+    }
+  },
 };
+
+// answerTime is how long the daemon has for an answer, in ms: without one the page would wait for a connection that was lost without a word.
+const answerTime = 20000;
 
 // Problem is what the daemon answered instead.
 export class Problem extends Error {
@@ -16,30 +43,49 @@ export class Problem extends Error {
   }
 }
 
+// call asks the daemon. What it throws is a Problem, whose status is 0 where there was no answer.
 export async function call(method, path, body) {
   const headers = { "X-Sandboxd-Key": login.get()?.key ?? "" };
   if (body) headers["Content-Type"] = "application/json";
   let answer;
   try {
-    answer = await fetch("/page/" + path, { method, headers, body: body && JSON.stringify(body) });
+    answer = await fetch("/page/" + path, { method, headers, body: body && JSON.stringify(body), signal: AbortSignal.timeout(answerTime) });
   } catch {
     throw new Problem(0);
   }
   if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => null));
-  return answer.status === 204 ? null : answer.json();
+  if (answer.status === 204) return null;
+  return answer.json().catch(() => {
+    throw new Problem(0); // it was broken off
+  });
 }
 
 // Codes with which a socket closes.
 export const closed = { failed: 4400, token: 4401 };
 
-// open opens a socket. on has bytes(Uint8Array), said(object) and closed(code, reason).
+// open opens a socket. on has bytes(Uint8Array), said(object) and closed(code, reason), which is called once and last, unless close is. Its
+// code is 0 where the daemon did not answer, and after lost.
 export function open(path, on) {
   const url = new URL("/page/" + path, location.href);
   url.protocol = url.protocol.replace("http", "ws");
   const socket = new WebSocket(url, ["sandboxd.page", "key." + (login.get()?.key ?? "none")]);
   socket.binaryType = "arraybuffer";
+  const end = () => {
+    clearTimeout(slow);
+    socket.onopen = socket.onmessage = socket.onclose = null;
+    socket.close();
+  };
+  const lost = () => {
+    end();
+    on.closed(0, "");
+  };
+  const slow = setTimeout(lost, answerTime);
+  socket.onopen = () => clearTimeout(slow);
   socket.onmessage = (e) => (typeof e.data === "string" ? on.said(JSON.parse(e.data)) : on.bytes(new Uint8Array(e.data)));
-  socket.onclose = (e) => on.closed(e.code, e.reason);
+  socket.onclose = (e) => {
+    end();
+    on.closed(e.code, e.reason);
+  };
   const send = (data) => socket.readyState === WebSocket.OPEN && socket.send(data);
   const piece = 32 << 10; // the daemon takes no larger frames
   return {
@@ -47,9 +93,7 @@ export function open(path, on) {
     type: (bytes) => {
       for (let at = 0; at < bytes.length; at += piece) send(bytes.subarray(at, at + piece));
     },
-    close: () => {
-      socket.onmessage = socket.onclose = null;
-      socket.close();
-    },
+    lost, // nothing comes any more
+    close: end,
   };
 }

@@ -5,12 +5,18 @@ import { call, closed, login, open } from "./door.mjs";
 
 const $ = (id) => document.getElementById(id);
 
-// terminals is what draws them: more than everything else together, so that the list does not wait for it.
-// What could not be loaded is asked for by another name: browsers may remember by its name that it failed.
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// terminals is what draws them: more than everything else together, so that the list does not wait for it. What could not be loaded is asked
+// for by another name, see boot.mjs; so is what does not come in loadTime, in ms.
+const loadTime = 60000;
 let loading = null;
 let failures = 0;
 const terminals = () =>
-  (loading ??= import("./terminal.mjs" + (failures ? "?" + failures : "")).catch((e) => {
+  (loading ??= Promise.race([
+    import((failures ? `./~${failures}/` : "./") + "terminal.mjs"),
+    pause(loadTime).then(() => Promise.reject(new Error("it does not come"))),
+  ]).catch((e) => {
     loading = null;
     failures++;
     throw e;
@@ -38,14 +44,28 @@ async function start() {
   else askToken();
 }
 
+// enter logs in. Where the daemon does not answer it tries again for a while: a link is good once, and is no longer in the address.
 async function enter(how) {
-  try {
-    login.set(await call("POST", "login", how));
-    now = null;
-    follow();
-  } catch (problem) {
-    askToken(problem.message);
+  for (let tries = 0; ; tries++) {
+    try {
+      login.set(await call("POST", "login", how));
+      break;
+    } catch (problem) {
+      if (problem.status || tries === 6) {
+        askToken(problem.message);
+        if (!problem.status && how.code) {
+          history.replaceState(null, "", "/#code=" + encodeURIComponent(how.code));
+          $("login-problem").textContent += ": reload this page when it is there";
+        }
+        return;
+      }
+    }
+    $("login").hidden = false;
+    $("login-problem").textContent = "The daemon does not answer; trying again…";
+    await pause(250 * 2 ** tries);
   }
+  now = null;
+  follow();
 }
 
 // askCode asks whether the code of a link is to be used that another page had: it may log them in as somebody else, who sees what they do.
@@ -90,17 +110,22 @@ $("logout").addEventListener("click", async () => {
 let list = null; // its socket
 let now = null; // what it told last
 let skew = 0; // of the daemon's clock
+let heard = 0; // when the daemon said something last
 let retry = 0;
 
 function follow() {
   $("login").hidden = true;
   $("app").hidden = false;
+  if (!now) $("summary").textContent = "Connecting…";
+  heard = Date.now();
   list?.close();
   list = open("live", {
     bytes: () => {},
     said: (told) => {
       retry = 0;
-      skew = told.now - Date.now();
+      heard = Date.now();
+      skew = told.now - heard;
+      if (!told.list) return; // nothing is new
       const first = !now;
       now = told.list;
       draw();
@@ -117,13 +142,22 @@ function follow() {
   });
 }
 
+// A connection may be gone without a word, as after a sleep of this machine: the daemon says something now and then.
+const silence = 35000; // ms
+setInterval(() => {
+  if (!list || Date.now() - heard < silence) return;
+  const other = at?.socket;
+  list.lost();
+  other?.lost();
+}, 1000);
+
 // again connects once more, later and later. A refused handshake has no reason that a page may read: whether the login is good is asked.
 async function again() {
   $("summary").textContent = "The daemon does not answer; trying again…";
   $("summary").className = "";
   const key = login.get()?.key;
   const other = () => !key || login.get()?.key !== key; // they have logged out meanwhile, or in anew
-  await new Promise((done) => setTimeout(done, Math.min(250 * 2 ** retry++, 8000)));
+  await pause(Math.min(250 * 2 ** retry++, 8000));
   if (other()) return;
   try {
     await call("GET", "records/-");
@@ -220,7 +254,13 @@ addEventListener("hashchange", () => (location.hash.startsWith("#code=") ? start
 
 // route shows what the address names: #SANDBOX~SESSION, …/records, …/replay/RUN.
 function route() {
-  const [id, what, run] = decodeURIComponent(location.hash.slice(1)).split("/");
+  let address = "";
+  try {
+    address = decodeURIComponent(location.hash.slice(1));
+  } catch {
+    // it is none of ours
+  }
+  const [id, what, run] = address.split("/");
   if (!id) return leave();
   const [sandbox, session = "main"] = id.split("~");
   leave();
@@ -265,18 +305,36 @@ function problem(words) {
 // connect opens a terminal and the socket behind it.
 async function connect(path, on) {
   const here = at;
+  const still = "Still connecting…";
+  const slow = setTimeout(() => at === here && problem(still), 2000);
+  const answered = () => {
+    clearTimeout(slow);
+    if (at === here && $("problem").textContent === still) problem("");
+  };
   const drawn = await terminals().catch(() => null);
-  if (at !== here) return; // they went on meanwhile
-  if (!drawn) return on.closed(0, "The page could not be loaded whole: try again");
-  here.term = drawn.show($("terminal"), {
-    typed: (bytes) => here.socket?.type(bytes),
-    resized: (cols, rows) => here.socket?.say({ do: "resize", cols, rows }),
-  });
+  if (at !== here) return clearTimeout(slow); // they went on meanwhile
+  if (!drawn) {
+    clearTimeout(slow);
+    return on.closed(0, "");
+  }
+  try {
+    here.term = drawn.show($("terminal"), {
+      typed: (bytes) => here.socket?.type(bytes),
+      resized: (cols, rows) => here.socket?.say({ do: "resize", cols, rows }),
+    });
+  } catch (e) {
+    clearTimeout(slow);
+    return problem("This browser cannot show a terminal: " + e.message);
+  }
   const { cols, rows } = here.term.size();
   here.socket = open(`${path}${path.includes("?") ? "&" : "?"}cols=${cols}&rows=${rows}`, {
     bytes: here.term.write,
-    said: on.said,
+    said: (told) => {
+      answered();
+      on.said(told);
+    },
     closed: (code, reason) => {
+      clearTimeout(slow);
       here.socket = null;
       if (at !== here) return;
       if (code === closed.token) askToken("Your login has ended: " + reason);
@@ -403,16 +461,37 @@ function showPlace(place) {
   else setTimeout(() => at && at.place === place && showPlace(place), wait);
 }
 
+// goOn plays as it was when the connection was lost.
+function goOn(place) {
+  at.socket.say({ do: "seek", at_ms: place.at_ms });
+  at.socket.say({ do: "speed", speed: place.speed });
+  if (place.paused) at.socket.say({ do: "key", key: " " });
+}
+
 function replay(run) {
   const here = at;
   let over = false;
   connect(`replay/${inPath(at.sandbox, at.session)}?run=${run}`, {
     said: (told) => {
-      if (told.place) return showPlace((here.place = told.place));
+      if (told.place) {
+        if (here.lost) goOn(here.lost);
+        here.lost = null;
+        return showPlace((here.place = told.place));
+      }
       over = true;
       go(here.id, "/records");
     },
-    closed: (code, reason) => over || problem(reason || "The connection is lost"),
+    closed: (code, reason) => {
+      if (over) return;
+      if (code === closed.failed) return problem(reason);
+      problem("The connection is lost; trying again…");
+      setTimeout(() => {
+        if (at !== here) return;
+        const lost = here.lost ?? here.place;
+        route();
+        at.lost = lost;
+      }, 1000);
+    },
   });
 }
 

@@ -1,0 +1,219 @@
+package httpd
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// rounds is how often each end is tried: what is lost at an end is lost now and then.
+const rounds = 12
+
+// heard is how a socket ended for who read it.
+type heard struct {
+	code   websocket.StatusCode // -1 is none: a browser calls that 1006
+	reason string
+	words  bool // it was told that the session ended, or the replay
+	err    error
+}
+
+// listen reads until the socket ends. began is closed when something was read, of a terminal three pictures of it.
+func listen(ctx context.Context, c *websocket.Conn, terminal bool) (began chan struct{}, end chan heard) {
+	c.SetReadLimit(-1)
+	began, end = make(chan struct{}), make(chan heard, 1)
+	go func() {
+		var h heard
+		start := sync.OnceFunc(func() { close(began) })
+		for pictures := 0; ; {
+			kind, p, err := c.Read(ctx)
+			if err != nil {
+				h.err, h.code = err, websocket.CloseStatus(err)
+				if _, text, ok := strings.Cut(err.Error(), `reason = "`); ok {
+					h.reason = text
+				}
+				start()
+				end <- h
+				return
+			}
+			if kind == websocket.MessageBinary {
+				pictures++
+			} else {
+				h.words = h.words || strings.Contains(string(p), `"ended"`) || strings.Contains(string(p), `"over"`)
+			}
+			if pictures == 3 || !terminal {
+				start()
+			}
+		}
+	}()
+	return began, end
+}
+
+// Whoever ends a socket decides its code and its reason, and the page gets both, in the middle of output, too: what it does next depends on
+// them. It is not told of an end of the session when that goes on.
+func TestSocketsSayWhyTheyEnd(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("demo")
+	agent := w.agent("demo")
+	w.run(agent, "echo something to replay")
+	w.goesOn(agent, "i=0; while [ $((i+=1)) ]; do echo line $i of much; done")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	for _, end := range []struct {
+		name   string
+		by     func(s session, id string)
+		code   websocket.StatusCode
+		reason string
+	}{
+		{"the token is revoked", func(_ session, id string) {
+			if err := w.tokens.Revoke(ctx, "alice", id); err != nil {
+				t.Error(err)
+			}
+		}, 4401, "revoked"},
+		{"they log out", func(s session, _ string) {
+			got := w.call("POST", "/page/logout", "", `{"revoke":true}`, func(r *http.Request) {
+				r.AddCookie(s.cookie)
+				r.Header.Set("X-Sandboxd-Key", s.key)
+				r.Header.Set("Origin", "http://"+w.addr)
+			})
+			if got.status != http.StatusNoContent {
+				t.Errorf("%d %s", got.status, got.body)
+			}
+		}, 4401, "revoked"},
+		{"the daemon ends", func(session, string) { w.end(); w.serve() }, websocket.StatusGoingAway, "the daemon is stopping"},
+	} {
+		t.Run(end.name, func(t *testing.T) {
+			for round := range rounds {
+				s, id := w.loginID()
+				ends := make(map[string]chan heard)
+				for _, path := range []string{"live", "terminal/demo/main?cols=200&rows=60", "terminal/demo/main?cols=80&rows=24", "replay/demo/main"} {
+					c, _, err := w.socket(s, "/page/"+path)
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer c.CloseNow()
+					began, over := listen(ctx, c, strings.HasPrefix(path, "terminal"))
+					ends[path] = over
+					<-began
+					if strings.HasPrefix(path, "terminal") { // people type meanwhile
+						_ = c.Write(ctx, websocket.MessageBinary, []byte("x"))
+					}
+				}
+				end.by(s, id)
+				for path, over := range ends {
+					got := <-over
+					if got.code != end.code || !strings.Contains(got.reason, end.reason) {
+						t.Errorf("round %d: %s ended with %v %s (%v)", round, path, got.code, got.reason, got.err)
+					}
+					if got.words {
+						t.Errorf("round %d: %s was told that the session ended", round, path)
+					}
+				}
+				if t.Failed() && round > 3 {
+					t.Fatal("enough")
+				}
+			}
+		})
+	}
+	s := w.login(wire.RightDrive)
+	c, _, err := w.socket(s, "/page/terminal/nowhere/main")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	_, over := listen(ctx, c, true)
+	if got := <-over; got.code != 4400 || !strings.Contains(got.reason, "no sandbox nowhere") {
+		t.Errorf("no such sandbox: %v %s (%v)", got.code, got.reason, got.err)
+	}
+}
+
+// A socket that nobody reads, in the middle of output, holds up neither the end of its token nor that of the daemon.
+func TestEndOfSocketsThatAreNotRead(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("demo")
+	agent := w.agent("demo")
+	// A full screen that is another one each time.
+	w.goesOn(agent, `while :; do printf '\033[H'; head -c 60000 /dev/urandom | base64 -w 0 | head -c 59000; done`)
+	deafen := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096) })
+	}}
+	client := &http.Client{Transport: &http.Transport{DialContext: deafen.DialContext}}
+	t.Cleanup(client.CloseIdleConnections)
+	for name, end := range map[string]func(id string){
+		"revoked": func(id string) {
+			if err := w.tokens.Revoke(t.Context(), "alice", id); err != nil {
+				t.Error(err)
+			}
+		},
+		"daemon": func(string) { w.end(); w.serve() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, id := w.loginID()
+			for range 3 {
+				c, _, err := w.socketBy(client, s, "/page/terminal/demo/main?cols=400&rows=150")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.CloseNow()
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				c.SetReadLimit(-1)
+				for range 5 { // it has begun; nothing is read from then on
+					if _, _, err := c.Read(ctx); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			began := time.Now()
+			end(id)
+			for {
+				parties := w.parties("demo")
+				people := slices.ContainsFunc(parties, func(p wire.Party) bool { return p.Kind == wire.Person })
+				if !people {
+					break
+				}
+				if time.Since(began) > patience {
+					t.Fatalf("after %v these are left: %v", time.Since(began), parties)
+				}
+			}
+			w.await("no request is under way", func(at map[string]int) bool { return at["alice"] == 0 })
+			t.Logf("it took %v", time.Since(began))
+		})
+	}
+}
+
+// goesOn runs a command that does not end.
+func (w *world) goesOn(a *gateway.Attachment, command string) {
+	w.t.Helper()
+	got, err := a.Request(w.t.Context(), wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 2000})
+	if err != nil || got.Result.Ended != wire.Deadline {
+		w.t.Fatalf("%v, %+v", err, got.Result)
+	}
+}
+
+// loginID is login, with the token's ID.
+func (w *world) loginID() (s session, id string) {
+	w.t.Helper()
+	known := make(map[string]bool)
+	for _, tok := range w.tokens.List("alice") {
+		known[tok.ID] = true
+	}
+	s = w.login(wire.RightDrive)
+	for _, tok := range w.tokens.List("alice") {
+		if !known[tok.ID] {
+			id = tok.ID
+		}
+	}
+	return s, id
+}
