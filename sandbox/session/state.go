@@ -56,34 +56,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 	_, end := s.log.bounds()
 	switch m.Kind {
 	case marks.CommandStart:
-		c.phase, c.typist = wire.PhaseRunning, nil
-		if e := c.echo; e != nil && c.marks.Key && !m.Run {
-			// The shell has seen the key. What was printed up to now is others' output.
-			e.dropLine()
-			s.log.append(e.bytes)
-			e.bytes, e.typed, e.own = nil, []byte(c.marks.Shown), c.marks.Shown == ""
-			return
-		}
-		if cmd := s.command; m.Run && cmd != nil && !cmd.started && cmd.number == m.Number {
-			if c.marks.Key {
-				c.takeBack()
-			}
-			cmd.started, cmd.from = true, end
-			if c.echo != nil {
-				cmd.from = s.log.append(c.endEchoLocked().output())
-			}
-			c.since = cmd.from
-			s.emitLocked(wire.Event{Kind: wire.EventBegun, Offset: cmd.from, Op: cmd.op, By: cmd.by})
-			return
-		}
-		if s.command == nil {
-			c.typing = true
-			s.emitLocked(wire.Event{Kind: wire.EventBegun, By: s.keyboard.String()})
-		}
-		s.typedLocked(c, end)
-		if s.command == nil && s.state.Phase != wire.PhaseRunning {
-			s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
-		}
+		s.commandStartsLocked(c, m, end)
 	case marks.CommandEnd:
 		s.lastExit = &m.Exit
 		c.tellTypedLocked()
@@ -106,32 +79,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 			cmd.unread = true
 		}
 	case marks.PromptStart:
-		if dir := c.dotDir; dir != "" { // the shell has found its script
-			c.dotDir = ""
-			s.spawn(func() { c.dropDotDir(dir) })
-		}
-		c.editing, c.promptFrom, c.since, c.typist = false, end, end, nil
-		s.typedOverLocked(c, m.Exit)
-		s.lastExit = &m.Exit
-		c.tellTypedLocked()
-		if m.Cwd != "" {
-			s.cwd = m.Cwd
-		}
-		if c.over != c.prompted+1 { // an empty line ends without having begun
-			c.over, c.overAt = c.prompted+1, end
-		}
-		switch cmd := s.command; {
-		case cmd == nil || cmd.ended:
-		case cmd.started:
-			s.overLocked(cmd, end)
-		case cmd.line != nil: // what was typed for it may still be queued: another line ran
-			cmd.from, cmd.to = end, end
-			if c.echo != nil {
-				cmd.to = s.log.append(c.endEchoLocked().output())
-			}
-			c.beginEchoLocked(cmd.line, "")
-		}
-		c.expectPromptLocked()
+		s.promptStartsLocked(c, m, end)
 	case marks.PromptEnd:
 		c.editing, c.editAt, c.promptTo = true, end, end
 		if cmd := s.command; cmd != nil && !cmd.started && !c.expecting {
@@ -151,6 +99,69 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 		c.continued++
 		s.setStateLocked(wire.State{Phase: wire.PhaseContinuation, Basis: c.basisLocked()})
 	}
+}
+
+// commandStartsLocked takes the mark before a command that runs: the one that was handed over, the one that was typed, or the shell's
+// own that a key begins.
+func (s *session) commandStartsLocked(c *console, m marks.Mark, end uint64) {
+	c.phase, c.typist = wire.PhaseRunning, nil
+	if e := c.echo; e != nil && c.marks.Key && !m.Run {
+		// The shell has seen the key. What was printed up to now is others' output.
+		e.dropLine()
+		s.log.append(e.bytes)
+		e.bytes, e.typed, e.own = nil, []byte(c.marks.Shown), c.marks.Shown == ""
+		return
+	}
+	if cmd := s.command; m.Run && cmd != nil && !cmd.started && cmd.number == m.Number {
+		if c.marks.Key {
+			c.takeBack()
+		}
+		cmd.started, cmd.from = true, end
+		if c.echo != nil {
+			cmd.from = s.log.append(c.endEchoLocked().output())
+		}
+		c.since = cmd.from
+		s.emitLocked(wire.Event{Kind: wire.EventBegun, Offset: cmd.from, Op: cmd.op, By: cmd.by})
+		return
+	}
+	if s.command == nil {
+		c.typing = true
+		s.emitLocked(wire.Event{Kind: wire.EventBegun, By: s.keyboard.String()})
+	}
+	s.typedLocked(c, end)
+	if s.command == nil && s.state.Phase != wire.PhaseRunning {
+		s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
+	}
+}
+
+// promptStartsLocked takes the mark before a prompt: whatever ran is over.
+func (s *session) promptStartsLocked(c *console, m marks.Mark, end uint64) {
+	if dir := c.dotDir; dir != "" { // the shell has found its script
+		c.dotDir = ""
+		s.spawn(func() { c.dropDotDir(dir) })
+	}
+	c.editing, c.promptFrom, c.since, c.typist = false, end, end, nil
+	s.typedOverLocked(c, m.Exit)
+	s.lastExit = &m.Exit
+	c.tellTypedLocked()
+	if m.Cwd != "" {
+		s.cwd = m.Cwd
+	}
+	if c.over != c.prompted+1 { // an empty line ends without having begun
+		c.over, c.overAt = c.prompted+1, end
+	}
+	switch cmd := s.command; {
+	case cmd == nil || cmd.ended:
+	case cmd.started:
+		s.overLocked(cmd, end)
+	case cmd.line != nil: // what was typed for it may still be queued: another line ran
+		cmd.from, cmd.to = end, end
+		if c.echo != nil {
+			cmd.to = s.log.append(c.endEchoLocked().output())
+		}
+		c.beginEchoLocked(cmd.line, "")
+	}
+	c.expectPromptLocked()
 }
 
 // overLocked notes where a command's output ends. It tells at once: who passes the output on as it comes must not find the
