@@ -225,26 +225,10 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 			release()
 		}
 	}()
-	lk, err := v.connection(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	a := account{own: true}
-	if v.user != "" || c.Cwd != nil && !strings.HasPrefix(*c.Cwd, "/") {
-		if lk, err = v.prepared(ctx); err != nil {
-			return nil, nil, err
-		}
-		if a, err = lk.as(v.user); err != nil {
-			return nil, nil, err
-		}
-	}
 	word := rand.Text()
-	line, err := c.line(a, word)
+	lk, line, err := v.told(ctx, c, word)
 	if err != nil {
 		return nil, nil, err
-	}
-	if len(line) > maxLine {
-		return nil, nil, invalid("the command, with its variables, is longer than %d bytes: write it to a file, and run that", maxLine)
 	}
 	ch, requests, err := lk.open(ctx)
 	if err != nil {
@@ -279,17 +263,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if len(before) > 0 {
 		l.events <- &said{event{Data: &dataEvent{Stdout: before}}}
 	}
-	v.mu.Lock()
-	switch {
-	case v.ended:
-		err = errClosed
-	case p.pid == 0 || p.pid > firstTerminal || v.processes[p.pid] != nil:
-		err = unreachable(v.name, fmt.Errorf("its shell says the number %d, which no new process has", p.pid))
-	default:
-		v.processes[p.pid] = p
-	}
-	v.mu.Unlock()
-	if err != nil {
+	if err = v.list(p); err != nil {
 		ch.Close()
 		go ssh.DiscardRequests(requests) // which ends with the channel
 		return nil, nil, err
@@ -301,6 +275,43 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	who := v.who
 	v.s.start(func() { defer release(); v.follow(p, requests, who) })
 	return p, l, nil
+}
+
+// told is what the account's shell is told to run c, and the connection on which.
+func (v *visit) told(ctx context.Context, c processConfig, word string) (lk *link, line string, err error) {
+	if lk, err = v.connection(ctx); err != nil {
+		return nil, "", err
+	}
+	a := account{own: true}
+	if v.user != "" || c.Cwd != nil && !strings.HasPrefix(*c.Cwd, "/") {
+		if lk, err = v.prepared(ctx); err != nil {
+			return nil, "", err
+		}
+		if a, err = lk.as(v.user); err != nil {
+			return nil, "", err
+		}
+	}
+	if line, err = c.line(a, word); err != nil {
+		return nil, "", err
+	}
+	if len(line) > maxLine {
+		return nil, "", invalid("the command, with its variables, is longer than %d bytes: write it to a file, and run that", maxLine)
+	}
+	return lk, line, nil
+}
+
+// list makes p one of the processes that can be asked for by their numbers, which are the sandbox's word.
+func (v *visit) list(p *process) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.ended:
+		return errClosed
+	case p.pid == 0 || p.pid > firstTerminal || v.processes[p.pid] != nil:
+		return unreachable(v.name, fmt.Errorf("its shell says the number %d, which no new process has", p.pid))
+	}
+	v.processes[p.pid] = p
+	return nil
 }
 
 // reserve makes room for a process, until it has ended. It is counted by itself: the numbers of processes are the sandbox's word.
