@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/sandboxd/sandboxd/gateway/command"
 )
 
 var update = flag.Bool("update", false, "write docs/cli.md anew")
@@ -39,17 +41,18 @@ func reference(root *cobra.Command) []byte {
 		"What is marked *local* touches this machine. Everything else runs in the daemon, and by `ssh sandboxd@gw` too. Exit codes are in\n" +
 		"[protocol.md](protocol.md#command-table).\n\nEvery command also takes:\n\n")
 	flags(&b, root.PersistentFlags())
-	local := make(map[*cobra.Command]bool)
-	for _, c := range root.Commands() {
-		local[c] = c.RunE == nil || strings.Contains(" serve up down demo config cp ssh ssh-config doctor task version completion ", " "+c.Name()+" ")
+	table := command.Tree(&command.Env{}) // what the daemon runs
+	local := func(c *cobra.Command) bool {
+		found, _, err := table.Find(strings.Fields(c.CommandPath())[1:])
+		return err != nil || found.Name() != c.Name()
 	}
 	for _, c := range root.Commands() {
 		if c.Hidden || c.Name() == "help" {
 			continue
 		}
-		section(&b, c, local[c])
+		section(&b, c, local(c))
 		for _, sub := range c.Commands() {
-			section(&b, sub, true)
+			section(&b, sub, local(sub))
 		}
 	}
 	return b.Bytes()

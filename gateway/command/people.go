@@ -272,7 +272,7 @@ func unshareCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "unshare NAME PRINCIPAL",
-		Short: "end that, and at once what the principal has attached or runs there",
+		Short: "end what share gave, and at once what the principal has attached or runs there",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			was, err := env.Hub.Unshare(cmd.Context(), env.Principal, args[0], args[1])
