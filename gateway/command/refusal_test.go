@@ -74,3 +74,13 @@ func TestReplayOfNothing(t *testing.T) {
 		t.Errorf("from the beginning: exit %d, %q, %q", code, out, stderr)
 	}
 }
+
+// How a machine is logged in to is nothing for a sandbox that is booted: it is not left out without a word.
+func TestLoginWithoutAHost(t *testing.T) {
+	w := newWorld(t)
+	for _, flag := range []string{"--accept", "--identity", "--password-file", "--prompt", "--tier"} {
+		if code, _, stderr := w.command("new", "box", flag, "x"); code == 0 || !strings.Contains(stderr, "go with --host") {
+			t.Errorf("%s: exit code %d, %q", flag, code, stderr)
+		}
+	}
+}

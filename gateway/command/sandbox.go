@@ -98,6 +98,9 @@ func newCommand(env *Env) *cobra.Command {
 			case build.Context != "" || len(build.Args) > 0 || build.Target != "":
 				return usage("--build-context, --build-arg and --build-target go with --dockerfile")
 			}
+			if h := spec.Host; h.URI == "" && h.Accept+h.Identity+h.PasswordFile+h.Prompt+h.Tier != "" {
+				return usage("--accept, --identity, --password-file, --prompt and --tier go with --host")
+			}
 			if noEntry {
 				spec.Entrypoint = sandbox.EntrypointOff
 			}
