@@ -43,15 +43,67 @@ func (f limitFlag) String() string {
 func (f limitFlag) Type() string          { return "limit" }
 func (f limitFlag) Set(text string) error { return f.limit.Set(f.all, text) }
 
+// newFlags are what new is given: the spec as far as it needs no reading, and the rest as it was written.
+type newFlags struct {
+	spec           gateway.NewSpec
+	network, trust string
+	ttl, deletion  string
+	noEntry        bool
+	mounts         []string
+	build          gateway.Build
+}
+
+// read is the spec that flags and arguments mean, or what is wrong with them.
+func (f *newFlags) read(args []string) (spec gateway.NewSpec, err error) {
+	spec = f.spec
+	if len(args) == 1 {
+		spec.Name = args[0]
+	}
+	if spec.Name != "" {
+		if _, err := wire.ParseSandbox(spec.Name); err != nil {
+			return spec, err
+		}
+	}
+	if f.network != "" {
+		if spec.Network, spec.Via, err = ParseNetwork(f.network); err != nil {
+			return spec, usage("--network %q: %v", f.network, err)
+		}
+	}
+	if spec.Trust, err = parseTrust(f.trust); err != nil {
+		return spec, err
+	}
+	for _, kv := range spec.Env {
+		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" {
+			return spec, usage("--env %q: write NAME=VALUE", kv)
+		}
+	}
+	for _, m := range f.mounts {
+		spec.Mounts = append(spec.Mounts, parseMount(m))
+	}
+	if spec.TTL, err = parseLife("ttl", f.ttl); err != nil {
+		return spec, err
+	}
+	if spec.DeleteAfter, err = parseLife("delete-after", f.deletion); err != nil {
+		return spec, err
+	}
+	switch {
+	case f.build.Dockerfile != "":
+		spec.Build = &f.build
+	case f.build.Context != "" || len(f.build.Args) > 0 || f.build.Target != "":
+		return spec, usage("--build-context, --build-arg and --build-target go with --dockerfile")
+	}
+	if h := spec.Host; h.URI == "" && h.Accept+h.Identity+h.PasswordFile+h.Prompt+h.Tier != "" {
+		return spec, usage("--accept, --identity, --password-file, --prompt and --tier go with --host")
+	}
+	if f.noEntry {
+		spec.Entrypoint = sandbox.EntrypointOff
+	}
+	return spec, nil
+}
+
 func newCommand(env *Env) *cobra.Command {
-	var (
-		spec            gateway.NewSpec
-		network, trust  string
-		ttl, deletion   string
-		noEntry, asJSON bool
-		mounts          []string
-		build           gateway.Build
-	)
+	var given newFlags
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "new [NAME]",
 		Short: "make a sandbox",
@@ -61,48 +113,9 @@ func newCommand(env *Env) *cobra.Command {
 			"at all; bridge opens everything that the host reaches, and the host.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 1 {
-				spec.Name = args[0]
-			}
-			if spec.Name != "" {
-				if _, err := wire.ParseSandbox(spec.Name); err != nil {
-					return err
-				}
-			}
-			var err error
-			if network != "" {
-				if spec.Network, spec.Via, err = ParseNetwork(network); err != nil {
-					return usage("--network %q: %v", network, err)
-				}
-			}
-			if spec.Trust, err = parseTrust(trust); err != nil {
+			spec, err := given.read(args)
+			if err != nil {
 				return err
-			}
-			for _, kv := range spec.Env {
-				if name, _, ok := strings.Cut(kv, "="); !ok || name == "" {
-					return usage("--env %q: write NAME=VALUE", kv)
-				}
-			}
-			for _, m := range mounts {
-				spec.Mounts = append(spec.Mounts, parseMount(m))
-			}
-			if spec.TTL, err = parseLife("ttl", ttl); err != nil {
-				return err
-			}
-			if spec.DeleteAfter, err = parseLife("delete-after", deletion); err != nil {
-				return err
-			}
-			switch {
-			case build.Dockerfile != "":
-				spec.Build = &build
-			case build.Context != "" || len(build.Args) > 0 || build.Target != "":
-				return usage("--build-context, --build-arg and --build-target go with --dockerfile")
-			}
-			if h := spec.Host; h.URI == "" && h.Accept+h.Identity+h.PasswordFile+h.Prompt+h.Tier != "" {
-				return usage("--accept, --identity, --password-file, --prompt and --tier go with --host")
-			}
-			if noEntry {
-				spec.Entrypoint = sandbox.EntrypointOff
 			}
 			began := time.Now()
 			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec, env.progress(asJSON))
@@ -120,22 +133,22 @@ func newCommand(env *Env) *cobra.Command {
 			return nil
 		},
 	}
-	f := cmd.Flags()
+	f, spec, build := cmd.Flags(), &given.spec, &given.build
 	f.StringVar(&spec.Image, "image", "", "image to boot (default "+sandbox.DefaultImage+")")
-	f.StringVar(&network, "network", "", "filtered, allowlist, none or bridge; filtered=tun and allowlist=tun take no proxy for it where there is no TUN device")
+	f.StringVar(&given.network, "network", "", "filtered, allowlist, none or bridge; filtered=tun and allowlist=tun take no proxy for it where there is no TUN device")
 	f.StringArrayVar(&spec.Allow, "allow", nil, "name, *.name, address or range to open, with or without :port; may be repeated")
 	limitFlags(cmd, &spec.Limits, sandbox.AllLimits...)
 	f.StringVar(&spec.User, "user", "", "user inside: name, uid or uid:gid (default the image's)")
 	f.BoolVar(&spec.Sudo, "sudo", false, "let setuid programs gain rights (leaves out no-new-privileges)")
 	f.StringArrayVar(&spec.Env, "env", nil, "NAME=VALUE for every process; may be repeated")
-	f.StringArrayVar(&mounts, "mount", nil, "DIR or DIR:ro, bound at the same path; of the daemon's machine; may be repeated")
+	f.StringArrayVar(&given.mounts, "mount", nil, "DIR or DIR:ro, bound at the same path; of the daemon's machine; may be repeated")
 	f.StringArrayVar(&spec.Options, "docker-option", nil, "NAME=VALUE, an option of docker run that a sandbox may have, such as hostname=box or tmpfs=/scratch:size=64m; may be repeated")
 	f.StringVar(&spec.About, "about", "", "what whoever is to work in it should know, people and models; describe shows it")
 	f.StringVar(&spec.Workdir, "workdir", "", "where sessions begin (default the first mount, else the image's)")
-	f.StringVar(&ttl, "ttl", "", "stop it, with its files kept, when nobody has used it for so long, such as 30m; 0 is never (default the daemon's, key ttl)")
-	f.StringVar(&deletion, "delete-after", "", "remove it, with its files, when it has been stopped for so long, such as 7d; 0 is never (default the daemon's, key delete_after)")
-	f.BoolVar(&noEntry, "no-entrypoint", false, "do not run the image's ENTRYPOINT and CMD")
-	f.StringVar(&trust, "trust", "", "certificate authorities inside: host or image (default host)")
+	f.StringVar(&given.ttl, "ttl", "", "stop it, with its files kept, when nobody has used it for so long, such as 30m; 0 is never (default the daemon's, key ttl)")
+	f.StringVar(&given.deletion, "delete-after", "", "remove it, with its files, when it has been stopped for so long, such as 7d; 0 is never (default the daemon's, key delete_after)")
+	f.BoolVar(&given.noEntry, "no-entrypoint", false, "do not run the image's ENTRYPOINT and CMD")
+	f.StringVar(&given.trust, "trust", "", "certificate authorities inside: host or image (default host)")
 	f.BoolVar(&spec.Reuse, "if-missing", false, "a sandbox that has the name already is the answer")
 	f.BoolVar(&asJSON, "json", false, "print one object")
 	hostFlags(cmd, &spec.Host)
