@@ -7,9 +7,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -46,17 +51,24 @@ func TestPageAnswersApt(t *testing.T) {
 	if err := chromedp.Do(browser, chromedp.EmulateViewport(1000, 440, chromedp.EmulateScale(1))); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(browser, patience)
-	t.Cleanup(cancel)
+	told := heardOf(t, browser)
 	do := func(a chromedp.Action[chromedp.Void]) {
 		t.Helper()
+		ctx, cancel := context.WithTimeout(browser, patience) // each step has its own: the machine may be busy
+		defer cancel()
 		if _, err := chromedp.Run(ctx, a); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v\n%s", err, told())
 		}
 	}
 	until := func(condition string) {
 		t.Helper()
-		do(chromedp.Evaluate[chromedp.Void](fmt.Sprintf(`new Promise((done) => { const look = () => (%s) ? done() : setTimeout(look, 10); look() })`, condition), chromedp.EvalAwaitPromise))
+		ctx, cancel := context.WithTimeout(browser, patience+10*time.Second)
+		defer cancel()
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](fmt.Sprintf(`new Promise((done) => { const end = Date.now() + %d; const look = () => (%s) ? done(true) : Date.now() > end ? done(false) : setTimeout(look, 10); look() })`,
+			patience.Milliseconds(), condition), chromedp.EvalAwaitPromise))
+		if err != nil || !ok {
+			t.Fatalf("not so (%v): %s\n%s", err, condition, told())
+		}
 	}
 	shows := func(text string) {
 		t.Helper()
@@ -65,7 +77,7 @@ func TestPageAnswersApt(t *testing.T) {
 	shoot := func(name string) {
 		t.Helper()
 		if dir := os.Getenv("SANDBOXD_TEST_PICTURES"); dir != "" {
-			png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+			png, err := chromedp.Run(browser, chromedp.CaptureScreenshot())
 			if err == nil {
 				err = os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644)
 			}
@@ -104,4 +116,67 @@ func TestPageAnswersApt(t *testing.T) {
 	until(`document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility()`)
 	m.lobby("run -n web -- echo still here")
 	shows("still here")
+}
+
+// heardOf notes what a page writes to its console, what of it fails on the way, and how its sockets fare. It returns what says all that, with
+// what the page shows.
+func heardOf(t *testing.T, browser context.Context) func() string {
+	t.Helper()
+	var mu sync.Mutex
+	var all []string
+	began := time.Now()
+	note := func(format string, a ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, time.Since(began).Round(time.Millisecond).String()+" "+fmt.Sprintf(format, a...))
+	}
+	if err := chromedp.Listen(browser, func(ev any) {
+		switch e := ev.(type) {
+		case *runtime.EventConsoleAPICalled:
+			for _, a := range e.Args {
+				note("console %s: %s %s", e.Type, a.Value, a.Description)
+			}
+		case *runtime.EventExceptionThrown:
+			if e.ExceptionDetails.Exception != nil {
+				note("exception: %s", e.ExceptionDetails.Exception.Description)
+			}
+		case *network.EventRequestWillBeSent:
+			note("request %s: %s %s", e.RequestID, e.Request.Method, e.Request.URL)
+		case *network.EventResponseReceived:
+			note("request %s: %d", e.RequestID, e.Response.Status)
+		case *network.EventLoadingFailed:
+			note("request %s failed: %s %s", e.RequestID, e.ErrorText, e.BlockedReason)
+		case *network.EventWebSocketCreated:
+			note("socket %s: %s", e.RequestID, e.URL)
+		case *network.EventWebSocketHandshakeResponseReceived:
+			note("socket %s: %d", e.RequestID, e.Response.Status)
+		case *network.EventWebSocketFrameError:
+			note("socket %s failed: %s", e.RequestID, e.ErrorMessage)
+		case *network.EventWebSocketClosed:
+			note("socket %s is closed", e.RequestID)
+		case *network.EventWebSocketFrameReceived:
+			if e.Response.Opcode == 1 || e.Response.Opcode == 8 { // text, or a close
+				note("socket %s: %.300s", e.RequestID, e.Response.PayloadData)
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := chromedp.Do(browser, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+		_, err := cdp.Call(ctx, target, network.Enable, network.EnableParams{})
+		return chromedp.Void{}, err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return func() string {
+		ctx, cancel := context.WithTimeout(browser, 10*time.Second)
+		defer cancel()
+		shown, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText`))
+		if err != nil {
+			shown = "does not say what it shows: " + err.Error()
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		return "the page: " + shown + "\nthe browser:\n" + strings.Join(all[max(0, len(all)-100):], "\n")
+	}
 }
