@@ -78,7 +78,8 @@ func (d *Door) serve(w http.ResponseWriter, r *http.Request, f func(s *socket) e
 	code, reason := closing(d.Hub, context.Cause(s.ctx))
 	// The library reads the rest of a frame, of any length that it was said to have, before it waits for an answer, and nothing else ends that.
 	_ = control.SetReadDeadline(time.Now().Add(closeWithin))
-	_ = conn.Close(code, reason) // who is gone is not told
+	_ = control.SetWriteDeadline(time.Now().Add(closeWithin)) // f may have needed its time; where a frame was cut off nothing more is sent
+	_ = conn.Close(code, reason)                              // who is gone is not told
 	s.tasks.Wait()
 }
 
