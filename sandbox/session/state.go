@@ -203,13 +203,14 @@ func (c *console) expectPromptLocked() {
 	c.prompting = timer
 }
 
-// busy reports whether the shell is known not to read its terminal.
+// busy reports whether the shell is known not to read its terminal, or what it printed before it read has not come out of it: this process may have
+// had no processor since.
 func (c *console) busy() bool {
 	if c.local == nil {
 		return false
 	}
 	facts, err := c.s.probe(c.s.ctx, c)
-	return err == nil && facts.ShellIsForeground && !facts.Blocked
+	return err == nil && facts.ShellIsForeground && (!facts.Blocked || c.unread())
 }
 
 // promptLocked is the moment at which the shell is ready for a command, by its mark. It counts only if the shell's own

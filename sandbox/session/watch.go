@@ -217,7 +217,7 @@ func (s *session) lookOnce(verdicts *int, last *sighting) (again bool) {
 	if _, now := s.log.bounds(); now != end {
 		return true // it printed meanwhile: what was seen is over
 	}
-	if err == nil && facts.Blocked && (unread(c.local.TTY().Master) || c.taking.Load()) {
+	if err == nil && facts.Blocked && c.unread() {
 		return true // what it printed before it blocked is not in the log yet
 	}
 	if err == nil && (facts.Blocked || facts.Listens || facts.Opaque) || err != nil && quiet >= secretTime {
@@ -282,6 +282,9 @@ var (
 	errBlind   = &wire.Error{Code: wire.CodeUnavailable, Message: "the processes of this terminal cannot be seen from here"}
 	errWithout = &wire.Error{Code: wire.CodeUnavailable, Message: "this session was started without a look at its processes"}
 )
+
+// unread reports whether the terminal has output that is not in the log yet.
+func (c *console) unread() bool { return unread(c.local.TTY().Master) || c.taking.Load() }
 
 // inFront reports whether the shell's own group has the terminal. It is not known where processes are not looked at.
 func (c *console) inFront() (is, known bool) {
