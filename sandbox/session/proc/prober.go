@@ -25,8 +25,9 @@ import (
 // Prober is the session.Prober of Linux. The zero value is ready, and may be used by many goroutines.
 type Prober struct{}
 
-// settle is how long a reader has to stay unmoved before it is called blocked: one that was just given its input
-// looks the same until it runs.
+// settle is how long a reader behind other terminals has to stay unmoved before it is called blocked: what one terminal gives to the
+// next is on its way for as long as a worker of the kernel takes to come to it, and nobody can wait for that one. What is on its way to a terminal
+// itself is waited for where that is looked at, see queued.
 const settle = time.Millisecond
 
 // settlePiece is how long it may take to notice that nobody wants the answer any more.
@@ -35,8 +36,8 @@ const settlePiece = 500 * time.Microsecond
 // maxRelays bounds how many terminals inside terminals are followed.
 const maxRelays = 4
 
-// Probe looks at the foreground group of tty. It takes some 50 µs for one process that is busy, and a millisecond
-// longer to say that one is blocked.
+// Probe looks at the foreground group of tty. It takes some 50 µs for one process that is busy, twice that to say that one is
+// blocked, and a millisecond longer where there are terminals inside the terminal.
 //
 // With an error the Facts hold what can be known without tracing: the group, its leader, Want by the terminal's modes, and
 // Runs.
@@ -52,9 +53,10 @@ func (Prober) Probe(ctx context.Context, tty session.TTY) (session.Facts, error)
 
 // look is one call of Probe.
 type look struct {
-	self  credentials
-	polls bool        // of the terminal being judged
-	buf   [16384]byte // of the file being read
+	self   credentials
+	polls  bool        // of the terminal being judged
+	relays bool        // somebody waits for the master of another terminal
+	buf    [16384]byte // of the file being read
 }
 
 // layer is one terminal of a chain of relays.
@@ -79,7 +81,11 @@ func (l *look) probe(ctx context.Context, tty session.TTY) (session.Facts, error
 	}
 	// The same once more, the group's members too: one that was begun while they were listed is in nobody's list, and whoever
 	// began it may wait for it by now.
-	again, now, err := l.once(ctx, tty, &f, time.Now().Add(settle))
+	at := time.Now()
+	if l.relays {
+		at = at.Add(settle)
+	}
+	again, now, err := l.once(ctx, tty, &f, at)
 	switch {
 	case err != nil || !again.Blocked:
 	case now.equal(seen):
@@ -154,6 +160,7 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 		f.Runs = l.ran(now.members)
 		return o.denied
 	}
+	l.relays = l.relays || len(o.masters) > 0
 	s.print += o.print
 	s.naps = append(s.naps, o.naps...)
 	if o.reader == nil && !o.busy && !o.timers && !f.Opaque && now.depth == 0 {
@@ -223,14 +230,14 @@ func (l *look) describe(f *session.Facts, now layer, o outcome, before *session.
 		f.Argv, f.FgCwd = l.argv(p.pid), l.cwd(p.pid)
 	}
 	if o.reader == nil {
-		if handsOver[program(f.Argv)] {
+		if handsOver(program(f.Argv)) {
 			f.Opaque, f.Listens = true, true
 			f.Why = "hands the terminal over to its server: " + f.Why
 		}
 		return
 	}
 	switch {
-	case opaque[program(f.Argv)] && !o.asks(now.modes):
+	case passesOn(program(f.Argv)) && !o.asks(now.modes):
 		f.Opaque, f.Listens = true, true
 		f.Why = "passes the keyboard on: " + f.Why
 	case o.reader.class == listener || o.busy:
@@ -252,16 +259,19 @@ func program(argv []string) string {
 	return filepath.Base(argv[0])
 }
 
-// opaque lists programs that read the keyboard for somebody on another terminal that is not below them.
-var opaque = map[string]bool{
-	"ssh": true, "slogin": true, "mosh-client": true, "telnet": true, "tmux": true, "screen": true, "docker": true,
-	"podman": true, "nerdctl": true, "crictl": true, "kubectl": true, "oc": true, "lxc": true, "incus": true,
-	"machinectl": true, "virsh": true, "picocom": true, "minicom": true, "socat": true, "abduco": true, "dtach": true,
+// passesOn reports whether a program reads the keyboard for somebody on another terminal that is not below it.
+func passesOn(program string) bool {
+	switch program {
+	case "ssh", "slogin", "mosh-client", "telnet", "tmux", "screen", "docker", "podman", "nerdctl", "crictl", "kubectl", "oc", "lxc", "incus",
+		"machinectl", "virsh", "picocom", "minicom", "socat", "abduco", "dtach":
+		return true
+	}
+	return false
 }
 
-// handsOver lists programs whose server, which is not below them, reads the terminal in their place: it is given the
+// handsOver reports whether a program's server, which is not below it, reads the terminal in its place: it is given the
 // descriptor (tmux) or opens the terminal itself (screen).
-var handsOver = map[string]bool{"tmux": true, "screen": true}
+func handsOver(program string) bool { return program == "tmux" || program == "screen" }
 
 // ender is timeout(1). Its timer does not go on with anything: it ends the program that asks, as a person would who has no answer.
 const ender = "timeout"
