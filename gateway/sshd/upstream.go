@@ -19,7 +19,7 @@ import (
 const reverseChannels = 128
 
 // maxListeners is on how many addresses a sandbox may listen for a client at once; a guest of ours allows fewer.
-const maxListeners = 256
+const maxListeners = 1024
 
 // upstream is one client connection's own SSH connection to its sandbox. Its own, because a channel that a sandbox opens
 // – an agent, X11, a forward – names nobody: on a shared one, one user's agent would sign for another.
