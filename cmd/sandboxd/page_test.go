@@ -51,7 +51,7 @@ func TestPageAnswersApt(t *testing.T) {
 	if err := chromedp.Do(browser, chromedp.EmulateViewport(1000, 440, chromedp.EmulateScale(1))); err != nil {
 		t.Fatal(err)
 	}
-	told := heardOf(t, browser)
+	told := heardOf(browser, t)
 	do := func(a chromedp.Action[chromedp.Void]) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(browser, patience) // each step has its own: the machine may be busy
@@ -120,7 +120,7 @@ func TestPageAnswersApt(t *testing.T) {
 
 // heardOf notes what a page writes to its console, what of it fails on the way, and how its sockets fare. It returns what says all that, with
 // what the page shows.
-func heardOf(t *testing.T, browser context.Context) func() string {
+func heardOf(browser context.Context, t *testing.T) func() string {
 	t.Helper()
 	var mu sync.Mutex
 	var all []string
