@@ -202,6 +202,32 @@ func (w *world) goesOn(a *gateway.Attachment, command string) {
 	}
 }
 
+// A window that was smaller for a moment is painted anew: its terminal has moved its lines.
+func TestSocketIsPaintedAfterAResize(t *testing.T) {
+	w := newWorld(t)
+	w.sandbox("demo")
+	w.run(w.agent("demo"), "echo to-be-seen-again")
+	c, _, err := w.socket(w.login(wire.RightDrive), "/page/terminal/demo/main?cols=80&rows=24")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.CloseNow()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for range 5 { // to the size it has, as when both changes came between two pictures
+		for seen := false; !seen; {
+			_, p, err := c.Read(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen = strings.Contains(string(p), "to-be-seen-again")
+		}
+		if err := c.Write(ctx, websocket.MessageText, []byte(`{"do":"resize","cols":80,"rows":24}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // loginID is login, with the token's ID.
 func (w *world) loginID() (s session, id string) {
 	w.t.Helper()

@@ -79,6 +79,7 @@ type Person struct {
 
 	mu         sync.Mutex
 	cols, rows int          // guarded by mu; of their window
+	resized    bool         // guarded by mu; since the last picture, perhaps to the size it had
 	notice     string       // guarded by mu; shown in the status line
 	cut        bool         // guarded by mu; the notice says how much of what they typed was dropped
 	about      *about       // guarded by mu; nil unless the notice is about who has the keyboard
@@ -235,12 +236,13 @@ func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
 	pushed := r.Pushed()
 	hold = hold && time.Since(p.filled) < fillTime
 	p.mu.Lock()
-	cols, rows, notice := p.cols, p.rows, p.notice
+	cols, rows, notice, resized := p.cols, p.rows, p.notice, p.resized
+	p.resized = false
 	if !time.Now().Before(p.until) {
 		notice, p.notice = "", ""
 	}
 	p.mu.Unlock()
-	if cols != p.drawnCols || rows != p.drawnRows {
+	if resized { // also to the size it had: a window that was smaller for a moment has moved its lines
 		r.Resize(cols, rows)
 		p.drawnCols, p.drawnRows = cols, rows
 	}

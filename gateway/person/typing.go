@@ -46,7 +46,7 @@ func (p *Person) pressAll(ctx context.Context, events []view.KeyEvent) {
 // Resize follows the size of the person's window. The session has that size only while they drive.
 func (p *Person) Resize(cols, rows int) {
 	p.mu.Lock()
-	p.cols, p.rows = cols, rows
+	p.cols, p.rows, p.resized = cols, rows, true
 	p.mu.Unlock()
 	p.changed()
 	p.jobs.add(job{cols: cols, rows: max(rows-1, 1)}) // the lowest row is the status line's
