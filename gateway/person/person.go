@@ -66,12 +66,11 @@ type Person struct {
 	untakenAt time.Time // of the goroutine that works; when that was
 	why       string    // of the goroutine that works; and why
 
-	renderer             *view.Renderer // of the painter
-	stood                Standing       // of the painter: what the door was told last
-	drawnCols, drawnRows int            // of the painter: the size it draws for
-	turn                 pace           // of the painter
-	keyed                atomic.Bool    // they have pressed a key since the painter waited last
-	filled               time.Time      // of the painter: when it last sent a windowful of lines to the terminal's scrollback, or more
+	renderer *view.Renderer // of the painter
+	stood    Standing       // of the painter: what the door was told last
+	turn     pace           // of the painter
+	keyed    atomic.Bool    // they have pressed a key since the painter waited last
+	filled   time.Time      // of the painter: when it last sent a windowful of lines to the terminal's scrollback, or more
 
 	kmu    sync.Mutex // taken before mu
 	keys   view.Keys  // guarded by kmu
@@ -98,7 +97,7 @@ const (
 
 // New makes a person who is not in a session yet.
 func New(o Options) *Person {
-	return &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, drawnCols: o.Cols, drawnRows: o.Rows, chord: o.Chord,
+	return &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, chord: o.Chord,
 		renderer: view.NewRenderer(o.Cols, o.Rows)}
 }
 
@@ -244,7 +243,6 @@ func (p *Person) paint(r *view.Renderer, now stand, hold bool) bool {
 	p.mu.Unlock()
 	if resized { // also to the size it had: a window that was smaller for a moment has moved its lines
 		r.Resize(cols, rows)
-		p.drawnCols, p.drawnRows = cols, rows
 	}
 	var out []byte
 	var line string
