@@ -296,7 +296,7 @@ func (b *box) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.Instan
 	}
 	stop()
 	progress("keeping what the set-up made")
-	done, err := b.mayKeep(ctx, be)
+	whole, done, err := b.mayKeep(ctx, be)
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		progress("the next sandbox is set up again: " + e.Message) // this one is set up all the same
 		return nil
@@ -305,7 +305,7 @@ func (b *box) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.Instan
 	}
 	defer done()
 	preparer := be.(sandbox.Preparer) //nolint:forcetypeassert // findSetUp has asked it
-	if _, err := preparer.Prepare(ctx, inst, b.get().spec.Owner, key); errors.Is(err, sandbox.ErrUnsupported) {
+	if _, err := preparer.Prepare(whole, inst, b.get().spec.Owner, key); errors.Is(err, sandbox.ErrUnsupported) {
 		progress("the next sandbox is set up again: " + firstLine(err))
 	} else if err != nil {
 		return b.reachFiles(fmt.Errorf("setup: %w", err))

@@ -50,6 +50,9 @@ func (h *Hub) recover(ctx context.Context) {
 			}
 			h.laterNow(b)
 		case Running, Broken, Paused:
+			if f.reason == copied {
+				h.tasks.start(b.goOn)
+			}
 			b.keep()
 		case Warm:
 			h.unnote(b.id) // of a claim that was cut short
@@ -173,4 +176,17 @@ func (h *Hub) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.
 		b.keep()
 	}
 	return nil
+}
+
+// goOn lets a sandbox go on that an earlier daemon froze while it copied its files.
+func (b *box) goOn(ctx context.Context) {
+	if b.lock(ctx) != nil {
+		return
+	}
+	defer b.unlock()
+	if be, err := b.hub.backend(b.get().inst.Backend); err == nil && b.get().reason == copied {
+		if p, ok := be.(sandbox.Pauser); ok {
+			b.thaw(ctx, p)
+		}
+	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Snapshot keeps the files of one of p's sandboxes as an image, and returns its name: NewSpec.Image of a sandbox of p's, and of nobody
-// else's. tag is a DNS label; empty is the time.
+// else's. tag is a DNS label; empty is the time. An image that is being made when ctx ends is made all the same.
 func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (image string, err error) {
 	b, err := h.mine(p, name, "snapshots")
 	if err != nil {
@@ -26,7 +26,7 @@ func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (imag
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	err = b.keepFiles(ctx, "snapshot", func(s sandbox.Snapshotter, inst sandbox.Instance) error {
+	err = b.keepFiles(ctx, "snapshot", func(ctx context.Context, s sandbox.Snapshotter, inst sandbox.Instance) error {
 		image, err = s.Snapshot(ctx, inst, p.Name, name, tag)
 		if errors.Is(err, fs.ErrExist) {
 			return &wire.Error{Code: wire.CodeExists, Message: "there is a snapshot " + tag + " of " + name + " already", Hint: "choose another tag"}
@@ -101,7 +101,7 @@ func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
 		progress("copying the files of " + source.title())
 	}
 	var image string
-	err := source.keepFiles(ctx, "fork", func(s sandbox.Snapshotter, inst sandbox.Instance) (err error) {
+	err := source.keepFiles(ctx, "fork", func(ctx context.Context, s sandbox.Snapshotter, inst sandbox.Instance) (err error) {
 		image, err = s.Fork(ctx, inst, b.id)
 		return err
 	})
@@ -112,7 +112,7 @@ func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
 }
 
 // keepFiles makes an image of the files of b, which nobody may remove or start meanwhile, if there is room for it.
-func (b *box) keepFiles(ctx context.Context, what string, do func(sandbox.Snapshotter, sandbox.Instance) error) error {
+func (b *box) keepFiles(ctx context.Context, what string, do func(context.Context, sandbox.Snapshotter, sandbox.Instance) error) error {
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
@@ -129,35 +129,85 @@ func (b *box) keepFiles(ctx context.Context, what string, do func(sandbox.Snapsh
 	if !ok {
 		return b.reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
 	}
-	kept, err := b.mayKeep(ctx, be)
+	whole, kept, err := b.mayKeep(ctx, be)
 	if err != nil {
 		return b.reachFiles(err)
 	}
 	defer kept()
-	if f.state == Running { // frozen meanwhile, however long the disk takes
-		b.hold(true)
-		defer b.hold(false)
-	}
-	return b.reachFiles(do(s, f.inst))
+	return b.reachFiles(do(whole, s, f.inst))
 }
 
 // mayKeep returns an error if there is no room for an image of the files of b. The returned function is called when it is made, or will not
-// be: one after the other, because what the first one takes the second one does not have.
-func (b *box) mayKeep(ctx context.Context, be sandbox.Backend) (done func(), err error) {
+// be: one after the other, because what the first one takes the second one does not have. Until then b is frozen: what is weighed is what
+// will be copied. It is made with the returned context, which ends with Run, and not with ctx: an engine that is no longer waited for goes on
+// copying.
+func (b *box) mayKeep(ctx context.Context, be sandbox.Backend) (whole context.Context, done func(), err error) {
 	h := b.hub
 	select {
 	case h.keeping <- struct{}{}:
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, nil, context.Cause(ctx)
 	}
-	done = func() { <-h.keeping }
+	thaw, err := b.still(ctx, be)
+	if err != nil {
+		<-h.keeping
+		return nil, nil, err
+	}
+	whole, end := h.tasks.bound(context.WithoutCancel(ctx))
+	done = func() {
+		end()
+		thaw()
+		<-h.keeping
+	}
 	if s, ok := be.(sandbox.Snapshotter); ok {
 		if err := h.roomToKeep(ctx, b, be, s); err != nil {
 			done()
+			return nil, nil, err
+		}
+	}
+	return whole, done, nil
+}
+
+const (
+	// thawWithin is how long an engine is given to let a sandbox go on.
+	thawWithin = time.Minute
+	// copied is the reason of a sandbox that runs, and is frozen for the time being: by it the next daemon lets it go on.
+	copied = "frozen while its files are copied"
+)
+
+// still freezes what runs in b, which is locked, until thaw is called. Whoever has it frozen already keeps it so.
+func (b *box) still(ctx context.Context, be sandbox.Backend) (thaw func(), err error) {
+	f := b.get()
+	pauser, ok := be.(sandbox.Pauser)
+	if !ok || f.state == Paused {
+		return func() {}, nil
+	}
+	if f.state == Running {
+		if err := b.become(ctx, func(f *facts) { f.reason = copied }); err != nil {
 			return nil, err
 		}
 	}
-	return done, nil
+	b.hold(true)
+	thaw = func() { b.thaw(context.WithoutCancel(ctx), pauser) }
+	if err := pauser.Pause(ctx, f.inst); err != nil && !errors.Is(err, sandbox.ErrStopped) {
+		thaw() // the engine may be at it for who gave up
+		return nil, err
+	}
+	return thaw, nil
+}
+
+// thaw lets go on what still froze.
+func (b *box) thaw(ctx context.Context, pauser sandbox.Pauser) {
+	ctx, cancel := context.WithTimeout(ctx, thawWithin)
+	defer cancel()
+	err := pauser.Resume(ctx, b.get().inst)
+	if err == nil && b.get().reason == copied {
+		err = b.become(ctx, func(f *facts) { f.reason = "" })
+	}
+	if err != nil {
+		b.hub.log.Error("a sandbox whose files were copied may still be frozen", "id", b.id, "err", err)
+	}
+	b.hold(false)
 }
 
 // reachFiles is reach for errors that say themselves what is wrong.

@@ -143,3 +143,86 @@ func TestForksWaitWithoutASlot(t *testing.T) {
 		}
 	}
 }
+
+// freezing is copying that notes in which order it was asked.
+type freezing struct {
+	copying
+	mu    *sync.Mutex
+	asked *[]string // guarded by mu
+	began chan bool // closed when an image is being made
+	ready chan bool // closed when it may be
+}
+
+func (f freezing) note(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*f.asked = append(*f.asked, what)
+}
+
+func (f freezing) Pause(context.Context, sandbox.Instance) error { f.note("pause"); return nil }
+
+func (f freezing) Resume(context.Context, sandbox.Instance) error { f.note("resume"); return nil }
+
+func (f freezing) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
+	f.note("weigh")
+	return f.copying.Weight(ctx, inst)
+}
+
+func (f freezing) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
+	close(f.began)
+	<-f.ready
+	f.note("copy")
+	if ctx.Err() != nil {
+		f.note("in vain")
+	}
+	return f.copying.Snapshot(ctx, inst, owner, name, tag)
+}
+
+// A sandbox is frozen from before its files are weighed until they are copied, also when nobody waits for it any more: else it would
+// grow in between.
+func TestSnapshotOfWhatIsStill(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	f := freezing{copying: w.copying(1 << 20), mu: new(sync.Mutex), asked: new([]string), began: make(chan bool), ready: make(chan bool)}
+	w.backend = f
+	d := w.start()
+	if _, err := d.Create(w.ctx(), alice, NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.ctx())
+	made := make(chan error, 1)
+	go func() {
+		_, err := d.Snapshot(ctx, alice, "demo", "one")
+		made <- err
+	}()
+	<-f.began
+	cancel()
+	close(f.ready)
+	<-made
+	if want := []string{"pause", "weigh", "copy", "resume"}; !slices.Equal(*f.asked, want) {
+		t.Errorf("asked to %q, want %q", *f.asked, want)
+	}
+}
+
+// What a daemon froze that was killed while files were copied goes on with the next one.
+func TestStillAfterAKill(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	f := freezing{copying: w.copying(1), mu: new(sync.Mutex), asked: new([]string)}
+	w.backend = f
+	d := w.start()
+	w.create(d, "demo")
+	b, err := d.find(alice, "demo")
+	if err == nil {
+		err = b.become(w.ctx(), func(f *facts) { f.reason = copied })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d = w.start()
+	w.eventually("it goes on", func() bool {
+		info, err := d.Get(w.ctx(), alice, "demo")
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return err == nil && info.State == Running && info.Reason == "" && slices.Equal(*f.asked, []string{"resume"})
+	})
+}
