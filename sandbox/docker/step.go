@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -74,7 +75,17 @@ func (h *holding) bound(ctx context.Context, id string) error {
 	if err == nil {
 		return nil
 	}
-	// It may have ended meanwhile, which engines tell in several ways.
+	// It may have ended meanwhile, which engines tell in several ways; Docker's runtime knows before Docker does.
+	if strings.Contains(err.Error(), "not running") {
+		_ = h.b.call(ctx, h.b.limits.quick, "wait for a step", func(ctx context.Context) error {
+			ended := h.b.api.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+			select {
+			case <-ended.Result:
+			case <-ended.Error:
+			}
+			return nil
+		})
+	}
 	if c, gone := h.b.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil && hasEnded(c.State) {
 		return sandbox.ErrGone
 	}
