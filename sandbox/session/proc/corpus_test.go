@@ -285,6 +285,13 @@ import select
 pid, more = pty.fork()
 if pid == 0: os.execvp("sleep", ["sleep", "1000"])
 select.select([0, fd, more], [], [])`), listens, wire.WantLine, "cat"},
+	{"relay of two, of which one has not come yet", forked("cat", `
+import select
+more, slave = pty.openpty()
+if os.fork() == 0:
+    os.setsid()
+    while 1: pass
+select.select([0, fd, more], [], [])`), listens, wire.WantLine, "cat"},
 	{"relay of two that wait", forked("cat", `
 import select
 pid, more = pty.fork()

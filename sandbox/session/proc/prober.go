@@ -173,20 +173,21 @@ func (l *look) descend(f *session.Facts, s *sight, now layer, before *session.Fa
 	// reader has a question of its own: it asks if nobody goes on in either case.
 	relay := len(o.reader.masters) > 0
 	var inner []layer
+	coming := false
 	for _, t := range o.masters {
 		if relay && t != o.reader {
 			continue
 		}
-		more, err := l.follow(t.proc, t.masters)
+		more, begun, err := l.follow(t.proc, t.masters)
 		if err != nil && relay {
 			f.Blocked, f.Listens, f.OnlyTimers, f.Opaque, f.Why = false, true, false, true, err.Error()
 			return nil
 		}
-		inner = append(inner, more...)
+		inner, coming = append(inner, more...), coming || begun
 	}
 	outer, all := *f, true
 	for i, in := range inner {
-		in.depth, in.works, in.timers = now.depth+1, now.works || o.works || o.own, o.timers
+		in.depth, in.works, in.timers = now.depth+1, now.works || o.works || o.own || coming, o.timers
 		g := outer
 		if err := l.descend(&g, s, in, before); err != nil {
 			return err

@@ -200,8 +200,9 @@ func exists(path string) bool {
 }
 
 // follow returns the terminals whose masters p waits for by these descriptors, with the groups in front of them, which are below p:
-// sudo, script and python's pty.spawn pass the keyboard on to them. There is an error if there is nobody on any.
-func (l *look) follow(p *process, masters []int) (inner []layer, err error) {
+// sudo, script and python's pty.spawn pass the keyboard on to them. There is an error if there is nobody on any. Where there is nobody on one of
+// them, coming says that somebody below p may be on the way to it: just begun, and on no terminal of its own.
+func (l *look) follow(p *process, masters []int) (inner []layer, coming bool, err error) {
 	l.as(p.pid)
 	for _, fd := range masters {
 		b, err := l.read("/proc/" + strconv.Itoa(p.pid) + "/fdinfo/" + strconv.Itoa(fd))
@@ -216,8 +217,9 @@ func (l *look) follow(p *process, masters []int) (inner []layer, err error) {
 		// Unix98 slaves have the majors from 136 on, 256 to each.
 		in := layer{dev: unix.Mkdev(uint32(136+n/256), uint32(n%256))}
 		below := map[int][]*process{} // by group
-		tpgid := 0
+		tpgid, begun := 0, false
 		l.walk(p.pid, func(c *process) bool {
+			begun = begun || (c.tty == 0 || c.tty == p.tty) && (c.state == 'R' || c.state == 'D')
 			if c.tty == in.dev && c.state != 'Z' && c.state != 'X' {
 				below[c.pgrp] = append(below[c.pgrp], c)
 				tpgid = c.tpgid
@@ -225,18 +227,19 @@ func (l *look) follow(p *process, masters []int) (inner []layer, err error) {
 			return true
 		})
 		if len(below[tpgid]) == 0 {
+			coming = coming || begun
 			continue
 		}
 		in.members = below[tpgid]
 		if in.modes, in.pending, err = slaveModes("/dev/pts/" + index); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		inner = append(inner, in)
 	}
 	if inner == nil {
-		return nil, fmt.Errorf("pid %d passes the keyboard on to a terminal on which nobody is below it", p.pid)
+		return nil, false, fmt.Errorf("pid %d passes the keyboard on to a terminal on which nobody is below it", p.pid)
 	}
-	return inner, nil
+	return inner, coming, nil
 }
 
 // field returns the value of the line of text that begins with name.
