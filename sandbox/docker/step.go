@@ -77,14 +77,7 @@ func (h *holding) bound(ctx context.Context, id string) error {
 	}
 	// It may have ended meanwhile, which engines tell in several ways; Docker's runtime knows before Docker does.
 	if strings.Contains(err.Error(), "not running") {
-		_ = h.b.call(ctx, h.b.limits.quick, "wait for a step", func(ctx context.Context) error {
-			ended := h.b.api.ContainerWait(ctx, id, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
-			select {
-			case <-ended.Result:
-			case <-ended.Error:
-			}
-			return nil
-		})
+		_ = h.b.waitEnded(ctx, id, h.b.limits.quick) // then it is looked at
 	}
 	if c, gone := h.b.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil && hasEnded(c.State) {
 		return sandbox.ErrGone
