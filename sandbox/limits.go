@@ -46,7 +46,7 @@ var AllLimits = []Limit{
 	{"cpus", "most processor cores, such as 0.5", false, 0.01, 4096, func(l *Limits) any { return &l.CPUs }},
 	{"pids", "most processes and threads", false, 64, 4 << 20, func(l *Limits) any { return &l.PIDs }}, // the guest alone has more than forty threads
 	{"shm", "most of /dev/shm, such as 256m", true, 4 << 10, maxBytes, func(l *Limits) any { return &l.Shm }},
-	{"nofile", "most open files of a process", false, 64, 1 << 20, func(l *Limits) any { return &l.NoFile }}, // fs.nr_open
+	{"nofile", "most open files of a process; unasked, no more than the engine's own", false, 64, 1 << 20, func(l *Limits) any { return &l.NoFile }}, // fs.nr_open
 	{"disk", "most that its files occupy, such as 20g", true, 1 << 20, maxBytes, func(l *Limits) any { return &l.Disk }},
 	{"sessions", "most sessions at once", false, 1, 256, func(l *Limits) any { return &l.Sessions }}, // each has a terminal
 	{"connections", "most connections at once, with network filtered or allowlist", false, 1, 65536, func(l *Limits) any { return &l.Connections }},
