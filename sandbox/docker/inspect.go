@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -30,11 +31,26 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 		}
 		return s, nil
 	}
-	s.EngineRestarted = !s.OOMKilled && c.State.ExitCode != 0 && b.endedByEngine(ctx, c.State)
+	if !s.OOMKilled && c.State.ExitCode != 0 {
+		if err := b.listens(ctx); err != nil {
+			return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
+		}
+		s.EngineRestarted = b.endedByEngine(ctx, c.State)
+	}
 	if c.State.Error != "" {
 		s.Notes = append(s.Notes, c.State.Error)
 	}
 	return s, nil
+}
+
+// listens returns an error if the engine takes no connections any more: one that ends closes its socket, ends its containers, and answers all
+// the while on the connections that it has.
+func (b *Backend) listens(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(b.opts.Host, "unix://"))
+	if err != nil {
+		return fmt.Errorf("%w: it is ending: %w", sandbox.ErrEngine, err)
+	}
+	return conn.Close()
 }
 
 // endedByEngine reports whether a container that does not run was ended when its engine ended or began: it was started before the engine
