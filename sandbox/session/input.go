@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -108,27 +107,48 @@ func (s *session) inputOf(ctx context.Context, r wire.Request) ([]byte, error) {
 	if len(data) == 0 {
 		return nil, wire.Errorf(wire.CodeUsage, "nothing to type")
 	}
-	return data, s.checkLines(data)
+	return data, s.checkLines(ctx, data)
 }
 
+// lineEditor is how long a program at work may take until it takes keys as they come, before a line is too long for it: a shell that
+// starts, or comes back to its prompt, is about to.
+const lineEditor = 3 * time.Second
+
 // checkLines refuses a line that a terminal in canonical mode would cut off without a word.
-func (s *session) checkLines(data []byte) error {
-	if len(data) <= maxLineLen {
+func (s *session) checkLines(ctx context.Context, data []byte) error {
+	long, length := 0, 0
+	for _, b := range data {
+		if length++; b == '\r' || b == '\n' {
+			length = 0
+		}
+		long = max(long, length)
+	}
+	if long <= maxLineLen || !s.staysCanonical(ctx) {
 		return nil
 	}
-	s.mu.Lock()
-	c := s.console
-	s.mu.Unlock()
-	if c == nil || c.local == nil || !canonical(c.local.TTY().Master) {
-		return nil
-	}
-	for line := range strings.FieldsFuncSeq(string(data), func(r rune) bool { return r == '\r' || r == '\n' }) {
-		if len(line) > maxLineLen {
-			return &wire.Error{Code: wire.CodeLineTooLong, Message: fmt.Sprintf("a line of %d bytes is longer than the %d that the terminal takes", len(line), maxLineLen),
-				Hint: "write it to a file and let the program read that"}
+	return &wire.Error{Code: wire.CodeLineTooLong, Message: fmt.Sprintf("a line of %d bytes is longer than the %d that the terminal takes", long, maxLineLen),
+		Hint: "write it to a file and let the program read that"}
+}
+
+// staysCanonical reports whether the terminal gathers lines, and goes on doing so while a program that is at work may become one that reads.
+func (s *session) staysCanonical(ctx context.Context) bool {
+	for range lineEditor / lookAgain {
+		s.mu.Lock()
+		c, works := s.console, s.state.Phase == wire.PhaseRunning
+		s.mu.Unlock()
+		switch {
+		case c == nil || c.local == nil || !canonical(c.local.TTY().Master):
+			return false
+		case !works:
+			return true
+		}
+		select {
+		case <-time.After(lookAgain):
+		case <-ctx.Done():
+			return true
 		}
 	}
-	return nil
+	return true
 }
 
 // baseline is what the program does before it is typed to, so that its waiting now is not taken for its answer.

@@ -327,6 +327,30 @@ func TestLineTooLong(t *testing.T) {
 	}
 }
 
+// TestLongLineTypedEarly types a long line to a program that takes keys as they come, a moment before it does.
+func TestLongLineTypedEarly(t *testing.T) {
+	c := agentClient(t, newSet(t, "/bin/bash"))
+	start := filepath.Join(t.TempDir(), "start")
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, TimeoutMS: 500,
+		Text: "until [ -e " + start + " ]; do sleep 0.01; done; stty raw -echo; head -c 5001 | wc -c; stty sane"})
+	if res.Ended != wire.Deadline {
+		t.Fatalf("before: %s", res.Ended)
+	}
+	typed := make(chan *wire.Result, 1)
+	go func() {
+		reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbType, Text: strings.Repeat("x", 5000), TimeoutMS: 60_000})
+		if err != nil {
+			t.Error(err)
+		}
+		typed <- reply.Result
+	}()
+	// Most likely the line has come by then; if not, nothing is shown.
+	defer time.AfterFunc(50*time.Millisecond, func() { _ = os.WriteFile(start, nil, 0o600) }).Stop()
+	if res := <-typed; res != nil && (res.Ended != wire.Done || !strings.Contains(res.Output, "5001")) {
+		t.Errorf("typed: %s %+v, %.200q", res.Ended, res.Error, res.Output)
+	}
+}
+
 func TestWaitingIsSoon(t *testing.T) {
 	c := agentClient(t, newSet(t, "/bin/bash"))
 	run(t, c, "true")
