@@ -13,7 +13,7 @@ import (
 func (s *session) relay(ctx context.Context) {
 	c := s.client
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
-	u, channel, requests, err := c.open(dialing, wire.ChannelSession, nil, s.progress())
+	u, channel, requests, err := s.open(dialing)
 	cancel()
 	switch {
 	case u == nil:
@@ -60,6 +60,24 @@ func (s *session) relay(ctx context.Context) {
 	}
 	c.hub().Record(context.WithoutCancel(ctx), c.grant.Principal, c.target.Sandbox,
 		gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
+}
+
+// open opens a session channel at the sandbox, or takes the one that was asked for ahead.
+func (s *session) open(ctx context.Context) (*upstream, ssh.Channel, <-chan *ssh.Request, error) {
+	c := s.client
+	if s.ahead != nil {
+		u, err := c.upstream(ctx, s.progress())
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		if u == s.ahead.u {
+			channel, requests, err := s.ahead.wait()
+			if s.ahead = nil; err == nil {
+				return u, channel, requests, nil
+			}
+		}
+	}
+	return c.open(ctx, wire.ChannelSession, nil, s.progress())
 }
 
 // errAnswered says that the sandbox refused what the channel is for.

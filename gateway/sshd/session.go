@@ -20,6 +20,7 @@ type session struct {
 	requests <-chan *ssh.Request // in order, never filling the connection's queue; drained to its end
 	gone     <-chan struct{}     // closed when the client has closed the channel
 
+	ahead   *pendingChannel // a channel for it at the sandbox, asked for before it is known whether it needs one; nil if not
 	ask     ask
 	final   *ssh.Request // shell, exec or subsystem
 	pending []pending    // that have no answer yet
@@ -44,6 +45,20 @@ const holdFor = 100 * time.Millisecond
 
 // session serves one session channel to its end. What it is for waits for earlier.
 func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan struct{}) {
+	s := &session{client: c}
+	var dropping sync.WaitGroup
+	defer dropping.Wait() // so that it has ended when this channel makes room for another
+	drop := func() {
+		if o := s.ahead; o != nil {
+			s.ahead = nil
+			dropping.Go(o.drop)
+		}
+	}
+	defer drop()
+	if u := c.current(); u != nil && earlier == nil {
+		// Meanwhile the client says what its channel is for: a command has to wait for one journey to the sandbox less.
+		s.ahead = u.ask(wire.ChannelSession, nil)
+	}
 	accepted, requests, err := nc.Accept()
 	if err != nil {
 		c.endSession()
@@ -53,7 +68,7 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	gone := make(chan struct{})
-	s := &session{client: c, channel: channel, gone: gone}
+	s.channel, s.gone = channel, gone
 	s.requests = hold(requests, func() { c.conn.Close() }, func() {
 		close(gone)
 		channel.leave()
@@ -80,6 +95,9 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan 
 		to, err = refuse, wire.Errorf(wire.CodeUnavailable, "subsystem mcp is not served here")
 	}
 	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil, "route", to.String())
+	if to != own && to != relayed {
+		drop()
+	}
 	if to != refuse {
 		if err := await(ctx, earlier); err != nil {
 			s.fail(err)

@@ -76,25 +76,55 @@ func (c *client) open(ctx context.Context, kind string, extra []byte, progress f
 	}
 }
 
-// openChannel opens a channel at the sandbox. One that is opened just as the connection ends may not be told of that: x/crypto's mux has
-// closed all that it knows by then, and its caller would wait for ever.
+// openChannel opens a channel at the sandbox.
 func (u *upstream) openChannel(kind string, extra []byte) (ssh.Channel, <-chan *ssh.Request, error) {
-	type answer struct {
-		channel  ssh.Channel
-		requests <-chan *ssh.Request
-		err      error
-	}
-	answered := make(chan answer, 1)
-	go func() {
+	return u.ask(kind, extra).wait()
+}
+
+// pendingChannel is a channel that the sandbox has been asked to open.
+type pendingChannel struct {
+	u        *upstream
+	answered chan openedChannel
+}
+
+// openedChannel is what became of one.
+type openedChannel struct {
+	channel  ssh.Channel
+	requests <-chan *ssh.Request
+	err      error
+}
+
+// ask asks the sandbox to open a channel. Its caller has to wait for the answer.
+func (u *upstream) ask(kind string, extra []byte) *pendingChannel {
+	o := &pendingChannel{u, make(chan openedChannel, 1)}
+	go func() { // ends with the connection at the latest, but see wait
 		channel, requests, err := u.conn.OpenChannel(kind, extra)
-		answered <- answer{channel, requests, err}
+		o.answered <- openedChannel{channel, requests, err}
 	}()
+	return o
+}
+
+// wait returns the channel when it is open. One that is opened just as the connection ends may not be told of that: x/crypto's mux has
+// closed all that it knows by then, and its caller would wait for ever.
+func (o *pendingChannel) wait() (ssh.Channel, <-chan *ssh.Request, error) {
 	select {
-	case a := <-answered:
-		return a.channel, a.requests, a.err
-	case <-u.ended:
-		return nil, nil, io.ErrUnexpectedEOF // a channel that it may open still has ended, too
+	case a := <-o.answered:
+		if !o.u.over() {
+			return a.channel, a.requests, a.err
+		}
+	case <-o.u.ended:
 	}
+	return nil, nil, io.ErrUnexpectedEOF // a channel that it may open still has ended, too
+}
+
+// drop closes the channel, which nobody wants.
+func (o *pendingChannel) drop() {
+	channel, requests, err := o.wait()
+	if err != nil {
+		return
+	}
+	_ = channel.Close()
+	ssh.DiscardRequests(requests)
 }
 
 // serve answers what the sandbox asks and opens, until the connection ends.
@@ -146,6 +176,16 @@ func (u *upstream) listens() (n int) {
 		}
 	}
 	return n
+}
+
+// over reports whether the connection has ended.
+func (u *upstream) over() bool {
+	select {
+	case <-u.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // close ends the connection, and with it everything that goes over it.

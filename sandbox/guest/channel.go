@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/crypto/ssh"
@@ -49,11 +50,15 @@ func (c *client) serveSession(nc ssh.NewChannel) {
 	p := &program{c: c, g: c.g, ch: ch, account: c.g.user(), gone: make(chan struct{})}
 	for r := range reqs {
 		ok := p.handle(r)
-		reply(r, ok, nil)
+		var follow func()
 		if ok && !p.started && (r.Type == wire.RequestShell || r.Type == wire.RequestExec || r.Type == wire.RequestSubsystem) {
-			// Not before the answer: some clients take data before it for an error.
 			p.started = true
-			p.begin(r)
+			follow = p.begin(r)
+		}
+		// The program runs by now: whoever is woken by the answer may take the processor from us, and not from its start.
+		reply(r, ok, nil)
+		if follow != nil {
+			follow() // not before the answer: some clients take data before it for an error
 		}
 	}
 	close(p.gone)
@@ -136,50 +141,47 @@ func (p *program) openPty(req wire.PtyReq) bool {
 	return true
 }
 
-// begin starts what r asks for; handle has checked it.
-func (p *program) begin(r *ssh.Request) {
+// begin starts what r asks for; handle has checked it. What has to do with the channel is left to the function that it returns.
+func (p *program) begin(r *ssh.Request) (follow func()) {
 	switch r.Type {
-	case wire.RequestShell:
-		p.start("", false)
 	case wire.RequestExec:
 		var req wire.Exec
 		_ = wire.Unmarshal(r.Payload, &req) // checked
-		p.start(req.Command, true)
+		return p.start(req.Command, true)
 	case wire.RequestSubsystem:
 		var req wire.Subsystem
 		_ = wire.Unmarshal(r.Payload, &req) // checked
 		if req.Name == wire.SubsystemSFTP {
-			p.startSFTP()
-			return
+			return p.startSFTP()
 		}
-		p.wg.Go(func() {
-			// Only the daemon gets here, so it may say who the parties are.
-			if err := p.g.sessions.Serve(p.c.ctx, p.ch, true); err != nil {
-				p.g.log.Info("session stream", "err", err)
-			}
-		})
+		return func() {
+			p.wg.Go(func() {
+				// Only the daemon gets here, so it may say who the parties are.
+				if err := p.g.sessions.Serve(p.c.ctx, p.ch, true); err != nil {
+					p.g.log.Info("session stream", "err", err)
+				}
+			})
+		}
 	}
+	return p.start("", false)
 }
 
 // start runs a shell, or a command in a shell; in an image without any shell the words of the command itself.
-func (p *program) start(line string, isExec bool) {
+func (p *program) start(line string, isExec bool) (follow func()) {
 	shell := shellOf(p.account)
 	env := p.environment(shell)
 	dir := p.g.startDir(p.account, "")
 	cmd := command{path: shell, env: env, dir: dir}
 	switch {
 	case shell == "" && !isExec:
-		p.fail(127, "this image has no shell; commands can be run by name: ssh … /path/to/program")
-		return
+		return p.fail(127, "this image has no shell; commands can be run by name: ssh … /path/to/program")
 	case shell == "":
 		cmd.argv = splitCommand(line)
 		if len(cmd.argv) == 0 {
-			p.fail(127, "this image has no shell, and the command is empty")
-			return
+			return p.fail(127, "this image has no shell, and the command is empty")
 		}
 		if cmd.path = lookPath(cmd.argv[0], env, dir); cmd.path == "" {
-			p.fail(127, cmd.argv[0]+": not found, and this image has no shell")
-			return
+			return p.fail(127, cmd.argv[0]+": not found, and this image has no shell")
 		}
 	case isExec:
 		cmd.argv = []string{base(shell), "-c", line}
@@ -187,12 +189,12 @@ func (p *program) start(line string, isExec bool) {
 		// Not a login shell: those replace the image's PATH by the distribution's.
 		cmd.argv = []string{base(shell)}
 	}
-	p.launch(cmd)
+	return p.launch(cmd)
 }
 
-func (p *program) startSFTP() {
+func (p *program) startSFTP() (follow func()) {
 	env := append(p.environment(shellOf(p.account)), "GOMAXPROCS=2")
-	p.launch(command{path: p.g.exe, argv: []string{Name, "sftp"}, env: env, dir: p.g.startDir(p.account, "")})
+	return p.launch(command{path: p.g.exe, argv: []string{Name, "sftp"}, env: env, dir: p.g.startDir(p.account, "")})
 }
 
 func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
@@ -214,26 +216,27 @@ func (p *program) environment(shell string) []string {
 	return p.g.environment(p.account, shell, extra...)
 }
 
-// launch starts cmd on the channel's terminal or on pipes, and copies until it ends.
-func (p *program) launch(cmd command) {
+// launch starts cmd on the channel's terminal or on pipes. What it returns copies until it ends.
+func (p *program) launch(cmd command) (follow func()) {
 	cmd.account = p.g.credential(p.account)
 	if p.pty != nil {
-		p.launchPty(cmd)
-	} else {
-		p.launchPipes(cmd)
+		return p.launchPty(cmd)
 	}
+	return p.launchPipes(cmd)
 }
 
-// fail says on the channel's stderr why nothing runs, and ends it.
-func (p *program) fail(status uint32, text string) {
-	out := io.Writer(p.ch.Stderr())
-	end := "\n"
-	if p.pty != nil {
-		out, end = p.ch, "\r\n"
+// fail returns what says on the channel's stderr why nothing runs, and ends it.
+func (p *program) fail(status uint32, text string) (follow func()) {
+	return func() {
+		out := io.Writer(p.ch.Stderr())
+		end := "\n"
+		if p.pty != nil {
+			out, end = p.ch, "\r\n"
+		}
+		// When the client is gone nobody misses it.
+		_, _ = io.WriteString(out, "sandboxd: "+text+end)
+		p.exit(unix.WaitStatus(status << 8))
 	}
-	// When the client is gone nobody misses it.
-	_, _ = io.WriteString(out, "sandboxd: "+text+end)
-	p.exit(unix.WaitStatus(status << 8))
 }
 
 // startError is the exit status that a shell would give for an error of starting a program.
@@ -261,25 +264,26 @@ func (p *program) exit(ws unix.WaitStatus) {
 }
 
 // launchPty gives cmd the channel's terminal.
-func (p *program) launchPty(cmd command) {
+func (p *program) launchPty(cmd command) (follow func()) {
 	fd := p.slave.Fd()
 	cmd.files, cmd.ctty = []uintptr{fd, fd, fd}, true
 	proc, err := p.g.children.start(cmd)
 	p.slave.Close()
 	p.slave = nil
 	if err != nil {
-		p.fail(startError(err), err.Error())
-		return
+		return p.fail(startError(err), err.Error())
 	}
 	p.proc = proc
-	// Input ends with the channel. EOF from the client is not ^D: the terminal stays usable, as with OpenSSH.
-	p.wg.Go(func() { _ = copyData(p.pty, p.ch) }) // whichever side ended it, the other one tells
-	out := copyOutput(p.pty.File, p.ch)
-	p.wg.Go(func() { p.follow(proc, out) })
+	return func() {
+		// Input ends with the channel. EOF from the client is not ^D: the terminal stays usable, as with OpenSSH.
+		p.wg.Go(func() { _ = copyData(p.pty, p.ch) }) // whichever side ended it, the other one tells
+		out := copyOutput(p.pty.File, p.ch, func() { p.g.children.hurry(proc) })
+		p.wg.Go(func() { p.follow(out) })
+	}
 }
 
 // launchPipes gives cmd three pipes. Not a socketpair: /dev/stdin cannot be opened on a socket.
-func (p *program) launchPipes(cmd command) {
+func (p *program) launchPipes(cmd command) (follow func()) {
 	var near [3]*os.File
 	var far [3]int
 	for i := range near {
@@ -289,8 +293,7 @@ func (p *program) launchPipes(cmd command) {
 				near[j].Close()
 				unix.Close(far[j])
 			}
-			p.fail(255, fmt.Sprintf("pipe: %v", err))
-			return
+			return p.fail(255, fmt.Sprintf("pipe: %v", err))
 		}
 		ours, theirs := fds[0], fds[1]
 		if i == 0 {
@@ -309,22 +312,31 @@ func (p *program) launchPipes(cmd command) {
 		for _, f := range near {
 			f.Close()
 		}
-		p.fail(startError(err), err.Error())
-		return
+		return p.fail(startError(err), err.Error())
 	}
 	p.proc = proc
 	p.stdin = near[0]
-	p.wg.Go(func() {
-		_ = copyData(p.stdin, p.ch)
-		p.stdin.Close() // the client's EOF, or a program that closed its input
-	})
-	stdout, stderr := copyOutput(near[1], p.ch), copyOutput(near[2], p.ch.Stderr())
-	p.wg.Go(func() { p.follow(proc, stdout, stderr) })
+	return func() {
+		p.wg.Go(func() {
+			_ = copyData(p.stdin, p.ch)
+			p.stdin.Close() // the client's EOF, or a program that closed its input
+		})
+		var open atomic.Int32
+		open.Store(2)
+		ended := func() {
+			if open.Add(-1) == 0 {
+				p.g.children.hurry(proc)
+			}
+		}
+		stdout, stderr := copyOutput(near[1], p.ch, ended), copyOutput(near[2], p.ch.Stderr(), ended)
+		p.wg.Go(func() { p.follow(stdout, stderr) })
+	}
 }
 
-// follow waits for the end of proc, or of the channel, and sees to it that everything proc wrote has been sent when its
+// follow waits for the end of the program, or of the channel, and sees to it that everything the program wrote has been sent when its
 // status is. What a background child writes later is read and dropped: it must not die of a broken pipe.
-func (p *program) follow(proc *child, outputs ...*output) {
+func (p *program) follow(outputs ...*output) {
+	proc := p.proc
 	select {
 	case <-proc.done:
 	case <-p.gone:

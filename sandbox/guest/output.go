@@ -45,12 +45,13 @@ type output struct {
 }
 
 // copyOutput starts copying file to dst. The caller calls finish, and closes file after it.
-func copyOutput(file *os.File, dst io.Writer) *output {
+func copyOutput(file *os.File, dst io.Writer, ended func()) *output {
 	o := &output{file: file, dst: dst, done: make(chan struct{})}
 	go func() {
 		defer close(o.done)
 		if err := copyData(dst, file); err == nil || isHangup(err) {
 			o.eof = true
+			ended()
 		}
 	}()
 	return o
