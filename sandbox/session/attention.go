@@ -13,7 +13,8 @@ import (
 
 const (
 	// saidTime is how long a program that has said that it is at rest must be quiet: it says so before it has drawn all. Codex
-	// shows its question a second later, and moves something until then.
+	// shows its question a second later, and moves something until then. Claude Code shows its own 0.38 s to 0.43 s later and is quiet for most of
+	// that, so one that says that it asks is believed when restTime has gone by, too.
 	saidTime = 300 * time.Millisecond
 	// moveTime is how long it may go on to move something.
 	moveTime = 2 * time.Second
@@ -63,6 +64,9 @@ func (s *session) restsLocked(c *console, f Facts, quiet time.Duration) bool {
 	case said.status != "":
 		// It may have begun to work on what was typed since, and not have said so yet.
 		typed := time.Since(s.inputAt)
+		if said.status == screen.StatusBlocked && time.Since(said.when) < restTime {
+			return false
+		}
 		return quiet >= saidTime && (said.when.After(s.inputAt) || typed >= restTime) || min(time.Since(said.when), typed) >= moveTime
 	}
 	return quiet >= restTime || f.OnlyTimers && f.Want == wire.WantLine && quiet >= idleReader
