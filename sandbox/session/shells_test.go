@@ -213,12 +213,16 @@ func TestSharedDescriptor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := fresh(t, newSet(t, "/bin/"+name))
-			run(t, c, fmt.Sprintf("bash -c 'while :; do read -N 7 -t 0.001 x; done' <&%d >/dev/null 2>&1 &", marks.CommandFD))
+			// By -u and not by <&: dash takes no number of two digits there.
+			run(t, c, fmt.Sprintf("bash -c 'while :; do read -u %d -N 7 -t 0.001 x; done' >/dev/null 2>&1 & reader=$!", marks.CommandFD))
 			for i := range 30 {
 				want := strings.Repeat("x", i*100)
 				if res := run(t, c, "echo "+want); res.Ended != wire.Done || res.Output != want+"\n" {
 					t.Fatalf("%s, %v, %q, want %q", res.Ended, res.Error, res.Output, want)
 				}
+			}
+			if res := run(t, c, "readlink /proc/$reader/fd/"+fmt.Sprint(marks.CommandFD)); res.Ended != wire.Done || code(res) != 0 {
+				t.Errorf("the program that reads: %s, %d, %q", res.Ended, code(res), res.Output)
 			}
 		})
 	}
