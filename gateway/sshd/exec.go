@@ -26,7 +26,15 @@ func (s *session) relay(ctx context.Context) {
 	defer s.takeBack(u)
 	r := relay{client: side{s.channel, s.requests}, sandbox: side{channel, requests}, meter: c.meter, session: true,
 		kill: u.close}
-	term, err := s.start(ctx, u, channel)
+	program, err := u.conn.Program(ctx, channel, s.ask.pty != nil)
+	if program != nil {
+		defer program.Release()
+		r.sandbox.Channel, r.ended = program, program.Ended
+	}
+	var term *gateway.Terminal
+	if err == nil {
+		term, err = s.start(ctx, u, r.sandbox)
+	}
 	if err != nil {
 		_ = channel.Close()
 		go ssh.DiscardRequests(requests) // until the sandbox has closed it too

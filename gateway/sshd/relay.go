@@ -29,6 +29,7 @@ type relay struct {
 	allow           func(*ssh.Request) bool // requests of the client; nil allows all. May change the payload
 	tap             io.Writer               // sees the output of a terminal before the client does; nil if nobody
 	kill            func()                  // ends the connection to the sandbox
+	ended           func()                  // where the sandbox's output comes another way than its requests: is told that there is no more to come. May be called again. Else nil
 
 	done chan struct{} // closed when run returns
 
@@ -93,25 +94,48 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 	var timer <-chan time.Time  // of a channel that is to be closed
 	var status <-chan time.Time // of an EOF that is held back, while the client may send
 	var last, lastInput int64
-	exited, gone, asked, held := false, false, false, false
+	exited, gone, asked, held, said := false, false, false, false, false // said: EOF, while the command worked on
+	var exit *ssh.Request                                                // says how the command ended, when the rest of its output has been passed on
+	tellExit := func() {
+		if exit != nil {
+			passRequest(r.client, exit)
+			exit = nil
+		}
+	}
 	pass := func(q *ssh.Request) {
 		if ours(q.Type) {
 			_ = q.Reply(false, nil)
 			return
 		}
 		if r.session && (q.Type == wire.RequestExitStatus || q.Type == wire.RequestExitSignal) {
-			if exited || !r.ended(q) {
+			if exited || !r.noteExit(q) {
 				_ = q.Reply(false, nil) // malformed, or said twice
 				return
 			}
 			exited = true
-			last, _ = output()
-			timer = time.After(afterExit)
+			if r.ended == nil || outDone != nil || errDone != nil { // else all is here
+				last, _ = output()
+				timer = time.After(afterExit)
+			}
+			if r.ended != nil {
+				r.ended()
+				exit = q
+				return
+			}
 		}
 		passRequest(r.client, q)
 	}
 	requests := r.sandbox.requests // nil after CLOSE
 	over := func() {
+		if exited && r.ended != nil {
+			// The output is complete, whatever the sandbox has to say yet.
+			tellExit()
+			if !said {
+				r.eof(pass)
+			}
+			_ = r.client.Close()
+			return
+		}
 		if held = r.session && !exited && requests != nil; !held {
 			r.eof(pass)
 		} else if inDone != nil {
@@ -122,16 +146,20 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 		select {
 		case q, ok := <-requests:
 			if ok {
-				if pass(q); exited && held {
+				if pass(q); exited && outDone == nil && errDone == nil && (held || exit != nil) {
 					held, status = false, nil
-					r.eof(pass)
+					over()
 				}
 				continue
 			}
 			// CLOSE. What it sent before is still to be passed on; the pumps end by themselves.
 			requests = nil
+			if r.ended != nil {
+				r.ended()
+			}
 			waitFor(outDone)
 			waitFor(errDone)
+			tellExit()
 			if outDone != nil || errDone != nil || held {
 				_ = r.client.CloseWrite()
 			}
@@ -151,7 +179,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				status, lastInput = time.After(beforeExit), now
 				continue
 			}
-			held, status = false, nil
+			held, status, said = false, nil, true
 			r.eof(pass)
 		case <-inDone:
 			status = nil
@@ -184,6 +212,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				_ = r.sandbox.Close()
 			default:
 				timer = nil
+				tellExit()
 				_ = r.client.Close()
 			}
 		}
@@ -213,8 +242,8 @@ func waitFor(done <-chan struct{}) {
 	}
 }
 
-// ended notes how the command ended and reports whether the request says so in due form.
-func (r *relay) ended(q *ssh.Request) bool {
+// noteExit notes how the command ended and reports whether the request says so in due form.
+func (r *relay) noteExit(q *ssh.Request) bool {
 	if q.Type == wire.RequestExitStatus {
 		var s wire.ExitStatus
 		if err := wire.Unmarshal(q.Payload, &s); err != nil {

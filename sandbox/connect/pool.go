@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/descriptors"
 )
 
 const (
@@ -163,6 +165,11 @@ func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 	if err != nil {
 		return nil, named(inst, err)
 	}
+	var files *descriptors.Conn
+	if c, ok := peer.Conn.(*net.UnixConn); ok {
+		files = descriptors.New(c, true)
+		peer.Conn = files
+	}
 	conn, err := SSH(ctx, peer)
 	if err != nil {
 		if isRefusal(err) {
@@ -173,6 +180,9 @@ func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 			p.mu.Unlock()
 		}
 		return nil, fmt.Errorf("connect to %s: %w", title(inst), err)
+	}
+	if files != nil {
+		conn.pass(files)
 	}
 	return conn, nil
 }

@@ -59,8 +59,9 @@ type Conn struct {
 	Chans <-chan ssh.NewChannel
 	Reqs  <-chan *ssh.Request
 
-	net  net.Conn
-	held atomic.Bool // the peer is frozen
+	net     net.Conn
+	held    atomic.Bool // the peer is frozen
+	passing *passing    // nil where no descriptors can be passed
 }
 
 // SSH logs in to peer and owns peer.Conn from here on: it is closed on error, else by Conn.Close. ctx bounds the

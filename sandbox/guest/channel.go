@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/crypto/ssh"
@@ -26,8 +25,10 @@ type program struct {
 	account Account
 	env     []string // that the client asked for
 	term    string
-	pty     *pty     // nil without pty-req
+	tty     string   // name of the terminal; none without pty-req
+	pty     *pty     // its master; nil without, and where the daemon has it
 	slave   *os.File // until the program has it
+	passed  passed   // what it runs on instead of what is made here
 	agent   string   // socket of the forwarded agent
 	display string   // of forwarded X11
 	cleanup []func()
@@ -49,11 +50,12 @@ func (c *client) serveSession(nc ssh.NewChannel) {
 	}
 	p := &program{c: c, g: c.g, ch: ch, account: c.g.user(), gone: make(chan struct{})}
 	for r := range reqs {
-		ok := p.handle(r)
+		q := p.unwrap(r)
+		ok := q != nil && p.handle(q)
 		var follow func()
-		if ok && !p.started && (r.Type == wire.RequestShell || r.Type == wire.RequestExec || r.Type == wire.RequestSubsystem) {
+		if ok && !p.started && (q.Type == wire.RequestShell || q.Type == wire.RequestExec || q.Type == wire.RequestSubsystem) {
 			p.started = true
-			follow = p.begin(r)
+			follow = p.begin(q)
 		}
 		// The program runs by now: whoever is woken by the answer may take the processor from us, and not from its start.
 		reply(r, ok, nil)
@@ -64,6 +66,7 @@ func (c *client) serveSession(nc ssh.NewChannel) {
 	close(p.gone)
 	p.wg.Wait()
 	ch.Close()
+	p.passed.close()
 	if p.slave != nil {
 		p.slave.Close()
 	}
@@ -80,7 +83,7 @@ func (p *program) handle(r *ssh.Request) bool {
 	switch r.Type {
 	case wire.RequestPty:
 		var req wire.PtyReq
-		return !p.started && p.pty == nil && wire.Unmarshal(r.Payload, &req) == nil && p.openPty(req)
+		return !p.started && p.tty == "" && wire.Unmarshal(r.Payload, &req) == nil && p.openTerminal(req)
 	case wire.RequestEnv:
 		var req wire.Env
 		if p.started || wire.Unmarshal(r.Payload, &req) != nil || len(p.env) >= maxEnv || !envAllowed(req.Name, req.Value) {
@@ -123,18 +126,24 @@ func (p *program) handle(r *ssh.Request) bool {
 	return false
 }
 
-func (p *program) openPty(req wire.PtyReq) bool {
-	t, slave, err := openPty(&p.g.ptys, p.account)
+// openTerminal sets up the terminal that req wants: the one that came for it, or one of ours.
+func (p *program) openTerminal(req wire.PtyReq) bool {
+	var slave int
+	var err error
+	if len(p.passed) > 0 {
+		slave, err = p.setUpPassed()
+	} else if p.pty, p.slave, err = openPty(&p.g.ptys, p.account); err == nil {
+		slave, p.tty = int(p.slave.Fd()), p.pty.name
+	}
 	if err != nil {
 		p.g.log.Warn("pty-req", "err", err)
 		return false
 	}
 	cols, rows := wire.ClampSize(req.Cols, req.Rows)
-	err = errors.Join(t.resize(cols, rows, req.Width, req.Height), t.update(func(m *unix.Termios) { applyModes(m, req.Modes) }))
+	err = errors.Join(resizeTerminal(slave, cols, rows, req.Width, req.Height), updateTerminal(slave, func(m *unix.Termios) { applyModes(m, req.Modes) }))
 	if err != nil {
 		p.g.log.Warn("pty-req", "err", err)
 	}
-	p.pty, p.slave = t, slave
 	if !strings.ContainsRune(req.Term, 0) && len(req.Term) <= 64 {
 		p.term = req.Term
 	}
@@ -201,8 +210,8 @@ func base(path string) string { return path[strings.LastIndexByte(path, '/')+1:]
 
 func (p *program) environment(shell string) []string {
 	extra := slices.Clone(p.env)
-	if p.pty != nil {
-		extra = append(extra, "SSH_TTY="+p.pty.name)
+	if p.tty != "" {
+		extra = append(extra, "SSH_TTY="+p.tty)
 		if p.term != "" {
 			extra = append(extra, "TERM="+p.term)
 		}
@@ -219,7 +228,10 @@ func (p *program) environment(shell string) []string {
 // launch starts cmd on the channel's terminal or on pipes. What it returns copies until it ends.
 func (p *program) launch(cmd command) (follow func()) {
 	cmd.account = p.g.credential(p.account)
-	if p.pty != nil {
+	switch {
+	case len(p.passed) > 0:
+		return p.launchPassed(cmd)
+	case p.pty != nil:
 		return p.launchPty(cmd)
 	}
 	return p.launchPipes(cmd)
@@ -230,7 +242,10 @@ func (p *program) fail(status uint32, text string) (follow func()) {
 	return func() {
 		out := io.Writer(p.ch.Stderr())
 		end := "\n"
-		if p.pty != nil {
+		switch {
+		case len(p.passed) > 0:
+			out = p.passed
+		case p.tty != "":
 			out, end = p.ch, "\r\n"
 		}
 		// When the client is gone nobody misses it.
@@ -253,14 +268,18 @@ func startError(err error) uint32 {
 // exit tells how the program ended, and closes: every byte of output has been sent before. (RFC 4254, section 6.10, lets
 // the status come earlier; clients that stop reading at it make this order the safe one.)
 func (p *program) exit(ws unix.WaitStatus) {
+	p.tell(ws)
+	_ = p.ch.CloseWrite()
+	_ = p.ch.Close()
+}
+
+func (p *program) tell(ws unix.WaitStatus) {
 	if ws.Signaled() {
 		_, _ = p.ch.SendRequest(wire.RequestExitSignal, false, wire.Marshal(wire.ExitSignal{
 			Signal: wire.SignalName(int(ws.Signal())), CoreDumped: ws.CoreDump()}))
 	} else {
 		_, _ = p.ch.SendRequest(wire.RequestExitStatus, false, wire.Marshal(wire.ExitStatus{Status: uint32(ws.ExitStatus())}))
 	}
-	_ = p.ch.CloseWrite()
-	_ = p.ch.Close()
 }
 
 // launchPty gives cmd the channel's terminal.
@@ -277,7 +296,7 @@ func (p *program) launchPty(cmd command) (follow func()) {
 	return func() {
 		// Input ends with the channel. EOF from the client is not ^D: the terminal stays usable, as with OpenSSH.
 		p.wg.Go(func() { _ = copyData(p.pty, p.ch) }) // whichever side ended it, the other one tells
-		out := copyOutput(p.pty.File, p.ch, func() { p.g.children.hurry(proc) })
+		out := copyOutput(p.pty.File, p.ch)
 		p.wg.Go(func() { p.follow(out) })
 	}
 }
@@ -321,14 +340,7 @@ func (p *program) launchPipes(cmd command) (follow func()) {
 			_ = copyData(p.stdin, p.ch)
 			p.stdin.Close() // the client's EOF, or a program that closed its input
 		})
-		var open atomic.Int32
-		open.Store(2)
-		ended := func() {
-			if open.Add(-1) == 0 {
-				p.g.children.hurry(proc)
-			}
-		}
-		stdout, stderr := copyOutput(near[1], p.ch, ended), copyOutput(near[2], p.ch.Stderr(), ended)
+		stdout, stderr := copyOutput(near[1], p.ch), copyOutput(near[2], p.ch.Stderr())
 		p.wg.Go(func() { p.follow(stdout, stderr) })
 	}
 }
@@ -356,7 +368,7 @@ func (p *program) follow(outputs ...*output) {
 	p.stdin.Close() // a write that nobody reads returns
 	for _, o := range outputs {
 		if proc.ended() {
-			p.g.discard(o)
+			p.g.discard(o.file, o.eof)
 		} else {
 			o.file.Close()
 		}

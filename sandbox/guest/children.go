@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -142,25 +141,6 @@ func (c *children) reap(pid int) {
 		if pid > 0 {
 			return
 		}
-	}
-}
-
-// soonEnds is how long a program is waited for that has closed its output.
-const soonEnds = 2 * time.Millisecond
-
-// hurry reaps ch if it ends within a moment. SIGCHLD comes by way of a signal handler and two more threads.
-func (c *children) hurry(ch *child) {
-	if !c.all {
-		return // somebody waits for it
-	}
-	// Should the number belong to somebody else by now, a moment is lost.
-	fd, err := unix.PidfdOpen(ch.pid, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	if n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(soonEnds/time.Millisecond)); n > 0 {
-		c.reap(-1)
 	}
 }
 

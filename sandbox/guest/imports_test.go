@@ -27,6 +27,7 @@ func TestImports(t *testing.T) {
 		"golang.org/x/crypto/ssh",               // the server
 		"golang.org/x/crypto/ssh/internal/bcrypt_pbkdf",
 		"golang.org/x/sys/unix",
+		"sandbox/descriptors", // pipes and terminals that the daemon has the other ends of
 		"sandbox/guest",
 		"sandbox/session",
 		"sandbox/session/marks",

@@ -245,25 +245,27 @@ func awaitClaim(ctx context.Context, socket string) (net.Conn, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	first := make([]byte, 1)
-	if _, err := io.ReadFull(conn, first); err != nil {
+	if err := awaitByte(conn.(*net.UnixConn)); err != nil {
 		conn.Close()
 		return nil, err
 	}
-	return &claimed{Conn: conn, first: first}, nil
+	return conn, nil
 }
 
-// claimed is a connection whose first byte has been read.
-type claimed struct {
-	net.Conn
-	first []byte
-}
-
-func (c *claimed) Read(p []byte) (int, error) {
-	if len(c.first) > 0 && len(p) > 0 {
-		n := copy(p, c.first)
-		c.first = c.first[n:]
-		return n, nil
+// awaitByte waits for the first byte and leaves it.
+func awaitByte(conn *net.UnixConn) error {
+	rc, err := conn.SyscallConn()
+	if err != nil {
+		return err
 	}
-	return c.Conn.Read(p)
+	poll := []unix.PollFd{{Events: unix.POLLIN | unix.POLLRDHUP}}
+	rerr := rc.Read(func(fd uintptr) bool {
+		poll[0].Fd = int32(fd)
+		n, _ := unix.Poll(poll, 0)
+		return n > 0
+	})
+	if rerr == nil && poll[0].Revents&(unix.POLLHUP|unix.POLLRDHUP) != 0 {
+		return io.EOF
+	}
+	return rerr
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/descriptors"
 )
 
 // chunk is the size of copies; larger ones are no faster through SSH.
@@ -45,13 +47,12 @@ type output struct {
 }
 
 // copyOutput starts copying file to dst. The caller calls finish, and closes file after it.
-func copyOutput(file *os.File, dst io.Writer, ended func()) *output {
+func copyOutput(file *os.File, dst io.Writer) *output {
 	o := &output{file: file, dst: dst, done: make(chan struct{})}
 	go func() {
 		defer close(o.done)
 		if err := copyData(dst, file); err == nil || isHangup(err) {
 			o.eof = true
-			ended()
 		}
 	}()
 	return o
@@ -61,9 +62,6 @@ func copyOutput(file *os.File, dst io.Writer, ended func()) *output {
 func isHangup(err error) bool {
 	return errors.Is(err, unix.EIO)
 }
-
-// maxTerminalRest is more than a terminal holds of what its programs wrote: two buffers of 64 KiB and a page.
-const maxTerminalRest = 256 << 10
 
 // finish is called when the program has ended. It returns when what the program wrote before has been passed on, or
 // nobody takes it any more. It does not wait for what others may yet write.
@@ -76,62 +74,29 @@ func (o *output) finish() {
 	if o.eof || o.file.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
-	rc, err := o.file.SyscallConn()
+	rest, err := descriptors.NewRest(o.file)
 	if err != nil {
 		return
 	}
-	rest := maxTerminalRest
-	_ = rc.Control(func(fd uintptr) {
-		// A pipe says how much is in it now: a background flood is not waited out. On a terminal the number leaves out what
-		// is on its way, but a read there first waits for that (tty_buffer_flush_work).
-		if n, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ); err == nil && !isTerminal(int(fd)) {
-			rest = n
-		}
-	})
-	buf := chunks.Get().(*[chunk]byte)
-	defer chunks.Put(buf)
-	for rest > 0 {
-		var n int
-		rerr := rc.Read(func(fd uintptr) bool {
-			n, err = unix.Read(int(fd), buf[:min(rest, chunk)])
-			return true // one try, however it went
-		})
-		switch {
-		case rerr == nil && errors.Is(err, unix.EINTR):
-			continue
-		case rerr == nil && err == nil && n == 0, errors.Is(err, unix.EIO):
-			o.eof = true
-			return
-		case rerr != nil || err != nil:
-			return // EAGAIN: there is no more
-		}
-		if _, err := o.dst.Write(buf[:n]); err != nil {
-			return
-		}
-		rest -= n
-	}
+	_ = copyData(o.dst, rest) // nobody takes it, or nobody is left to write it
+	o.eof = rest.Closed
 }
 
-func isTerminal(fd int) bool {
-	_, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	return err == nil
-}
-
-// discard closes o's file, at once or when the background children that have it open have closed it. Until then it reads
-// and drops, so that they do not die of a broken pipe.
-func (g *Guest) discard(o *output) {
+// discard closes a file that a program wrote to, at once or, unless closed says that nobody has it open, when the background children that
+// do have closed it. Until then it reads and drops, so that they do not die of a broken pipe.
+func (g *Guest) discard(file *os.File, closed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if o.eof || g.closing {
-		o.file.Close()
+	if closed || g.closing {
+		file.Close()
 		return
 	}
-	g.drains[o.file] = true
+	g.drains[file] = true
 	g.wg.Go(func() {
-		_ = copyData(io.Discard, o.file) // it ends with the last writer, or with the guest
+		_ = copyData(io.Discard, file) // it ends with the last writer, or with the guest
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		delete(g.drains, o.file)
-		o.file.Close()
+		delete(g.drains, file)
+		file.Close()
 	})
 }

@@ -47,19 +47,7 @@ func openPty(count *atomic.Int32, a Account) (*pty, *os.File, error) {
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
 	}
 	p := &pty{File: master, name: slave.Name(), count: count}
-	var st unix.Stat_t
-	err = unix.Fstat(int(slave.Fd()), &st)
-	if err == nil {
-		p.device = st.Rdev
-		const ttyGroup = 5
-		if e := slave.Chown(int(a.UID), ttyGroup); e != nil && int(a.UID) != os.Geteuid() {
-			err = e
-		}
-	}
-	if err == nil {
-		err = slave.Chmod(0o620)
-	}
-	if err == nil {
+	if p.device, err = giveTerminal(int(slave.Fd()), a); err == nil {
 		err = p.update(func(t *unix.Termios) { t.Iflag |= unix.IUTF8 })
 	}
 	if err != nil {
@@ -68,6 +56,19 @@ func openPty(count *atomic.Int32, a Account) (*pty, *os.File, error) {
 		return nil, nil, fmt.Errorf("set up a terminal: %w", err)
 	}
 	return p, slave, nil
+}
+
+// giveTerminal makes the account the owner of a slave, as login(1) does, and returns its device number.
+func giveTerminal(slave int, a Account) (device uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(slave, &st); err != nil {
+		return 0, err
+	}
+	const ttyGroup = 5
+	if err := unix.Fchown(slave, int(a.UID), ttyGroup); err != nil && int(a.UID) != os.Geteuid() {
+		return 0, err
+	}
+	return st.Rdev, unix.Fchmod(slave, 0o620)
 }
 
 func openPair() (master, slave *os.File, err error) {
@@ -131,21 +132,26 @@ func (p *pty) ioctl(f func(fd int) error) error {
 
 // resize sets the size in characters and pixels; the foreground group gets WINCH.
 func (p *pty) resize(cols, rows int, width, height uint32) error {
-	return p.ioctl(func(fd int) error {
-		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(cols), Row: uint16(rows),
-			Xpixel: uint16(min(width, 0xffff)), Ypixel: uint16(min(height, 0xffff))})
-	})
+	return p.ioctl(func(fd int) error { return resizeTerminal(fd, cols, rows, width, height) })
 }
 
 // update changes the terminal's modes.
 func (p *pty) update(f func(*unix.Termios)) error {
-	return p.ioctl(func(fd int) error {
-		// On a master these speak of the slave (tty_mode_ioctl in the kernel).
-		t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-		if err != nil {
-			return err
-		}
-		f(t)
-		return unix.IoctlSetTermios(fd, unix.TCSETS, t)
-	})
+	return p.ioctl(func(fd int) error { return updateTerminal(fd, f) })
+}
+
+// resizeTerminal is resize by either side of a terminal.
+func resizeTerminal(fd, cols, rows int, width, height uint32) error {
+	return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(cols), Row: uint16(rows),
+		Xpixel: uint16(min(width, 0xffff)), Ypixel: uint16(min(height, 0xffff))})
+}
+
+// updateTerminal is update by either side of a terminal: on a master the calls speak of the slave (tty_mode_ioctl in the kernel).
+func updateTerminal(fd int, f func(*unix.Termios)) error {
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return err
+	}
+	f(t)
+	return unix.IoctlSetTermios(fd, unix.TCSETS, t)
 }

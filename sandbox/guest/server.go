@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/sandboxd/sandboxd/sandbox/descriptors"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -36,6 +37,8 @@ type client struct {
 	// connections of its clients never say hello.
 	control atomic.Bool
 
+	files *descriptors.Conn // descriptors that come beside the bytes of the connection; nil where none can
+
 	slots chan struct{} // one per open channel
 
 	mu      sync.Mutex
@@ -53,6 +56,12 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 	defer g.leave(conn)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
+	var files *descriptors.Conn
+	if c, ok := conn.(*net.UnixConn); ok {
+		files = descriptors.New(c, false)
+		defer files.Close()
+		conn = files
+	}
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
@@ -64,7 +73,7 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	c := &client{g: g, conn: sconn, ctx: ctx, slots: make(chan struct{}, maxChannels), forward: make(map[string]*forward)}
+	c := &client{g: g, conn: sconn, ctx: ctx, files: files, slots: make(chan struct{}, maxChannels), forward: make(map[string]*forward)}
 	// Requests and channels each have their own reader: x/crypto stops the whole connection when 16 wait unread.
 	c.wg.Go(func() { c.serveRequests(reqs) })
 	for ch := range chans {
@@ -158,6 +167,8 @@ func (c *client) serveRequests(reqs <-chan *ssh.Request) {
 			c.cancelUnix(r)
 		case wire.ControlRequest:
 			c.serveControl(r)
+		case wire.DescriptorsRequest:
+			c.serveDescriptors(r)
 		case wire.GlobalKeepalive:
 			reply(r, true, nil)
 		default:

@@ -1,0 +1,194 @@
+package sshd
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// heard is the client's side of a channel, and what was said on it.
+type heard struct {
+	input    *io.PipeReader
+	requests chan *ssh.Request
+
+	mu   sync.Mutex
+	said []string // guarded by mu
+}
+
+func (h *heard) say(s string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.said = append(h.said, s)
+}
+
+func (h *heard) Read(p []byte) (int, error) { return h.input.Read(p) }
+func (h *heard) Write(p []byte) (int, error) {
+	h.say("out " + string(p))
+	return len(p), nil
+}
+func (h *heard) Stderr() io.ReadWriter { return heardErrors{h} }
+func (h *heard) CloseWrite() error {
+	h.say("EOF")
+	return nil
+}
+
+func (h *heard) Close() error {
+	h.say("CLOSE")
+	return nil
+}
+
+func (h *heard) SendRequest(name string, _ bool, _ []byte) (bool, error) {
+	h.say(name)
+	return false, nil
+}
+
+type heardErrors struct{ h *heard }
+
+func (e heardErrors) Read([]byte) (int, error) { return 0, io.EOF }
+func (e heardErrors) Write(p []byte) (int, error) {
+	e.h.say("err " + string(p))
+	return len(p), nil
+}
+
+// program is a sandbox's side whose output comes another way than its requests.
+type program struct {
+	out, errs *io.PipeReader
+	ends      [2]*io.PipeWriter
+	rest      string // what it has written when it ends, and nobody has read
+	closed    chan struct{}
+	close     sync.Once
+	ended     sync.Once
+	input     bytes.Buffer
+}
+
+func (p *program) Read(b []byte) (int, error)  { return p.out.Read(b) }
+func (p *program) Write(b []byte) (int, error) { return p.input.Write(b) }
+func (p *program) CloseWrite() error           { return nil }
+func (p *program) Close() error {
+	p.close.Do(func() { close(p.closed) })
+	return nil
+}
+func (p *program) SendRequest(string, bool, []byte) (bool, error) { return true, nil }
+
+type programErrors struct{ *program }
+
+func (e programErrors) Read(b []byte) (int, error) { return e.errs.Read(b) }
+func (p *program) Stderr() io.ReadWriter           { return programErrors{p} }
+
+// end is what the relay calls: what is left is read, and no more.
+func (p *program) end() {
+	p.ended.Do(func() {
+		go func() {
+			if p.rest != "" {
+				_, _ = io.WriteString(p.ends[0], p.rest)
+			}
+			p.ends[0].Close()
+			p.ends[1].Close()
+		}()
+	})
+}
+
+// In whatever order a program's streams end, its status comes and the sandbox closes the channel, the client hears all output, the status
+// once, EOF once, CLOSE, in this order.
+func TestEndOfProgram(t *testing.T) {
+	const out, errs, exit, closed, wait = "out", "errs", "exit", "close", "wait"
+	tests := map[string][]string{
+		"streams first":                   {out, errs, exit, closed},
+		"status first":                    {exit, closed},
+		"one stream, status, the other":   {out, exit, closed},
+		"it works on without its output":  {out, errs, wait, exit, closed},
+		"and its channel is never closed": {out, errs, wait, exit, wait},
+		"never closed":                    {exit, wait},
+		"killed with its sandbox":         {closed},
+		"killed after its output":         {out, errs, closed},
+	}
+	for name, order := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := &program{closed: make(chan struct{}), rest: "the rest"}
+				p.out, p.ends[0] = io.Pipe()
+				p.errs, p.ends[1] = io.Pipe()
+				in, typing := io.Pipe()
+				h := &heard{input: in, requests: make(chan *ssh.Request)}
+				requests := make(chan *ssh.Request)
+				r := relay{client: side{h, h.requests}, sandbox: side{p, requests}, meter: newMeter(1 << 30), session: true,
+					kill: func() { t.Error("the sandbox's connection was ended") }, ended: p.end}
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					r.run()
+				}()
+				_, _ = io.WriteString(p.ends[0], "hello")
+				_, _ = io.WriteString(p.ends[1], "warning")
+				for _, event := range order {
+					synctest.Wait()
+					switch event {
+					case out:
+						p.rest = ""
+						p.ends[0].Close()
+					case errs:
+						p.ends[1].Close()
+					case exit:
+						requests <- &ssh.Request{Type: wire.RequestExitStatus, Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
+					case closed:
+						close(requests)
+						requests = nil
+					case wait:
+						<-time.After(2 * beforeExit)
+					}
+				}
+				synctest.Wait()
+				h.mu.Lock()
+				said := slices.Clone(h.said)
+				h.mu.Unlock()
+				// The client closes, too, as it does on CLOSE.
+				close(h.requests)
+				typing.Close()
+				if requests != nil {
+					<-p.closed
+					close(requests)
+				}
+				<-done
+
+				rest := p.rest
+				var want []string
+				if slices.Contains(order, exit) {
+					want = []string{"exit-status"}
+				}
+				if i := slices.Index(order, wait); i >= 0 && slices.Index(order, exit) > i {
+					want = []string{"EOF", "exit-status"} // it was not to be had before
+				} else {
+					want = append(want, "EOF")
+				}
+				if rest != "" {
+					want = append([]string{"out " + rest}, want...)
+				}
+				want = append(want, "CLOSE")
+				var ending []string
+				for _, s := range said {
+					if s != "out hello" && s != "err warning" && (s != "CLOSE" || !slices.Contains(ending, s)) {
+						ending = append(ending, s)
+					}
+				}
+				if !slices.Equal(ending, want) {
+					t.Errorf("the client heard %q, want it to end in %q", said, want)
+				}
+				if all := strings.Join(said, "|"); strings.Count(all, "out hello") != 1 || strings.Count(all, "err warning") != 1 {
+					t.Errorf("the client heard %q", said)
+				}
+				if slices.Contains(order, exit) != (r.exit == 7) {
+					t.Errorf("exit %d", r.exit)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,437 @@
+package descriptors
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pair returns both sides of a connection.
+func pair(t *testing.T) (near, far *Conn) { return pairWith(t, false) }
+
+// pairWith returns a connection of which far may be wary.
+func pairWith(t *testing.T, wary bool) (near, far *Conn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conns [2]*Conn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		c, err := net.FileConn(f) // a duplicate
+		f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		conns[i] = New(c.(*net.UnixConn), wary && i == 1)
+		t.Cleanup(func() { conns[i].Close() })
+	}
+	return conns[0], conns[1]
+}
+
+// open is how many descriptors this process has.
+func open(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// numbered returns the reading end of a pipe that says n and ends.
+func numbered(t *testing.T, n uint64) int {
+	t.Helper()
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(fds[1], binary.BigEndian.AppendUint64(nil, n)); err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(fds[1])
+	return fds[0]
+}
+
+// Batches arrive whole, by their numbers, not later than what announces them, whatever is written between and by whomever; and every
+// byte arrives.
+func TestBatches(t *testing.T) {
+	before := open(t)
+	near, far := pair(t)
+	const batches, noise = 300, 20
+	var writing sync.Mutex // as of whoever writes packets
+	message := func(kind byte, n uint64, rest []byte) error {
+		writing.Lock()
+		defer writing.Unlock()
+		m := binary.BigEndian.AppendUint64([]byte{kind}, n)
+		m = binary.BigEndian.AppendUint32(m, uint32(len(rest)))
+		_, err := near.Write(append(m, rest...))
+		return err
+	}
+	var all sync.WaitGroup
+	large := make([]byte, 300<<10) // more than a socket takes at once
+	rand.Read(large)
+	for i := range 4 {
+		all.Go(func() {
+			for j := range noise {
+				if err := message('n', 0, large[:len(large)*j/noise]); err != nil {
+					t.Error(i, err)
+				}
+			}
+		})
+		all.Go(func() {
+			for range batches / 4 {
+				batch, err := near.Pass(numbered(t, 1), numbered(t, 2), numbered(t, 3))
+				if err == nil {
+					err = message('b', batch, large[:int(batch)*100])
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for got := 0; got < batches+4*noise; got++ {
+			var head [13]byte
+			if _, err := io.ReadFull(far, head[:]); err != nil {
+				t.Error(err)
+				return
+			}
+			rest := make([]byte, binary.BigEndian.Uint32(head[9:]))
+			if _, err := io.ReadFull(far, rest); err != nil || !bytes.Equal(rest, large[:len(rest)]) {
+				t.Errorf("a message of %d bytes is not what was sent, %v", len(rest), err)
+				return
+			}
+			if head[0] != 'b' {
+				continue
+			}
+			files := far.Take(binary.BigEndian.Uint64(head[1:]))
+			if len(files) != 3 {
+				t.Errorf("batch %d has %d descriptors", binary.BigEndian.Uint64(head[1:]), len(files))
+			}
+			for i, fd := range files {
+				var n [8]byte
+				if _, err := unix.Read(fd, n[:]); err != nil || binary.BigEndian.Uint64(n[:]) != uint64(i)+1 {
+					t.Errorf("descriptor %d says %v, %v", i, n, err)
+				}
+				if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+					t.Errorf("descriptor %d is not closed on exec: %v", i, err)
+				}
+			}
+			CloseAll(files...)
+		}
+	})
+	all.Wait()
+	near.Close()
+	far.Close()
+	if now := open(t); now > before {
+		t.Errorf("%d descriptors are open, %d were before", now, before)
+	}
+}
+
+// What nobody takes is closed: with the connection, and beyond a bound as it comes. The numbers stay right.
+func TestUntaken(t *testing.T) {
+	before := open(t)
+	near, far := pair(t)
+	var b [1]byte
+	for i := range uint64(maxUntaken + 10) {
+		batch, err := near.Pass(numbered(t, i))
+		if err == nil {
+			_, err = near.Write([]byte{byte(batch)})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(far, b[:]); err != nil || b[0] != byte(i) {
+			t.Fatalf("got %v, %v, want batch %d announced", b, err, i)
+		}
+	}
+	if now := open(t); now > before+2+2+maxUntaken { // the two sockets, and what the network poller has
+		t.Errorf("%d descriptors are open, %d were before", now, before)
+	}
+	if files := far.Take(maxUntaken); len(files) != 0 {
+		t.Errorf("beyond the bound came %d", len(files))
+	}
+	files := far.Take(3)
+	var n [8]byte
+	if len(files) != 1 {
+		t.Fatalf("batch 3 has %d descriptors", len(files))
+	}
+	if _, err := unix.Read(files[0], n[:]); err != nil || binary.BigEndian.Uint64(n[:]) != 3 {
+		t.Errorf("batch 3 is %v, %v", n, err)
+	}
+	CloseAll(files...)
+	if again := far.Take(3); len(again) != 0 {
+		t.Errorf("taken again: %d", len(again))
+	}
+	// One that was never written, and one that nobody read.
+	if _, err := near.Pass(numbered(t, 0)); err != nil {
+		t.Error(err)
+	}
+	near.Close()
+	far.Close()
+	if _, err := near.Pass(numbered(t, 0)); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("on a closed connection: got %v", err)
+	}
+	if now := open(t); now > before+1 {
+		t.Errorf("%d descriptors are open in the end, %d were before", now, before)
+	}
+}
+
+// More descriptors than a batch holds, and other messages beside bytes, are no batch and leave nothing open.
+func TestUnwanted(t *testing.T) {
+	near, far := pair(t)
+	before := open(t)
+	var many []int
+	for i := range uint64(200) {
+		many = append(many, numbered(t, i))
+	}
+	if _, _, err := near.WriteMsgUnix([]byte("x"), unix.UnixRights(many...), nil); err != nil {
+		t.Fatal(err)
+	}
+	CloseAll(many...)
+	if _, _, err := near.WriteMsgUnix([]byte("y"), unix.UnixCredentials(&unix.Ucred{Pid: int32(os.Getpid()), Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}), nil); err != nil {
+		t.Fatal(err)
+	}
+	var b [2]byte
+	if _, err := io.ReadFull(far, b[:]); err != nil || string(b[:]) != "xy" {
+		t.Fatalf("got %q, %v", b, err)
+	}
+	if files := far.Take(0); len(files) != 0 {
+		t.Errorf("got %d of too many", len(files))
+	}
+	if now := open(t); now > before {
+		t.Errorf("%d descriptors are open, %d were before", now, before)
+	}
+	// The next one is well, and the second: credentials that nobody asked for are none.
+	if _, err := near.Pass(numbered(t, 7)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := near.Write([]byte("z")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(far, b[:1]); err != nil {
+		t.Fatal(err)
+	}
+	files := far.Take(1)
+	if len(files) != 1 {
+		t.Errorf("the batch after it has %d descriptors", len(files))
+	}
+	CloseAll(files...)
+}
+
+// Errors come with no bytes, as of any connection.
+func TestErrors(t *testing.T) {
+	near, far := pair(t)
+	if _, err := near.Write([]byte("unread")); err != nil {
+		t.Fatal(err)
+	}
+	if err := far.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 10)
+	if n, err := far.Read(b); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("after the deadline: got %d, %v", n, err)
+	}
+	far.Close() // with something unread: the other side is reset
+	if n, err := near.Read(b); n != 0 || err == nil {
+		t.Errorf("reset: got %d, %v", n, err)
+	}
+	if _, err := near.Pass(numbered(t, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := near.Write(b); n != 0 || err == nil {
+		t.Errorf("write: got %d, %v", n, err)
+	}
+	near, far = pair(t)
+	near.Close()
+	if n, err := far.Read(b); n != 0 || err != io.EOF { //nolint:errorlint // that itself: who reads to the end compares
+		t.Errorf("at the end: got %d, %v", n, err)
+	}
+}
+
+// As many batches as one write can carry go with it, and whoever passes more waits for the next one.
+func TestManyBatchesAtOnce(t *testing.T) {
+	near, far := pair(t)
+	passed := make(chan uint64, 3*maxUnsent)
+	for i := range 3 * maxUnsent {
+		go func() {
+			batch, err := near.Pass(numbered(t, uint64(i)))
+			if err != nil {
+				t.Error(err)
+			}
+			passed <- batch
+		}()
+	}
+	packet := make([]byte, 28)
+	known := make(map[uint64]bool)
+	for len(known) < 3*maxUnsent {
+		for len(known) < 3*maxUnsent && (len(known)%maxUnsent != 0 || len(known) == 0 || len(passed) > 0) {
+			known[<-passed] = true // all that one write carries
+			if len(known)%maxUnsent == 0 {
+				break
+			}
+		}
+		if _, err := near.Write(packet); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(far, packet); err != nil {
+			t.Fatal(err)
+		}
+		for batch := range known {
+			if !known[batch] {
+				continue
+			}
+			if files := far.Take(batch); len(files) != 1 {
+				t.Errorf("batch %d has not come with the write after it", batch)
+			} else {
+				CloseAll(files...)
+			}
+			known[batch] = false
+		}
+	}
+	// Who waits on a connection that is closed waits no more.
+	for range maxUnsent {
+		if _, err := near.Pass(numbered(t, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	done := make(chan error)
+	go func() {
+		_, err := near.Pass(numbered(t, 0))
+		done <- err
+	}()
+	near.Close()
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Where a batch cannot be sent the bytes are, and no other batch is taken.
+func TestUnable(t *testing.T) {
+	near, far := pair(t)
+	if _, err := near.Pass(1 << 20); err != nil { // which is no descriptor
+		t.Fatal(err)
+	}
+	if n, err := near.Write([]byte("hello")); n != 5 || err != nil {
+		t.Errorf("got %d, %v", n, err)
+	}
+	b := make([]byte, 5)
+	if _, err := io.ReadFull(far, b); err != nil || string(b) != "hello" {
+		t.Errorf("got %q, %v", b, err)
+	}
+	if files := far.Take(0); len(files) != 0 {
+		t.Errorf("%d descriptors came", len(files))
+	}
+	before := open(t)
+	if _, err := near.Pass(numbered(t, 0)); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+	if now := open(t); now > before {
+		t.Errorf("%d descriptors are open, %d were before", now, before)
+	}
+}
+
+// A wary connection keeps the first batch, and only if it has no more than a batch has.
+func TestWary(t *testing.T) {
+	near, far := pairWith(t, true)
+	before := open(t)
+	b := make([]byte, 1)
+	pass := func(n int) {
+		t.Helper()
+		var files []int
+		for i := range uint64(n) {
+			files = append(files, numbered(t, i))
+		}
+		if _, _, err := near.WriteMsgUnix(b, unix.UnixRights(files...), nil); err != nil {
+			t.Fatal(err)
+		}
+		CloseAll(files...)
+		if _, err := io.ReadFull(far, b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pass(1)
+	if now := open(t); now != before+1 {
+		t.Errorf("%d descriptors are open, %d were before", now, before)
+	}
+	for _, n := range []int{1, 2, MaxBatch + 1, 200, maxRights} {
+		pass(n)
+	}
+	if now := open(t); now != before+1 {
+		t.Errorf("after those that nobody wants: %d descriptors are open, %d were before", now, before)
+	}
+	files := far.Take(0)
+	if len(files) != 1 {
+		t.Errorf("the first batch has %d descriptors", len(files))
+	}
+	CloseAll(files...)
+	for batch := range uint64(7) {
+		if files := far.Take(batch); len(files) != 0 {
+			t.Errorf("batch %d has %d descriptors", batch, len(files))
+		}
+	}
+}
+
+// What a hostile side passes is closed without a wait, also a socket that would send what it holds first.
+func TestLinger(t *testing.T) {
+	near, far := pairWith(t, true)
+	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for i := range 3 { // the first is kept until the connection is closed
+		full, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+		if err != nil {
+			t.Fatal(err)
+		}
+		peer, err := l.AcceptTCP() // reads nothing
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peer.Close()
+		if err := errors.Join(full.SetLinger(60), full.SetWriteDeadline(time.Now().Add(200*time.Millisecond))); err != nil {
+			t.Fatal(err)
+		}
+		for err == nil {
+			_, err = full.Write(make([]byte, 1<<20))
+		}
+		var own int
+		rc, err := full.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cerr := rc.Control(func(fd uintptr) { own, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) }); cerr != nil || err != nil {
+			t.Fatal(cerr, err)
+		}
+		full.Close() // not the last one
+		if _, _, err := near.WriteMsgUnix([]byte{byte(i)}, unix.UnixRights(own), nil); err != nil {
+			t.Fatal(err)
+		}
+		unix.Close(own) // nor this: it is on its way
+	}
+	began := time.Now()
+	b := make([]byte, 3)
+	if _, err := io.ReadFull(far, b); err != nil {
+		t.Fatal(err)
+	}
+	far.Close()
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("reading and closing took %v", took)
+	}
+}

@@ -1,0 +1,88 @@
+package descriptors
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+// What is in a pipe is read to its end, also while somebody holds it open, and not beyond what was there at first.
+func TestRestOfPipe(t *testing.T) {
+	text := strings.Repeat("0123456789", 6000)
+	for name, held := range map[string]bool{"held": true, "closed": false} {
+		t.Run(name, func(t *testing.T) {
+			r, w := pipe(t)
+			io.WriteString(w, text)
+			if !held {
+				w.Close()
+			}
+			rest, err := NewRest(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if held {
+				io.WriteString(w, "later")
+			}
+			got, err := io.ReadAll(rest)
+			if err != nil || string(got) != text {
+				t.Errorf("got %d bytes and %v, want %d", len(got), err, len(text))
+			}
+			if rest.Closed == held {
+				t.Errorf("closed: %v", rest.Closed)
+			}
+		})
+	}
+}
+
+// A terminal has no number that says what is in it.
+func TestRestOfTerminal(t *testing.T) {
+	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
+	fd, err := unix.Open("/dev/ptmx", flags|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	master := os.NewFile(uintptr(fd), "ptmx")
+	defer master.Close()
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, flags)
+	if errno != 0 {
+		t.Fatal(errno)
+	}
+	slave := os.NewFile(peer, "slave")
+	defer slave.Close()
+	text := bytes.Repeat([]byte("x"), 3000)
+	for _, closed := range []bool{false, true} {
+		if _, err := slave.Write(text); err != nil {
+			t.Fatal(err)
+		}
+		if closed {
+			slave.Close()
+		}
+		rest, err := NewRest(master)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(rest); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("got %d bytes and %v, want %d", len(got), err, len(text))
+		}
+		if rest.Closed != closed {
+			t.Errorf("closed: %v, want %v", rest.Closed, closed)
+		}
+	}
+}
