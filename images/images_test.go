@@ -56,6 +56,9 @@ func TestBaseRecipesAgree(t *testing.T) {
 			t.Errorf("%s installs recommended packages", name)
 		}
 	}
+	if got, want := find(t, dockerfile, `(?m)^RUN (localedef .*)$`), find(t, script, `chroot "\$1" (localedef [^']*)'`); got != want {
+		t.Errorf("Dockerfile has %q for the locale, build has %q", got, want)
+	}
 	if !strings.Contains(dockerfile, "--no-install-recommends") {
 		t.Error("Dockerfile installs recommended packages; mmdebstrap does not")
 	}
@@ -276,6 +279,7 @@ func TestBaseImage(t *testing.T) {
 		[ -x /usr/lib/openssh/sftp-server ] || echo "no sftp-server"
 		[ "$(locale charmap)" = UTF-8 ] || echo "charmap $(locale charmap)"
 		[ "$LANG" = C.UTF-8 ] || echo "LANG=$LANG"
+		[ "$(localedef --list-archive)" = C.utf8 ] || echo "the locale is not in the archive"
 		python3 -m venv /tmp/venv || echo "no venv"
 		env -i pip install --no-index no-such-thing 2>&1 | grep -q "No matching distribution" || echo "pip refuses to install"
 		[ -s /etc/apt/sources.list ] || echo "no package sources"
