@@ -2,6 +2,7 @@ package sshd
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
@@ -48,6 +49,9 @@ func (h *heard) Close() error {
 
 func (h *heard) SendRequest(name string, _ bool, _ []byte) (bool, error) {
 	h.say(name)
+	if name == "slow" {
+		<-time.After(beforeExit) // of a synctest
+	}
 	return false, nil
 }
 
@@ -190,5 +194,83 @@ func TestEndOfProgram(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// The status that comes just when the client has waited long enough for it is told, and the channel closed.
+func TestEndOfProgramJustThen(t *testing.T) {
+	for range 40 { // which of two is received from is chance
+		synctest.Test(t, func(t *testing.T) {
+			p := &program{closed: make(chan struct{})}
+			p.out, p.ends[0] = io.Pipe()
+			p.errs, p.ends[1] = io.Pipe()
+			in, typing := io.Pipe()
+			h := &heard{input: in, requests: make(chan *ssh.Request)}
+			requests := make(chan *ssh.Request, 2)
+			r := relay{client: side{h, h.requests}, sandbox: side{p, requests}, meter: newMeter(1 << 30), session: true,
+				kill: func() { t.Error("the sandbox's connection was ended") }, ended: p.end}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.run()
+			}()
+			p.ends[0].Close()
+			p.ends[1].Close()
+			synctest.Wait()
+			requests <- &ssh.Request{Type: "slow"} // keeps the relay for as long
+			requests <- &ssh.Request{Type: wire.RequestExitStatus, Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
+			<-time.After(2 * beforeExit)
+			synctest.Wait()
+			h.mu.Lock()
+			said := strings.Join(slices.Compact(slices.Clone(h.said)), " ") // it may close twice
+			h.mu.Unlock()
+			if said != "slow EOF exit-status CLOSE" && said != "slow exit-status EOF CLOSE" {
+				t.Errorf("the client heard %s", said)
+			}
+			close(h.requests)
+			typing.Close()
+			<-p.closed
+			close(requests)
+			<-done
+			if r.exit != 7 {
+				t.Errorf("exit %d", r.exit)
+			}
+		})
+	}
+}
+
+// A client that reads late gets all that a command wrote, also where a background child holds its output open: until then that is not the
+// sandbox's to read.
+func TestSlowReader(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	c := w.dial("alice", "demo")
+	for i, more := range []int{15_000, 35_000, 55_000} { // than fits into the window: what is left is in the pipe when the command ends
+		ch, reqs := openSession(t, c)
+		exited := make(chan struct{}, 1)
+		go func() { // ends with the channel
+			for q := range reqs {
+				if q.Type == wire.RequestExitStatus {
+					exited <- struct{}{}
+				}
+			}
+		}()
+		n := 2<<20 + more
+		execute(t, ch, fmt.Sprintf("sleep 600 & echo $! >pid; head -c %d /dev/zero; echo >ending; mv ending ended%d", n, i))
+		eventually(t, "the end of the command", func() bool { return output(t, c, fmt.Sprintf("[ -e ended%d ] && echo yes || true", i)) == "yes\n" })
+		patience := 300 * time.Millisecond
+		if i == 0 {
+			patience = 3 * (afterExit + beforeExit) / 2 // and all that has a bound
+		}
+		select { // the time in which the sandbox could take it
+		case <-exited:
+			t.Error("the exit status came before the output")
+		case <-time.After(patience):
+		}
+		if b, err := io.ReadAll(ch); len(b) != n || err != nil {
+			t.Errorf("got %d of %d bytes, %v", len(b), n, err)
+		}
+		_ = ch.Close()
+		output(t, c, "kill $(cat pid)")
 	}
 }

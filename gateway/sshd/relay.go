@@ -113,15 +113,13 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				return
 			}
 			exited = true
-			if r.ended == nil || outDone != nil || errDone != nil { // else all is here
-				last, _ = output()
-				timer = time.After(afterExit)
-			}
 			if r.ended != nil {
-				r.ended()
+				r.ended() // the output comes to its end, however slowly the client takes it
 				exit = q
 				return
 			}
+			last, _ = output()
+			timer = time.After(afterExit)
 		}
 		passRequest(r.client, q)
 	}
@@ -134,6 +132,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				r.eof(pass)
 			}
 			_ = r.client.Close()
+			timer, asked = time.After(afterExit), false // for a client that does not answer: the sandbox waits for our CLOSE
 			return
 		}
 		if held = r.session && !exited && requests != nil; !held {
@@ -180,7 +179,9 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				continue
 			}
 			held, status, said = false, nil, true
-			r.eof(pass)
+			if r.eof(pass); exit != nil { // it has come just now
+				over()
+			}
 		case <-inDone:
 			status = nil
 			if inDone = nil; gone {
@@ -292,10 +293,11 @@ func passRequest(to ssh.Channel, q *ssh.Request) {
 	_ = q.Reply(err == nil && ok, nil)
 }
 
-// Sizes of a pump's buffer: most channels are idle terminals, and bulk is fastest with as much as a packet holds.
+// Sizes of a pump's buffer: most channels are idle terminals, and bulk is fastest with as much as a pipe holds. A program whose pipe is full
+// runs when some of it has been read, often at once and on the reader's processor: for half as much at a time they change places twice as often.
 const (
 	smallBuffer = 512
-	largeBuffer = 32 << 10
+	largeBuffer = 64 << 10
 )
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}

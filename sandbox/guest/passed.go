@@ -124,8 +124,8 @@ func (p *program) await(drains []int) {
 	select {
 	case <-p.proc.done:
 		p.tell(p.proc.status)
-		_ = p.ch.Close() // nothing was sent that could have an end
-		<-p.gone         // the daemon has what it wanted
+		// The daemon closes when it has read what was written by now. A CLOSE of ours the library there would answer before that.
+		<-p.gone
 		for _, fd := range drains {
 			if descriptors.Abandoned(fd) {
 				unix.Close(fd)

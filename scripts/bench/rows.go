@@ -346,7 +346,8 @@ func bulk(ctx context.Context, b *bench) ([]row, error) {
 		{"bulk out, ssh's own choice of cipher", nil, "–", always},
 	} {
 		var ours, peer, jumped []float64
-		for range 4 {
+		// One run of a party is often half as fast again as the next, by the processors on which its programs happen to be.
+		for range 12 {
 			for _, m := range []struct {
 				values *[]float64
 				f      func() (float64, error)
