@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -84,20 +86,49 @@ func lookupAccount(etc, spec string) (Account, error) {
 	return a, nil
 }
 
-// refresh returns a with what the user database says now about its shell, home and groups: `usermod` works in a running
-// sandbox. The numbers never change.
-func (a Account) refresh(etc string) Account {
+// database is the user database as it was read last. Every command asks for it.
+type database struct{ last atomic.Pointer[reading] }
+
+// reading is what was read when the file was as stat says.
+type reading struct {
+	stat  unix.Stat_t
+	fresh Account
+}
+
+// settled is how old a change of a file must be for the next one to have another time: file systems note times in steps of up to 10 ms.
+const settled = time.Second
+
+// refresh is a.refresh at the time now, but that a database that is as it was is not read again.
+func (d *database) refresh(a Account, etc string, now time.Time) Account {
+	var st unix.Stat_t
+	if unix.Stat(filepath.Join(etc, "passwd"), &st) != nil {
+		fresh, _ := a.refresh(etc) // a itself, then
+		return fresh
+	}
+	if r := d.last.Load(); r != nil && r.stat.Dev == st.Dev && r.stat.Ino == st.Ino && r.stat.Size == st.Size && r.stat.Mtim == st.Mtim && r.stat.Ctim == st.Ctim {
+		return r.fresh
+	}
+	fresh, err := a.refresh(etc)
+	if err == nil && now.Sub(time.Unix(st.Ctim.Unix())) > settled {
+		d.last.Store(&reading{stat: st, fresh: fresh})
+	}
+	return fresh
+}
+
+// refresh returns a with what the user database says now about its shell and home: `usermod` works in a running
+// sandbox. The numbers never change. Without an entry, or if the database cannot be read, it is a itself.
+func (a Account) refresh(etc string) (Account, error) {
 	entry, err := findEntry(filepath.Join(etc, "passwd"), 7, func(f []string) bool {
 		return f[0] == a.Name && f[2] == strconv.FormatUint(uint64(a.UID), 10)
 	})
 	if err != nil || entry == nil {
-		return a
+		return a, err
 	}
 	a.Shell = entry[6]
 	if filepath.IsAbs(entry[5]) {
 		a.Home = entry[5]
 	}
-	return a
+	return a, nil
 }
 
 // groupsOf returns the groups that list name as a member, at most what the kernel takes.

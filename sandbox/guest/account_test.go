@@ -1,6 +1,8 @@
 package guest
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,12 +52,53 @@ func TestLookupAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeFile(t, etc, "passwd", "app:x:1000:0::/new:/bin/fish\n")
-	if got := a.refresh(etc); got.Home != "/new" || got.Shell != "/bin/fish" || got.GID != 1001 {
+	if got, err := a.refresh(etc); err != nil || got.Home != "/new" || got.Shell != "/bin/fish" || got.GID != 1001 {
 		t.Errorf("refresh: %+v, want the new home and shell and the old numbers", got)
 	}
 	writeFile(t, etc, "passwd", "app:x:0:0::/root:/bin/fish\n")
-	if got := a.refresh(etc); got.Home != "/app" {
+	if got, err := a.refresh(etc); err != nil || got.Home != "/app" {
 		t.Errorf("refresh: %+v takes the entry of another number", got)
+	}
+}
+
+// A database that is not read again when it has not changed is read again when it has, however soon, and however little.
+func TestDatabase(t *testing.T) {
+	etc := t.TempDir()
+	shells := []string{"/bin/fish", "/bin/dash", "/bin/bash"} // of one length
+	write := func(shell string) { writeFile(t, etc, "passwd", "app:x:1000:1000::/app:"+shell+"\n") }
+	a := Account{Name: "app", UID: 1000}
+	var d database
+	for i := range 300 {
+		shell := shells[i%len(shells)]
+		write(shell)
+		for range 2 {
+			if got := d.refresh(a, etc, time.Now()).Shell; got != shell {
+				t.Fatalf("round %d: %s, want %s", i, got, shell)
+			}
+		}
+	}
+	if d.last.Load() != nil {
+		t.Error("what has just changed is kept: it may change again within a tick of the file system's clock")
+	}
+	later := time.Now().Add(settled + time.Minute)
+	for range 2 {
+		if got := d.refresh(a, etc, later).Shell; got != shells[2] || d.last.Load() == nil {
+			t.Errorf("%s, kept: %v, want %s, kept", got, d.last.Load(), shells[2])
+		}
+	}
+	writeFile(t, etc, "passwd", strings.Repeat("#", maxDatabase+1)) // which is not read
+	if got := d.refresh(a, etc, later).Shell; got != "" || d.last.Load().fresh.Shell != shells[2] {
+		t.Errorf("%q, kept: %+v: what could not be read is kept", got, d.last.Load().fresh)
+	}
+	write(shells[0])
+	if got := d.refresh(a, etc, later).Shell; got != shells[0] {
+		t.Errorf("after a change %s, want %s", got, shells[0])
+	}
+	if err := os.Remove(filepath.Join(etc, "passwd")); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.refresh(a, etc, later).Shell; got != "" {
+		t.Errorf("without a database %s, want what was configured", got)
 	}
 }
 
@@ -138,5 +181,27 @@ func TestStopSignal(t *testing.T) {
 		if got := stopSignal(in); got != want {
 			t.Errorf("%q: got %v, want %v", in, got, want)
 		}
+	}
+}
+
+// A command runs as the user whom the database has when it is given: its channel may have been opened long before.
+func TestAccountOfAnOpenChannel(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root becomes a user")
+	}
+	s := newSandbox(t)
+	s.switches, s.etc = true, t.TempDir()
+	client := s.dial(t)
+	old, fresh := t.TempDir(), t.TempDir()
+	entry := func(home string) string { return fmt.Sprintf("tester:x:%d:0::%s:/bin/bash\n", os.Getuid(), home) }
+	writeFile(t, s.etc, "passwd", entry(old))
+	session, err := client.NewSession()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	writeFile(t, s.etc, "passwd", entry(fresh))
+	if out, err := session.CombinedOutput("pwd"); strings.TrimSpace(string(out)) != fresh || err != nil {
+		t.Errorf("got %q, %v, want %s", out, err, fresh)
 	}
 }

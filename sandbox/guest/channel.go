@@ -48,8 +48,12 @@ func (c *client) serveSession(nc ssh.NewChannel) {
 	if err != nil {
 		return
 	}
-	p := &program{c: c, g: c.g, ch: ch, account: c.g.user(), gone: make(chan struct{})}
+	p := &program{c: c, g: c.g, ch: ch, gone: make(chan struct{})}
+	used := false
 	for r := range reqs {
+		if !used {
+			p.account, used = c.g.user(), true // as it is now: the channel may have been open for long
+		}
 		q := p.unwrap(r)
 		ok := q != nil && p.handle(q)
 		var follow func()

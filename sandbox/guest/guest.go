@@ -56,7 +56,8 @@ type Guest struct {
 	etc      string
 
 	account  Account // numbers never change; refreshed for the rest
-	hadShell bool    // the image brought a shell: without one it is broken
+	database database
+	hadShell bool // the image brought a shell: without one it is broken
 
 	children *children
 	sessions *session.Set
@@ -141,7 +142,7 @@ func (g *Guest) user() Account {
 	if !g.switches {
 		return g.account
 	}
-	return g.account.refresh(g.etc)
+	return g.database.refresh(g.account, g.etc, time.Now())
 }
 
 // credential is what a child of a needs to become a, nil when it is a already.
