@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
 )
@@ -13,7 +14,8 @@ import (
 func (s *session) relay(ctx context.Context) {
 	c := s.client
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
-	u, channel, requests, err := s.open(dialing)
+	second := s.ahead != nil || s.hope != nil
+	u, channel, requests, program, err := s.open(dialing)
 	cancel()
 	switch {
 	case u == nil:
@@ -26,7 +28,9 @@ func (s *session) relay(ctx context.Context) {
 	defer s.takeBack(u)
 	r := relay{client: side{s.channel, s.requests}, sandbox: side{channel, requests}, meter: c.meter, session: true,
 		kill: u.close}
-	program, err := u.conn.Program(ctx, channel, s.ask.pty != nil)
+	if program == nil {
+		program, err = u.conn.Program(ctx, channel, s.ask.pty != nil)
+	}
 	if program != nil {
 		defer program.Release()
 		r.sandbox.Channel, r.ended = program, program.Ended
@@ -51,6 +55,9 @@ func (s *session) relay(ctx context.Context) {
 		s.fail(err)
 		return
 	}
+	if second && program != nil && s.ask.pty == nil {
+		u.prepare()
+	}
 	switch {
 	case term != nil:
 		r.tap = term
@@ -70,22 +77,29 @@ func (s *session) relay(ctx context.Context) {
 		gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
 }
 
-// open opens a session channel at the sandbox, or takes the one that was asked for ahead.
-func (s *session) open(ctx context.Context) (*upstream, ssh.Channel, <-chan *ssh.Request, error) {
+// open opens a session channel at the sandbox, or takes the spare, with its program, or the one that was asked for ahead.
+func (s *session) open(ctx context.Context) (*upstream, ssh.Channel, <-chan *ssh.Request, *connect.Program, error) {
 	c := s.client
-	if s.ahead != nil {
+	if s.ahead != nil || s.hope != nil {
 		u, err := c.upstream(ctx, s.progress())
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
-		if u == s.ahead.u {
+		if u == s.hope {
+			if o := u.takeSpare(); o != nil {
+				c.log.Debug("spare taken", "user", c.conn.User())
+				return u, o.channel, o.requests, o.program, nil
+			}
+		}
+		if s.ahead != nil && u == s.ahead.u {
 			channel, requests, err := s.ahead.wait()
 			if s.ahead = nil; err == nil {
-				return u, channel, requests, nil
+				return u, channel, requests, nil, nil
 			}
 		}
 	}
-	return c.open(ctx, wire.ChannelSession, nil, s.progress())
+	u, channel, requests, err := c.open(ctx, wire.ChannelSession, nil, s.progress())
+	return u, channel, requests, nil, err
 }
 
 // errAnswered says that the sandbox refused what the channel is for.

@@ -8,9 +8,12 @@ import (
 	"testing"
 
 	"golang.org/x/crypto/ssh"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/descriptors"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // A script is an SSH server that a test writes: a sandbox whose sshd is not the guest, or not in its right mind. It
@@ -24,6 +27,8 @@ type scripted struct {
 	key    ssh.Signer
 	script atomic.Pointer[script]
 	delay  atomic.Pointer[chan struct{}] // holds up Dial until it is closed
+
+	passing atomic.Bool // the script's sandbox takes descriptors
 }
 
 func (b *scripted) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
@@ -53,11 +58,41 @@ func (b *scripted) serve(c net.Conn, s script) {
 	defer c.Close()
 	config := &ssh.ServerConfig{NoClientAuth: true}
 	config.AddHostKey(b.key)
-	conn, chans, reqs, err := ssh.NewServerConn(c, config)
-	if err != nil { // the other side has thought better of it
+	if !b.passing.Load() {
+		if conn, chans, reqs, err := ssh.NewServerConn(c, config); err == nil { // else the other side has thought better of it
+			s(conn, chans, reqs)
+		}
 		return
 	}
-	s(conn, chans, reqs)
+	files := descriptors.New(c.(*net.UnixConn), false)
+	defer files.Close()
+	conn, chans, reqs, err := ssh.NewServerConn(files, config)
+	if err != nil {
+		return
+	}
+	var offers sync.WaitGroup
+	defer offers.Wait()
+	offers.Go(func() {
+		for q := range reqs {
+			var answer []byte
+			if q.Type == wire.DescriptorsRequest {
+				fd, err := unix.Open("/dev/pts/ptmx", unix.O_PATH|unix.O_CLOEXEC, 0)
+				if err != nil {
+					b.t.Error(err)
+				}
+				batch, _ := files.Pass(fd) // what is closed is closed
+				answer = wire.Marshal(wire.Descriptors{Batch: batch})
+			}
+			_ = q.Reply(true, answer)
+		}
+	})
+	s(conn, chans, nil)
+}
+
+// playPassing is play for a sandbox that takes descriptors, and of what happens on each session channel.
+func (w *world) playPassing(f func(ch ssh.Channel, reqs <-chan *ssh.Request)) {
+	w.backend.passing.Store(true)
+	w.play(sessions(f))
 }
 
 // play replaces the world's sandboxes by a script.

@@ -20,7 +20,8 @@ type session struct {
 	requests <-chan *ssh.Request // in order, never filling the connection's queue; drained to its end
 	gone     <-chan struct{}     // closed when the client has closed the channel
 
-	ahead   *pendingChannel // a channel for it at the sandbox, asked for before it is known whether it needs one; nil if not
+	hope    *upstream       // has a spare, which a command takes; nil if there is none
+	ahead   *pendingChannel // else a channel for it at the sandbox, asked for before it is known whether it needs one; nil if not
 	ask     ask
 	final   *ssh.Request // shell, exec or subsystem
 	pending []pending    // that have no answer yet
@@ -57,7 +58,11 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan 
 	defer drop()
 	if u := c.current(); u != nil && earlier == nil {
 		// Meanwhile the client says what its channel is for: a command has to wait for one journey to the sandbox less.
-		s.ahead = u.ask(wire.ChannelSession, nil)
+		if u.hasSpare() {
+			s.hope = u
+		} else {
+			s.ahead = u.ask(wire.ChannelSession, nil)
+		}
 	}
 	accepted, requests, err := nc.Accept()
 	if err != nil {
@@ -165,6 +170,9 @@ func (s *session) take(q *ssh.Request) bool {
 		p, ok := parsePty(q.Payload)
 		if ok = ok && s.ask.pty == nil && !s.grant().Options.NoPty; ok {
 			s.ask.pty = p
+			if u := s.hope; u != nil {
+				s.hope, s.ahead = nil, u.ask(wire.ChannelSession, nil) // a spare has no terminal
+			}
 		}
 		s.answer(q, ok)
 	case wire.RequestEnv:

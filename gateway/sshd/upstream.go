@@ -28,9 +28,11 @@ type upstream struct {
 	client *client
 	ended  chan struct{} // closed when the connection has ended
 
-	mu    sync.Mutex
-	asked map[string]int // guarded by mu; what the client asked the sandbox to open, how often
-	open  int            // guarded by mu; channels that the sandbox has open
+	mu      sync.Mutex
+	asked   map[string]int // guarded by mu; what the client asked the sandbox to open, how often
+	open    int            // guarded by mu; channels that the sandbox has open
+	spare   *spare         // guarded by mu; nil if there is none
+	sparing bool           // guarded by mu; one is being made or closed
 }
 
 // errClientGone ends what belongs to a client whose connection has ended.
@@ -161,6 +163,7 @@ func (u *upstream) serve() {
 	cancel()
 	u.conn.Close()
 	close(u.ended)
+	u.takeSpare() // of a connection that has ended it drops it
 	parts.Wait()
 	// Its listeners are gone with it: a client that waits for connections would wait for ever.
 	u.client.lost(u, u.listens() > 0)

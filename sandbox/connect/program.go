@@ -115,6 +115,7 @@ func isPtmx(fd int) bool {
 type Program struct {
 	ssh.Channel
 	conn     *Conn
+	held     int64    // counted in the variable held
 	far      []int    // what the guest is to have
 	passed   bool     // it has that, and far is empty
 	in       *os.File // the master, on a terminal
@@ -123,7 +124,7 @@ type Program struct {
 
 // Program makes the descriptors for what channel, a session that has started nothing yet, will start. They go to the guest with the request for the
 // terminal, or with that which starts the program. Nil means that the other side takes none – it is no guest of ours, or not on this machine's
-// kernel – or that this process has too many, and that the channel is to be used as it is. Whoever has the Program calls Release in the end, once. Where no terminal is
+// kernel – or that this process has too many, or could not send some, and that the channel is to be used as it is. Whoever has the Program calls Release in the end, once. Where no terminal is
 // left the error has code limit_ptys.
 func (c *Conn) Program(ctx context.Context, channel ssh.Channel, terminal bool) (*Program, error) {
 	p := c.passing
@@ -135,12 +136,11 @@ func (c *Conn) Program(ctx context.Context, channel ssh.Channel, terminal bool) 
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if p.ptmx == nil {
+	if p.ptmx == nil || !p.files.Able() {
 		return nil, nil //nolint:nilnil // as said above
 	}
 	program := &Program{Channel: channel, conn: c}
-	if programs.Add(1) > maxPrograms() {
-		programs.Add(-1)
+	if !program.hold(heldUnpassed) {
 		return nil, nil //nolint:nilnil // as said above
 	}
 	var err error
@@ -159,17 +159,36 @@ func (c *Conn) Program(ctx context.Context, channel ssh.Channel, terminal bool) 
 	return nil, nil //nolint:nilnil // what cannot be opened here the guest may be able to
 }
 
-// programs is how many there are. They may have a quarter of the descriptors that this process may have; beyond that a channel is used as it is.
-var programs atomic.Int64
+// How many descriptors a program has, at most, until the guest has its own, and from then on.
+const heldUnpassed, heldPassed = 6, 3
 
-var maxPrograms = sync.OnceValue(func() int64 {
-	const each, share = 3, 4
+// held is how many descriptors programs have. They may have a quarter of those that this process may have; beyond that a channel is used as it is.
+var held atomic.Int64
+
+var maxHeld = sync.OnceValue(func() int64 {
+	const share = 4
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return 0
 	}
-	return int64(min(limit.Cur, 1<<20) / each / share)
+	return int64(min(limit.Cur, 1<<20) / share)
 })
+
+// hold counts n descriptors as p's, instead of what it had. False means that this is too many.
+func (p *Program) hold(n int64) bool {
+	if held.Add(n-p.held) > maxHeld() && n > p.held {
+		held.Add(p.held - n)
+		return false
+	}
+	p.held = n
+	return true
+}
+
+// Crowded reports whether programs have half of what they may have, so that none should be made that nobody waits for.
+func Crowded() bool { return held.Load() > maxHeld()/2 }
+
+// Able reports whether the program can still be started: what it is to run on may not have been passed, and the guest be none that takes it any more.
+func (p *Program) Able() bool { return p.passed || p.conn.passing.files.Able() }
 
 // openTerminal opens a terminal of the sandbox.
 func (p *Program) openTerminal(ptmx *os.File) error {
@@ -274,6 +293,7 @@ func (p *Program) SendRequest(name string, wantReply bool, payload []byte) (bool
 		}
 		far := p.far
 		p.far, p.passed = nil, true
+		p.hold(heldPassed)
 		batch, err := p.conn.passing.files.Pass(far...)
 		if err != nil {
 			return false, err
@@ -334,7 +354,7 @@ func (p *Program) Ended() {
 
 // Release closes all descriptors; a terminal hangs up.
 func (p *Program) Release() {
-	programs.Add(-1)
+	p.hold(0)
 	descriptors.CloseAll(p.far...)
 	p.far = nil
 	for _, o := range []*output{p.out, p.err} {

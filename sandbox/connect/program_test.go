@@ -108,7 +108,11 @@ func (s *started) finish() (out, errs, exit string) {
 			}
 			exit = st.Signal
 		}
-		s.Ended()
+		if exit != "" {
+			s.Ended()
+			reading.Wait()
+			s.Close() // the guest waits for that
+		}
 	}
 	s.Ended()
 	reading.Wait()
@@ -419,6 +423,30 @@ func TestHostileDescriptors(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// When descriptors could not be sent once, programs are left to the guest.
+func TestProgramUnable(t *testing.T) {
+	conn := guestConn(t)
+	begin(t, conn, nil, "true").finish()
+	if _, err := conn.passing.files.Pass(1 << 20); err != nil { // which is no descriptor
+		t.Fatal(err)
+	}
+	channel, requests, err := conn.OpenChannel(wire.ChannelSession, nil) // sends it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer channel.Close()
+	go ssh.DiscardRequests(requests)
+	if p, err := conn.Program(t.Context(), channel, false); p != nil || err != nil {
+		t.Fatalf("got %v, %v, want the channel as it is", p, err)
+	}
+	if ok, err := channel.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: "echo it works"})); err != nil || !ok {
+		t.Fatalf("exec: %v, %v", ok, err)
+	}
+	if out, err := io.ReadAll(channel); string(out) != "it works\n" || err != nil {
+		t.Errorf("got %q, %v", out, err)
 	}
 }
 

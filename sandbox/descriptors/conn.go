@@ -79,6 +79,13 @@ func (c *Conn) Pass(files ...int) (batch uint64, err error) {
 	return batch, nil
 }
 
+// Able reports whether Pass may do: false on a connection that is closed, and after a batch that could not be sent.
+func (c *Conn) Able() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.closed && !c.unable
+}
+
 // Write writes p, and with it the batches that were passed: with one byte each, the last with all that is left.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	for err == nil {

@@ -324,6 +324,9 @@ func TestManyBatchesAtOnce(t *testing.T) {
 // Where a batch cannot be sent the bytes are, and no other batch is taken.
 func TestUnable(t *testing.T) {
 	near, far := pair(t)
+	if !near.Able() {
+		t.Error("unable from the start")
+	}
 	if _, err := near.Pass(1 << 20); err != nil { // which is no descriptor
 		t.Fatal(err)
 	}
@@ -336,6 +339,9 @@ func TestUnable(t *testing.T) {
 	}
 	if files := far.Take(0); len(files) != 0 {
 		t.Errorf("%d descriptors came", len(files))
+	}
+	if near.Able() {
+		t.Error("able, though a batch could not be sent")
 	}
 	before := open(t)
 	if _, err := near.Pass(numbered(t, 0)); !errors.Is(err, errors.ErrUnsupported) {
