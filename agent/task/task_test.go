@@ -264,7 +264,8 @@ func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
 
 // Sessions that the model names are the task's own, and end with it.
 func TestSessions(t *testing.T) {
-	w := newWorld(t, call("run", args{"command": "sleep 1000", "session": "server", "timeout_s": 0.2}), expect(done(), "deadline"))
+	w := newWorld(t, call("run", args{"command": "true", "session": "server"}), // the time below is none in which a shell has to start
+		expect(call("run", args{"command": "sleep 1000", "session": "server", "timeout_s": 1}), "exit code 0"), expect(done(), "deadline"))
 	w.run(task.Done)
 	if _, err := w.g.Command(t.Context(), "log", "--json", "--from=0", "--to=1", "--", "box~task-1-server"); err != nil {
 		t.Errorf("its record: %v", err)

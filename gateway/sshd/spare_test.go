@@ -171,7 +171,7 @@ func TestSpareIsGivenBack(t *testing.T) {
 	nothing("another was wanted")
 }
 
-// A sandbox that asks for things on a spare, or fills it and never closes it, keeps nobody's connection and gets no other to fill.
+// A sandbox that asks for things on a spare, fills it or closes it does not hold up the connection: commands are served.
 func TestHostileSpare(t *testing.T) {
 	for name, spoil := range map[string]func(ssh.Channel){
 		"requests": func(ch ssh.Channel) {

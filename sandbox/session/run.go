@@ -228,6 +228,8 @@ func (s *session) occupantLocked(facts Facts) string {
 		return fmt.Sprintf("%q (process %d)", clip(strings.Join(facts.Argv, " ")), facts.Pid)
 	case s.command != nil:
 		return "a command"
+	case s.console.marked && s.console.prompted == 0:
+		return "the start of the shell"
 	}
 	return "a program"
 }
