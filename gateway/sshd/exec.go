@@ -37,11 +37,18 @@ func (s *session) relay(ctx context.Context) {
 	}
 	var term *gateway.Terminal
 	if err == nil {
+		end := collect(requests, u.close)
 		term, err = s.start(ctx, u, r.sandbox)
+		r.early = end()
 	}
 	if err != nil {
 		_ = channel.Close()
-		go ssh.DiscardRequests(requests) // until the sandbox has closed it too
+		go func() { // until the sandbox has closed it too
+			for _, q := range r.early {
+				_ = q.Reply(false, nil)
+			}
+			ssh.DiscardRequests(requests)
+		}()
 		if errors.Is(err, errAnswered) && s.asksFiles() {
 			s.files(ctx, u)
 			return

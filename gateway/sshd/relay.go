@@ -25,6 +25,7 @@ type side struct {
 type relay struct {
 	client, sandbox side
 	meter           *meter
+	early           []*ssh.Request          // of the sandbox's requests those that came before the others
 	session         bool                    // a session channel: it has an exit status
 	allow           func(*ssh.Request) bool // requests of the client; nil allows all. May change the payload
 	tap             io.Writer               // sees the output of a terminal before the client does; nil if nobody
@@ -122,6 +123,9 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 			timer = time.After(afterExit)
 		}
 		passRequest(r.client, q)
+	}
+	for _, q := range r.early {
+		pass(q)
 	}
 	requests := r.sandbox.requests // nil after CLOSE
 	over := func() {

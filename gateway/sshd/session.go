@@ -381,8 +381,7 @@ func hold(in <-chan *ssh.Request, overflow, gone func()) <-chan *ssh.Request {
 				case last >= 0 && q.Type == wire.RequestWindowChange && waiting[last].Type == wire.RequestWindowChange:
 					_ = waiting[last].Reply(true, nil)
 					waiting[last] = q
-				case len(waiting) >= waitingRequests,
-					len(waiting) > 0 && len(q.Payload)+sizeOf(waiting, func(q *ssh.Request) *ssh.Request { return q }) > waitingBytes:
+				case tooMany(waiting, q):
 					_ = q.Reply(false, nil)
 					overflow()
 				default:
@@ -394,4 +393,41 @@ func hold(in <-chan *ssh.Request, overflow, gone func()) <-chan *ssh.Request {
 		}
 	}()
 	return out
+}
+
+// tooMany reports whether q is more than may wait with those that do.
+func tooMany(waiting []*ssh.Request, q *ssh.Request) bool {
+	return len(waiting) >= waitingRequests ||
+		len(waiting) > 0 && len(q.Payload)+sizeOf(waiting, func(q *ssh.Request) *ssh.Request { return q }) > waitingBytes
+}
+
+// collect receives a channel's requests until end is called, which returns them, for the same reason as hold: the sandbox is asked for something,
+// and its answer comes behind them. Overflow is called when it sends more than may wait.
+func collect(in <-chan *ssh.Request, overflow func()) (end func() []*ssh.Request) {
+	var waiting []*ssh.Request
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() { // until end is called
+		defer close(done)
+		for {
+			select {
+			case q, ok := <-in:
+				switch {
+				case !ok:
+					return
+				case tooMany(waiting, q):
+					_ = q.Reply(false, nil)
+					overflow()
+				default:
+					waiting = append(waiting, q)
+				}
+			case <-stop:
+				return
+			}
+		}
+	}()
+	return func() []*ssh.Request {
+		close(stop)
+		<-done
+		return waiting
+	}
 }

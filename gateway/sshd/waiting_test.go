@@ -55,6 +55,45 @@ func TestHoldBytes(t *testing.T) {
 	}
 }
 
+// A sandbox that asks for much before it answers freezes nothing: a command is served, and one that asks for too much ends its own connection.
+func TestRequestsBeforeAnswer(t *testing.T) {
+	for _, n := range []int{100, 500} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			w := newWorld(t, worldOptions{})
+			w.sandbox("demo")
+			w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+				for q := range reqs {
+					for range n {
+						_, _ = ch.SendRequest("x", false, nil)
+					}
+					_, _ = ch.SendRequest("exit-status", false, exitStatus(7))
+					_ = q.Reply(true, nil)
+					_ = ch.Close()
+				}
+			}))
+			s, err := w.dial("alice", "demo").NewSession()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			out := make(chan error, 1)
+			go func() { out <- s.Run("x") }()
+			select {
+			case err = <-out:
+			case <-time.After(20 * time.Second):
+				t.Fatal("the command hangs")
+			}
+			status, ok := errors.AsType[*ssh.ExitError](err)
+			switch {
+			case n < waitingRequests && (!ok || status.ExitStatus() != 7):
+				t.Errorf("got %v, want status 7", err)
+			case n > waitingRequests && (err == nil || ok && status.ExitStatus() == 7):
+				t.Errorf("got %v, want that the sandbox was lost", err)
+			}
+		})
+	}
+}
+
 // A command of the size that a packet holds is run.
 func TestLongCommand(t *testing.T) {
 	w := newWorld(t, worldOptions{})
