@@ -93,7 +93,7 @@ func TestChannelAheadOfTheEnd(t *testing.T) {
 	u := &upstream{ended: make(chan struct{})}
 	close(u.ended)
 	for range 100 { // which of two is received from is chance
-		p := &pendingChannel{u, make(chan openedChannel, 1)}
+		p := &pendingChannel{u: u, answered: make(chan openedChannel, 1)}
 		p.answered <- openedChannel{}
 		if _, _, err := p.wait(); err == nil {
 			t.Fatal("a channel of a connection that has ended")

@@ -64,10 +64,13 @@ const waitingBytes = 512 << 10
 // maxExtra is how long what a channel is opened with, or a sandbox is to listen on, may be: the longest is the path of a socket.
 const maxExtra = 8 << 10
 
-// sizeOf is how much the requests of a list say.
-func sizeOf[T any](list []T, request func(T) *ssh.Request) (n int) {
+// sizeOf is how much a request says; its type may be as long as all the rest.
+func sizeOf(q *ssh.Request) int { return len(q.Type) + len(q.Payload) }
+
+// sizesOf is how much the requests of a list say.
+func sizesOf[T any](list []T, request func(T) *ssh.Request) (n int) {
 	for _, r := range list {
-		n += len(request(r).Payload)
+		n += sizeOf(request(r))
 	}
 	return n
 }
@@ -169,7 +172,7 @@ func (c *client) ask(ctx context.Context, q *ssh.Request) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.requests) > waitingRequests || // the first is being answered
-		len(q.Payload)+sizeOf(c.requests, func(a asked) *ssh.Request { return a.Request }) > waitingBytes {
+		sizeOf(q)+sizesOf(c.requests, func(a asked) *ssh.Request { return a.Request }) > waitingBytes {
 		return false
 	}
 	c.requests = append(c.requests, asked{q, make(chan struct{})})

@@ -28,6 +28,7 @@ func (s *session) relay(ctx context.Context) {
 	defer s.takeBack(u)
 	r := relay{client: side{s.channel, s.requests}, sandbox: side{channel, requests}, meter: c.meter, session: true,
 		kill: u.close}
+	end := u.collect(requests)
 	if program == nil {
 		program, err = u.conn.Program(ctx, channel, s.ask.pty != nil)
 	}
@@ -37,18 +38,11 @@ func (s *session) relay(ctx context.Context) {
 	}
 	var term *gateway.Terminal
 	if err == nil {
-		end := collect(requests, u.close)
 		term, err = s.start(ctx, u, r.sandbox)
-		r.early = end()
 	}
+	r.early = append(s.early, end()...)
 	if err != nil {
-		_ = channel.Close()
-		go func() { // until the sandbox has closed it too
-			for _, q := range r.early {
-				_ = q.Reply(false, nil)
-			}
-			ssh.DiscardRequests(requests)
-		}()
+		defer u.discard(channel, requests)() // when the client has been told
 		if errors.Is(err, errAnswered) && s.asksFiles() {
 			s.files(ctx, u)
 			return
@@ -100,7 +94,9 @@ func (s *session) open(ctx context.Context) (*upstream, ssh.Channel, <-chan *ssh
 		}
 		if s.ahead != nil && u == s.ahead.u {
 			channel, requests, err := s.ahead.wait()
+			early := s.ahead.early
 			if s.ahead = nil; err == nil {
+				s.early = early
 				return u, channel, requests, nil, nil
 			}
 		}
@@ -117,7 +113,11 @@ var errAnswered = errors.New("the sandbox refused")
 func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gateway.Terminal, error) {
 	name := s.client.target.Sandbox
 	if p := s.ask.pty; p != nil {
-		if ok, err := to.SendRequest(wire.RequestPty, true, wire.Marshal(*p)); err != nil || !ok {
+		ok, err := to.SendRequest(wire.RequestPty, true, wire.Marshal(*p))
+		if err != nil {
+			return nil, s.closed()
+		}
+		if !ok {
 			return nil, wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
 		}
 	}
@@ -151,9 +151,14 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gate
 		term.Close(-1)
 	}
 	if err != nil {
-		return nil, wire.Errorf(wire.CodeLost, "sandbox %s closed the channel", name)
+		return nil, s.closed()
 	}
 	return nil, errAnswered
+}
+
+// closed is the error of a channel that ended before the sandbox had answered.
+func (s *session) closed() error {
+	return wire.Errorf(wire.CodeLost, "sandbox %s closed the channel", s.client.target.Sandbox)
 }
 
 // allowLater decides on a request of the client while the channel is relayed.

@@ -22,6 +22,7 @@ type session struct {
 
 	hope    *upstream       // has a spare, which a command takes; nil if there is none
 	ahead   *pendingChannel // else a channel for it at the sandbox, asked for before it is known whether it needs one; nil if not
+	early   []*ssh.Request  // what came on that channel first
 	ask     ask
 	final   *ssh.Request // shell, exec or subsystem
 	pending []pending    // that have no answer yet
@@ -61,7 +62,7 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan 
 		if u.hasSpare() {
 			s.hope = u
 		} else {
-			s.ahead = u.ask(wire.ChannelSession, nil)
+			s.ahead = u.askAhead()
 		}
 	}
 	accepted, requests, err := nc.Accept()
@@ -171,7 +172,7 @@ func (s *session) take(q *ssh.Request) bool {
 		if ok = ok && s.ask.pty == nil && !s.grant().Options.NoPty; ok {
 			s.ask.pty = p
 			if u := s.hope; u != nil {
-				s.hope, s.ahead = nil, u.ask(wire.ChannelSession, nil) // a spare has no terminal
+				s.hope, s.ahead = nil, u.askAhead() // a spare has no terminal
 			}
 		}
 		s.answer(q, ok)
@@ -242,7 +243,7 @@ func (s *session) answer(q *ssh.Request, ok bool) {
 // keep has a request wait, also behind assume, for the one that says what the channel is for. That one may never come: whoever has more
 // of them wait than a client wants loses the connection.
 func (s *session) keep(p pending) {
-	if len(s.pending) < waitingRequests && len(p.q.Payload)+sizeOf(s.pending, func(p pending) *ssh.Request { return p.q }) <= waitingBytes {
+	if len(s.pending) < waitingRequests && sizeOf(p.q)+sizesOf(s.pending, func(p pending) *ssh.Request { return p.q }) <= waitingBytes {
 		s.pending = append(s.pending, p)
 		return
 	}
@@ -382,8 +383,8 @@ func hold(in <-chan *ssh.Request, overflow, gone func()) <-chan *ssh.Request {
 					_ = waiting[last].Reply(true, nil)
 					waiting[last] = q
 				case tooMany(waiting, q):
-					_ = q.Reply(false, nil)
 					overflow()
+					_ = q.Reply(false, nil)
 				default:
 					waiting = append(waiting, q)
 				}
@@ -398,36 +399,5 @@ func hold(in <-chan *ssh.Request, overflow, gone func()) <-chan *ssh.Request {
 // tooMany reports whether q is more than may wait with those that do.
 func tooMany(waiting []*ssh.Request, q *ssh.Request) bool {
 	return len(waiting) >= waitingRequests ||
-		len(waiting) > 0 && len(q.Payload)+sizeOf(waiting, func(q *ssh.Request) *ssh.Request { return q }) > waitingBytes
-}
-
-// collect receives a channel's requests until end is called, which returns them, for the same reason as hold: the sandbox is asked for something,
-// and its answer comes behind them. Overflow is called when it sends more than may wait.
-func collect(in <-chan *ssh.Request, overflow func()) (end func() []*ssh.Request) {
-	var waiting []*ssh.Request
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() { // until end is called
-		defer close(done)
-		for {
-			select {
-			case q, ok := <-in:
-				switch {
-				case !ok:
-					return
-				case tooMany(waiting, q):
-					_ = q.Reply(false, nil)
-					overflow()
-				default:
-					waiting = append(waiting, q)
-				}
-			case <-stop:
-				return
-			}
-		}
-	}()
-	return func() []*ssh.Request {
-		close(stop)
-		<-done
-		return waiting
-	}
+		len(waiting) > 0 && sizeOf(q)+sizesOf(waiting, func(q *ssh.Request) *ssh.Request { return q }) > waitingBytes
 }

@@ -19,6 +19,7 @@ type spare struct {
 	requests <-chan *ssh.Request
 	program  *connect.Program // of channel
 	timer    *time.Timer
+	spoiled  bool // after watched: the sandbox has closed it, or wanted something where nothing was started
 
 	taken, watched chan struct{} // closed when it has been taken, and when nobody receives from requests any more
 }
@@ -59,7 +60,8 @@ func (u *upstream) spared(s *spare) bool {
 		go func() { // ends when s is taken
 			defer close(s.watched)
 			select {
-			case <-s.requests: // the sandbox has closed it, or wants something where nothing was started
+			case <-s.requests:
+				s.spoiled = true
 				go u.lose(s)
 			case <-s.taken:
 			}
@@ -104,11 +106,12 @@ func (u *upstream) takeSpare() *spare {
 	s.take()
 	select {
 	case <-s.requests:
+		s.spoiled = true
 	default:
-		if s.program.Able() && !u.over() {
-			u.spared(nil)
-			return s
-		}
+	}
+	if !s.spoiled && s.program.Able() && !u.over() {
+		u.spared(nil)
+		return s
 	}
 	u.drop(s)
 	return nil

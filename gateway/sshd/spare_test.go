@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,7 +187,7 @@ func TestHostileSpare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, worldOptions{})
 			w.sandbox("demo")
-			var spoiled atomic.Int32
+			spoiled := make(chan struct{}, 3)
 			w.playPassing(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
 				select {
 				case q, ok := <-reqs:
@@ -199,25 +198,35 @@ func TestHostileSpare(t *testing.T) {
 					}
 					_ = ch.Close()
 				case <-time.After(20 * time.Millisecond): // nobody starts anything: it is a spare
-					spoiled.Add(1)
 					spoil(ch)
+					select {
+					case spoiled <- struct{}{}:
+					default:
+					}
 					ssh.DiscardRequests(reqs)
 					_ = ch.Close()
 				}
 			})
 			c := w.dial("alice", "demo")
-			for round := range int32(3) {
-				for range 2 { // the second has one made, at the latest
-					eventually(t, "a command that is served", func() bool { // it may have taken what is being spoiled
-						s, err := c.NewSession()
-						if err != nil {
-							t.Fatal(err)
-						}
-						defer s.Close()
-						return s.Run("x") == nil
-					})
-				}
-				eventually(t, "a spare that the sandbox has spoiled", func() bool { return spoiled.Load() > round })
+			for range 3 {
+				eventually(t, "a spare that the sandbox has spoiled", func() bool {
+					for range 2 { // the second has one made, unless one before is still being closed
+						eventually(t, "a command that is served", func() bool { // it may have taken what is being spoiled
+							s, err := c.NewSession()
+							if err != nil {
+								t.Fatal(err)
+							}
+							defer s.Close()
+							return s.Run("x") == nil
+						})
+					}
+					select {
+					case <-spoiled:
+						return true
+					case <-time.After(time.Second):
+						return false
+					}
+				})
 			}
 			c.Close()
 		})

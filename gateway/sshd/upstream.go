@@ -87,6 +87,8 @@ func (u *upstream) openChannel(kind string, extra []byte) (ssh.Channel, <-chan *
 type pendingChannel struct {
 	u        *upstream
 	answered chan openedChannel
+
+	early []*ssh.Request // of one asked for ahead, after wait: its first requests
 }
 
 // openedChannel is what became of one.
@@ -94,14 +96,29 @@ type openedChannel struct {
 	channel  ssh.Channel
 	requests <-chan *ssh.Request
 	err      error
+	end      func() []*ssh.Request // ends what collects the requests; nil if nothing does
 }
 
 // ask asks the sandbox to open a channel. Its caller has to wait for the answer.
 func (u *upstream) ask(kind string, extra []byte) *pendingChannel {
-	o := &pendingChannel{u, make(chan openedChannel, 1)}
+	o := &pendingChannel{u: u, answered: make(chan openedChannel, 1)}
 	go func() { // ends with the connection at the latest, but see wait
 		channel, requests, err := u.conn.OpenChannel(kind, extra)
-		o.answered <- openedChannel{channel, requests, err}
+		o.answered <- openedChannel{channel, requests, err, nil}
+	}()
+	return o
+}
+
+// askAhead asks for a session channel that may not be wanted for long, or never.
+func (u *upstream) askAhead() *pendingChannel {
+	o := &pendingChannel{u: u, answered: make(chan openedChannel, 1)}
+	go func() { // as that of ask
+		channel, requests, err := u.conn.OpenChannel(wire.ChannelSession, nil)
+		a := openedChannel{channel, requests, err, nil}
+		if err == nil {
+			a.end = u.collect(requests)
+		}
+		o.answered <- a
 	}()
 	return o
 }
@@ -111,12 +128,51 @@ func (u *upstream) ask(kind string, extra []byte) *pendingChannel {
 func (o *pendingChannel) wait() (ssh.Channel, <-chan *ssh.Request, error) {
 	select {
 	case a := <-o.answered:
+		if a.end != nil {
+			o.early = a.end()
+		}
 		if !o.u.over() {
 			return a.channel, a.requests, a.err
 		}
 	case <-o.u.ended:
 	}
 	return nil, nil, io.ErrUnexpectedEOF // a channel that it may open still has ended, too
+}
+
+// collect receives a channel's requests until end is called, which returns them: the library freezes the connection when seventeen wait, and
+// with it the answer to what the sandbox is asked meanwhile. A sandbox that sends more than may wait loses the connection.
+func (u *upstream) collect(in <-chan *ssh.Request) (end func() []*ssh.Request) {
+	var waiting []*ssh.Request
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() { // until end is called, or the connection ends
+		defer close(done)
+		over := false
+		for {
+			select {
+			case q, ok := <-in:
+				switch {
+				case !ok:
+					return
+				case over:
+				case tooMany(waiting, q):
+					over, waiting = true, nil
+					u.client.log.Warn("the sandbox sent too many requests before it answered: its connection is ended", "user", u.client.conn.User())
+					u.close()
+				default:
+					waiting = append(waiting, q)
+				}
+			case <-stop:
+				return
+			case <-u.ended:
+				return
+			}
+		}
+	}()
+	return func() []*ssh.Request {
+		close(stop)
+		<-done
+		return waiting
+	}
 }
 
 // drop closes the channel, which nobody wants.
@@ -127,6 +183,23 @@ func (o *pendingChannel) drop() {
 	}
 	_ = channel.Close()
 	ssh.DiscardRequests(requests)
+}
+
+// discard closes a channel of which nothing is wanted. Whoever calls the function that it returns waits until the sandbox has closed it, too: until
+// then the library keeps what it sent there.
+func (u *upstream) discard(channel ssh.Channel, requests <-chan *ssh.Request) (wait func()) {
+	_ = channel.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		ssh.DiscardRequests(requests)
+	}()
+	return func() {
+		select {
+		case <-done:
+		case <-u.ended:
+		}
+	}
 }
 
 // serve answers what the sandbox asks and opens, until the connection ends.

@@ -3,6 +3,7 @@ package sshd
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,20 +39,74 @@ func TestWaitingRequests(t *testing.T) {
 	}
 }
 
-// What a session asks for while nothing takes it is bounded by what it says, too.
+// What a session asks for while nothing takes it is bounded by what it says, too, wherever it says it.
 func TestHoldBytes(t *testing.T) {
-	in := make(chan *ssh.Request)
-	over, n := 0, 0
-	out := hold(in, func() { over++ }, func() {})
-	for range 3 {
-		in <- &ssh.Request{Type: "x", Payload: make([]byte, 200_000)}
+	for name, q := range map[string]ssh.Request{
+		"payload": {Type: "x", Payload: make([]byte, 200_000)},
+		"type":    {Type: strings.Repeat("x", 200_000)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in := make(chan *ssh.Request)
+			over, n := 0, 0
+			out := hold(in, func() { over++ }, func() {})
+			for range 3 {
+				in <- new(q)
+			}
+			close(in)
+			for range out {
+				n++
+			}
+			if n != 2 || over != 1 {
+				t.Errorf("%d requests were kept, and %d too many; want 2, 1", n, over)
+			}
+		})
 	}
-	close(in)
-	for range out {
-		n++
+}
+
+// A sandbox that asks for things on a channel whose client does not say yet what it is for does not hold up the client's others.
+func TestRequestsAhead(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	w.play(sessions(func(ch ssh.Channel, reqs <-chan *ssh.Request) {
+		for range 100 {
+			_, _ = ch.SendRequest("x", false, nil)
+		}
+		if q, ok := <-reqs; ok {
+			_ = q.Reply(true, nil)
+			_, _ = ch.SendRequest("exit-status", false, exitStatus(7))
+			_ = ch.Close()
+			ssh.DiscardRequests(reqs)
+		}
+	}))
+	c := w.dial("alice", "demo")
+	command := func(s *ssh.Session) {
+		t.Helper()
+		out := make(chan error, 1)
+		go func() { out <- s.Run("x") }()
+		select {
+		case err := <-out:
+			if status, ok := errors.AsType[*ssh.ExitError](err); !ok || status.ExitStatus() != 7 {
+				t.Errorf("got %v, want status 7", err)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("a command hangs")
+		}
 	}
-	if n != 2 || over != 1 {
-		t.Errorf("%d requests were kept, and %d too many; want 2, 1", n, over)
+	var waiting []*ssh.Session
+	for i := range 4 { // the first has no channel at the sandbox before it says what it wants
+		s, err := c.NewSession()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if i == 1 || i == 2 {
+			waiting = append(waiting, s)
+			continue
+		}
+		command(s)
+	}
+	for _, s := range waiting {
+		command(s)
 	}
 }
 
