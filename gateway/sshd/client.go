@@ -101,6 +101,9 @@ func (c *client) serve(ctx context.Context, channels <-chan ssh.NewChannel, requ
 		request: func(q *ssh.Request) { c.global(ctx, q) },
 		channel: func(nc ssh.NewChannel, noMore bool) { c.opened(ctx, nc, noMore) },
 	}.take(channels, requests)
+	if err := c.conn.Wait(); err != nil { // at once
+		c.log.Debug("connection ended", "user", c.conn.User(), "err", plain(err.Error()))
+	}
 	cancel(errClientGone)
 	c.conn.Close()
 	c.mu.Lock()
@@ -359,7 +362,8 @@ func (c *client) direct(ctx context.Context, nc ssh.NewChannel, earlier <-chan s
 		ssh.DiscardRequests(upstreamRequests)
 		return
 	}
-	r := relay{client: side{channel, requests}, sandbox: side{upstream, upstreamRequests}, meter: c.meter, kill: u.close}
+	r := relay{client: side{channel, requests}, sandbox: side{upstream, upstreamRequests}, meter: c.meter, kill: u.close,
+		careless: isCareless(c.conn.ClientVersion())}
 	r.run()
 }
 

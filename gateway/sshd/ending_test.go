@@ -274,3 +274,54 @@ func TestSlowReader(t *testing.T) {
 		output(t, c, "kill $(cat pid)")
 	}
 }
+
+// A client that may say how much it has read after it has closed knows of the end of much output for a while before it has to.
+func TestEndForCareless(t *testing.T) {
+	for _, c := range []struct {
+		version string
+		bytes   int
+		want    time.Duration
+	}{
+		{"SSH-2.0-paramiko_2.12.0", carelessFrom + 1, beforeClose},
+		{"SSH-2.0-paramiko_2.12.0", 5, 0},
+		{"SSH-2.0-OpenSSH_9.2p1", carelessFrom + 1, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := &program{closed: make(chan struct{})}
+			p.out, p.ends[0] = io.Pipe()
+			p.errs, p.ends[1] = io.Pipe()
+			in, typing := io.Pipe()
+			h := &heard{input: in, requests: make(chan *ssh.Request)}
+			requests := make(chan *ssh.Request)
+			r := relay{client: side{h, h.requests}, sandbox: side{p, requests}, meter: newMeter(1 << 30), kill: func() {}, careless: isCareless([]byte(c.version))}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				r.run()
+			}()
+			_, _ = p.ends[0].Write(make([]byte, c.bytes))
+			p.ends[0].Close()
+			p.ends[1].Close()
+			last := func() string {
+				synctest.Wait()
+				h.mu.Lock()
+				defer h.mu.Unlock()
+				return h.said[len(h.said)-1]
+			}
+			start := time.Now()
+			close(requests) // the sandbox has closed
+			for last() != "CLOSE" {
+				if last() != "EOF" || time.Since(start) > time.Second {
+					t.Fatalf("%s: heard %q", c.version, last())
+				}
+				<-time.After(time.Millisecond)
+			}
+			if got := time.Since(start); got != c.want {
+				t.Errorf("%s, %d bytes: CLOSE %v after the end of output, want %v", c.version, c.bytes, got, c.want)
+			}
+			close(h.requests)
+			typing.Close()
+			<-done
+		})
+	}
+}

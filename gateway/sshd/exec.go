@@ -27,7 +27,7 @@ func (s *session) relay(ctx context.Context) {
 	}
 	defer s.takeBack(u)
 	r := relay{client: side{s.channel, s.requests}, sandbox: side{channel, requests}, meter: c.meter, session: true,
-		kill: u.close}
+		kill: u.close, careless: isCareless(c.conn.ClientVersion())}
 	end := u.collect(requests)
 	if program == nil {
 		program, err = u.conn.Program(ctx, channel, s.ask.pty != nil)

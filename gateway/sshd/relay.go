@@ -27,6 +27,7 @@ type relay struct {
 	meter           *meter
 	early           []*ssh.Request          // of the sandbox's requests those that came before the others
 	session         bool                    // a session channel: it has an exit status
+	careless        bool                    // the client may say how much it has read after it has closed: see beforeClose
 	allow           func(*ssh.Request) bool // requests of the client; nil allows all. May change the payload
 	tap             io.Writer               // sees the output of a terminal before the client does; nil if nobody
 	kill            func()                  // ends the connection to the sandbox
@@ -49,7 +50,15 @@ const (
 	beforeExit = 2 * time.Second
 	// afterClose is how long input that a client sent before it closed may take to arrive.
 	afterClose = 2 * time.Second
+	// beforeClose is the time between the end of output and CLOSE for a careless client that was sent more than carelessFrom. It reads in
+	// one thread and answers CLOSE in another: how much it has read it may say after its own CLOSE, which ends its connection, for
+	// the library takes no message for a channel that is no more (RFC 4254, section 5.3). Once it knows of the end it says no such thing.
+	beforeClose  = 100 * time.Millisecond
+	carelessFrom = 16 << 10
 )
+
+// isCareless reports whether clients of that version (RFC 4253, section 4.2) are: paramiko's.
+func isCareless(version []byte) bool { return strings.HasPrefix(string(version), "SSH-2.0-paramiko_") }
 
 // run relays until both sides have closed the channel.
 func (r *relay) run() {
@@ -128,6 +137,12 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 		pass(q)
 	}
 	requests := r.sandbox.requests // nil after CLOSE
+	closeClient := func() {
+		if passed, _ := output(); r.careless && !gone && passed > carelessFrom {
+			<-time.After(beforeClose)
+		}
+		_ = r.client.Close()
+	}
 	over := func() {
 		if exited && r.ended != nil {
 			// The output is complete, whatever the sandbox has to say yet.
@@ -135,7 +150,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 			if !said {
 				r.eof(pass)
 			}
-			_ = r.client.Close()
+			closeClient()
 			timer, asked = time.After(afterExit), false // for a client that does not answer: the sandbox waits for our CLOSE
 			return
 		}
@@ -167,7 +182,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				_ = r.client.CloseWrite()
 			}
 			outDone, errDone, timer, status, held = nil, nil, nil, nil, false
-			_ = r.client.Close()
+			closeClient()
 			_ = r.sandbox.Close()
 		case <-outDone:
 			if outDone = nil; errDone == nil {

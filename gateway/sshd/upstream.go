@@ -314,7 +314,8 @@ func (u *upstream) reverse(ctx context.Context, nc ssh.NewChannel) {
 		_ = channel.Close()
 		return
 	}
-	r := relay{client: side{channel, requests}, sandbox: side{accepted, sandboxRequests}, meter: u.client.meter, kill: u.close}
+	r := relay{client: side{channel, requests}, sandbox: side{accepted, sandboxRequests}, meter: u.client.meter, kill: u.close,
+		careless: isCareless(u.client.conn.ClientVersion())}
 	r.run()
 }
 
