@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -302,13 +303,22 @@ func (s *session) await(ctx context.Context, p *party, f *follow, wait bool) (un
 		changed := s.changedLocked()
 		s.mu.Unlock()
 		if err == nil {
-			return func() {
+			undo = func() {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				if !had && s.keyboard.hold == holdCall && s.keyboard.holds(p) {
 					s.freeLocked()
 				}
-			}, nil
+			}
+			// What is typed before a private stretch is over would be a part of it, with all that comes of it.
+			if err := s.until(ctx, func() bool { return !s.private.ending }); err != nil {
+				undo()
+				if errors.Is(err, errClosed) {
+					return nil, err
+				}
+				return nil, errPrivate
+			}
+			return undo, nil
 		}
 		if !wait || err.Code != wire.CodeKeyboardHeld {
 			return nil, err

@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -261,5 +262,35 @@ func TestPrivateBelowTheWindow(t *testing.T) {
 	resize(wire.DefaultRows + 10)
 	if r, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen}); err != nil || strings.Contains(r.Screen.Text, "secret") {
 		t.Errorf("shown: %+v, %v", r.Screen, err)
+	}
+}
+
+// What an agent runs as soon as a private stretch ends is not a part of it.
+func TestPrivateIsOver(t *testing.T) {
+	set := newSet(t, "/bin/bash")
+	alice := agentClient(t, set)
+	run(t, alice, "true")
+	bob := dial(t, set, wire.Attach{Session: "main", Party: person("bob")}, wire.Handler{})
+	for i := range 60 {
+		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbTake}); err != nil {
+			t.Fatal(err)
+		}
+		setPrivate(t, bob, true)
+		res := make(chan *wire.Result, 1)
+		go func() {
+			res <- do(t, alice, wire.Request{Verb: wire.VerbRun, Text: fmt.Sprintf("echo public-%d", i), Hold: true})
+		}()
+		if err := bob.Input(t.Context(), []byte("seq 20000\r")); err != nil { // the screen falls behind
+			t.Fatal(err)
+		}
+		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbInterrupt}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bob.Request(t.Context(), wire.Request{Verb: wire.VerbGive}); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-res; r.Ended != wire.Done || !strings.Contains(r.Output, fmt.Sprintf("public-%d", i)) {
+			t.Fatalf("round %d: %+v", i, r)
+		}
 	}
 }
