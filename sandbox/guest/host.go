@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -117,6 +118,7 @@ func runHost(dir string) int {
 	ready := os.NewFile(3, "")
 	unix.CloseOnExec(3)
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGPIPE) // dropped: see takeSignals
+	signals.DefaultForChildren()                                      // whatever started us
 	// What other processes of this user could read here are the secrets of marks.
 	err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	if err == nil {

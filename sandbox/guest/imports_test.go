@@ -34,6 +34,7 @@ func TestImports(t *testing.T) {
 		"sandbox/session/proc",
 		"sandbox/session/screen",
 		"sandbox/session/text",
+		"sandbox/signals", // a session server that nohup or a supervisor started
 		"sandbox/wire",
 	}
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/sandboxd-guest").Output()

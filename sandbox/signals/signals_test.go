@@ -1,0 +1,76 @@
+package signals
+
+import (
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// asChild names what this program does when a test starts it with signals ignored.
+const asChild = "SANDBOXD_TEST_SIGNALS"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(asChild) {
+	case "":
+		os.Exit(m.Run())
+	case "inherit":
+	case "default":
+		DefaultForChildren()
+	case "undone":
+		DefaultForChildren()()
+	case "survive":
+		DefaultForChildren()
+		for _, s := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTSTP} {
+			if err := syscall.Kill(os.Getpid(), s); err != nil {
+				panic(err)
+			}
+		}
+	}
+	grep := exec.Command("grep", "SigIgn", "/proc/self/status")
+	grep.Stdout, grep.Stderr = os.Stdout, os.Stderr
+	if err := grep.Run(); err != nil {
+		panic(err)
+	}
+	os.Exit(0)
+}
+
+// TestDefaultForChildren starts this program with many signals ignored, and reads what a program
+// that it starts in turn ignores.
+func TestDefaultForChildren(t *testing.T) {
+	const none = "0000000000000000"
+	for _, tt := range []struct{ name, ignore, do, want string }{
+		{"none is ignored", "", "default", none},
+		{"inherited without it", "HUP INT QUIT PIPE TERM", "inherit", "0000000000000003"},
+		{"by nohup", "HUP", "default", none},
+		{"by a shell's &", "INT QUIT", "default", none},
+		{"all that can be", "HUP INT QUIT PIPE ALRM TERM USR1 USR2 CHLD TSTP TTIN TTOU URG WINCH IO", "default", none},
+		{"undone", "HUP INT", "undone", "0000000000000003"},
+		{"the process still ignores them", "HUP INT TSTP", "survive", none},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cmd := exec.Command("sh", "-c", `[ -z "$1" ] || trap '' $1; exec "$0"`, os.Args[0], tt.ignore)
+			cmd.Env = append(os.Environ(), asChild+"="+tt.do)
+			// This test's own process may have been started by nohup(1).
+			defer DefaultForChildren()()
+			out, err := cmd.CombinedOutput()
+			if got := strings.TrimPrefix(strings.TrimSpace(string(out)), "SigIgn:\t"); err != nil || got != tt.want {
+				t.Errorf("a child ignores %s, %v; want %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// TestNotifyStillDelivers holds that a handler of the caller's own gets a signal that came ignored.
+func TestNotifyStillDelivers(t *testing.T) {
+	defer DefaultForChildren()()
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGHUP)
+	defer signal.Stop(got)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	<-got
+}
