@@ -6,15 +6,21 @@ import (
 	"slices"
 )
 
-// ErrForGood says that an entry is for loopback, which none opens.
-var ErrForGood = errors.New("loopback and unspecified addresses are never open: have the service listen on an address of the machine, and allow that")
+// ErrForGood says that an entry is for addresses that none opens.
+var ErrForGood = errors.New("loopback, link-local, cloud metadata, multicast and reserved addresses are never open: " +
+	"have a service of this machine listen on one of its other addresses, and allow that")
 
 // Opens reports whether entry, as of Rules, opens what is closed without it when it is trusted: addresses of a closed range, or of
 // own, the addresses of the machine that dials and the networks that they are in. What is no entry opens nothing. ErrForGood says that no entry can open what this one is for.
 func (p *Policy) Opens(text string, own []netip.Prefix) (bool, error) {
 	e, err := parseEntry(text)
-	if err != nil || e.name != "" {
+	switch {
+	case err != nil:
 		return false, nil //nolint:nilerr // NewPolicy says what is wrong with it
+	case e.name != "" && isNameForGood(e.name):
+		return false, ErrForGood
+	case e.name != "":
+		return false, nil
 	}
 	within := func(c netip.Prefix) bool { return c.Bits() <= e.prefix.Bits() && c.Contains(e.prefix.Addr()) }
 	for _, c := range forGood {

@@ -21,14 +21,15 @@ const (
 // Rules are what a policy is made of. Each entry of the lists is a name (example.com), all names below one (*.example.com), an address
 // or a range of addresses (10.1.2.0/24), each with a port or without (example.com:443, 10.1.2.3:5432, [2001:db8::1]:80).
 //
-// No entry opens loopback. No name opens another closed address, wherever it points.
+// No entry opens loopback, link-local, metadata, multicast and reserved addresses. No name opens another closed address, wherever it
+// points.
 type Rules struct {
 	Mode    Mode
 	Trusted []string // of whoever runs the daemon: a range inside of a closed one opens it
 	Allow   []string // of others: opens nothing that is closed, be it that it was not yet when it was listed
 
-	// Closed are the ranges that are open only by such a range; nil is DefaultClosed. Loopback, unspecified, link-local, multicast and
-	// metadata addresses are closed, whatever it says. So are the networks that the machine which dials is in, and its own addresses, which are opened one by one.
+	// Closed are the ranges that are open only by such a range; nil is DefaultClosed. What no entry opens is closed whatever it
+	// says. So are the networks that the machine which dials is in, and its own addresses, which are opened one by one.
 	Closed []netip.Prefix
 }
 
@@ -50,15 +51,12 @@ type entry struct {
 	trusted bool // it may open what is closed
 }
 
-// closedForGood opens to nobody: it is the machine that dials, by every service that was bound to itself so that nobody reaches it.
+// closedForGood opens to nobody, whatever is listed: it is the machine that dials, by services that were bound to itself so that
+// nobody reaches them, or it is what answers whoever asks for that machine, such as the metadata of a cloud.
 var closedForGood = []string{
-	"0.0.0.0/8",   // this host (RFC 791): Linux connects to itself
-	"127.0.0.0/8", // loopback
-	"::/96",       // unspecified, loopback, IPv4-compatible (RFC 4291)
-}
-
-// closedAlways is what no list of closed ranges leaves out: what answers there takes whoever asks for this machine.
-var closedAlways = []string{
+	"0.0.0.0/8",          // this host (RFC 791): Linux connects to itself
+	"127.0.0.0/8",        // loopback
+	"::/96",              // unspecified, loopback, IPv4-compatible (RFC 4291)
 	"100.100.100.200/32", // Alibaba's metadata
 	"168.63.129.16/32",   // Azure's host: a public address that is none
 	"169.254.0.0/16",     // link-local (RFC 3927), metadata
@@ -70,6 +68,14 @@ var closedAlways = []string{
 	"fd20:ce::254/128",   // Google's
 	"fe80::/10",          // link-local
 	"ff00::/8",           // multicast
+}
+
+// namesForGood are names that lead to such addresses alone: allowing one opens nothing.
+var namesForGood = []string{
+	"localhost",
+	"instance-data", "instance-data.ec2.internal", // Amazon's
+	"metadata", "metadata.goog", "metadata.google.internal", // Google's
+	"metadata.tencentyun.com",
 }
 
 // closedByDefault is the rest, with a reason per line. Documentation ranges are not in it: some networks use them for mirrors.
@@ -106,7 +112,7 @@ func mapEach[T, U any](list []T, f func(T) U) []U {
 // DefaultClosed returns the ranges that are closed unless they, or parts of them, are listed: loopback, private, shared, link-local,
 // metadata, multicast and reserved ones. A policy closes the NAT64 and 6to4 forms of a closed IPv4 range too.
 func DefaultClosed() []netip.Prefix {
-	return ranges(closedForGood, closedAlways, closedByDefault)
+	return ranges(closedForGood, closedByDefault)
 }
 
 // NewPolicy returns the policy of r. An error names the entry that is none.
@@ -116,7 +122,7 @@ func NewPolicy(r Rules) (*Policy, error) {
 	}
 	closed := DefaultClosed()
 	if r.Closed != nil {
-		closed = append(ranges(closedForGood, closedAlways), r.Closed...)
+		closed = append(ranges(closedForGood), r.Closed...)
 	}
 	p := &Policy{mode: r.Mode}
 	for _, c := range closed {

@@ -225,14 +225,14 @@ func TestPolicyClosedRangesOfOnesOwn(t *testing.T) {
 	}
 }
 
-// Loopback is the machine that dials, and nobody's to open; what is closed is opened by the trusted alone, now and not as it was when it was listed.
+// Loopback is the machine that dials, metadata what speaks for it: they are nobody's to open. What else is closed is opened by the trusted alone, now and not as it was when it was listed.
 func TestPolicyOpensByTheTrusted(t *testing.T) {
 	own := ranges([]string{"93.184.216.40/32"})
 	entries := []string{"127.0.0.1", "127.0.0.0/8:80", "::1", "::/96", "64:ff9b::7f00:1", "0.0.0.0", "169.254.169.254", "10.0.0.1", "fd00:ec2::254", "93.184.216.40", "203.0.113.7", "a.test"}
 	closed := ranges([]string{"10.0.0.0/8", "203.0.113.0/24"})
 	for dst, trusted := range map[string]bool{
 		"127.0.0.1": false, "::1": false, "64:ff9b::127.0.0.1": false, "0.0.0.0": false, "::": false,
-		"169.254.169.254": true, "10.0.0.1": true, "fd00:ec2::254": true, "93.184.216.40": true, "203.0.113.7": true,
+		"169.254.169.254": false, "fd00:ec2::254": false, "10.0.0.1": true, "93.184.216.40": true, "203.0.113.7": true,
 	} {
 		for _, r := range []Rules{{Mode: ModeFiltered, Closed: closed, Trusted: entries}, {Mode: ModeFiltered, Closed: closed, Allow: entries}} {
 			p, err := NewPolicy(r)
@@ -258,10 +258,18 @@ func TestRefusalsNameWhatOpens(t *testing.T) {
 		{ModeAllowlist, "db.test", "10.0.0.1:5432", "10.0.0.1:5432"},
 		{ModeFiltered, "", "[64:ff9b::a00:1]:80", "[64:ff9b::a00:1]:80"},
 		{ModeFiltered, "", "93.184.216.40:22", "93.184.216.40:22"},
+		{ModeFiltered, "", "[64:ff9b::93.184.216.40]:22", "[64:ff9b::5db8:d828]:22"},
 		{ModeFiltered, "", "93.184.216.41:22", "93.184.216.41:22"},
 		{ModeFiltered, "", "[2606:2800::41]:22", "[2606:2800::41]:22"},
 		{ModeFiltered, "", "172.16.0.7:22", "172.16.0.7:22"},
-		{ModeFiltered, "", "169.254.169.254:80", "169.254.169.254:80"},
+		{ModeFiltered, "", "169.254.169.254:80", ""},
+		{ModeFiltered, "", "[64:ff9b::169.254.169.254]:80", ""},
+		{ModeFiltered, "", "[fd00:ec2::254]:80", ""},
+		{ModeFiltered, "", "100.100.100.200:80", ""},
+		{ModeFiltered, "", "168.63.129.16:80", ""},
+		{ModeFiltered, "", "[fe80::1]:80", ""},
+		{ModeFiltered, "", "240.0.0.1:80", ""},
+		{ModeAllowlist, "meta.test", "169.254.169.254:80", ""},
 		{ModeAllowlist, "", "8.8.8.8:443", "8.8.8.8:443"},
 		{ModeAllowlist, "a.test", "8.8.8.8:443", "a.test:443"},
 		{ModeFiltered, "", "127.0.0.1:80", ""},
@@ -286,8 +294,10 @@ func TestRefusalsNameWhatOpens(t *testing.T) {
 			t.Errorf("%s %s %s with %s: %+v", c.mode, c.name, c.dst, c.want, again)
 		}
 	}
-	if got := policy(t, ModeAllowlist).refusesName("a.test", 0); got.opens != "a.test" {
-		t.Errorf("got %+v", got)
+	for name, want := range map[string]string{"a.test": "a.test", "metadata.google.internal": "", "localhost": "", "a.localhost": ""} {
+		if got := policy(t, ModeAllowlist).refusesName(name, 0); got.why == "" || got.opens != want {
+			t.Errorf("%s: got %+v, want %q", name, got, want)
+		}
 	}
 }
 

@@ -236,7 +236,7 @@ func (p *Proxy) pass(ctx context.Context, host string, port uint16) (*passage, e
 		return nil, err
 	}
 	stop := onEnd(ctx, func() { abort(conn) })
-	return &passage{Conn: conn, flow: f, inspection: p.inspect(f), over: func() {
+	return &passage{Conn: conn, flow: f, inspection: p.inspect(f, ctx.Done()), over: func() {
 		stop()
 		_ = conn.Close()
 		p.ended(ctx, f, asked)
@@ -257,18 +257,15 @@ type passage struct {
 func (c *passage) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	c.flow.received.Add(int64(n))
+	if n > 0 || err != nil {
+		c.inspection.hear(b[:n])
+	}
 	return n, err
 }
 
 func (c *passage) Write(b []byte) (int, error) {
-	out, err := c.inspection.pass(b)
-	if err != nil {
+	if err := c.inspection.write(c.Conn, b); err != nil {
 		c.flow.end(err)
-		return 0, err
-	}
-	n, err := c.Conn.Write(out)
-	c.flow.sent.Add(int64(n))
-	if err != nil {
 		return 0, err
 	}
 	return len(b), nil
@@ -276,7 +273,7 @@ func (c *passage) Write(b []byte) (int, error) {
 
 // CloseWrite ends what is sent.
 func (c *passage) CloseWrite() error {
-	if err := c.inspection.ended(); err != nil {
+	if err := c.inspection.atEnd(); err != nil {
 		c.flow.end(err)
 		return err
 	}
@@ -286,7 +283,7 @@ func (c *passage) CloseWrite() error {
 // Close ends the connection, and tells of its end once.
 func (c *passage) Close() error {
 	c.once.Do(func() {
-		c.inspection.close()
+		c.inspection.stop()
 		c.over()
 	})
 	return nil

@@ -3,7 +3,7 @@ package egress
 import (
 	"bytes"
 	"encoding/binary"
-	"slices"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -17,179 +17,125 @@ type opening int
 
 const (
 	openingPartial opening = iota // more bytes are needed
-	openingOther                  // neither TLS nor HTTP: nothing is said
 	openingNamed                  // for the name
 	openingUnnamed                // TLS or HTTP that names nobody, or that cannot be read
+	openingOther                  // plainly another protocol, which has no names
+	openingPrelude                // a request of another protocol, which TLS or that protocol follows
+	openingUnknown                // none of these
 )
 
-// readOpening finds the server's name in the first bytes of a connection: in the server_name extension of a TLS ClientHello (RFC 6066,
-// section 3) or in the Host of a request of HTTP/1 (RFC 9112, section 3.2). It reads nothing else, and no byte twice differently than a
-// server would: what is not unambiguous, names nobody.
-func readOpening(b []byte) (opening, string) {
-	if len(b) > 0 && b[0] == recordHandshake {
+// readOpening finds the server's name in the first bytes of a connection: in the server_name
+// extension of a TLS ClientHello (RFC 6066, section 3) or in the Host of a request of HTTP/1
+// (RFC 9112, section 3.2). Only what every server reads in the same way names somebody, and only
+// what otherProtocol knows is another protocol: servers overlook much before a ClientHello or a
+// request. size is the length of the ClientHello or of the prelude, and 0 for all else.
+func readOpening(b []byte) (what opening, name string, size int) {
+	switch {
+	case len(b) == 0:
+		return openingPartial, "", 0
+	case b[0] >= recordFirst && b[0] <= recordLast:
 		return readHello(b)
 	}
-	// Servers overlook empty lines before a request (RFC 9112, section 2.2).
-	text := bytes.TrimLeft(b, "\r\n")
-	line, _, whole := bytes.Cut(text, []byte("\n"))
-	switch {
-	case bytes.ContainsFunc(line, func(c rune) bool { return c < ' ' && c != '\t' && c != '\r' }):
-		return openingOther, "" // no text
-	case !whole:
-		return partial(b)
-	case !bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")):
-		return openingOther, "" // text of another protocol, which has said its first line
+	if what, size := otherProtocol(b); what != openingUnknown {
+		return what, "", size
 	}
-	return readRequest(text)
+	what, name = readRequest(b)
+	return what, name, 0
 }
 
 // partial asks for more, as long as there may be more.
-func partial(b []byte) (opening, string) {
+func partial(b []byte) opening {
 	if len(b) >= maxOpening {
-		return openingUnnamed, ""
+		return openingUnnamed
 	}
-	return openingPartial, ""
+	return openingPartial
 }
 
-const (
-	recordHandshake   = 22     // RFC 8446, section 5.1
-	clientHello       = 1      // section 4
-	extensionName     = 0      // RFC 6066, section 1.1
-	extensionHello    = 0xfe0d // encrypted_client_hello (RFC 9849): the name that can be read is not the one that is meant
-	serverNameIsAHost = 0
+var (
+	requestLine = regexp.MustCompile("^([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([^ \t]+) HTTP/1\\.[01]$")
+	fieldLine   = regexp.MustCompile("^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*(.*?)[ \t]*$")
 )
 
-// readHello reads a ClientHello, which may be cut into several records.
-func readHello(b []byte) (opening, string) {
-	var hello []byte
-	for rest := b; ; {
-		if len(rest) < 5 {
-			return partial(b)
-		}
-		size := int(binary.BigEndian.Uint16(rest[3:]))
-		if rest[0] != recordHandshake || rest[1] != 3 || size == 0 || size > 1<<14 {
-			return openingUnnamed, ""
-		}
-		record := rest[5:]
-		hello = append(hello, record[:min(size, len(record))]...)
-		if len(hello) >= 1 && hello[0] != clientHello {
-			return openingUnnamed, ""
-		}
-		if len(hello) >= 4 {
-			if want := 4 + int(hello[1])<<16 + int(hello[2])<<8 + int(hello[3]); want > maxOpening {
-				return openingUnnamed, ""
-			} else if len(hello) >= want {
-				name, ok := helloName(hello[4:want])
-				if !ok {
-					return openingUnnamed, ""
-				}
-				return openingNamed, name
-			}
-		}
-		if len(record) < size {
-			return partial(b)
-		}
-		rest = record[size:]
+// readRequest reads the head of a request of HTTP/1. One of HTTP/2 without TLS has its names in
+// later frames, and names nobody here. Nor does a head that RFC 9112 lets servers read in several
+// ways, or not at all: with other line ends than CRLF, with controls, folded, of HTTP/0.9.
+func readRequest(b []byte) (what opening, name string) {
+	text := b
+	for bytes.HasPrefix(text, []byte("\r\n")) { // servers overlook empty lines (section 2.2)
+		text = text[2:]
 	}
-}
-
-// fields cuts a message of TLS into its parts. A cut that goes beyond the end sets bad.
-type fields struct {
-	rest []byte
-	bad  bool
-}
-
-func (f *fields) take(n int) []byte {
-	if n > len(f.rest) {
-		f.rest, f.bad = nil, true
-		return nil
+	head, _, whole := bytes.Cut(text, []byte("\r\n\r\n"))
+	first, rest, ended := strings.Cut(string(head), "\r\n")
+	switch {
+	case hasControls(first) || first != "" && !strings.ContainsRune(methodBegins, rune(first[0])):
+		return openingUnknown, ""
+	case !ended && !whole:
+		return partial(b), ""
 	}
-	part := f.rest[:n]
-	f.rest = f.rest[n:]
-	return part
-}
-
-// number reads a number of n bytes.
-func (f *fields) number(n int) int {
-	value := 0
-	for _, c := range f.take(n) {
-		value = value<<8 | int(c)
-	}
-	return value
-}
-
-// helloName reads the body of a ClientHello (RFC 8446, section 4.1.2).
-func helloName(body []byte) (name string, ok bool) {
-	f := fields{rest: body}
-	f.take(2 + 32)      // version, random
-	f.take(f.number(1)) // session
-	f.take(f.number(2)) // cipher suites
-	f.take(f.number(1)) // compression
-	all := fields{rest: f.take(f.number(2))}
-	for !f.bad && len(all.rest) > 0 {
-		kind := all.number(2)
-		data := all.take(all.number(2))
-		switch {
-		case all.bad || kind == extensionHello:
-			return "", false
-		case kind != extensionName:
-			continue
-		case name != "":
-			return "", false // twice
-		}
-		list := fields{rest: data}
-		names := fields{rest: list.take(list.number(2))}
-		if names.number(1) != serverNameIsAHost {
-			return "", false
-		}
-		host := string(names.take(names.number(2)))
-		if list.bad || names.bad || len(list.rest) > 0 || len(names.rest) > 0 {
-			return "", false
-		}
-		if name, ok = canonicalName(host); !ok {
-			return "", false
-		}
-	}
-	return name, name != "" && !f.bad && len(f.rest) == 0
-}
-
-// readRequest reads the head of a request of HTTP/1. One of HTTP/2 without TLS has its names in later frames, and names nobody here.
-func readRequest(b []byte) (opening, string) {
-	lines := strings.Split(string(b), "\n")
-	end := slices.IndexFunc(lines, func(line string) bool { return line == "" || line == "\r" })
-	if end < 0 || end == len(lines)-1 { // what stands behind the last newline is no line yet
-		return partial(b)
-	}
-	words := strings.Fields(lines[0])
-	if len(words) != 3 || !strings.HasPrefix(words[2], "HTTP/1.") {
+	request := requestLine.FindStringSubmatch(first)
+	switch {
+	case request == nil && !saysHTTP(first):
+		return openingUnknown, ""
+	case request == nil || hasControls(rest) || whole && strings.HasSuffix(rest, "\r"):
 		return openingUnnamed, ""
+	case !whole:
+		return partial(b), ""
 	}
-	var host string
-	seen := 0
-	for _, line := range lines[1:end] {
-		key, value, ok := strings.Cut(strings.TrimSuffix(line, "\r"), ":")
-		if !ok || key == "" || strings.ContainsAny(key, " \t\r") {
-			return openingUnnamed, "" // a folded or damaged line, which servers read in several ways
-		}
-		if strings.EqualFold(key, "host") {
-			host = strings.Trim(value, " \t")
+	host, seen := "", 0
+	for line := range strings.SplitSeq(rest, "\r\n") {
+		field := fieldLine.FindStringSubmatch(line)
+		switch {
+		case rest == "":
+		case field == nil:
+			return openingUnnamed, ""
+		case strings.EqualFold(field[1], "host"):
+			host = field[2]
 			seen++
 		}
 	}
 	name, ok := hostName(host)
-	if seen != 1 || !ok {
+	if seen != 1 || !ok || !isTarget(request[1], request[2], name) {
 		return openingUnnamed, ""
 	}
-	// An absolute target goes before Host (RFC 9112, section 3.2.2).
-	if _, rest, ok := strings.Cut(words[1], "://"); ok && !strings.HasPrefix(words[1], "/") {
-		if end := strings.IndexAny(rest, "/?#"); end >= 0 {
-			rest = rest[:end]
-		}
-		if other, ok := hostName(rest); !ok || other != name {
-			return openingUnnamed, ""
+	return openingNamed, name
+}
+
+// methodBegins are the characters with which a token begins (RFC 9110, section 5.6.2), and CR of an
+// empty line before it.
+const methodBegins = "!#$%&'*+-.^_`|~0123456789" +
+	"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz\r"
+
+// hasControls says whether s has characters that no line of a request may have. Line ends it may
+// have, and the first half of one at its end.
+func hasControls(s string) bool {
+	for i, c := range []byte(s) {
+		switch {
+		case c == '\r' && (i+1 == len(s) || s[i+1] == '\n'), c == '\n' && i > 0 && s[i-1] == '\r':
+		case c < ' ' && c != '\t' || c == 0x7f:
+			return true
 		}
 	}
-	return openingNamed, name
+	return false
+}
+
+// isTarget says whether the target of a request is one of name's: a path, or a URL or an
+// authority with that name. Those go before Host (RFC 9112, section 3.2.2).
+func isTarget(method, target, name string) bool {
+	host := target
+	if method != "CONNECT" {
+		if target[0] == '/' || target == "*" {
+			return true
+		}
+		_, rest, ok := strings.Cut(target, "://")
+		if !ok {
+			return false
+		}
+		if host = rest; strings.ContainsAny(rest, "/?#") {
+			host = rest[:strings.IndexAny(rest, "/?#")]
+		}
+	}
+	other, ok := hostName(host)
+	return ok && other == name
 }
 
 // whyQUIC is why a listed name opens no QUIC. Programs go on with TCP.

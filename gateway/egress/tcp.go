@@ -89,37 +89,29 @@ func (s *Stack) relay(ctx context.Context, f *flow, guest *guestConn, conn net.C
 		abort(conn)
 		guest.end.Abort()
 	})()
+	inspection := s.inspect(f, ctx.Done())
+	defer inspection.stop()
 	var down sync.WaitGroup
 	down.Go(func() {
-		if err := download(f, guest, conn); err != nil {
+		if err := download(f, guest, conn, inspection); err != nil {
 			f.end(err)
 		}
 	})
-	if err := s.upload(f, guest, conn); err != nil {
+	if err := upload(guest, conn, inspection); err != nil {
 		f.end(err)
 	}
 	down.Wait()
 }
 
 // upload carries what the program says.
-func (s *Stack) upload(f *flow, guest *guestConn, conn net.Conn) error {
+func upload(guest *guestConn, conn net.Conn, inspection *inspection) error {
 	readable, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventErr | waiter.EventHUp)
 	guest.queue.EventRegister(&readable)
 	defer guest.queue.EventUnregister(&readable)
-	inspection := s.inspect(f)
-	defer inspection.close()
 	for {
-		err := guest.whenReady(ready, func(b []byte) error {
-			b, err := inspection.pass(b)
-			if err != nil {
-				return err
-			}
-			n, err := conn.Write(b)
-			f.sent.Add(int64(n))
-			return err
-		})
+		err := guest.whenReady(ready, func(b []byte) error { return inspection.write(conn, b) })
 		if errors.Is(err, io.EOF) {
-			if err := inspection.ended(); err != nil {
+			if err := inspection.atEnd(); err != nil {
 				return err
 			}
 			return closeWrite(conn)
@@ -131,7 +123,8 @@ func (s *Stack) upload(f *flow, guest *guestConn, conn net.Conn) error {
 }
 
 // download carries what is said to the program.
-func download(f *flow, guest *guestConn, conn net.Conn) error {
+func download(f *flow, guest *guestConn, conn net.Conn, inspection *inspection) error {
+	defer inspection.hear(nil)
 	writable, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
 	guest.queue.EventRegister(&writable)
 	defer guest.queue.EventUnregister(&writable)
@@ -140,6 +133,7 @@ func download(f *flow, guest *guestConn, conn net.Conn) error {
 			if len(b) == 0 {
 				return io.EOF
 			}
+			inspection.hear(b)
 			n, err := guest.write(ready, b)
 			f.received.Add(int64(n))
 			return err

@@ -18,7 +18,15 @@ func (p *Policy) refusesName(name string, port uint16) refusal {
 	if p.mode == ModeFiltered || p.listsName(name, port) {
 		return refusal{}
 	}
+	if isNameForGood(name) {
+		return refusal{why: notListed}
+	}
 	return refusal{why: notListed, opens: entryText(name, port)}
+}
+
+// isNameForGood says whether name leads to nothing that can be opened.
+func isNameForGood(name string) bool {
+	return slices.Contains(namesForGood, name) || strings.HasSuffix(name, ".localhost")
 }
 
 // entryText is the entry of a name or an address.
@@ -56,7 +64,7 @@ func (p *Policy) refuses(name string, dst netip.AddrPort, own []netip.Prefix) re
 		return refusal{why: "there is no port 0"}
 	}
 	opens := entryText(addr.String(), port)
-	if isForGood(addr) || addr.IsMulticast() {
+	if isForGood(addr) {
 		opens = ""
 	}
 	for _, mine := range own {

@@ -1,0 +1,261 @@
+package egress
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// inspection holds back what a program says first on a connection to a listed name, until it is
+// clear that it is meant for that name. One goroutine writes, another one hears.
+type inspection struct {
+	gate  *gate
+	flow  *flow
+	ended <-chan struct{} // the flow has
+	over  atomic.Bool
+
+	// Of the one who writes.
+	stage stage
+	held  []byte
+	said  string // by the first ClientHello
+	sent  bool   // something was
+	late  *time.Timer
+
+	mu       sync.Mutex
+	heard    []byte        // guarded by mu; what the server said first
+	preludes int           // guarded by mu; each is answered by one byte
+	again    bool          // guarded by mu; the server wants another ClientHello
+	answered chan struct{} // closed when that is known
+	known    bool          // guarded by mu; answered is closed
+}
+
+// stage is what is inspected next.
+type stage int
+
+const (
+	stageOpening stage = iota
+	stageAnswer        // the server's, to a ClientHello
+	stageAgain         // another ClientHello
+)
+
+const maxPreludes = 2 // PostgreSQL's two kinds of encryption
+
+// whyUnknown is why a listed name opens no protocol that otherProtocol does not know.
+const whyUnknown = "neither TLS nor HTTP, nor known by its first bytes: " +
+	"a listed address opens it, a name does not"
+
+// inspect begins the inspection of f, which is dialled and ends with ended. It is closed by
+// whoever gets it.
+func (g *gate) inspect(f *flow, ended <-chan struct{}) *inspection {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := &inspection{gate: g, flow: f, ended: ended, answered: make(chan struct{})}
+	i.over.Store(!g.policy.comparesNames(f.name, f.addr))
+	return i
+}
+
+// write takes what the program says next, and writes to the server what may go on now. An error is
+// the server's, or says why the connection has to end.
+func (i *inspection) write(to io.Writer, b []byte) error {
+	if i.over.Load() {
+		return i.send(to, b)
+	}
+	if i.late == nil && i.stage == stageOpening {
+		i.late = time.AfterFunc(openingTimeout, func() {
+			i.flow.end(i.refuse(fmt.Sprintf("said nothing readable in %v", openingTimeout), ""))
+		})
+	}
+	i.held = append(i.held, b...)
+	for len(i.held) > 0 {
+		n, err := i.judge()
+		if err != nil || n == 0 {
+			return err
+		}
+		if err := i.send(to, i.held[:n]); err != nil {
+			return err
+		}
+		i.held, i.sent = i.held[n:], true
+	}
+	i.held = nil
+	return nil
+}
+
+func (i *inspection) send(to io.Writer, b []byte) error {
+	n, err := to.Write(b)
+	i.flow.sent.Add(int64(n))
+	return err
+}
+
+// judge returns how many of the bytes that are held may go on.
+func (i *inspection) judge() (int, error) {
+	switch i.stage {
+	case stageOpening:
+		return i.judgeOpening()
+	case stageAnswer:
+		// A server that asks for another ClientHello (RFC 8446, section 4.1.4) takes the name from
+		// that one. A program may send it unasked.
+		select {
+		case <-i.answered:
+		case <-i.ended:
+			return 0, errors.New("the connection has ended")
+		case <-time.After(openingTimeout):
+			return 0, fmt.Errorf("the server has not answered a ClientHello in %v", openingTimeout)
+		}
+		if i.mu.Lock(); !i.again {
+			i.mu.Unlock()
+			return i.pass(), nil
+		}
+		i.mu.Unlock()
+		i.stage = stageAgain
+	}
+	return i.judgeAgain()
+}
+
+func (i *inspection) judgeOpening() (int, error) {
+	if i.greeted() {
+		return i.pass(), nil
+	}
+	what, said, size := readOpening(i.held)
+	switch what {
+	case openingPartial:
+		return 0, nil
+	case openingNamed:
+		if !i.gate.says(i.flow, said) {
+			return 0, i.refuse("it is for "+said+", which is "+notListed,
+				entryText(said, i.flow.port))
+		}
+		if size > 0 {
+			i.stop()
+			i.stage, i.said = stageAnswer, said
+			return size, nil
+		}
+		return i.pass(), nil
+	case openingPrelude:
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		if i.preludes++; i.preludes > maxPreludes {
+			return 0, i.unnamed()
+		}
+		i.stop()
+		i.late = nil // what follows has its own time
+		return size, nil
+	case openingOther:
+		return i.pass(), nil
+	case openingUnknown:
+		return 0, i.refuse(whyUnknown, entryText(i.flow.addr.Addr().Unmap().String(), i.flow.port))
+	}
+	return 0, i.unnamed()
+}
+
+// judgeAgain lets by what servers overlook before the second ClientHello, and that one if it has
+// the name of the first.
+func (i *inspection) judgeAgain() (int, error) {
+	switch i.held[0] {
+	case recordHandshake:
+		what, said, _ := readHello(i.held)
+		switch {
+		case what == openingPartial:
+			return 0, nil
+		case what != openingNamed:
+			return 0, i.unnamed()
+		case said != i.said:
+			return 0, i.refuse("its second ClientHello is for "+said+", and not for "+i.said, "")
+		}
+		return i.pass(), nil
+	case recordChange, recordAlert, recordApplication: // the last is early data, which the server drops
+		const head = 5
+		if len(i.held) < head {
+			return 0, nil
+		}
+		size := head + int(binary.BigEndian.Uint16(i.held[3:]))
+		if size > maxOpening {
+			return 0, i.unnamed()
+		}
+		if len(i.held) < size {
+			return 0, nil
+		}
+		return size, nil
+	}
+	return 0, i.unnamed()
+}
+
+// pass ends the inspection: all that is held may go on.
+func (i *inspection) pass() int {
+	i.stop()
+	i.over.Store(true)
+	return len(i.held)
+}
+
+// hear takes what the server says next; nothing is its end.
+func (i *inspection) hear(b []byte) {
+	if i.over.Load() {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.heard = append(i.heard, b[:min(len(b), maxServerHello-len(i.heard))]...)
+	if i.known {
+		return
+	}
+	again, known := readAnswer(i.heard[min(i.preludes, len(i.heard)):])
+	if known || len(b) == 0 || len(i.heard) == maxServerHello {
+		i.again, i.known = again, true
+		close(i.answered)
+	}
+}
+
+// greeted says whether the server has spoken before it was sent anything, as none of TLS or
+// HTTP/1 does. Those of HTTP/2 may, with SETTINGS (RFC 9113, section 3.4), and some answer a
+// request that has not come in time.
+func (i *inspection) greeted() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	const settings = 4 // the type of a frame, behind its length
+	switch {
+	case i.sent || len(i.heard) < 5:
+		return false
+	case i.heard[0] == 0 && i.heard[3] == settings, string(i.heard[:5]) == "HTTP/":
+		return false
+	}
+	return i.heard[0] < recordFirst || i.heard[0] > recordLast
+}
+
+// atEnd says why the connection has to end otherwise than as the program ended it: it never said
+// whom it was for.
+func (i *inspection) atEnd() error {
+	if len(i.held) == 0 {
+		return nil
+	}
+	return i.unnamed()
+}
+
+func (i *inspection) stop() {
+	if i.late != nil {
+		i.late.Stop()
+	}
+}
+
+func (i *inspection) unnamed() error {
+	return i.refuse("TLS or HTTP without a readable name of the server", "")
+}
+
+// refuse tells that the flow is not for whom it was opened. opens is the entry that would open it.
+func (i *inspection) refuse(why, opens string) error {
+	r := refusal{why: why, opens: opens}
+	i.gate.event(Event{Kind: KindRefused, Proto: i.flow.proto, Host: i.flow.name, Addr: i.flow.addr,
+		Why: r.why, Opens: r.opens})
+	return r
+}
+
+// says notes which name the program says, and whether the policy allows that on f: the one that it
+// asked for, or another that is listed.
+func (g *gate) says(f *flow, said string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.said = said
+	return said == f.name || g.policy.listsName(said, f.port)
+}
