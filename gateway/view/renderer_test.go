@@ -220,7 +220,7 @@ func TestStatusLine(t *testing.T) {
 	tests := []struct{ status, want string }{
 		{"agent:alice drives", "agent:alice drives"},
 		{"", ""},
-		{"a\x1b[31mb\r\nc\u202ed\u009be\x00\x7f\xff", "a[31mbcde"},
+		{"a\x1b[31mb\r\nc\u202ed\u009be\x00\x7f\xff", "a[31mbc<U+202E>de"},
 		{"世界 é", "世界 é"},
 		{"a status longer than the window", "a status longer tha…"},
 		{"123456789012345678世界", "123456789012345678 …"},

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // drawStatus draws the status line, in inverse video, as wide as the window: the first form that fits.
@@ -29,13 +30,13 @@ var layouts = sync.Pool{New: func() any { return screen.New(screen.Options{Cols:
 
 // statusLine lays out plain text in one row, and reports whether it was too long for it. A screen of our own does it, with the
 // widths that it gives to a program's text.
-func statusLine(text string, cols int) (line []screen.Cell, cut bool) {
+func statusLine(said string, cols int) (line []screen.Cell, cut bool) {
 	s := layouts.Get().(*screen.Screen)
 	defer layouts.Put(s)
 	s.Resize(cols, 2)
 	_, _ = s.Write([]byte("\x1bc")) // as new; in memory: it takes everything
 	var buf [utf8.UTFMax]byte
-	for _, c := range text {
+	for _, c := range text.Mark(said) {
 		if !unicode.IsGraphic(c) || c == utf8.RuneError {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen/screentest"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
 // asked is what the program says that asks its terminal: this test's own, started again.
@@ -29,6 +30,7 @@ func TestMain(m *testing.M) {
 	if to := os.Getenv("PICTURE_TEST_ASK"); to != "" {
 		os.Exit(ask(to))
 	}
+	signals.DefaultForChildren()
 	os.Exit(m.Run())
 }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
 // answer sends the answer to a query. No answer holds anything that a program has printed, so that none can make a program
@@ -85,8 +87,8 @@ type Notice struct {
 	Count uint64
 }
 
-func (s *Screen) notify(kind NoticeKind, text string) {
-	s.notice = Notice{Kind: kind, Text: text, Count: s.notice.Count + 1}
+func (s *Screen) notify(kind NoticeKind, said string) {
+	s.notice = Notice{Kind: kind, Text: said, Count: s.notice.Count + 1}
 }
 
 // osc carries out an operating system command.
@@ -107,11 +109,11 @@ func (s *Screen) osc(p []byte) {
 		}
 		s.notify(NoticeText, plain(rest))
 	case 99:
-		_, text, _ := bytes.Cut(rest, []byte(";"))
-		s.notify(NoticeText, plain(text))
+		_, said, _ := bytes.Cut(rest, []byte(";"))
+		s.notify(NoticeText, plain(said))
 	case 777:
-		if text, ok := bytes.CutPrefix(rest, []byte("notify;")); ok {
-			s.notify(NoticeText, plain(text))
+		if said, ok := bytes.CutPrefix(rest, []byte("notify;")); ok {
+			s.notify(NoticeText, plain(said))
 		}
 	case 10, 12: // foreground, cursor
 		if string(rest) == "?" {
@@ -148,12 +150,11 @@ func (s *Screen) dcs(p []byte) {
 	}
 }
 
-// plain makes a title of what a program sent: printable UTF-8, bounded.
+// plain makes a title of what a program sent: printable UTF-8, bounded, with what turns the
+// direction of text written out.
 func plain(p []byte) string {
 	var b strings.Builder
-	for len(p) > 0 {
-		r, size := utf8.DecodeRune(p)
-		p = p[size:]
+	for _, r := range text.Mark(string(p)) {
 		if !unicode.IsPrint(r) {
 			continue
 		}

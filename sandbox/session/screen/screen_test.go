@@ -333,7 +333,7 @@ func TestTitleAndNotices(t *testing.T) {
 	}{
 		{"\x1b]0;hello\a", "hello", Notice{NoticeTitle, "hello", 1}},
 		{"\x1b]2;he\x1bllo\x1b\\", "he", Notice{NoticeTitle, "he", 1}},
-		{"\x1b]2;世\xff\u202e\u0085界\x1b\\", "世\ufffd界", Notice{NoticeTitle, "世\ufffd界", 1}},
+		{"\x1b]2;世\xff\u202e\u0085界\x1b\\", "世\ufffd<U+202E>界", Notice{NoticeTitle, "世\ufffd<U+202E>界", 1}},
 		{"\x1b]2;" + strings.Repeat("x", 999) + "\a", strings.Repeat("x", 256), Notice{NoticeTitle, strings.Repeat("x", 256), 1}},
 		{"\x1b]2;" + strings.Repeat("x", 9999) + "\a", "", Notice{}},
 		{"\a\a", "", Notice{NoticeBell, "", 2}},

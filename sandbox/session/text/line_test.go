@@ -19,7 +19,9 @@ func TestLine(t *testing.T) {
 		{"plain", 10, "plain"},
 		{"a\x1b[2Jb", 20, "a [2Jb"},
 		{"a\nb\tc\x7f\u009b", 20, "a b c  "},
-		{"rm \u202egpj.exe\u2066\u2028", 20, "rm  gpj.exe  "},
+		{"rm \u202egpj.exe\u2066\u2028", 30, "rm <U+202E>gpj.exe<U+2066> "},
+		{bidi, 100, "<U+061C><U+200E><U+200F><U+202A><U+202B><U+202C><U+202D><U+202E><U+2066><U+2067><U+2068><U+2069>"},
+		{"a\u202eb", 6, "a<U+2…"},
 		{"grüße", 5, "grüße"},
 		{"too long", 4, "too…"},
 		{"too long", 0, "…"},
@@ -32,10 +34,10 @@ func TestLine(t *testing.T) {
 			t.Errorf("Line(%q, %d) = %q, want %q", tt.in, tt.n, got, tt.want)
 		}
 	}
-	if got, want := Lines("a\nb\r\x1b\u202ec\n"), "a\nb   c\n"; got != want {
+	if got, want := Lines("a\nb\r\x1b\u202ec\n"), "a\nb  <U+202E>c\n"; got != want {
 		t.Errorf("Lines = %q, want %q", got, want)
 	}
-	if got, want := End("  a long question?\u202e ", 10), "…question?"; got != want {
+	if got, want := End("  a long question?\u202e ", 18), "…question?<U+202E>"; got != want {
 		t.Errorf("End = %q, want %q", got, want)
 	}
 	for n, want := range []string{"", "ü", "üb", "übe", "über", "über"} {

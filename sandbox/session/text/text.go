@@ -1,6 +1,6 @@
 // Package text turns what a program printed on a terminal into what a person would read: progress lines that were
-// redrawn collapse to their last form, escape sequences go, backspaces are applied, invalid UTF-8 is replaced, and of
-// what is too long the head and the tail are kept.
+// redrawn collapse to their last form, escape sequences go, backspaces are applied, invalid UTF-8 is replaced, what turns
+// the direction of text is written out, and of what is too long the head and the tail are kept.
 //
 // It is for results and for logs that people and language models read. It knows no size and no wrapping, and shows
 // nothing of the alternate screen: for what a terminal shows there is the screen model, for exact bytes the log.

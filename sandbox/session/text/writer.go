@@ -112,9 +112,11 @@ func (w *Writer) Write(p []byte) (int, error) {
 		p = p[size:]
 		switch {
 		case r < 0xa0: // C1 controls
-		case r == 0x61c, r|1 == 0x200f, r >= 0x2028 && r <= 0x202e, r>>4 == 0x206:
-			// What turns the order of what is around it, or breaks a line: a screen shows nothing of it either. (Here, and not
-			// in a function of its own, because the guest has no byte to spare.)
+		case turns(r):
+			for _, c := range appendMarked(nil, r) {
+				w.put(rune(c))
+			}
+		case r >= 0x2028 && r <= 0x2029, r>>4 == 0x206: // what breaks a line, or has no width
 		default:
 			w.put(r)
 		}

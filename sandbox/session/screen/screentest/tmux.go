@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
 // Tmux is a pane of a real tmux, which a test writes to as the program in it.
@@ -26,7 +28,7 @@ func StartTmux(t testing.TB, cols, rows, history int) *Tmux {
 	if _, err := exec.LookPath("tmux"); err != nil {
 		missing(t, "tmux", err)
 	}
-	m := &Tmux{t: t, socket: t.TempDir() + "/s"}
+	m := &Tmux{t: t, socket: shortdir.New(t) + "/s"}
 	m.Run("start-server", ";", "set", "-g", "status", "off", ";", "set", "-g", "history-limit", strconv.Itoa(history), ";",
 		"new-session", "-d", "-x", strconv.Itoa(cols), "-y", strconv.Itoa(rows), "sleep 600")
 	t.Cleanup(func() { m.Run("kill-server") })
