@@ -116,10 +116,11 @@ type Pauser interface {
 
 // Spec is what a sandbox is made from. The zero value of each field means the backend's documented default.
 type Spec struct {
-	// ID is chosen by the daemon and stored before Boot; it becomes a label, a directory and a host name. It is a DNS
+	// ID is chosen by the daemon and stored before Boot; it becomes a label, a directory and, without Name, the host name. It is a DNS
 	// label of at most 32 characters. Required.
 	ID string
-	// Name is what people call the sandbox. It is shown in prompts and never becomes a path, label or mount. A guest that was
+	// Name is what people call the sandbox. It is shown in prompts, is the host name where it is a DNS label, and never becomes a path, label
+	// or mount. A guest that was
 	// booted without one takes it by an order, once (wire.Control).
 	Name string
 	// Owner is whose it is: whose snapshots it may be made from.

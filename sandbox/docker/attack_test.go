@@ -249,6 +249,10 @@ func TestAttackMounts(t *testing.T) {
 		closed := false
 		for dir := filepath.Dir(path); dir != "/" && !closed; dir = filepath.Dir(dir) {
 			info, err := os.Stat(dir)
+			if errors.Is(err, fs.ErrPermission) { // above it is one that is closed to this user
+				closed = os.Geteuid() != 0
+				break
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -441,6 +445,9 @@ func TestAttackKernel(t *testing.T) {
 
 // One sandbox cannot take the terminals that all of this machine's sandboxes share.
 func TestAttackTerminals(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only a daemon that is root limits the terminals of a sandbox (docs/security.md)")
+	}
 	b, inst, c := attacked(t, sandbox.Spec{})
 	const take = `
 held = []

@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // The stages of Boot and Start, as BootError names them.
@@ -145,7 +146,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	inst.Ref = s.ref
 	inst.Limits, inst.DiskQuota = p.Limits, p.Sized
 	if inst.Limits.NoFile == 0 { // the engine's own, whatever that is
-		inst.Limits.NoFile = processNoFile(pid)
+		inst.Limits.NoFile, _ = noFileOf(pid)
 	}
 	if err := writeJSON(s.b.notePath(spec.ID), note{Name: spec.Name, Instance: inst}); err != nil {
 		return none, err
@@ -166,6 +167,9 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	}
 	p = plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
 		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts, Options: own}
+	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
+		p.Host = "" // of a member of the pool: nobody knows its name yet, and no process of it may change the host name
+	}
 	p.Limits, err = fit(*spec, f, s.b.engine.defaultNoFile(f))
 	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
 		s.b.engine.forget()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
 )
 
 // The sockets of a sandbox. Names are short, and the directory above is mounted: the guest dials guestSocket and guestTun.
@@ -24,6 +25,17 @@ const maxWaiting = 8
 // knocksEvery is how often calls of others are told of.
 const knocksEvery = 10 * time.Second
 
+// Root in the sandbox can connect to the socket as fast as the kernel lets it. Once calls that are not known to be the guest's have
+// spent their burst, the daemon rests between a few of them, so that they cost it next to nothing.
+const (
+	strangersRate  = 320 // a second
+	strangersBurst = 64
+	strangersRest  = 50 * time.Millisecond // one wake-up for the calls of that time: each costs more than a call
+	// doorBacklog is how many calls the kernel keeps for the daemon. The guest makes one at a time, and waits its turn behind
+	// those of others: more places would make that longer.
+	doorBacklog = 4
+)
+
 var errDoorClosed = errors.New("socket closed")
 
 // door is the unix socket of one sandbox, on which its guest calls in. Connections wait in a queue until they are taken.
@@ -33,6 +45,9 @@ type door struct {
 	waiting  chan caller
 	done     chan struct{}
 	wg       sync.WaitGroup
+
+	strangers *rate.Limiter         // of calls that are not known to be the guest's
+	rest      func(d time.Duration) // returns after d, or when the door is closed; a test counts instead
 
 	mu     sync.Mutex
 	known  bool      // guarded by mu; admit was called
@@ -50,6 +65,15 @@ type caller struct {
 // openDoor listens on a socket in dir. It is bound through /proc/self/fd, because an address holds 108 bytes and state
 // directories are often longer.
 func openDoor(dir, name string, log *slog.Logger) (*door, error) {
+	d, err := newDoor(dir, name, log)
+	if err == nil {
+		d.wg.Go(d.accept)
+	}
+	return d, err
+}
+
+// newDoor is openDoor without the goroutine that accepts.
+func newDoor(dir, name string, log *slog.Logger) (*door, error) {
 	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", dir, err)
@@ -67,9 +91,23 @@ func openDoor(dir, name string, log *slog.Logger) (*door, error) {
 		l.Close()
 		return nil, fmt.Errorf("chmod socket in %s: %w", dir, err)
 	}
-	d := &door{listener: l, log: log, waiting: make(chan caller, maxWaiting), done: make(chan struct{})}
-	d.wg.Go(d.accept)
+	if err := setBacklog(l, doorBacklog); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("listen in %s: %w", dir, err)
+	}
+	d := &door{listener: l, log: log, waiting: make(chan caller, maxWaiting), done: make(chan struct{}),
+		strangers: rate.NewLimiter(strangersRate, strangersBurst)}
+	d.rest = d.sleep
 	return d, nil
+}
+
+// setBacklog changes how many connections wait to be accepted (listen(2); package net asks for as many as there may be).
+func setBacklog(l *net.UnixListener, n int) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return errors.Join(raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), n) }), err)
 }
 
 // admit says which process may call from now on; others that wait are sent away. 0 admits all.
@@ -118,15 +156,32 @@ func (d *door) accept() {
 		}
 		if err != nil { // out of descriptors: it passes, and the guest waits in the backlog
 			d.log.Error("accept guest", "err", err)
-			select {
-			case <-time.After(100 * time.Millisecond):
-			case <-d.done:
-				return
-			}
+			d.rest(100 * time.Millisecond)
 			continue
 		}
-		d.enqueue(caller{conn, peerPid(conn)})
+		c := caller{conn, peerPid(conn)}
+		known := d.isGuest(c)
+		d.enqueue(c)
+		if !known && !d.strangers.Allow() {
+			d.rest(strangersRest)
+		}
 	}
+}
+
+func (d *door) sleep(pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-d.done:
+	}
+}
+
+// isGuest reports whether c is known to come from the sandbox's guest.
+func (d *door) isGuest(c caller) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pid != 0 && c.pid == d.pid
 }
 
 // enqueue lets c wait, unless it is not the one who may call. Who waited longest makes room.

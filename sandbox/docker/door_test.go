@@ -9,7 +9,9 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -32,12 +34,18 @@ func call(t *testing.T, dir string) net.Conn {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), socketName))
-	if err != nil {
-		t.Fatal(err)
+	for {
+		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), socketName))
+		if errors.Is(err, syscall.EAGAIN) { // as many wait already as may; the guest would wait, see its dial
+			runtime.Gosched()
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
 	}
-	t.Cleanup(func() { conn.Close() })
-	return conn
 }
 
 // hungUp returns when the other side of conn has closed it.
@@ -140,6 +148,89 @@ func TestDoorQueue(t *testing.T) {
 	if got := len(d.waiting); got > maxWaiting {
 		t.Errorf("got %d waiting, want at most %d", got, maxWaiting)
 	}
+}
+
+// Root in the sandbox can call without end. What such calls cost the daemon is bounded by their rate, and the guest's own calls
+// are never kept waiting by the daemon.
+func TestDoorPacesStrangers(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		admit int // 0: nobody is known
+		paced bool
+	}{{"guest", os.Getpid(), false}, {"strangers", os.Getpid() + 1, true}, {"nobody is known", 0, true}} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			d, err := newDoor(dir, socketName, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rests := 0 // of the goroutine that accepts, which close waits for
+			d.rest = func(time.Duration) { rests++ }
+			if test.admit != 0 {
+				d.admit(test.admit)
+			}
+			began := time.Now()
+			d.wg.Go(d.accept)
+			const calls = 3 * strangersBurst
+			for range calls {
+				conn := call(t, dir)
+				if test.admit == os.Getpid() {
+					take(t, d).Close()
+				} else if test.admit != 0 {
+					hungUp(t, conn)
+				}
+				conn.Close()
+			}
+			// The backlog is taken in order: what comes through now is behind all of them.
+			d.admit(os.Getpid())
+			call(t, dir)
+			take(t, d)
+			d.close()
+			if !test.paced {
+				if rests != 0 {
+					t.Errorf("the guest's calls were kept waiting %d times", rests)
+				}
+				return
+			}
+			// Each call that finds no token left is followed by a rest. The last ones may be accepted as the guest's.
+			allowed := strangersBurst + strangersRate*time.Since(began).Seconds() + doorBacklog + 1
+			if least := int(calls - allowed - 1); rests < least {
+				t.Errorf("got %d rests, want at least %d", rests, least)
+			}
+		})
+	}
+}
+
+// However fast others call, few of them wait at a time, and who waits behind them has its turn.
+func TestDoorBacklog(t *testing.T) {
+	dir := t.TempDir()
+	d, err := newDoor(dir, socketName, slog.New(slog.DiscardHandler)) // nobody accepts yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.admit(os.Getpid())
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	waiting := 0
+	for ; ; waiting++ {
+		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), socketName))
+		if errors.Is(err, syscall.EAGAIN) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
+	if waiting > doorBacklog+1 {
+		t.Errorf("%d calls wait to be accepted, want at most %d", waiting, doorBacklog+1)
+	}
+	d.wg.Go(d.accept)
+	take(t, d)
+	d.close()
 }
 
 func TestDoorClose(t *testing.T) {

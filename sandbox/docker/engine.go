@@ -315,11 +315,8 @@ func engineNoFile(ctx context.Context, socket string) int64 {
 	if pid == 0 {
 		return 0
 	}
-	var limit unix.Rlimit
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit); err != nil || limit.Max > 1<<40 {
-		return 0
-	}
-	return int64(limit.Max)
+	_, hard := noFileOf(pid)
+	return hard
 }
 
 // enginePid is the process that listens on the engine's socket, 0 if it cannot be seen.
@@ -355,21 +352,25 @@ func engineStart(ctx context.Context, socket string) time.Time {
 	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - time.Duration(since.Nano()))
 }
 
-// processNoFile is the descriptor limit of a process on this machine, 0 if it cannot be seen. It is read from proc(5): the
-// guest lets nobody without CAP_SYS_RESOURCE ask prlimit(2).
-func processNoFile(pid int) int64 {
+// noFileOf is the soft and the hard descriptor limit of a process on this machine, 0 if unlimited or
+// not to be seen. It is read from proc(5), which shows it to everybody: prlimit(2) would need
+// CAP_SYS_RESOURCE for a process of another user, such as the engine's, or one like the guest.
+func noFileOf(pid int) (soft, hard int64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {
-		return 0
+		return 0, 0
 	}
 	_, rest, _ := strings.Cut(string(text), "\nMax open files ")
-	soft := strings.Fields(rest)
-	if len(soft) == 0 {
-		return 0
+	limits := strings.Fields(rest)
+	if len(limits) < 2 {
+		return 0, 0
 	}
-	limit, err := strconv.ParseInt(soft[0], 10, 64)
-	if err != nil {
-		return 0 // unlimited
+	parse := func(s string) int64 {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n > 1<<40 {
+			return 0 // unlimited
+		}
+		return n
 	}
-	return limit
+	return parse(limits[0]), parse(limits[1])
 }

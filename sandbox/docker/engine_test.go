@@ -21,6 +21,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
 const (
@@ -42,6 +43,7 @@ var shared struct {
 }
 
 func TestMain(m *testing.M) {
+	signals.DefaultForChildren()
 	dir, err := os.MkdirTemp("", "sandboxd-docker-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -128,6 +130,9 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 		t.Fatal(err)
 	}
 	needImage(t, b, busybox)
+	if _, err := shared.guest(); err != nil { // not on the time of a boot: a first build may take minutes
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()

@@ -14,6 +14,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
 func TestFactsOf(t *testing.T) {
@@ -91,7 +92,7 @@ func TestDefaultNoFile(t *testing.T) {
 
 // The engine's own limit is that of the process behind its socket: here this one.
 func TestEngineNoFile(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
+	path := filepath.Join(shortdir.New(t), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)

@@ -98,19 +98,19 @@ func TestImages(t *testing.T) {
 }
 
 var posture = map[string]string{
-	"hostname":                                    "", // the id
-	"grep CapBnd /proc/self/status":               "CapBnd:\t00000000a00404fb",
-	"grep CapEff /proc/self/status":               "CapEff:\t00000000a00404fb",
-	"grep CapPrm /proc/self/status":               "CapPrm:\t00000000a00404fb",
-	"grep CapBnd /proc/1/status":                  "CapBnd:\t00000000a00404fb", // PID 1 alone has SYS_PTRACE, and gives it to nobody
-	"grep CapEff /proc/1/status":                  "CapEff:\t00000000a00c04fb",
-	"grep NoNewPrivs /proc/self/status":           "NoNewPrivs:\t1",
-	"grep Seccomp: /proc/self/status":             "Seccomp:\t2",
-	"ulimit -c":                                   "0",
-	"cat /proc/1/comm":                            "", // the guest, under its file's name
-	"df -k /dev/shm | awk 'END{print $2}'":        "65536",
-	"grep -c '/.sandboxd/.* ro[ ,]' /proc/mounts": "3",
-	"cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max":                  "512",
+	"hostname; cat /etc/hostname; grep box /etc/hosts":                "box\nbox\n127.0.1.1\tbox",
+	"grep CapBnd /proc/self/status":                                   "CapBnd:\t00000000a00404fb",
+	"grep CapEff /proc/self/status":                                   "CapEff:\t00000000a00404fb",
+	"grep CapPrm /proc/self/status":                                   "CapPrm:\t00000000a00404fb",
+	"grep CapBnd /proc/1/status":                                      "CapBnd:\t00000000a00404fb", // PID 1 alone has SYS_PTRACE, and gives it to nobody
+	"grep CapEff /proc/1/status":                                      "CapEff:\t00000000a00c04fb",
+	"grep NoNewPrivs /proc/self/status":                               "NoNewPrivs:\t1",
+	"grep Seccomp: /proc/self/status":                                 "Seccomp:\t2",
+	"ulimit -c":                                                       "0",
+	"cat /proc/1/comm":                                                "", // the guest, under its file's name
+	"df -k /dev/shm | awk 'END{print $2}'":                            "65536",
+	"grep -c '/.sandboxd/.* ro[ ,]' /proc/mounts":                     "3",
+	"cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max": "512",
 	"cat /sys/fs/cgroup/memory/memory.limit_in_bytes || cat /sys/fs/cgroup/memory.max": "2147483648",
 	"cat /sys/fs/cgroup/memory/memory.memsw.limit_in_bytes || echo 2147483648":         "2147483648",
 	"cat /proc/self/cgroup | cut -d: -f3 | sort -u":                                    "/", // a cgroup namespace of its own
@@ -127,7 +127,7 @@ func TestPosture(t *testing.T) {
 
 func testPosture(t *testing.T, network sandbox.Network, devices string) {
 	b := testBackend(t)
-	inst := boot(t, b, sandbox.Spec{Network: network})
+	inst := boot(t, b, sandbox.Spec{Name: "box", Network: network})
 	want := sandbox.Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, Disk: 10 << 30, Sessions: 32, Connections: 1024}
 	if diff := cmp.Diff(want, inst.Limits, cmpopts.IgnoreFields(sandbox.Limits{}, "NoFile")); diff != "" {
 		t.Errorf("limits (-want +got):\n%s", diff)
@@ -146,8 +146,6 @@ func testPosture(t *testing.T, network sandbox.Network, devices string) {
 			}
 			got, _ := sh(t, c, "("+command+") 2>/dev/null")
 			switch command {
-			case "hostname":
-				want = inst.ID
 			case "cat /proc/1/comm":
 				if !strings.HasPrefix(got, "guest-") {
 					t.Errorf("%s: PID 1 is %q, want the guest", when, got)
@@ -216,12 +214,16 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 			t.Errorf("got user %q", inst.User)
 		}
 	})
-	t.Run("name stays outside", func(t *testing.T) {
+	t.Run("name is the host name alone", func(t *testing.T) {
 		inst := boot(t, b, sandbox.Spec{Name: "demo"})
 		c, err := b.container(t.Context(), inst.Ref)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if c.Config.Hostname != "demo" {
+			t.Errorf("host name %q", c.Config.Hostname)
+		}
+		c.Config.Hostname, c.HostConfig.ExtraHosts = "", nil // which has it, too
 		text, err := json.Marshal(c)
 		if err != nil || strings.Contains(string(text), "demo") || strings.Contains(string(text), "PRIVATE KEY") {
 			t.Errorf("the engine was told more than it needs: %s", text)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
 // flaky stands between a Backend and the real engine, and breaks requests on their way.
@@ -27,7 +29,7 @@ type flaky struct {
 func newFlaky(t *testing.T) *flaky {
 	t.Helper()
 	needEngine(t)
-	f := &flaky{socket: filepath.Join(t.TempDir(), "docker.sock")}
+	f := &flaky{socket: filepath.Join(shortdir.New(t), "docker.sock")}
 	l, err := net.Listen("unix", f.socket)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"math"
 	"net/netip"
 	"path"
@@ -17,7 +18,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Labels by which our containers are found. Nothing else of a sandbox is told to the engine.
+// Labels by which our containers are found. Nothing else of a sandbox is told to the engine but its name, as the host name.
 const (
 	ourLabels    = "sandboxd." // all of them begin so
 	labelDaemon  = "sandboxd.daemon"
@@ -53,6 +54,7 @@ type plan struct {
 	Via     sandbox.Via // how its network is carried
 	Daemon  string
 	ID      string
+	Host    string // the name that it has for itself; empty: ID
 	Created time.Time
 	Image   string // the image's own ID: a tag may have moved since we looked
 	Network sandbox.Network
@@ -107,7 +109,7 @@ func createRequest(p plan) container.CreateRequest {
 	}
 	r := container.CreateRequest{
 		Config: &container.Config{
-			Hostname:   p.ID,
+			Hostname:   cmp.Or(p.Host, p.ID),
 			Image:      p.Image,
 			User:       "0:0", // of the guest; sessions run as the image says
 			WorkingDir: "/",   // not the image's: one at /proc/self/fd/N led out of older runtimes (CVE-2024-21626)
@@ -147,7 +149,7 @@ func createRequest(p plan) container.CreateRequest {
 		NetworkingConfig: &network.NetworkingConfig{},
 	}
 	if p.Network != sandbox.NetworkBridge {
-		r.HostConfig.ExtraHosts = []string{p.ID + ":127.0.1.1"} // who asks for the host's own name, as sudo does, waits for no answer
+		r.HostConfig.ExtraHosts = []string{cmp.Or(p.Host, p.ID) + ":127.0.1.1"} // who asks for the host's own name, as sudo does, waits for no answer
 	}
 	p.Options.apply(&r)
 	if p.Network.Carried() {

@@ -238,14 +238,13 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // awaitClaim dials and returns when the other side has sent something.
 func awaitClaim(ctx context.Context, socket string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socket)
+	conn, err := dial(ctx, socket)
 	if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	if err := awaitByte(conn.(*net.UnixConn)); err != nil {
+	if err := awaitByte(conn); err != nil {
 		conn.Close()
 		return nil, err
 	}

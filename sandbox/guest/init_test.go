@@ -20,6 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -58,9 +59,18 @@ var shipped = sync.OnceValues(func() (string, error) {
 // built is where shipped is, for TestMain to remove.
 var built string
 
+// needRoot skips what takes root. Root of a user namespace will not do: the guest changes accounts.
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a guest that is PID 1 takes root")
+	}
+}
+
 // unshare returns a command that runs the guest as PID 1. It needs root, as the guest does.
 func unshare(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
+	needRoot(t)
 	path, err := shipped()
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +82,7 @@ func unshare(t testing.TB, args ...string) *exec.Cmd {
 
 func newBox(t testing.TB, change ...func(*wire.GuestConfig)) *box {
 	t.Helper()
-	b := &box{keys: newKeys(t), socket: filepath.Join(t.TempDir(), "s"), waited: make(chan error, 1)}
+	b := &box{keys: newKeys(t), socket: filepath.Join(shortdir.New(t), "s"), waited: make(chan error, 1)}
 	b.listen(t)
 	config := wire.GuestConfig{Version: wire.Version, HostKey: b.hostPEM, ClientKey: b.authorized, Name: "demo", Socket: b.socket}
 	for _, f := range change {
@@ -244,6 +254,7 @@ func TestInitRescue(t *testing.T) {
 func TestInitWithoutProcesses(t *testing.T) {
 	const user = 54321 // nobody's, so that its limit is this test's
 	const most = 20
+	needRoot(t)
 	// A limit by user instead of by control group: both make fork fail with EAGAIN. The guest inherits it, as nobody can give
 	// it one later; it does not count for root.
 	var before unix.Rlimit
@@ -357,11 +368,8 @@ func TestInitOnlyAsPID1(t *testing.T) {
 
 // Sockets that the guest makes and dials for a session user carry that user's rights and name.
 func TestInitSocketsOfTheUser(t *testing.T) {
-	dir, err := os.MkdirTemp("", "sockets-") //nolint:usetesting // t.TempDir's parents are closed to others
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	needRoot(t)
+	dir := shortdir.New(t) // t.TempDir's parents are closed to others
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/crypto/ssh"
 
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -26,6 +28,7 @@ func TestMain(m *testing.M) {
 	if os.Args[0] == Name {
 		os.Exit(Main(os.Args))
 	}
+	signals.DefaultForChildren()
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
 		if built != "" {
 			os.RemoveAll(built)
@@ -79,7 +82,7 @@ type sandbox struct {
 
 func newSandbox(t testing.TB, change ...func(*wire.GuestConfig)) *sandbox {
 	t.Helper()
-	s := &sandbox{keys: newKeys(t), home: t.TempDir()}
+	s := &sandbox{keys: newKeys(t), home: shortdir.New(t)}
 	config := wire.GuestConfig{Version: wire.Version, HostKey: s.hostPEM, ClientKey: s.authorized, Name: "demo", Socket: "unused"}
 	for _, f := range change {
 		f(&config)

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
 // openssh is OpenSSH's programs set up for a sandbox.
@@ -28,7 +30,7 @@ func newOpenSSH(t testing.TB, s *sandbox) *openssh {
 	if _, err := exec.LookPath("ssh"); err != nil {
 		t.Fatal("the tests need OpenSSH's client")
 	}
-	o := &openssh{t: t, s: s, dir: t.TempDir()}
+	o := &openssh{t: t, s: s, dir: shortdir.New(t)}
 	identity := filepath.Join(o.dir, "identity")
 	if err := os.WriteFile(identity, []byte(s.clientPEM), 0o600); err != nil {
 		t.Fatal(err)

@@ -2,9 +2,7 @@ package guest
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"time"
 	"unsafe"
 
@@ -133,19 +131,14 @@ func passTun(ctx context.Context, tun int, socket string) {
 
 // passTunOnce returns when the other side has gone; nil if it was there.
 func passTunOnce(ctx context.Context, rights []byte, socket string) error {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socket)
+	conn, err := dial(ctx, socket)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	unixConn, ok := conn.(*net.UnixConn)
-	if !ok {
-		return errors.ErrUnsupported
-	}
-	if _, _, err := unixConn.WriteMsgUnix([]byte{0}, rights, nil); err != nil {
+	if _, _, err := conn.WriteMsgUnix([]byte{0}, rights, nil); err != nil {
 		return err
 	}
 	_, _ = conn.Read(make([]byte, 1)) // its end says that it has gone

@@ -18,7 +18,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +30,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/guest"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -77,6 +77,7 @@ type box struct {
 	// guarded by Backend.mu
 	guest *guest.Guest // nil while stopped
 	conns *sync.WaitGroup
+	ends  []net.Conn // of the guest, since it was started
 }
 
 var (
@@ -89,10 +90,7 @@ var (
 // New returns a Backend without sandboxes. What it makes is gone when t has ended.
 func New(t testing.TB, opt Options) *Backend {
 	t.Helper()
-	if signal.Ignored(unix.SIGHUP) {
-		// By nohup(1): the programs in a sandbox would inherit that. As a process of its own the guest takes all signals.
-		signal.Notify(make(chan os.Signal, 1), unix.SIGHUP)
-	}
+	signals.DefaultForChildren() // as a process of its own the guest takes all signals
 	b := &Backend{opt: opt, tmp: t.TempDir(), boxes: make(map[string]*box)}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -278,6 +276,7 @@ func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 		return sandbox.Peer{}, err
 	}
 	g := bx.guest
+	bx.ends = append(bx.ends, far)
 	// Ends with the connection, at the latest when the guest closes; whoever closes it waits.
 	bx.conns.Go(func() {
 		if err := g.ServeConn(context.Background(), far); err != nil && b.opt.Log != nil {
@@ -351,6 +350,25 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	case <-ctx.Done():
 	}
 	return stopping.end(ctx)
+}
+
+// Kill ends a sandbox's processes without a word of its guest, as when a container is killed; its home stays.
+func (b *Backend) Kill(ctx context.Context, inst sandbox.Instance) error {
+	b.mu.Lock()
+	bx, err := b.lookupLocked(inst)
+	var killed box
+	if err == nil {
+		killed = *bx
+		bx.guest, bx.ends = nil, nil
+		for _, c := range killed.ends {
+			c.Close()
+		}
+	}
+	b.mu.Unlock()
+	if err != nil || killed.guest == nil {
+		return err
+	}
+	return killed.end(ctx)
 }
 
 // Start starts a stopped sandbox.

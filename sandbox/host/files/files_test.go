@@ -18,9 +18,14 @@ import (
 
 	"github.com/pkg/sftp"
 	"go.uber.org/goleak"
+
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	signals.DefaultForChildren()
+	goleak.VerifyTestMain(m)
+}
 
 // by runs commands here, by a shell, after what its start-up files do.
 func by(startup string, shell ...string) Run {

@@ -12,12 +12,15 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
 const (
@@ -86,6 +89,25 @@ func Start(t testing.TB, s Settings) *Server {
 	}
 	server.Serve(t)
 	return server
+}
+
+// NeedTerminals skips a test where a server of this user's can give nobody a terminal. sshd wants
+// each to be of the group tty and ends when it cannot have that (pty_setowner in its sshpty.c). Only
+// root can change the group, so for others devpts must do it (gid= in Linux's filesystems/devpts.rst).
+func NeedTerminals(t testing.TB) {
+	t.Helper()
+	tty, err := user.LookupGroup("tty")
+	if os.Geteuid() == 0 || err != nil { // without the group sshd takes the user's own
+		return
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	check(t, err)
+	for line := range strings.Lines(string(mounts)) {
+		f := strings.Fields(line)
+		if len(f) > 3 && f[1] == "/dev/pts" && !slices.Contains(strings.Split(f[3], ","), "gid="+tty.Gid) {
+			t.Skipf("sshd for another user than root takes a /dev/pts with gid=%s, this one has %s", tty.Gid, f[3])
+		}
+	}
 }
 
 // Serve runs the server again, after its process was ended: it reads its files anew.
@@ -158,10 +180,7 @@ func Processes(dir string) []string {
 // ShortDir is a directory whose name leaves room for a socket's (unix(7)), until the test ends.
 func ShortDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sbx") //nolint:usetesting // that of the test is named after it
-	check(t, err)
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
+	return shortdir.New(t)
 }
 
 // FreePort is a port of the loopback on which nobody listens.
