@@ -26,6 +26,10 @@ type (
 	State = wire.State
 	// Error is a code to branch on, what happened, and what to do.
 	Error = wire.Error
+	// Screen is what a terminal shows.
+	Screen = wire.Screen
+	// ShowScreen says when a Result has it.
+	ShowScreen = wire.ShowScreen
 )
 
 // Why a call came back; see wire.Ended.
@@ -40,6 +44,7 @@ const (
 	Dead         = wire.Dead
 	Continuation = wire.Continuation
 	Refused      = wire.Refused
+	Lost         = wire.Lost
 )
 
 // What a session is doing; see wire.Phase.
@@ -50,6 +55,13 @@ const (
 	Unfinished   = wire.PhaseContinuation
 	Opaque       = wire.PhaseOpaque
 	SessionEnded = wire.PhaseDead
+)
+
+// When a Result has the screen.
+const (
+	ScreenAuto   = wire.ScreenAuto
+	ScreenAlways = wire.ScreenAlways
+	ScreenNever  = wire.ScreenNever
 )
 
 // Client is a connection to one sandbox or host. It reconnects by itself when the link breaks. Its methods may be called at once.

@@ -199,7 +199,7 @@ func (s *Shell) live(ctx context.Context) (*wire.Client, error) {
 func permanent(err error) bool {
 	var refused *wire.Error
 	if errors.As(err, &refused) {
-		return refused.Code != wire.CodeUnavailable && refused.Code != wire.CodeLost
+		return refused.Code != wire.CodeUnavailable && (refused.Code != wire.CodeLost || refused.Reason != "")
 	}
 	for _, e := range []error{connect.ErrIdentity, connect.ErrLogin, errSubsystem, errClientClosed, errShellClosed} {
 		if errors.Is(err, e) {
@@ -213,8 +213,10 @@ func permanent(err error) bool {
 const maxRepeats = 20
 
 // ask sends a request, again after a reconnect if it may be done twice or says, by its op, that it is the same one. An error
-// without a Reply.Error is about the transport.
+// without a Reply.Error is about the transport. When a request was sent, and how it ended is not known, the error has code lost and
+// a Reason.
 func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
+	sent := false
 	for tries := 0; ; tries++ {
 		if r.Verb == wire.VerbRun && s.client.machine != nil {
 			if err := s.client.machine.ready(ctx); err != nil {
@@ -223,18 +225,36 @@ func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 		}
 		stream, err := s.live(ctx)
 		if err != nil {
+			if sent && ctx.Err() == nil {
+				err = lostFor(err)
+			}
 			return wire.Reply{}, err
 		}
 		reply, err := stream.Request(ctx, r)
-		lost := err != nil && (reply.Error == nil || reply.Error.Code == wire.CodeLost)
-		if !lost || ctx.Err() != nil {
+		broken := err != nil && reply.Result == nil && (reply.Error == nil || reply.Error.Code == wire.CodeLost && reply.Error.Reason == "")
+		if !broken || ctx.Err() != nil {
 			return reply, err
 		}
 		stream.Close() // it is broken, or about to be: the other side has said so
 		if tries == maxRepeats || !repeatable(r) {
-			return wire.Reply{}, err
+			return wire.Reply{}, lostFor(err)
+		}
+		if sent = true; r.Op != "" && r.Incarnation == "" {
+			r.Incarnation = stream.Attached().Incarnation
 		}
 	}
+}
+
+// lostFor is err as the loss of a request that was sent before the connection broke with which it was.
+func lostFor(err error) error {
+	known, ok := errors.AsType[*Error](err)
+	switch {
+	case ok && known.Code == wire.CodeLost && known.Reason != "":
+		return err
+	case ok && known.Code == wire.CodeNotFound:
+		return wire.LostError(wire.LostGuest, "the guest that had the call has ended")
+	}
+	return wire.LostError(wire.LostGateway, err.Error())
 }
 
 // repeatable reports whether r does no harm when it is done twice. An interrupt would: it might hit what was started since.
@@ -248,20 +268,31 @@ func repeatable(r wire.Request) bool {
 	return true
 }
 
-// result completes what a session answered. A refusal is a Result, not an error: Ended says refused and Error why. A session
-// that ended with the connection is both.
+// result completes what a session answered. A refusal is a Result, not an error: Ended says refused and Error why. What was lost, or
+// ended with the connection, is both.
 func (s *Shell) result(reply wire.Reply, err error) (Result, error) {
-	if reply.Result == nil {
-		if reply.Error == nil || reply.Error.Code == wire.CodeLost {
-			return Result{}, err
-		}
-		s.mu.Lock()
-		state, session, keyboard := s.state, s.attached.Session, s.keyboard
-		s.mu.Unlock()
-		reply.Result = &Result{Session: session, Ended: Refused, Phase: state.Phase, Cwd: state.Cwd, Foreground: state.Foreground,
-			Attention: "no", Basis: state.Basis, Disputed: []wire.Basis{}, Keyboard: keyboard, Notes: []string{}, Denied: []wire.Denial{},
-			From: state.Offset, To: state.Offset, Error: reply.Error}
+	lost, _ := errors.AsType[*Error](err)
+	switch {
+	case reply.Result != nil:
+	case lost != nil && lost.Code == wire.CodeLost && lost.Reason != "":
+		reply.Result = wire.LostResult(wire.Target{Session: s.Session()}, lost)
+	case reply.Error == nil || reply.Error.Code == wire.CodeLost:
+		return Result{}, err
+	default:
+		reply.Result = s.refused(reply.Error)
 	}
 	reply.Result.Sandbox = s.client.name
+	if reply.Result.Ended == Lost && reply.Result.Error != nil {
+		return *reply.Result, reply.Result.Error
+	}
 	return *reply.Result, s.linkLost(reply.Result.Ended)
+}
+
+// refused is the Result of a call that was not made.
+func (s *Shell) refused(why *Error) *Result {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &Result{Session: s.attached.Session, Ended: Refused, Phase: s.state.Phase, Cwd: s.state.Cwd, Foreground: s.state.Foreground,
+		Attention: "no", Basis: s.state.Basis, Disputed: []wire.Basis{}, Keyboard: s.keyboard, Notes: []string{}, Denied: []wire.Denial{},
+		From: s.state.Offset, To: s.state.Offset, Error: why}
 }

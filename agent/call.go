@@ -14,16 +14,24 @@ type Call struct {
 	Text    string   // typed to the program, with Enter unless Raw
 	Raw     bool     // Text without Enter
 	Answer  bool     // with Text or Keys: only to a program that asks, see [Shell.Answer]
-	Keys    []string // named keys: "^C", "Up", "Enter", "F1", "a"
+	Keys    []string // named keys, "^C", "Up", "Enter", "F1", and single characters, "a"; not text
 
 	Timeout   time.Duration // 0 is 120 s, less if ctx ends before; negative is none but ctx
 	Kill      bool          // with Command: interrupt what still runs at the deadline
 	Hold      bool          // wait for a keyboard that a person holds, instead of failing with keyboard_held
-	MaxOutput int           // bytes of Result.Output; 0 is 32 KiB, −1 all: of Text and Keys what fits a frame, some 900 KiB
+	MaxOutput int           // bytes of Result.Output; 0 is 32 KiB, −1 all, up to 64 MiB of the log; where it cannot be read, Notes say so
+
+	// Screen says when Result.Screen is what the terminal shows; empty is ScreenAuto.
+	Screen ShowScreen
 
 	// Op makes the call exactly-once: repeated with the same Op, on this connection or another, it returns the first one's
 	// result and does nothing again. It is 128 bits in hex; empty means that the library makes one, for its own reconnects.
 	Op string
+
+	// Incarnation, with Op, is what [Shell.Incarnation] was when the call was made first. A session that does not know the call, and
+	// has another shell by now, does not make it: the Result is lost. Without it a call that nobody remembers, as after a restart of
+	// the sandbox, is a new one.
+	Incarnation string
 
 	// Stdout, with Command, receives the exact bytes that it prints, as they come; nothing after Do has returned. It must
 	// not block for long: the whole shell waits for it. Its error is ignored.
@@ -79,7 +87,7 @@ func (c Call) verb() (wire.Verb, error) {
 }
 
 func (c Call) request(ctx context.Context, verb wire.Verb) wire.Request {
-	r := wire.Request{Verb: verb, Op: c.Op, TimeoutMS: callTimeout(ctx, c.Timeout), Kill: c.Kill, Hold: c.Hold, Answer: c.Answer, MaxOutput: c.MaxOutput}
+	r := wire.Request{Verb: verb, Op: c.Op, Incarnation: c.Incarnation, TimeoutMS: callTimeout(ctx, c.Timeout), Kill: c.Kill, Hold: c.Hold, Answer: c.Answer, MaxOutput: c.MaxOutput, Screen: c.Screen}
 	switch verb {
 	case wire.VerbKeys:
 		r.Keys = c.Keys

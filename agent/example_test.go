@@ -221,8 +221,9 @@ func ExampleShell_Keys() {
 		log.Fatal(err)
 	}
 	fmt.Println(res.Want)
-	for _, keys := range [][]string{{"i", "first steps", "Escape"}, {":wq", "Enter"}} {
-		if res, err = sh.Keys(ctx, keys...); err != nil {
+	// Text that no Enter follows, which would be a line, and keys by name.
+	for _, call := range []agent.Call{{Keys: []string{"i"}}, {Text: "first steps", Raw: true}, {Keys: []string{"Escape"}}, {Text: ":wq"}} {
+		if res, err = sh.Do(ctx, call); err != nil {
 			log.Fatal(err)
 		}
 	}

@@ -23,12 +23,14 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
 // world is the gateway that all tests and examples of this package talk to.
 var world *gatewayWorld
 
 func TestMain(m *testing.M) {
+	signals.DefaultForChildren()
 	run := &mainTB{}
 	world = newGateway(run)
 	exampleMachines = run

@@ -324,6 +324,32 @@ func TestMaxOutput(t *testing.T) {
 	if got := done(t, res, err, 0); got != "1\n2\n3\n" {
 		t.Errorf("a little: %q", got)
 	}
+	// Of what is typed nobody announces where its output begins: the log has it.
+	if res, err = sh.Run(bounded(t), "read x; "+command); err != nil || res.Ended != agent.Waiting {
+		t.Fatalf("asking: %s, %v", res.Ended, err)
+	}
+	res, err = sh.Do(bounded(t), agent.Call{Text: "go", MaxOutput: -1})
+	if got := done(t, res, err, 7); got != "go\n"+want.String() || res.Truncated || len(res.Notes) > 0 {
+		t.Errorf("all, typed: %d bytes, truncated %t, notes %v; want %d", len(got), res.Truncated, res.Notes, want.Len())
+	}
+	res, err = sh.Do(bounded(t), agent.Call{Command: command, MaxOutput: 1_000_000})
+	if got := done(t, res, err, 7); !res.Truncated || len(got) < 750_000 || len(got) > 1_000_100 {
+		t.Errorf("a million: %d bytes, truncated %t", len(got), res.Truncated)
+	}
+}
+
+func TestResultShowsTheScreen(t *testing.T) {
+	sh := shell(t)
+	draw := `printf '\033[?1049h\033[2J\033[3;5Hdrawn'; read -rsn1; printf '\033[?1049l'`
+	for show, want := range map[agent.ShowScreen]bool{"": true, agent.ScreenAlways: true, agent.ScreenNever: false} {
+		res, err := sh.Do(bounded(t), agent.Call{Command: draw, Screen: show})
+		if err != nil || res.Ended != agent.Waiting || (res.Screen != nil) != want || want && res.Screen.Text != "\n\n    drawn" {
+			t.Errorf("%q: %s, %+v, %v", show, res.Ended, res.Screen, err)
+		}
+		if res, err = sh.Keys(bounded(t), "q"); err != nil || res.Ended != agent.Done || res.Screen != nil {
+			t.Errorf("after it: %s, %+v, %v", res.Ended, res.Screen, err)
+		}
+	}
 }
 
 func TestDeadline(t *testing.T) {

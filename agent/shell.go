@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -58,6 +57,15 @@ func (s *Shell) Resume() string {
 	return s.attached.Resume
 }
 
+// Incarnation names the shell that the session had when this Shell attached to it, or came back to it. It is random, and another one
+// for a shell that was started in its place, also after a restart of the sandbox. See [Call.Incarnation]. It is empty where the
+// sandbox's guest is of a version that does not say.
+func (s *Shell) Incarnation() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attached.Incarnation
+}
+
 // State is the last state that the session reported. It costs no round trip; Wait asks.
 func (s *Shell) State() State {
 	s.mu.Lock()
@@ -92,6 +100,10 @@ const giveWithin = 2 * time.Second
 // its prompt again, a program waits for input, the shell died, or the time is up; the program goes on in that case.
 // Unfinished syntax is refused before anything runs.
 //
+// When the sandbox ends meanwhile, or is out of reach for longer than 30 s, nobody knows how the command ended: Run returns an error
+// with code lost beside its Result, which has Ended lost, the output as far as it is known, and why in Notes. It is not run again:
+// the caller attaches anew and decides. The same holds for Type, Answer and Keys.
+//
 // On a host of another tier than guest a session ends with the connection. Then a call returns at once, an error with code lost
 // beside its Result, which has Ended dead and the output so far; State().Reason is link. The next Run connects again and gives
 // the command to a new shell, which Notes say: shell_restarted.
@@ -111,7 +123,8 @@ func (s *Shell) Answer(ctx context.Context, text string) (Result, error) {
 	return s.call(ctx, wire.VerbType, Call{Text: text, Answer: true})
 }
 
-// Keys sends named keys ("^C", "Up", "Enter", "q") and returns as Run does.
+// Keys sends named keys ("^C", "Up", "Enter") and single characters ("q"), and returns as Run does. ExitCode is that of a command that
+// they ended; nil is none. An unknown name is an error, and nothing is sent: text is for Type.
 func (s *Shell) Keys(ctx context.Context, keys ...string) (Result, error) {
 	return s.call(ctx, wire.VerbKeys, Call{Keys: keys})
 }
@@ -131,7 +144,11 @@ func (s *Shell) call(ctx context.Context, verb wire.Verb, c Call) (Result, error
 	}
 	all := c.MaxOutput < 0 && verb == wire.VerbRun
 	if c.Stdout == nil && !all {
-		return s.result(s.ask(ctx, c.request(ctx, verb)))
+		res, err := s.result(s.ask(ctx, c.request(ctx, verb)))
+		if err == nil && res.Lacks(c.MaxOutput) {
+			s.complete(ctx, &res, c.MaxOutput)
+		}
+		return res, err
 	}
 	t := newTap(c.Op, c.Stdout, all)
 	s.mu.Lock()
@@ -142,15 +159,15 @@ func (s *Shell) call(ctx context.Context, verb wire.Verb, c Call) (Result, error
 	delete(s.taps, t)
 	s.mu.Unlock()
 	text, whole := t.close(res.From, res.To)
-	if err == nil && res.Truncated && whole {
-		res.Output, res.Truncated = text, false
-		res.Notes = slices.DeleteFunc(res.Notes, func(n string) bool { return n == noteTruncated })
+	switch {
+	case err != nil || !res.Lacks(c.MaxOutput):
+	case whole:
+		res.Complete(text, false, res.To, nil)
+	default:
+		s.complete(ctx, &res, c.MaxOutput)
 	}
 	return res, err
 }
-
-// noteTruncated is what a session notes when it had to cut Result.Output, as to what fits a frame.
-const noteTruncated = "output_truncated"
 
 // Wait returns when the session is in one of the phases, at once if it is; none means any but running. A timeout of ctx, or
 // 120 s, ends it with Deadline.

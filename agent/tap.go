@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // tap follows the bytes of one command on their way through a shell. The session says where they begin and end before it
@@ -22,9 +23,6 @@ type tap struct {
 	to     uint64           // guarded by mu; after the command's last byte, once over
 	broken bool             // guarded by mu; bytes were missed
 }
-
-// maxKept bounds what a call with MaxOutput −1 collects.
-const maxKept = 256 << 20
 
 func newTap(op string, w io.Writer, keep bool) *tap {
 	t := &tap{op: op, w: w}
@@ -57,7 +55,7 @@ func (t *tap) output(offset uint64, p []byte) {
 		_, _ = t.w.Write(p) // Call.Stdout says so
 	}
 	if t.keep != nil && !t.broken {
-		if t.keep.Len()+len(p) > maxKept {
+		if t.keep.Len()+len(p) > wire.MaxWhole {
 			t.broken = true
 			return
 		}

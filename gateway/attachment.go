@@ -25,7 +25,7 @@ type Attachment struct {
 	party   wire.Party
 	options JoinOptions
 	opening chan struct{} // semaphore of who opens the stream
-	lost    time.Time     // guarded by opening; since when there is none, although it is wanted; zero while there is
+	away    time.Time     // guarded by opening; since when there is none, although it is wanted; zero while there is
 
 	life context.Context //nolint:containedctx // ends with the attachment; its cause says why
 	end  context.CancelCauseFunc
@@ -38,16 +38,17 @@ type Attachment struct {
 
 	secret secret // taken before Live.mu and mu
 
-	mu     sync.Mutex
-	client *wire.Client // guarded by mu; nil before the party first drives
-	resume string       // guarded by mu
-	cols   int          // guarded by mu
-	rows   int          // guarded by mu
-	holds  bool         // guarded by mu
-	told   bool         // guarded by mu; the guest says by ID who holds the keyboard
-	seq    uint64       // guarded by mu; of the newest event on the party's stream
-	undone wire.Event   // guarded by mu; the newest command for which the shell threw away what the party had typed
-	leave  func()       // guarded by mu; takes the party off the replica's list
+	mu          sync.Mutex
+	client      *wire.Client // guarded by mu; nil before the party first drives
+	resumes     string       // guarded by mu; the secret with which it is the same party again; empty before it first drives
+	incarnation string       // guarded by mu; of the shell that the session had when client was opened
+	cols        int          // guarded by mu
+	rows        int          // guarded by mu
+	holds       bool         // guarded by mu
+	told        bool         // guarded by mu; the guest says by ID who holds the keyboard
+	seq         uint64       // guarded by mu; of the newest event on the party's stream
+	undone      wire.Event   // guarded by mu; the newest command for which the shell threw away what the party had typed
+	leave       func()       // guarded by mu; takes the party off the replica's list
 }
 
 // broke reports whether err is that of a connection which broke, rather than the guest's answer or the caller's leaving.
@@ -61,9 +62,6 @@ func broke(ctx context.Context, client *wire.Client, err error) bool {
 	client.Close() // its reader may not have noticed yet
 	return true
 }
-
-// maxResumes is how often one call goes on after a broken connection. The pauses between them are the pool's.
-const maxResumes = 20
 
 // Live is the session's replica.
 func (a *Attachment) Live() *Live { return a.live }
@@ -86,15 +84,16 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	at.Party, at.Quiet, at.From = &party, true, wire.Offset{Word: wire.FromNow}
 	client, err := wire.Open(ctx, s, at, wire.Handler{Event: a.event, Output: a.secretOutput})
 	if err != nil {
-		if errors.As(err, new(*wire.Error)) {
-			return nil, err
+		if refused, ok := errors.AsType[*wire.Error](err); ok {
+			return nil, inboundError(refused)
 		}
 		return nil, a.box.reach(err)
 	}
 	a.mu.Lock()
 	err = a.Err()
 	if err == nil {
-		a.client, a.resume = client, client.Attached().Resume
+		a.client, a.resumes = client, client.Attached().Resume
+		a.incarnation = client.Attached().Incarnation
 		if client.Attached().Keyboard != party.String() {
 			a.holds = false
 		}
@@ -149,9 +148,8 @@ const (
 	maxRetry   = time.Second
 )
 
-// stream returns the party's stream, opened first or again if need be. When a connection breaks, the next one may, too: it
-// is tried again for as long as the guest remembers the party, unless something is known to be wrong.
-func (a *Attachment) stream(ctx context.Context) (*wire.Client, error) {
+// stream returns the party's stream. Where there is none that lives, open opens one.
+func (a *Attachment) stream(ctx context.Context, open func(context.Context) (*wire.Client, error)) (*wire.Client, error) {
 	select {
 	case a.opening <- struct{}{}:
 		defer func() { <-a.opening }()
@@ -169,18 +167,37 @@ func (a *Attachment) stream(ctx context.Context) (*wire.Client, error) {
 	}
 	ctx, done := a.hub.tasks.bound(ctx)
 	defer done()
-	if a.lost.IsZero() {
-		a.lost = time.Now()
+	client, err := open(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return client, err
+}
+
+// anew opens the party's stream, first or again, in a sandbox that is started for it if need be. When a connection breaks, the next one
+// may, too: it is tried again for as long as the guest remembers the party, unless something is known to be wrong.
+func (a *Attachment) anew(ctx context.Context) (*wire.Client, error) {
+	ctx, done := a.box.stops.within(ctx)
+	defer done()
+	return a.openOn(ctx, func(ctx context.Context) (*connect.Control, error) {
+		return a.box.controlOf(ctx, a.party, a.target.Session, a.options.Create || a.options.Fresh, nil)
+	}, a.options.Create && !a.options.Fresh)
+}
+
+// openOn opens the party's stream, first or again, on the connection that control returns. create starts a session that is missing.
+func (a *Attachment) openOn(ctx context.Context, control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
+	if a.away.IsZero() {
+		a.away = time.Now()
 	}
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
-		client, err := a.reopen(ctx)
+		client, err := a.reopen(ctx, control, create)
 		switch {
 		case err == nil:
-			a.lost = time.Time{}
+			a.away = time.Time{}
 			return client, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case !isPassing(err) || time.Since(a.lost) > rememberedFor:
+		case !isPassing(err) || time.Since(a.away) > rememberedFor:
 			return nil, err
 		case a.isNew() && errors.As(err, new(*silentError)):
 			return nil, err // it has nothing to lose, and has waited
@@ -194,24 +211,24 @@ func (a *Attachment) stream(ctx context.Context) (*wire.Client, error) {
 func (a *Attachment) isNew() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.resume == ""
+	return a.resumes == ""
 }
 
 // reopen opens the stream: as the party that it was or, when the guest no longer knows that, as another one, which holds
 // nothing.
-func (a *Attachment) reopen(ctx context.Context) (*wire.Client, error) {
+func (a *Attachment) reopen(ctx context.Context, control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
 	if err := a.Err(); err != nil {
 		return nil, err
 	}
 	a.mu.Lock()
-	resume, cols, rows := a.resume, a.cols, a.rows
+	secret, cols, rows := a.resumes, a.cols, a.rows
 	a.mu.Unlock()
-	c, err := a.box.controlOf(ctx, a.party, a.target.Session, nil)
+	c, err := control(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if resume != "" {
-		client, err := a.open(ctx, c, wire.Attach{Session: a.target.Session, Resume: resume})
+	if secret != "" {
+		client, err := a.open(ctx, c, wire.Attach{Session: a.target.Session, Resume: secret})
 		if err == nil {
 			return client, nil
 		}
@@ -219,10 +236,10 @@ func (a *Attachment) reopen(ctx context.Context) (*wire.Client, error) {
 			return nil, err // the secret is good still
 		}
 		a.mu.Lock()
-		a.resume, a.holds = "", false
+		a.resumes, a.holds = "", false
 		a.mu.Unlock()
 	}
-	client, err := a.open(ctx, c, wire.Attach{Session: a.target.Session, Create: a.options.Create && !a.options.Fresh})
+	client, err := a.open(ctx, c, wire.Attach{Session: a.target.Session, Create: create})
 	if err != nil {
 		return nil, err
 	}
@@ -235,15 +252,19 @@ func (a *Attachment) reopen(ctx context.Context) (*wire.Client, error) {
 	return client, nil
 }
 
-// reattach opens the stream again on a new control connection, so that the party keeps what it holds.
-func (a *Attachment) reattach(ctx context.Context, _ *connect.Control) {
+// reattach opens the stream again on a new control connection, so that the party keeps what it holds. It starts no sandbox: nobody has
+// called.
+func (a *Attachment) reattach(ctx context.Context, c *connect.Control) {
 	a.mu.Lock()
 	had := a.client != nil && a.Err() == nil
 	a.mu.Unlock()
 	if !had {
 		return
 	}
-	if _, err := a.stream(ctx); err != nil && ctx.Err() == nil {
+	open := func(ctx context.Context) (*wire.Client, error) {
+		return a.openOn(ctx, func(context.Context) (*connect.Control, error) { return c, nil }, a.options.Create && !a.options.Fresh)
+	}
+	if _, err := a.stream(ctx, open); err != nil && ctx.Err() == nil {
 		a.hub.log.Debug("party not attached again", "sandbox", a.box.id, "session", a.target.Session, "party", a.party.String(), "err", err)
 	}
 }
@@ -270,51 +291,59 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	if err := a.box.wake(ctx); err != nil {
 		return err
 	}
-	for tries := 0; ; tries++ {
-		client, err := a.stream(ctx)
-		if err != nil {
+	client, err := a.stream(ctx, a.anew)
+	if err != nil {
+		return err
+	}
+	s := &sent{party: client.Attached().Resume}
+	if client != a.last {
+		a.last, a.sent = client, client.Attached().Accepted
+	}
+	for {
+		err = client.Input(ctx, p)
+		if err == nil {
+			a.took()
+		}
+		if !broke(ctx, client, err) {
+			a.sent = client.Sent() // also what was refused, and what nobody waited for any longer
 			return err
 		}
-		switch at := client.Attached(); {
-		case client == a.last:
-		case tries == 0:
-			a.last, a.sent = client, at.Accepted
-		case !at.Resumed || at.Accepted < a.sent:
-			return &wire.Error{Code: wire.CodeLost, Message: "the connection to the sandbox broke; it is not known how much of the input arrived"}
-		default:
-			p = p[min(at.Accepted-a.sent, uint64(len(p))):]
-			a.last, a.sent = client, at.Accepted
+		if client, err = a.resumed(ctx, s); err != nil {
+			return err
 		}
-		err = client.Input(ctx, p)
-		switch {
-		case err == nil:
-			a.took()
-		case broke(ctx, client, err) && tries < maxResumes:
-			continue
+		at := client.Attached()
+		if at.Accepted < a.sent {
+			return wire.LostError(wire.LostGuest, "the connection to the sandbox broke; it is not known how much of the input arrived")
 		}
-		a.sent = client.Sent() // also what was refused, and what nobody waited for any longer
-		return err
+		p = p[min(at.Accepted-a.sent, uint64(len(p))):]
+		a.last, a.sent = client, at.Accepted
 	}
 }
 
 // Request asks the session for something else: run, type, keys, wait, screen… What it does is done once, also when the
-// connection to the sandbox breaks in the middle.
+// connection to the sandbox breaks in the middle. A call whose end is not known, as when its sandbox was stopped, has a Result with
+// Ended lost beside the error.
 func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, error) {
 	if r.Party != nil {
 		return wire.Reply{}, wire.Errorf(wire.CodeUsage, "party comes from the login")
 	}
-	switch r.Verb {
-	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
+	if r.Drives() {
 		if err := a.mayDrive(); err != nil {
 			return wire.Reply{}, err
 		}
+	}
+	switch r.Verb {
+	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
 		if r.Op == "" {
 			r.Op = wire.NewOp()
 		}
 	}
 	defer a.call()()
+	caller := ctx
 	ctx, done := a.within(ctx)
 	defer done()
+	ctx, over := a.box.pauses.within(ctx) // before the state is read, so that no pause is missed
+	defer over()
 	if !wakes(r.Verb) || a.party.Rights == wire.RightWatch {
 		if a.box.get().state == Paused {
 			return wire.Reply{}, a.box.notRunning(a.target.Session)
@@ -324,46 +353,92 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	}
 	ctx, heard := a.box.listening(ctx)
 	defer heard()
-	hearing := a.live.hearing(r.Verb)
-	for tries := 0; ; tries++ {
-		client, err := a.stream(ctx)
-		if err != nil {
-			return wire.Reply{}, err
-		}
-		if r.Verb == wire.VerbRun {
-			if refused := checkCommand(client.Attached().Shell, r.Text); refused != nil {
-				return wire.Reply{Error: refused}, refused
-			}
-		}
-		reply, err := client.Request(ctx, r)
-		again := r.Op != "" || r.Verb == wire.VerbWait || r.Verb == wire.VerbScreen
-		if again && broke(ctx, client, err) && tries < maxResumes {
-			continue
-		}
-		if reply.Result != nil {
-			reply.Result.Sandbox = a.target.Sandbox
-			reply.Result.Denied = a.live.heard(ctx, hearing) // not what the guest says
-		}
-		if err == nil {
-			err = a.settled(ctx, reply)
-		}
-		a.noShell(reply.Result)
-		if refused := a.live.refusedUnkept(); refused != nil {
+	hearing := a.live.hearing(r.Verb, r.Op)
+	defer a.live.hush(hearing)
+	open := a.anew
+	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
+	if typed {
+		open = a.there
+	}
+	was := a.shell()
+	client, err := a.stream(ctx, open)
+	if err != nil {
+		return wire.Reply{}, pausedOr(ctx, err)
+	}
+	if is := client.Attached().Incarnation; typed && was != "" && is != was {
+		e := wire.Errorf(wire.CodeUnavailable, "what the text was for has ended with the shell of %s", a.target)
+		e.Hint = "nothing was typed; run uses the new shell"
+		return wire.Reply{}, e
+	}
+	if r.Verb == wire.VerbRun {
+		if refused := checkCommand(client.Attached().Shell, r.Text); refused != nil {
 			return wire.Reply{Error: refused}, refused
 		}
-		if errors.As(err, new(*silentError)) {
-			err = a.box.reach(err)
-		}
-		return reply, err
 	}
+	at := client.Attached()
+	s := &sent{request: r, began: time.Now(), party: at.Resume, from: a.live.Len()}
+	reply, err := a.request(ctx, client, r)
+	if r.Op != "" {
+		r.Incarnation = at.Incarnation
+	}
+	for (r.Op != "" || r.Verb == wire.VerbWait || r.Verb == wire.VerbScreen) && broke(ctx, client, err) {
+		if client, err = a.resumed(ctx, s); err != nil {
+			break
+		}
+		reply, err = a.request(ctx, client, r)
+	}
+	switch lost := a.whyLost(ctx, caller, reply, err); {
+	case lost == nil || !hasResult(r.Verb):
+		reply, err = a.complete(ctx, reply, err, hearing)
+	case reply.Result == nil:
+		reply, err = a.lost(caller, s, lost), lost
+	default:
+		reply, _ = a.complete(ctx, reply, nil, hearing) // that it is lost counts
+		asLost(reply.Result, lost)
+		reply.Error, err = lost, lost
+	}
+	if unkept := a.live.lostUnkept(); unkept != nil { // last: what it printed may be seen by nobody
+		reply, err = wire.Reply{Error: unkept}, unkept
+		if hasResult(r.Verb) {
+			reply.Result = wire.LostResult(a.target, unkept)
+		}
+	}
+	return reply, err
+}
+
+// complete adds to a guest's answer what the guest does not know, and waits until the replica has caught up with it.
+func (a *Attachment) complete(ctx context.Context, reply wire.Reply, err error, hearing hearing) (wire.Reply, error) {
+	if err == nil {
+		err = a.settled(ctx, reply)
+	}
+	if reply.Result != nil {
+		reply.Result.Sandbox = a.target.Sandbox
+		reply.Result.Denied = a.live.heard(ctx, hearing) // not what the guest says
+	}
+	a.noShell(reply.Result)
+	if errors.As(err, new(*silentError)) {
+		err = a.box.reach(err)
+	}
+	return reply, err
 }
 
 // call notes that the party does something, until what it returns is called.
 func (a *Attachment) call() (done func()) {
 	a.calls.Add(1)
+	a.comesOrGoes()
 	return func() {
 		a.box.touch()
 		a.calls.Add(-1)
+		a.comesOrGoes()
+	}
+}
+
+// comesOrGoes wakes those who show who is attached: a standing party is while a call of it is under way.
+func (a *Attachment) comesOrGoes() {
+	if a.options.standing {
+		a.live.mu.Lock()
+		defer a.live.mu.Unlock()
+		a.live.changeLocked()
 	}
 }
 
@@ -482,7 +557,11 @@ func (a *Attachment) finish(why error) {
 	a.mu.Lock()
 	client = a.client
 	a.mu.Unlock()
-	if client != nil {
+	switch {
+	case client == nil:
+	case a.box.get().state == Paused:
+		go client.Close() // it waits for the guest's answer, which comes when the sandbox is resumed
+	default:
 		client.Close()
 	}
 	if leave != nil {

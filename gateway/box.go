@@ -86,6 +86,8 @@ type box struct {
 	relays   relays
 	network  network
 	expiring atomic.Bool // its end by age is under way
+	pauses   interrupter // ends the calls under way
+	stops    interrupter // ends the calls that were not sent yet; used with op held
 
 	mu         sync.Mutex
 	facts      facts                   // guarded by mu
@@ -103,6 +105,7 @@ type box struct {
 	spareTaken chan struct{}           // guarded by mu; closed by who takes spare; nil without one
 	active     time.Time               // guarded by mu; when it was seen to be used last
 	kicked     map[string]time.Time    // guarded by mu; resume secrets of parties that were sent away, since when
+	fate       string                  // guarded by mu; why it has ended or is about to: wire.LostStopped and the others; empty while it runs
 }
 
 func newBox(h *Hub, id string, f facts) *box {
@@ -122,10 +125,14 @@ func (b *box) title() string { return b.get().name }
 func (b *box) lock(ctx context.Context) error {
 	select {
 	case b.op <- struct{}{}:
-		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	if ctx.Err() != nil { // whoever held the lock has ended it
+		b.unlock()
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 func (b *box) unlock() { <-b.op }
@@ -155,8 +162,14 @@ func (b *box) become(ctx context.Context, change func(*facts)) error {
 	}
 	b.mu.Lock()
 	b.facts = f
+	if f.state == Running && before != Running {
+		b.fate = ""
+	}
 	b.mu.Unlock()
 	b.hub.needs.change()
+	if f.state == Paused && before != Paused {
+		b.pauses.interrupt(b.pausedError())
+	}
 	if f.state != before {
 		b.hub.log.Info("sandbox", "id", b.id, "name", f.name, "state", f.state, "reason", f.reason)
 		b.hub.journal.add(b.id, "state", map[string]any{"state": f.state, "reason": f.reason})

@@ -21,7 +21,8 @@ const (
 type refusal struct {
 	wire.Denial
 	number uint64    // of the newest of its kind, from 1
-	told   time.Time // when the sessions heard of it
+	at     time.Time // when that was
+	told   time.Time // when the sessions heard of one of its kind
 }
 
 // refused remembers that a connection was refused, and tells the sessions that have something running.
@@ -29,7 +30,8 @@ func (b *box) refused(d wire.Denial) {
 	n := &b.network
 	n.mu.Lock()
 	n.count++
-	r := refusal{Denial: d, number: n.count, told: time.Now()}
+	now := time.Now()
+	r := refusal{Denial: d, number: n.count, at: now, told: now}
 	fresh := true
 	if at := slices.IndexFunc(n.refusals, func(r refusal) bool { return r.Denial == d }); at >= 0 {
 		if told := n.refusals[at].told; r.told.Sub(told) <= time.Second { // a program that goes on trying wakes nobody up all the time
@@ -42,11 +44,8 @@ func (b *box) refused(d wire.Denial) {
 		n.refusals = slices.Delete(n.refusals, 0, 1)
 	}
 	n.mu.Unlock()
-	if !fresh {
-		return
-	}
 	for _, l := range b.allLives() {
-		l.refused(DenialText(d))
+		l.refused(r, fresh)
 	}
 }
 
@@ -63,16 +62,116 @@ func (n *network) since(count uint64) ([]wire.Denial, uint64) {
 	return all, n.count
 }
 
-// hearing is what a call on a session is to be told of refused connections.
-type hearing struct {
-	after uint64 // so many refusals of the sandbox had been before it
-	runs  bool   // something of the session may connect
+// maxRuns is how many runs a session remembers the beginning of: as many as a guest remembers by their op.
+const maxRuns = 64
+
+// maxLate is how long what the guest says of a session may come after a connection of what runs there.
+const maxLate = time.Second
+
+// denials is what a session knows of refused connections. They and the session's events reach the daemon by different
+// ways, in any order: a connection may be refused before it is known here that its command has begun.
+type denials struct {
+	shown  string   // the newest since the present command began; empty if none was, or it was dealt with
+	told   uint64   // how many times shown has become another one
+	newest refusal  // whether or not anything was known to run; zero when it was dealt with
+	calls  int      // calls under way that make something run
+	runs   []begins // the newest runs that were asked for
+	starts uint64   // how often the session has left its prompt
 }
 
-// hearing begins the hearing of a call with verb.
-func (l *Live) hearing(verb wire.Verb) hearing {
+// begins is a run that was asked for when so many refusals had been.
+type begins struct {
+	op    string
+	after uint64
+}
+
+// expect notes that a run is about to be asked for. A repeated one is the first one.
+func (d *denials) expect(op string, after uint64) {
+	if op == "" || len(op) > maxWord || slices.ContainsFunc(d.runs, func(b begins) bool { return b.op == op }) {
+		return
+	}
+	if len(d.runs) == maxRuns {
+		d.runs = slices.Delete(d.runs, 0, 1)
+	}
+	d.runs = append(d.runs, begins{op, after})
+}
+
+// begun notes that a command has begun, by its op if it was a run: what was refused before that is not its.
+func (d *denials) begun(op string, now time.Time) {
+	at := slices.IndexFunc(d.runs, func(b begins) bool { return op != "" && b.op == op })
+	if at >= 0 && d.newest.number > d.runs[at].after || at < 0 && d.late(now) {
+		d.shown = DenialText(d.newest.Denial)
+		return
+	}
+	d.deal()
+}
+
+// late reports whether the newest refusal may be of what is known to run only now.
+func (d *denials) late(now time.Time) bool {
+	return d.newest.number > 0 && now.Sub(d.newest.at) <= maxLate
+}
+
+// deal forgets what was refused.
+func (d *denials) deal() { d.shown, d.newest = "", refusal{} }
+
+// refused tells the session that a connection was refused. One that is not fresh has been told already, unless to a
+// command before.
+func (l *Live) refused(r refusal, fresh bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended {
+		return
+	}
+	d := &l.denials
+	d.newest = r
+	if d.calls == 0 && !l.busyLocked() || !fresh && d.shown != "" {
+		return
+	}
+	d.shown = DenialText(r.Denial)
+	d.told++
+	l.noteNeedLocked()
+	l.changeLocked()
+}
+
+// dealt tells the session that what was refused has been dealt with.
+func (l *Live) dealt() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.denials.deal()
+	l.noteNeedLocked()
+	l.changeLocked()
+}
+
+// hearing is what a call on a session is to be told of refused connections.
+type hearing struct {
+	after  uint64 // so many refusals of the sandbox had been before it
+	starts uint64 // and the session had left its prompt so often
+	runs   bool   // something of the session may connect
+	drives bool   // by the call
+}
+
+// hearing begins the hearing of a call. Each ends by hush.
+func (l *Live) hearing(verb wire.Verb, op string) hearing {
 	_, count := l.box.network.since(0)
-	return hearing{count, verb == wire.VerbRun || verb == wire.VerbType || verb == wire.VerbKeys || l.busy()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	drives := verb == wire.VerbRun || verb == wire.VerbType || verb == wire.VerbKeys
+	if drives {
+		l.denials.calls++
+	}
+	if verb == wire.VerbRun {
+		l.denials.expect(op, count)
+	}
+	return hearing{count, l.denials.starts, drives || l.busyLocked(), drives}
+}
+
+// hush ends a hearing.
+func (l *Live) hush(h hearing) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h.drives {
+		l.denials.calls--
+	}
 }
 
 // heard returns what was refused since h began, if anything of the session ran meanwhile. A connection does not tell whose program made it: of
@@ -80,16 +179,16 @@ func (l *Live) hearing(verb wire.Verb) hearing {
 func (l *Live) heard(ctx context.Context, h hearing) []wire.Denial {
 	l.box.network.settle(ctx)
 	denied, _ := l.box.network.since(h.after)
-	if len(denied) == 0 || !h.runs && !l.busy() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(denied) == 0 || !h.runs && h.starts == l.denials.starts && !l.busyLocked() {
 		return []wire.Denial{}
 	}
 	return denied
 }
 
-// busy reports whether something runs in the session.
-func (l *Live) busy() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// busyLocked reports whether something is known to run in the session.
+func (l *Live) busyLocked() bool {
 	return l.state.Phase != wire.PhasePrompt && l.state.Phase != wire.PhaseDead
 }
 

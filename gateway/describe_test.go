@@ -61,7 +61,7 @@ func TestLimitsText(t *testing.T) {
 }
 
 func TestOneLine(t *testing.T) {
-	for in, want := range map[string]string{"a\nb\x1b[31m\u0085\u2028": "a b [31m  ", "ümlaut": "ümlaut", "\xff": " ", "long text": "long …", "a\u202eb\u2066": "a b "} {
+	for in, want := range map[string]string{"a\nb\x1b[31m\u0085\u2028": "a b [31m  ", "ümlaut": "ümlaut", "\xff": " ", "long text": "long …", "a\u202eb\u2066": "a<U+202E>b<U+2066>"} {
 		n := 100
 		if strings.HasPrefix(in, "long") {
 			n = 6

@@ -214,10 +214,24 @@ func (l *Live) snapshot(a wire.Attached) {
 	if a.Seq < l.seq {
 		return
 	}
-	l.state, l.keyboard, l.private = inboundState(a.State), cut(a.Keyboard, maxWord), cut(a.Private, maxWord)
+	l.becomeLocked(inboundState(a.State))
+	l.keyboard, l.private = cut(a.Keyboard, maxWord), cut(a.Private, maxWord)
 	l.cols, l.rows = wire.ClampSize(uint32(max(a.Cols, 0)), uint32(max(a.Rows, 0)))
 	l.noteNeedLocked()
 	l.changeLocked()
+}
+
+// becomeLocked makes st the session's state.
+func (l *Live) becomeLocked(st wire.State) {
+	before := l.busyLocked()
+	l.state = st
+	if before || !l.busyLocked() {
+		return
+	}
+	d := &l.denials
+	if d.starts++; d.late(time.Now()) {
+		d.shown = DenialText(d.newest.Denial)
+	}
 }
 
 // output takes bytes at offset off: into the record, then into the replica, then to whoever waits. It reports whether the
@@ -297,9 +311,12 @@ func (l *Live) event(e wire.Event) {
 	switch e.Kind {
 	case wire.EventState, wire.EventEnded:
 		if e.State != nil {
-			l.state = *e.State
+			l.becomeLocked(*e.State)
 		}
 	case wire.EventBegun:
+		if e.Op == "" { // it was typed
+			l.denials.begun("", time.Now())
+		}
 		e.Offset = min(e.Offset, l.replica.end)
 		l.announced.add(e)
 		l.edges.add(e)
@@ -310,7 +327,7 @@ func (l *Live) event(e wire.Event) {
 	case wire.EventInput, wire.EventCommand:
 		l.typed = e.By
 		if e.Kind == wire.EventCommand {
-			l.denied = ""
+			l.denials.begun(e.Op, time.Now())
 		}
 	case wire.EventAsk:
 		l.asking = e.By

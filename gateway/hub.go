@@ -97,6 +97,7 @@ type Hub struct {
 	pool        *connect.Pool
 	boots       chan struct{} // slots for starts under way: more at once only make all of them slower
 	keeping     chan struct{} // semaphore: an image of a sandbox's files is made
+	wholes      chan struct{} // slots for outputs that are rendered as a whole: each may be large
 	tasks       tasks
 	journal     journal
 	connections *egress.Budget // of all sandboxes
@@ -143,7 +144,7 @@ func New(o Options) (*Hub, error) {
 	o.proxyAddress = cmp.Or(o.proxyAddress, wire.ProxyAddress)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Hub{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
-		keeping: make(chan struct{}, 1), ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
+		keeping: make(chan struct{}, 1), wholes: make(chan struct{}, maxWholes), ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
 		beginning: make(map[string]int), starting: make(map[*box]bool), shares: make(map[string]*egress.Budget)}
 	h.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: h.openControl, Opened: h.opened, Dial: func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 		be, err := h.backend(inst.Backend)
@@ -233,6 +234,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	cancel(ErrClosed)
 	h.pool.Close()
 	h.tasks.close()
+	h.warm.end(context.WithoutCancel(ctx))
 	for _, l := range h.lives() {
 		l.shut(ErrClosed)
 	}

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -47,6 +48,35 @@ func inboundInfo(i wire.SessionInfo) wire.SessionInfo {
 	i.Argv = inboundArgv(i.Argv)
 	i.Parties = nil // the daemon knows who is attached
 	return i
+}
+
+// inboundReasons are the reasons of a loss that a guest can know. The others are the daemon's to give.
+var inboundReasons = []string{wire.LostShell, wire.LostForgotten, wire.LostPartly}
+
+// daemonReasons are those that only the daemon knows. oom_killed is a guest's note, too.
+var daemonReasons = []string{wire.LostStopped, wire.LostKilled, wire.LostEngine, wire.LostHost, wire.LostGuest, wire.LostRemoved,
+	wire.LostPaused, wire.LostRecord, wire.LostGateway, wire.LostDetached}
+
+// inboundReply removes from r, of a guest, the reasons that a guest cannot know, and reports whether there were any.
+func inboundReply(r *wire.Reply) (changed bool) {
+	said := r.Error
+	r.Error = inboundError(said)
+	changed = r.Error != said
+	if res := r.Result; res != nil {
+		res.Error = inboundError(res.Error)
+		res.Notes = slices.DeleteFunc(res.Notes, func(n string) bool { return slices.Contains(daemonReasons, n) })
+	}
+	return changed
+}
+
+// inboundError is e, of a guest, without a reason that a guest cannot know.
+func inboundError(e *wire.Error) *wire.Error {
+	if e == nil || e.Reason == "" || slices.Contains(inboundReasons, e.Reason) {
+		return e
+	}
+	cleaned := *e
+	cleaned.Reason = ""
+	return &cleaned
 }
 
 func inboundBasis(all []wire.Basis) []wire.Basis {

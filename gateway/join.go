@@ -11,7 +11,8 @@ import (
 
 // JoinOptions say how to join a session.
 type JoinOptions struct {
-	Create bool     // start the session when it does not exist, and its shell again when that has ended
+	Create bool     // start the session when it does not exist, and its shell again when that has ended; without it or Fresh no sandbox is started
+	Typed  bool     // for text that a program reads: Create starts no sandbox, and no session in the place of one that ended with it
 	Fresh  bool     // start a new one with a generated name; the target's session is ignored
 	Watch  bool     // never drive, whatever the rights
 	Close  bool     // closing the attachment ends the session: a terminal of its own
@@ -66,14 +67,17 @@ func (h *Hub) attach(ctx context.Context, p Principal, kind wire.PartyKind, t wi
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	c, err := b.controlOf(ctx, party, t.Session, o.Progress)
+	c, err := b.controlOf(ctx, party, t.Session, o.Create || o.Fresh, o.Progress)
 	if err != nil {
 		return nil, err
 	}
 	a := &Attachment{hub: h, box: b, target: t, party: party, options: o, opening: make(chan struct{}, 1)}
 	a.cols, a.rows = terminalFor(o.Cols, o.Rows)
 	a.life, a.end = context.WithCancelCause(context.Background())
+	ctx, over := b.pauses.within(ctx)
+	defer over()
 	if err := a.begin(ctx, c); err != nil {
+		err = pausedOr(ctx, err)
 		a.finish(err)
 		return nil, err
 	}

@@ -9,6 +9,29 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// A daemon that ends in order leaves none behind of what it kept for a use, and all of the pool.
+func TestKeepWarmEnds(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool = PoolOptions{Size: 1}
+	d := w.start()
+	w.ready(d, 1)
+	pool := w.members()
+	if err := d.KeepWarm(alice, "runs", NewSpec{Limits: sandbox.Limits{Memory: 100 << 20}}, 2, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	w.ready(d, 3)
+	d.stop()
+	left := w.members()
+	if len(left) != 1 {
+		t.Errorf("%d are left, want that of the pool", len(left))
+	}
+	for id := range left {
+		if !pool[id] {
+			t.Errorf("%s is left, which was kept for a use", id)
+		}
+	}
+}
+
 // What a door keeps ready for somebody is theirs alone, for what it was made for, and for as long as was said.
 func TestKeepWarm(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})

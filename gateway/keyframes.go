@@ -40,8 +40,13 @@ func (l *Live) addKeyframes(rec *record.Writer) {
 	l.framed = at
 }
 
+// recorded is a record that is read.
+type recorded interface {
+	ReadAt(p []byte, off uint64) (int, error)
+}
+
 // show feeds s with bytes [at, to) of the record.
-func show(rec *record.Writer, s *screen.Screen, sizes []record.Size, at, to uint64) error {
+func show(rec recorded, s *screen.Screen, sizes []record.Size, at, to uint64) error {
 	buf := make([]byte, 64<<10)
 	for {
 		i := sort.Search(len(sizes), func(i int) bool { return sizes[i].Offset > at })

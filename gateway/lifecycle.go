@@ -62,6 +62,7 @@ func (b *box) removeIf(ctx context.Context, still func(facts) bool) (Removal, er
 	if err := b.become(ctx, func(f *facts) { f.state, f.reason = Deleting, "" }); err != nil {
 		return Removal{}, err
 	}
+	b.doom(wire.LostRemoved)
 	h.unname(b)
 	clean, cancel := context.WithTimeout(ctx, cleanup)
 	defer cancel()
@@ -172,6 +173,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // Stop ends all processes of a sandbox; its files stay. Stopping what is stopped is not an error.
 func (h *Hub) Stop(ctx context.Context, p Principal, name string) error {
 	return h.act(ctx, p, name, "stopping", func(ctx context.Context, b *box, f facts) error {
+		b.stops.interrupt(b.stoppedError())
 		if f.state == Stopped {
 			return nil
 		}
@@ -210,7 +212,9 @@ func (b *box) halt(ctx context.Context, f facts, why string) error {
 	if !ok {
 		return b.reach(fmt.Errorf("stop: %w", sandbox.ErrUnsupported))
 	}
+	b.doom(wire.LostStopped)
 	if err := stopper.Stop(ctx, f.inst, h.options.StopGrace); err != nil && !errors.Is(err, sandbox.ErrStopped) {
+		b.doom("")
 		return b.reach(fmt.Errorf("stop sandbox %s: %w", b.id, err))
 	}
 	b.hold(false)
@@ -383,9 +387,10 @@ func (b *box) control(ctx context.Context, progress func(string)) (*connect.Cont
 	return reached(ctx, b, progress, b.hub.pool.Control)
 }
 
-// controlOf is control for a party on a session. Who may only watch starts nothing: a sandbox that does not run has no sessions.
-func (b *box) controlOf(ctx context.Context, party wire.Party, session string, progress func(string)) (*connect.Control, error) {
-	if party.Rights != wire.RightWatch {
+// controlOf is control for a party on a session. A sandbox that does not run has no sessions, so it is started for a party that may
+// drive and would start the session, too, and for nobody else. One that is paused is resumed for a party that may drive.
+func (b *box) controlOf(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error) {
+	if party.Rights != wire.RightWatch && (starts || b.get().state == Paused) {
 		return b.control(ctx, progress)
 	}
 	f := b.get()
@@ -401,23 +406,31 @@ func (b *box) controlOf(ctx context.Context, party wire.Party, session string, p
 	return c, nil
 }
 
-// reached dials b. One that stopped without our knowing is started, once; one that was stopped or started by us while it was
-// being dialled is dialled again, once.
+// reached dials b. One that stopped without our knowing is started, once; one whose connections were ended by us while it was being
+// dialled is dialled again, once. When its owner stops it meanwhile, that is the end: to start it again is for a later call.
 func reached[C any](ctx context.Context, b *box, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
 	var none C
+	ctx, done := b.stops.within(ctx)
+	defer done()
 	for again := true; ; again = false {
 		inst, err := b.awake(ctx, progress)
 		if err != nil {
 			return none, err
 		}
-		within, cancel := context.WithTimeout(ctx, reachWithin)
+		unpaused, over := b.pauses.within(ctx)
+		within, cancel := context.WithTimeout(unpaused, reachWithin)
 		c, err := dial(within, inst)
 		cancel()
+		paused := pausedOr(unpaused, err)
+		over()
 		if err == nil {
 			return c, nil
 		}
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
+		}
+		if errors.As(paused, new(*pausedError)) { // a frozen sandbox answers nobody
+			return none, paused
 		}
 		if errors.Is(err, connect.ErrClosed) { // the dialling was given up: that says nothing of the sandbox
 			if again {

@@ -201,6 +201,7 @@ func (b *box) inspect(ctx context.Context, inst sandbox.Instance, cause error) (
 	b.mu.Unlock()
 	switch {
 	case errors.Is(err, sandbox.ErrGone):
+		b.doom(wire.LostRemoved)
 		b.note(ctx, Broken, "gone: it was removed behind the daemon's back")
 	case err != nil:
 		b.note(ctx, b.get().state, "engine: "+firstLine(err))
@@ -209,6 +210,7 @@ func (b *box) inspect(ctx context.Context, inst sandbox.Instance, cause error) (
 		b.note(ctx, Paused, "")
 		return false
 	case !status.Running:
+		b.doom(fateOf(status))
 		b.note(ctx, Stopped, why(status))
 	case cause != nil:
 		b.note(ctx, Broken, brokenWhy(cause))
@@ -367,8 +369,13 @@ func ask(ctx context.Context, c *connect.Control, r wire.Request) (wire.Reply, e
 	if err != nil {
 		return wire.Reply{}, err
 	}
-	defer client.Close()
-	return client.Request(ctx, r)
+	reply, err := client.Request(ctx, r)
+	if ctx.Err() != nil {
+		go client.Close() // a guest that does not answer, as one that is frozen, does not end the stream either
+		return reply, err
+	}
+	client.Close()
+	return reply, err
 }
 
 // session returns the replica of a session that the guest has, as it has told us or will when asked.

@@ -62,8 +62,7 @@ type Live struct {
 	need      need             // guarded by mu
 	needSince time.Time        // guarded by mu; when need.needs became that
 	glance    glance           // guarded by mu
-	denied    string           // guarded by mu; the newest connection that was refused since its command began; empty if none was
-	denials   uint64           // guarded by mu; how many there have been
+	denials   denials          // guarded by mu
 	ended     bool             // guarded by mu; for good
 	unkept    string           // guarded by mu; why a strict session's output could not be recorded, which ended it
 	closed    error            // guarded by mu; why the replica is no longer fed, if the session has not ended
@@ -194,7 +193,8 @@ func (l *Live) Recording() string {
 	return l.troubled
 }
 
-// Parties are those attached, drivers and watchers, without the daemon itself.
+// Parties are those attached, drivers and watchers, without the daemon itself. A principal whose calls of the command table are over is
+// attached no more.
 func (l *Live) Parties() []wire.Party {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,7 +204,9 @@ func (l *Live) Parties() []wire.Party {
 func (l *Live) partiesLocked() []wire.Party {
 	all := make([]wire.Party, 0, len(l.members))
 	for _, m := range l.members {
-		all = append(all, m.party)
+		if !l.restsLocked(m) {
+			all = append(all, m.party)
+		}
 	}
 	slices.SortFunc(all, func(a, b wire.Party) int {
 		return strings.Compare(a.String()+"\x00"+a.ID, b.String()+"\x00"+b.ID)
@@ -329,6 +331,12 @@ func (l *Live) join(m *member) (leave func()) {
 		l.members = slices.DeleteFunc(l.members, func(o *member) bool { return o == m })
 		l.changeLocked()
 	}
+}
+
+// restsLocked reports whether m is the standing party of a principal none of whose calls is under way, and which holds nothing: whose it
+// is has left, and may never come back.
+func (l *Live) restsLocked(m *member) bool {
+	return m.attachment != nil && m.attachment.options.standing && m.attachment.calls.Load() == 0 && m.party.String() != l.keyboard
 }
 
 func (l *Live) attached() []*member {

@@ -110,7 +110,7 @@ type need struct {
 // held, whenever the state or the keyboard may have changed.
 func (l *Live) noteNeedLocked() {
 	now := need{needsOf(l.name, l.argv, l.state), "", l.state.Phase, l.keyboard}
-	if l.denied != "" && (now.needs == NeedsNothing || now.needs == NeedsAttention) {
+	if l.denials.shown != "" && (now.needs == NeedsNothing || now.needs == NeedsAttention) {
 		now.needs = NeedsAllow
 	}
 	if now.needs == NeedsAnswer {
@@ -130,28 +130,13 @@ func (l *Live) noteNeedLocked() {
 	l.box.hub.needs.change()
 }
 
-// refused tells the session that a connection was refused, if something runs in it, or with nothing that this has been dealt with.
-func (l *Live) refused(what string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended || what != "" && (l.state.Phase == wire.PhasePrompt || l.state.Phase == wire.PhaseDead) {
-		return
-	}
-	l.denied = what
-	if what != "" {
-		l.denials++
-	}
-	l.noteNeedLocked()
-	l.changeLocked()
-}
-
 // needed returns what the session needs. With its last line that takes a look at its screen.
 func (l *Live) needed() Need {
 	l.mu.Lock()
 	st := l.state
 	n := Need{Session: l.name, Needs: l.need.needs, Want: l.need.want, Since: l.needSince, Keyboard: plainLine(l.keyboard, 80), Phase: l.need.phase}
 	private := l.private != ""
-	denied := l.denied
+	denied := l.denials.shown
 	l.mu.Unlock()
 	f := l.box.get()
 	n.Sandbox, n.owner, n.box = f.name, f.owner, l.box.id

@@ -261,7 +261,7 @@ func (h *Hub) changeAllow(ctx context.Context, p Principal, name, act string, en
 	h.journal.add(b.id, act, map[string]any{"by": p.Name, "entries": entries})
 	b.network.use(policy)
 	for _, l := range b.allLives() {
-		l.refused("")
+		l.dealt()
 	}
 	return b.info(), nil
 }

@@ -136,7 +136,7 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	b := d.names["demo"]
 	d.mu.Unlock()
 	idle := b.live("idle")
-	wait, run := idle.hearing(wire.VerbWait), idle.hearing(wire.VerbRun)
+	wait, run := idle.hearing(wire.VerbWait, ""), idle.hearing(wire.VerbRun, "")
 	refused := wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
 	b.refused(refused)
 	if got := idle.heard(t.Context(), wait); len(got) != 0 {
@@ -145,12 +145,12 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	if diff := cmp.Diff([]wire.Denial{refused}, idle.heard(t.Context(), run)); diff != "" {
 		t.Errorf("a run (-want +got):\n%s", diff)
 	}
-	st := &stream{live: idle, asked: map[uint32]hearing{1: wait, 2: run}}
+	st := &stream{live: idle, asked: map[uint32]asked{1: {hearing: wait}, 2: {hearing: run}}}
 	for id, want := range map[uint32][]wire.Denial{1: {}, 2: {refused}, 3: {}} {
 		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id,
 			Data: []byte(`{"result":{"output":"<b>","denied":[{"host":"forged"}],"Denied":[{"host":"forged"}]}}`)}}
-		if err := st.addDenied(t.Context(), &h); err != nil {
-			t.Fatal(err)
+		if due, err := st.addDenied(t.Context(), &h); err != nil || !due {
+			t.Fatalf("due %t, %v", due, err)
 		}
 		var reply wire.Reply
 		if err := json.Unmarshal(h.frame.Data, &reply); err != nil || reply.Result.Output != "<b>" {
@@ -218,7 +218,10 @@ func TestAllow(t *testing.T) {
 		{bob, "bobs", "example.com", ""},
 		{bob, "bobs", "8.8.8.8", ""},
 		{bob, "bobs", "0.0.0.0/0", ""},
-		{bob, "bobs", "169.254.169.254", "only the daemon's own user"},
+		{bob, "bobs", "169.254.169.254", "never open"},
+		{alice, "demo", "169.254.169.254:80", "never open"},
+		{alice, "demo", "169.254.0.0/16", "never open"},
+		{alice, "demo", "metadata.google.internal", "never open"},
 		{bob, "bobs", "127.0.0.1:22", "never open"},
 		{bob, "bobs", "::ffff:127.0.0.1", "never open"},
 		{alice, "demo", "[::1]:80", "never open"},

@@ -128,5 +128,10 @@ func (b *box) notRunning(session string) error {
 	if f := b.get(); f.state == Paused {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.name + " is paused", Hint: "its owner resumes it: sandboxd resume " + f.name}
 	}
-	return b.noSession(session)
+	e := b.noSession(session)
+	if f := b.get(); f.state == Stopped {
+		e.Message += ", which is stopped"
+		e.Hint = "start it: sandboxd start " + f.name
+	}
+	return e
 }

@@ -25,14 +25,22 @@ type stream struct {
 	sent          uint64 // the client has output up to here
 	heard         uint64 // and events up to this one
 	leave         func()
+	cancel        context.CancelFunc // ends what fromGuest waits for
 
 	mu     sync.Mutex
-	asked  map[uint32]hearing // guarded by mu; of requests under way
-	held   []heldFrame        // guarded by mu; what came from the guest and waits for its turn
-	weight int                // guarded by mu; bytes of held
-	more   chan struct{}      // guarded by mu; closed and replaced when held or over changes
-	over   bool               // guarded by mu; the guest sends nothing more
-	failed error              // guarded by mu; how the stream ended first
+	asked  map[uint32]asked // guarded by mu; requests that the guest has not answered
+	held   []heldFrame      // guarded by mu; what came from the guest and waits for its turn
+	weight int              // guarded by mu; bytes of held
+	more   chan struct{}    // guarded by mu; closed and replaced when held or over changes
+	over   bool             // guarded by mu; the guest sends nothing more
+	failed error            // guarded by mu; how the stream ended first
+}
+
+// asked is a request that the guest has not answered.
+type asked struct {
+	sent
+	hearing hearing
+	lost    bool // it was answered as lost: the guest's answer is not passed on
 }
 
 // heldFrame is a frame of the guest that may go out once the client has output up to a place.
@@ -49,7 +57,7 @@ const (
 	maxHeldBytes = 1 << 20
 )
 
-// maxAsked is how many requests of a stream may be under way: many more than a guest takes.
+// maxAsked is how many answers the guest may owe a stream: many more than the requests that it takes.
 const maxAsked = 4096
 
 // fail ends the stream; the first reason counts.
@@ -61,6 +69,7 @@ func (st *stream) fail(why error) {
 	st.over = true
 	st.changedLocked()
 	st.mu.Unlock()
+	st.cancel()
 	st.guest.Close()
 	st.client.Close()
 }
@@ -76,11 +85,25 @@ var errEnded = errors.New("ended")
 // serve passes frames both ways until one side ends.
 func (st *stream) serve(ctx context.Context) error {
 	defer st.leave()
+	ctx, st.cancel = context.WithCancel(ctx)
+	defer st.cancel()
+	pause := st.live.box.pauses.next()
 	var wg sync.WaitGroup
+	wg.Go(func() { st.loseAtPause(ctx, pause) })
 	wg.Go(func() { st.fromClient(ctx) })
-	wg.Go(func() { st.fromGuest(ctx) })
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		st.fromGuest(ctx)
+	}()
 	st.fail(st.toClient(ctx))
 	wg.Wait()
+	if st.live.box.get().state != Paused { // else fromGuest ends when the sandbox is resumed, or its connection ends
+		<-told
+	}
+	for _, a := range st.forget() {
+		st.live.hush(a.hearing)
+	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if errors.Is(st.failed, errEnded) {
@@ -125,11 +148,7 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error
 	case wire.FrameInput:
 		return nil, true, nil
 	case wire.FrameRequest:
-		var r struct {
-			Verb  wire.Verb       `json:"verb"`
-			Text  string          `json:"text"`
-			Party json.RawMessage `json:"party"`
-		}
+		var r wire.Request
 		if err := json.Unmarshal(f.Data, &r); err != nil {
 			return nil, false, fmt.Errorf("request: %w", err)
 		}
@@ -141,18 +160,50 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error
 				return refused, true, nil
 			}
 		}
-		hearing := st.live.hearing(r.Verb)
-		st.mu.Lock()
-		defer st.mu.Unlock()
 		if r.Verb != wire.VerbCancel { // which has no reply of its own
-			st.asked[f.ID] = hearing
+			// What its answer needs and no more: the guest may never give one.
+			kept := wire.Request{Verb: wire.Verb(cut(string(r.Verb), maxWord)), Op: cut(r.Op, maxWord), MaxOutput: r.MaxOutput}
+			a := asked{sent: sent{request: kept, began: time.Now(), from: st.live.Len()}, hearing: st.live.hearing(r.Verb, r.Op)}
+			err = st.ask(f.ID, a)
 		}
-		if len(st.asked) > maxAsked {
-			return nil, false, fmt.Errorf("more than %d requests at once", maxAsked)
-		}
-		return nil, wakes(r.Verb), nil
+		return nil, wakes(r.Verb), err
 	}
 	return nil, false, fmt.Errorf("frame type %d is not for a server", f.Type)
+}
+
+// forget returns the requests that are under way. What the guest answers to them from here on is not passed on.
+func (st *stream) forget() map[uint32]asked {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	all := make(map[uint32]asked)
+	for id, a := range st.asked {
+		if !a.lost {
+			all[id] = a
+			a.lost = true
+			st.asked[id] = a
+		}
+	}
+	return all
+}
+
+// ask notes what request id is to be told. An error ends the stream.
+func (st *stream) ask(id uint32, a asked) error {
+	st.mu.Lock()
+	_, twice := st.asked[id]
+	full := len(st.asked) >= maxAsked
+	if !twice && !full {
+		st.asked[id] = a
+	}
+	st.mu.Unlock()
+	switch {
+	case twice:
+		st.live.hush(a.hearing)
+		return fmt.Errorf("request %d is under way already", id)
+	case full:
+		st.live.hush(a.hearing)
+		return fmt.Errorf("more than %d requests at once", maxAsked)
+	}
+	return nil
 }
 
 // checkCommand refuses a command that its shell would find unfinished.
@@ -171,47 +222,149 @@ func (st *stream) fromGuest(ctx context.Context) {
 			h, err = hold(f)
 		}
 		if err == nil && f.Type == wire.FrameReply {
-			err = st.addDenied(ctx, &h)
+			var due bool
+			if due, err = st.addDenied(ctx, &h); !due && err == nil {
+				continue
+			}
 		}
-		st.mu.Lock()
 		if err != nil {
+			st.loseAll(ctx)
 			// What it sent before is still passed on: that it ended the session may be among it.
+			st.mu.Lock()
 			st.over = true
 			st.changedLocked()
 			st.mu.Unlock()
 			return
 		}
-		for (len(st.held) >= maxHeld || st.weight >= maxHeldBytes) && !st.over {
-			more := st.more
-			st.mu.Unlock()
-			<-more
-			st.mu.Lock()
-		}
-		st.held = append(st.held, h)
-		st.weight += len(h.frame.Data)
-		st.changedLocked()
+		st.hold(h)
+	}
+}
+
+// hold puts a frame into the queue, as soon as there is room.
+func (st *stream) hold(h heldFrame) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for (len(st.held) >= maxHeld || st.weight >= maxHeldBytes) && !st.over {
+		more := st.more
 		st.mu.Unlock()
+		<-more
+		st.mu.Lock()
+	}
+	st.held = append(st.held, h)
+	st.weight += len(h.frame.Data)
+	st.changedLocked()
+}
+
+// owedLocked reports whether the client waits for an answer.
+func (st *stream) owedLocked() bool {
+	for _, a := range st.asked {
+		if !a.lost {
+			return true
+		}
+	}
+	return false
+}
+
+// loseAtPause answers what is under way each time the sandbox is paused, until ctx ends. pause ends at the first time. The pause does not
+// wait for that: the client may not read.
+func (st *stream) loseAtPause(ctx, pause context.Context) {
+	for {
+		select {
+		case <-pause.Done():
+		case <-ctx.Done():
+			return
+		}
+		why, _ := errors.AsType[*pausedError](context.Cause(pause))
+		pause = st.live.box.pauses.next()
+		st.lose(ctx, why.lost)
+	}
+}
+
+// loseAll answers what is under way, after the connection to the guest has ended, if the guest will not be found again. Else the
+// client asks again, as the party that it was.
+func (st *stream) loseAll(ctx context.Context) {
+	st.mu.Lock()
+	none := st.over || !st.owedLocked()
+	st.mu.Unlock()
+	if none {
+		return
+	}
+	if lost := st.live.box.answersAgain(ctx); lost != nil && ctx.Err() == nil {
+		st.live.lastWords(ctx)
+		st.lose(ctx, lost)
+	}
+}
+
+// lose answers what is under way as lost.
+func (st *stream) lose(ctx context.Context, why *wire.Error) {
+	all := st.forget()
+	defer func() {
+		for _, a := range all {
+			st.live.hush(a.hearing)
+		}
+	}()
+	left := uint64(wire.MaxWhole) // to be read, of all of them
+	for id, a := range all {
+		reply := wire.Reply{Error: why}
+		if hasResult(a.request.Verb) {
+			reply.Result = wire.LostResult(wire.Target{Sandbox: st.live.Sandbox(), Session: st.live.Name()}, why)
+			reply.Result.ElapsedMS = time.Since(a.began).Milliseconds()
+			if most := &a.request.MaxOutput; *most < 0 || *most > maxReply/2 {
+				*most = maxReply / 2
+			}
+			left -= st.live.fillLost(reply.Result, &a.sent, left)
+			reply.Result.Denied = st.live.heard(ctx, a.hearing)
+		}
+		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id}}
+		var err error
+		if h.frame.Data, err = fitting(reply); err != nil {
+			st.fail(err)
+			return
+		}
+		if reply.Result != nil {
+			h.after = reply.Result.To
+		}
+		st.hold(h)
 	}
 }
 
 // addDenied puts into a reply which connections the sandbox's network refused while the call lasted. The guest does not know, and
-// what it says of that is not passed on.
-func (st *stream) addDenied(ctx context.Context, h *heldFrame) error {
+// what it says of that is not passed on. due is false for a request that was answered as lost: the reply is not for the client.
+func (st *stream) addDenied(ctx context.Context, h *heldFrame) (due bool, err error) {
 	st.mu.Lock()
-	hearing, ok := st.asked[h.frame.ID]
+	a, asked := st.asked[h.frame.ID]
 	delete(st.asked, h.frame.ID)
 	st.mu.Unlock()
+	if a.lost {
+		return false, nil
+	}
+	if asked {
+		defer st.live.hush(a.hearing)
+	}
 	var reply wire.Reply
 	if err := json.Unmarshal(h.frame.Data, &reply); err != nil {
-		return fmt.Errorf("reply: %w", err)
+		return true, fmt.Errorf("reply: %w", err)
 	}
-	if reply.Result == nil {
-		return nil
+	changed := inboundReply(&reply)
+	if reply.Result == nil && !changed {
+		return true, nil
 	}
-	reply.Result.Denied = []wire.Denial{}
-	if ok {
-		reply.Result.Denied = st.live.heard(ctx, hearing)
+	if over := st.live.box.over(); over != nil && reply.Result != nil && reply.Result.Ended == wire.Dead {
+		asLost(reply.Result, over)
+		reply.Error = over
 	}
+	if reply.Result != nil {
+		reply.Result.Denied = []wire.Denial{}
+		if asked {
+			reply.Result.Denied = st.live.heard(ctx, a.hearing)
+		}
+	}
+	h.frame.Data, err = fitting(reply)
+	return true, err
+}
+
+// fitting is a reply as a frame has it, without what does not fit into one.
+func fitting(reply wire.Reply) ([]byte, error) {
 	data, err := plainJSON(reply)
 	if err == nil && len(data) > maxReply {
 		reply.Result.Denied = []wire.Denial{}
@@ -220,8 +373,7 @@ func (st *stream) addDenied(ctx context.Context, h *heldFrame) error {
 	if err == nil && len(data) > maxReply { // of characters that JSON writes longer than the guest did
 		data, err = plainJSON(wire.Reply{Error: wire.Errorf(wire.CodeInternal, "the sandbox's answer is too long")})
 	}
-	h.frame.Data = data
-	return err
+	return data, err
 }
 
 // maxReply is what a frame has room for.

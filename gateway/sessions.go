@@ -101,7 +101,7 @@ func (h *Hub) CloseSession(ctx context.Context, p Principal, t wire.Target) erro
 	return b.reach(err)
 }
 
-func (b *box) noSession(session string) error {
+func (b *box) noSession(session string) *wire.Error {
 	return wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", session, b.title())
 }
 
@@ -175,8 +175,10 @@ func (h *Hub) Records(ctx context.Context, p Principal, name string) ([]record.I
 	return record.List(h.records(b.id))
 }
 
-// OpenRecord opens a session's record for reading, as it is now; the caller closes it. run is the Info.Run to open, 0 the
-// latest. A record that does not exist is an error with code not_found, one that cannot be read an error with code unavailable.
+// OpenRecord opens a session's record for reading, as it is now; the caller closes it. run is the
+// Info.Run to open, 0 the latest. What is read of a sandbox that is shared with p no longer is
+// ErrUnshared. A record that does not exist is an error with code not_found, one that cannot be
+// read an error with code unavailable.
 func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run int) (*record.Reader, error) {
 	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
@@ -191,6 +193,12 @@ func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run in
 	dir := record.Dir(h.records(b.id), t.Session, run)
 	r, err := record.OpenReader(dir)
 	if err == nil {
+		r.Guard(func() error {
+			if rights, _ := b.rightsOf(p.Name); rights == "" {
+				return ErrUnshared
+			}
+			return nil
+		})
 		return r, nil
 	}
 	e := wire.Errorf(wire.CodeNotFound, "no record of session %s in sandbox %s", t.Session, t.Sandbox)

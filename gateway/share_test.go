@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -298,5 +299,44 @@ func TestWatcherStartsNothing(t *testing.T) {
 	}
 	if _, err := d.Join(w.ctx(), alice, main, JoinOptions{Watch: true}); err == nil || w.state(d, "demo") != Stopped {
 		t.Errorf("watching one's own: %v, %s", err, w.state(d, "demo"))
+	}
+}
+
+// Who reads the record of a sandbox reads no more of it when that is no longer shared; its owner
+// does.
+func TestUnshareEndsReading(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	agent, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo hello"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
+		t.Fatal(err)
+	}
+	readers := make(map[string]*record.Reader)
+	for _, p := range []Principal{alice, bob} {
+		r, err := d.OpenRecord(w.ctx(), p, main, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		if _, err := r.ReadAt(make([]byte, 1), 0); err != nil {
+			t.Fatalf("%s: %v", p.Name, err)
+		}
+		readers[p.Name] = r
+	}
+	if _, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readers["bob"].ReadAt(make([]byte, 1), 1); !errors.Is(err, ErrUnshared) {
+		t.Errorf("bob: %v", err)
+	}
+	if _, err := readers["alice"].ReadAt(make([]byte, 1), 1); err != nil {
+		t.Errorf("alice: %v", err)
 	}
 }

@@ -28,9 +28,9 @@ func (l *Live) Situation(self wire.Party) Situation {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := Situation{Idle: idle, Keyboard: l.keyboard, Asking: l.asking, Private: l.private, Typed: l.typed, State: l.state, Denied: l.denied, Denials: l.denials}
+	s := Situation{Idle: idle, Keyboard: l.keyboard, Asking: l.asking, Private: l.private, Typed: l.typed, State: l.state, Denied: l.denials.shown, Denials: l.denials.told}
 	for _, m := range l.members {
-		if m.party.ID != self.ID && m.party.String() != l.keyboard {
+		if m.party.ID != self.ID && m.party.String() != l.keyboard && !l.restsLocked(m) {
 			s.Others++
 		}
 	}

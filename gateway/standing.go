@@ -43,6 +43,10 @@ func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOp
 	if t.Session == "" {
 		t.Session = wire.DefaultSession
 	}
+	if o.Typed { // a shell would run what a program was to read
+		l, state := b.live(t.Session), b.get().state
+		o.Create = o.Create && (l == nil || !l.final()) && (state == Running || state == Paused)
+	}
 	key := standingKey{p.Name, b.id, t.Session, here.rights()}
 	h.standing.mu.Lock()
 	st := h.standing.all[key]
@@ -71,6 +75,9 @@ func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOp
 			return a, nil
 		}
 		a.finish(errLeft)
+	}
+	if a := st.attachment; o.Typed && a != nil && a.Live() != nil && a.Live().final() {
+		o.Create = false // the program that the party knew has ended with its sandbox
 	}
 	o.Fresh, o.Close, o.standing = false, false, true
 	a, err := h.attach(ctx, p, wire.Agent, t, o)

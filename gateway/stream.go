@@ -115,7 +115,12 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 	}
 	party := p.party(wire.Agent, partyID())
 	party.Owner = b.get().owner == p.Name
-	c, err := b.controlOf(ctx, party, a.Session, nil)
+	var c *connect.Control
+	if a.Resume != "" && b.get().state != Paused { // what it was is in the sandbox that runs, or nowhere
+		c, err = b.again(ctx)
+	} else {
+		c, err = b.controlOf(ctx, party, a.Session, a.Create || a.Fresh, nil)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -128,17 +133,20 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 	}
 	from, quiet := a.From, a.Quiet
 	a.Party, a.Quiet, a.Keep = &party, true, false // that is the daemon's own stream
+	ctx, over := b.pauses.within(ctx)
+	defer over()
 	guest, at, err := attachGuest(ctx, c, a)
 	if err != nil {
-		if errors.As(err, new(*wire.Error)) {
-			return nil, err
+		err = pausedOr(ctx, err)
+		if refused, ok := errors.AsType[*wire.Error](err); ok {
+			return nil, inboundError(refused)
 		}
 		return nil, b.reach(err)
 	}
-	st := &stream{client: client, guest: guest, quiet: quiet, drives: party.Rights != wire.RightWatch, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]hearing)}
+	st := &stream{client: client, guest: guest, quiet: quiet, drives: party.Rights != wire.RightWatch, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
 	if st.live, err = b.session(ctx, c, at.Session, at.Created); err != nil {
 		guest.Close()
-		return nil, err
+		return nil, pausedOr(ctx, err)
 	}
 	switch from.Word {
 	case wire.FromStart:
@@ -173,14 +181,9 @@ func attachGuest(ctx context.Context, c *connect.Control, a wire.Attach) (*wire.
 	if err != nil {
 		return nil, wire.Attached{}, err
 	}
-	stop := context.AfterFunc(ctx, func() { s.Close() })
 	guest := wire.NewConn(s)
-	at, err := guest.Attach(a)
-	if !stop() && err == nil {
-		err = context.Cause(ctx)
-	}
+	at, err := guest.AttachWithin(ctx, a)
 	if err != nil {
-		s.Close()
 		return nil, at, err
 	}
 	return guest, at, nil

@@ -185,6 +185,13 @@ func TestStreamWithoutAttachmentListsAndCloses(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
+	agent, err := d.Standing(w.ctx(), robot, main, JoinOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Take(w.ctx()); err != nil { // its call is over: who holds nothing then is not listed
+		t.Fatal(err)
+	}
 	c, _, err := w.dial(d, robot, wire.Attach{}, wire.Handler{})
 	if err != nil {
 		t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/record"
@@ -57,14 +58,14 @@ func (l *Live) notKept() string {
 	return l.unkept
 }
 
-// refusedUnkept is what a request gets in the place of its answer, which may tell of output that nobody may see; nil while the
+// lostUnkept is what a request gets in the place of its answer, which may tell of output that nobody may see; nil while the
 // session is recorded.
-func (l *Live) refusedUnkept() *wire.Error {
+func (l *Live) lostUnkept() *wire.Error {
 	why := l.notKept()
 	if why == "" {
 		return nil
 	}
-	return wire.Errorf(wire.CodeUnavailable, "session %s was ended: %s", l.name, why)
+	return wire.LostError(wire.LostRecord, fmt.Sprintf("session %s was ended: %s", l.name, why))
 }
 
 // farewell ends a stream of a session that was ended because it cannot be recorded. What the guest says of output that
@@ -75,7 +76,7 @@ func (st *stream) farewell(why string) error {
 	if err := st.client.WriteJSON(wire.FrameEvent, 0, event); err != nil {
 		return err
 	}
-	refused, err := json.Marshal(wire.Reply{Error: st.live.refusedUnkept()})
+	refused, err := json.Marshal(wire.Reply{Error: st.live.lostUnkept()})
 	if err != nil {
 		return err
 	}

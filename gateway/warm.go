@@ -305,6 +305,33 @@ func (w *warm) run(ctx context.Context) {
 	}
 }
 
+// endWithin bounds how long the end of the daemon waits for an engine that removes what it kept for a use.
+const endWithin = 10 * time.Second
+
+// end removes what was kept for a use, of which the next daemon knows nothing until somebody's first call. What it cannot remove, the next
+// one does.
+func (w *warm) end(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, endWithin)
+	defer cancel()
+	w.mu.Lock()
+	var all []*box
+	for _, s := range w.shelves {
+		if s.use != "" {
+			all = append(all, s.boxes...)
+		}
+	}
+	w.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, b := range all {
+		wg.Go(func() {
+			if _, err := b.removeIf(ctx, facts.isPooled); err != nil {
+				w.hub.log.Warn("a sandbox of the pool is left for the next daemon", "id", b.id, "err", err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // shrink gives up what is more than room: what people ask for comes first.
 func (w *warm) shrink(ctx context.Context, room int) {
 	all := w.members()

@@ -19,12 +19,14 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // x/crypto can lose an opening at the moment at which a connection ends by a message that it does not expect; see
 // connect.Control.OpenStream, which waits for no such.
 func TestMain(m *testing.M) {
+	signals.DefaultForChildren()
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("golang.org/x/crypto/ssh.(*mux).openChannel"))
 }
 

@@ -134,6 +134,25 @@ func TestKeysAndScreen(t *testing.T) {
 	if r, _ := result(t, c, "keys", args{"keys": []string{"x"}}); !strings.Contains(ended(t, r, wire.Done).Output, "got x") {
 		t.Errorf("output %q", r.Output)
 	}
+	// What a program draws comes with the answer.
+	const draw = `printf '\033[?1049h\033[2J\033[3;5Hdrawn\033[4;2H'; read -rsn1; printf '\033[?1049l'`
+	r, said := result(t, c, "run", args{"command": draw})
+	if ended(t, r, wire.Waiting); r.Screen == nil || r.Screen.Text != "\n\n    drawn" ||
+		!strings.Contains(said, "cursor in column 2 of row 4\n--- screen, untrusted data ") || !strings.Contains(said, "    drawn\n--- end") {
+		t.Errorf("screen %+v, said %s", r.Screen, said)
+	}
+	if r, _ = result(t, c, "wait", args{"screen": "never"}); r.Screen != nil {
+		t.Errorf("never: %+v", r.Screen)
+	}
+	if r, _ = result(t, c, "keys", args{"keys": []string{"x"}}); ended(t, r, wire.Done).Screen != nil {
+		t.Errorf("at the prompt: %+v", r.Screen)
+	}
+	if r, _ = result(t, c, "wait", args{"screen": "always"}); r.Screen == nil || !strings.Contains(r.Screen.Text, "got x") {
+		t.Errorf("always: %+v", r.Screen)
+	}
+	if _, said, failed := call(t, c, "run", args{"command": "true", "screen": "often"}); !failed || !strings.Contains(said, "never, auto or always") {
+		t.Errorf("often: %s", said)
+	}
 }
 
 // A megabyte of output comes back as its head and its tail, and the log has all of it.
@@ -145,6 +164,10 @@ func TestMuchOutput(t *testing.T) {
 	}
 	if !strings.HasPrefix(r.Output, "1\n2\n") || !strings.HasSuffix(r.Output, "149999\n150000\n") || !strings.Contains(said, fmt.Sprintf("log with from=%d", r.From)) {
 		t.Errorf("output %.40q … %q", r.Output, r.Output[len(r.Output)-40:])
+	}
+	// The most that it gives is more than a frame of the session stream has room for.
+	if r, _ := result(t, c, "run", args{"command": "seq 200000", "max_output": 1_000_000}); !r.Truncated || len(r.Output) < 750_000 {
+		t.Errorf("of a million bytes came %d, truncated %t", len(r.Output), r.Truncated)
 	}
 	var whole strings.Builder
 	for from := r.From; from < r.To; {

@@ -18,17 +18,14 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
 // jupyter makes the sandbox py of g, whose Python is a server of the test's: its kernels run code by run, and a context that is called bad has
 // none. started counts how often it was looked for.
 func jupyter(t *testing.T, g *agenttest.Gateway, run func(code string)) (started func() int) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "sandboxd-mcp-") //nolint:usetesting // for a socket: the test's own is too long
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := shortdir.New(t) // for a socket
 	sock, log := filepath.Join(dir, "sock"), filepath.Join(dir, "log")
 	starter := fmt.Sprintf("#!/bin/sh\ncat >/dev/null\necho started >>%s\necho '{\"sock\": \"%s\", \"token\": \"t\", \"dir\": \"/\"}'\n", log, sock)
 	if err := os.WriteFile(filepath.Join(dir, "python3"), []byte(starter), 0o700); err != nil { //nolint:gosec // it is a program

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,7 +23,8 @@ type where struct {
 // bounds are how long a call follows a program, and how much of its output comes back.
 type bounds struct {
 	TimeoutS  float64 `json:"timeout_s,omitempty" jsonschema:"seconds to follow the program, 0.1 to 600; default 50. It goes on when they are over"`
-	MaxOutput int     `json:"max_output,omitempty" jsonschema:"most bytes of output that come back, 1 to 1000000; default 32768. Of more, the head and the tail"`
+	MaxOutput int     `json:"max_output,omitempty" jsonschema:"most bytes of output that come back, 1 to 1000000; default 32768. Of more, the head and the tail; log has the rest"`
+	Screen    string  `json:"screen,omitempty" jsonschema:"when the answer has the screen: never, always or auto; default auto, which is for programs that draw the whole screen, pagers, and what listens and has come to rest"`
 }
 
 // defaultTimeout is less than the minute for which clients commonly wait for a tool: what they give up is interrupted.
@@ -107,7 +109,7 @@ func (s *Server) addSession() {
 		})
 
 	type keysIn struct {
-		Keys []string `json:"keys" jsonschema:"names of keys in order, such as ^C, Enter, Up, Tab, Esc, F1, PageDown, or single characters"`
+		Keys []string `json:"keys" jsonschema:"names of keys in order, such as ^C, Enter, Up, Tab, Esc, F1, PageDown, or single characters; text is for answer"`
 		where
 		bounds
 	}
@@ -141,6 +143,9 @@ func (s *Server) addSession() {
 			if w.keyboard && len(w.phases) > 0 {
 				return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "wait: keyboard stands alone", Hint: `until=["keyboard"]`}
 			}
+			if err := c.lives(ctx, in.where); err != nil {
+				return answer{}, err
+			}
 			return c.do(ctx, sessionCall{where: in.where, bounds: in.bounds, wait: &w})
 		})
 
@@ -171,6 +176,9 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s: it is longer than %d bytes", c.request.Params.Name, maxCommand), Hint: "write a file with write_file, and run that"}
 	}
 	sc.Timeout, sc.MaxOutput = timeout, output
+	if sc.Screen, err = wire.ParseShowScreen(sc.bounds.Screen); err != nil {
+		return answer{}, err
+	}
 	if sc.Command != "" {
 		sc.Stdout = c.server.options.Output
 	}
@@ -195,6 +203,9 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 					res, err = stands(ctx, sh)
 				}
 			}
+			if err == nil {
+				err = showing(ctx, sh, &res, sc.Screen)
+			}
 		}
 		if err != nil && context.Cause(ctx) == context.Canceled { //nolint:errorlint // of the client's own notification; a connection that broke has another cause
 			res, err = c.stopped(ctx, sh, sc.stop)
@@ -204,6 +215,21 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 		}
 		return res, err
 	})
+}
+
+// showing makes the screen of a wait's Result what the call asks for: a wait has that of ScreenAuto.
+func showing(ctx context.Context, sh *agent.Shell, r *agent.Result, show agent.ShowScreen) error {
+	switch {
+	case show == agent.ScreenNever:
+		r.Screen = nil
+	case show == agent.ScreenAlways && r.Screen == nil:
+		s, err := sh.Screen(ctx)
+		if err != nil {
+			return err
+		}
+		r.Screen = &s
+	}
+	return nil
 }
 
 // stands says how a session is whose answer did not come back before the time to wait was over.
@@ -224,11 +250,11 @@ func (c *call) on(ctx context.Context, w where, do func(context.Context, *agent.
 		return answer{}, err
 	}
 	res, err := c.in(ctx, t, do)
-	if err != nil {
+	if err != nil && res.Ended == "" {
 		res = agent.Result{Sandbox: t.Sandbox, Session: t.Session, Ended: wire.Refused, Attention: "no", Basis: []wire.Basis{}, Disputed: []wire.Basis{},
 			Notes: []string{}, Denied: []wire.Denial{}, Error: public(err)}
 	}
-	return answer{object: res, text: resultText(res), failed: res.Ended == wire.Refused}, nil
+	return answer{object: res, text: resultText(res), failed: res.Ended == wire.Refused || res.Ended == wire.Lost}, nil
 }
 
 // in is on without the answer.
@@ -290,16 +316,45 @@ func showScreen(ctx context.Context, c *call, in where) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	var screen wire.Screen
-	if _, err = c.in(ctx, t, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
-		var err error
-		screen, err = sh.Screen(ctx)
-		return agent.Result{}, err
-	}); err != nil {
+	text, err := c.server.options.Gateway.Command(ctx, "screen", "--json", "--", t.String()) // who attaches starts what is not there
+	if err != nil {
 		return answer{}, err
 	}
-	said := fmt.Sprintf("%s~%s: %d columns, %d rows, cursor in column %d of row %d\n", t.Sandbox, t.Session, screen.Cols, screen.Rows, screen.CursorX+1, screen.CursorY+1)
+	var screen wire.Screen
+	if err := json.Unmarshal(text, &screen); err != nil {
+		return answer{}, fmt.Errorf("screen: %w", err)
+	}
+	said := ""
+	if screen.Stopped {
+		said = "the sandbox is stopped; this is its last screen\n"
+	}
+	said += fmt.Sprintf("%s~%s: %d columns, %d rows, cursor in column %d of row %d\n", t.Sandbox, t.Session, screen.Cols, screen.Rows, screen.CursorX+1, screen.CursorY+1)
 	return answer{object: screen, text: said + fence("screen", screen.Text)}, nil
+}
+
+// lives is an error for a session that is not there: a wait starts neither it nor a sandbox that is stopped.
+func (c *call) lives(ctx context.Context, w where) error {
+	t, err := c.server.places.target(ctx, w)
+	if err != nil {
+		return err
+	}
+	text, err := c.server.options.Gateway.Command(ctx, "sessions", "--json", "--", t.Sandbox)
+	if err != nil {
+		return err
+	}
+	for line := range bytes.Lines(text) {
+		var one struct {
+			Name string `json:"name"`
+		}
+		if err := json.Unmarshal(line, &one); err != nil {
+			return fmt.Errorf("sessions: %w", err)
+		}
+		if one.Name == t.Session {
+			return nil
+		}
+	}
+	return &agent.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("no session %s in sandbox %s: there is nothing to wait for", t.Session, t.Sandbox),
+		Hint: "run starts a session, and a sandbox that is stopped"}
 }
 
 // logIn are the arguments of log.

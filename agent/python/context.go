@@ -139,13 +139,22 @@ func (c *Context) notStarted(err error) error {
 
 // alive reports whether the server has the kernel, as far as it answers.
 func (c *Context) alive(ctx context.Context) bool {
+	state, err := c.state(ctx)
+	return err == nil && state != dead
+}
+
+const dead = "dead"
+
+// state is what the server says that the kernel does. The error is errGone when it has none.
+func (c *Context) state(ctx context.Context) (string, error) {
 	c.mu.Lock()
 	id := c.kernel
 	c.mu.Unlock()
 	var k struct {
 		State string `json:"execution_state"`
 	}
-	return c.in.call(ctx, http.MethodGet, "/api/kernels/"+url.PathEscape(id), nil, &k) == nil && k.State != "dead"
+	err := c.in.call(ctx, http.MethodGet, "/api/kernels/"+url.PathEscape(id), nil, &k)
+	return k.State, err
 }
 
 // replace ends a kernel that died. The server starts another process in its place by itself, and whoever connects meanwhile is thrown out
@@ -301,7 +310,7 @@ func (c *Context) handle(l *link, m *message) {
 		var s struct {
 			State string `json:"execution_state"`
 		}
-		if json.Unmarshal(m.Content, &s) == nil && (s.State == "restarting" || s.State == "dead") {
+		if json.Unmarshal(m.Content, &s) == nil && (s.State == "restarting" || s.State == dead) {
 			// The server says so of a kernel whose process has ended. What it has started in its place is asked for anew.
 			c.part(r, "the kernel's process ended", true)
 			return

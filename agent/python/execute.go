@@ -3,6 +3,7 @@ package python
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -187,7 +188,11 @@ func (c *Context) watch(ctx context.Context, r *run) {
 		c.mu.Lock()
 		quiet := time.Since(c.heard)
 		c.mu.Unlock()
-		if quiet > 2*time.Second && !c.alive(ctx) && ctx.Err() == nil {
+		if quiet <= 2*time.Second {
+			continue
+		}
+		// A connection that breaks ends the call without this.
+		if state, err := c.state(passive(ctx)); errors.Is(err, errGone) || state == dead {
 			c.part(r, "the kernel was ended", false)
 			return
 		}

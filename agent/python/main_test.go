@@ -20,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
 // world is the engine of this machine, and one sandbox with Python that tests share, each with a context of its own.
@@ -36,6 +37,7 @@ var world struct {
 const pythonImage = "sandboxd/python:latest"
 
 func TestMain(m *testing.M) {
+	signals.DefaultForChildren()
 	if err := open(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

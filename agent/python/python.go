@@ -126,11 +126,22 @@ func newInterpreter(client *agent.Client, o Options) *Interpreter {
 	in := &Interpreter{client: client, o: o, contexts: make(map[string]*Context), patience: patience, gallery: gallery{most: o.Limits.Images}, room: newRoom(process)}
 	in.dialer = &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 4, MaxResponseHeaderBytes: 64 << 10,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if ctx.Value(passiveKey{}) != nil {
+				return nil, errNotConnected
+			}
 			return client.DialUnix(ctx, in.current().Sock)
 		}}
 	in.http = &http.Client{Transport: in, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return in
 }
+
+type passiveKey struct{}
+
+// passive returns ctx for a request that is made on a connection that is open, or not at all. It starts neither a server nor, by dialling,
+// a sandbox that was stopped.
+func passive(ctx context.Context) context.Context { return context.WithValue(ctx, passiveKey{}, true) }
+
+var errNotConnected = errors.New("no connection to the server is open")
 
 // bound is ctx with an end of its own: what says nothing in the sandbox would be waited for for ever.
 func (in *Interpreter) bound(ctx context.Context, what string) (context.Context, context.CancelFunc) {
@@ -257,7 +268,7 @@ func (in *Interpreter) request(ctx context.Context, method, path string, body an
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if again {
+		if again || ctx.Value(passiveKey{}) != nil {
 			return nil, fmt.Errorf("jupyter server of %s: %w", in.client.Sandbox(), err)
 		}
 		if err := in.start(ctx); err != nil {

@@ -326,3 +326,35 @@ func TestManyContexts(t *testing.T) {
 	}
 	t.Errorf("%d contexts, and none is refused", maxContexts+3)
 }
+
+// While code runs the watch makes no connection: that would start a sandbox that somebody stopped.
+func TestWatchDoesNotDial(t *testing.T) {
+	dialled := 0
+	client := agent.NewClient("box", nil, func(context.Context) (*connect.Conn, error) {
+		dialled++
+		return nil, errors.New("no way there")
+	})
+	defer client.Close()
+	in := newInterpreter(client, Options{})
+	defer in.Close()
+	c := &Context{in: in, name: "main", kernel: "k"}
+	if _, err := c.state(passive(t.Context())); !errors.Is(err, errNotConnected) || dialled != 0 {
+		t.Errorf("%v, dialled %d times", err, dialled)
+	}
+	if c.alive(t.Context()) || dialled == 0 {
+		t.Errorf("a new call dialled %d times", dialled)
+	}
+}
+
+// The watch asks on the connection that is open whether the kernel is gone.
+func TestWatchAsksWhereConnected(t *testing.T) {
+	in := fake(t, nil, nil)
+	c := &Context{in: in, name: "main", kernel: "k"}
+	if !c.alive(t.Context()) {
+		t.Fatal("the kernel is not alive")
+	}
+	in.dialer.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, errNotConnected }
+	if state, err := c.state(passive(t.Context())); err != nil || state != "idle" {
+		t.Errorf("%q, %v", state, err)
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,6 +23,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -73,10 +75,32 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 			return images.run(cmd.Context(), lobby, cmd, args, remote)
 		}
 		if terminal && wantsTerminal(cmd) {
-			return throughTerminal(cmd.Context(), lobby, remote)
+			return throughTerminal(cmd.Context(), lobby, remote, cmd.Name() == "exec")
 		}
-		return forward(cmd.Context(), lobby, remote)
+		return lostResult(cmd, args, forward(cmd.Context(), lobby, remote))
 	}
+}
+
+// lostResult prints the Result of a call in a session whose connection to the daemon broke, where its caller reads JSON: that is the
+// shape which they read. Other errors are returned as they are.
+func lostResult(cmd *cobra.Command, args []string, err error) error {
+	lost, ok := errors.AsType[*wire.Error](err)
+	if !ok || lost.Reason != wire.LostGateway || !flagSet(cmd, "json") || !slices.Contains([]string{"run", "type", "keys", "wait", "interrupt"}, cmd.Name()) {
+		return err
+	}
+	named := ""
+	if f := cmd.Flags().Lookup("name"); f != nil {
+		named = f.Value.String()
+	}
+	if named == "" && len(args) > 0 && cmd.Name() != "run" {
+		named = args[0]
+	}
+	t, _ := wire.ParseTarget(named) // that of a directory is the daemon's to say
+	res := wire.LostResult(t, lost)
+	if err := json.NewEncoder(os.Stdout).Encode(res); err != nil {
+		return err
+	}
+	return exitCode(res.ExitStatus())
 }
 
 // completePatience bounds what a press of Tab waits for.
@@ -97,7 +121,8 @@ func (c *cli) completeName(cmd *cobra.Command, args []string, begun string) ([]s
 	}
 	var names []string
 	for _, info := range infos {
-		if strings.HasPrefix(info.Name, begun) {
+		// A shell prints what it completes as it is.
+		if _, err := wire.ParseLabel("sandbox name", info.Name); err == nil && strings.HasPrefix(info.Name, begun) {
 			names = append(names, info.Name)
 		}
 	}
@@ -167,10 +192,16 @@ func remoteLine(cmd *cobra.Command, args []string) string {
 	return shellquote.Join(append(append(words, "--"), args...)...)
 }
 
-// forward runs a command in the daemon. ^C goes there once; a second one ends the client.
+// forward runs a command in the daemon. ^C goes there once; a second one ends the client. Of what the
+// daemon says a terminal gets the text alone.
 func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	for _, to := range []*io.Writer{&remote.Stdout, &remote.Stderr} {
+		shown := shownOn(*to)
+		defer shown.Close()
+		*to = shown
+	}
 	interrupts := make(chan os.Signal, 2)
 	signal.Notify(interrupts, os.Interrupt)
 	defer signal.Stop(interrupts)
@@ -200,7 +231,7 @@ func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
 	case errors.Is(err, context.Canceled):
 		return exitCode(wire.ExitInterrupt)
 	case errors.As(err, new(*ssh.ExitMissingError)):
-		return &wire.Error{Code: wire.CodeLost, Message: "the connection to the daemon ended in the middle of the call",
+		return &wire.Error{Code: wire.CodeLost, Reason: wire.LostGateway, Message: "the connection to the daemon ended in the middle of the call",
 			Hint: "what runs in a terminal goes on, but on a host of tier marks or screen; when the daemon is back, sandboxd ls and sandboxd log show it"}
 	case err != nil:
 		return err
@@ -210,8 +241,9 @@ func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
 	return nil
 }
 
-// throughTerminal is forward with the caller's terminal in raw mode.
-func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
+// throughTerminal is forward with the caller's terminal in raw mode. raw passes standard output as it
+// is: to a program that the caller gave a terminal of its own.
+func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd, raw bool) error {
 	cols, rows, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
 		return fmt.Errorf("terminal size: %w", err)
@@ -221,6 +253,17 @@ func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd)
 		return fmt.Errorf("terminal: %w", err)
 	}
 	defer func() { _ = term.Restore(int(os.Stdin.Fd()), before) }() // nobody is left to be told
+	drawn := view.NewFilter(os.Stdout)
+	defer drawn.Close()
+	remote.Stdout = drawn
+	if raw {
+		remote.Stdout = asItIs{os.Stdout}
+	}
+	if isTerminal(os.Stderr) {
+		said := view.NewFilter(os.Stderr)
+		defer said.Close()
+		remote.Stderr = said
+	}
 	resized := make(chan wire.WindowChange)
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)

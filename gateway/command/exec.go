@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
@@ -21,7 +22,8 @@ func execCommand(env *Env) *cobra.Command {
 		Use:   "exec [-i] [-t] NAME [--] CMD…",
 		Short: "run a command without a session",
 		Long: "Run a command as a process of its own: separate stdout and stderr, the exact exit code, no terminal unless -t.\n" +
-			"One argument is shell text, several are a program and its arguments.",
+			"One argument is shell text, several are a program and its arguments. The command line of sandboxd shows output on a terminal\n" +
+			"as text, without colours and control sequences; -t, and a pipe or a file, get the exact bytes.",
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wire.ParseLabel("sandbox name", args[0])
@@ -87,6 +89,9 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 		session.Stdout = recorded{term, session.Stdout}
 	}
 	if err := session.Start(text); err != nil {
+		if gone(client) {
+			return env.Hub.Lost(ctx, env.Principal, name)
+		}
 		return fmt.Errorf("exec in %s: %w", name, err)
 	}
 	ended, done := make(chan struct{}), make(chan struct{})
@@ -127,7 +132,28 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 	if ctx.Err() != nil {
 		return exitError(wire.ExitInterrupt)
 	}
+	if errors.As(err, new(*ssh.ExitMissingError)) || gone(client) {
+		return env.Hub.Lost(ctx, env.Principal, name)
+	}
 	return fmt.Errorf("exec in %s: %w", name, err)
+}
+
+// answersWithin is how long a sandbox may take to answer when a command on a connection to it failed.
+const answersWithin = 5 * time.Second
+
+// gone reports whether a connection has ended, as far as is known.
+func gone(client *ssh.Client) bool {
+	answered := make(chan error, 1)
+	go func() { // ends with the connection, which the caller closes
+		_, _, err := client.SendRequest(wire.GlobalKeepalive, true, nil)
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		return err != nil
+	case <-time.After(answersWithin):
+		return false
+	}
 }
 
 // recorded writes to the record before anybody sees it.

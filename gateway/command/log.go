@@ -95,7 +95,7 @@ func logCommand(env *Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
-	cmd.Flags().BoolVar(&f.raw, "raw", false, "print the exact bytes")
+	cmd.Flags().BoolVar(&f.raw, "raw", false, "print the exact bytes; the command line of sandboxd shows them as text on a terminal")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one object per command")
 	cmd.Flags().IntVar(&f.command, "command", 0, "print the output of one command: 1 is the first, -1 the last")
 	cmd.Flags().IntVar(&f.last, "last", 0, "begin so many commands before the end")

@@ -65,3 +65,43 @@ func TestWatchJSONEndsWithTheShare(t *testing.T) {
 		t.Errorf("ended with %d: %s", code, &errs)
 	}
 }
+
+// Whom a sandbox is shared with to watch gets denied for every command that drives it, and what runs goes on.
+func TestWatcherIsDenied(t *testing.T) {
+	w := newWorld(t)
+	w.must(0, "new", "demo")
+	w.must(123, "run", "-n", "demo", "--", "cat")
+	w.must(0, "share", "demo", "bob")
+	for _, line := range []string{"run -n demo -- true", "type -n demo x", "type -n demo --answer x", "keys -n demo ^C", "interrupt demo", "take demo", "take demo --ask"} {
+		for _, flag := range []string{"", " --json"} {
+			var out, errs bytes.Buffer
+			env := Env{Hub: w.hub, Principal: gateway.Principal{Name: "bob", Kind: wire.Person, Rights: wire.RightDrive}, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+			words := strings.Fields(line)
+			code := Run(t.Context(), &env, append([]string{words[0]}, append(strings.Fields(flag), words[1:]...)...))
+			says := errs.String()
+			if flag != "" {
+				says = out.String()
+			}
+			if code != 125 || !strings.Contains(says, "may only watch") || flag != "" && !strings.Contains(says, `"code":"denied"`) {
+				t.Errorf("%s%s: exit %d, %q, %q; want denied", line, flag, code, out.String(), errs.String())
+			}
+		}
+	}
+	if _, out, _ := w.command("screen", "demo"); strings.Contains(out, "^C") {
+		t.Errorf("a watcher's ^C reached the terminal: %q", out)
+	}
+	// A call that is refused for another reason is not told as done, either.
+	carl := gateway.Principal{Name: "carl", Kind: wire.Person, Rights: wire.RightDrive}
+	w.must(0, "share", "demo", "carl", "--drive")
+	held, err := w.hub.Join(t.Context(), carl, wire.Target{Sandbox: "demo"}, gateway.JoinOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	if err := held.Take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := w.command("interrupt", "demo"); code != 125 || !strings.Contains(errs, "holds the keyboard") {
+		t.Errorf("interrupt while another person holds the keyboard: exit %d, %q, %q", code, out, errs)
+	}
+}

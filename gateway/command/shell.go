@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -27,6 +26,7 @@ type callFlags struct {
 	name      string
 	timeout   time.Duration
 	maxOutput string
+	screen    string
 	asJSON    bool
 	hold      bool
 }
@@ -36,7 +36,8 @@ func (f *callFlags) add(cmd *cobra.Command, call bool) {
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the Result as one object")
 	if call {
 		cmd.Flags().DurationVar(&f.timeout, "timeout", 120*time.Second, "how long to follow; what runs goes on")
-		cmd.Flags().StringVar(&f.maxOutput, "max-output", "", "most bytes of Result.output, such as 64k; 0 is all (default 32k)")
+		cmd.Flags().StringVar(&f.maxOutput, "max-output", "", "most bytes of Result.output, such as 64k; 0 is all, up to 64 MiB of the log (default 32k)")
+		cmd.Flags().StringVar(&f.screen, "screen", "auto", "print the screen at the end: never, always, or auto, for a program that draws or has come to rest")
 		cmd.Flags().BoolVar(&f.hold, "hold", false, "wait for a keyboard that a person holds")
 		cmd.Flags().SetInterspersed(false)
 	}
@@ -47,6 +48,10 @@ func (f *callFlags) request(verb wire.Verb) (wire.Request, error) {
 	r := wire.Request{Verb: verb, Op: wire.NewOp(), TimeoutMS: f.timeout.Milliseconds(), Hold: f.hold}
 	if f.timeout <= 0 {
 		return r, usage("--timeout %v: a call takes longer than that", f.timeout)
+	}
+	var err error
+	if r.Screen, err = wire.ParseShowScreen(f.screen); err != nil {
+		return r, usage("--screen %q: use never, auto or always", f.screen)
 	}
 	switch f.maxOutput {
 	case "":
@@ -79,7 +84,7 @@ func runCommand(env *Env) *cobra.Command {
 			"run, by what .sandboxd.yaml or .devcontainer/devcontainer.json says, and found again by the next ones.\n\n" +
 			"One argument is shell text, several are a program and its arguments, and - alone reads shell text from standard\n" +
 			"input. The exit code is the command's own; 123 means that it waits for input, 124 that the time is up and it\n" +
-			"still runs, 125 that it did not run or that a person took over.\n\n" +
+			"still runs, 125 that it did not run or that it was lost, or that a person took over.\n\n" +
 			"Flags come before CMD.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (f.name == "") == (dir == "") {
@@ -164,7 +169,8 @@ func (env *Env) ensure(ctx context.Context, name string) error {
 // call makes a request as the principal's standing party and prints its Result: rendered output on stdout, what a person
 // should know on stderr, the exit code.
 func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, stream bool) error {
-	party, err := env.Hub.Standing(ctx, env.Principal, t, gateway.JoinOptions{Create: true})
+	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
+	party, err := env.Hub.Standing(ctx, env.Principal, t, gateway.JoinOptions{Create: true, Typed: typed})
 	if err != nil {
 		return err
 	}
@@ -176,6 +182,7 @@ func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *call
 		return env.refused(t, f, err)
 	}
 	reply.Result.Sandbox = t.Sandbox
+	defer party.Whole(ctx, reply.Result, r.MaxOutput)()
 	if f.asJSON {
 		if err := env.printJSON(reply.Result); err != nil {
 			return err
@@ -183,6 +190,7 @@ func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *call
 		return exitStatus(reply.Result)
 	}
 	fmt.Fprint(env.Stdout, withNewline(reply.Result.Output))
+	env.showScreen(reply.Result.Screen)
 	return env.report(t, reply.Result)
 }
 
@@ -216,12 +224,15 @@ func hintHold(r wire.Request, reply wire.Reply, err error) {
 	}
 }
 
-// refused reports a request that did nothing: with --json as a Result, so that there is one shape to read.
+// refused reports a request that was not made: with --json as a Result, so that there is one shape to read.
 func (env *Env) refused(t wire.Target, f *callFlags, err error) error {
 	if f == nil || !f.asJSON {
 		return err
 	}
 	res := wire.Result{Sandbox: t.Sandbox, Session: t.Session, Ended: wire.Refused, Error: env.public(err)}
+	if res.Error.Code == wire.CodeLost && res.Error.Reason != "" {
+		res = *wire.LostResult(t, res.Error)
+	}
 	if err := env.printJSON(&res); err != nil {
 		return err
 	}
@@ -262,6 +273,7 @@ func (env *Env) streamed(ctx context.Context, t wire.Target, party *gateway.Atta
 	} else { // its beginning was never announced here: the Result has what there is
 		fmt.Fprint(env.Stdout, withNewline(a.reply.Result.Output))
 	}
+	env.showScreen(a.reply.Result.Screen)
 	return env.report(t, a.reply.Result)
 }
 
@@ -312,97 +324,6 @@ func (w *wholeLines) end(to uint64) {
 func (w *wholeLines) flush(n int) {
 	_, _ = w.to.Write(w.held[:n]) // its error is its Close's
 	w.held = append(w.held[:0], w.held[n:]...)
-}
-
-// report says on stderr what the Result means, and returns its exit code.
-func (env *Env) report(t wire.Target, r *wire.Result) error {
-	say := func(format string, args ...any) { fmt.Fprintln(env.Stderr, text.Lines(fmt.Sprintf(format, args...))) }
-	for _, note := range r.Notes {
-		if note == "shell_restarted" {
-			note = "the shell had ended; this is a fresh one"
-		}
-		say("note: %s", text.Line(note, 200))
-	}
-	env.reportDenied(say, t, r.Denied)
-	switch r.Ended {
-	case wire.Waiting, wire.Attention:
-		asks := fmt.Sprintf("%s waits for %s", foreground(r), wants(r.Want))
-		if prompt := text.Line(r.Prompt, 200); strings.TrimSpace(prompt) != "" {
-			asks += ": " + prompt
-		}
-		say("%s\n  answer: %s", asks, howToAnswer(r.Want, t))
-	case wire.Continuation:
-		say("the shell waits for the rest of the command\n  give it up: sandboxd interrupt %s", t)
-	case wire.Deadline:
-		say("%s still runs\n  wait: sandboxd wait %s   stop: sandboxd interrupt %s", foreground(r), t, t)
-	case wire.TakenOver:
-		say("%s took the keyboard; the command goes on\n  wait for it: sandboxd wait %s --for keyboard", dash(r.Keyboard), t)
-	case wire.Returned:
-		if r.TakenOver != nil {
-			say("%s had the keyboard; %s is at: %s", r.TakenOver.By, t, r.Phase)
-		}
-	case wire.Dead:
-		say("the shell of %s ended; the next command gets a fresh one", t)
-	case wire.Refused:
-		if r.Error != nil {
-			return r.Error
-		}
-	}
-	return exitStatus(r)
-}
-
-func exitStatus(r *wire.Result) error {
-	if code := r.ExitStatus(); code != 0 {
-		return exitError(code)
-	}
-	return nil
-}
-
-func foreground(r *wire.Result) string {
-	if r.Foreground == nil || len(r.Foreground.Argv) == 0 {
-		return "the program"
-	}
-	if isShell(r.Foreground.Argv) {
-		return "the shell" // its own read, say
-	}
-	return text.Line(strings.Join(r.Foreground.Argv, " "), 60)
-}
-
-// isShell says whether a command line is that of an interactive shell: without a script or a command of its own.
-func isShell(argv []string) bool {
-	switch strings.TrimPrefix(filepath.Base(argv[0]), "-") {
-	case "sh", "bash", "dash", "ash", "zsh", "fish", "ksh":
-		return len(argv) == 1 || argv[len(argv)-1] == "-i"
-	}
-	return false
-}
-
-// howToAnswer is a command that answers a program. What stands among arguments is in the list of processes and the shell's history.
-func howToAnswer(w wire.Want, t wire.Target) string {
-	switch w {
-	case wire.WantPassword:
-		return fmt.Sprintf("sandboxd type -n %s --stdin <FILE", t)
-	case wire.WantRaw, wire.WantFullscreen, wire.WantPager:
-		return fmt.Sprintf("sandboxd keys -n %s KEY…   look: sandboxd screen %s", t, t)
-	}
-	return fmt.Sprintf("sandboxd type -n %s TEXT", t)
-}
-
-func wants(w wire.Want) string {
-	switch w {
-	case wire.WantPassword:
-		return "a password"
-	case wire.WantRaw, wire.WantFullscreen, wire.WantPager:
-		return "keys"
-	}
-	return "a line"
-}
-
-func withNewline(s string) string {
-	if s == "" || strings.HasSuffix(s, "\n") {
-		return s
-	}
-	return s + "\n"
 }
 
 func typeCommand(env *Env) *cobra.Command {
@@ -464,8 +385,10 @@ func keysCommand(env *Env) *cobra.Command {
 		Use:   "keys -n NAME[~SESSION] [flags] KEY…",
 		Short: "press keys: ^C Up Enter Tab F1 q",
 		Long: "Press keys, and print what happens until the next state. A key is ^C or C-c, M-x, a name (Enter Tab Escape Space\n" +
-			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12), or text, which is typed as it is. Flags come\n" +
-			"before the first KEY: what follows it is pressed or typed.",
+			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12), or one character. Text is typed by sandboxd\n" +
+			"type --raw. Flags come before the first KEY.\n\n" +
+			"The exit code is that of a command that the keys ended, 0 where they ended none, or as that of run: 123 means that\n" +
+			"a program waits for input.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, args, err := target(f.name, args)
 			if err != nil {
@@ -483,48 +406,6 @@ func keysCommand(env *Env) *cobra.Command {
 		},
 	}
 	f.add(cmd, true)
-	return cmd
-}
-
-func waitCommand(env *Env) *cobra.Command {
-	var f callFlags
-	var phases []string
-	cmd := &cobra.Command{
-		Use:   "wait NAME[~SESSION]",
-		Short: "wait for a state of the terminal",
-		Long: "Wait for a state of the terminal, and print what happens until then. Exit codes are those of run.\n\n" +
-			"The states are prompt (of the shell), running, waiting (a program asks for input), continuation (the shell wants the\n" +
-			"rest of a command), opaque (it cannot be known) and dead. keyboard is none of them: it waits until no person holds it.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := onlyTarget(f.name, args)
-			if err != nil {
-				return err
-			}
-			r, err := f.request(wire.VerbWait)
-			if err != nil {
-				return err
-			}
-			for _, p := range phases {
-				if p == "keyboard" {
-					r.Keyboard = true
-					continue
-				}
-				switch phase := wire.Phase(p); phase {
-				case wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseContinuation, wire.PhaseOpaque, wire.PhaseDead:
-					r.For = append(r.For, phase)
-				default:
-					return usage("--for %q: use prompt, running, waiting, continuation, opaque or dead, or keyboard", p)
-				}
-			}
-			if r.Keyboard && len(r.For) > 0 {
-				return usage("--for keyboard stands alone")
-			}
-			return env.call(cmd.Context(), t, r, &f, false)
-		},
-	}
-	f.add(cmd, true)
-	cmd.Flags().SetInterspersed(true)
-	cmd.Flags().StringSliceVar(&phases, "for", nil, "states to wait for, such as prompt,waiting (default any but running); keyboard waits until no person holds it")
 	return cmd
 }
 
@@ -555,7 +436,13 @@ func interruptCommand(env *Env) *cobra.Command {
 				return env.refused(t, &f, err)
 			}
 			reply.Result.Sandbox = t.Sandbox
-			if f.asJSON {
+			refused := reply.Result.Ended == wire.Refused && reply.Result.Error != nil
+			switch {
+			case refused && !f.asJSON:
+				return reply.Result.Error
+			case refused:
+				return errors.Join(env.printJSON(reply.Result), exitStatus(reply.Result))
+			case f.asJSON:
 				return env.printJSON(reply.Result)
 			}
 			if receipt := reply.Result.Receipt; receipt != nil {
@@ -570,31 +457,5 @@ func interruptCommand(env *Env) *cobra.Command {
 		},
 	}
 	f.add(cmd, false)
-	return cmd
-}
-
-func screenCommand(env *Env) *cobra.Command {
-	var f callFlags
-	cmd := &cobra.Command{
-		Use:   "screen NAME[~SESSION]",
-		Short: "print what the terminal shows",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			_, party, err := env.standing(cmd.Context(), &f, args)
-			if err != nil {
-				return err
-			}
-			reply, err := party.Request(cmd.Context(), wire.Request{Verb: wire.VerbScreen})
-			if err != nil {
-				return err
-			}
-			if f.asJSON {
-				return env.printJSON(reply.Screen)
-			}
-			_, err = io.WriteString(env.Stdout, withNewline(reply.Screen.Text))
-			return err
-		},
-	}
-	f.add(cmd, false)
-	cmd.Flags().Lookup("json").Usage = "print text, size and cursor as one object"
 	return cmd
 }

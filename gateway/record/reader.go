@@ -23,6 +23,7 @@ type Reader struct {
 	log    *os.File
 	events *os.File
 	index  *index
+	may    func() error // see Guard; nil allows all
 }
 
 // OpenReader opens the record in dir for reading. It changes nothing there.
@@ -58,6 +59,10 @@ func (r *Reader) load() error {
 	r.index = x
 	return nil
 }
+
+// Guard has may asked before each ReadAt, which returns its error: whoever reads may be let to no
+// longer. It is called before the reader is used.
+func (r *Reader) Guard(may func() error) { r.may = may }
 
 // Close closes the files.
 func (r *Reader) Close() error { return errors.Join(r.log.Close(), r.events.Close()) }
@@ -111,6 +116,11 @@ func (r *Reader) Damaged() int { return r.index.damaged }
 
 // ReadAt is Writer.ReadAt.
 func (r *Reader) ReadAt(p []byte, off uint64) (int, error) {
+	if r.may != nil {
+		if err := r.may(); err != nil {
+			return 0, err
+		}
+	}
 	n, err := r.index.gaps.limit(len(p), off, r.index.end)
 	if err != nil || n == 0 {
 		return 0, err

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/session/proc"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -53,6 +54,11 @@ func (t *terminal) Write(p []byte) (int, error)           { return t.pty.Write(p
 func (t *terminal) SetWriteDeadline(when time.Time) error { return t.pty.SetWriteDeadline(when) }
 func (t *terminal) Resize(cols, rows int) error           { return t.pty.resize(cols, rows, 0, 0) }
 func (t *terminal) TTY() session.TTY                      { return t.tty }
+
+// Children returns what is known of the children of the session's process. See session.Parent.
+func (t *terminal) Children() (ended uint64, live bool, err error) {
+	return proc.Children(t.tty.SessionPID)
+}
 
 // Wait returns how the session's process ended.
 func (t *terminal) Wait() session.Exit {

@@ -134,5 +134,5 @@ func (st *stream) beginLocked(s *session, p *party, a wire.Attach) wire.Attached
 		s.log.keep(st, st.offset)
 	}
 	return wire.Attached{Private: s.privateLocked(), Session: s.name, Resume: p.secret, Offset: st.offset, Accepted: p.accepted, State: s.stateLocked(),
-		Keyboard: s.keyboard.String(), Cols: s.cols, Rows: s.rows, Seq: s.events.seq, Shell: s.console.shell, Parties: s.partiesLocked()}
+		Keyboard: s.keyboard.String(), Cols: s.cols, Rows: s.rows, Seq: s.events.seq, Shell: s.console.shell, Parties: s.partiesLocked(), Incarnation: s.incarnationLocked()}
 }

@@ -12,10 +12,14 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox/session"
 	"github.com/sandboxd/sandboxd/sandbox/session/proc"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	signals.DefaultForChildren()
+	goleak.VerifyTestMain(m)
+}
 
 func newSet(t testing.TB, shell string) *session.Set { return newProbedSet(t, shell, proc.Prober{}) }
 
@@ -231,6 +235,23 @@ func TestTypeAtPrompt(t *testing.T) {
 	if res.Ended != wire.Done || res.Phase != wire.PhasePrompt {
 		t.Errorf("keys that end no line: %s, %s", res.Ended, res.Phase)
 	}
+	if res.ExitCode != nil {
+		t.Errorf("keys that end no line have the exit code of an earlier command: %d", *res.ExitCode)
+	}
+	for _, key := range []string{"x", "^C", "Enter"} { // at a prompt where nothing runs
+		run(t, c, "(exit 3)")
+		if res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{key}}); res.Ended != wire.Done || res.ExitCode != nil {
+			t.Errorf("%s at a prompt: %s, exit code of an earlier command %v", key, res.Ended, res.ExitCode)
+		}
+		do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"^U"}})
+	}
+	if res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"f", "a", "l", "s", "e", "Enter"}}); res.Ended != wire.Done || code(res) != 1 {
+		t.Errorf("keys that run a command: %s, %v", res.Ended, res.ExitCode)
+	}
+	if res := do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"o", "Entr"}}); res.Ended != wire.Refused || res.Error.Code != wire.CodeUsage {
+		t.Errorf("an unknown key: %+v", res)
+	}
+	do(t, c, wire.Request{Verb: wire.VerbKeys, Keys: []string{"e", "c", "Left"}})
 	// The half line is emptied by the next run.
 	if res := run(t, c, "echo clean"); res.Output != "clean\n" {
 		t.Errorf("run over a half line: %s, %q", res.Ended, res.Output)

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
@@ -34,6 +35,8 @@ type console struct {
 	local Local // term, if it is one
 	shell string
 
+	incarnation string // random
+
 	reads    uint64 // of the session before this terminal
 	answered uint64 // guarded by s.mu; of the session before the last input: what is more may be an answer
 
@@ -50,8 +53,12 @@ type console struct {
 	parser     *marks.Parser // guarded by s.mu; nil unless marked
 	holding    bool          // guarded by s.mu; a timer to ask parser again is running
 	prompted   uint64        // guarded by s.mu; prompts so far
+	began      bool          // guarded by s.mu; a command has, since the last of them
+	concluded  uint64        // guarded by s.mu; commands that were over at one of them; where that is not known, all of them
 	over       uint64        // guarded by s.mu; the number of the prompt before which what ran was over
 	overAt     uint64        // guarded by s.mu; where in the log that was
+	forged     bool          // guarded by s.mu; some other program prints marks, too: none proves anything any more
+	ranTo      uint64        // guarded by s.mu; where in the log the last command that is over ended
 	continued  uint64        // guarded by s.mu; times that PS2 was shown
 	prompting  *time.Timer   // guarded by s.mu; takes a prompt for complete
 	expecting  bool          // guarded by s.mu; a prompt has begun and was not taken for complete yet
@@ -78,7 +85,7 @@ var defaults = []string{"PAGER=cat", "GIT_PAGER=cat", "MANPAGER=cat", "SYSTEMD_P
 
 // launch starts a terminal as the session's start says.
 func (s *session) launch(ctx context.Context) (*console, error) {
-	c := &console{s: s, drained: make(chan struct{}), exited: make(chan struct{}), phase: wire.PhaseRunning}
+	c := &console{s: s, incarnation: rand.Text(), drained: make(chan struct{}), exited: make(chan struct{}), phase: wire.PhaseRunning}
 	s.mu.Lock()
 	c.reads = s.reads
 	start := Start{Session: s.name, Start: s.start}
@@ -389,6 +396,11 @@ func (s *session) printed(c *console, p []byte) {
 		return
 	}
 	out, ms := c.parser.Parse(p)
+	if c.parser.Forged() && !c.forged {
+		c.forged = true
+		s.set.log.Warn("the shell's marks contradict each other: a program forges them", "session", s.name)
+		s.fireLocked()
+	}
 	c.takeLocked(out, ms)
 	c.askLaterLocked()
 }

@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	maxAnswer  = 4 << 10 // most bytes of answers to the queries that come together
-	answerTime = 200 * time.Millisecond
-	maxLine    = 512 // bytes of a line that is quoted in a state
+	maxAnswer = 4 << 10 // most bytes of answers to the queries that come together
+	maxLine   = 512     // bytes of a line that is quoted in a state
 )
 
 // display is the session's screen. It follows the log as a reader, so that a flood of output that the model cannot keep
@@ -78,7 +77,7 @@ func (d *display) run() {
 		}
 		d.mu.Unlock()
 		if len(answers) > 0 {
-			d.s.answer(answers, d.fed)
+			d.s.owe(answers, d.fed)
 		}
 	}
 }
@@ -178,6 +177,13 @@ func (d *display) snapshot() *wire.Screen {
 		AltScreen: d.screen.Modes().AltScreen, Title: d.screen.Title(), Offset: d.fed}
 }
 
+// veiled reports whether the screen shows what is not for everybody.
+func (d *display) veiled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.veiledLocked()
+}
+
 // clip keeps the end of a line, where a question stands.
 func clip(line string) string {
 	if len(line) <= maxLine {
@@ -188,55 +194,4 @@ func clip(line string) string {
 		line = line[1:]
 	}
 	return line
-}
-
-// askedUpTo returns how many of the n bytes of the log from the offset at on are of one asker.
-func (s *session) askedUpTo(at uint64, n int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if c := s.console; c != nil && at < c.since && c.since < at+uint64(n) {
-		return int(c.since - at)
-	}
-	return n
-}
-
-// askerGoneLocked reports whether what asked in the log up to end was a line editor that has read its line since, or a program
-// that has ended since: busybox asks at every prompt, and the answer would be what the command reads. A shell that is told to read a command
-// by a key may still be asking when it gets the key, and wait for its answer.
-func (s *session) askerGoneLocked(c *console, end uint64) bool {
-	if !c.marked || c.marks.Key {
-		return false
-	}
-	cmd := s.command
-	return end <= c.since || cmd != nil && !cmd.started && c.phase == wire.PhasePrompt
-}
-
-// answer types the model's answer to a query in the log up to end, unless somebody else's input is stuck: then the program is not
-// reading, and no answer would reach it.
-func (s *session) answer(p []byte, end uint64) {
-	ctx, cancel := context.WithTimeout(s.ctx, answerTime)
-	defer cancel()
-	select {
-	case s.writing <- struct{}{}:
-		defer func() { <-s.writing }()
-	case <-ctx.Done():
-		return
-	}
-	s.mu.Lock()
-	c := s.console
-	if !s.aliveLocked() || s.askerGoneLocked(c, end) {
-		s.mu.Unlock()
-		return
-	}
-	s.inputs++
-	_ = c.term.SetWriteDeadline(time.Now().Add(answerTime))
-	s.mu.Unlock()
-	_, err := c.term.Write(p)
-	s.mu.Lock()
-	s.inputs++
-	s.inputAt = time.Now()
-	s.mu.Unlock()
-	if err != nil {
-		s.set.log.Debug("answer to a terminal query", "session", s.name, "error", err)
-	}
 }

@@ -25,16 +25,17 @@ const (
 // it, which comes back when the command waits for input.
 type command struct {
 	op, by     string
-	number     uint64 // which the shell repeats when it starts
-	line       []byte // what makes the shell take it
-	typed      bool   // what makes the shell take it is being typed, or was
-	started    bool   // its start mark came
-	unfinished bool   // the shell did not run it: its parser wants more, or finds it wrong
-	unread     bool   // the shell did not run it: it could not read it
-	unsure     bool   // whether the shell ran it is not known
-	ended      bool   // its end mark came, or the prompt's
-	over       bool   // the shell is at its prompt again
-	from       uint64 // of its output
+	number     uint64    // which the shell repeats when it starts
+	line       []byte    // what makes the shell take it
+	typed      bool      // what makes the shell take it is being typed, or was
+	started    bool      // its start mark came
+	unfinished bool      // the shell did not run it: its parser wants more, or finds it wrong
+	unread     bool      // the shell did not run it: it could not read it
+	unsure     bool      // whether the shell ran it is not known
+	ended      bool      // its end mark came, or the prompt's
+	over       bool      // the shell is at its prompt again
+	before     offspring // of the shell when it was given the command
+	from       uint64    // of its output
 	to         uint64
 	exit       *int
 }
@@ -43,13 +44,15 @@ type command struct {
 // rendering.
 type follow struct {
 	c         *console
+	keys      bool     // of a call that pressed keys
 	key       string   // of the party whose call it is, empty for a mere wait
 	command   *command // of a run
 	from      uint64   // where the call's output begins; of a run once the command has started
 	prompted  uint64   // prompts, continuations and verdicts up to the write, or up to the beginning of a mere wait
 	continued uint64   //
 	verdicts  uint64   //
-	level     bool     // a mere wait: what is so already counts, too
+	concluded uint64
+	level     bool // a mere wait: what is so already counts, too
 	phases    []wire.Phase
 	taken     string         // who took the keyboard from the caller
 	handover  *wire.Handover // of a call that a hand-over ended, or is about
@@ -63,20 +66,24 @@ type follow struct {
 	counters  Counters // at the beginning
 	receipt   *wire.Receipt
 
+	jobs background      // that ran beside it from the beginning
+	show wire.ShowScreen // when its Result has the screen
+
 	limit    int // bytes of output
 	out      *text.Writer
 	rendered uint64 // the log was rendered up to here
 	lost     bool   // some of it was gone before it was rendered
 }
 
-func (s *session) newFollow(max int) *follow {
+func (s *session) newFollow(r wire.Request) *follow {
+	max := r.MaxOutput
 	switch {
 	case max == 0:
 		max = defaultMaxOutput
 	case max < 0 || max > maxMaxOutput:
 		max = maxMaxOutput
 	}
-	return &follow{limit: max, started: time.Now(), counters: s.set.opt.Counters(), notices: s.display.notice().Count}
+	return &follow{limit: max, show: r.Screen, started: time.Now(), counters: s.set.opt.Counters(), notices: s.display.notice().Count}
 }
 
 // timeout is how long a call may take; ok is false when there is no bound.
@@ -94,7 +101,7 @@ func timeout(ms int64) (d time.Duration, ok bool) {
 func (s *session) beginLocked(f *follow) {
 	f.c = s.console
 	_, f.from = s.log.bounds()
-	f.prompted, f.continued, f.verdicts = f.c.prompted, f.c.continued, s.verdicts
+	f.prompted, f.continued, f.concluded, f.verdicts = f.c.prompted, f.c.continued, f.c.concluded, s.verdicts
 	s.follows[f] = true
 }
 
@@ -227,8 +234,22 @@ func (s *session) render(f *follow, from, to uint64) {
 	}
 }
 
+// endedNothing reports whether no command was over while f, a call that typed something, lasted.
+func (f *follow) endedNothing() bool {
+	switch {
+	case f.command != nil || f.level:
+		return false
+	case f.c.prompted == f.prompted:
+		return true
+	}
+	return f.keys && f.c.concluded == f.concluded // of a line that was typed, the prompt tells
+}
+
 // result is what a call that ended like that tells its caller. It ends f.
 func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
+	if ended != wire.Done || f.show == wire.ScreenAlways {
+		s.awaitScreen()
+	}
 	alt, _ := s.display.glance()
 	notice := s.display.notice()
 	s.mu.Lock()
@@ -253,20 +274,27 @@ func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
 	if ended != wire.Done && ended != wire.Dead && ended != wire.Interrupted && (ended != wire.Returned || st.Phase != wire.PhasePrompt) {
 		r.ExitCode = nil
 	}
+	if ended == wire.Done && f.endedNothing() {
+		r.ExitCode = nil // is that of a command before the call
+	}
 	s.mu.Unlock()
 	s.render(f, from, to)
 	r.Output, r.Truncated = f.out.String(), f.out.Truncated() || f.lost
 	if r.Truncated {
-		f.notes = append(f.notes, "output_truncated")
+		f.notes = append(f.notes, wire.NoteTruncated)
+	}
+	if len(f.jobs) > 0 && r.To > r.From && f.jobs.mayHavePrinted(s.background(f.c)) {
+		f.notes = append(f.notes, wire.NoteBackgroundJobs)
 	}
 	now := s.set.opt.Counters()
-	if now.OOMKills > f.counters.OOMKills && !slices.Contains(r.Notes, "oom_killed") { // which the shell itself died of
-		f.notes = append(f.notes, "oom_killed")
+	if now.OOMKills > f.counters.OOMKills && !slices.Contains(r.Notes, wire.NoteOOMKilled) { // which the shell itself died of
+		f.notes = append(f.notes, wire.NoteOOMKilled)
 	}
 	if now.PidsRefused > f.counters.PidsRefused {
-		f.notes = append(f.notes, "limit_pids")
+		f.notes = append(f.notes, wire.NoteLimitPids)
 	}
 	r.Notes = append(r.Notes, f.notes...)
+	s.show(f.show, r, alt)
 	r.Receipt = f.receipt
 	if notice.Count > f.notices {
 		said := strings.TrimSpace(string(notice.Kind) + " " + notice.Text)
@@ -295,8 +323,10 @@ func (s *session) resultLocked(st wire.State) *wire.Result {
 	return r
 }
 
-// refused is the Result of a call that did nothing.
-func (s *session) refused(err error) *wire.Result {
+// refused is the Result of f, which did nothing.
+func (s *session) refused(f *follow, err error) *wire.Result {
+	s.awaitScreen()
+	alt, _ := s.display.glance()
 	s.mu.Lock()
 	r := s.resultLocked(s.stateLocked())
 	r.Error = s.public(err)
@@ -305,6 +335,7 @@ func (s *session) refused(err error) *wire.Result {
 	}
 	s.mu.Unlock()
 	r.Ended, r.ExitCode = wire.Refused, nil
+	s.show(f.show, r, alt)
 	return r
 }
 

@@ -91,7 +91,7 @@ func (s *session) typedOverLocked(c *console, exit int) {
 
 // waitKeyboard waits until no person but p holds the keyboard, and returns what people did with it meanwhile.
 func (s *session) waitKeyboard(ctx context.Context, p *party, r wire.Request) (*wire.Result, error) {
-	f := s.newFollow(r.MaxOutput)
+	f := s.newFollow(r)
 	bounded, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
 	ended := wire.Returned

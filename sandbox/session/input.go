@@ -11,31 +11,35 @@ import (
 
 // typing sends text or keys to the program and waits for what comes of it.
 func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
-	f := s.newFollow(r.MaxOutput)
-	f.key = p.key
+	f := s.newFollow(r)
+	f.key, f.keys = p.key, r.Verb == wire.VerbKeys
 	ctx, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
 	if err := s.revive(ctx, f); err != nil {
-		return s.refused(err)
+		return s.refused(f, err)
 	}
+	s.mu.Lock()
+	c := s.console
+	s.mu.Unlock()
 	data, err := s.inputOf(ctx, r)
 	if err != nil {
-		return s.refused(err)
+		return s.refused(f, err)
 	}
 	undo, err := s.await(ctx, p, f, r.Hold)
 	if err != nil {
-		return s.refused(err)
+		return s.refused(f, err)
 	}
 	if r.Answer {
 		if err := s.awaitQuestion(ctx); err != nil {
 			undo()
-			return s.refused(err)
+			return s.refused(f, err)
 		}
 	}
 	if err := s.lockWriting(ctx); err != nil {
 		undo()
-		return s.refused(err)
+		return s.refused(f, err)
 	}
+	f.jobs = s.jobs()
 	var before look
 	asks := true
 	if r.Answer {
@@ -46,15 +50,15 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	if !asks && ctx.Err() == nil {
 		s.unlockWriting()
 		undo()
-		return s.refused(&wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks any more: somebody else was faster, or the program did not wait",
+		return s.refused(f, &wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks any more: somebody else was faster, or the program did not wait",
 			Hint: "look what it does now: wait"})
 	}
 	if ctx.Err() != nil {
 		s.unlockWriting()
 		undo()
-		return s.refused(context.Cause(ctx))
+		return s.refused(f, context.Cause(ctx))
 	}
-	n, err := s.put(ctx, p, data, func() {
+	n, err := s.put(ctx, p, c, data, func() {
 		o.typed = true
 		s.beginLocked(f)
 		s.before = before
@@ -68,18 +72,31 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 			undo()
 		}
 		if f.c == nil {
-			return s.refused(err)
+			return s.refused(f, err)
 		}
 		if taken == "" {
-			res := s.result(f, wire.Refused)
-			res.Error = s.public(err)
-			if n > 0 {
-				res.Error.Message += fmt.Sprintf(" (%d of %d bytes were taken)", n, len(data))
+			if n == 0 {
+				res := s.result(f, wire.Refused)
+				res.Error = s.public(err)
+				return res
 			}
-			return res
+			return s.partly(f, s.partlyError(err, n, len(data)))
 		}
 	}
 	return s.result(f, s.wait(ctx, f))
+}
+
+// partlyError is the loss of a call of whose input the terminal took n bytes of all, because of err.
+func (s *session) partlyError(err error, n, all int) *wire.Error {
+	return wire.LostError(wire.LostPartly, fmt.Sprintf("%s (%d of %d bytes were taken)", s.public(err).Message, n, all))
+}
+
+// partly is the Result of f, which is lost for why.
+func (s *session) partly(f *follow, why *wire.Error) *wire.Result {
+	res := s.result(f, wire.Lost)
+	res.Error = why
+	res.Notes = append(res.Notes, why.Reason)
+	return res
 }
 
 // inputOf is the bytes that a type or keys sends.
@@ -175,7 +192,7 @@ func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
 		return 0, err
 	}
 	defer s.unlockWriting()
-	n, err := s.put(ctx, p, data, nil)
+	n, err := s.put(ctx, p, nil, data, nil)
 	if errors.Is(err, &wire.Error{Code: wire.CodeKeyboardHeld}) {
 		s.mu.Lock()
 		p.refused = time.Now()

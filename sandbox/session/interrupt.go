@@ -30,12 +30,12 @@ const (
 // the processes of the session, and does no more than it takes to get the prompt back. A program that was busy and waits
 // for input after ^C, as an interpreter does, has been interrupted.
 func (s *session) interrupt(ctx context.Context, p *party) *wire.Result {
-	f := s.newFollow(0)
+	f := s.newFollow(wire.Request{})
 	f.key = p.key
 	s.mu.Lock()
 	if err := s.mayInterruptLocked(p); err != nil {
 		s.mu.Unlock()
-		return s.refused(err)
+		return s.refused(f, err)
 	}
 	s.beginLocked(f)
 	s.mu.Unlock()
@@ -44,8 +44,6 @@ func (s *session) interrupt(ctx context.Context, p *party) *wire.Result {
 
 func (s *session) mayInterruptLocked(p *party) error {
 	switch {
-	case p.Rights == wire.RightWatch:
-		return watchOnly(p)
 	case !s.aliveLocked():
 		return deadError(s.name)
 	case s.keyboard.hold != holdFree && !s.keyboard.holds(p):
@@ -326,7 +324,7 @@ func (s *session) waiting(ctx context.Context, r wire.Request) (*wire.Result, er
 	if slices.Contains(r.For, wire.PhaseRunning) {
 		return nil, &wire.Error{Code: wire.CodeUsage, Message: "running is not a phase to wait for", Hint: "wait for prompt, waiting, continuation, opaque or dead"}
 	}
-	f := s.newFollow(r.MaxOutput)
+	f := s.newFollow(r)
 	f.level, f.phases = true, r.For
 	bounded, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()

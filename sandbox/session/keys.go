@@ -18,7 +18,7 @@ var namedKeys = map[string]string{
 // cursorKeys differ by the application cursor mode: CSI and the letter, or SS3 and the letter.
 var cursorKeys = map[string]byte{"up": 'A', "down": 'B', "right": 'C', "left": 'D', "home": 'H', "end": 'F'}
 
-// keyBytes is what a key sends: a name (Enter, Up, F1…), ^X or C-x, M-x, or plain text. app is whether the program has
+// keyBytes is what a key sends: a name (Enter, Up, F1…), ^X or C-x, M-x, or one character. app is whether the program has
 // switched on the application cursor mode.
 func keyBytes(name string, app bool) (string, error) {
 	lower := strings.ToLower(name)
@@ -56,6 +56,8 @@ func keyBytes(name string, app bool) (string, error) {
 			return "", err
 		}
 		return "\x1b" + k, nil
+	case utf8.RuneCountInString(name) > 1:
+		return "", unknownKey(name)
 	}
 	return name, nil
 }
@@ -72,7 +74,64 @@ func control(name string, c byte) (string, error) {
 	return "", unknownKey(name)
 }
 
+// keyNames are the names that are suggested, one for each key.
+var keyNames = []string{"Enter", "Tab", "BTab", "Escape", "Space", "Backspace", "Delete", "Insert", "Up", "Down", "Left", "Right",
+	"Home", "End", "PageUp", "PageDown", "F1", "F2", "F3", "F4", "F5", "F6", "F7", "F8", "F9", "F10", "F11", "F12"}
+
+// maxKeyShown bounds what an error repeats of a key.
+const maxKeyShown = 40
+
 func unknownKey(name string) error {
-	return &wire.Error{Code: wire.CodeUsage, Message: "key " + name + " is not known",
-		Hint: "use Enter, Tab, BTab, Escape, Space, Backspace, Delete, Insert, Up, Down, Left, Right, Home, End, PageUp, PageDown, F1 to F12, ^C, C-x, M-x, or text"}
+	e := wire.Errorf(wire.CodeUsage, "key %.*q is not known", maxKeyShown, name)
+	e.Hint = "keys are " + strings.Join(keyNames[:16], ", ") + ", F1 to F12, ^C, C-x, M-x, or one character; text is typed with type"
+	if near := nearestKeys(name); len(near) > 0 {
+		e.Hint = "did you mean " + strings.Join(near[:min(len(near), 3)], " or ") + "? " + strings.ToUpper(e.Hint[:1]) + e.Hint[1:]
+	}
+	return e
+}
+
+// nearestKeys are the keys whose names are written most nearly like name, with up to two letters wrong; none of a longer text.
+func nearestKeys(name string) []string {
+	lower := strings.ToLower(name)
+	if rest, ok := strings.CutPrefix(lower, "ctrl"); ok && len(rest) == 2 && (rest[0] == '-' || rest[0] == '+') {
+		return []string{"^" + strings.ToUpper(rest[1:])}
+	}
+	if len(name) > len("Backspace")+2 {
+		return nil
+	}
+	var near []string
+	best := min(2, (len(name)+1)/3)
+	for _, key := range keyNames {
+		switch d := distance(lower, strings.ToLower(key)); {
+		case d < best:
+			near, best = []string{key}, d
+		case d == best:
+			near = append(near, key)
+		}
+	}
+	return near
+}
+
+// distance is how many letters have to be changed, put in, left out or swapped with the next to make a of b.
+func distance(a, b string) int {
+	var before, last []int
+	for i := range len(a) + 1 {
+		row := make([]int, len(b)+1)
+		for j := range row {
+			switch {
+			case i == 0 || j == 0:
+				row[j] = i + j
+				continue
+			case a[i-1] == b[j-1]:
+				row[j] = last[j-1]
+			default:
+				row[j] = 1 + min(last[j-1], last[j], row[j-1])
+			}
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], 1+before[j-2])
+			}
+		}
+		before, last = last, row
+	}
+	return last[len(b)]
 }

@@ -35,6 +35,9 @@ func TestLateAnswers(t *testing.T) {
 	}
 	typed := func(what, want string) {
 		t.Helper()
+		if err := s.until(t.Context(), func() bool { return len(s.owed) == 0 }); err != nil {
+			t.Fatal(err)
+		}
 		got := ""
 		select {
 		case p := <-term.in:
@@ -48,7 +51,7 @@ func TestLateAnswers(t *testing.T) {
 
 	prompt(1)
 	at := asked()
-	s.answer([]byte(answer), at)
+	s.owe([]byte(answer), at)
 	typed("at its prompt", answer)
 
 	ran := make(chan *wire.Result, 1)
@@ -57,14 +60,14 @@ func TestLateAnswers(t *testing.T) {
 		ran <- r.Result // nil after an error
 	}()
 	<-term.in // the line that makes the shell take it
-	s.answer([]byte(answer), at)
+	s.owe([]byte(answer), at)
 	typed("when a command has been typed", "")
 
 	term.print(mark("C", 1, ";run;1"))
 	if err := s.until(t.Context(), func() bool { return s.command != nil && s.command.started }); err != nil {
 		t.Fatal(err)
 	}
-	s.answer([]byte(answer), at)
+	s.owe([]byte(answer), at)
 	typed("when it has begun", "")
 
 	term.print("1\r\n" + query)
@@ -76,7 +79,7 @@ func TestLateAnswers(t *testing.T) {
 	if r := <-ran; r == nil || r.Ended != wire.Done {
 		t.Errorf("the command ended with %+v", r)
 	}
-	s.answer([]byte(answer), at)
+	s.owe([]byte(answer), at)
 	typed("what a command asked that is over", "")
 	term.print(query)
 	if got := string(<-term.in); got != "\x1b[3;3R" {

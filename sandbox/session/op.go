@@ -2,6 +2,8 @@ package session
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"slices"
 
@@ -9,8 +11,9 @@ import (
 )
 
 const (
-	keptOps       = 64      // calls that a session remembers by their op
+	keptOps       = 64      // calls that a session remembers by their op, with their results
 	keptOpsOutput = 4 << 20 // and how much output of theirs
+	keptSpent     = 1024    // further calls of which it knows that they were made
 	opLen         = 32      // 128 bits of hex
 )
 
@@ -24,12 +27,41 @@ var (
 type op struct {
 	key    string // of the party
 	name   string // under which it is remembered; empty if the caller gave none
+	call   digest // what was asked for
 	done   chan struct{}
 	result *wire.Result // valid after done
 
 	cancel context.CancelCauseFunc
 	typed  bool // guarded by session.mu; from the first byte on it can no longer be undone
 	asking int  // guarded by session.mu; requests that wait for it
+}
+
+// digest is a SHA-256, cut to what nobody finds a second text for by chance.
+type digest [16]byte
+
+func digestOf(p []byte) (d digest) {
+	sum := sha256.Sum256(p)
+	copy(d[:], sum[:])
+	return d
+}
+
+// callOf tells apart what two requests would do.
+func callOf(r wire.Request) digest {
+	does := wire.Request{Verb: r.Verb, Text: r.Text, Raw: r.Raw, Answer: r.Answer, Keys: r.Keys}
+	p, _ := json.Marshal(does) // of strings and booleans alone: it cannot fail
+	return digestOf(p)
+}
+
+// spent are the calls whose results are forgotten, oldest first: they are not made again.
+type spent []digest
+
+func (o *op) spent() digest { return digestOf([]byte(o.key + "\x00" + o.name)) }
+
+func (s *spent) add(d digest) {
+	if len(*s) >= keptSpent {
+		*s = slices.Delete(*s, 0, len(*s)-keptSpent+1)
+	}
+	*s = append(*s, d)
 }
 
 // abandonLocked ends an op of which nothing was typed yet. What was typed cannot be taken back.
@@ -50,13 +82,17 @@ func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func
 		s.mu.Unlock()
 		return nil, errClosed
 	}
-	o := s.findOpLocked(p.key, r.Op)
+	o, err := s.findOpLocked(p.key, r)
+	if err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
 	if o == nil {
 		if !s.roomLocked() {
 			s.mu.Unlock()
 			return nil, &wire.Error{Code: wire.CodeLimitOps, Message: "too many calls are under way on this session", Hint: "wait until some have ended"}
 		}
-		o = &op{key: p.key, name: r.Op, done: make(chan struct{})}
+		o = &op{key: p.key, name: r.Op, call: callOf(r), done: make(chan struct{})}
 		var octx context.Context
 		octx, o.cancel = context.WithCancelCause(s.ctx)
 		s.ops = append(s.ops, o)
@@ -87,21 +123,46 @@ func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func
 	return nil, cause
 }
 
-func (s *session) findOpLocked(key, name string) *op {
-	for _, o := range s.ops {
-		if name != "" && o.name == name && o.key == key {
-			return o
-		}
+// findOpLocked returns the call that r repeats, nil if it is a new one. An error says that r must not be made: it was made before and
+// its result is forgotten, the op is that of another call, or the shell for which it was is gone.
+func (s *session) findOpLocked(key string, r wire.Request) (*op, error) {
+	if r.Op == "" {
+		return nil, nil //nolint:nilnil // a new call
 	}
-	return nil
+	for _, o := range s.ops {
+		if o.name != r.Op || o.key != key {
+			continue
+		}
+		if o.call != callOf(r) {
+			return nil, &wire.Error{Code: wire.CodeUsage, Message: "the op is that of another call: " + r.Op, Hint: "make a new op for each call"}
+		}
+		return o, nil
+	}
+	if slices.Contains(s.spent, (&op{key: key, name: r.Op}).spent()) {
+		return nil, wire.LostError(wire.LostForgotten, "the call was made before, and its result is no longer kept")
+	}
+	if r.Incarnation != "" && r.Incarnation != s.incarnationLocked() {
+		e := wire.LostError(wire.LostShell, "the shell that the call was for has ended; the session does not know the call")
+		e.Hint = "look at the session, and decide whether to make the call again with a new op"
+		return nil, e
+	}
+	return nil, nil //nolint:nilnil // a new call
 }
 
-// roomLocked makes room for one more op by forgetting the oldest that are over, and reports whether there is any.
+// incarnationLocked names the shell that the session has; empty before the first one.
+func (s *session) incarnationLocked() string {
+	if s.console == nil {
+		return ""
+	}
+	return s.console.incarnation
+}
+
+// roomLocked makes room for one more op by forgetting the results of the oldest that are over, and reports whether there is any.
 func (s *session) roomLocked() bool {
 	output := 0
 	for _, o := range s.ops {
 		if o.over() {
-			output += len(o.result.Output)
+			output += o.size()
 		}
 	}
 	for i := 0; i < len(s.ops) && (len(s.ops) >= keptOps || output > keptOpsOutput); {
@@ -109,10 +170,20 @@ func (s *session) roomLocked() bool {
 			i++
 			continue
 		}
-		output -= len(s.ops[i].result.Output)
+		output -= s.ops[i].size()
+		s.spent.add(s.ops[i].spent())
 		s.ops = slices.Delete(s.ops, i, i+1)
 	}
 	return len(s.ops) < keptOps
+}
+
+// size is how much text the result of an op that is over has.
+func (o *op) size() int {
+	n := len(o.result.Output)
+	if shown := o.result.Screen; shown != nil {
+		n += len(shown.Text)
+	}
+	return n
 }
 
 func (o *op) over() bool {

@@ -70,6 +70,12 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 	if r.Party != nil && !st.trusted {
 		return wire.Reply{}, &wire.Error{Code: wire.CodeDenied, Message: "a client cannot say who it is", Hint: "the login does"}
 	}
+	if p := st.party; p != nil && p.Rights == wire.RightWatch && r.Drives() {
+		return wire.Reply{}, watchOnly(p) // before anything is done for it, such as starting a shell that has ended
+	}
+	if _, err := wire.ParseShowScreen(string(r.Screen)); err != nil {
+		return wire.Reply{}, err
+	}
 	switch r.Verb {
 	case wire.VerbList:
 		return wire.Reply{Sessions: st.set.List()}, nil
@@ -132,9 +138,6 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 
 // closeSession ends a session with its processes; an empty name is the one of the attachment.
 func (st *stream) closeSession(name string) error {
-	if st.party != nil && st.party.Rights == wire.RightWatch {
-		return watchOnly(st.party)
-	}
 	s := st.session
 	if name != "" {
 		if _, err := wire.ParseLabel("session name", name); err != nil {

@@ -25,7 +25,7 @@ const (
 
 // run gives the shell a command and follows it to its end, or to where it waits for input.
 func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
-	f := s.newFollow(r.MaxOutput)
+	f := s.newFollow(r)
 	f.key = p.key
 	cmd := &command{op: r.Op, by: p.String()}
 	f.command = cmd
@@ -34,30 +34,41 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 
 	undo, err := s.prepare(calls, p, r, f)
 	if err != nil {
-		return s.refused(err)
+		return s.refused(f, err)
 	}
+	f.jobs = s.jobs()
 	hand := s.handOver
 	if s.byScreen() {
 		hand = s.typeCommand
 	}
 	if err := hand(calls, o, p, f, r.Text); err != nil {
 		undo()
-		return s.refused(err)
+		if why, ok := errors.AsType[*wire.Error](err); ok && why.Reason == wire.LostPartly {
+			return s.partly(f, why)
+		}
+		return s.refused(f, err)
 	}
 	ended := s.wait(calls, f)
 	if ended == wire.Deadline && r.Kill {
 		s.stop(ctx, f) // the call came back because its time was up; the receipt and the phase say what came of it
 	}
+	if ended == wire.Done && f.c.marked && !s.vouched(s.ctx, f.c, cmd.before) {
+		f.notes = append(f.notes, wire.NoteAdvisory)
+	}
 	res := s.result(f, ended)
 	if ended == wire.Refused {
 		s.mu.Lock()
 		res.Error = s.whyRefusedLocked(cmd)
+		if cmd.unsure {
+			res.Ended = wire.Lost
+			res.Notes = append(res.Notes, res.Error.Reason)
+		}
 		s.mu.Unlock()
 	}
 	return res
 }
 
-// whyRefusedLocked is the error of a command that the shell has not started. All but one say that it did not run.
+// whyRefusedLocked is the error of a command that the shell has not started. All say that it did not run, but that of one that is lost.
 func (s *session) whyRefusedLocked(cmd *command) *wire.Error {
 	switch {
 	case cmd.unfinished:
@@ -67,8 +78,7 @@ func (s *session) whyRefusedLocked(cmd *command) *wire.Error {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell could not read the command, and ran nothing: a command has closed or replaced its descriptor " +
 			strconv.Itoa(marks.CommandFD) + ", disabled a builtin, or left the terminal so that none can open it", Hint: "end the shell with exit: the next run starts a new one"}
 	case cmd.unsure:
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell does not say whether it took the command: it may have run",
-			Hint: "look at the screen, and at what the command does"}
+		return wire.LostError(wire.LostPartly, "the shell does not say whether it took the command")
 	}
 	return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell did not take the command: another program, or a question of the line editor's, read what was typed",
 		Hint: "run it again, or type it"}
@@ -110,7 +120,11 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 		if err := s.awaitScreenPrompt(ctx); err != nil {
 			return nil, err
 		}
-		return s.await(ctx, p, f, r.Hold)
+		if undo, err = s.await(ctx, p, f, r.Hold); err == nil && !s.shows(c) {
+			undo()
+			err = deadError(s.name)
+		}
+		return undo, err
 	}
 	if !c.marked || !c.marks.CommandFD {
 		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " prints no marks, so the end of a command would be a guess",
@@ -120,6 +134,9 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 		return nil, err
 	}
 	err = s.awaitPrompt(ctx, c)
+	if err == nil && !s.shows(c) { // the command was for the shell that has ended
+		err = deadError(s.name)
+	}
 	if err == nil && c.marks.Key {
 		err = s.awaitEditor(ctx, c)
 	}
@@ -129,6 +146,13 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 	}
 	s.awaitAhead(ctx, c)
 	return undo, nil
+}
+
+// shows reports whether the session has the shell on c still, and not a later one.
+func (s *session) shows(c *console) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return c == s.console
 }
 
 // awaitEditor returns nil when the line editor of a shell that takes commands by a key has come up: the prompt may have been
@@ -157,7 +181,7 @@ func (s *session) revive(ctx context.Context, f *follow) error {
 	restarted, s.revived = restarted || s.revived, false
 	s.mu.Unlock()
 	if restarted {
-		f.notes = append(f.notes, "shell_restarted")
+		f.notes = append(f.notes, wire.NoteShellRestarted)
 	}
 	s.mu.Lock()
 	c := s.console
@@ -261,7 +285,7 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	o.typed = true
 	s.commands++
 	typed, payload := c.marks.Command(command, s.commands)
-	f.command.number, f.command.line = s.commands, typed
+	f.command.number, f.command.line, f.command.before = s.commands, typed, c.offspring()
 	if err := c.hand(payload); err != nil {
 		s.mu.Unlock()
 		return err
@@ -280,7 +304,7 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
 	s.mu.Unlock()
 
-	_, err := s.put(ctx, p, typed, func() { f.command.typed = true })
+	_, err := s.put(ctx, p, c, typed, func() { f.command.typed = true })
 	if err == nil {
 		return nil
 	}
@@ -290,6 +314,7 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 		return nil // the call ends with that
 	}
 	delete(s.follows, f)
+	c.takeBack() // else a later line or key could run it
 	if s.command == f.command {
 		s.command = nil
 	}

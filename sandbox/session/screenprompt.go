@@ -144,13 +144,14 @@ func (s *session) typeCommand(ctx context.Context, o *op, p *party, f *follow, c
 		return &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell has left its prompt, or somebody took the keyboard", Hint: "wait for it"}
 	}
 	o.typed = true
+	c := s.console
 	s.beginLocked(f)
 	_, end := s.log.bounds()
 	s.command = f.command
 	s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.by, Op: f.command.op})
 	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisScreen}})
 	s.mu.Unlock()
-	_, err := s.put(ctx, p, []byte(command+"\r"), func() { f.command.typed = true })
+	n, err := s.put(ctx, p, c, []byte(command+"\r"), func() { f.command.typed = true })
 	from := s.behindEcho(ctx, end, command)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,6 +159,9 @@ func (s *session) typeCommand(ctx context.Context, o *op, p *party, f *follow, c
 		delete(s.follows, f)
 		if s.command == f.command {
 			s.command = nil
+		}
+		if n > 0 {
+			return s.partlyError(err, n, len(command)+1)
 		}
 		return err
 	}

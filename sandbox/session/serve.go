@@ -143,8 +143,8 @@ func (st *stream) reply(id uint32, r wire.Reply) {
 		cut := *r.Result
 		cut.Output, _ = text.Cut(r.Result.Output, limit)
 		cut.Truncated = true
-		if !slices.Contains(cut.Notes, "output_truncated") {
-			cut.Notes = append(slices.Clone(cut.Notes), "output_truncated")
+		if !slices.Contains(cut.Notes, wire.NoteTruncated) {
+			cut.Notes = append(slices.Clone(cut.Notes), wire.NoteTruncated)
 		}
 		data, err = json.Marshal(wire.Reply{Result: &cut})
 	}

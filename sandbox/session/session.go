@@ -63,6 +63,7 @@ type session struct {
 	oldCols   int               // guarded by mu; the size before a person drove, 0 unless one does
 	oldRows   int               // guarded by mu
 	writer    *write            // guarded by mu; the write under way
+	owed      []owed            // guarded by mu; answers to queries, in their order
 	inputs    uint64            // guarded by mu; writes of input so far, begun or done
 	inputAt   time.Time         // guarded by mu; end of the last write
 	before    look              // guarded by mu; what the prober saw before the last write
@@ -74,6 +75,7 @@ type session struct {
 	commands  uint64            // guarded by mu; number of the newest run
 	follows   map[*follow]bool  // guarded by mu; calls under way
 	ops       []*op             // guarded by mu; oldest first
+	spent     spent             // guarded by mu
 	verdicts  uint64            // guarded by mu; how often the prober found that somebody should be told
 	waiters   int               // guarded by mu; callers for whom the prober looks
 	watching  bool              // guarded by mu; the goroutine that makes it look is running

@@ -30,6 +30,9 @@ func (s *session) stateLocked() wire.State {
 	if st.Cwd == "" {
 		st.Cwd = s.cwd
 	}
+	if c := s.console; c != nil && c.forged && !slices.Contains(st.Disputed, wire.BasisMark) {
+		st.Disputed = append(slices.Clone(st.Disputed), wire.BasisMark)
+	}
 	s.veilLocked(&st)
 	return st
 }
@@ -60,7 +63,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 	case marks.CommandEnd:
 		s.lastExit = &m.Exit
 		c.tellTypedLocked()
-		c.over, c.overAt = c.prompted+1, end
+		c.over, c.overAt, c.ranTo = c.prompted+1, end, end
 		if cmd := s.command; cmd != nil && cmd.started && !cmd.ended {
 			s.overLocked(cmd, end)
 		}
@@ -94,6 +97,9 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 		if c.editAt != 0 {
 			c.editAt = end
 		}
+		if ours, _ := c.inFront(); ours && c.doubt && c.phase == wire.PhasePrompt {
+			s.readyLocked(c.basisLocked()) // the shell says it now, after a program that forged it
+		}
 	case marks.Continuation:
 		c.phase = wire.PhaseContinuation
 		c.continued++
@@ -112,6 +118,7 @@ func (s *session) commandStartsLocked(c *console, m marks.Mark, end uint64) {
 		e.bytes, e.typed, e.own = nil, []byte(c.marks.Shown), c.marks.Shown == ""
 		return
 	}
+	c.began = true
 	if cmd := s.command; m.Run && cmd != nil && !cmd.started && cmd.number == m.Number {
 		if c.marks.Key {
 			c.takeBack()
@@ -141,6 +148,10 @@ func (s *session) promptStartsLocked(c *console, m marks.Mark, end uint64) {
 		s.spawn(func() { c.dropDotDir(dir) })
 	}
 	c.editing, c.promptFrom, c.since, c.typist = false, end, end, nil
+	if c.began || !c.marks.Typed {
+		c.began = false
+		c.concluded++
+	}
 	s.typedOverLocked(c, m.Exit)
 	s.lastExit = &m.Exit
 	c.tellTypedLocked()
@@ -270,7 +281,9 @@ func (s *session) readyLocked(basis []wire.Basis) {
 		cmd.over, cmd.exit = true, s.lastExit
 		why := wire.Done
 		if !cmd.started {
-			why, cmd.exit = wire.Refused, nil
+			if why, cmd.exit = wire.Refused, nil; cmd.unsure {
+				why = wire.Lost
+			}
 			s.giveUpLocked(s.console, cmd)
 		}
 		s.emitLocked(wire.Event{Kind: wire.EventResult, Op: cmd.op, By: cmd.by, ExitCode: cmd.exit, Why: why})

@@ -65,6 +65,13 @@ type Local interface {
 	Signal(pid int, sig syscall.Signal) error
 }
 
+// Parent is a Local that tells whether its shell has started programs: they may have printed what the shell prints.
+type Parent interface {
+	Local
+	// Children returns a number that has changed when children of the shell have ended, and whether some live.
+	Children() (ended uint64, live bool, err error)
+}
+
 // Starter makes the terminal and the process of a session. ctx bounds the call, not the terminal. It does not close
 // start.Files; the caller does when Starter has returned.
 type Starter func(ctx context.Context, start Start) (Terminal, error)

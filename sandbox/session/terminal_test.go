@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox/session"
+	"github.com/sandboxd/sandboxd/sandbox/session/proc"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -114,6 +115,10 @@ func (t *ptyTerminal) Resize(cols, rows int) error {
 
 func (t *ptyTerminal) TTY() session.TTY {
 	return session.TTY{Master: t.master, Name: t.name, Device: t.dev, SessionPID: t.cmd.Process.Pid}
+}
+
+func (t *ptyTerminal) Children() (ended uint64, live bool, err error) {
+	return proc.Children(t.cmd.Process.Pid)
 }
 
 func (t *ptyTerminal) Front() (group int, err error) {

@@ -240,6 +240,10 @@ func (s *session) lookOnce(verdicts *int, last *sighting) (again bool) {
 		return false
 	}
 	l := look{pid: facts.Pid, runs: facts.Runs, blocked: facts.Blocked}
+	if len(s.owed) > 0 && !canonical(c.local.TTY().Master) {
+		*verdicts = 0
+		return true // who reads may get an answer of the terminal's
+	}
 	stale := facts.Blocked && s.before.blocked && l == s.before && time.Since(s.inputAt) < staleTime
 	if stale || facts.Pending {
 		*verdicts = 0

@@ -59,15 +59,15 @@ func (s *session) lockWriting(ctx context.Context) error {
 func (s *session) unlockWriting() { <-s.writing }
 
 // put writes bytes of p, who has to hold the keyboard at the moment when they are written, and returns how many the
-// terminal took. begin is called with mu held when all is ready for the first byte; it may be nil. From then until put
+// terminal took. They are for the shell on want and no later one; nil is for whichever there is. begin is called with mu held when all is ready for the first byte; it may be nil. From then until put
 // returns no reading of the prober counts. The caller holds writing.
-func (s *session) put(ctx context.Context, p *party, data []byte, begin func()) (n int, err error) {
+func (s *session) put(ctx context.Context, p *party, want *console, data []byte, begin func()) (n int, err error) {
 	if err := s.awaitBrackets(ctx, p); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
 	switch {
-	case !s.aliveLocked():
+	case !s.aliveLocked(), want != nil && want != s.console:
 		s.mu.Unlock()
 		return 0, deadError(s.name)
 	case !s.keyboard.holds(p):

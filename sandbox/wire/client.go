@@ -46,19 +46,11 @@ type Client struct {
 func Open(ctx context.Context, rw io.ReadWriteCloser, a Attach, h Handler) (*Client, error) {
 	c := &Client{conn: NewConn(rw), handler: h, done: make(chan struct{}),
 		waiting: make(map[uint32]chan Reply), progress: make(chan struct{})}
-	stop := context.AfterFunc(ctx, func() { rw.Close() })
-	attached, err := c.conn.Attach(a)
-	c.attached, c.sent, c.accepted = attached, attached.Accepted, attached.Accepted
-	if !stop() && err == nil {
-		err = context.Cause(ctx)
-	}
+	attached, err := c.conn.AttachWithin(ctx, a)
 	if err != nil {
-		rw.Close()
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
 		return nil, fmt.Errorf("session stream: %w", err)
 	}
+	c.attached, c.sent, c.accepted = attached, attached.Accepted, attached.Accepted
 	// The reader ends when rw does; Close waits for it.
 	go c.read()
 	return c, nil

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -74,6 +75,31 @@ func (c *Conn) Attach(a Attach) (Attached, error) {
 		return at, at.Error
 	}
 	return at, nil
+}
+
+// AttachWithin is Attach, which it gives up with ctx's cause when ctx ends. After an error the stream is
+// closed. The other side may be frozen, and Close of a channel does not end a Read before that side has
+// answered: the goroutine that reads ends then, or with the connection.
+func (c *Conn) AttachWithin(ctx context.Context, a Attach) (Attached, error) {
+	type answer struct {
+		at  Attached
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		at, err := c.Attach(a)
+		answered <- answer{at, err}
+	}()
+	select {
+	case got := <-answered:
+		if got.err != nil {
+			c.Close()
+		}
+		return got.at, got.err
+	case <-ctx.Done():
+		c.Close()
+		return Attached{}, context.Cause(ctx)
+	}
 }
 
 // unexpected is err for who has asked and was to get an answer.

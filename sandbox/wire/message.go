@@ -136,6 +136,10 @@ type Attached struct {
 	Shell    string  `json:"shell,omitempty"`   // program that a run's command is for: bash, dash; empty where there is no shell
 	Parties  []Party `json:"parties,omitempty"`
 	Error    *Error  `json:"error,omitempty"` // the attach failed; the stream ends after this frame
+
+	// Incarnation is a random name of the shell that the session has. A shell that is started in its place has another one, also
+	// after the guest was started again. It is empty from guests that do not say, and for a session that has no shell yet.
+	Incarnation string `json:"incarnation,omitempty"`
 }
 
 // Verb is what a Request asks for.
@@ -158,27 +162,65 @@ const (
 	VerbScreen    Verb = "screen"    // the text of the screen
 )
 
+// Drives reports whether the request is for parties with the right to drive. Watchers get CodeDenied for it, whatever state the
+// session is in. Giving the keyboard back, and a size of their own, change nothing for a watcher and are no error.
+func (r Request) Drives() bool {
+	switch r.Verb {
+	case VerbRun, VerbType, VerbKeys, VerbInterrupt, VerbTake, VerbKeep, VerbClose:
+		return true
+	case VerbPrivate:
+		return r.On
+	}
+	return false
+}
+
 // Request asks for one thing. Fields that a verb does not name are ignored.
 type Request struct {
-	Verb      Verb     `json:"verb"`
-	Op        string   `json:"op,omitempty"`         // run, type, keys: 128 bits of hex; a repeated one gets the first one's result
-	Text      string   `json:"text,omitempty"`       // run: the command; type: the text
-	Raw       bool     `json:"raw,omitempty"`        // type: without Enter
-	Answer    bool     `json:"answer,omitempty"`     // type, keys: only to a program that asks, else refused with not_waiting
-	Keys      []string `json:"keys,omitempty"`       // keys: ^C, Up, Enter, F1, "a"…
-	TimeoutMS int64    `json:"timeout_ms,omitempty"` // run, type, keys, wait: 0 is 120 s, negative is none
-	Kill      bool     `json:"kill,omitempty"`       // run: interrupt what still runs at the deadline
-	Hold      bool     `json:"hold,omitempty"`       // run, type, keys: wait for a keyboard that a person holds
-	MaxOutput int      `json:"max_output,omitempty"` // bytes of Result.Output; 0 is 32 KiB, negative is all that fits a frame
-	For       []Phase  `json:"for,omitempty"`        // wait: which phases; none means any but running
-	Keyboard  bool     `json:"keyboard,omitempty"`   // wait: until no other person holds the keyboard; For is not used
-	Ask       bool     `json:"ask,omitempty"`        // take: where it cannot be taken, ask its holder for it
-	On        bool     `json:"on,omitempty"`         // private
-	Cols      int      `json:"cols,omitempty"`       // resize
-	Rows      int      `json:"rows,omitempty"`       // resize
-	Session   string   `json:"session,omitempty"`    // close, from a stream without attachment: which
-	Cancel    uint32   `json:"cancel,omitempty"`     // cancel: the request's id
-	Party     *Party   `json:"party,omitempty"`      // reserved to the gateway
+	Verb      Verb       `json:"verb"`
+	Op        string     `json:"op,omitempty"`         // run, type, keys: 128 bits of hex; a repeated one gets the first one's result
+	Text      string     `json:"text,omitempty"`       // run: the command; type: the text
+	Raw       bool       `json:"raw,omitempty"`        // type: without Enter
+	Answer    bool       `json:"answer,omitempty"`     // type, keys: only to a program that asks, else refused with not_waiting
+	Keys      []string   `json:"keys,omitempty"`       // keys: ^C, Up, Enter, F1, "a"…
+	TimeoutMS int64      `json:"timeout_ms,omitempty"` // run, type, keys, wait: 0 is 120 s, negative is none
+	Kill      bool       `json:"kill,omitempty"`       // run: interrupt what still runs at the deadline
+	Hold      bool       `json:"hold,omitempty"`       // run, type, keys: wait for a keyboard that a person holds
+	MaxOutput int        `json:"max_output,omitempty"` // bytes of Result.Output; 0 is 32 KiB, negative is all that fits a frame
+	Screen    ShowScreen `json:"screen,omitempty"`     // run, type, keys, wait, interrupt: when Result.Screen is set
+	For       []Phase    `json:"for,omitempty"`        // wait: which phases; none means any but running
+	Keyboard  bool       `json:"keyboard,omitempty"`   // wait: until no other person holds the keyboard; For is not used
+	Ask       bool       `json:"ask,omitempty"`        // take: where it cannot be taken, ask its holder for it
+	On        bool       `json:"on,omitempty"`         // private
+	Cols      int        `json:"cols,omitempty"`       // resize
+	Rows      int        `json:"rows,omitempty"`       // resize
+	Session   string     `json:"session,omitempty"`    // close, from a stream without attachment: which
+	Cancel    uint32     `json:"cancel,omitempty"`     // cancel: the request's id
+	Party     *Party     `json:"party,omitempty"`      // reserved to the gateway
+
+	// Incarnation, with Op, is [Attached.Incarnation] of the shell that the call was first given to. Where the session does not
+	// know the call and has another shell, nothing is done and the call is lost. Empty means any shell.
+	Incarnation string `json:"incarnation,omitempty"`
+}
+
+// ShowScreen says when a Result has the screen. Its zero value is ScreenAuto.
+type ShowScreen string
+
+const (
+	// ScreenAuto shows it while the program in front uses the alternate screen, is a pager, or listens and has come to rest.
+	ScreenAuto   ShowScreen = "auto"
+	ScreenAlways ShowScreen = "always"
+	ScreenNever  ShowScreen = "never"
+)
+
+// ParseShowScreen returns what a caller wrote; empty is ScreenAuto. The error says what there is.
+func ParseShowScreen(text string) (ShowScreen, error) {
+	switch show := ShowScreen(text); show {
+	case "":
+		return ScreenAuto, nil
+	case ScreenAuto, ScreenAlways, ScreenNever:
+		return show, nil
+	}
+	return "", Errorf(CodeUsage, "screen %.40q: use never, auto or always", text)
 }
 
 // NewOp returns a fresh Request.Op: 128 random bits in hex.
@@ -223,6 +265,7 @@ type Screen struct {
 	AltScreen bool   `json:"alt_screen"`
 	Title     string `json:"title,omitempty"`
 	Offset    uint64 `json:"offset"`
+	Stopped   bool   `json:"stopped,omitempty"` // the sandbox is: this is what the terminal showed last
 }
 
 // EventKind is what an Event tells.

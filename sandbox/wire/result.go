@@ -1,6 +1,9 @@
 package wire
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Ended says why a call came back.
 type Ended string
@@ -14,8 +17,27 @@ const (
 	Interrupted  Ended = "interrupted"  // ended by an interrupt that the caller or another party asked for
 	Dead         Ended = "dead"         // the shell ended
 	Continuation Ended = "continuation" // typed text left the shell at PS2
-	Refused      Ended = "refused"      // nothing was done; Error says why
+	Refused      Ended = "refused"      // nothing was done, for certain; Error says why
 	Returned     Ended = "returned"     // of a wait for the keyboard: no person holds it
+	Lost         Ended = "lost"         // it was begun, or may have been, and how it ended is not known; Error.Reason says why
+)
+
+// Why a call was lost: [Error.Reason] of an error with code lost, and one of Result.Notes.
+const (
+	LostStopped   = "sandbox_stopped"     // somebody stopped the sandbox
+	LostKilled    = "sandbox_killed"      // its processes were killed from outside
+	LostMemory    = "oom_killed"          // the kernel killed it: it had no memory left
+	LostEngine    = "engine_restarted"    // the container engine ended, and its containers with it
+	LostHost      = "host_unreachable"    // the connection to the host broke
+	LostGuest     = "guest_died"          // the guest that had the call has ended; another one may answer
+	LostRemoved   = "sandbox_removed"     //
+	LostPaused    = "sandbox_paused"      // what was begun goes on when the sandbox is resumed
+	LostShell     = "shell_ended"         // the shell that the call was first given to has ended
+	LostForgotten = "result_forgotten"    // the session remembers that the call was made, and no longer its result
+	LostRecord    = "record_failed"       // its output could not be recorded, as the sandbox demands
+	LostGateway   = "gateway_unreachable" // the connection to the daemon broke
+	LostDetached  = "detached"            // the party that made the call was disconnected
+	LostPartly    = "partly_done"         // some of it was typed, or the shell does not say whether it took the command
 )
 
 // Phase is what a session is doing.
@@ -79,6 +101,10 @@ type State struct {
 	AltScreen  bool     `json:"alt_screen,omitempty"` //
 }
 
+// NoteAdvisory is the note of a Result whose exit code only a mark of the shell vouches for: nothing else shows that the shell printed
+// it, and not a program that has read the mark's secret.
+const NoteAdvisory = "advisory"
+
 // Result is what one call did and what the terminal does now. Its fields are the same in Go, JSON and every door.
 type Result struct {
 	Sandbox    string   `json:"sandbox"`
@@ -103,15 +129,30 @@ type Result struct {
 	Disputed   []Basis  `json:"disputed"`
 	ElapsedMS  int64    `json:"elapsed_ms"`
 	Keyboard   string   `json:"keyboard"` // holder, as Party.String, or empty
-	Notes      []string `json:"notes"`    // shell_restarted, output_truncated; oom_killed, limit_pids when that happened in the sandbox meanwhile; why a shell died: oom_killed, rescued, disk_full
+	Notes      []string `json:"notes"`    // what else there is to know: the Note constants, the Lost reasons, advisory, or why a shell died: rescued, disk_full
 	Denied     []Denial `json:"denied"`
 	Receipt    *Receipt `json:"receipt"`
 	Error      *Error   `json:"error"`
+
+	// Screen is what the terminal shows, where Request.Screen asks for it.
+	Screen *Screen `json:"screen"`
 
 	// TakenOver says who took the keyboard when: of a call that ended by it, of one that was refused because of it, and of a
 	// wait for the keyboard.
 	TakenOver *Handover `json:"taken_over"`
 }
+
+// Notes of a Result. One with a detail has it behind a colon and a space.
+const (
+	NoteShellRestarted = "shell_restarted"   // the shell had ended: this is a fresh one
+	NoteTruncated      = "output_truncated"  // Output is not all that was printed
+	NoteRest           = "output_rest"       // the command that prints the rest
+	NoteUnreadable     = "record_unreadable" // all of the output was wanted, and why it cannot be read
+	NoteNoScreen       = "screen_omitted"    // the screen was too large to go with the Result
+	NoteBackgroundJobs = "background_jobs"   // jobs in the background may have printed some of Output
+	NoteOOMKilled      = "oom_killed"        // meanwhile, in the sandbox; or of what a shell died
+	NoteLimitPids      = "limit_pids"        // meanwhile, in the sandbox
+)
 
 // Handover is a stretch of a session in which people had the keyboard, since an agent last had it.
 type Handover struct {
@@ -173,6 +214,7 @@ type Error struct {
 	Code    Code   `json:"code"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	Reason  string `json:"reason,omitempty"`  // of code lost: why, one of LostStopped and the others
 	Refused int    `json:"refused,omitempty"` // of input: bytes that the terminal did not take
 }
 
@@ -182,6 +224,23 @@ func (e *Error) Error() string { return e.Message }
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Code == e.Code && t.Message == ""
+}
+
+// LostError is the error of a call that was begun, or may have been, and whose end is not known.
+func LostError(reason, message string) *Error {
+	e := &Error{Code: CodeLost, Message: message, Reason: reason}
+	e.Hint = "it may have run: look at what it does before you repeat it"
+	return e
+}
+
+// LostResult is the Result of a call that was lost on session t, without output.
+func LostResult(t Target, why *Error) *Result {
+	r := &Result{Sandbox: t.Sandbox, Session: t.Session, Ended: Lost, Phase: PhaseOpaque, Attention: "no", Error: why,
+		Basis: []Basis{}, Disputed: []Basis{}, Notes: []string{}, Denied: []Denial{}}
+	if why.Reason != "" {
+		r.Notes = append(r.Notes, why.Reason)
+	}
+	return r
 }
 
 // Errorf returns an *Error with a formatted message.
@@ -194,10 +253,44 @@ const (
 	ExitUsage     = 2
 	ExitWaiting   = 123 // waiting, attention, continuation
 	ExitDeadline  = 124
-	ExitFailed    = 125 // taken_over, refused, or sandboxd failed
+	ExitFailed    = 125 // taken_over, lost, refused, or sandboxd failed
 	ExitInterrupt = 130
 	ExitTransport = 255
 )
+
+// MaxWhole is the most of a log, in bytes, that is rendered for one Result.
+const MaxWhole = 64 << 20
+
+// maxFramed is the most output that a Result has which came in a frame.
+const maxFramed = 960 << 10
+
+// Lacks reports whether r has less of its output than a caller wanted, by Request.MaxOutput: what did not fit the frame
+// in which it came is in the log, from From up to To.
+func (r *Result) Lacks(maxOutput int) bool {
+	return r.Truncated && maxOutput != 0 && (maxOutput < 0 || maxOutput > maxFramed || len(r.Output) < maxOutput/2)
+}
+
+// Complete makes output what r has, which was rendered of the log from From up to to, cut says with its middle left out.
+// missing says why some of it could not be read; nil is that all could be.
+func (r *Result) Complete(output string, cut bool, to uint64, missing error) {
+	r.Output, r.Truncated = output, cut || to < r.To || missing != nil
+	r.Notes = slices.DeleteFunc(slices.Clone(r.Notes), func(note string) bool { return note == NoteTruncated })
+	if r.Truncated {
+		r.Notes = append(r.Notes, NoteTruncated)
+	}
+	if to < r.To {
+		t := Target{Sandbox: r.Sandbox, Session: r.Session}
+		r.Notes = append(r.Notes, fmt.Sprintf("%s: sandboxd log %s --from %d --to %d", NoteRest, t, to, r.To))
+	}
+	if missing != nil {
+		r.Unreadable(missing)
+	}
+}
+
+// Unreadable notes that more of the output was wanted, and why it could not be read.
+func (r *Result) Unreadable(why error) {
+	r.Notes = append(slices.Clip(r.Notes), fmt.Sprintf("%s: bytes %d to %d of the log: %v", NoteUnreadable, r.From, r.To, why))
+}
 
 // ExitStatus is the exit code that a command line tool ends with for r.
 func (r *Result) ExitStatus() int {

@@ -14,6 +14,13 @@ func background() []conformance.Case {
 	gone := func(pattern string) conformance.Step {
 		return conformance.Step{Do: conformance.Exec, Text: "pgrep -fx '" + pattern + "'", Want: conformance.Want{ExitCode: code(1)}}
 	}
+	// daemon is a program that writes its process id to NAME.pid and then runs until stop ends it.
+	// $! does not name it: setsid(1) may fork.
+	daemon := func(name string) string { return "sh -c 'echo $$ >" + name + ".pid; exec sleep 4723'" }
+	// The program may not have begun yet.
+	stop := func(name string) conformance.Step {
+		return run("until test -s " + name + ".pid; do sleep 0.1; done; kill $(cat " + name + ".pid)")
+	}
 	end := conformance.Step{Do: conformance.End}
 	return []conformance.Case{
 		{Name: "job", About: "a job in the background: the call returns at once, the job runs", Steps: steps(
@@ -28,12 +35,12 @@ func background() []conformance.Case {
 		{Name: "ended", About: "a job that ends while nobody looks changes no status", Steps: steps(
 			run("(sleep 0.2; exit 9) &"), runs("sleep 0.5", done(0)), runs("(exit 3)", done(3)), runs("wait %1", conformance.Want{Ended: ends(wire.Done)}))},
 		{Name: "wait", About: "wait gives a job's status", Steps: steps(run("(sleep 0.3; exit 9) & P=$!"), runs("wait $P", done(9)))},
-		{Name: "nohup", About: "nohup", Steps: steps(runs("nohup sleep 4721 >/dev/null 2>&1 &", soon(done(0))), run("true"), run("pkill -fx 'sleep 4721'"))},
-		{Name: "disown", About: "disown", Steps: steps(run("sleep 4722 & disown"), runs("jobs", prints("")), run("pkill -fx 'sleep 4722'"))},
+		{Name: "nohup", About: "nohup", Steps: steps(runs("nohup sleep 4721 >/dev/null 2>&1 &", soon(done(0))), run("true"), run("kill $!"))},
+		{Name: "disown", About: "disown", Steps: steps(run("sleep 4722 & disown"), runs("jobs", prints("")), run("kill $!"))},
 		{Name: "setsid", About: "setsid: a program without a terminal of its own is nobody's business", Steps: steps(
-			runs("setsid -f sleep 4723", soon(done(0))), run("true"), run("pkill -fx 'sleep 4723'"))},
+			runs("setsid -f "+daemon("setsid"), soon(done(0))), run("true"), stop("setsid")), Cleanup: "rm -f setsid.pid"},
 		{Name: "open-output", About: "a daemon that keeps the terminal open does not keep its starter's call open", Steps: steps(
-			runs("setsid sh -c 'sleep 4724' & true", soon(done(0))), runs("echo one", prints("one\n")), run("pkill -fx 'sleep 4724'"))},
+			runs("setsid "+daemon("open-output")+" & true", soon(done(0))), runs("echo one", prints("one\n")), stop("open-output")), Cleanup: "rm -f open-output.pid"},
 		{Name: "outlives-shell", About: "what a shell left behind does not delay that its end is told", Steps: steps(
 			run("setsid -f sleep 4725"), runs("exit 2", soon(dies(2))), runs("echo fresh", contains("fresh\n"))), Cleanup: "pkill -fx 'sleep 4725'; true"},
 		{Name: "close-job", About: "closing a session ends its jobs", Steps: steps(run("sleep 4726 &"), end, gone("sleep 4726"))},

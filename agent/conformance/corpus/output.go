@@ -113,6 +113,17 @@ os.write(1, b"\x1b[6n\x1b[c"); got = b""
 while select.select([0], [], [], 0.5)[0]: got += os.read(0, 100)
 termios.tcsetattr(0, termios.TCSANOW, old)
 print(got.count(b"R"), got.count(b"c"))'`, contains("1 1\n")))},
+		exact("queries", "a file that holds a terminal's queries is shown, and nobody waits for answers: none is in the output", `printf '\033[c\033[6n\033]11;?\033\\\033P$qm\033\\a\n' | cat`,
+			"\x1b[c\x1b[6n\x1b]11;?\x1b\\\x1bP$qm\x1b\\a\r\n", "a\n"),
+		{Name: "queries-then", About: "nor typed to the shell: the next commands run as they are", Steps: steps(
+			runs(`printf '\033[c\033[6n\033]11;?\033\\\033P$qm\033\\' | cat`, prints("")), runs("echo one", prints("one\n")), runs("sh -c 'exit 3'", done(3)))},
+		{Name: "query-first", About: "a program that asks before it takes keys as they come gets its answer", Needs: []string{"python3"}, Steps: steps(
+			runs(`python3 -c 'import os, termios, time, tty
+os.write(1, b"\x1b[c"); time.sleep(0.02)
+old = termios.tcgetattr(0); tty.setraw(0, termios.TCSADRAIN); got = b""
+while not got.endswith(b"c"): got += os.read(0, 100)
+termios.tcsetattr(0, termios.TCSANOW, old)
+print(len(got))'`, contains("9\n")))},
 		{Name: "size", About: "the terminal has the size that was asked for", Start: conformance.Start{Cols: 91, Rows: 27}, Steps: steps(runs("stty size", prints("27 91\n")))},
 	}
 }

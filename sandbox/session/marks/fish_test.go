@@ -82,7 +82,6 @@ func TestFishRun(t *testing.T) {
 
 // TestFishTerminal meets the terminal: half typed lines, ^C, a line that is not whole, reading, death.
 func TestFishTerminal(t *testing.T) {
-	heedInterrupts(t)
 	t.Run("half typed line", func(t *testing.T) {
 		t.Parallel()
 		s := open(t, fishStart(t, ""))

@@ -69,6 +69,10 @@ type Integration struct {
 	// PromptEnd mark. Nothing echoes it. The shell answers by a CommandStart without Run, and what it prints from there
 	// to the one with Run is its own doing.
 	Key bool
+	// Typed says that the shell prints a CommandStart before a command that was typed, too.
+	Typed bool
+	// Asks says that the line editor may ask the terminal something at a prompt, and wait for the answer.
+	Asks bool
 	// Shown is what the line editor draws of its own between those two CommandStarts. Empty where that is not known: fish
 	// draws the command, in colours, and draws it again.
 	Shown string
@@ -113,11 +117,11 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 		in.Args, in.Env = []string{path, "-i"}, []string{"ENV=" + scriptPath}
 		startup = posixStartup(opt)
 	case name == "dash" || name == "ash" || name == "sh" && (target == "sh" || target == "dash" || target == "busybox"):
-		in.kind, script = posix, posixScript
+		in.kind, script, in.Asks = posix, posixScript, name == "ash" || target == "busybox"
 		in.Args, in.Env = []string{path, "-i"}, []string{"ENV=" + scriptPath}
 		startup = posixStartup(opt)
 	case name == "zsh":
-		in.kind, script, in.Key, in.Shown = zsh, zshScript, true, ` \eval "$__sbx_c";__sbx_x&&:`
+		in.kind, script, in.Key, in.Asks, in.Shown = zsh, zshScript, true, true, ` \eval "$__sbx_c";__sbx_x&&:`
 		in.Args = []string{path, "-i"}
 		in.DotDir, in.Link, in.Target = "ZDOTDIR", ".zshenv", scriptPath
 		startup = "unset ZDOTDIR"
@@ -125,7 +129,7 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 			startup = "export ZDOTDIR=" + quote(v)
 		}
 	case name == "fish":
-		in.kind, script, in.Key = fish, fishScript, true
+		in.kind, script, in.Key, in.Asks = fish, fishScript, true, true
 		in.Args = []string{path, "-i", "-C", "source <" + scriptPath}
 	default:
 		return Integration{}, false
@@ -136,6 +140,7 @@ func For(path string, n Nonce, opt Options) (Integration, bool) {
 	if !hostname(opt.Hostname) {
 		opt.Hostname = ""
 	}
+	in.Typed = in.kind != posix
 	in.Script = []byte(strings.NewReplacer(
 		"@NONCE@", n.String(),
 		"@HOSTNAME@", opt.Hostname,

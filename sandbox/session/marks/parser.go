@@ -39,6 +39,9 @@ type Parser struct {
 	flushes int    // calls of Flush that held has survived
 	phase   phase
 	counter uint64 // of the last PromptStart
+	exit    int    // of the last CommandEnd
+	status  int    // of the last PromptStart
+	forged  bool
 }
 
 // NewParser returns a parser of marks that carry n.
@@ -86,6 +89,11 @@ func (p *Parser) Parse(in []byte) (out []byte, marks []Mark) {
 // Pending reports whether bytes are held back because they may be the beginning of a mark. The caller then calls
 // Flush when nothing follows for a few milliseconds, and again as long as Pending stays true.
 func (p *Parser) Pending() bool { return len(p.held) > 0 }
+
+// Forged reports whether there was a mark that contradicts another one: an end of a command that was over or the present prompt,
+// with another status, or one of an earlier prompt. A shell says neither. Some other program knows the nonce, and which of the two it
+// printed is not known: no mark of this shell is proof any more.
+func (p *Parser) Forged() bool { return p.forged }
 
 // Flush gives the held-back bytes up as ordinary output and returns them. A sequence that has the right nonce
 // already is kept for some more calls.
@@ -238,11 +246,12 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 
 	busy := p.phase == command || p.phase == running
 
-	if s.kind == 'A' && s.counter > p.counter {
+	// Behind a forged number the shell's own counts again.
+	if s.kind == 'A' && (s.counter > p.counter || p.forged && s.counter < p.counter) {
 		if busy {
 			report(Mark{Kind: CommandEnd, Exit: s.exit})
 		}
-		p.phase, p.counter = prompt, s.counter
+		p.phase, p.counter, p.status = prompt, s.counter, s.exit
 		report(Mark{Kind: PromptStart, Exit: s.exit, Cwd: s.cwd})
 		return true
 	}
@@ -252,10 +261,12 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 	// Of lines pasted at once, bash shows one prompt but expands PS1, and so counts, for each.
 	ahead := busy && s.counter > p.counter && (s.kind == 'C' || s.kind == 'D')
 	if p.counter == 0 || s.counter != p.counter && !stale && !ahead {
+		p.forged = p.forged || s.counter < p.counter && (s.kind == 'A' || s.kind == 'D')
 		return false
 	}
 	switch s.kind {
 	case 'A': // drawn again
+		p.forged = p.forged || s.counter == p.counter && s.cwd != "" && s.exit != p.status
 		return atPrompt
 	case 'B':
 		if p.phase == prompt {
@@ -282,9 +293,10 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 		return true
 	case 'D':
 		if !busy {
+			p.forged = p.forged || p.phase == ended && s.exit != p.exit
 			return atPrompt || p.phase == ended // there was no command: an empty line, ^C; or zsh says it twice
 		}
-		p.phase = ended
+		p.phase, p.exit = ended, s.exit
 		report(Mark{Kind: CommandEnd, Exit: s.exit})
 		return true
 	case 'E':

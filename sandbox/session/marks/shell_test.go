@@ -16,7 +16,15 @@ import (
 
 	"github.com/creack/pty"
 	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
+
+// A shell that ignores ^C, as this program may, does not pass.
+func TestMain(m *testing.M) {
+	signals.DefaultForChildren()
+	os.Exit(m.Run())
+}
 
 // patience in tests: a real shell on a busy machine.
 const deadline = time.Minute
@@ -121,6 +129,11 @@ func open(t testing.TB, s start) *shell {
 func (s *shell) read() {
 	defer close(s.done)
 	p := NewParser(s.nonce)
+	defer func() {
+		if p.Forged() {
+			s.t.Errorf("the shell's own marks contradict each other: %q", s.terminal())
+		}
+	}()
 	buf := make([]byte, 4096)
 	for {
 		n, err := s.tty.Read(buf)

@@ -90,14 +90,18 @@ func (l *look) as(pid int) {
 
 // group returns the processes of group pgrp in the session of the process shell.
 func (l *look) group(shell, pgrp int) ([]*process, error) {
+	return l.members(shell, func(p *process) bool { return p.pgrp == pgrp })
+}
+
+// members returns the processes in the session of the process shell for which is returns true.
+func (l *look) members(shell int, is func(*process) bool) ([]*process, error) {
 	sh, err := l.stat(shell)
 	if err != nil {
-		// The shell is gone, its session may live on.
-		return l.scan(func(p *process) bool { return p.pgrp == pgrp })
+		return l.scan(is) // the shell is gone, its session may live on
 	}
 	var found []*process
 	add := func(p *process) {
-		if p.pgrp == pgrp && p.state != 'Z' && p.state != 'X' {
+		if is(p) && p.state != 'Z' && p.state != 'X' {
 			found = append(found, p)
 		}
 	}
@@ -117,7 +121,7 @@ func (l *look) group(shell, pgrp int) ([]*process, error) {
 		})
 	}
 	if !ok || len(found) == 0 {
-		return l.scan(func(p *process) bool { return p.pgrp == pgrp })
+		return l.scan(is)
 	}
 	return found, nil
 }

@@ -1,0 +1,32 @@
+package mcp_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/agent/agenttest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// The tools that only read start no sandbox that is stopped, and no session.
+func TestReadingStartsNothing(t *testing.T) {
+	g := agenttest.New(t)
+	c := client(t, g, nil)
+	r, _ := result(t, c, "run", args{"command": "echo seen"})
+	ended(t, r, wire.Done)
+	if _, said, failed := call(t, c, "wait", args{"session": "other"}); !failed || !strings.Contains(said, "no session other") {
+		t.Errorf("wait for a session that is not there: %s", said)
+	}
+	if _, err := g.Command(t.Context(), "stop", "box"); err != nil {
+		t.Fatal(err)
+	}
+	for tool, want := range map[string]string{"screen": "its last screen", "log": "seen", "wait": "there is nothing to wait for"} {
+		if _, said, failed := call(t, c, tool, args{}); !strings.Contains(said, want) || failed != (tool == "wait") {
+			t.Errorf("%s: %s", tool, said)
+		}
+		out, err := g.Command(t.Context(), "describe", "--json", "box")
+		if err != nil || !strings.Contains(string(out), `"state":"stopped"`) {
+			t.Fatalf("after %s it is not stopped: %s, %v", tool, out, err)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package command
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// report says on stderr what the Result means, and returns its exit code.
+func (env *Env) report(t wire.Target, r *wire.Result) error {
+	say := func(format string, args ...any) { fmt.Fprintln(env.Stderr, text.Lines(fmt.Sprintf(format, args...))) }
+	for _, note := range r.Notes {
+		switch note {
+		case wire.NoteShellRestarted:
+			note = "the shell had ended; this is a fresh one"
+		case wire.NoteBackgroundJobs:
+			note = "jobs in the background may have printed some of this"
+		case wire.NoteAdvisory:
+			continue // of every command on a host whose processes cannot be seen; --json has it
+		}
+		say("note: %s", text.Line(note, 200))
+	}
+	if r.Ended == wire.Done && slices.Contains(r.Disputed, wire.BasisMark) {
+		say("note: a program forges the shell's marks: the exit code may be its own")
+	}
+	env.reportDenied(say, t, r.Denied)
+	switch r.Ended {
+	case wire.Waiting, wire.Attention:
+		asks := fmt.Sprintf("%s waits for %s", foreground(r), wants(r.Want))
+		if prompt := text.Line(r.Prompt, 200); strings.TrimSpace(prompt) != "" {
+			asks += ": " + prompt
+		}
+		say("%s\n  answer: %s", asks, howToAnswer(r.Want, t))
+	case wire.Continuation:
+		say("the shell waits for the rest of the command\n  give it up: sandboxd interrupt %s", t)
+	case wire.Deadline:
+		say("%s still runs\n  wait: sandboxd wait %s   stop: sandboxd interrupt %s", foreground(r), t, t)
+	case wire.TakenOver:
+		say("%s took the keyboard; the command goes on\n  wait for it: sandboxd wait %s --for keyboard", dash(r.Keyboard), t)
+	case wire.Returned:
+		if r.TakenOver != nil {
+			say("%s had the keyboard; %s is at: %s", r.TakenOver.By, t, r.Phase)
+		}
+	case wire.Dead:
+		say("the shell of %s ended; the next command gets a fresh one", t)
+	case wire.Refused, wire.Lost:
+		if r.Error != nil {
+			return r.Error
+		}
+	}
+	return exitStatus(r)
+}
+
+func exitStatus(r *wire.Result) error {
+	if code := r.ExitStatus(); code != 0 {
+		return exitError(code)
+	}
+	return nil
+}
+
+func foreground(r *wire.Result) string {
+	if r.Foreground == nil || len(r.Foreground.Argv) == 0 {
+		return "the program"
+	}
+	if isShell(r.Foreground.Argv) {
+		return "the shell" // its own read, say
+	}
+	return text.Line(strings.Join(r.Foreground.Argv, " "), 60)
+}
+
+// isShell says whether a command line is that of an interactive shell: without a script or a command of its own.
+func isShell(argv []string) bool {
+	switch strings.TrimPrefix(filepath.Base(argv[0]), "-") {
+	case "sh", "bash", "dash", "ash", "zsh", "fish", "ksh":
+		return len(argv) == 1 || argv[len(argv)-1] == "-i"
+	}
+	return false
+}
+
+// howToAnswer is a command that answers a program. What stands among arguments is in the list of processes and the shell's history.
+func howToAnswer(w wire.Want, t wire.Target) string {
+	switch w {
+	case wire.WantPassword:
+		return fmt.Sprintf("sandboxd type -n %s --stdin <FILE", t)
+	case wire.WantRaw, wire.WantFullscreen, wire.WantPager:
+		return fmt.Sprintf("sandboxd keys -n %s KEY…   look: sandboxd screen %s", t, t)
+	}
+	return fmt.Sprintf("sandboxd type -n %s TEXT", t)
+}
+
+func wants(w wire.Want) string {
+	switch w {
+	case wire.WantPassword:
+		return "a password"
+	case wire.WantRaw, wire.WantFullscreen, wire.WantPager:
+		return "keys"
+	}
+	return "a line"
+}
+
+func withNewline(s string) string {
+	if s == "" || strings.HasSuffix(s, "\n") {
+		return s
+	}
+	return s + "\n"
+}
+
+// showScreen prints the screen of a Result that has one, and on stderr how large it is and where its cursor stands.
+func (env *Env) showScreen(s *wire.Screen) {
+	if s == nil {
+		return
+	}
+	said := fmt.Sprintf("screen: %d columns, %d rows, cursor in column %d of row %d", s.Cols, s.Rows, s.CursorX+1, s.CursorY+1)
+	if title := text.Line(s.Title, 200); strings.TrimSpace(title) != "" {
+		said += ", title " + title
+	}
+	fmt.Fprintln(env.Stderr, said)
+	fmt.Fprint(env.Stdout, withNewline(text.Lines(s.Text)))
+}

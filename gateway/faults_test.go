@@ -1,0 +1,81 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Text for a program is refused when the sandbox of the program has ended: it starts neither the sandbox nor a shell, which would run it.
+func TestTypeStartsNoSandbox(t *testing.T) {
+	for _, verb := range []wire.Verb{wire.VerbType, wire.VerbKeys} {
+		for _, startedAgain := range []bool{false, true} {
+			w := newWorld(t, sandboxtest.Options{})
+			d := w.start()
+			info := w.create(d, "demo")
+			ran := filepath.Join(t.TempDir(), "ran")
+			a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "bash -c 'read -s x'"})
+			if err != nil || asks.Result.Ended != wire.Waiting {
+				t.Fatalf("%+v, %v", asks.Result, err)
+			}
+			if err := w.memory.Kill(w.ctx(), sandboxInstance(info)); err != nil {
+				t.Fatal(err)
+			}
+			if startedAgain {
+				if _, err := d.Start(w.ctx(), alice, "demo", nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := wire.Request{Verb: verb, Text: "echo ran >>" + ran}
+			if verb == wire.VerbKeys {
+				r = wire.Request{Verb: verb, Keys: []string{"e", "Enter"}}
+			}
+			if typist, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true, Typed: true}); err == nil {
+				if reply, err := typist.Request(w.ctx(), r); err == nil {
+					t.Errorf("%s, started again %v: %+v", verb, startedAgain, reply.Result)
+				}
+			}
+			if state := w.state(d, "demo"); !startedAgain && state == Running {
+				t.Errorf("%s: the sandbox was started for it", verb)
+			}
+			wantLines(t, ran, 0)
+		}
+	}
+}
+
+// A call that reaches for a sandbox while it is paused is refused at once: a frozen sandbox does not answer.
+func TestPauseEndsReaching(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	d.mu.Lock()
+	b := d.names["demo"]
+	d.mu.Unlock()
+	dialing := make(chan struct{})
+	failed := make(chan error)
+	go func() {
+		_, err := reached(w.ctx(), b, nil, func(ctx context.Context, _ sandbox.Instance) (struct{}, error) {
+			close(dialing)
+			<-ctx.Done()
+			return struct{}{}, context.Cause(ctx)
+		})
+		failed <- err
+	}()
+	<-dialing
+	if err := b.become(w.ctx(), func(f *facts) { f.state = Paused }); err != nil {
+		t.Fatal(err)
+	}
+	err := <-failed
+	if wantCode(t, err, wire.CodeUnavailable); !errors.As(err, new(*pausedError)) {
+		t.Errorf("%v, want that it was paused", err)
+	}
+}

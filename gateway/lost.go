@@ -1,0 +1,328 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// A call that was sent to a guest is made by that guest or by none: it is repeated only to the party that it was sent for, which no
+// other guest knows. When that cannot be reached any more the call is lost, and its caller decides what to do.
+
+const (
+	// answersWithin is how long a container that runs may take to answer again after a connection to it broke.
+	answersWithin = 5 * time.Second
+	// lastOutput is how long the replica may take to end once its sandbox has.
+	lastOutput = time.Second
+	// maxRepeats is how often a call is repeated to the guest that has it: a guest that ends each connection gets it no more.
+	maxRepeats = 20
+)
+
+// doom says why b, which somebody is about to end, ends. Empty takes it back.
+func (b *box) doom(reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fate = reason
+}
+
+// fateOf is why an instance does not run.
+func fateOf(s sandbox.Status) string {
+	switch {
+	case s.OOMKilled:
+		return wire.LostMemory
+	case s.EngineRestarted:
+		return wire.LostEngine
+	case s.ExitCode > 128:
+		return wire.LostKilled
+	}
+	return wire.LostStopped
+}
+
+// over is the loss of what was under way in b if b has ended, is about to, or is paused; nil if it runs as far as is known.
+func (b *box) over() *wire.Error {
+	gone := b.isGone()
+	b.mu.Lock()
+	f, fate := b.facts, b.fate
+	b.mu.Unlock()
+	switch {
+	case gone, f.state == Deleting:
+		return wire.LostError(wire.LostRemoved, fmt.Sprintf("sandbox %s was removed", f.name))
+	case f.state == Paused:
+		return b.pausedError().lost
+	case fate != "":
+		return wire.LostError(fate, fmt.Sprintf("sandbox %s has ended: %s", f.name, fateText[fate]))
+	case f.state != Running && f.state != Broken:
+		return wire.LostError(wire.LostStopped, fmt.Sprintf("sandbox %s is %s", f.name, f.state))
+	}
+	return nil
+}
+
+var fateText = map[string]string{wire.LostStopped: "it was stopped", wire.LostKilled: "its processes were killed",
+	wire.LostMemory: "it had no memory left", wire.LostEngine: "the container engine was restarted", wire.LostRemoved: "it was removed"}
+
+// patience is how long b may take to answer again after a connection to it broke. A host may be behind a network that fails for a
+// while, and its guest remembers a party for that long.
+func (b *box) patience() time.Duration {
+	if b.get().inst.Host.URI != "" {
+		return rememberedFor
+	}
+	return answersWithin
+}
+
+// again returns the control connection of b after one broke, without starting anything. An error that cannot pass is a *wire.Error
+// with code lost.
+func (b *box) again(ctx context.Context) (*connect.Control, error) {
+	if lost := b.over(); lost != nil {
+		return nil, lost
+	}
+	inst := b.get().inst
+	within, cancel := context.WithTimeout(ctx, answersWithin)
+	defer cancel()
+	c, err := b.hub.pool.Control(within, inst)
+	if err == nil {
+		return c, nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	b.inspect(ctx, inst, err)
+	if lost := b.over(); lost != nil {
+		return nil, lost
+	}
+	if errors.Is(err, sandbox.ErrEngine) {
+		return nil, wire.LostError(wire.LostEngine, "the container engine does not answer")
+	}
+	return nil, b.reach(err)
+}
+
+// answersAgain waits until b answers after a connection to it broke. An error is the loss of what was under way on that.
+func (b *box) answersAgain(ctx context.Context) *wire.Error {
+	ctx, cancel := context.WithTimeout(ctx, b.patience())
+	defer cancel()
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		c, err := b.again(ctx)
+		if err == nil { // it may have broken, too, and nobody has noticed
+			_, err = c.Do(ctx, wire.Control{Do: "health"})
+		}
+		switch lost := (*wire.Error)(nil); {
+		case err == nil:
+			return nil
+		case errors.As(err, &lost) && lost.Code == wire.CodeLost && lost.Reason != "":
+			return lost
+		case !sleep(ctx, pause):
+			return b.unreachable(err)
+		}
+	}
+}
+
+// unreachable is the loss of what was under way in b, which does not answer.
+func (b *box) unreachable(err error) *wire.Error {
+	if lost := b.over(); lost != nil {
+		return lost
+	}
+	f := b.get()
+	if f.inst.Host.URI != "" {
+		return wire.LostError(wire.LostHost, fmt.Sprintf("sandbox %s: the connection to its host broke", f.name))
+	}
+	b.hub.log.Debug("a call is lost", "sandbox", b.id, "err", err)
+	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its guest does not answer any more", f.name))
+}
+
+// Lost is the error of a command of p that was under way in a sandbox on a connection of its own, and whose end nobody told: it has code
+// lost and says why. It may wait a moment until that is known.
+func (h *Hub) Lost(ctx context.Context, p Principal, name string) error {
+	b, _, err := h.reachable(p, name, wire.RightWatch, "")
+	if err != nil {
+		return wire.LostError(wire.LostRemoved, fmt.Sprintf("sandbox %s was removed", name))
+	}
+	if lost := b.answersAgain(ctx); lost != nil {
+		return lost
+	}
+	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: the connection to its guest broke", name))
+}
+
+// sent is a request as it was first given to a guest.
+type sent struct {
+	request wire.Request
+	began   time.Time
+	party   string // the secret of the party that it was sent for
+	repeats int
+	from    uint64 // how long the log was
+}
+
+// resumed returns a stream of the party for which s was sent, after the one before broke. An error is the loss of s, or ctx's cause.
+func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error) {
+	within, cancel := context.WithTimeout(ctx, a.box.patience())
+	defer cancel()
+	if s.repeats++; s.repeats > maxRepeats {
+		return nil, wire.LostError(wire.LostGuest, fmt.Sprintf("the guest of sandbox %s ends each connection with the call", a.box.title()))
+	}
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		client, err := a.stream(within, a.resume)
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		lost, _ := errors.AsType[*wire.Error](err)
+		switch {
+		case err == nil && client.Attached().Resume == s.party:
+			return client, nil
+		case err == nil, lost != nil && lost.Code == wire.CodeNotFound:
+			if over := a.box.over(); over != nil {
+				return nil, over
+			}
+			return nil, wire.LostError(wire.LostGuest, fmt.Sprintf("the guest of sandbox %s that had the call has ended", a.box.title()))
+		case lost != nil && lost.Reason != "":
+			return nil, lost
+		case !sleep(within, pause):
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, a.box.unreachable(err)
+		}
+	}
+}
+
+// request makes a request on a stream, and returns of the guest's answer what a guest may say.
+func (a *Attachment) request(ctx context.Context, client *wire.Client, r wire.Request) (wire.Reply, error) {
+	reply, err := client.Request(ctx, r)
+	if inboundReply(&reply); reply.Error != nil {
+		err = reply.Error
+	}
+	return reply, err
+}
+
+// whyLost is the loss of a request to which reply and err are the answer; nil if that is how it ended, or the caller has left.
+func (a *Attachment) whyLost(ctx, caller context.Context, reply wire.Reply, err error) *wire.Error {
+	answered := reply.Result != nil || reply.Error != nil
+	var paused *pausedError
+	switch lost, _ := errors.AsType[*wire.Error](err); {
+	case reply.Result != nil && reply.Result.Ended == wire.Dead, lost != nil && lost.Code == wire.CodeLost && lost.Reason == "":
+		// The guest ends its sessions before it ends itself.
+		if over := a.box.over(); over != nil || reply.Result != nil {
+			return over
+		}
+		return wire.LostError(wire.LostGuest, lost.Message)
+	case caller.Err() != nil || answered && (lost == nil || lost.Code != wire.CodeLost):
+		return nil //nolint:nilerr // the caller has left, or has the guest's answer
+	case lost != nil && lost.Code == wire.CodeLost:
+		return lost
+	case errors.As(context.Cause(ctx), &paused):
+		return paused.lost
+	case errors.As(err, new(*silentError)):
+		return wire.LostError(wire.LostHost, firstLine(a.box.reach(err)))
+	case a.Err() != nil:
+		return wire.LostError(wire.LostDetached, a.hub.Public(a.Err()).Message)
+	}
+	return a.box.unreachable(err)
+}
+
+// resume opens the stream as the party that it was, and as no other. It starts nothing.
+func (a *Attachment) resume(ctx context.Context) (*wire.Client, error) {
+	c, err := a.box.again(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	secret := a.resumes
+	a.mu.Unlock()
+	return a.open(ctx, c, wire.Attach{Session: a.target.Session, Resume: secret})
+}
+
+// there is anew in a sandbox that runs and a session that exists: it starts nothing. Nothing was sent yet, so that the loss of what
+// runs in the sandbox refuses the request.
+func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
+	client, err := a.openOn(ctx, a.box.again, false)
+	if lost, ok := errors.AsType[*wire.Error](err); ok && lost.Code == wire.CodeLost && lost.Reason != "" {
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: lost.Message, Hint: "nothing was typed; run starts it again"}
+	}
+	return client, err
+}
+
+// shell is the incarnation of the shell that the party knows; empty before it first drives.
+func (a *Attachment) shell() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.incarnation
+}
+
+// lost is the answer to a call that was sent and whose end is not known: what it is known to have printed, and why.
+func (a *Attachment) lost(ctx context.Context, s *sent, why *wire.Error) wire.Reply {
+	res := wire.LostResult(a.target, why)
+	a.live.lastWords(ctx)
+	res.ElapsedMS, res.Keyboard = time.Since(s.began).Milliseconds(), a.live.Keyboard()
+	a.live.fillLost(res, s, wire.MaxWhole)
+	return wire.Reply{Result: res, Error: why}
+}
+
+// lastWords waits a moment until the replica of a session whose sandbox has ended has all of it.
+func (l *Live) lastWords(ctx context.Context) {
+	if l.box.over() == nil || l.box.get().state == Paused {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lastOutput)
+	defer cancel()
+	for !l.final() {
+		if _, err := l.Wait(ctx, l.Generation()); err != nil {
+			return
+		}
+	}
+}
+
+// fillLost completes the Result of a lost call: its output so far, and how the session is as far as is known. It reads at most that many
+// bytes of the log, and returns how many it did.
+func (l *Live) fillLost(res *wire.Result, s *sent, most uint64) (read uint64) {
+	l.mu.Lock()
+	from, begun := l.announced.find(s.request.Op)
+	end, state := l.replica.end, l.state
+	l.mu.Unlock()
+	if s.request.Verb == wire.VerbRun && !begun {
+		from = end // nothing of it is known
+	} else if !begun {
+		from = s.from
+	}
+	from = min(from, end) // a guest says where a run began
+	read = min(end-from, most)
+	res.From, res.To, res.Cwd = from, end, state.Cwd
+	if l.final() {
+		res.Phase = wire.PhaseDead
+	}
+	to := from + read
+	// All of it is here: this waits for nothing.
+	output, cut, missing, err := l.render(context.Background(), from, to, cmp.Or(s.request.MaxOutput, defaultOutput))
+	if err != nil {
+		l.box.hub.log.Warn("output of a lost call cannot be read", "sandbox", l.box.id, "session", l.name, "err", err)
+		missing = err
+	}
+	res.Complete(output, cut, to, missing)
+	res.Denied = []wire.Denial{}
+	return read
+}
+
+// defaultOutput is what Result.Output has at most where its caller does not say.
+const defaultOutput = 32 << 10
+
+// hasResult reports whether the answer to a request is a Result.
+func hasResult(v wire.Verb) bool {
+	return slices.Contains([]wire.Verb{wire.VerbRun, wire.VerbType, wire.VerbKeys, wire.VerbWait, wire.VerbInterrupt}, v)
+}
+
+// pausedOr is the pause that ended ctx, if one did; else err.
+func pausedOr(ctx context.Context, err error) error {
+	if paused, ok := errors.AsType[*pausedError](context.Cause(ctx)); ok && err != nil {
+		return paused
+	}
+	return err
+}
+
+// asLost makes the Result with which a guest that was about to end answered a call that of a lost call.
+func asLost(r *wire.Result, why *wire.Error) {
+	r.Ended, r.ExitCode, r.Signal, r.Error = wire.Lost, nil, nil, why
+	r.Notes = append(r.Notes, why.Reason)
+}

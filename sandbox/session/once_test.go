@@ -1,0 +1,74 @@
+package session
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// What was typed for a shell that has ended meanwhile does not reach the one that came after it.
+func TestTypeIsForItsShell(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemorySet(t, Options{})
+		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice")})
+		s := m.lookup("main")
+		s.writing <- struct{}{} // somebody writes
+		answered := make(chan wire.Reply, 1)
+		go func() {
+			reply, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Op: wire.NewOp(), Text: "secret"})
+			answered <- reply
+		}()
+		synctest.Wait()
+		m.last().die(Exit{})
+		synctest.Wait()
+		if restarted, err := s.restart(t.Context()); err != nil || !restarted {
+			t.Fatalf("restarted %t, %v", restarted, err)
+		}
+		if err := alice.do(wire.VerbTake); err != nil {
+			t.Fatal(err)
+		}
+		s.unlockWriting()
+		select {
+		case reply := <-answered:
+			if res := reply.Result; res == nil || res.Ended != wire.Refused || codeOf(res.Error) != wire.CodeUnavailable {
+				t.Errorf("%+v", res)
+			}
+		case typed := <-m.last().in:
+			t.Errorf("the next shell reads %q", typed)
+		}
+		alice.leave()
+		m.close()
+	})
+}
+
+// A command that is typed as text, and of which the terminal took a part, was not refused: the part stands there.
+func TestCommandTypedInPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemorySet(t, Options{})
+		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice")})
+		if err := alice.do(wire.VerbTake); err != nil {
+			t.Fatal(err)
+		}
+		m.prompt()
+		s, term := m.lookup("main"), m.last()
+		for range cap(term.in) - 1 { // there is room for one write more
+			term.in <- nil
+		}
+		var p *party
+		s.mu.Lock()
+		for q := range s.parties {
+			p = q
+		}
+		s.mu.Unlock()
+		f := s.newFollow(wire.Request{})
+		f.command = &command{}
+		err := s.typeCommand(t.Context(), &op{}, p, f, strings.Repeat("x", writeChunk+1))
+		if codeOf(err) != wire.CodeLost {
+			t.Errorf("%v", err)
+		}
+		alice.leave()
+		m.close()
+	})
+}

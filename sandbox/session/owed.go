@@ -1,0 +1,192 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	answerTime = 200 * time.Millisecond // how long an answer waits for the right to write
+	// owedTime is how long a program may take from its query until it takes keys as they come: bash's read -d asks first.
+	owedTime = 500 * time.Millisecond
+	maxOwed  = 16 // batches of answers that may wait; a flood of queries is no conversation
+)
+
+// owed is an answer to queries, until there is somebody who can be waiting for it. The bytes of a query may as well come from a file
+// that a program shows: an answer that nobody reads is typed to the shell, and stands in the output as the terminal's echo.
+type owed struct {
+	c     *console
+	text  []byte
+	end   uint64 // the queries are in the log before here
+	group int    // which had the terminal when they were found; 0 when that is not known
+	until time.Time
+}
+
+// askedUpTo returns how many of the n bytes of the log from the offset at on are of one asker.
+func (s *session) askedUpTo(at uint64, n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.console
+	if c == nil {
+		return n
+	}
+	for _, other := range []uint64{c.ranTo, c.since} {
+		if at < other && other < at+uint64(n) {
+			n = int(other - at)
+		}
+	}
+	return n
+}
+
+// askerGoneLocked reports whether what asked in the log up to end was a command that is over, or a line editor that has read its line
+// since: busybox asks at every prompt, and the answer would be what the command reads. A shell that is told to read a command by a key
+// may still be asking when it gets the key, and wait for its answer.
+func (s *session) askerGoneLocked(c *console, end uint64) bool {
+	switch {
+	case !c.marked:
+		return false
+	case end <= c.ranTo:
+		return true
+	case c.marks.Key:
+		return false
+	}
+	cmd := s.command
+	return end <= c.since || cmd != nil && !cmd.started && c.phase == wire.PhasePrompt
+}
+
+// owe answers queries in the log up to end, once somebody reads. Answers keep their order.
+func (s *session) owe(text []byte, end uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.console
+	if c == nil || s.closed || len(s.owed) >= maxOwed {
+		return
+	}
+	a := owed{c: c, text: text, end: end, until: time.Now().Add(owedTime)}
+	if c.local != nil {
+		a.group, _ = c.local.Front()
+	}
+	s.owed = append(s.owed, a)
+	if len(s.owed) == 1 {
+		s.spawn(s.payOwed)
+	}
+}
+
+// payOwed types what is owed, until nothing is.
+func (s *session) payOwed() {
+	for {
+		s.mu.Lock()
+		a := s.owed[0]
+		// Another group that asks has the terminal: who asked before has lost it.
+		late := time.Now().After(a.until) || s.ctx.Err() != nil || len(s.owed) > 1 && s.owed[1].group != a.group
+		s.mu.Unlock()
+		fate := s.fateOf(a, late)
+		if fate == typeNow {
+			fate = s.answer(a, late)
+		}
+		if fate == askLater && !late {
+			select {
+			case <-time.After(lookAgain):
+			case <-s.ctx.Done():
+			}
+			continue
+		}
+		s.mu.Lock()
+		s.owed = s.owed[1:]
+		over := len(s.owed) == 0
+		if over {
+			s.owed = nil
+			s.fireLocked()
+		}
+		s.mu.Unlock()
+		if over {
+			return
+		}
+	}
+}
+
+// fate is what becomes of an answer.
+type fate int
+
+const (
+	drop     fate = iota // who asked is gone, or nobody did
+	askLater             // who asked may be about to read
+	typeNow
+)
+
+// fateOf says what becomes of a. late is the last time that it is asked: a program that reads later than that can still be waiting.
+func (s *session) fateOf(a owed, late bool) fate {
+	if f := s.keysFor(a, late); f != typeNow || a.c.local == nil {
+		return f
+	}
+	c := a.c
+	s.mu.Lock()
+	// At the prompt of a shell that asks nothing, it is a job in the background that asks, or what a key of the line editor started.
+	idle := c.marked && !c.marks.Asks && c.phase == wire.PhasePrompt && c.typist == nil && len(c.ahead.text) == 0
+	s.mu.Unlock()
+	facts, err := s.probe(s.ctx, c)
+	switch reads := facts.Blocked || facts.Listens || facts.Opaque; {
+	case idle && (err != nil || reads && facts.Pid == c.local.TTY().SessionPID):
+		return drop
+	case err == nil && !reads && !late:
+		return s.unlessGone(a, askLater)
+	}
+	return s.unlessGone(a, typeNow)
+}
+
+// keysFor is fateOf as far as the terminal tells. One that gathers lines gives nobody an answer, which ends no line: it would echo
+// it, and keep it for who reads next. One that gives keys as they come may do so for the shell's line editor: then the mark of the
+// prompt was printed before.
+func (s *session) keysFor(a owed, late bool) fate {
+	f := typeNow
+	if c := a.c; c.local != nil {
+		if canonical(c.local.TTY().Master) || !late && c.unread() {
+			f = askLater
+		}
+		if group, err := c.local.Front(); err == nil && a.group != 0 && group != a.group {
+			f = askLater
+		}
+	}
+	return s.unlessGone(a, f)
+}
+
+// unlessGone is f, or drop when who asked for a is gone.
+func (s *session) unlessGone(a owed, f fate) fate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if a.c != s.console || !s.aliveLocked() || s.askerGoneLocked(a.c, a.end) {
+		return drop
+	}
+	return f
+}
+
+// answer types a, unless somebody else's input is stuck: then the program is not reading, and no answer would reach it.
+func (s *session) answer(a owed, late bool) fate {
+	ctx, cancel := context.WithTimeout(s.ctx, answerTime)
+	defer cancel()
+	select {
+	case s.writing <- struct{}{}:
+		defer func() { <-s.writing }()
+	case <-ctx.Done():
+		return drop
+	}
+	if f := s.keysFor(a, late); f != typeNow {
+		return f
+	}
+	c := a.c
+	s.mu.Lock()
+	s.inputs++
+	_ = c.term.SetWriteDeadline(time.Now().Add(answerTime))
+	s.mu.Unlock()
+	_, err := c.term.Write(a.text)
+	s.mu.Lock()
+	s.inputs++
+	s.inputAt = time.Now()
+	s.mu.Unlock()
+	if err != nil {
+		s.set.log.Debug("answer to a terminal query", "session", s.name, "error", err)
+	}
+	return typeNow
+}

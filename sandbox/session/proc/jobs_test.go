@@ -1,0 +1,43 @@
+//go:build linux
+
+package proc
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/session"
+)
+
+// TestJobs finds the processes of a terminal's session that may print on it, also one whose parent has ended.
+func TestJobs(t *testing.T) {
+	x := open(t, "bash", "--norc", "-i")
+	jobs := func(what string, ok func([]session.Job) bool) []session.Job {
+		t.Helper()
+		x.until(what, func(f session.Facts) bool {
+			all, err := Prober{}.Jobs(x.tty)
+			return err == nil && f.Blocked && f.ShellIsForeground && ok(all)
+		})
+		all, err := Prober{}.Jobs(x.tty)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	jobs("no job", func(all []session.Job) bool { return len(all) == 0 })
+	x.typ("sleep 1000 >/dev/null 2>&1 & setsid -w sleep 1000 >/dev/null 2>&1 & (sleep 1000 &)\n")
+	orphan := jobs("the orphan alone", func(all []session.Job) bool { return len(all) == 1 })[0]
+	t.Cleanup(func() { syscall.Kill(-orphan.Group, syscall.SIGKILL) })
+	if orphan.Group == x.tty.SessionPID || orphan.Hidden {
+		t.Errorf("the orphan is %+v", orphan)
+	}
+	x.typ("(while read -r line; do echo $line; done) < <(until [ -e /nonexistent ]; do sleep 1000; done) &\n")
+	all := jobs("a job of two", func(all []session.Job) bool { return len(all) > 2 })
+	groups := map[int]bool{}
+	for _, j := range all {
+		groups[j.Group] = true
+	}
+	if len(groups) < 2 || !groups[orphan.Group] {
+		t.Errorf("jobs are %+v", all)
+	}
+}

@@ -1,0 +1,46 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	// showTime is how long a Result waits for a screen that is behind the log, as in a flood of output.
+	showTime = 200 * time.Millisecond
+	// maxShown is the most text of a screen that goes with a Result, which has to fit a frame.
+	maxShown = 256 << 10
+)
+
+// awaitScreen waits until the screen shows all that was printed, for showTime at most.
+func (s *session) awaitScreen() {
+	ctx, cancel := context.WithTimeout(s.ctx, showTime)
+	defer cancel()
+	_, end := s.log.bounds()
+	_ = s.display.sync(ctx, end) // else it shows what it does: its offset tells
+}
+
+// show puts the screen into r if that is asked for, and not while somebody keeps it private.
+func (s *session) show(when wire.ShowScreen, r *wire.Result, alt bool) {
+	switch when {
+	case wire.ScreenNever:
+		return
+	case wire.ScreenAlways:
+	default:
+		front := r.Phase == wire.PhaseRunning || r.Phase == wire.PhaseWaiting || r.Phase == wire.PhaseOpaque
+		draws := alt || r.Want == wire.WantPager || r.Want == wire.WantFullscreen || r.Ended == wire.Attention
+		if !front || !draws {
+			return
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.private.on || s.display.veiled() {
+		return
+	}
+	if r.Screen = s.display.snapshot(); len(r.Screen.Text) > maxShown {
+		r.Screen, r.Notes = nil, append(r.Notes, wire.NoteNoScreen)
+	}
+}
