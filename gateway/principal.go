@@ -13,6 +13,7 @@ type Principal struct {
 	Kind    wire.PartyKind // what it is to the keyboard rules
 	Rights  wire.Rights    // the most that it may do on a session of its own; empty means RightDrive
 	Key     string         // fingerprint of the key or certificate, for logs
+	Line    string         // of the line that let it in: fingerprint of its key, or authority
 	Options KeyOptions     // what that key may not do
 }
 

@@ -68,15 +68,6 @@ func (h *Hub) Share(ctx context.Context, p Principal, name, principal string, ri
 	return nil
 }
 
-// MayLogIn reports whether there is somebody of that name: the daemon's own user, whoever a key is listed for, or an authority may name.
-func (h *Hub) MayLogIn(principal string) bool {
-	if principal == h.options.Owner || h.options.LogsIn == nil {
-		return true
-	}
-	key, certificate := h.LogsIn(principal)
-	return key || certificate
-}
-
 // LogsIn says how a principal can log in, as Options.LogsIn does.
 func (h *Hub) LogsIn(principal string) (key, certificate bool) {
 	if h.options.LogsIn == nil {

@@ -15,7 +15,6 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
-	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -33,9 +32,9 @@ func (d *daemon) serveMCP(ctx context.Context, p gateway.Principal, t wire.Targe
 func (d *daemon) newMCP() *mcp.Handler {
 	return mcp.NewHandler(func(r *http.Request) (mcp.Caller, error) {
 		t := rest.Caller(r.Context())
-		t, live, ok := d.tokens.ByID(t.ID)
-		if !ok {
-			return mcp.Caller{}, token.ErrRevoked
+		t, live, err := d.tokens.ByID(t.ID)
+		if err != nil {
+			return mcp.Caller{}, err
 		}
 		name := r.URL.Query().Get("sandbox")
 		if name != "" {

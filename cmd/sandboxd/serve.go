@@ -39,6 +39,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/host"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -86,6 +87,7 @@ type daemon struct {
 	hosts   *host.Backend
 	hub     *gateway.Hub
 	door    *sshd.Server
+	keys    *sshd.Keys
 	listen  net.Listener
 	address endpoint
 	python  command.Python
@@ -100,6 +102,7 @@ type daemon struct {
 func serve(ctx context.Context, c config, how started, asJSON bool) error {
 	ctx, stop := interruptible(ctx)
 	defer stop()
+	defer signals.DefaultForChildren()() // hooks, proxy commands and builds are not ours
 	began := time.Now()
 	d := &daemon{config: c, how: how, log: newLog(c.value("log_level"))}
 	if err := d.open(ctx); err != nil {
@@ -166,6 +169,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	d.keys = keys
 	if d.backend, err = d.openBackend(state); err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ func listenHTTP(ctx context.Context, c config) (net.Listener, error) {
 
 // openHTTP makes the HTTP door, where there is to be one, and the token of the daemon's own user.
 func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
-	if d.tokens, err = token.Open(ctx, d.store, d.hub.MayLogIn); err != nil {
+	if d.tokens, err = token.Open(ctx, d.store, d.backed); err != nil {
 		return err
 	}
 	if d.webListen == nil {
@@ -90,6 +90,15 @@ func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 		d.log.Warn("the HTTP door answers other machines, without TLS: tokens and terminals can be read on the way", "address", url)
 	}
 	return nil
+}
+
+// backed says why a token is no longer good. One of the daemon's own user that no key made, as that
+// of the file api_token, is: who can read the state directory needs no key.
+func (d *daemon) backed(t token.Token) error {
+	if t.Line == "" && t.Principal == owner() {
+		return nil
+	}
+	return d.keys.Backs(t.AsPrincipal())
 }
 
 // lastingSecret is what a file has, made first if there is none: 32 random bytes.
@@ -146,7 +155,7 @@ func ownToken(ctx context.Context, tokens *token.Registry, file string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if t, _, ok := tokens.Verify(string(bytes.TrimSpace(text))); ok && t.Principal == owner() {
+	if t, _, err := tokens.Verify(string(bytes.TrimSpace(text))); err == nil && t.Principal == owner() {
 		return os.Chmod(file, 0o600)
 	}
 	secret, _, err := tokens.Create(ctx, token.Token{Principal: owner(), Label: tokenFile})

@@ -86,7 +86,7 @@ func tokenNewCommand(env *Env) *cobra.Command {
 // refused. age 0 is until it is revoked.
 func (env *Env) newToken(kind wire.PartyKind, watch bool, age time.Duration) (token.Token, error) {
 	p := env.Principal
-	t := token.Token{Principal: p.Name, Kind: kind, Rights: wire.RightDrive}
+	t := token.Token{Principal: p.Name, Kind: kind, Rights: wire.RightDrive, Line: p.Line}
 	if names := p.Options.Unheld(); len(names) > 0 {
 		return t, &wire.Error{Code: wire.CodeDenied, Message: "your key is restricted, and a token would not be: " + strings.Join(names, ", "),
 			Hint: "use a key without that in authorized_keys"}

@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -23,7 +24,7 @@ func TestTokenOfRestrictedKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	tokens, err := token.Open(t.Context(), s, func(string) bool { return true })
+	tokens, err := token.Open(t.Context(), s, func(token.Token) error { return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,5 +62,47 @@ func TestTokenOfRestrictedKey(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 || !got.Expires.Equal(short.Options.Expires) {
 			t.Errorf("%v by a key of an hour: exit %d, %q, %q, %v", args, code, out, stderr, err)
 		}
+	}
+}
+
+// A key that lets nobody in any more makes neither a token nor a link to the page. A token names the
+// key that made it.
+func TestTokenOfKeyThatIsGone(t *testing.T) {
+	w := newWorld(t)
+	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "tokens"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	tokens, err := token.Open(t.Context(), s, func(t token.Token) error {
+		if t.Line == "SHA256:gone" {
+			return errors.New("the key is gone")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tokens.Close()
+	run := func(line string, args ...string) (code int, stdout, stderr string) {
+		p := alice
+		p.Line = line
+		var out, errs bytes.Buffer
+		env := Env{Hub: w.hub, Tokens: tokens, HTTP: "http://127.0.0.1:8022", Principal: p,
+			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+		return Run(t.Context(), &env, args), out.String(), errs.String()
+	}
+	for _, args := range [][]string{{"token", "new"}, {"page"}} {
+		code, out, stderr := run("SHA256:gone", args...)
+		if code == 0 || out != "" || !strings.Contains(stderr, "no token is made: the key is gone") {
+			t.Errorf("%v: exit %d, %q, %q", args, code, out, stderr)
+		}
+	}
+	code, out, _ := run("SHA256:here", "token", "new", "--json")
+	if code != 0 || !strings.Contains(out, `"key":"SHA256:here"`) {
+		t.Errorf("token new: exit %d, %s", code, out)
+	}
+	if _, out, _ := run("", "token", "ls", "--json"); !strings.Contains(out, `"key":"SHA256:here"`) {
+		t.Errorf("token ls: %s", out)
 	}
 }

@@ -3,6 +3,7 @@ package httpd
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -219,9 +220,12 @@ func (g *guard) caller(r *http.Request) (token.Token, context.Context, error) {
 	if secret == "" && strings.HasPrefix(r.URL.Path, page.Root) {
 		secret = page.Secret(r)
 	}
-	t, live, ok := g.tokens.Verify(strings.TrimSpace(secret))
+	t, live, err := g.tokens.Verify(strings.TrimSpace(secret))
+	why, unbacked := errors.AsType[*wire.Error](err)
 	switch {
-	case ok:
+	case err == nil:
+	case unbacked:
+		return t, nil, rest.WithStatus(http.StatusUnauthorized, why)
 	case strings.TrimSpace(secret) != "":
 		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "this token is not known here: it is another daemon's, has expired, was revoked, or is cut off",
 			Hint: "sandboxd token ls lists yours, sandboxd token new makes one; the daemon's own user has one in the file api_token of the state directory"})

@@ -34,7 +34,7 @@ const (
 	idleTime       = 2 * time.Minute  // a connection without a request
 	headerBytes    = 32 << 10         // of a request's header
 	maxConnections = 4096             // open at once, but for sockets; see visitors
-	unknownEvery   = 2 * time.Second  // how often it is looked whose tokens are nobody's any more
+	backedEvery    = time.Second / 4  // how often tokens are looked at that are in use
 	closeTime      = 10 * time.Second // for requests under way when the daemon ends
 )
 
@@ -138,7 +138,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var tasks sync.WaitGroup
 	tasks.Go(func() { s.e2b.Run(running) })
 	tasks.Go(func() { s.kernels.Run(running) })
-	tasks.Go(func() { s.endUnknown(running) })
+	tasks.Go(func() { s.endUnbacked(running) })
 	if s.runner != nil {
 		tasks.Go(func() {
 			if err := s.runner.Run(running); err != nil {
@@ -176,14 +176,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// endUnknown ends what tokens are used for whose principal has gone, until ctx ends.
-func (s *Server) endUnknown(ctx context.Context) {
-	tick := time.NewTicker(unknownEvery)
+// endUnbacked ends what tokens are used for that could not be made any more, until ctx ends.
+func (s *Server) endUnbacked(ctx context.Context) {
+	tick := time.NewTicker(backedEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			s.tokens.EndUnknown()
+			s.tokens.EndUnbacked()
 		case <-ctx.Done():
 			return
 		}

@@ -116,19 +116,15 @@ func (s *Server) sandboxes(api huma.API) {
 			return &out, nil
 		})
 	huma.Register(api, operation("/v1/sandboxes/{name}/sessions/{session}/screen", "session-screen", "What the terminal shows",
-		"The text on the screen of a session that lives, with its size and cursor. It starts nothing, and nobody's keyboard changes hands."),
+		"The text on the screen of a session, with its size and cursor; of a sandbox that is stopped what it showed last. It starts nothing, and nobody's keyboard changes hands."),
 		func(ctx context.Context, in *ofSession) (*reply[wire.Screen], error) {
 			p := rest.Principal(ctx)
 			p.Rights = wire.RightWatch // whoever looks starts no sandbox
-			party, err := s.hub.Standing(ctx, p, wire.Target{Sandbox: in.Name, Session: in.Session}, gateway.JoinOptions{})
+			got, err := s.hub.Screen(ctx, p, wire.Target{Sandbox: in.Name, Session: in.Session})
 			if err != nil {
 				return nil, failed(s.hub, err)
 			}
-			got, err := party.Request(ctx, wire.Request{Verb: wire.VerbScreen})
-			if err != nil {
-				return nil, failed(s.hub, err)
-			}
-			return &reply[wire.Screen]{*got.Screen}, nil
+			return &reply[wire.Screen]{got}, nil
 		})
 	huma.Register(api, operation("/v1/sandboxes/{name}/records", "list-records", "List records",
 		"What is on record of the sandbox's sessions, also of those that have ended and of a sandbox that is stopped."),

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -54,7 +55,12 @@ func newWorld(t testing.TB) *world {
 	w.hub = gatewaytest.Hub(t, &o)
 	w.records = o.Records
 	var err error
-	if w.tokens, err = token.Open(t.Context(), o.Store, func(name string) bool { return name != w.gone.Load() }); err != nil {
+	if w.tokens, err = token.Open(t.Context(), o.Store, func(t token.Token) error {
+		if t.Principal == w.gone.Load() {
+			return errors.New("its key is gone")
+		}
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.tokens.Close)

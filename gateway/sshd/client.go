@@ -18,12 +18,15 @@ import (
 
 // client is one connection that is logged in.
 type client struct {
-	server *house
-	conn   *ssh.ServerConn
-	net    *conn
-	grant  *grant
-	meter  *meter
-	log    *slog.Logger
+	server  *house
+	conn    *ssh.ServerConn
+	net     *conn
+	end     context.CancelCauseFunc // of what is served
+	login   *login                  // that succeeded
+	grant   *grant                  // of that login
+	meter   *meter
+	log     *slog.Logger
+	checked // whether the login still holds
 
 	target wire.Target // by the user name of the login that succeeded
 	lobby  bool
@@ -40,8 +43,11 @@ type client struct {
 	mu       sync.Mutex
 	up       *upstream // guarded by mu
 	gone     bool      // guarded by mu; the connection has ended
+	revoked  error     // guarded by mu; why the client may not stay, nil while it may
 	sessions int       // guarded by mu; those that the client can take for open
 	channels int       // guarded by mu; those that one of the two sides has not closed yet, sessions included
+
+	parted chan struct{} // closed when the client may not stay and no session is open
 
 	requests  []asked // guarded by mu; global ones that have no answer yet
 	answering bool    // guarded by mu; something answers them
@@ -75,15 +81,18 @@ func sizesOf[T any](list []T, request func(T) *ssh.Request) (n int) {
 	return n
 }
 
-// newClient says who is on the connection and what they want, from what the login settled.
-func (h *house) newClient(conn *ssh.ServerConn, n *conn) *client {
-	c := &client{server: h, conn: conn, net: n, grant: grantOf(conn.Permissions), meter: n.meter,
+// newClient says who is on the connection and what they want, from what the login settled. end ends
+// what is served there.
+func (h *house) newClient(conn *ssh.ServerConn, n *conn, end context.CancelCauseFunc) *client {
+	c := &client{server: h, conn: conn, net: n, end: end, meter: n.meter,
+		login: loginOf(conn.Permissions), parted: make(chan struct{}),
 		dialing: make(chan struct{}, 1), refusing: newRefusals()}
 	c.log = h.log.With("client", conn.RemoteAddr().String())
-	if c.grant == nil { // no login grants nothing; none is let in without
+	if c.login == nil { // no login grants nothing; none is let in without
 		c.wrong = wire.Errorf(wire.CodeDenied, "not logged in")
 		return c
 	}
+	c.grant = c.login.grant
 	c.log = c.log.With("principal", c.grant.Name)
 	c.target, c.wrong = wire.ParseTarget(conn.User())
 	c.lobby = c.wrong == nil && c.target.Sandbox == wire.Lobby
@@ -93,9 +102,8 @@ func (h *house) newClient(conn *ssh.ServerConn, n *conn) *client {
 	return c
 }
 
-// serve serves the connection until it has ended.
+// serve serves the connection until it has ended. Its end ends ctx.
 func (c *client) serve(ctx context.Context, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
-	ctx, cancel := context.WithCancelCause(ctx)
 	c.probes.Go(func() { c.keepalive(ctx) })
 	arrivals{
 		request: func(q *ssh.Request) { c.global(ctx, q) },
@@ -104,7 +112,7 @@ func (c *client) serve(ctx context.Context, channels <-chan ssh.NewChannel, requ
 	if err := c.conn.Wait(); err != nil { // at once
 		c.log.Debug("connection ended", "user", c.conn.User(), "err", plain(err.Error()))
 	}
-	cancel(errClientGone)
+	c.end(errClientGone)
 	c.conn.Close()
 	c.mu.Lock()
 	c.gone = true
@@ -393,6 +401,9 @@ func (c *client) enter(session bool) error {
 	if c.gone {
 		return errClientGone
 	}
+	if c.revoked != nil {
+		return c.revoked
+	}
 	if c.channels >= limits.Channels {
 		return fmt.Errorf("no more than %d channels at once on one connection", limits.Channels)
 	}
@@ -416,6 +427,7 @@ func (c *client) endSession() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sessions--
+	c.partLocked()
 }
 
 // current returns the connection to the sandbox if there is one.

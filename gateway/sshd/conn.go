@@ -35,6 +35,7 @@ type conn struct {
 
 	open      atomic.Bool // logged in
 	principal string      // guarded by house.mu; whose it is, once it is known
+	client    *client     // guarded by house.mu; from then on
 
 	closing sync.Once
 	closed  func(*conn) // called once, after Close

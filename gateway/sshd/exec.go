@@ -66,7 +66,17 @@ func (s *session) relay(ctx context.Context) {
 		r.tap = &greeting{say: s.say}
 	}
 	r.allow = func(q *ssh.Request) bool { return s.allowLater(q, u, term) }
+	both := [...]ssh.Channel{s.channel, r.sandbox}
+	stop := context.AfterFunc(ctx, func() {
+		if e := accessOver(ctx); e != nil {
+			s.say(e.Message)
+			for _, end := range both {
+				_ = end.Close()
+			}
+		}
+	})
 	r.run()
+	stop()
 	if term != nil {
 		term.Close(r.exit)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -15,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
 // echoServer answers each connection with what it got, after its EOF, in capitals.
@@ -83,12 +84,7 @@ func freePort(t testing.TB) string {
 // shortDir is a directory whose name leaves room for a socket's.
 func shortDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "s") //nolint:usetesting // TempDir has the test in its name: too long
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	return dir
+	return shortdir.New(t)
 }
 
 // startReady runs a program in the background until the test ends and returns when it has said ready.

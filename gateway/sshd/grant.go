@@ -253,8 +253,8 @@ func matchSource(list []string, addr netip.Addr) (bool, error) {
 
 // admits says why g does not let its holder in from addr at now; nil if it does.
 func (g *grant) admits(addr net.Addr, now time.Time) error {
-	if at := g.Options.Expires; !at.IsZero() && !now.Before(at) {
-		return errors.New("key has expired")
+	if g.expired(now) {
+		return errExpired
 	}
 	if len(g.Options.From) > 0 {
 		var source netip.Addr

@@ -50,7 +50,10 @@ func (s *session) lobby(ctx context.Context) {
 	}
 	go s.commandRequests(resized, interrupts) // ends with the channel
 	status := s.client.server.options.Commands(ctx, s.client.grant.Principal, c)
-	if errors.Is(context.Cause(ctx), errInterrupted) {
+	switch {
+	case s.expelled(ctx):
+		return
+	case errors.Is(context.Cause(ctx), errInterrupted):
 		status = wire.ExitInterrupt
 	}
 	s.exit(status)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
+	"net"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -13,45 +13,70 @@ import (
 // errLogin is why an attempt to log in was refused, for the log alone: a client learns that it was.
 var errLogin = errors.New("login refused")
 
-// grantKey is where a successful attempt keeps its *grant, in Permissions.ExtraData. Nothing else says who a client is:
-// neither the user name, which routes, nor what earlier attempts on the connection were.
+// Errors of logins, also those that keep a client from staying.
+var (
+	errNoKey   = errors.New("the key is not in authorized_keys")
+	errExpired = errors.New("the key has expired")
+)
+
+// grantKey is where a successful attempt keeps its *login, in Permissions.ExtraData. Nothing else
+// says who a client is: neither the user name, which routes, nor what earlier attempts on the
+// connection were.
 type grantKey struct{}
 
-// grantOf returns what the login that succeeded was granted.
-func grantOf(p *ssh.Permissions) *grant {
+// login is an attempt that succeeded.
+type login struct {
+	grant *grant
+	key   ssh.PublicKey // or certificate
+}
+
+// loginOf returns the login that succeeded, nil if there is none.
+func loginOf(p *ssh.Permissions) *login {
 	if p == nil {
 		return nil
 	}
-	g, _ := p.ExtraData[grantKey{}].(*grant)
-	return g
+	l, _ := p.ExtraData[grantKey{}].(*login)
+	return l
 }
 
 // login decides on one public key. Its result is that of this attempt alone; the user name plays no part.
 func (k *Keys) login(c ssh.ConnMetadata, key ssh.PublicKey, now time.Time) (*ssh.Permissions, error) {
-	if err := weak(key); err != nil {
+	g, err := k.look().admit(c.RemoteAddr(), key, now)
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errLogin, err)
 	}
-	var g *grant
-	var options map[string]string
+	p := &ssh.Permissions{ExtraData: map[any]any{grantKey{}: &login{g, key}}}
 	if cert, ok := key.(*ssh.Certificate); ok {
-		var err error
-		if g, err = k.certified(cert, now); err != nil {
-			return nil, fmt.Errorf("%w: certificate: %w", errLogin, err)
-		}
 		if v, ok := cert.CriticalOptions[optSource]; ok {
-			options = map[string]string{optSource: v} // which the library enforces
+			// Which the library enforces.
+			p.CriticalOptions = map[string]string{optSource: v}
 		}
-	} else if g = k.lookup(key); g == nil {
-		return nil, fmt.Errorf("%w: no such key", errLogin)
 	}
-	if err := g.admits(c.RemoteAddr(), now); err != nil {
-		return nil, fmt.Errorf("%w: %w", errLogin, err)
-	}
-	p := &ssh.Permissions{CriticalOptions: options, ExtraData: map[any]any{grantKey{}: g}}
 	if g.NoTouch {
 		p.Extensions = map[string]string{"no-touch-required": ""}
 	}
 	return p, nil
+}
+
+// admit returns what the file grants to who has key, or a certificate, and comes from addr.
+func (f *keyFile) admit(addr net.Addr, key ssh.PublicKey, now time.Time) (*grant, error) {
+	if err := weak(key); err != nil {
+		return nil, err
+	}
+	g := f.keys[string(key.Marshal())]
+	if cert, ok := key.(*ssh.Certificate); ok {
+		var err error
+		if g, err = f.certified(cert, now); err != nil {
+			return nil, fmt.Errorf("certificate: %w", err)
+		}
+	}
+	if g == nil {
+		return nil, errNoKey
+	}
+	if err := g.admits(addr, now); err != nil {
+		return nil, err
+	}
+	return g, nil
 }
 
 // Critical options of a user certificate (OpenSSH, PROTOCOL.certkeys).
@@ -61,7 +86,7 @@ const (
 )
 
 // certified returns what a certificate grants: what its authority's line does, less what the certificate leaves out.
-func (k *Keys) certified(cert *ssh.Certificate, now time.Time) (*grant, error) {
+func (f *keyFile) certified(cert *ssh.Certificate, now time.Time) (*grant, error) {
 	if _, nested := cert.SignatureKey.(*ssh.Certificate); nested {
 		return nil, errors.New("it is signed by a certificate")
 	}
@@ -71,7 +96,7 @@ func (k *Keys) certified(cert *ssh.Certificate, now time.Time) (*grant, error) {
 	if cert.CertType != ssh.UserCert {
 		return nil, errors.New("it is not for a user")
 	}
-	line := k.authority(cert.SignatureKey)
+	line := f.signers[string(cert.SignatureKey.Marshal())]
 	if line == nil {
 		return nil, errors.New("its authority is not known")
 	}
@@ -83,7 +108,7 @@ func (k *Keys) certified(cert *ssh.Certificate, now time.Time) (*grant, error) {
 	if err := checkPrincipal(name); err != nil {
 		return nil, err
 	}
-	if len(line.principals) > 0 && !slices.Contains(line.principals, name) {
+	if !line.names(name) {
 		return nil, fmt.Errorf("its authority may not name %q", name)
 	}
 	checker := ssh.CertChecker{SupportedCriticalOptions: []string{optCommand, optSource}, Clock: func() time.Time { return now }}

@@ -59,6 +59,8 @@ func (s *session) pick(ctx context.Context) {
 		case err != nil && ctx.Err() == nil:
 			s.fail(err)
 			return
+		case s.expelled(ctx):
+			return
 		case err != nil:
 			if !errors.Is(context.Cause(ctx), errClientGone) {
 				s.say("the gateway is stopping")

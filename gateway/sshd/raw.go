@@ -51,6 +51,9 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 		s.complain("you were sent away from " + at.Target().String())
 		s.exit(wire.ExitTransport)
 	default:
+		if e := accessOver(ctx); e != nil {
+			s.complain(e.Message)
+		}
 		s.exit(wire.ExitTransport)
 	}
 	parts.Wait()

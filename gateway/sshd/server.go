@@ -104,14 +104,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	h := &house{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}), quiet: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	relieving, over := context.WithCancel(ctx)
-	var relief sync.WaitGroup
-	relief.Go(func() { h.relieve(relieving) })
+	watching, over := context.WithCancel(ctx)
+	var watches sync.WaitGroup
+	watches.Go(func() { h.relieve(watching) })
+	watches.Go(func() { h.checkAccess(watching) })
 	err := h.receive(ctx, l)
 	_ = l.Close()
 	h.close(farewell)
 	over()
-	relief.Wait()
+	watches.Wait()
 	if ctx.Err() != nil {
 		return nil // err says that the listener is closed
 	}
@@ -229,10 +230,12 @@ func (h *house) serve(ctx context.Context, n *conn) {
 		return
 	}
 	under.Carries(sc)
-	c := h.newClient(sc, n)
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	c := h.newClient(sc, n, end)
 	if c.grant != nil {
 		h.mu.Lock()
-		n.principal = c.grant.Name
+		n.principal, n.client = c.grant.Name, c
 		h.mu.Unlock()
 	}
 	c.log.Info("logged in", "user", plain(sc.User()), "software", plain(string(sc.ClientVersion())))

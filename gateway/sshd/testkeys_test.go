@@ -33,6 +33,22 @@ func keyLine(options string, key ssh.PublicKey) string {
 	return line + "\n"
 }
 
+// lookup returns the grant of a key that may log in itself, nil if there is none.
+func (k *Keys) lookup(key ssh.PublicKey) *grant { return k.look().keys[string(key.Marshal())] }
+
+// authority returns the grant of a key that may sign certificates, nil if it may not.
+func (k *Keys) authority(key ssh.PublicKey) *grant {
+	return k.look().signers[string(key.Marshal())]
+}
+
+// grantOf returns what the login that succeeded was granted.
+func grantOf(p *ssh.Permissions) *grant {
+	if l := loginOf(p); l != nil {
+		return l.grant
+	}
+	return nil
+}
+
 // writeKeys writes an authorized_keys file and returns its path.
 func writeKeys(t testing.TB, lines ...string) string {
 	t.Helper()

@@ -18,6 +18,9 @@ func (s *session) tools(ctx context.Context) {
 	s.begin()
 	go refuseAll(s.requests) // ends with the channel
 	err := c.server.options.MCP(ctx, c.grant.Principal, c.target, held{s.input(), s.channel})
+	if s.expelled(ctx) {
+		return
+	}
 	if err != nil && ctx.Err() == nil {
 		c.log.Debug("mcp ended", "sandbox", c.target.Sandbox, "err", err)
 		s.say("what the client sends is no MCP")

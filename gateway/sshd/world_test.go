@@ -37,6 +37,9 @@ type world struct {
 	port string
 	log  *syncBuffer
 
+	keys  *Keys
+	lines map[string]string // of keys, by their names
+
 	backend   *scripted
 	closeDoor context.CancelFunc
 }
@@ -79,6 +82,7 @@ func newWorld(t testing.TB, o worldOptions) *world {
 	w.hub = gatewaytest.Hub(t, &ho)
 
 	var lines []string
+	w.lines = make(map[string]string)
 	for name, options := range worldKeys {
 		signer, err := KeyPair(w.key(name), ED25519, name)
 		if err != nil {
@@ -88,7 +92,8 @@ func newWorld(t testing.TB, o worldOptions) *world {
 			options = more
 		}
 		if name != "no" {
-			lines = append(lines, keyLine(options, signer.PublicKey()))
+			w.lines[name] = keyLine(options, signer.PublicKey())
+			lines = append(lines, w.lines[name])
 		}
 	}
 	limits := o.limits
@@ -107,7 +112,8 @@ func newWorld(t testing.TB, o worldOptions) *world {
 	if hostKeys == nil {
 		hostKeys = []ssh.Signer{w.host}
 	}
-	s, err := New(Options{Hub: w.hub, HostKeys: hostKeys, Keys: OpenKeys(writeKeys(t, append(lines, o.keys...)...), "owner", log),
+	w.keys = OpenKeys(writeKeys(t, append(lines, o.keys...)...), "owner", log)
+	s, err := New(Options{Hub: w.hub, HostKeys: hostKeys, Keys: w.keys,
 		Commands: commands, Watches: o.watches, Limits: limits, Log: log})
 	if err != nil {
 		t.Fatal(err)
@@ -147,6 +153,22 @@ func (w *world) background(f func(context.Context) error) context.CancelFunc {
 		}
 	})
 	return cancel
+}
+
+// allow replaces the file of keys: each line by what change makes of it.
+func (w *world) allow(change func(name, line string) string) {
+	w.t.Helper()
+	var text strings.Builder
+	for name, line := range w.lines {
+		text.WriteString(change(name, line))
+	}
+	fresh := w.file("authorized_keys.new")
+	if err := os.WriteFile(fresh, []byte(text.String()), 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := os.Rename(fresh, w.keys.path); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 func (w *world) file(name string) string { return filepath.Join(w.dir, name) }

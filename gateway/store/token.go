@@ -18,13 +18,15 @@ type Token struct {
 	Kind      string
 	Rights    string
 	Label     string
+	Line      string // of authorized_keys that made it, by fingerprint; empty is any
 	Created   time.Time
 	Expires   time.Time // zero is never
 }
 
 // Tokens returns all rows, oldest first.
 func (s *Store) Tokens(ctx context.Context) ([]Token, error) {
-	rows, err := s.db.QueryContext(ctx, `SELECT id, hash, principal, kind, rights, label, created, expires FROM tokens ORDER BY created, id`)
+	rows, err := s.db.QueryContext(ctx, `SELECT id, hash, principal, kind, rights, label, line,
+		created, expires FROM tokens ORDER BY created, id`)
 	if err != nil {
 		return nil, fmt.Errorf("store: tokens: %w", err)
 	}
@@ -33,7 +35,9 @@ func (s *Store) Tokens(ctx context.Context) ([]Token, error) {
 	for rows.Next() {
 		var t Token
 		var created, expires int64
-		if err := rows.Scan(&t.ID, &t.Hash, &t.Principal, &t.Kind, &t.Rights, &t.Label, &created, &expires); err != nil {
+		err := rows.Scan(&t.ID, &t.Hash, &t.Principal, &t.Kind, &t.Rights, &t.Label, &t.Line,
+			&created, &expires)
+		if err != nil {
 			return nil, fmt.Errorf("store: tokens: %w", err)
 		}
 		t.Created = time.UnixMilli(created)
@@ -54,8 +58,10 @@ func (s *Store) AddToken(ctx context.Context, t Token) error {
 	if !t.Expires.IsZero() {
 		expires = t.Expires.UnixMilli()
 	}
-	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens (id, hash, principal, kind, rights, label, created, expires) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		t.ID, t.Hash, t.Principal, t.Kind, t.Rights, t.Label, t.Created.UnixMilli(), expires)
+	_, err := s.db.ExecContext(ctx, `INSERT INTO tokens
+		(id, hash, principal, kind, rights, label, line, created, expires)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`, t.ID, t.Hash, t.Principal, t.Kind, t.Rights, t.Label,
+		t.Line, t.Created.UnixMilli(), expires)
 	if err != nil {
 		return fmt.Errorf("store: add token %s: %w", t.ID, err)
 	}

@@ -32,10 +32,26 @@ const (
 
 // Errors that end the context of a token in use.
 var (
-	ErrUnknown = errors.New("whose token it is can log in no longer")
-	ErrRevoked = errors.New("the token was revoked")
-	ErrExpired = errors.New("the token has expired")
+	ErrUnbacked = errors.New("the token is no longer good")
+	ErrRevoked  = errors.New("the token was revoked")
+	ErrExpired  = errors.New("the token has expired")
 )
+
+// ErrNone is the error of a secret, or of an ID, that no token has: nobody made it, or it has
+// ended.
+var ErrNone = errors.New("no such token")
+
+// unbacked is the error of a token that could not be made now by who made it. It wraps ErrUnbacked
+// and a *wire.Error.
+type unbacked struct{ why error }
+
+func (e *unbacked) Error() string { return ErrUnbacked.Error() + ": " + e.why.Error() }
+
+func (e *unbacked) Unwrap() []error {
+	return []error{ErrUnbacked, &wire.Error{Code: wire.CodeDenied,
+		Message: "this token is no longer good: " + e.why.Error(),
+		Hint:    "make another with a key that can log in: sandboxd token new"}}
+}
 
 // Token is what is known of one, but for the secret.
 type Token struct {
@@ -44,6 +60,7 @@ type Token struct {
 	Kind      wire.PartyKind `json:"kind"`
 	Rights    wire.Rights    `json:"rights"`
 	Label     string         `json:"label,omitempty"`
+	Line      string         `json:"key,omitempty"` // that made it, as Principal.Line
 	Created   time.Time      `json:"created"`
 	Expires   *time.Time     `json:"expires,omitempty"` // nil is never
 }
@@ -55,14 +72,15 @@ func (t Token) withDefaults() Token {
 
 // AsPrincipal is who a caller with this token is.
 func (t Token) AsPrincipal() gateway.Principal {
-	return gateway.Principal{Name: t.Principal, Kind: t.Kind, Rights: t.Rights, Key: "token " + t.ID}
+	return gateway.Principal{Name: t.Principal, Kind: t.Kind, Rights: t.Rights,
+		Key: "token " + t.ID, Line: t.Line}
 }
 
 // Registry is every token of a daemon. Its methods may be called at once.
 type Registry struct {
 	store *store.Store
 
-	known func(principal string) bool
+	backed func(Token) error
 
 	mu    sync.Mutex
 	live  map[[sha256.Size]byte]*used // guarded by mu
@@ -78,14 +96,16 @@ type used struct {
 	end  context.CancelCauseFunc
 }
 
-// Open reads the tokens that a store has. Those that have expired are removed from it. known says whether there is somebody of that name,
-// whose tokens are good; it is asked for every request.
-func Open(ctx context.Context, s *store.Store, known func(principal string) bool) (*Registry, error) {
+// Open reads the tokens that a store has. Those that have expired are removed from it. backed says
+// why who made a token could not make it now, nil if they could: by its Principal, Kind, Rights and
+// Line. It is asked for every request.
+func Open(ctx context.Context, s *store.Store, backed func(Token) error) (*Registry, error) {
 	rows, err := s.Tokens(ctx)
 	if err != nil {
 		return nil, err
 	}
-	r := &Registry{store: s, known: known, live: make(map[[sha256.Size]byte]*used), byID: make(map[string]*used), codes: make(codes)}
+	r := &Registry{store: s, backed: backed, live: make(map[[sha256.Size]byte]*used),
+		byID: make(map[string]*used), codes: make(codes)}
 	for _, row := range rows {
 		if !row.Expires.IsZero() && !time.Now().Before(row.Expires) {
 			if err := s.DeleteToken(ctx, row.ID); err != nil {
@@ -96,7 +116,8 @@ func Open(ctx context.Context, s *store.Store, known func(principal string) bool
 		if len(row.Hash) != sha256.Size {
 			return nil, fmt.Errorf("token %s: a hash of %d bytes", row.ID, len(row.Hash))
 		}
-		t := Token{ID: row.ID, Principal: row.Principal, Kind: wire.PartyKind(row.Kind), Rights: wire.Rights(row.Rights), Label: row.Label, Created: row.Created}
+		t := Token{ID: row.ID, Principal: row.Principal, Kind: wire.PartyKind(row.Kind),
+			Rights: wire.Rights(row.Rights), Label: row.Label, Line: row.Line, Created: row.Created}
 		if !row.Expires.IsZero() {
 			t.Expires = &row.Expires
 		}
@@ -145,8 +166,9 @@ func (r *Registry) forgetExpiredLocked() {
 	}
 }
 
-// Create makes a token of what t says: Principal, Kind (empty is agent), Rights (empty is drive), Label and Expires. secret is
-// what its holder shows; nobody can get it again.
+// Create makes a token of what t says: Principal, Kind (empty is agent), Rights (empty is drive),
+// Label, Line and Expires. secret is what its holder shows; nobody can get it again. One that would
+// not be good is refused.
 func (r *Registry) Create(ctx context.Context, t Token) (secret string, made Token, err error) {
 	t = t.withDefaults()
 	now := time.Now()
@@ -155,7 +177,8 @@ func (r *Registry) Create(ctx context.Context, t Token) (secret string, made Tok
 	}
 	secret = Prefix + random(16)
 	t.ID, t.Created = random(6), now.Truncate(time.Millisecond)
-	row := store.Token{ID: t.ID, Principal: t.Principal, Kind: string(t.Kind), Rights: string(t.Rights), Label: t.Label, Created: t.Created}
+	row := store.Token{ID: t.ID, Principal: t.Principal, Kind: string(t.Kind),
+		Rights: string(t.Rights), Label: t.Label, Line: t.Line, Created: t.Created}
 	if t.Expires != nil {
 		row.Expires = *t.Expires
 	}
@@ -185,6 +208,10 @@ func (r *Registry) check(t Token, now time.Time) error {
 		return wire.Errorf(wire.CodeUsage, "the label %q: printable ASCII only", t.Label)
 	case t.Expires != nil && !now.Before(*t.Expires):
 		return wire.Errorf(wire.CodeUsage, "the token would have expired already")
+	}
+	if err := r.backed(t); err != nil {
+		return &wire.Error{Code: wire.CodeDenied, Message: "no token is made: " + err.Error(),
+			Hint: "log in with a key that can make it"}
 	}
 	if n := len(r.List(t.Principal)); n >= maxTokens {
 		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s has %d tokens, the most there may be", t.Principal, n), Hint: "revoke one: sandboxd token rm ID"}
@@ -226,54 +253,72 @@ func (r *Registry) Revoke(ctx context.Context, principal, id string) error {
 	return nil
 }
 
-// Verify says whose secret it is. live ends, with ErrRevoked or ErrExpired, when the token does. The time it takes says nothing of
-// any secret: what is looked up is its hash.
-func (r *Registry) Verify(secret string) (t Token, live context.Context, ok bool) {
+// Verify says whose secret it is. live ends, with ErrRevoked, ErrExpired or ErrUnbacked, when the
+// token does. The error is ErrNone, or wraps ErrUnbacked: t is then that token. The time it takes
+// says nothing of any secret: what is looked up is its hash.
+func (r *Registry) Verify(secret string) (t Token, live context.Context, err error) {
 	if !strings.HasPrefix(secret, Prefix) {
-		return Token{}, nil, false
+		return Token{}, nil, ErrNone
 	}
 	return r.good(func() *used { return r.live[hashOf(secret)] })
 }
 
+// ByID is Verify for who was shown the secret before, and has proof of it.
+func (r *Registry) ByID(id string) (t Token, live context.Context, err error) {
+	return r.good(func() *used { return r.byID[id] })
+}
+
 // good is the token that find finds, if there is one and it is good.
-func (r *Registry) good(find func() *used) (t Token, ends context.Context, ok bool) {
+func (r *Registry) good(find func() *used) (t Token, ends context.Context, err error) {
 	r.mu.Lock()
 	l := find()
 	if l != nil {
 		t, ends = l.Token, l.ctx
 	}
 	r.mu.Unlock()
-	if l == nil || ends.Err() != nil || !r.known(t.Principal) {
-		return Token{}, nil, false
+	if l == nil || ends.Err() != nil {
+		return Token{}, nil, ErrNone
 	}
-	return t, ends, true
+	if err := r.backed(t); err != nil {
+		return t, nil, &unbacked{err}
+	}
+	return t, ends, nil
 }
 
-// EndUnknown ends what the tokens of those are used for of whom nobody knows any more. The tokens themselves stay, and are good again if
-// somebody of that name comes back: a file of keys that cannot be read for a moment costs nobody theirs.
-func (r *Registry) EndUnknown() {
+// way is what makes a token good, and others that were made alike.
+type way struct {
+	principal string
+	kind      wire.PartyKind
+	rights    wire.Rights
+	line      string
+}
+
+func (t Token) way() way { return way{t.Principal, t.Kind, t.Rights, t.Line} }
+
+// EndUnbacked ends what tokens are used for that who made them could not make now. The tokens
+// themselves stay, and are good again if that changes: a file of keys that cannot be read for a
+// moment costs nobody theirs.
+func (r *Registry) EndUnbacked() {
 	r.mu.Lock()
-	known := make(map[string]bool)
+	ways := make(map[way]Token)
 	for _, l := range r.live {
-		known[l.Principal] = true
+		ways[l.way()] = l.Token
 	}
 	r.mu.Unlock()
-	for name := range known {
-		known[name] = r.known(name)
+	ended := make(map[way]error)
+	for w, t := range ways {
+		if err := r.backed(t); err != nil {
+			ended[w] = err
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, l := range r.live {
-		if there, asked := known[l.Principal]; asked && !there && l.ctx.Err() == nil {
-			l.end(ErrUnknown)
+		if why := ended[l.way()]; why != nil && l.ctx.Err() == nil {
+			l.end(&unbacked{why})
 			l.begin()
 		}
 	}
-}
-
-// ByID is Verify for who was shown the secret before, and has proof of it. live is as there.
-func (r *Registry) ByID(id string) (t Token, live context.Context, ok bool) {
-	return r.good(func() *used { return r.byID[id] })
 }
 
 func hashOf(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }

@@ -24,7 +24,7 @@ func openStore(t *testing.T, dir string) *store.Store {
 	return s
 }
 
-func everybody(string) bool { return true }
+func everybody(Token) error { return nil }
 
 func openAll(t *testing.T, dir string) (*Registry, *store.Store) {
 	t.Helper()
@@ -41,7 +41,7 @@ func openAll(t *testing.T, dir string) (*Registry, *store.Store) {
 func TestSecretIsNotKept(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	r, s := openAll(t, dir)
-	secret, made, err := r.Create(t.Context(), Token{Principal: "alice", Label: "ci"})
+	secret, made, err := r.Create(t.Context(), Token{Principal: "alice", Label: "ci", Line: "SHA256:x"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,12 +63,12 @@ func TestSecretIsNotKept(t *testing.T) {
 
 	r, s = openAll(t, dir)
 	defer s.Close()
-	got, _, ok := r.Verify(secret)
-	if !ok || got.ID != made.ID || got.AsPrincipal().Name != "alice" || got.Label != "ci" {
-		t.Errorf("after a restart: %+v, %v", got, ok)
+	got, _, err := r.Verify(secret)
+	if err != nil || got.ID != made.ID || got.AsPrincipal().Name != "alice" || got.Label != "ci" || got.Line != "SHA256:x" {
+		t.Errorf("after a restart: %+v, %v", got, err)
 	}
 	for _, wrong := range []string{"", Prefix, secret + "0", strings.ToUpper(secret), secret[:len(secret)-1], secret[len(Prefix):], made.ID} {
-		if _, _, ok := r.Verify(wrong); ok {
+		if _, _, err := r.Verify(wrong); err == nil {
 			t.Errorf("%q is let in", wrong)
 		}
 	}
@@ -98,7 +98,7 @@ func TestRevoke(t *testing.T) {
 	if !errors.Is(context.Cause(live), ErrRevoked) {
 		t.Errorf("what used it goes on: %v", context.Cause(live))
 	}
-	if _, _, ok := r.Verify(secret); ok || len(r.List("alice")) != 0 {
+	if _, _, err := r.Verify(secret); err == nil || len(r.List("alice")) != 0 {
 		t.Error("a revoked token is let in")
 	}
 	if err := s.Close(); err != nil {
@@ -106,7 +106,7 @@ func TestRevoke(t *testing.T) {
 	}
 	r, s = openAll(t, dir)
 	defer s.Close()
-	if _, _, ok := r.Verify(secret); ok {
+	if _, _, err := r.Verify(secret); err == nil {
 		t.Error("a restart lets a revoked token in")
 	}
 }
@@ -119,12 +119,12 @@ func TestExpire(t *testing.T) {
 	var secret string
 	synctest.Test(t, func(t *testing.T) {
 		soon := time.Now().Add(time.Hour)
-		r := &Registry{store: s, known: everybody, live: make(map[[32]byte]*used), byID: make(map[string]*used)}
+		r := &Registry{store: s, backed: everybody, live: make(map[[32]byte]*used), byID: make(map[string]*used)}
 		defer r.Close()
 		secret = Prefix + "0123"
 		r.add(hashOf(secret), Token{ID: "1", Principal: "alice", Expires: &soon})
-		_, live, ok := r.Verify(secret)
-		if !ok {
+		_, live, err := r.Verify(secret)
+		if err != nil {
 			t.Fatal("it is not let in")
 		}
 		<-time.After(time.Hour - time.Second)
@@ -135,7 +135,7 @@ func TestExpire(t *testing.T) {
 		if !errors.Is(context.Cause(live), ErrExpired) {
 			t.Errorf("cause %v", context.Cause(live))
 		}
-		if _, _, ok := r.Verify(secret); ok || len(r.List("alice")) != 0 {
+		if _, _, err := r.Verify(secret); err == nil || len(r.List("alice")) != 0 {
 			t.Error("it is let in afterwards")
 		}
 	})
@@ -198,8 +198,8 @@ func TestCode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, _, ok := r.Verify(secret); !ok || got.ID != made.ID || got.Kind != wire.Person || got.Rights != wire.RightWatch || !got.Expires.Equal(until) {
-			t.Errorf("%+v, %v", got, ok)
+		if got, _, err := r.Verify(secret); err != nil || got.ID != made.ID || got.Kind != wire.Person || got.Rights != wire.RightWatch || !got.Expires.Equal(until) {
+			t.Errorf("%+v, %v", got, err)
 		}
 		if _, _, err := r.Redeem(t.Context(), code); err == nil {
 			t.Error("it is good twice")
@@ -242,7 +242,7 @@ func TestExpiredAreForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, live, ok := r.ByID(made.ID); ok {
+		if _, live, err := r.ByID(made.ID); err == nil {
 			<-live.Done()
 		}
 	}
@@ -262,7 +262,12 @@ func TestPrincipalIsGone(t *testing.T) {
 	s := openStore(t, filepath.Join(t.TempDir(), "state"))
 	defer s.Close()
 	there := map[string]bool{"alice": true, "bob": true}
-	r, err := Open(t.Context(), s, func(name string) bool { return there[name] })
+	r, err := Open(t.Context(), s, func(t Token) error {
+		if !there[t.Principal] {
+			return errors.New("no way in")
+		}
+		return nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,18 +283,18 @@ func TestPrincipalIsGone(t *testing.T) {
 	_, alices, _ := r.Verify(hers)
 	_, bobs, _ := r.Verify(his)
 	there["bob"] = false
-	if _, _, ok := r.Verify(his); ok {
-		t.Error("his secret is good")
+	if _, _, err := r.Verify(his); !errors.Is(err, ErrUnbacked) || !strings.Contains(err.Error(), "no way in") {
+		t.Errorf("his secret: %v", err)
 	}
-	if _, _, ok := r.ByID(made.ID); ok {
+	if _, _, err := r.ByID(made.ID); err == nil {
 		t.Error("his token is good")
 	}
-	r.EndUnknown()
-	if !errors.Is(context.Cause(bobs), ErrUnknown) || alices.Err() != nil {
+	r.EndUnbacked()
+	if !errors.Is(context.Cause(bobs), ErrUnbacked) || alices.Err() != nil {
 		t.Errorf("what his is used for: %v; hers: %v", context.Cause(bobs), alices.Err())
 	}
 	there["bob"] = true
-	if _, again, ok := r.Verify(his); !ok || again.Err() != nil {
+	if _, again, err := r.Verify(his); err != nil || again.Err() != nil {
 		t.Error("his token is not good again")
 	}
 }

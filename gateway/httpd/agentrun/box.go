@@ -168,6 +168,8 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 				return Result{}, err
 			}
 		}
+	case errors.As(err, new(*ssh.ExitMissingError)):
+		return Result{}, b.r.o.Hub.Lost(ctx, b.p, b.name)
 	default:
 		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
 	}

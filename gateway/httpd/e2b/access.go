@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -71,13 +72,16 @@ func (s *Server) Admit(r *http.Request) (t token.Token, live context.Context, er
 		return t, nil, &apiError{http.StatusUnauthorized, "the sandbox's access token is needed as " + accessHeader + ": Sandbox.create and Sandbox.connect answer with it"}
 	}
 	by, _, _ := strings.Cut(strings.TrimPrefix(shown, accessPrefix), "_")
-	t, live, ok := s.tokens.ByID(by)
-	if !ok {
+	t, live, denied := s.tokens.ByID(by)
+	if denied != nil && !errors.Is(denied, token.ErrUnbacked) {
 		return t, nil, notFound(name)
 	}
 	info, err := s.mine(r.Context(), t.AsPrincipal(), name)
 	if err != nil || !hmac.Equal([]byte(s.Access(info.ID, by)), []byte(shown)) {
 		return t, nil, notFound(name)
+	}
+	if denied != nil {
+		return t, nil, &apiError{http.StatusUnauthorized, denied.Error()}
 	}
 	return t, live, nil
 }

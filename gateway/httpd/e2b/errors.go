@@ -70,7 +70,7 @@ func (s *Server) rpcError(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return connect.NewError(connect.CodePermissionDenied, errors.New("permission denied"))
 	}
-	if errors.Is(err, token.ErrRevoked) || errors.Is(err, token.ErrExpired) || errors.Is(err, token.ErrUnknown) {
+	if errors.Is(err, token.ErrRevoked) || errors.Is(err, token.ErrExpired) || errors.Is(err, token.ErrUnbacked) {
 		return connect.NewError(connect.CodeUnauthenticated, err)
 	}
 	if e, ok := errors.AsType[*apiError](err); ok {
@@ -85,7 +85,11 @@ func (s *Server) rpcError(err error) error {
 	switch e.Code {
 	case wire.CodeKeyboardHeld, wire.CodeNotPrompt:
 		code = connect.CodeFailedPrecondition
-	case wire.CodeLost, wire.CodeUnavailable:
+	case wire.CodeLost:
+		if code = connect.CodeUnavailable; e.Reason != "" { // it may have run: clients repeat what is unavailable
+			code = connect.CodeAborted
+		}
+	case wire.CodeUnavailable:
 		code = connect.CodeUnavailable
 	}
 	return connect.NewError(code, errors.New(text))

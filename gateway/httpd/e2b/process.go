@@ -237,7 +237,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	stop := context.AfterFunc(ctx, func() { ch.Close() })
 	ok, err := ch.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: line}))
 	if err == nil && !ok {
-		err = errors.New("it starts no command")
+		err = errNoCommand
 	}
 	if err == nil && !stdin {
 		_ = ch.CloseWrite() // which fails of a command that has ended by now
@@ -252,8 +252,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	}
 	if err != nil {
 		ch.Close()
-		go ssh.DiscardRequests(requests) // which ends with the channel
-		why := lk.startError(ch, c, err)
+		why := lk.startError(ch, requests, c, err)
 		if cause := context.Cause(ctx); cause != nil {
 			why = cause
 		}
@@ -354,14 +353,28 @@ func greet(r io.Reader, word string) (pid uint32, before []byte, err error) {
 	return 0, nil, errors.New("its shell prints without end")
 }
 
-// startError says why a command did not begin, whose channel was closed.
-func (lk *link) startError(ch ssh.Channel, c processConfig, err error) error {
+var errNoCommand = errors.New("it starts no command")
+
+// startError says why a command did not begin, whose channel was closed. One of which the sandbox said
+// neither that it starts none nor how its shell ended may have run.
+func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c processConfig, err error) error {
 	if errors.Is(err, errNoDir) {
+		go ssh.DiscardRequests(requests) // which ends with the channel
 		return invalid("cwd %q does not exist", cutText(*c.Cwd, 200))
 	}
 	slow := time.AfterFunc(closeWithin, func() { lk.client.Close() })
 	defer slow.Stop()
 	text, _ := io.ReadAll(io.LimitReader(ch.Stderr(), 1<<10)) // until the other side closes it, too
+	ended := errors.Is(err, errNoCommand)
+	for r := range requests { // until the channel is closed
+		ended = ended || r.Type == wire.RequestExitStatus || r.Type == wire.RequestExitSignal
+		if r.WantReply {
+			_ = r.Reply(false, nil)
+		}
+	}
+	if !ended {
+		return wire.LostError(wire.LostGuest, "the connection to the sandbox ended as the command began")
+	}
 	return &wire.Error{Code: wire.CodeUnavailable, Message: strings.TrimSpace("the command did not begin: " + cutText(strings.ToValidUTF8(string(text), ""), 300))}
 }
 

@@ -114,8 +114,11 @@ func (d *Door) Admit(r *http.Request) (t token.Token, live context.Context, err 
 	if secret == "" {
 		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "a token is needed", Hint: hint})
 	}
-	t, live, ok := d.tokens.Verify(secret)
-	if !ok {
+	t, live, err = d.tokens.Verify(secret)
+	if why, unbacked := errors.AsType[*wire.Error](err); unbacked {
+		return t, nil, rest.WithStatus(http.StatusUnauthorized, why)
+	}
+	if err != nil {
 		return t, nil, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "this token is not known here", Hint: hint})
 	}
 	return t, live, nil
@@ -161,7 +164,12 @@ func (d *Door) login(w http.ResponseWriter, r *http.Request) {
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	secret := strings.TrimSpace(r.PostForm.Get("password"))
-	if _, _, ok := d.tokens.Verify(secret); !ok || !doubled(r, r.PostForm.Get(xsrfCookie)) {
+	_, _, err := d.tokens.Verify(secret)
+	if why, unbacked := errors.AsType[*wire.Error](err); unbacked {
+		d.fail(w, rest.WithStatus(http.StatusUnauthorized, why))
+		return
+	}
+	if err != nil || !doubled(r, r.PostForm.Get(xsrfCookie)) {
 		d.fail(w, rest.WithStatus(http.StatusUnauthorized, &wire.Error{Code: wire.CodeDenied, Message: "the password is no token that is known here", Hint: "sandboxd token new makes one"}))
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/hex"
+	"errors"
 	"net"
 	"net/http"
 	"strings"
@@ -78,10 +79,10 @@ func (d *Door) login(w http.ResponseWriter, r *http.Request) {
 	case asked.Code != "":
 		secret, t, err = d.Tokens.Redeem(r.Context(), asked.Code)
 	default:
-		var ok bool
 		secret = strings.TrimSpace(asked.Token)
-		switch t, _, ok = d.Tokens.Verify(secret); {
-		case !ok:
+		switch t, _, err = d.Tokens.Verify(secret); {
+		case errors.Is(err, token.ErrUnbacked):
+		case err != nil:
 			err = &wire.Error{Code: wire.CodeDenied, Message: "nobody has this token, or no longer"}
 		case t.Kind != wire.Person:
 			err = &wire.Error{Code: wire.CodeDenied, Message: "this token is a program's, not a person's",

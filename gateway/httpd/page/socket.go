@@ -107,8 +107,8 @@ func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	switch {
 	case errors.Is(err, errDone), errors.Is(err, errGone):
 		return closedDone, ""
-	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired), errors.Is(err, token.ErrUnknown):
-		return closedToken, err.Error()
+	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired), errors.Is(err, token.ErrUnbacked):
+		return closedToken, closeReason(err.Error())
 	case errors.Is(err, gateway.ErrClosed), errors.Is(err, context.Canceled):
 		return closedAway, "the daemon is stopping"
 	}
@@ -117,8 +117,12 @@ func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 	if e.Hint != "" {
 		reason += "; " + e.Hint
 	}
-	return closedFailed, strings.ToValidUTF8(reason[:min(len(reason), 120)], "") // 123 bytes of UTF-8 are allowed (RFC 6455, section 5.5)
+	return closedFailed, closeReason(reason)
 }
+
+// closeReason is a text as a socket may be closed with: 123 bytes of UTF-8 are allowed (RFC 6455,
+// section 5.5).
+func closeReason(text string) string { return strings.ToValidUTF8(text[:min(len(text), 120)], "") }
 
 // ping ends the socket of a page that has gone without a word.
 func (s *socket) ping() {

@@ -57,7 +57,12 @@ func Status(err error) int {
 		return http.StatusForbidden
 	case wire.CodeExists, wire.CodeNotPrompt, wire.CodeNotWaiting, wire.CodeKeyboardHeld:
 		return http.StatusConflict
-	case wire.CodeUnavailable, wire.CodeLost:
+	case wire.CodeLost:
+		if e.Reason != "" { // it may have run: clients repeat what is answered by 502, 503 or 504
+			return http.StatusInternalServerError
+		}
+		return http.StatusServiceUnavailable
+	case wire.CodeUnavailable:
 		return http.StatusServiceUnavailable
 	}
 	if strings.HasPrefix(string(e.Code), "limit_") {

@@ -22,11 +22,18 @@ const terminals = () =>
     throw e;
   }));
 
+// marked is text with the controls of the bidirectional algorithm written out: they make it read
+// otherwise than it is.
+function marked(text) {
+  return String(text).replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+    (c) => `<U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}>`);
+}
+
 // make makes an element with text in it.
 function make(name, kind, text) {
   const e = document.createElement(name);
   if (kind) e.className = kind;
-  if (text !== undefined) e.textContent = text;
+  if (text !== undefined) e.textContent = marked(text);
   return e;
 }
 
@@ -84,7 +91,7 @@ function askToken(problem = "") {
   login.clear();
   $("app").hidden = true;
   $("login").hidden = false;
-  $("login-problem").textContent = problem;
+  $("login-problem").textContent = marked(problem);
   $("token").focus();
 }
 
@@ -224,6 +231,7 @@ function item(id) {
 function fill(b, row, id) {
   const set = (kind, text) => {
     const e = b.querySelector("." + kind);
+    text = marked(text);
     if (e.textContent !== text) e.textContent = text;
   };
   b.className = "row " + (row.needs || "");
@@ -298,7 +306,7 @@ function detach() {
 }
 
 function problem(words) {
-  $("problem").textContent = words;
+  $("problem").textContent = marked(words);
   $("problem").hidden = !words;
 }
 
@@ -375,7 +383,7 @@ function stand(s) {
   $("keyboard").hidden = false;
   $("typing").className = s.holds ? "mine" : "";
   const who = s.holds ? (s.asking ? `${s.asking} asks for the keyboard` : s.private ? "You type, and only you see it" : "You type") : s.keyboard ? `${s.keyboard} types` : s.may_drive ? "Nobody types: just type" : "Nobody types";
-  const words = s.private && !s.holds ? `${who} in private` : who;
+  const words = marked(s.private && !s.holds ? `${who} in private` : who);
   if ($("typing").textContent !== words) $("typing").textContent = words;
   const ask = s.keyboard.startsWith("person:") && !s.owner;
   $("take").hidden = s.holds || !s.may_drive || s.asked;
