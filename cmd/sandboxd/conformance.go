@@ -168,7 +168,7 @@ func printOutcome(w io.Writer, out conformance.Outcome) {
 	}
 	fmt.Fprintf(w, "%-8s %-10s %-42s %6d ms  %s", word, out.Tier, out.Group+"/"+out.Case, out.MS, strings.Join(basis, "+"))
 	if out.Reason != "" {
-		fmt.Fprintf(w, "\n         %s", out.Reason)
+		fmt.Fprintf(w, "\n         %s", text.Lines(out.Reason))
 	}
 	fmt.Fprintln(w)
 }

@@ -8,12 +8,17 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
+
+// copyRest is how long scp's standard error is read when it has ended: a connection that ssh(1) keeps
+// for later (ControlPersist) holds it open.
+const copyRest = time.Second
 
 func (c *cli) copyCommand() *cobra.Command {
 	var of string
@@ -65,11 +70,14 @@ func (c *cli) copyCommand() *cobra.Command {
 				words = append(words, word)
 			}
 			scp := exec.CommandContext(cmd.Context(), path, words...)
-			scp.Stdin, scp.Stdout, scp.Stderr = os.Stdin, os.Stdout, os.Stderr
+			said := shownOn(os.Stderr) // ssh(1) prints what the server says beside the files
+			defer said.Close()
+			scp.Stdin, scp.Stdout, scp.Stderr = os.Stdin, os.Stdout, said
+			scp.WaitDelay = copyRest
 			var exit *exec.ExitError
 			if err := scp.Run(); errors.As(err, &exit) {
 				return exitCode(max(exit.ExitCode(), 1))
-			} else if err != nil {
+			} else if err != nil && !errors.Is(err, exec.ErrWaitDelay) {
 				return fmt.Errorf("scp: %w", err)
 			}
 			return nil

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
 // dockerd is an engine of a test's own, which it may kill: with directories, a socket, a bridge and a containerd of its own, so that no
@@ -32,17 +33,18 @@ type dockerd struct {
 // newDockerd starts an engine with the busybox image.
 func newDockerd(t *testing.T, flags ...string) *dockerd {
 	t.Helper()
-	if _, err := exec.LookPath("dockerd"); err != nil || os.Geteuid() != 0 {
+	needRoot(t, "an engine of the test's own")
+	if _, err := exec.LookPath("dockerd"); err != nil {
 		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
-			t.Fatalf("an engine of the test's own takes root and dockerd, which scripts/setup installs: %v", err)
+			t.Fatalf("no dockerd, which scripts/setup installs: %v", err)
 		}
-		t.Skipf("an engine of the test's own takes root and dockerd: %v", err)
+		t.Skipf("no dockerd: %v", err)
 	}
-	dir, err := os.MkdirTemp("", "sandboxd-dockerd-") //nolint:usetesting // short: sockets are below; and removed after what is mounted there
+	dir, err := shortdir.Make() // sockets are below; and removed after what is mounted there
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &dockerd{t: t, dir: dir, bridge: "sbx" + filepath.Base(dir)[len("sandboxd-dockerd-"):]}
+	d := &dockerd{t: t, dir: dir, bridge: filepath.Base(dir)}
 	d.bridge = d.bridge[:min(len(d.bridge), 15)]
 	t.Cleanup(d.remove)
 	subnet := os.Getpid() % 250
@@ -261,7 +263,7 @@ type engineProxy struct {
 
 func newEngineProxy(t *testing.T) *engineProxy {
 	t.Helper()
-	p := &engineProxy{t: t, socket: filepath.Join(t.TempDir(), "docker.sock"), conns: make(map[net.Conn]bool)}
+	p := &engineProxy{t: t, socket: filepath.Join(shortdir.New(t), "docker.sock"), conns: make(map[net.Conn]bool)}
 	p.back()
 	t.Cleanup(func() { p.flow(); p.away(); p.wg.Wait() })
 	return p

@@ -44,7 +44,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			bad := 0
-			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkFilter, c.checkGuests, c.checkState, c.checkDoor, c.checkRoom, c.checkPool, c.checkHook, c.checkModel, c.checkTools} {
+			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkFilter, c.checkGuests, c.checkState, c.checkLeft, c.checkDoor, c.checkRoom, c.checkPool, c.checkHook, c.checkModel, c.checkTools} {
 				ctx, cancel := context.WithTimeout(cmd.Context(), checkPatience)
 				findings := check(ctx)
 				cancel()

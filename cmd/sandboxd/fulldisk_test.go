@@ -17,6 +17,7 @@ import (
 // smallState puts the state directory on a file system of 20 MB in a file, which only root can.
 func (m *machine) smallState() {
 	m.t.Helper()
+	needRoot(m.t, "a mount")
 	image := filepath.Join(m.dir, "disk")
 	script := fmt.Sprintf("truncate -s 20M %[1]s && mkfs.ext4 -q -m 0 %[1]s && mkdir %[2]s && mount -o loop %[1]s %[2]s && chmod 700 %[2]s && rmdir %[2]s/lost+found", image, m.state)
 	if out, err := exec.Command("sh", "-c", script).CombinedOutput(); err != nil {

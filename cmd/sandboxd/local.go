@@ -50,14 +50,23 @@ func (c *cli) lobby(ctx context.Context, out, said io.Writer, words ...string) e
 // listed is what this program reads of a line of ls --json.
 type listed struct{ Name, State string }
 
+// ask is lobby for an answer that is read as a whole.
+func (c *cli) ask(ctx context.Context, said io.Writer, words ...string) ([]byte, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out := &held{most: maxAnswer, stop: cancel}
+	err := c.lobby(ctx, out, said, words...)
+	return out.Bytes(), err
+}
+
 // sandboxes lists the user's sandboxes. said gets what the daemon says beside.
 func (c *cli) sandboxes(ctx context.Context, said io.Writer) ([]listed, error) {
-	var out bytes.Buffer
-	if err := c.lobby(ctx, &out, said, "ls", "--json"); err != nil {
+	out, err := c.ask(ctx, said, "ls", "--json")
+	if err != nil {
 		return nil, err
 	}
 	var all []listed
-	for lines := json.NewDecoder(&out); ; {
+	for lines := json.NewDecoder(bytes.NewReader(out)); ; {
 		var info listed
 		if err := lines.Decode(&info); errors.Is(err, io.EOF) {
 			return all, nil

@@ -30,7 +30,11 @@ func main() {
 }
 
 func run() int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGHUP)
+	ends := []os.Signal{syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) { // else by nohup(1), which asks us to go on
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	c := &cli{}
 	root := c.tree()
@@ -62,7 +66,7 @@ func public(err error) *wire.Error {
 		if known.Hint != "" {
 			said = strings.TrimSuffix(said, "; "+known.Hint) // which some errors say themselves
 		}
-		return &wire.Error{Code: known.Code, Message: said, Hint: known.Hint}
+		return &wire.Error{Code: known.Code, Message: said, Hint: known.Hint, Reason: known.Reason}
 	}
 	return &wire.Error{Code: wire.CodeUnavailable, Message: err.Error()}
 }
@@ -99,9 +103,9 @@ func (c *cli) tree() *cobra.Command {
 	})
 	for _, cmd := range root.Commands() {
 		switch {
-		case cmd.Name() == "port":
-			root.RemoveCommand(cmd) // the lobby's: this program listens itself
-		case !cmd.Hidden:
+		case cmd.Name() == "port", cmd.Hidden:
+			root.RemoveCommand(cmd) // the lobby's: this program listens itself, and asks for the hidden ones by itself
+		default:
 			c.forwarded(cmd)
 		}
 	}

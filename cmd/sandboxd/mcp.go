@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -135,12 +134,14 @@ func (g *lobbyGateway) command(ctx context.Context, beside io.Writer, words ...s
 		return nil, err
 	}
 	defer lobby.Close()
-	var out, said bytes.Buffer
-	var stderr io.Writer = &said
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out, said := &held{most: maxAnswer, stop: cancel}, new(brief)
+	var stderr io.Writer = said
 	if beside != nil {
-		stderr = io.MultiWriter(&said, beside)
+		stderr = io.MultiWriter(said, beside)
 	}
-	exit, err := lobby.Exec(ctx, agent.Cmd{Command: shellquote.Join(words...), Stdout: &out, Stderr: stderr})
+	exit, err := lobby.Exec(ctx, agent.Cmd{Command: shellquote.Join(words...), Stdout: out, Stderr: stderr})
 	if err != nil {
 		return nil, err
 	}

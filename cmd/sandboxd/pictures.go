@@ -127,7 +127,9 @@ func (p *pictures) run(ctx context.Context, lobby *agent.Client, cmd *cobra.Comm
 	}
 	remote.Command = remoteLine(cmd, args)
 	var result python.Result // of a call that is lost there is none
-	remote.Stdout = &lines{each: func(line []byte) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	remote.Stdout = &lines{most: maxLine, stop: cancel, each: func(line []byte) error {
 		asked()
 		var l command.PythonLine
 		if err := json.Unmarshal(line, &l); err != nil {
@@ -150,16 +152,19 @@ func (p *pictures) run(ctx context.Context, lobby *agent.Client, cmd *cobra.Comm
 
 // runJSON saves what the one object has, and adds to it where.
 func (p *pictures) runJSON(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
-	var out bytes.Buffer
-	remote.Stdout = &out
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out := &held{most: maxLine, stop: cancel}
+	remote.Stdout = out
 	err := forward(ctx, lobby, remote)
 	var result struct {
 		python.Result
 		Files map[string]string `json:"files"`
 	}
 	if json.Unmarshal(out.Bytes(), &result) != nil || result.Ended == "" { // an error
-		_, printed := os.Stdout.Write(out.Bytes())
-		return p.end(err, printed)
+		shown := shownOn(os.Stdout)
+		_, printed := shown.Write(out.Bytes())
+		return p.end(err, errors.Join(printed, shown.Close()))
 	}
 	for _, o := range result.Outputs {
 		p.save(o)
@@ -235,21 +240,30 @@ func (p *pictures) save(o python.Output) string {
 	}
 }
 
-// lines is a writer that calls each with every line, without its end. The error of each is the writer's.
+// lines is a writer that calls each with every line, without its end. The error of each is the
+// writer's, as is that a line is too long, and ends the call.
 type lines struct {
 	each func([]byte) error
-	part []byte // of a line that has not ended
+	most int         // bytes of a line
+	stop func(error) // ends the call
+	part []byte      // of a line that has not ended
 }
 
 func (l *lines) Write(p []byte) (int, error) {
 	n := len(p)
 	for {
 		line, rest, ended := bytes.Cut(p, []byte{'\n'})
+		if len(line) > l.most-len(l.part) {
+			err := fmt.Errorf("python: a line of the daemon is longer than %d MiB", l.most>>20)
+			l.stop(err)
+			return 0, err
+		}
 		l.part = append(l.part, line...)
 		if !ended {
 			return n, nil
 		}
 		if err := l.each(l.part); err != nil {
+			l.stop(err)
 			return n - len(rest), err
 		}
 		l.part, p = l.part[:0], rest

@@ -174,7 +174,8 @@ func TestSavedImagesAreBounded(t *testing.T) {
 // A picture that comes in pieces of any size is one line.
 func TestLines(t *testing.T) {
 	var got []string
-	l := &lines{each: func(p []byte) error { got = append(got, string(p)); return nil }}
+	var stopped error
+	l := &lines{most: 10, stop: func(err error) { stopped = err }, each: func(p []byte) error { got = append(got, string(p)); return nil }}
 	for _, piece := range []string{"one\ntw", "", "o", "\n\nthree", "\nfour"} {
 		if n, err := l.Write([]byte(piece)); n != len(piece) || err != nil {
 			t.Fatal(n, err)
@@ -184,8 +185,8 @@ func TestLines(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	l.each = func([]byte) error { return os.ErrClosed }
-	if n, err := l.Write([]byte("\nmore\n")); n != 1 || !errors.Is(err, os.ErrClosed) {
-		t.Error(n, err)
+	if n, err := l.Write([]byte("\nmore\n")); n != 1 || !errors.Is(err, os.ErrClosed) || !errors.Is(stopped, os.ErrClosed) {
+		t.Error(n, err, stopped)
 	}
 }
 

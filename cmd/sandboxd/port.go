@@ -118,7 +118,7 @@ func carryPort(ctx context.Context, client *agent.Client, l net.Listener, target
 			far, err := client.DialInside(ctx, "tcp", target)
 			if err != nil {
 				if ctx.Err() == nil {
-					fmt.Fprintln(os.Stderr, "sandboxd:", err)
+					fmt.Fprintln(os.Stderr, "sandboxd:", text.Line(err.Error(), 400))
 				}
 				return
 			}

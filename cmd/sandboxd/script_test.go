@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,10 +18,16 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sandboxd/sandboxd/agent/task/modeltest"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
 // guests is where the guest binaries for the tests are; TestMain builds them.
 var guests string
+
+// stories is how many stories run at once. With more on two processors, stories exceed the bounds
+// that they hold the daemon to.
+const stories = "4"
 
 func TestMain(m *testing.M) {
 	os.Exit(testMain(m))
@@ -29,6 +36,13 @@ func TestMain(m *testing.M) {
 func testMain(m *testing.M) int {
 	// Not in a sandboxd that a script runs, nor in one that runs in a container.
 	if os.Getenv("SANDBOXD_TEST_GUESTS") == "" && filepath.Base(os.Args[0]) != "sandboxd" && filepath.Base(os.Args[0]) != "model" {
+		// Stories mostly wait. -parallel on the command line goes first: it is read later.
+		if err := flag.Set("test.parallel", stories); err != nil {
+			panic(err)
+		}
+		// Stories and machines have sockets below their directories.
+		os.Setenv("TMPDIR", shortdir.Parent())
+		signals.DefaultForChildren() // not in sandboxd, whose own behavior is tested
 		dir, err := os.MkdirTemp("", "sandboxd-guests-")
 		if err != nil {
 			panic(err)
@@ -81,6 +95,12 @@ func TestScripts(t *testing.T) {
 			})
 			return nil
 		},
+		Condition: func(name string) (bool, error) {
+			if name != "root" {
+				return false, fmt.Errorf("no condition %s", name)
+			}
+			return os.Geteuid() == 0, nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"closed":     closedCmd,
 			"daemon":     daemonCmd,
@@ -92,6 +112,15 @@ func TestScripts(t *testing.T) {
 			"waitfor":    waitForCmd,
 		},
 	})
+}
+
+// needRoot skips what takes root. No setup could give that to another user, so
+// SANDBOXD_TEST_REQUIRE makes no difference.
+func needRoot(t *testing.T, what string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skipf("%s takes root", what)
+	}
 }
 
 func requireEngine(t *testing.T) {

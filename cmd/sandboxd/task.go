@@ -128,7 +128,9 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 		ctx, cancel = context.WithTimeout(ctx, f.timeout)
 		defer cancel()
 	}
-	g := &lobbyGateway{cli: c, said: os.Stderr}
+	said := shownOn(os.Stderr)
+	defer said.Close()
+	g := &lobbyGateway{cli: c, said: said}
 	finish := func(o task.Outcome) error {
 		put(task.End{Event: "end", Time: time.Now().UTC(), Outcome: o, ExitCode: o.ExitStatus()})
 		for _, s := range sinks {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -99,7 +100,11 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint
 	daemon.Stdout, daemon.Stderr = log, log
 	daemon.Dir = "/"
 	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal that closes does not take it along
-	if err := daemon.Start(); err != nil {
+	// nohup(1) is for this program; a daemon that ignores signals cannot be ended by them.
+	inherit := signals.DefaultForChildren()
+	err = daemon.Start()
+	inherit()
+	if err != nil {
 		return none, fmt.Errorf("daemon: %w", err)
 	}
 	ended := make(chan struct{})
@@ -200,7 +205,9 @@ func (c *cli) downCommand() *cobra.Command {
 			}
 			ready := 0
 			for _, i := range pool {
-				ready += i.Ready
+				if i.Use == "" { // what is kept for a use ends with the daemon
+					ready += i.Ready
+				}
 			}
 			if err := stopProcess(cmd.Context(), e); err != nil {
 				return err
@@ -229,17 +236,17 @@ func (c *cli) pool(ctx context.Context, drain bool) ([]gateway.PoolInfo, error) 
 	if drain {
 		words = append(words, "--drain")
 	}
-	var out, said bytes.Buffer
-	err := c.lobby(ctx, &out, &said, words...)
+	var said brief
+	out, err := c.ask(ctx, &said, words...)
 	if code, ok := errors.AsType[exitCode](err); ok && code == wire.ExitUsage {
 		return nil, nil // a daemon of a former version, which has no pool
 	}
 	if err != nil {
-		_, _ = os.Stderr.Write(said.Bytes()) // nobody is left to be told
+		_, _ = io.WriteString(os.Stderr, text.Lines(said.String())) // nobody is left to be told
 		return nil, err
 	}
 	var all []gateway.PoolInfo
-	for lines := json.NewDecoder(&out); ; {
+	for lines := json.NewDecoder(bytes.NewReader(out)); ; {
 		var i gateway.PoolInfo
 		if err := lines.Decode(&i); errors.Is(err, io.EOF) {
 			return all, nil

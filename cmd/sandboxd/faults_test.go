@@ -1,0 +1,560 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// When the fault comes.
+type phase string
+
+const (
+	before  phase = "before"  // within 50 ms of the calls
+	running phase = "running" // while each command sleeps
+	ended   phase = "ended"   // as soon as a command, which ends at once, has done what it does
+)
+
+var phases = []phase{before, running, ended}
+
+const (
+	answerWithin = 5 * time.Second        // after the fault, or after the command's own end where it outlives the fault
+	answerTime   = 45 * time.Second       // after which nobody waits for an answer any more
+	outlives     = 2 * time.Second        // how long a command runs that may outlive the fault
+	firstMoments = 50 * time.Millisecond  // how long after the calls the fault comes, at most, in the phase before
+	shortly      = 200 * time.Millisecond // how long a command of the phase before runs
+)
+
+// fault is what happens to a sandbox while calls are under way.
+type fault struct {
+	name     string
+	cause    func(r *faultRound) error // returns when it has happened
+	after    func(r *faultRound) error // before the sandbox is used again; nil starts it
+	survives bool                      // commands go on
+	gone     bool                      // nothing can be run in the sandbox afterwards
+	restarts bool                      // the fault itself starts the sandbox again
+	alone    bool                      // it happens to all sandboxes of the daemon
+	holds    []string                  // callers whose calls wait until after
+	within   time.Duration             // in which callers have an answer; 0 is answerWithin
+}
+
+// sandboxFaults are those that happen on the usual engine.
+var sandboxFaults = []fault{
+	{name: "stop", cause: func(r *faultRound) error { return r.lobby("stop " + r.sandbox) }},
+	{name: "docker kill", cause: func(r *faultRound) error { return r.docker("kill", r.container()) }},
+	{name: "docker restart", cause: func(r *faultRound) error { return r.docker("restart", "-t", "0", r.container()) }, restarts: true,
+		within: 20 * time.Second}, // calls that come after it wait until the new guest has given up waiting for its keys
+	{name: "docker rm -f", cause: func(r *faultRound) error { return r.docker("rm", "-f", r.container()) }, gone: true},
+	{name: "guest killed", cause: func(r *faultRound) error {
+		return exec.Command("sh", "-c", "kill -9 $(docker inspect -f '{{.State.Pid}}' "+r.container()+")").Run()
+	}},
+	{name: "pause", cause: func(r *faultRound) error { return r.lobby("pause " + r.sandbox) },
+		after: func(r *faultRound) error { return r.lobby("resume " + r.sandbox) }, survives: true,
+		holds: []string{"exec", "e2b"}}, // which have no session to go on in without their caller
+	{name: "daemon killed", cause: func(r *faultRound) error {
+		if err := r.f.m.cmd.Process.Kill(); err != nil {
+			return err
+		}
+		<-r.f.m.ended
+		return r.f.m.tryStart("--http", r.f.http)
+	}, after: func(*faultRound) error { return nil }, survives: true, alone: true},
+}
+
+// faultMatrix counts what became of the calls of all rounds.
+type faultMatrix struct {
+	t    *testing.T
+	m    *machine
+	http string // where the daemon answers
+
+	mu    *sync.Mutex
+	tally map[[2]string]*faultTally // guarded by mu; by fault and caller
+	texts map[string]int            // guarded by mu; what callers read
+}
+
+type faultTally struct {
+	trials, done, lost, refused, other int
+	repeated, afterRefused, late       int
+	latest                             time.Duration
+}
+
+func newFaultMatrix(t *testing.T) *faultMatrix {
+	return &faultMatrix{t: t, mu: new(sync.Mutex), tally: make(map[[2]string]*faultTally), texts: make(map[string]int)}
+}
+
+// on is the matrix for the daemon of another machine, which it starts; it counts in the same table.
+func (f *faultMatrix) on(t *testing.T, m *machine) *faultMatrix {
+	t.Helper()
+	m.start("--http", "127.0.0.1:0")
+	return &faultMatrix{t: t, m: m, http: strings.TrimPrefix(*m.at.HTTP, "http://"), mu: f.mu, tally: f.tally, texts: f.texts}
+}
+
+// faultRound is one sandbox in which each caller makes one call at the same time, and one fault.
+type faultRound struct {
+	f       *faultMatrix
+	fault   fault
+	phase   phase
+	sandbox string
+	id      string // of the sandbox
+	file    string // to which calls append their tags
+}
+
+func (r *faultRound) tag(caller string) string    { return r.sandbox + "-" + caller }
+func (r *faultRound) target(caller string) string { return r.sandbox + "~" + caller }
+func (r *faultRound) container() string           { return "sandboxd-" + r.id }
+
+// command appends the caller's tag.
+func (r *faultRound) command(caller string) string {
+	return "echo " + r.tag(caller) + " >>" + r.file + r.then()
+}
+
+func (r *faultRound) then() string {
+	switch {
+	case r.phase == before:
+		return fmt.Sprintf("; sleep %v", shortly.Seconds())
+	case r.phase == running && r.fault.survives:
+		return fmt.Sprintf("; sleep %v", outlives.Seconds())
+	case r.phase == running:
+		return "; sleep 1000"
+	}
+	return ""
+}
+
+// secret is what a caller types to a program that does not show it. As a command it would leave a line.
+func (r *faultRound) secret(caller string) string {
+	return "echo secret-" + r.tag(caller) + " >>" + r.file
+}
+
+// presses are the keys of a secret.
+func (r *faultRound) presses(caller string) []string {
+	var keys []string
+	for _, c := range r.secret(caller) {
+		keys = append(keys, strings.ReplaceAll(string(c), " ", "Space"))
+	}
+	return append(keys, "Enter")
+}
+
+// shell is one whose read can be silent.
+func (r *faultRound) shell() string {
+	if strings.HasPrefix(r.fault.name, "host") {
+		return "bash"
+	}
+	return "sh"
+}
+
+// asks has a program wait for a secret in the caller's session. It appends the tag for each line that it gets.
+func (r *faultRound) asks(ctx context.Context, caller string) error {
+	program := "while read -s x; do echo " + r.tag(caller) + " >>" + r.file + r.then() + "; done"
+	s, err := r.ask(ctx, shellquote.Join("run", "--json", "-n", r.target(caller), "--", r.shell(), "-c", program))
+	if err != nil || s.code != wire.ExitWaiting {
+		return fmt.Errorf("%s asks for nothing: %w, %+v", program, err, s)
+	}
+	return nil
+}
+
+func (r *faultRound) ask(ctx context.Context, command string) (said, error) {
+	c, err := r.f.m.client(ctx, "sandboxd")
+	if err != nil {
+		return said{}, err
+	}
+	defer c.Close()
+	return ask(ctx, c, command)
+}
+
+// lobby runs a command of the table, which has to succeed.
+func (r *faultRound) lobby(command string) error {
+	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
+	defer cancel()
+	if s, err := r.ask(ctx, command); err != nil || s.code != 0 {
+		return fmt.Errorf("%s: %w, %+v", command, err, s)
+	}
+	return nil
+}
+
+func (r *faultRound) docker(args ...string) error {
+	cmd := exec.Command("docker", args...)
+	cmd.Env = append(os.Environ(), "DOCKER_HOST="+r.f.m.docker)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("docker %v: %w: %s", args, err, out)
+	}
+	return nil
+}
+
+// make makes the sandbox.
+func (r *faultRound) make() error {
+	dir := filepath.Join(r.f.m.dir, r.sandbox)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	r.file = filepath.Join(dir, "ran")
+	if err := r.lobby("new " + small + "--mount " + dir + " " + r.sandbox); err != nil {
+		return err
+	}
+	return r.identify()
+}
+
+func (r *faultRound) identify() error {
+	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
+	defer cancel()
+	s, err := r.ask(ctx, "describe --json "+r.sandbox)
+	if err != nil {
+		return err
+	}
+	var d gateway.Description
+	err = json.Unmarshal([]byte(s.out), &d)
+	r.id = d.ID
+	return err
+}
+
+// counts is how often each line is in the file.
+func (r *faultRound) counts() map[string]int {
+	text, _ := os.ReadFile(r.file) // none yet: no lines
+	n := make(map[string]int)
+	for _, line := range strings.Fields(string(text)) {
+		n[line]++
+	}
+	return n
+}
+
+// play makes the calls, causes the fault and looks at what was done.
+func (r *faultRound) play(callers []caller) error {
+	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
+	defer cancel()
+	calls := make([]func(context.Context) answer, len(callers))
+	failed := make([]error, len(callers))
+	dones := make([]func(), len(callers))
+	var ready sync.WaitGroup
+	for i, c := range callers {
+		ready.Go(func() { calls[i], dones[i], failed[i] = c.prepare(ctx, r) })
+	}
+	ready.Wait()
+	defer func() {
+		for _, done := range dones {
+			if done != nil {
+				done()
+			}
+		}
+	}()
+	for i, err := range failed {
+		if err != nil {
+			return fmt.Errorf("%s: %w", callers[i].name, err)
+		}
+	}
+
+	answers := make([]answer, len(callers))
+	var all, held sync.WaitGroup
+	ctx, cancel = context.WithTimeout(r.f.t.Context(), answerTime)
+	defer cancel()
+	for i, c := range callers {
+		group := &all
+		if slices.Contains(r.fault.holds, c.name) {
+			group = &held
+		}
+		group.Go(func() { answers[i] = calls[i](ctx) })
+	}
+	began, err := r.moment(ctx, callers)
+	if err != nil {
+		return err
+	}
+	if err := r.fault.cause(r); err != nil {
+		return err
+	}
+	happened := time.Now()
+	all.Wait()
+
+	if err := r.unstarted(); err != nil {
+		r.f.t.Errorf("%s, %s: %v", r.fault.name, r.phase, err)
+	}
+	released, err := r.again(callers)
+	if err != nil {
+		return err
+	}
+	held.Wait()
+	for i, c := range callers {
+		due := happened
+		if slices.Contains(r.fault.holds, c.name) {
+			due = released
+		}
+		if end := began.Add(outlives); r.fault.survives && r.phase == running && end.After(due) {
+			due = end
+		}
+		if slices.Contains(r.fault.holds, c.name) && r.phase == running {
+			due = due.Add(outlives) // of which none may have passed
+		}
+		answers[i].late = answers[i].at.Sub(due)
+	}
+	r.judge(callers, answers)
+	return nil
+}
+
+// moment waits until it is time for the fault, and returns when the commands began.
+func (r *faultRound) moment(ctx context.Context, callers []caller) (time.Time, error) {
+	if r.phase == before {
+		timer := time.NewTimer(rand.N(firstMoments))
+		defer timer.Stop()
+		<-timer.C
+		return time.Now(), nil
+	}
+	look := time.NewTicker(time.Millisecond)
+	defer look.Stop()
+	for {
+		n := r.counts()
+		if r.phase == ended && len(n) > 0 || len(n) >= len(callers) {
+			return time.Now(), nil
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return time.Time{}, fmt.Errorf("some commands do not begin: %v", n)
+		}
+	}
+}
+
+// unstarted returns an error if the sandbox has been started again although nobody has made a call since the fault.
+func (r *faultRound) unstarted() error {
+	if r.phase != running || r.fault.survives || r.fault.restarts || r.fault.gone {
+		return nil
+	}
+	cmd := exec.Command("docker", "inspect", "-f", "{{.State.Running}}", r.container())
+	cmd.Env = append(os.Environ(), "DOCKER_HOST="+r.f.m.docker)
+	out, err := cmd.Output()
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(out)) != "false" {
+		return fmt.Errorf("sandbox %s was started again by nobody's call", r.sandbox)
+	}
+	return nil
+}
+
+// again uses the sandbox again, from the time on that it returns: what was waiting to be repeated would be, now.
+func (r *faultRound) again(callers []caller) (time.Time, error) {
+	if r.fault.gone {
+		return time.Now(), nil
+	}
+	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
+	defer cancel()
+	after := r.fault.after
+	if after == nil {
+		after = func(r *faultRound) error { return r.lobby("start " + r.sandbox) }
+	}
+	if err := after(r); err != nil {
+		return time.Time{}, err
+	}
+	from := time.Now()
+	var all sync.WaitGroup
+	for _, c := range callers {
+		command := shellquote.Join("exec", r.sandbox, "--", "true")
+		if c.session { // where a program asks still, this is refused
+			command = shellquote.Join("run", "--json", "-n", r.target(c.name), "--", "true")
+		}
+		all.Go(func() {
+			s, err := r.ask(ctx, command)
+			for range 3 { // a guest that was started without its keys ends, and the next use starts it with them
+				if err == nil && s.code == 0 {
+					break
+				}
+				s, err = r.ask(ctx, command)
+			}
+			if err != nil || s.code != 0 && !strings.Contains(s.out, `"not_prompt"`) {
+				r.f.t.Errorf("%s, %s: afterwards: %s: %v, %+v", r.fault.name, r.phase, command, err, s)
+			}
+		})
+	}
+	all.Wait()
+	return from, nil
+}
+
+// judge compares what callers were told with what was done.
+func (r *faultRound) judge(callers []caller, answers []answer) {
+	ran := r.counts()
+	shown := r.recorded()
+	f := r.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, c := range callers {
+		a, times := answers[i], ran[r.tag(c.name)]
+		key := [2]string{r.fault.name, c.name}
+		n := f.tally[key]
+		if n == nil {
+			n = new(faultTally)
+			f.tally[key] = n
+		}
+		n.trials++
+		wrong := func(counter *int, what string) {
+			*counter++
+			f.t.Errorf("%s, %s, %s: %s: ran %d times, answer %s: %s", r.fault.name, r.phase, c.name, what, times, a.class, a.text)
+		}
+		switch a.class {
+		case answeredDone:
+			n.done++
+			if times != 1 {
+				wrong(&n.repeated, "done, and not once")
+			}
+		case answeredLost:
+			n.lost++
+		case answeredRefused:
+			n.refused++
+			if times > 0 {
+				wrong(&n.afterRefused, "ran after refused")
+			}
+		default:
+			n.other++
+		}
+		if times > 1 && a.class != answeredDone {
+			wrong(&n.repeated, "repeated")
+		}
+		if secret := "secret-" + r.tag(c.name); ran[secret] > 0 {
+			wrong(&n.repeated, "the secret ran as a command")
+		} else if slices.Contains(shown, secret) {
+			wrong(&n.repeated, "the record shows the secret")
+		}
+		if n.latest = max(n.latest, a.late); a.late > cmp.Or(r.fault.within, answerWithin) {
+			wrong(&n.late, fmt.Sprintf("answered after %v", a.late))
+		}
+		if a.class != answeredDone {
+			f.texts[fmt.Sprintf("%-14s %-7s %-8s %s", r.fault.name, c.name, a.class, plain(a.text, r.sandbox))]++
+		}
+	}
+}
+
+// plain is a text without what differs from round to round.
+func plain(text, sandbox string) string {
+	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), sandbox, "SANDBOX")
+	return text[:min(len(text), 220)]
+}
+
+// recorded are the secrets that the sandbox's record has.
+func (r *faultRound) recorded() (shown []string) {
+	_ = filepath.WalkDir(filepath.Join(r.f.m.state, "records", r.id), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return nil //nolint:nilerr // what is removed meanwhile shows nothing
+		}
+		text, _ := os.ReadFile(path)
+		for _, c := range callers {
+			if secret := "secret-" + r.tag(c.name); bytes.Contains(text, []byte(secret)) {
+				shown = append(shown, secret)
+			}
+		}
+		return nil
+	})
+	return shown
+}
+
+// print writes the table.
+func (f *faultMatrix) print() {
+	var out strings.Builder
+	row := func(fault, caller string, n *faultTally) {
+		fmt.Fprintf(&out, "| %s | %s | %d | %d | %d | %d | %d | %d | %d | %d | %.1f s |\n", fault, caller,
+			n.trials, n.done, n.lost, n.refused, n.other, n.repeated, n.afterRefused, n.late, max(n.latest, 0).Seconds())
+	}
+	out.WriteString("| fault | caller | trials | done | lost | refused | other | repeated | ran after refused | late | latest answer |\n")
+	out.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+	var sum faultTally
+	var keys [][2]string
+	for key, n := range f.tally {
+		keys = append(keys, key)
+		sum.trials, sum.done, sum.lost = sum.trials+n.trials, sum.done+n.done, sum.lost+n.lost
+		sum.refused, sum.other, sum.repeated = sum.refused+n.refused, sum.other+n.other, sum.repeated+n.repeated
+		sum.afterRefused, sum.late = sum.afterRefused+n.afterRefused, sum.late+n.late
+		sum.latest = max(sum.latest, n.latest)
+	}
+	slices.SortFunc(keys, func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
+	for _, key := range keys {
+		row(key[0], key[1], f.tally[key])
+	}
+	row("all", "all", &sum)
+	f.t.Log("\n" + out.String())
+	var texts []string
+	for text, n := range f.texts {
+		texts = append(texts, fmt.Sprintf("%s × %d", text, n))
+	}
+	slices.Sort(texts)
+	f.t.Log("what callers read:\n" + strings.Join(texts, "\n"))
+}
+
+// TestFaultMatrix causes each fault while each caller's call is under way, and counts what was done. A call is made once or not at
+// all; what is refused is not made; text for a program reaches no other; and every caller has an answer soon.
+func TestFaultMatrix(t *testing.T) {
+	const few = 49
+	trials := times(t, "SANDBOXD_TEST_FAULTS", few)
+	rounds := (trials + len(callers) - 1) / len(callers)
+	f := newFaultMatrix(t)
+	defer f.print()
+	t.Run("sandbox", func(t *testing.T) {
+		m := newMachine(t)
+		m.env = []string{"SANDBOXD_MAX_SANDBOXES=1000"}
+		f.on(t, m).rounds(rounds)
+	})
+	others := 1 // in the short run
+	if trials > few {
+		others = 6
+	}
+	t.Run("host", func(t *testing.T) {
+		h := newFaultHost(t)
+		m := newMachine(t)
+		f.on(t, m).hosts(h, 2*others)
+	})
+	t.Run("engine", func(t *testing.T) {
+		d := newDockerd(t)
+		m := newMachine(t)
+		m.docker = d.host()
+		f.on(t, m).engine(d, others)
+	})
+}
+
+// atOnce is how many rounds are played at the same time, unless a fault is for all.
+const atOnce = 3
+
+// rounds plays that many rounds.
+func (f *faultMatrix) rounds(count int) {
+	var alone sync.RWMutex
+	var all sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i := range count {
+		fault := sandboxFaults[i%len(sandboxFaults)]
+		if only := os.Getenv("SANDBOXD_TEST_FAULT"); only != "" && only != fault.name {
+			continue
+		}
+		r := &faultRound{f: f, fault: fault, phase: phases[(i+i/len(sandboxFaults))%len(phases)], sandbox: "f" + strconv.Itoa(i)}
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if fault.alone {
+				alone.Lock()
+				defer alone.Unlock()
+			} else {
+				alone.RLock()
+				defer alone.RUnlock()
+			}
+			if err := r.make(); err != nil {
+				f.t.Errorf("%s, %s: %v", fault.name, r.phase, err)
+				return
+			}
+			if err := r.play(callers); err != nil {
+				f.t.Errorf("%s, %s: %v", fault.name, r.phase, err)
+			}
+			if err := r.lobby("rm " + r.sandbox); err != nil {
+				f.t.Errorf("%s: %v", fault.name, err)
+			}
+		})
+	}
+	all.Wait()
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+)
+
+// checkLeft looks for containers whose daemon has no state directory any more: no daemon knows of them, and none will remove them.
+func (c *cli) checkLeft(ctx context.Context) []finding {
+	engine, err := newEngine(c.config)
+	if err != nil {
+		return nil // checkEngine said so
+	}
+	defer engine.Close()
+	if !strings.HasPrefix(engine.DaemonHost(), "unix:") {
+		return nil // its files are another machine's
+	}
+	found, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", daemonLabel)})
+	if err != nil {
+		return nil
+	}
+	return leftBehind(found.Items, func(dir string) bool {
+		_, err := os.Lstat(dir)
+		return !os.IsNotExist(err)
+	})
+}
+
+// daemonLabel is what the containers of a daemon have, with its ID.
+const daemonLabel = "sandboxd.daemon"
+
+var validDaemon = regexp.MustCompile(`^[A-Za-z0-9-]+$`) // it stands in a command that is to be pasted
+
+// leftBehind returns a finding for each daemon that has containers in all, and whose directory, from which the guest is mounted, is not there.
+func leftBehind(all []container.Summary, there func(dir string) bool) []finding {
+	count, states := make(map[string]int), make(map[string]string)
+	for _, c := range all {
+		id := c.Labels[daemonLabel]
+		for _, m := range c.Mounts {
+			dir := filepath.Dir(m.Source) // of the guest's program: DIR/guest/FILE
+			if filepath.Base(dir) == "guest" && strings.HasPrefix(filepath.Base(m.Source), "guest-") && validDaemon.MatchString(id) && !there(dir) {
+				count[id]++
+				states[id] = filepath.Dir(dir)
+			}
+		}
+	}
+	var findings []finding
+	for _, id := range slices.Sorted(maps.Keys(count)) {
+		findings = append(findings, finding{Check: "left behind", OK: true,
+			Found: fmt.Sprintf("containers of a daemon whose state directory, %q, is gone: %d", states[id], count[id]),
+			Fix:   fmt.Sprintf("no daemon knows them; remove them: docker rm -f $(docker ps -aq --filter label=%s=%s)", daemonLabel, id)})
+	}
+	return findings
+}
