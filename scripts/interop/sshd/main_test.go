@@ -34,6 +34,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/host"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -41,6 +42,7 @@ import (
 // backend. Under go test it runs the tests.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "-test.") {
+		signals.DefaultForChildren()
 		os.Exit(m.Run())
 	}
 	if err := run(os.Args[1:]); err != nil {
