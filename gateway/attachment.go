@@ -390,6 +390,9 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	switch lost := a.whyLost(ctx, caller, reply, err); {
 	case lost == nil || !hasResult(r.Verb):
 		reply, err = a.complete(ctx, reply, err, hearing)
+		if paused, ok := errors.AsType[*pausedError](err); ok && hasResult(r.Verb) { // before its output was here
+			reply, err = a.lost(caller, s, paused.lost), paused.lost
+		}
 	case reply.Result == nil:
 		reply, err = a.lost(caller, s, lost), lost
 	default:

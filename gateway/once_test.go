@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"slices"
@@ -152,14 +153,65 @@ func TestPauseWaitsForNoClient(t *testing.T) {
 	}
 }
 
+// A guest's answer whose output is still in the sandbox when that is paused comes no more: the call
+// is lost, at once and not when the sandbox is resumed.
+func TestPauseLosesHeldAnswer(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	st, near, far := w.streamOf(d, 1)
+	go st.serve(w.ctx())
+	client, guest := wire.NewConn(near), wire.NewConn(far)
+	end := st.live.Len()
+	for _, f := range []any{
+		wire.Event{Kind: wire.EventState, Offset: end + 1},
+		wire.Reply{Result: &wire.Result{Ended: wire.Done, To: end + 1}},
+	} {
+		kind := wire.FrameEvent
+		if _, ok := f.(wire.Reply); ok {
+			kind = wire.FrameReply
+		}
+		if err := guest.WriteJSON(kind, 0, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for held := 0; held < 2; {
+		st.mu.Lock()
+		held = len(st.held)
+		more := st.more
+		st.mu.Unlock()
+		if held < 2 {
+			<-more
+		}
+	}
+	b := d.boxOf()
+	if err := b.become(w.ctx(), func(f *facts) { f.state = Paused }); err != nil {
+		t.Fatal(err)
+	}
+	f, err := client.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var reply wire.Reply
+	if err := json.Unmarshal(f.Data, &reply); err != nil || f.Type != wire.FrameReply {
+		t.Fatalf("got a frame of type %d, %v", f.Type, err)
+	}
+	if reply.Result == nil || reply.Result.Ended != wire.Lost || reply.Error.Reason != wire.LostPaused {
+		t.Errorf("got %s, want a lost call", f.Data)
+	}
+	if err := b.become(w.ctx(), func(f *facts) { f.state = Running }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A request is answered once: what the guest says of one that was lost is not passed on, whenever it comes.
 func TestRequestIsAnsweredOnce(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
 	st, _, _ := w.streamOf(d, 1)
-	st.lose(w.ctx(), wire.LostError(wire.LostPaused, "paused"))
-	st.lose(w.ctx(), wire.LostError(wire.LostPaused, "paused"))
+	st.lose(w.ctx(), st.forget(), wire.LostError(wire.LostPaused, "paused"))
+	st.lose(w.ctx(), st.forget(), wire.LostError(wire.LostPaused, "paused"))
 	if len(st.held) != 1 {
 		t.Errorf("%d answers", len(st.held))
 	}

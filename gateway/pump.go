@@ -28,37 +28,13 @@ type stream struct {
 	cancel        context.CancelFunc // ends what fromGuest waits for
 
 	mu     sync.Mutex
-	asked  map[uint32]asked // guarded by mu; requests that the guest has not answered
+	asked  map[uint32]asked // guarded by mu; requests whose answer has not gone out
 	held   []heldFrame      // guarded by mu; what came from the guest and waits for its turn
 	weight int              // guarded by mu; bytes of held
 	more   chan struct{}    // guarded by mu; closed and replaced when held or over changes
 	over   bool             // guarded by mu; the guest sends nothing more
 	failed error            // guarded by mu; how the stream ended first
 }
-
-// asked is a request that the guest has not answered.
-type asked struct {
-	sent
-	hearing hearing
-	lost    bool // it was answered as lost: the guest's answer is not passed on
-}
-
-// heldFrame is a frame of the guest that may go out once the client has output up to a place.
-type heldFrame struct {
-	frame wire.Frame
-	after uint64
-	seq   uint64 // of an event
-}
-
-// What waits for a client that does not read, in frames and in bytes. Then the guest waits, for this stream alone. One frame
-// may go beyond.
-const (
-	maxHeld      = 256
-	maxHeldBytes = 1 << 20
-)
-
-// maxAsked is how many answers the guest may owe a stream: many more than the requests that it takes.
-const maxAsked = 4096
 
 // fail ends the stream; the first reason counts.
 func (st *stream) fail(why error) {
@@ -171,41 +147,6 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error
 	return nil, false, fmt.Errorf("frame type %d is not for a server", f.Type)
 }
 
-// forget returns the requests that are under way. What the guest answers to them from here on is not passed on.
-func (st *stream) forget() map[uint32]asked {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	all := make(map[uint32]asked)
-	for id, a := range st.asked {
-		if !a.lost {
-			all[id] = a
-			a.lost = true
-			st.asked[id] = a
-		}
-	}
-	return all
-}
-
-// ask notes what request id is to be told. An error ends the stream.
-func (st *stream) ask(id uint32, a asked) error {
-	st.mu.Lock()
-	_, twice := st.asked[id]
-	full := len(st.asked) >= maxAsked
-	if !twice && !full {
-		st.asked[id] = a
-	}
-	st.mu.Unlock()
-	switch {
-	case twice:
-		st.live.hush(a.hearing)
-		return fmt.Errorf("request %d is under way already", id)
-	case full:
-		st.live.hush(a.hearing)
-		return fmt.Errorf("more than %d requests at once", maxAsked)
-	}
-	return nil
-}
-
 // checkCommand refuses a command that its shell would find unfinished.
 func checkCommand(shell, command string) *wire.Error {
 	var refused *wire.Error
@@ -240,31 +181,6 @@ func (st *stream) fromGuest(ctx context.Context) {
 	}
 }
 
-// hold puts a frame into the queue, as soon as there is room.
-func (st *stream) hold(h heldFrame) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for (len(st.held) >= maxHeld || st.weight >= maxHeldBytes) && !st.over {
-		more := st.more
-		st.mu.Unlock()
-		<-more
-		st.mu.Lock()
-	}
-	st.held = append(st.held, h)
-	st.weight += len(h.frame.Data)
-	st.changedLocked()
-}
-
-// owedLocked reports whether the client waits for an answer.
-func (st *stream) owedLocked() bool {
-	for _, a := range st.asked {
-		if !a.lost {
-			return true
-		}
-	}
-	return false
-}
-
 // loseAtPause answers what is under way each time the sandbox is paused, until ctx ends. pause ends at the first time. The pause does not
 // wait for that: the client may not read.
 func (st *stream) loseAtPause(ctx, pause context.Context) {
@@ -276,7 +192,8 @@ func (st *stream) loseAtPause(ctx, pause context.Context) {
 		}
 		why, _ := errors.AsType[*pausedError](context.Cause(pause))
 		pause = st.live.box.pauses.next()
-		st.lose(ctx, why.lost)
+		st.lose(ctx, st.forget(), why.lost)
+		st.lose(ctx, st.dropStuck(), why.lost)
 	}
 }
 
@@ -291,13 +208,12 @@ func (st *stream) loseAll(ctx context.Context) {
 	}
 	if lost := st.live.box.answersAgain(ctx); lost != nil && ctx.Err() == nil {
 		st.live.lastWords(ctx)
-		st.lose(ctx, lost)
+		st.lose(ctx, st.forget(), lost)
 	}
 }
 
-// lose answers what is under way as lost.
-func (st *stream) lose(ctx context.Context, why *wire.Error) {
-	all := st.forget()
+// lose answers requests as lost.
+func (st *stream) lose(ctx context.Context, all map[uint32]asked, why *wire.Error) {
 	defer func() {
 		for _, a := range all {
 			st.live.hush(a.hearing)
@@ -315,7 +231,7 @@ func (st *stream) lose(ctx context.Context, why *wire.Error) {
 			left -= st.live.fillLost(reply.Result, &a.sent, left)
 			reply.Result.Denied = st.live.heard(ctx, a.hearing)
 		}
-		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id}}
+		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id}, lost: true}
 		var err error
 		if h.frame.Data, err = fitting(reply); err != nil {
 			st.fail(err)
@@ -324,7 +240,7 @@ func (st *stream) lose(ctx context.Context, why *wire.Error) {
 		if reply.Result != nil {
 			h.after = reply.Result.To
 		}
-		st.hold(h)
+		st.holdLost(h)
 	}
 }
 
@@ -333,13 +249,12 @@ func (st *stream) lose(ctx context.Context, why *wire.Error) {
 func (st *stream) addDenied(ctx context.Context, h *heldFrame) (due bool, err error) {
 	st.mu.Lock()
 	a, asked := st.asked[h.frame.ID]
-	delete(st.asked, h.frame.ID)
+	if a.lost {
+		delete(st.asked, h.frame.ID)
+	}
 	st.mu.Unlock()
 	if a.lost {
 		return false, nil
-	}
-	if asked {
-		defer st.live.hush(a.hearing)
 	}
 	var reply wire.Reply
 	if err := json.Unmarshal(h.frame.Data, &reply); err != nil {
@@ -432,14 +347,17 @@ func (st *stream) toClient(ctx context.Context) error {
 	buf := make([]byte, 32<<10)
 	var patience <-chan time.Time // for what is held when the guest has gone: the replica is about to have its place
 	for {
-		st.mu.Lock()
-		more, over, failed := st.more, st.over, st.failed
-		var head *heldFrame
-		if len(st.held) > 0 {
-			head = &st.held[0]
+		seen, ended := st.sent, st.live.final()
+		if length := st.live.Len(); st.quiet {
+			seen = length
+		} else {
+			ended = ended && seen >= length
 		}
+		st.mu.Lock()
+		more, over, failed, empty := st.more, st.over, st.failed, len(st.held) == 0
+		head, due := st.nextLocked(seen, ended)
 		st.mu.Unlock()
-		if over && (head == nil || failed != nil) {
+		if over && (empty || failed != nil) {
 			return errOr(failed, errOr(st.client.Flush(), errEnded))
 		}
 		if over && patience == nil {
@@ -450,27 +368,18 @@ func (st *stream) toClient(ctx context.Context) error {
 		if why := st.live.notKept(); why != "" {
 			return st.farewell(why)
 		}
-		seen := st.sent
-		if st.quiet {
-			seen = st.live.Len()
-		}
-		if head != nil && (head.after <= seen || st.live.final() && seen >= st.live.Len()) {
+		if due {
 			if err := st.client.Queue(head.frame); err != nil {
 				return err
 			}
 			st.heard = max(st.heard, head.seq)
-			st.mu.Lock()
-			st.weight -= len(head.frame.Data)
-			st.held = slices.Delete(st.held, 0, 1)
-			st.changedLocked()
-			st.mu.Unlock()
 			continue
 		}
 		room := uint64(len(buf))
-		if head != nil {
+		if !empty {
 			room = min(room, head.after-seen)
 		}
-		progress, changed, err := st.copyOutput(buf[:room], over)
+		progress, changed, err := st.copyOutput(buf[:room], over || head.lost)
 		if err != nil {
 			return err
 		}

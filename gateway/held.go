@@ -1,0 +1,179 @@
+package gateway
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// What came from the guest waits here until the stream's client has the output before it.
+
+// asked is a request that has not been answered.
+type asked struct {
+	sent
+	hearing hearing
+	held    bool // the guest has answered, and its answer waits for its turn
+	lost    bool // it was answered as lost: the guest's answer is not passed on
+}
+
+// heldFrame is a frame of the guest that may go out once the client has output up to a place.
+type heldFrame struct {
+	frame wire.Frame
+	after uint64
+	seq   uint64 // of an event
+	lost  bool   // it answers a call as lost, in the daemon's words: the guest tells nothing that it has to wait for
+}
+
+// What waits for a client that does not read, in frames and in bytes. Then the guest waits, for this stream alone. One frame
+// may go beyond.
+const (
+	maxHeld      = 256
+	maxHeldBytes = 1 << 20
+)
+
+// maxAsked is how many answers the guest may owe a stream: many more than the requests that it takes.
+const maxAsked = 4096
+
+// ask notes what request id is to be told. An error ends the stream.
+func (st *stream) ask(id uint32, a asked) error {
+	st.mu.Lock()
+	_, twice := st.asked[id]
+	full := len(st.asked) >= maxAsked
+	if !twice && !full {
+		st.asked[id] = a
+	}
+	st.mu.Unlock()
+	switch {
+	case twice:
+		st.live.hush(a.hearing)
+		return fmt.Errorf("request %d is under way already", id)
+	case full:
+		st.live.hush(a.hearing)
+		return fmt.Errorf("more than %d requests at once", maxAsked)
+	}
+	return nil
+}
+
+// forget returns the requests that the guest has not answered. What it answers to them from here
+// on is not passed on.
+func (st *stream) forget() map[uint32]asked {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	all := make(map[uint32]asked)
+	for id, a := range st.asked {
+		if a.lost || a.held {
+			continue
+		}
+		all[id] = a
+		a.lost = true
+		st.asked[id] = a
+	}
+	return all
+}
+
+// dropStuck returns the requests whose answer waits for output that the replica does not have, and
+// drops these answers: a sandbox that is paused sends no more.
+func (st *stream) dropStuck() map[uint32]asked {
+	length := st.live.Len()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	all := make(map[uint32]asked)
+	st.held = slices.DeleteFunc(st.held, func(h heldFrame) bool {
+		a, ok := st.asked[h.frame.ID]
+		if !ok || !a.held || h.frame.Type != wire.FrameReply || h.after <= length {
+			return false
+		}
+		all[h.frame.ID] = a
+		delete(st.asked, h.frame.ID)
+		st.weight -= len(h.frame.Data)
+		return true
+	})
+	st.changedLocked()
+	return all
+}
+
+// hold puts a frame of the guest into the queue, as soon as there is room.
+func (st *stream) hold(h heldFrame) {
+	var heard hearing
+	defer func() { st.live.hush(heard) }()
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for (len(st.held) >= maxHeld || st.weight >= maxHeldBytes) && !st.over {
+		more := st.more
+		st.mu.Unlock()
+		<-more
+		st.mu.Lock()
+	}
+	if a, asked := st.asked[h.frame.ID]; asked && h.frame.Type == wire.FrameReply {
+		if a.lost { // meanwhile
+			delete(st.asked, h.frame.ID)
+			return
+		}
+		heard, a.held, a.hearing.drives = a.hearing, true, false
+		st.asked[h.frame.ID] = a
+	}
+	st.held = append(st.held, h)
+	st.weight += len(h.frame.Data)
+	st.changedLocked()
+}
+
+// holdLost puts the answer to a lost call into the queue, ahead of what has to wait for more of the
+// guest's output: there may be none. It waits for room among its like.
+func (st *stream) holdLost(h heldFrame) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for n, weight := st.lostLocked(); (n >= maxHeld || weight >= maxHeldBytes) && !st.over; n, weight = st.lostLocked() {
+		more := st.more
+		st.mu.Unlock()
+		<-more
+		st.mu.Lock()
+	}
+	at := slices.IndexFunc(st.held, func(other heldFrame) bool { return other.after > h.after })
+	if at < 0 {
+		at = len(st.held)
+	}
+	st.held = slices.Insert(st.held, at, h)
+	st.weight += len(h.frame.Data)
+	st.changedLocked()
+}
+
+// lostLocked is how many answers to lost calls wait, and their bytes.
+func (st *stream) lostLocked() (n, weight int) {
+	for _, h := range st.held {
+		if h.lost {
+			n++
+			weight += len(h.frame.Data)
+		}
+	}
+	return n, weight
+}
+
+// owedLocked reports whether the client waits for an answer of the guest.
+func (st *stream) owedLocked() bool {
+	for _, a := range st.asked {
+		if !a.lost && !a.held {
+			return true
+		}
+	}
+	return false
+}
+
+// nextLocked returns the first of the held frames, and takes it if it is due: for a client that has
+// output up to seen, and gets no more of it if ended. Without a frame it returns the zero value.
+func (st *stream) nextLocked(seen uint64, ended bool) (h heldFrame, due bool) {
+	if len(st.held) == 0 {
+		return h, false
+	}
+	h = st.held[0]
+	if h.after > seen && !ended {
+		return h, false
+	}
+	if h.frame.Type == wire.FrameReply && !h.lost {
+		delete(st.asked, h.frame.ID)
+	}
+	st.weight -= len(h.frame.Data)
+	st.held = slices.Delete(st.held, 0, 1)
+	st.changedLocked()
+	return h, true
+}
