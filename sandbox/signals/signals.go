@@ -18,7 +18,8 @@ import (
 //
 // A handler is what makes the difference: execve(2) resets a caught signal and keeps an ignored
 // one. The Go runtime installs handlers at start, but neither for SIGHUP and SIGINT when they are
-// ignored, nor ever for the signals of job control.
+// ignored, nor ever for the signals of job control. Signals 32 and 33 stay as they are: a C library
+// keeps them to itself, sets them when it needs them, and Go hands them to nobody (signal(7)).
 func DefaultForChildren() (undo func()) {
 	all := ignored()
 	if len(all) == 0 {
