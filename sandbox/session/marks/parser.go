@@ -258,6 +258,11 @@ func (p *Parser) accept(s sequence, at int, marks *[]Mark) bool {
 	// After a syntax error inside eval, bash shows the expansion of PS1 that it made for the prompt before. The
 	// prompt-start mark of this one has come from PROMPT_COMMAND by then.
 	stale := p.phase == prompt && s.counter+1 == p.counter && (s.kind == 'A' || s.kind == 'B')
+	// After ^C at its prompt, bash expands PS1, and so counts, but readline may find that the screen has that prompt
+	// already: the marks in it are not printed.
+	if p.phase == ready && s.counter > p.counter && (s.kind == 'C' || s.kind == 'D') {
+		p.counter = s.counter
+	}
 	// Of lines pasted at once, bash shows one prompt but expands PS1, and so counts, for each.
 	ahead := busy && s.counter > p.counter && (s.kind == 'C' || s.kind == 'D')
 	if p.counter == 0 || s.counter != p.counter && !stale && !ahead {
