@@ -179,6 +179,7 @@ type Want struct {
 	Output *Text `json:"output,omitempty"` // as a person would read it; of exec standard output, exact
 	Bytes  *Text `json:"bytes,omitempty"`  // of run: what the terminal printed, exact, \r\n at line ends
 	Stderr *Text `json:"stderr,omitempty"` // of exec
+	Screen *Text `json:"screen,omitempty"` // what comes with the answer of a terminal's screen; empty where nothing does
 
 	Steps []string `json:"steps,omitempty"` // of an interrupt's receipt: these were sent, in this order
 	Died  bool     `json:"died,omitempty"`  // of an interrupt's receipt: something died, and nothing is left

@@ -96,6 +96,11 @@ func (w Want) check(a answer, slow float64) (got, want Facts, failed []string) {
 	text("output", w.Output, r.Output)
 	text("bytes", w.Bytes, a.bytes)
 	text("stderr", w.Stderr, a.stderr)
+	var shown string
+	if r.Screen != nil {
+		shown = r.Screen.Text
+	}
+	text("screen", w.Screen, shown)
 	if len(w.Steps) > 0 {
 		judge("receipt.steps", r.Receipt != nil && slices.Equal(r.Receipt.Steps, w.Steps), r.Receipt, w.Steps)
 	}

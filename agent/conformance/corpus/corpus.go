@@ -28,6 +28,7 @@ var Packages = map[string]string{
 	"dpkg-divert": "dpkg",
 	"killall":     "psmisc",
 	"watch":       "procps",
+	"top":         "procps",
 	"pip3":        "python3-pip",
 	"setsid":      "util-linux",
 }
@@ -153,6 +154,15 @@ func dies(exit int) conformance.Want {
 func works(command string, ms int64) conformance.Step {
 	return conformance.Step{Do: conformance.Run, Text: command, TimeoutMS: ms, Want: conformance.Want{Ended: ends(wire.Deadline),
 		Phase: []wire.Phase{wire.PhaseRunning}, Attention: "no"}}
+}
+
+// shows is w with that on the screen that comes with the answer. Without any, no screen comes.
+func shows(w conformance.Want, on ...string) conformance.Want {
+	w.Screen = has(on...)
+	if len(on) == 0 {
+		w.Screen = text("")
+	}
+	return w
 }
 
 func steps(all ...conformance.Step) []conformance.Step { return all }
