@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,12 +27,18 @@ func (d *daemon) boxOf() *box {
 // heldDialing is a backend whose dialling can be held up.
 type heldDialing struct {
 	*sandboxtest.Backend
-	dialing chan struct{} // receives when a dial is held up; nil lets all pass
+	hold    atomic.Bool
+	stopped atomic.Bool
+	dialing chan bool // receives when a dial is held up: whether it began after stopped was set
 }
 
 func (h *heldDialing) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
-	if h.dialing != nil {
-		h.dialing <- struct{}{}
+	late := h.stopped.Load()
+	if h.hold.Load() {
+		select {
+		case h.dialing <- late:
+		case <-ctx.Done():
+		}
 		<-ctx.Done()
 	}
 	return h.Backend.Dial(ctx, inst)
@@ -40,13 +47,13 @@ func (h *heldDialing) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.
 // A call that is not sent yet when the sandbox is stopped does not start it again: that is for a later call.
 func TestCallBeforeStopStartsNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	held := &heldDialing{Backend: w.memory}
+	held := &heldDialing{Backend: w.memory, dialing: make(chan bool)}
 	w.backend = held
 	d := w.start()
 	w.create(d, "demo")
 	b := d.boxOf()
 	b.letGo(errors.New("so that a call has to dial"))
-	held.dialing = make(chan struct{})
+	held.hold.Store(true)
 	for name, call := range map[string]func() error{
 		"exec": func() error {
 			up, err := d.Upstream(w.ctx(), robot, "demo", nil)
@@ -60,6 +67,7 @@ func TestCallBeforeStopStartsNothing(t *testing.T) {
 			return err
 		},
 	} {
+		held.stopped.Store(false)
 		if err := b.become(w.ctx(), func(f *facts) { f.state = Running }); err != nil {
 			t.Fatal(err)
 		}
@@ -69,11 +77,17 @@ func TestCallBeforeStopStartsNothing(t *testing.T) {
 		if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
 			t.Fatal(err)
 		}
-		select {
-		case err := <-answered:
-			wantCode(t, err, wire.CodeUnavailable)
-		case <-held.dialing:
-			t.Errorf("%s: dials again after the stop", name)
+		held.stopped.Store(true)
+		for waiting := true; waiting; {
+			select {
+			case err := <-answered:
+				wantCode(t, err, wire.CodeUnavailable)
+				waiting = false
+			case late := <-held.dialing:
+				if late {
+					t.Fatalf("%s: dials again after the stop", name)
+				}
+			}
 		}
 		if state := w.state(d, "demo"); state != Stopped {
 			t.Errorf("%s: the sandbox is %s after it was stopped", name, state)
