@@ -149,7 +149,8 @@ func (g *gate) ended(ctx context.Context, f *flow, asked netip.AddrPort) {
 	g.event(e)
 }
 
-// onEnd calls f when ctx ends. What it returns takes that back, or waits until f has returned.
+// onEnd calls f when ctx ends. What it returns takes that back, or waits until f has returned. When ctx has ended by then, f was
+// called in any case.
 func onEnd(ctx context.Context, f func()) (stop func()) {
 	done := make(chan struct{})
 	undo := context.AfterFunc(ctx, func() {
@@ -157,8 +158,11 @@ func onEnd(ctx context.Context, f func()) (stop func()) {
 		f()
 	})
 	return func() {
-		if !undo() {
+		switch {
+		case !undo():
 			<-done
+		case ctx.Err() != nil: // and was about to call f
+			f()
 		}
 	}
 }
