@@ -19,10 +19,7 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 			d := w.start()
 			info := w.create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := w.standing(d)
 			asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "bash -c 'read -s x'"})
 			if err != nil || asks.Result.Ended != wire.Waiting {
 				t.Fatalf("%+v, %v", asks.Result, err)
@@ -57,9 +54,7 @@ func TestPauseEndsReaching(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	d.mu.Lock()
-	b := d.names["demo"]
-	d.mu.Unlock()
+	b := d.boxOf()
 	dialing := make(chan struct{})
 	failed := make(chan error)
 	go func() {

@@ -122,10 +122,7 @@ func TestPersonTakesFromAnAgentAndNotTheOtherWay(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	agent, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	agent := w.standing(d)
 	if err := agent.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
@@ -301,10 +298,7 @@ func TestStandingPartyIsOne(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	one, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	one := w.standing(d)
 	reply, err := one.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read -p 'name? ' n; echo hi $n"})
 	if err != nil || reply.Result.Ended == wire.Done || reply.Result.Keyboard != "agent:alice" {
 		t.Fatalf("run = %+v, %v", reply.Result, err)

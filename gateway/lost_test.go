@@ -56,10 +56,7 @@ func TestRunReturnsLostWhenSandboxEnds(t *testing.T) {
 			d := w.start()
 			info := w.create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			a := w.standing(d)
 			answered := make(chan struct{})
 			var reply wire.Reply
 			var failed error
@@ -95,10 +92,7 @@ func TestTypeReturnsLostWhenSandboxEnds(t *testing.T) {
 				d := w.start()
 				info := w.create(d, "demo")
 				ran := filepath.Join(t.TempDir(), "ran")
-				a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-				if err != nil {
-					t.Fatal(err)
-				}
+				a := w.standing(d)
 				asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "bash -c 'read -s x; echo re\"\"ad; exec sleep 1000'"})
 				if err != nil || asks.Result.Ended != wire.Waiting {
 					t.Fatalf("%+v, %v", asks.Result, err)
@@ -185,10 +179,7 @@ func TestOpOfAnotherCall(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := w.standing(d)
 	op := wire.NewOp()
 	first, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
 	if err != nil {

@@ -72,9 +72,7 @@ func TestNetworkTrouble(t *testing.T) {
 // What is refused while a call lasts is in its result; what was refused before is not.
 func TestDenied(t *testing.T) {
 	w, d := carrying(t)
-	d.mu.Lock()
-	b := d.names["demo"]
-	d.mu.Unlock()
+	b := d.boxOf()
 	before := wire.Denial{Host: "10.0.0.1", Port: 80, Why: "closed"}
 	b.refused(before)
 	if res := w.run(d, "true"); len(res.Denied) > 0 {
@@ -132,9 +130,7 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
-	d.mu.Lock()
-	b := d.names["demo"]
-	d.mu.Unlock()
+	b := d.boxOf()
 	idle := b.live("idle")
 	wait, run := idle.hearing(wire.VerbWait, ""), idle.hearing(wire.VerbRun, "")
 	refused := wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
@@ -307,9 +303,7 @@ func TestBridgeIsForTheOwner(t *testing.T) {
 // A sandbox can make connections faster than anybody wants to read of.
 func TestRefusalsBounded(t *testing.T) {
 	_, d := carrying(t)
-	d.mu.Lock()
-	b := d.names["demo"]
-	d.mu.Unlock()
+	b := d.boxOf()
 	for i := range 10 * maxRefusals {
 		b.connected(egress.Event{Kind: egress.KindRefused, Host: strings.Repeat("x", 1000) + fmt.Sprint(i)})
 		b.connected(egress.Event{Kind: egress.KindRefused, Host: fmt.Sprint("host", i)})
@@ -396,9 +390,7 @@ func TestProxy(t *testing.T) {
 	if got := get("127.0.0.1:" + closed[strings.LastIndexByte(closed, ':')+1:]); !strings.HasPrefix(got, "403 ") {
 		t.Errorf("loopback: got %q", got)
 	}
-	d.mu.Lock()
-	b := d.names["demo"]
-	d.mu.Unlock()
+	b := d.boxOf()
 	if denied, _ := b.network.since(0); len(denied) != 2 || denied[0].Host != own[at].Addr().String() || denied[0].Allow != closed || denied[1].Allow != "" {
 		t.Errorf("denied: %+v", denied)
 	}

@@ -17,13 +17,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// boxOf is the daemon's own view of demo.
-func (d *daemon) boxOf() *box {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.names["demo"]
-}
-
 // heldDialing is a backend whose dialling can be held up.
 type heldDialing struct {
 	*sandboxtest.Backend
@@ -100,10 +93,7 @@ func TestReattachStartsNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := w.standing(d)
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
@@ -306,10 +296,7 @@ func TestRepeatsEnd(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := w.standing(d)
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
@@ -321,7 +308,7 @@ func TestRepeatsEnd(t *testing.T) {
 		}
 		client.Close()
 	}
-	_, err = a.resumed(w.ctx(), s)
+	_, err := a.resumed(w.ctx(), s)
 	if lost := (*wire.Error)(nil); !errors.As(err, &lost) || lost.Reason != wire.LostGuest {
 		t.Errorf("%v", err)
 	}

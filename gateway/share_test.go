@@ -210,10 +210,7 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	wall := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
-	agent, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	agent := w.standing(d)
 	if other, err := d.Standing(w.ctx(), wall, main, JoinOptions{}); err != nil || other == agent || agent.Err() != nil {
 		t.Errorf("the agent's party: %v; the watcher's is the same: %t, %v", agent.Err(), other == agent, err)
 	}
@@ -222,7 +219,7 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 	}
 
 	person := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
-	_, err = d.Take(w.ctx(), wall, main)
+	_, err := d.Take(w.ctx(), wall, main)
 	wantCode(t, err, wire.CodeDenied)
 	_, _, err = d.Ask(w.ctx(), wall, main)
 	wantCode(t, err, wire.CodeDenied)
@@ -308,10 +305,7 @@ func TestUnshareEndsReading(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	agent, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	agent := w.standing(d)
 	if _, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo hello"}); err != nil {
 		t.Fatal(err)
 	}

@@ -217,3 +217,20 @@ func (s *syncBuffer) String() string {
 	defer s.mu.Unlock()
 	return s.b.String()
 }
+
+// boxOf is the daemon's own view of demo.
+func (d *daemon) boxOf() *box {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.names["demo"]
+}
+
+// standing is robot's standing party in demo's main session, which begins if need be.
+func (w *world) standing(d *daemon) *Attachment {
+	w.t.Helper()
+	a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return a
+}
