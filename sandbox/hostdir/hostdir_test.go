@@ -85,7 +85,7 @@ func TestCheck(t *testing.T) {
 		{path: "/sys", denied: true},
 		{path: "/dev", denied: true},
 		{path: "/var/run", denied: true},
-		{path: "/var", why: "holds /var/", denied: true},
+		{path: "/var", why: "holds ", denied: true}, // /var/run, or the home of this test
 		{path: "/" + strings.Repeat("long/", 1000), why: "is longer than 4095 bytes"},
 	} {
 		t.Run(strings.ToValidUTF8(tt.path[:min(len(tt.path), 40)], "?"), func(t *testing.T) {

@@ -69,9 +69,17 @@ func Start(t testing.TB, s Settings) *Server {
 	if s.RC != "" {
 		check(t, os.WriteFile(filepath.Join(server.Home, ".bashrc"), []byte(s.RC), 0o600))
 	}
-	t.Cleanup(func() { // when all that the test made there is destroyed
-		if left := Processes(server.Home); len(left) > 0 {
-			t.Errorf("processes are left: %v", left)
+	t.Cleanup(func() { // when all that the test made there is destroyed; a guest ends when it has seen its connection end
+		look := time.NewTicker(20 * time.Millisecond)
+		defer look.Stop()
+		late := time.After(patience)
+		for left := Processes(server.Home); len(left) > 0; left = Processes(server.Home) {
+			select {
+			case <-look.C:
+			case <-late:
+				t.Errorf("processes are left: %v", left)
+				return
+			}
 		}
 	})
 	server.Key = KeyPair(t, filepath.Join(dir, "host"))
