@@ -203,7 +203,7 @@ func (a *Attachment) whyLost(ctx, caller context.Context, reply wire.Reply, err 
 	answered := reply.Result != nil || reply.Error != nil
 	var paused *pausedError
 	switch lost, _ := errors.AsType[*wire.Error](err); {
-	case reply.Result != nil && reply.Result.Ended == wire.Dead, lost != nil && lost.Code == wire.CodeLost && lost.Reason == "":
+	case diedWith(reply.Result), lost != nil && lost.Code == wire.CodeLost && lost.Reason == "":
 		// The guest ends its sessions before it ends itself.
 		if over := a.box.over(); over != nil || reply.Result != nil {
 			return over
@@ -319,6 +319,13 @@ func pausedOr(ctx context.Context, err error) error {
 		return paused
 	}
 	return err
+}
+
+// diedWith reports whether a guest answers that the session has ended, for which the end of its sandbox may be the reason: the guest
+// ends its sessions before it ends itself. Before a sandbox is stopped for its full disk, the daemon has its processes killed: that
+// is how the command ended.
+func diedWith(r *wire.Result) bool {
+	return r != nil && r.Ended == wire.Dead && !slices.Contains(r.Notes, diskFull)
 }
 
 // asLost makes the Result with which a guest that was about to end answered a call that of a lost call.

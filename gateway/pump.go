@@ -264,7 +264,7 @@ func (st *stream) addDenied(ctx context.Context, h *heldFrame) (due bool, err er
 	if reply.Result == nil && !changed {
 		return true, nil
 	}
-	if over := st.live.box.over(); over != nil && reply.Result != nil && reply.Result.Ended == wire.Dead {
+	if over := st.live.box.over(); over != nil && diedWith(reply.Result) {
 		asLost(reply.Result, over)
 		reply.Error = over
 	}
