@@ -5,10 +5,12 @@ package proc
 import (
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"unsafe"
 )
 
 // TestDecode reads lines of /proc/PID/syscall as kernels of both architectures print them for the same waits. Those of arm64
@@ -143,4 +145,32 @@ func FuzzParseStat(f *testing.F) {
 			t.Errorf("%q: got %+v", b, p)
 		}
 	})
+}
+
+// A call that is given no time only looks.
+func TestOnlyLooks(t *testing.T) {
+	x := &inspector{dir: "/proc/self"}
+	defer x.close()
+	var none, some [16]byte
+	some[8] = 1
+	for name, test := range map[string]struct {
+		kind  timeoutKind
+		value uint64
+		want  bool
+	}{
+		"no timeout":         {timeoutNone, 0, false},
+		"none, as an int":    {timeoutMillis, 1<<32 - 1, false},
+		"0 ms":               {timeoutMillis, 0, true},
+		"500 ms":             {timeoutMillis, 500, false},
+		"none, by a pointer": {timeoutPointer, 0, false},
+		"0 s":                {timeoutPointer, uint64(uintptr(unsafe.Pointer(&none))), true},
+		"1 ns":               {timeoutPointer, uint64(uintptr(unsafe.Pointer(&some))), false},
+		"what is not there":  {timeoutPointer, 1, false},
+	} {
+		if got := x.onlyLooks(call{timeout: test.kind, arg: 2}, arguments{2: test.value}); got != test.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+	runtime.KeepAlive(&none)
+	runtime.KeepAlive(&some)
 }

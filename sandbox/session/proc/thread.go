@@ -3,6 +3,7 @@
 package proc
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -221,7 +222,23 @@ func (x *inspector) classify(line string) (class, string) {
 	if !ok {
 		return busy, c.name + " of what cannot be read"
 	}
+	if x.onlyLooks(c, a) {
+		return busy, c.name + ", which does not wait"
+	}
 	return x.sources(c.name, fds, c.timed(a))
+}
+
+// onlyLooks reports whether the timeout of a call is zero. A thread is found in such a call when it had to give up its processor:
+// busybox looks so whether there are keys before it draws its prompt.
+func (x *inspector) onlyLooks(c call, a arguments) bool {
+	switch c.timeout {
+	case timeoutMillis:
+		return int32(a[c.arg]) == 0
+	case timeoutPointer:
+		b, ok := x.peek(a[c.arg], 16) // struct timespec or timeval, both of two 64-bit numbers
+		return a[c.arg] != 0 && ok && bytes.Count(b, []byte{0}) == len(b)
+	}
+	return false
 }
 
 // decode is decode with the table of the program's own kind of call, which its number does not tell: it is read from the instruction
