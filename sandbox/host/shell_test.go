@@ -115,7 +115,7 @@ func TestMarksOfShells(t *testing.T) {
 				t.Fatal(err)
 			}
 			until(t, "no process of the account is left", func() bool { return exec.Command("pgrep", "-u", p.user).Run() != nil })
-			if left, err := exec.Command("find", "/tmp", "-maxdepth", "1", "-user", p.user, "!", "-path", p.home).Output(); err != nil || len(left) > 0 {
+			if left, err := exec.Command("find", "/tmp", "-ignore_readdir_race", "-maxdepth", "1", "-user", p.user, "!", "-path", p.home).Output(); err != nil || len(left) > 0 {
 				t.Errorf("left in /tmp: %s (%v)", left, err)
 			}
 		})
