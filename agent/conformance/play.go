@@ -209,6 +209,9 @@ func (p *play) call(ctx context.Context, s Step) (a answer, err error) {
 		err = fmt.Errorf("there is no step %q", s.Do)
 	}
 	a.elapsed = time.Since(began)
+	if a.result.Ended == wire.Lost { // an answer that a case can want, with its reason in the result
+		err = nil
+	}
 	return a, err
 }
 

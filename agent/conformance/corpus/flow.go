@@ -23,12 +23,13 @@ func flow() []conformance.Case {
 			keys(with(done(0), func(w *conformance.Want) { w.Output = &conformance.Text{Matches: `2000 +10000 +40000`} }), "^D"))},
 		{Name: "paste-interrupted", About: "^C during a large paste to a program that does not read is immediate", Steps: steps(
 			works("sleep 100", 500),
-			conformance.Step{Do: conformance.Raw, Text: repeat(20_000, "a line that nobody reads\n"), TimeoutMS: 10_000, AfterMS: 500, Meanwhile: steps(
-				conformance.Step{Do: conformance.Interrupt, Want: conformance.Want{Ended: ends(wire.Interrupted), Phase: []wire.Phase{wire.PhasePrompt}, LatestMS: 500}})},
+			conformance.Step{Do: conformance.Raw, Text: repeat(20_000, "a line that nobody reads\n"), TimeoutMS: 10_000, AfterMS: 500,
+				Want: conformance.Want{Ended: ends(wire.Lost)}, Meanwhile: steps(
+					conformance.Step{Do: conformance.Interrupt, Want: conformance.Want{Ended: ends(wire.Interrupted), Phase: []wire.Phase{wire.PhasePrompt}, LatestMS: 500}})},
 			runs("echo clean", prints("clean\n")))},
 		{Name: "no-reader", About: "a program that stops reading does not block the writer for ever: the call comes back at its time", Steps: steps(
 			works("sleep 100", 300),
-			conformance.Step{Do: conformance.Raw, Text: repeat(200_000, "x\n"), TimeoutMS: 1500, Want: conformance.Want{LatestMS: 4000}}, interrupts(), runs("echo clean", prints("clean\n")))},
+			conformance.Step{Do: conformance.Raw, Text: repeat(200_000, "x\n"), TimeoutMS: 1500, Want: conformance.Want{Ended: ends(wire.Lost), LatestMS: 4000}}, interrupts(), runs("echo clean", prints("clean\n")))},
 		{Name: "type-ahead-eaten", About: "a program that eats what was typed ahead loses no later command", Steps: steps(
 			runs("sleep 0.3; while read -t 0.1 -r -N 1 x; do :; done", done(0)), runs("echo one", prints("one\n")), runs("echo two", prints("two\n")))},
 		{Name: "stdin-eaten", About: "nor does one that reads all of its input before it asks", Needs: []string{"python3"}, Steps: steps(
