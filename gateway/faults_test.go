@@ -41,8 +41,8 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 					t.Errorf("%s, started again %v: %+v", verb, startedAgain, reply.Result)
 				}
 			}
-			if state := w.state(d, "demo"); !startedAgain && state == Running {
-				t.Errorf("%s: the sandbox was started for it", verb)
+			if !startedAgain { // the call may have ended before the daemon has seen the end of the sandbox
+				w.eventually(string(verb)+" starts no sandbox", func() bool { return w.state(d, "demo") == Stopped })
 			}
 			wantLines(t, ran, 0)
 		}
