@@ -225,8 +225,12 @@ func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 		}
 		stream, err := s.live(ctx)
 		if err != nil {
-			if sent && ctx.Err() == nil {
+			switch {
+			case ctx.Err() != nil:
+			case sent:
 				err = lostFor(err)
+			default:
+				err = notSent(err)
 			}
 			return wire.Reply{}, err
 		}
@@ -255,6 +259,14 @@ func lostFor(err error) error {
 		return wire.LostError(wire.LostGuest, "the guest that had the call has ended")
 	}
 	return wire.LostError(wire.LostGateway, err.Error())
+}
+
+// notSent is err as that of a request that was not sent: what is lost is the shell's party, not the request.
+func notSent(err error) error {
+	if known, ok := errors.AsType[*Error](err); ok && known.Code == wire.CodeLost && known.Reason != "" {
+		return &Error{Code: wire.CodeUnavailable, Message: known.Message, Hint: "nothing was done; attach again"}
+	}
+	return err
 }
 
 // repeatable reports whether r does no harm when it is done twice. An interrupt would: it might hit what was started since.

@@ -124,9 +124,9 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error
 	case wire.FrameInput:
 		return nil, true, nil
 	case wire.FrameRequest:
-		var r wire.Request
-		if err := json.Unmarshal(f.Data, &r); err != nil {
-			return nil, false, fmt.Errorf("request: %w", err)
+		r, refused := wire.ReadRequest(f.Data)
+		if refused != nil {
+			return refused, false, nil
 		}
 		if r.Party != nil {
 			return nil, false, errors.New("request: party comes from the login")

@@ -45,7 +45,7 @@ func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOp
 	}
 	if o.Typed { // a shell would run what a program was to read
 		l, state := b.live(t.Session), b.get().state
-		o.Create = o.Create && (l == nil || !l.final()) && (state == Running || state == Paused)
+		o.Create = o.Create && (l == nil || !l.Ended()) && (state == Running || state == Paused)
 	}
 	key := standingKey{p.Name, b.id, t.Session, here.rights()}
 	h.standing.mu.Lock()
@@ -94,10 +94,10 @@ func (s *standings) expire() {
 	var idle []*Attachment
 	s.mu.Lock()
 	for key, st := range s.all {
-		if st.calls > 0 {
+		a := st.attachment
+		if st.calls > 0 || a != nil && a.calls.Load() > 0 {
 			continue
 		}
-		a := st.attachment
 		over := a == nil || a.Err() != nil || a.Live().final()
 		if over || time.Since(st.used) > idleStanding && a.Live().Keyboard() != a.Party().String() {
 			delete(s.all, key)

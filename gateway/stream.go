@@ -67,16 +67,15 @@ func (h *Hub) serveBare(ctx context.Context, p Principal, name string, client *w
 		if f.Type != wire.FrameRequest {
 			return fmt.Errorf("session stream: frame type %d without an attachment", f.Type)
 		}
-		var r wire.Request
-		if err := json.Unmarshal(f.Data, &r); err != nil {
-			return fmt.Errorf("session stream: request: %w", err)
-		}
+		r, refused := wire.ReadRequest(f.Data)
 		var reply wire.Reply
 		var err error
-		switch r.Verb {
-		case wire.VerbList:
+		switch {
+		case refused != nil:
+			err = refused
+		case r.Verb == wire.VerbList:
 			reply.Sessions, err = h.Sessions(ctx, p, name)
-		case wire.VerbClose:
+		case r.Verb == wire.VerbClose:
 			err = h.CloseSession(ctx, p, wire.Target{Sandbox: name, Session: r.Session})
 		default:
 			err = wire.Errorf(wire.CodeUsage, "request %s needs an attachment", oneLine(string(r.Verb), 32))

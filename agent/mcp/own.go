@@ -61,7 +61,7 @@ func (s *Server) EndSessions(ctx context.Context) error {
 			return err
 		}
 		t.Session = session
-		sh, err := s.places.shell(ctx, t)
+		sh, err := s.places.existing(ctx, t)
 		if err == nil {
 			err = sh.End(ctx)
 		}

@@ -166,8 +166,17 @@ func (p *places) forget(name string, at *place) *place {
 	return at
 }
 
-// shell returns the shell of a session, attached by the first caller.
+// shell returns the shell of a session, attached by the first caller. A session that does not exist is started, and its sandbox.
 func (p *places) shell(ctx context.Context, t wire.Target) (*agent.Shell, error) {
+	return p.attach(ctx, t, agent.ShellOptions{Session: t.Session})
+}
+
+// existing is shell for what a program is to read: it starts nothing, so that no new shell runs an answer as a command.
+func (p *places) existing(ctx context.Context, t wire.Target) (*agent.Shell, error) {
+	return p.attach(ctx, t, agent.ShellOptions{Session: t.Session, NoNew: true})
+}
+
+func (p *places) attach(ctx context.Context, t wire.Target, o agent.ShellOptions) (*agent.Shell, error) {
 	at, release, err := p.open(ctx, t.Sandbox)
 	if err != nil {
 		return nil, err
@@ -179,7 +188,7 @@ func (p *places) shell(ctx context.Context, t wire.Target) (*agent.Shell, error)
 	if err := p.enter(); err != nil {
 		return nil, err
 	}
-	sh, err := at.client.Shell(ctx, t.Session)
+	sh, err := at.client.Attach(ctx, o)
 	if err != nil {
 		p.leave(1)
 		return nil, err

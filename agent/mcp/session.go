@@ -153,7 +153,7 @@ func (s *Server) addSession() {
 
 	add(s, tool{name: "interrupt", about: "Stop what runs in a session: ^C, and where that does not do TERM and KILL. The shell and its directory stay. The receipt says what was ended."},
 		func(ctx context.Context, c *call, in where) (answer, error) {
-			return c.on(ctx, in, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
+			return c.on(ctx, in, c.server.places.existing, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
 				ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 				defer cancel()
 				return sh.Interrupt(ctx)
@@ -182,9 +182,13 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 	if sc.Command != "" {
 		sc.Stdout = c.server.options.Output
 	}
+	open := c.server.places.existing
+	if sc.Command != "" {
+		open = c.server.places.shell
+	}
 	done := c.progress(ctx)
 	defer done()
-	return c.on(ctx, sc.where, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
+	return c.on(ctx, sc.where, open, func(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
 		var res agent.Result
 		var err error
 		if sc.wait == nil {
@@ -243,13 +247,16 @@ func stands(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
 	return res, err
 }
 
-// on calls do with the shell of a session, and answers with its Result.
-func (c *call) on(ctx context.Context, w where, do func(context.Context, *agent.Shell) (agent.Result, error)) (answer, error) {
+// opener returns the shell of a session: places.shell or places.existing.
+type opener func(context.Context, wire.Target) (*agent.Shell, error)
+
+// on calls do with the shell of a session that open returns, and answers with its Result.
+func (c *call) on(ctx context.Context, w where, open opener, do func(context.Context, *agent.Shell) (agent.Result, error)) (answer, error) {
 	t, err := c.server.places.target(ctx, w)
 	if err != nil {
 		return answer{}, err
 	}
-	res, err := c.in(ctx, t, do)
+	res, err := c.in(ctx, t, open, do)
 	if err != nil && res.Ended == "" {
 		res = agent.Result{Sandbox: t.Sandbox, Session: t.Session, Ended: wire.Refused, Attention: "no", Basis: []wire.Basis{}, Disputed: []wire.Basis{},
 			Notes: []string{}, Denied: []wire.Denial{}, Error: public(err)}
@@ -258,8 +265,8 @@ func (c *call) on(ctx context.Context, w where, do func(context.Context, *agent.
 }
 
 // in is on without the answer.
-func (c *call) in(ctx context.Context, t wire.Target, do func(context.Context, *agent.Shell) (agent.Result, error)) (agent.Result, error) {
-	sh, err := c.server.places.shell(ctx, t)
+func (c *call) in(ctx context.Context, t wire.Target, open opener, do func(context.Context, *agent.Shell) (agent.Result, error)) (agent.Result, error) {
+	sh, err := open(ctx, t)
 	if err != nil {
 		return agent.Result{}, err
 	}

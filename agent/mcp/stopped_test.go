@@ -30,3 +30,30 @@ func TestReadingStartsNothing(t *testing.T) {
 		}
 	}
 }
+
+// What is for a program that runs starts no sandbox: a new shell would run it, perhaps a second time.
+func TestTypingStartsNothing(t *testing.T) {
+	g := agenttest.New(t)
+	for tool, in := range map[string]args{"keys": {"keys": []string{"Up", "Enter"}}, "answer": {"text": "secret"}, "interrupt": {}} {
+		for _, attached := range []bool{true, false} {
+			c := client(t, g, nil)
+			r, _ := result(t, c, "run", args{"command": "echo seen"})
+			ended(t, r, wire.Done)
+			if !attached {
+				c = client(t, g, nil)
+			}
+			if _, err := g.Command(t.Context(), "stop", "box"); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // a call that finds the connection broken is followed by one that begins anew
+				if _, said, _ := call(t, c, tool, in); !strings.Contains(said, "refused, nothing was done") || strings.Contains(said, "internal") {
+					t.Errorf("%s: %s", tool, said)
+				}
+			}
+			out, err := g.Command(t.Context(), "describe", "--json", "box")
+			if err != nil || !strings.Contains(string(out), `"state":"stopped"`) {
+				t.Fatalf("after %s it is not stopped: %s, %v", tool, out, err)
+			}
+		}
+	}
+}

@@ -66,9 +66,10 @@ type past struct {
 type stamp struct {
 	size  int64
 	mod   time.Time
+	meta  time.Time // of the last change of content or inode (ctime, stat(2)), which no program can set
 	inode uint64
-	mode  fs.FileMode // chmod leaves the time alone
-	young bool        // read so soon after a change that another may have the same time
+	mode  fs.FileMode
+	young bool // read so soon after a change that another may have the same time
 }
 
 const (
@@ -207,7 +208,7 @@ func (k *Keys) readLocked() (*keyFile, error) {
 		return nil, err
 	}
 	k.stamp = stampOf(info)
-	k.stamp.young = time.Since(info.ModTime()).Abs() < clockTick
+	k.stamp.young = time.Since(k.stamp.mod).Abs() < clockTick || time.Since(k.stamp.meta).Abs() < clockTick
 	now := &keyFile{sum: sha256.Sum256(b)}
 	if k.now != nil && k.now.err == nil && k.now.sum == now.sum {
 		return nil, nil //nolint:nilnil // as above
@@ -227,7 +228,7 @@ func (k *Keys) readLocked() (*keyFile, error) {
 func stampOf(info fs.FileInfo) stamp {
 	s := stamp{size: info.Size(), mod: info.ModTime(), mode: info.Mode()}
 	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
-		s.inode = sys.Ino
+		s.inode, s.meta = sys.Ino, time.Unix(sys.Ctim.Unix())
 	}
 	return s
 }

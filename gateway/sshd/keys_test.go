@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"errors"
 	"log/slog"
 	"math/big"
 	"os"
@@ -94,6 +95,31 @@ func TestKeysReread(t *testing.T) {
 	}
 	if k.lookup(bob.PublicKey()) != nil || k.Principals() != 0 {
 		t.Error("bob is let in by a file that is gone")
+	}
+}
+
+// A file written in place counts at once, also when its size and the time of its content are as before.
+func TestKeysRereadInPlace(t *testing.T) {
+	alice, bob := newSigner(t), newSigner(t)
+	path := writeKeys(t, keyLine("", alice.PublicKey()))
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	k := OpenKeys(path, "owner", nil)
+	if k.lookup(alice.PublicKey()) == nil {
+		t.Fatal("alice is not let in")
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteString(keyLine("", bob.PublicKey()))
+	if err := errors.Join(err, f.Close(), os.Chtimes(path, old, old)); err != nil {
+		t.Fatal(err)
+	}
+	if k.lookup(bob.PublicKey()) == nil || k.lookup(alice.PublicKey()) != nil {
+		t.Error("the changed file does not count")
 	}
 }
 

@@ -15,7 +15,10 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	f.key, f.keys = p.key, r.Verb == wire.VerbKeys
 	ctx, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
-	if err := s.revive(ctx, f); err != nil {
+	if !s.alive() { // a new shell would run what a program was to read
+		return s.refused(f, deadError(s.name))
+	}
+	if err := s.begun(ctx, f); err != nil {
 		return s.refused(f, err)
 	}
 	s.mu.Lock()

@@ -75,7 +75,7 @@ func (o *op) abandonLocked() {
 // nothing was typed; the stream's end does so only if the call has no name by which it could be asked for again.
 func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func(context.Context, *op) *wire.Result) (*wire.Result, error) {
 	if r.Op != "" && !validOp(r.Op) {
-		return nil, wire.Errorf(wire.CodeUsage, "op %.40q is not 128 bits of hex", r.Op)
+		return nil, wire.Errorf(wire.CodeUsage, "op %.40q is not 128 bits of hex in lower case", r.Op)
 	}
 	s.mu.Lock()
 	if s.closed {
@@ -219,8 +219,7 @@ func validOp(s string) bool {
 		return false
 	}
 	for i := range len(s) {
-		c := s[i]
-		if !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F') {
+		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') { // one text for one number: calls are told apart by it
 			return false
 		}
 	}

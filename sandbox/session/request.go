@@ -12,9 +12,10 @@ import (
 
 // request begins a request on a goroutine of its own. An error ends the stream.
 func (st *stream) request(ctx context.Context, f wire.Frame, wg *sync.WaitGroup) error {
-	var r wire.Request
-	if err := json.Unmarshal(f.Data, &r); err != nil {
-		return fmt.Errorf("request: %w", err)
+	r, refused := wire.ReadRequest(f.Data)
+	if refused != nil {
+		st.reply(f.ID, wire.Reply{Error: refused})
+		return nil
 	}
 	if err := st.throttle(ctx); err != nil {
 		return err

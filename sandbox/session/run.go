@@ -178,12 +178,18 @@ func (s *session) revive(ctx context.Context, f *follow) error {
 		return err
 	}
 	s.mu.Lock()
-	restarted, s.revived = restarted || s.revived, false
+	s.revived = s.revived || restarted
 	s.mu.Unlock()
-	if restarted {
-		f.notes = append(f.notes, wire.NoteShellRestarted)
-	}
+	return s.begun(ctx, f)
+}
+
+// begun waits until a shell that has just been started is at its first prompt. It starts none.
+func (s *session) begun(ctx context.Context, f *follow) error {
 	s.mu.Lock()
+	if s.revived {
+		f.notes = append(f.notes, wire.NoteShellRestarted)
+		s.revived = false
+	}
 	c := s.console
 	begun := !c.marked || c.prompted > 0
 	if begun {
@@ -195,7 +201,7 @@ func (s *session) revive(ctx context.Context, f *follow) error {
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
-	err = s.until(ctx, func() bool {
+	err := s.until(ctx, func() bool {
 		return c.prompted > 0 && s.state.Phase == wire.PhasePrompt || s.state.Phase == wire.PhaseWaiting || s.state.Phase == wire.PhaseDead || c != s.console
 	})
 	if err != nil && ctx.Err() == nil {

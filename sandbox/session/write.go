@@ -168,7 +168,7 @@ func (s *session) shortLocked(err error) error {
 
 func deadError(name string) *wire.Error {
 	return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + name + " has ended",
-		Hint: "join it or run a command to start it again"}
+		Hint: "join it or run a command: both start a new shell"}
 }
 
 // inputTakenLocked makes a state that the program is given input for no longer the present one. What it is instead

@@ -158,6 +158,9 @@ func (c *Client) lost() error {
 // Request asks and waits for the answer. A Reply with an Error is returned together with that error. When ctx ends first
 // the request is cancelled – the program in the terminal is not touched – and ctx's cause is returned.
 func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
+	if refused := r.checkText(); refused != nil {
+		return Reply{Error: refused}, refused
+	}
 	reply := make(chan Reply, 1)
 	c.mu.Lock()
 	if c.waiting == nil {

@@ -72,6 +72,25 @@ func TestClientRequest(t *testing.T) {
 	}
 }
 
+// JSON would put U+FFFD in the place of a byte that is not UTF-8, and another command would run: it is refused on both sides.
+func TestTextIsUTF8(t *testing.T) {
+	c, _ := open(t, Attached{Session: "main"}, Handler{})
+	for _, r := range []Request{{Verb: VerbRun, Text: "echo ü\xff"}, {Verb: VerbKeys, Keys: []string{"Up", "\xfe"}}} {
+		reply, err := c.Request(t.Context(), r)
+		if !errors.Is(err, &Error{Code: CodeUsage}) || reply.Error == nil {
+			t.Errorf("%s: got %+v, %v", r.Verb, reply, err)
+		}
+	}
+	for _, data := range []string{"{\"verb\":\"run\",\"text\":\"\xff\"}", "{", "", "[]"} {
+		if r, err := ReadRequest([]byte(data)); err == nil || err.Code != CodeUsage {
+			t.Errorf("%q: got %+v, %v", data, r, err)
+		}
+	}
+	if r, err := ReadRequest([]byte(`{"verb":"run","text":"echo ü\ud83d\ude00"}`)); err != nil || r.Text != "echo ü😀" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
 func TestClientRequestCancelled(t *testing.T) {
 	c, server := open(t, Attached{Session: "main"}, Handler{})
 	cause := errors.New("enough")

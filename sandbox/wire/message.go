@@ -177,7 +177,7 @@ func (r Request) Drives() bool {
 // Request asks for one thing. Fields that a verb does not name are ignored.
 type Request struct {
 	Verb      Verb       `json:"verb"`
-	Op        string     `json:"op,omitempty"`         // run, type, keys: 128 bits of hex; a repeated one gets the first one's result
+	Op        string     `json:"op,omitempty"`         // run, type, keys: 128 bits of hex in lower case; a repeated one gets the first one's result
 	Text      string     `json:"text,omitempty"`       // run: the command; type: the text
 	Raw       bool       `json:"raw,omitempty"`        // type: without Enter
 	Answer    bool       `json:"answer,omitempty"`     // type, keys: only to a program that asks, else refused with not_waiting

@@ -1,0 +1,45 @@
+package wire
+
+import (
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+)
+
+// ReadRequest reads the request in the data of a [FrameRequest]. What is not JSON, or not UTF-8, is refused with usage: JSON would
+// put U+FFFD in the place of each byte that is not UTF-8, and another command than the client's would run.
+func ReadRequest(data []byte) (Request, *Error) {
+	if !utf8.Valid(data) {
+		return Request{}, notUTF8("request", string(data))
+	}
+	var r Request
+	if err := json.Unmarshal(data, &r); err != nil {
+		return Request{}, Errorf(CodeUsage, "request: %v", err)
+	}
+	return r, nil
+}
+
+// checkText refuses text and keys that are not UTF-8, before JSON replaces them.
+func (r Request) checkText() *Error {
+	for _, s := range append([]string{r.Text}, r.Keys...) {
+		if !utf8.ValidString(s) {
+			return notUTF8(string(r.Verb), s)
+		}
+	}
+	return nil
+}
+
+// notUTF8 is the refusal of s, in which at least one byte is not UTF-8.
+func notUTF8(what, s string) *Error {
+	at := 0
+	for at < len(s) {
+		c, n := utf8.DecodeRuneInString(s[at:])
+		if c == utf8.RuneError && n == 1 {
+			break
+		}
+		at += n
+	}
+	e := Errorf(CodeUsage, "%s: the text is not valid UTF-8: byte %#02x at offset %d", what, s[at], at)
+	e.Hint = fmt.Sprintf(`write it as an escape for printf or $'...', such as '\%03o'; exec and raw input take any bytes`, s[at])
+	return e
+}
