@@ -100,7 +100,7 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	}
 	a.mu.Unlock()
 	if err != nil {
-		client.Close()
+		client.Leave()
 		return nil, err
 	}
 	return client, nil
@@ -387,7 +387,11 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		}
 		reply, err = a.request(ctx, client, r)
 	}
-	switch lost := a.whyLost(ctx, caller, reply, err); {
+	lost := a.whyLost(ctx, caller, reply, err)
+	if lost == nil && r.Op != "" && reply.Result == nil && reply.Error == nil && caller.Err() != nil {
+		lost = a.given(caller)
+	}
+	switch {
 	case lost == nil || !hasResult(r.Verb):
 		reply, err = a.complete(ctx, reply, err, hearing)
 		if paused, ok := errors.AsType[*pausedError](err); ok && hasResult(r.Verb) { // before its output was here
@@ -399,6 +403,9 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		reply, _ = a.complete(ctx, reply, nil, hearing) // that it is lost counts
 		asLost(reply.Result, lost)
 		reply.Error, err = lost, lost
+	}
+	if r.Op != "" {
+		a.live.noteAgain(reply.Result)
 	}
 	if unkept := a.live.lostUnkept(); unkept != nil { // last: what it printed may be seen by nobody
 		reply, err = wire.Reply{Error: unkept}, unkept
@@ -560,12 +567,8 @@ func (a *Attachment) finish(why error) {
 	a.mu.Lock()
 	client = a.client
 	a.mu.Unlock()
-	switch {
-	case client == nil:
-	case a.box.get().state == Paused:
-		go client.Close() // it waits for the guest's answer, which comes when the sandbox is resumed
-	default:
-		client.Close()
+	if client != nil {
+		client.Leave()
 	}
 	if leave != nil {
 		leave()

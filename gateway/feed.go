@@ -43,8 +43,9 @@ func (b *box) adopt(info wire.SessionInfo) (*Live, error) {
 	if full {
 		return nil, wire.Errorf(wire.CodeLimitSessions, "sandbox %s says that it has more than %d sessions", b.title(), maxLives)
 	}
-	rec, err := b.recordOf(info)
+	rec, again, err := b.recordOf(info)
 	l := newLive(b, info, rec)
+	l.again = again
 	if err != nil {
 		l.trouble(err)
 	}
@@ -56,15 +57,16 @@ func (b *box) adopt(info wire.SessionInfo) (*Live, error) {
 	return l, nil
 }
 
-// recordOf opens or makes a session's record.
-func (b *box) recordOf(info wire.SessionInfo) (*record.Writer, error) {
+// recordOf opens or makes a session's record. again says that there was a session of its name before.
+func (b *box) recordOf(info wire.SessionInfo) (rec *record.Writer, again bool, err error) {
 	h := b.hub
 	dir := record.Dir(h.records(b.id), info.Name, 0)
-	rec, err := record.Open(dir, record.Options{Quota: h.options.RecordQuota, Whole: h.options.RecordStrict})
+	rec, err = record.Open(dir, record.Options{Quota: h.options.RecordQuota, Whole: h.options.RecordStrict})
 	switch {
 	case err == nil && rec.Begun().UnixMilli() == info.Created && !rec.Finished():
-		return rec, nil
+		return rec, false, nil
 	case err == nil:
+		again = true
 		// The session that it is of ended while nobody looked.
 		if err := rec.Finish(wire.State{Phase: wire.PhaseDead, Reason: "lost", Offset: rec.End(), Basis: []wire.Basis{}}); err != nil {
 			h.log.Warn("record not finished", "sandbox", b.id, "session", info.Name, "err", err)
@@ -72,8 +74,23 @@ func (b *box) recordOf(info wire.SessionInfo) (*record.Writer, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		h.log.Warn("record cannot be gone on with; it is set aside", "sandbox", b.id, "session", info.Name, "err", err)
 	}
-	return record.Create(dir, record.Options{Title: b.title() + "~" + info.Name, Begun: time.UnixMilli(info.Created),
+	rec, err = record.Create(dir, record.Options{Title: b.title() + "~" + info.Name, Begun: time.UnixMilli(info.Created),
 		Cols: info.Cols, Rows: info.Rows, Quota: h.options.RecordQuota, Whole: h.options.RecordStrict})
+	return rec, again, err
+}
+
+// noteAgain adds shell_restarted to the first Result of a session whose shell ended with its sandbox: the guest knows only of
+// shells of its own.
+func (l *Live) noteAgain(r *wire.Result) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r == nil || !l.again || r.Ended == wire.Refused {
+		return
+	}
+	l.again = false
+	if !slices.Contains(r.Notes, wire.NoteShellRestarted) {
+		r.Notes = append(r.Notes, wire.NoteShellRestarted)
+	}
 }
 
 // rerecord begins the record of a session for which there was no space.
@@ -83,7 +100,7 @@ func (b *box) rerecord(l *Live) {
 	if b.live(l.name) != l {
 		return // the name's record is another session's by now
 	}
-	rec, err := b.recordOf(l.info())
+	rec, _, err := b.recordOf(l.info())
 	if err != nil {
 		l.trouble(err)
 		return

@@ -69,7 +69,7 @@ func (b *box) giveFor(ctx context.Context, session string, m *member) error {
 	if err != nil {
 		return err
 	}
-	defer client.Close()
+	defer client.Leave()
 	_, err = client.Request(ctx, wire.Request{Verb: wire.VerbGive})
 	return err
 }

@@ -369,13 +369,8 @@ func ask(ctx context.Context, c *connect.Control, r wire.Request) (wire.Reply, e
 	if err != nil {
 		return wire.Reply{}, err
 	}
-	reply, err := client.Request(ctx, r)
-	if ctx.Err() != nil {
-		go client.Close() // a guest that does not answer, as one that is frozen, does not end the stream either
-		return reply, err
-	}
-	client.Close()
-	return reply, err
+	defer client.Leave() // a guest that is frozen does not end the stream
+	return client.Request(ctx, r)
 }
 
 // session returns the replica of a session that the guest has, as it has told us or will when asked.

@@ -63,6 +63,7 @@ type Live struct {
 	needSince time.Time        // guarded by mu; when need.needs became that
 	glance    glance           // guarded by mu
 	denials   denials          // guarded by mu
+	again     bool             // guarded by mu; there was a session of this name before, and no Result has said so
 	ended     bool             // guarded by mu; for good
 	unkept    string           // guarded by mu; why a strict session's output could not be recorded, which ended it
 	closed    error            // guarded by mu; why the replica is no longer fed, if the session has not ended

@@ -223,6 +223,15 @@ func (a *Attachment) whyLost(ctx, caller context.Context, reply wire.Reply, err 
 	return a.box.unreachable(err)
 }
 
+// given is the loss of a request that was sent and whose caller has been cut off: by the end of the daemon, or of its access.
+func (a *Attachment) given(caller context.Context) *wire.Error {
+	why := a.hub.Public(context.Cause(caller))
+	if errors.Is(context.Cause(caller), ErrClosed) {
+		return wire.LostError(wire.LostGateway, why.Message)
+	}
+	return wire.LostError(wire.LostDetached, why.Message)
+}
+
 // resume opens the stream as the party that it was, and as no other. It starts nothing.
 func (a *Attachment) resume(ctx context.Context) (*wire.Client, error) {
 	c, err := a.box.again(ctx)

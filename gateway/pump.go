@@ -272,6 +272,9 @@ func (st *stream) addDenied(ctx context.Context, h *heldFrame) (due bool, err er
 		reply.Result.Denied = []wire.Denial{}
 		if asked {
 			reply.Result.Denied = st.live.heard(ctx, a.hearing)
+			if a.request.Op != "" {
+				st.live.noteAgain(reply.Result)
+			}
 		}
 	}
 	h.frame.Data, err = fitting(reply)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -81,6 +82,11 @@ func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOp
 	}
 	o.Fresh, o.Close, o.standing = false, false, true
 	a, err := h.attach(ctx, p, wire.Agent, t, o)
+	if o.Typed && !o.Create && errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) && !errors.Is(err, ErrUnknown) {
+		e := wire.Errorf(wire.CodeUnavailable, "the shell of %s has ended with its sandbox", t)
+		e.Hint = "nothing was typed; run starts a new shell"
+		return nil, e
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -258,8 +258,7 @@ func (c *call) on(ctx context.Context, w where, open opener, do func(context.Con
 	}
 	res, err := c.in(ctx, t, open, do)
 	if err != nil && res.Ended == "" {
-		res = agent.Result{Sandbox: t.Sandbox, Session: t.Session, Ended: wire.Refused, Attention: "no", Basis: []wire.Basis{}, Disputed: []wire.Basis{},
-			Notes: []string{}, Denied: []wire.Denial{}, Error: public(err)}
+		res = *wire.RefusedResult(t, public(err))
 	}
 	return answer{object: res, text: resultText(res), failed: res.Ended == wire.Refused || res.Ended == wire.Lost}, nil
 }

@@ -234,7 +234,11 @@ func (env *Env) unnamed(ctx context.Context, args []string, err error) error {
 	}
 	if len(args) > 1 {
 		if info, unknown := env.Hub.Get(ctx, env.Principal, args[0]); unknown == nil {
-			fmt.Fprintf(env.Stderr, "note: %s is a sandbox; to run in it: sandboxd run -n %s -- %s\n", info.Name, info.Name, text.Line(shellquote.Join(args[1:]...), 200))
+			command := args[1:]
+			if command[0] == "--" && len(command) > 1 {
+				command = command[1:]
+			}
+			fmt.Fprintf(env.Stderr, "note: %s is a sandbox; to run in it: sandboxd run -n %s -- %s\n", info.Name, info.Name, text.Line(shellquote.Join(command...), 200))
 			return err
 		}
 	}

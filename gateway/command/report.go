@@ -19,6 +19,8 @@ func (env *Env) report(t wire.Target, r *wire.Result) error {
 			note = "the shell had ended; this is a fresh one"
 		case wire.NoteBackgroundJobs:
 			note = "jobs in the background may have printed some of this"
+		case wire.NoteTruncated:
+			note = "the middle of the output is left out; all of it: sandboxd log " + t.String()
 		case wire.NoteAdvisory:
 			continue // of every command on a host whose processes cannot be seen; --json has it
 		}
@@ -38,6 +40,10 @@ func (env *Env) report(t wire.Target, r *wire.Result) error {
 	case wire.Continuation:
 		say("the shell waits for the rest of the command\n  give it up: sandboxd interrupt %s", t)
 	case wire.Deadline:
+		if r.Phase == wire.PhasePrompt || r.Phase == wire.PhaseDead { // --kill
+			say("the time is up, and the command was interrupted")
+			break
+		}
 		say("%s still runs\n  wait: sandboxd wait %s   stop: sandboxd interrupt %s", foreground(r), t, t)
 	case wire.TakenOver:
 		say("%s took the keyboard; the command goes on\n  wait for it: sandboxd wait %s --for keyboard", dash(r.Keyboard), t)

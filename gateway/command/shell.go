@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,6 +134,9 @@ func (env *Env) script(args []string) (string, error) {
 	case len(args) > 1:
 		return shellquote.Join(args...), nil
 	case args[0] != "-":
+		if strings.TrimSpace(args[0]) == "" {
+			return "", usage("run: the command is empty; write -- CMD…, or - to read it from standard input")
+		}
 		return args[0], nil
 	}
 	script, err := io.ReadAll(io.LimitReader(env.Stdin, maxScript+1))
@@ -172,7 +176,7 @@ func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *call
 	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
 	party, err := env.Hub.Standing(ctx, env.Principal, t, gateway.JoinOptions{Create: true, Typed: typed})
 	if err != nil {
-		return err
+		return env.refused(t, f, err)
 	}
 	if stream {
 		return env.streamed(ctx, t, party, r)
@@ -229,14 +233,15 @@ func (env *Env) refused(t wire.Target, f *callFlags, err error) error {
 	if f == nil || !f.asJSON {
 		return err
 	}
-	res := wire.Result{Sandbox: t.Sandbox, Session: t.Session, Ended: wire.Refused, Error: env.public(err)}
-	if res.Error.Code == wire.CodeLost && res.Error.Reason != "" {
-		res = *wire.LostResult(t, res.Error)
+	why := env.public(err)
+	res := wire.RefusedResult(t, why)
+	if why.Code == wire.CodeLost && why.Reason != "" {
+		res = wire.LostResult(t, why)
 	}
-	if err := env.printJSON(&res); err != nil {
+	if err := env.printJSON(res); err != nil {
 		return err
 	}
-	return exitStatus(&res)
+	return exitStatus(res)
 }
 
 // streamed runs a command and prints its output as it comes, rendered.
@@ -274,6 +279,9 @@ func (env *Env) streamed(ctx context.Context, t wire.Target, party *gateway.Atta
 		fmt.Fprint(env.Stdout, withNewline(a.reply.Result.Output))
 	}
 	env.showScreen(a.reply.Result.Screen)
+	if began == nil { // all of it was printed
+		a.reply.Result.Notes = slices.DeleteFunc(a.reply.Result.Notes, func(note string) bool { return note == wire.NoteTruncated })
+	}
 	return env.report(t, a.reply.Result)
 }
 

@@ -76,6 +76,9 @@ func (c *Client) Close() error {
 	return err
 }
 
+// Leave closes the stream and does not wait for the other side, which may be frozen: its last events may still arrive.
+func (c *Client) Leave() { c.conn.Close() }
+
 func (c *Client) read() {
 	err := c.pump()
 	c.mu.Lock()

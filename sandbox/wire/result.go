@@ -243,6 +243,12 @@ func LostResult(t Target, why *Error) *Result {
 	return r
 }
 
+// RefusedResult is the Result of a call that was not made on session t, because of why.
+func RefusedResult(t Target, why *Error) *Result {
+	return &Result{Sandbox: t.Sandbox, Session: t.Session, Ended: Refused, Phase: PhaseOpaque, Attention: "no", Error: why,
+		Basis: []Basis{}, Disputed: []Basis{}, Notes: []string{}, Denied: []Denial{}}
+}
+
 // Errorf returns an *Error with a formatted message.
 func Errorf(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
