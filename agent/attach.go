@@ -220,6 +220,9 @@ func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 	for tries := 0; ; tries++ {
 		if r.Verb == wire.VerbRun && s.client.machine != nil {
 			if err := s.client.machine.ready(ctx); err != nil {
+				if sent {
+					err = lostFor(err)
+				}
 				return wire.Reply{}, err
 			}
 		}

@@ -51,18 +51,6 @@ type Attachment struct {
 	leave       func()       // guarded by mu; takes the party off the replica's list
 }
 
-// broke reports whether err is that of a connection which broke, rather than the guest's answer or the caller's leaving.
-func broke(ctx context.Context, client *wire.Client, err error) bool {
-	if err == nil || ctx.Err() != nil {
-		return false
-	}
-	if e, ok := errors.AsType[*wire.Error](err); ok && (e.Code != wire.CodeLost || client.Err() == nil) {
-		return false
-	}
-	client.Close() // its reader may not have noticed yet
-	return true
-}
-
 // Live is the session's replica.
 func (a *Attachment) Live() *Live { return a.live }
 
@@ -391,6 +379,9 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	if lost == nil && r.Op != "" && reply.Result == nil && reply.Error == nil && caller.Err() != nil {
 		lost = a.given(caller)
 	}
+	if lost == nil && err == nil && hasResult(r.Verb) && reply.Result == nil { // a guest may answer anything
+		lost = wire.LostError(wire.LostGuest, "the guest answered without a result")
+	}
 	switch {
 	case lost == nil || !hasResult(r.Verb):
 		reply, err = a.complete(ctx, reply, err, hearing)
@@ -422,8 +413,8 @@ func (a *Attachment) complete(ctx context.Context, reply wire.Reply, err error, 
 		err = a.settled(ctx, reply)
 	}
 	if reply.Result != nil {
-		reply.Result.Sandbox = a.target.Sandbox
-		reply.Result.Denied = a.live.heard(ctx, hearing) // not what the guest says
+		reply.Result.Sandbox, reply.Result.Session = a.target.Sandbox, a.target.Session
+		a.live.fillDenied(ctx, hearing, reply.Result) // not what the guest says
 	}
 	a.noShell(reply.Result)
 	if errors.As(err, new(*silentError)) {

@@ -41,6 +41,7 @@ func (b *box) refused(d wire.Denial) {
 	}
 	n.refusals = append(n.refusals, r)
 	if len(n.refusals) > maxRefusals {
+		n.forgotten = n.refusals[0].number
 		n.refusals = slices.Delete(n.refusals, 0, 1)
 	}
 	n.mu.Unlock()
@@ -171,6 +172,17 @@ func (l *Live) hush(h hearing) {
 	defer l.mu.Unlock()
 	if h.drives {
 		l.denials.calls--
+	}
+}
+
+// fillDenied says in r what was refused since h began, and whether that is not all.
+func (l *Live) fillDenied(ctx context.Context, h hearing, r *wire.Result) {
+	r.Denied = l.heard(ctx, h)
+	n := &l.box.network
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(r.Denied) > 0 && n.forgotten > h.after {
+		r.Notes = append(r.Notes, wire.NoteDenied)
 	}
 }
 

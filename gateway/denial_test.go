@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -152,4 +154,26 @@ func TestDenialOfAnotherSession(t *testing.T) {
 		t.Errorf("a wait at the prompt is told of %v", got)
 	}
 	s.hush(h)
+}
+
+// Of more blocked connections than are remembered a Result has the newest, and says so.
+func TestDeniedIsTruncated(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "true")
+	b := d.boxOf()
+	l := b.live("main")
+	h := l.hearing(wire.VerbRun, wire.NewOp())
+	defer l.hush(h)
+	for _, n := range []int{maxRefusals, maxRefusals + 1} {
+		for i := range n {
+			b.refused(wire.Denial{Host: fmt.Sprintf("h%d.test", i), Port: 443})
+		}
+		r := &wire.Result{}
+		l.fillDenied(w.ctx(), h, r)
+		if got := slices.Contains(r.Notes, wire.NoteDenied); len(r.Denied) != maxRefusals || got != (n > maxRefusals) {
+			t.Errorf("of %d: %d, notes %v", n, len(r.Denied), r.Notes)
+		}
+	}
 }

@@ -49,6 +49,26 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 	}
 }
 
+// A sandbox that ended a moment ago is started, also when the daemon has not heard of its end.
+func TestStartSeesTheEnd(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	for range 10 {
+		if err := w.memory.Kill(w.ctx(), sandboxInstance(info)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := d.Start(w.ctx(), alice, "demo", nil)
+		if err != nil || got.State != Running {
+			t.Fatalf("%s, %v", got.State, err)
+		}
+		if s, err := w.memory.Inspect(w.ctx(), sandboxInstance(got)); err != nil || !s.Running {
+			t.Fatalf("it is said to run: %+v, %v", s, err)
+		}
+		info = got
+	}
+}
+
 // A call that reaches for a sandbox while it is paused is refused at once: a frozen sandbox does not answer.
 func TestPauseEndsReaching(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})

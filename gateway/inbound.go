@@ -64,9 +64,14 @@ func inboundReply(r *wire.Reply) (changed bool) {
 	changed = r.Error != said
 	if res := r.Result; res != nil {
 		res.Error = inboundError(res.Error)
-		res.Notes = slices.DeleteFunc(res.Notes, func(n string) bool { return slices.Contains(daemonReasons, n) })
+		res.Notes = slices.DeleteFunc(res.Notes, func(n string) bool { return !isWord(n) || slices.Contains(daemonReasons, n) })
 	}
 	return changed
+}
+
+// isWord reports whether a note of a guest is one of the protocol's words, and no text for whoever reads it.
+func isWord(note string) bool {
+	return len(note) <= maxWord && strings.Trim(note, "abcdefghijklmnopqrstuvwxyz_") == ""
 }
 
 // inboundError is e, of a guest, without a reason that a guest cannot know.

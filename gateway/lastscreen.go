@@ -37,6 +37,9 @@ func (h *Hub) Screen(ctx context.Context, p Principal, t wire.Target) (wire.Scre
 	if err != nil {
 		return wire.Screen{}, err
 	}
+	if reply.Screen == nil { // a guest's answer may be anything
+		return wire.Screen{}, wire.Errorf(wire.CodeUnavailable, "sandbox %s answers without its screen", b.title())
+	}
 	return *reply.Screen, nil
 }
 

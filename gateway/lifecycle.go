@@ -231,6 +231,9 @@ func (h *Hub) Start(ctx context.Context, p Principal, name string, progress func
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
+	if f := b.get(); f.state == Running {
+		b.inspect(ctx, f.inst, nil) // it may have ended a moment ago
+	}
 	if _, err := b.start(ctx, progress); err != nil {
 		return Info{}, err
 	}

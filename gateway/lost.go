@@ -198,6 +198,18 @@ func (a *Attachment) request(ctx context.Context, client *wire.Client, r wire.Re
 	return reply, err
 }
 
+// broke reports whether err is that of a connection which broke, rather than the guest's answer or the caller's leaving.
+func broke(ctx context.Context, client *wire.Client, err error) bool {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	if e, ok := errors.AsType[*wire.Error](err); ok && (e.Code != wire.CodeLost || client.Err() == nil) {
+		return false
+	}
+	client.Close() // its reader may not have noticed yet
+	return true
+}
+
 // whyLost is the loss of a request to which reply and err are the answer; nil if that is how it ended, or the caller has left.
 func (a *Attachment) whyLost(ctx, caller context.Context, reply wire.Reply, err error) *wire.Error {
 	answered := reply.Result != nil || reply.Error != nil
@@ -266,7 +278,7 @@ func (a *Attachment) lost(ctx context.Context, s *sent, why *wire.Error) wire.Re
 	res := wire.LostResult(a.target, why)
 	a.live.lastWords(ctx)
 	res.ElapsedMS, res.Keyboard = time.Since(s.began).Milliseconds(), a.live.Keyboard()
-	a.live.fillLost(res, s, wire.MaxWhole)
+	a.live.fillLost(res, s, maxReply/2)
 	return wire.Reply{Result: res, Error: why}
 }
 

@@ -23,12 +23,13 @@ import (
 // network is what the daemon does for the connections of one sandbox: it carries its packets while there is a stack, by a
 // policy that may change meanwhile, and remembers what that refused.
 type network struct {
-	mu       sync.Mutex // taken before box.mu
-	stack    carrier    // guarded by mu; nil while nothing is carried
-	trouble  string     // guarded by mu; why nothing is carried; empty if there is no trouble
-	refusals []refusal  // guarded by mu; the newest, oldest first
-	count    uint64     // guarded by mu; of all refusals
-	told     budget     // guarded by mu; of events that are written down
+	mu        sync.Mutex // taken before box.mu
+	stack     carrier    // guarded by mu; nil while nothing is carried
+	trouble   string     // guarded by mu; why nothing is carried; empty if there is no trouble
+	refusals  []refusal  // guarded by mu; the newest, oldest first
+	forgotten uint64     // guarded by mu; number of the newest refusal that is no longer among them, or 0
+	count     uint64     // guarded by mu; of all refusals
+	told      budget     // guarded by mu; of events that are written down
 }
 
 // carrier is what carries a sandbox's connections: a stack for its packets, or a proxy.

@@ -229,7 +229,7 @@ func (st *stream) lose(ctx context.Context, all map[uint32]asked, why *wire.Erro
 				*most = maxReply / 2
 			}
 			left -= st.live.fillLost(reply.Result, &a.sent, left)
-			reply.Result.Denied = st.live.heard(ctx, a.hearing)
+			st.live.fillDenied(ctx, a.hearing, reply.Result)
 		}
 		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id}, lost: true}
 		var err error
@@ -269,9 +269,9 @@ func (st *stream) addDenied(ctx context.Context, h *heldFrame) (due bool, err er
 		reply.Error = over
 	}
 	if reply.Result != nil {
-		reply.Result.Denied = []wire.Denial{}
+		reply.Result.Session, reply.Result.Denied = st.live.name, []wire.Denial{}
 		if asked {
-			reply.Result.Denied = st.live.heard(ctx, a.hearing)
+			st.live.fillDenied(ctx, a.hearing, reply.Result)
 			if a.request.Op != "" {
 				st.live.noteAgain(reply.Result)
 			}

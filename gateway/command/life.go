@@ -89,7 +89,7 @@ func pauseCommand(env *Env) *cobra.Command {
 		Use:   "pause NAME…",
 		Short: "freeze all processes of a sandbox where they are",
 		Long: "Freeze all processes of a sandbox where they are: it keeps its memory and uses no processor. Calls that follow\n" +
-			"something in it wait. Whoever runs, types or joins to drive resumes it, as resume does.",
+			"a command end as lost; exec and connections wait. Whoever runs, types or joins to drive resumes it, as resume does.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.each(args, asJSON, "paused", func(name string) error { return env.Hub.Pause(cmd.Context(), env.Principal, name) })

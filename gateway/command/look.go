@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -79,7 +80,7 @@ func screenCommand(env *Env) *cobra.Command {
 			if screen.Stopped {
 				fmt.Fprintf(env.Stderr, "sandbox %s is stopped: this is the last screen of %s\n  start it: sandboxd start %[1]s\n", t.Sandbox, t)
 			}
-			_, err = io.WriteString(env.Stdout, withNewline(screen.Text))
+			_, err = io.WriteString(env.Stdout, withNewline(text.Lines(screen.Text)))
 			return err
 		},
 	}

@@ -193,7 +193,7 @@ func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *call
 		}
 		return exitStatus(reply.Result)
 	}
-	fmt.Fprint(env.Stdout, withNewline(reply.Result.Output))
+	fmt.Fprint(env.Stdout, withNewline(text.Lines(reply.Result.Output))) // a guest may answer anything
 	env.showScreen(reply.Result.Screen)
 	return env.report(t, reply.Result)
 }
@@ -276,7 +276,7 @@ func (env *Env) streamed(ctx context.Context, t wire.Target, party *gateway.Atta
 			return fmt.Errorf("standard output: %w", err)
 		}
 	} else { // its beginning was never announced here: the Result has what there is
-		fmt.Fprint(env.Stdout, withNewline(a.reply.Result.Output))
+		fmt.Fprint(env.Stdout, withNewline(text.Lines(a.reply.Result.Output)))
 	}
 	env.showScreen(a.reply.Result.Screen)
 	if began == nil { // all of it was printed

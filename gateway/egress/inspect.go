@@ -23,7 +23,7 @@ type inspection struct {
 	held  []byte
 	said  string // by the first ClientHello
 	sent  bool   // something was
-	late  *time.Timer
+	late  patience
 
 	mu       sync.Mutex
 	heard    []byte        // guarded by mu; what the server said first
@@ -64,8 +64,8 @@ func (i *inspection) write(to io.Writer, b []byte) error {
 	if i.over.Load() {
 		return i.send(to, b)
 	}
-	if i.late == nil && i.stage == stageOpening {
-		i.late = time.AfterFunc(openingTimeout, func() {
+	if i.stage == stageOpening {
+		i.late.begin(func() {
 			i.flow.end(i.refuse(fmt.Sprintf("said nothing readable in %v", openingTimeout), ""))
 		})
 	}
@@ -129,7 +129,7 @@ func (i *inspection) judgeOpening() (int, error) {
 				entryText(said, i.flow.port))
 		}
 		if size > 0 {
-			i.stop()
+			i.late.stop()
 			i.stage, i.said = stageAnswer, said
 			return size, nil
 		}
@@ -140,8 +140,7 @@ func (i *inspection) judgeOpening() (int, error) {
 		if i.preludes++; i.preludes > maxPreludes {
 			return 0, i.unnamed()
 		}
-		i.stop()
-		i.late = nil // what follows has its own time
+		i.late.anew() // what follows has its own time
 		return size, nil
 	case openingOther:
 		return i.pass(), nil
@@ -185,7 +184,7 @@ func (i *inspection) judgeAgain() (int, error) {
 
 // pass ends the inspection: all that is held may go on.
 func (i *inspection) pass() int {
-	i.stop()
+	i.late.stop()
 	i.over.Store(true)
 	return len(i.held)
 }
@@ -233,10 +232,48 @@ func (i *inspection) atEnd() error {
 	return i.unnamed()
 }
 
-func (i *inspection) stop() {
-	if i.late != nil {
-		i.late.Stop()
+// close ends what waits for the program. write may be under way, or come later.
+func (i *inspection) close() { i.late.close() }
+
+// patience is how long a program may take to say for whom its connection is. The zero value is ready; it may be closed while
+// another goroutine begins it.
+type patience struct {
+	mu     sync.Mutex
+	timer  *time.Timer // guarded by mu
+	closed bool        // guarded by mu
+}
+
+// begin has over called after openingTimeout, unless that was begun before.
+func (p *patience) begin(over func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timer == nil && !p.closed {
+		p.timer = time.AfterFunc(openingTimeout, over)
 	}
+}
+
+func (p *patience) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+}
+
+// anew stops it so that it can be begun again.
+func (p *patience) anew() {
+	p.stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.timer = nil
+}
+
+// close stops it for good.
+func (p *patience) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.stop()
 }
 
 func (i *inspection) unnamed() error {

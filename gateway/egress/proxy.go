@@ -283,7 +283,7 @@ func (c *passage) CloseWrite() error {
 // Close ends the connection, and tells of its end once.
 func (c *passage) Close() error {
 	c.once.Do(func() {
-		c.inspection.stop()
+		c.inspection.close()
 		c.over()
 	})
 	return nil

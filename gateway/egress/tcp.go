@@ -90,7 +90,7 @@ func (s *Stack) relay(ctx context.Context, f *flow, guest *guestConn, conn net.C
 		guest.end.Abort()
 	})()
 	inspection := s.inspect(f, ctx.Done())
-	defer inspection.stop()
+	defer inspection.close()
 	var down sync.WaitGroup
 	down.Go(func() {
 		if err := download(f, guest, conn, inspection); err != nil {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 
@@ -17,9 +18,10 @@ import (
 // of a gateway that they do not trust. Sequences that are not on the list of this package go, and
 // what turns the direction of text is written out. It holds no more than one sequence.
 type Filter struct {
-	to   io.Writer
-	rest []byte // the beginning of a sequence, or of a character
-	on   map[string]bool
+	to    io.Writer
+	rest  []byte // the beginning of a sequence, or of a character
+	on    map[string]bool
+	sends string // final bytes of the sequences that were passed on
 }
 
 // NewFilter returns a Filter to a terminal in raw mode. Its owner closes it.
@@ -93,6 +95,9 @@ func (f *Filter) appendSafe(out, one []byte) []byte {
 		if m := mode.FindSubmatch(one); m != nil {
 			f.on[string(m[1])] = m[2][0] == 'h'
 		}
+		if last := one[len(one)-1:]; !strings.Contains(f.sends, string(last)) {
+			f.sends += string(last)
+		}
 		return append(out, one...)
 	}
 	r, _ := utf8.DecodeRune(one)
@@ -106,12 +111,18 @@ func (f *Filter) appendSafe(out, one []byte) []byte {
 
 // Close gives the terminal back as it was, where the server did not: colours, scroll region, modes.
 func (f *Filter) Close() error {
-	if len(f.on) == 0 {
+	if f.sends == "" {
 		return nil
 	}
-	out := []byte("\x1b[m\x1b[r")
-	if !f.on["1049"] { // else it keeps the cursor by itself
-		out = []byte("\x1b[m")
+	out := []byte("\x1b[m")
+	for _, one := range []struct{ sent, usual string }{
+		{"r", "\x1b7\x1b[r\x1b8\x1b[m"}, // it moves the cursor
+		{"=", "\x1b>"},
+		{"q", "\x1b[0 q"},
+	} {
+		if strings.Contains(f.sends, one.sent) {
+			out = append(out, one.usual...)
+		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(f.on)) {
 		// Wrapping and the cursor are on by themselves; all others are off.

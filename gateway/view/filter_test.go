@@ -69,16 +69,6 @@ func TestFilterDropsWhatIsNotListed(t *testing.T) {
 	}
 }
 
-func TestFilterGivesTheTerminalBack(t *testing.T) {
-	var out bytes.Buffer
-	f := NewFilter(&out)
-	f.Write([]byte("\x1b[?1049h\x1b[?25l\x1b[?1003h\x1b[?1006h\x1b[?1006l\x1b[?7h"))
-	out.Reset()
-	if err := f.Close(); err != nil || out.String() != "\x1b[m\x1b[r\x1b[?1003l\x1b[?1049l\x1b[?25h" {
-		t.Errorf("got %q, %v", out.String(), err)
-	}
-}
-
 func FuzzFilter(f *testing.F) {
 	f.Add([]byte("a\x1b]52;c;aGk=\x07\x1b[?1049h\x1b[2;3Hb\u202e\xff\x1b[1"), 5)
 	f.Fuzz(func(t *testing.T, p []byte, split int) {
@@ -91,4 +81,27 @@ func FuzzFilter(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// Close gives back whatever a server may have changed, also where it set no mode, or ended the one it had set.
+func TestFilterGivesBack(t *testing.T) {
+	for name, tt := range map[string]struct{ sent, want string }{
+		"hidden text":             {"\x1b[8m", "\x1b[m"},
+		"region":                  {"\x1b[1;2r", "\x1b[m\x1b7\x1b[r\x1b8\x1b[m"},
+		"region, after a program": {"\x1b[?1049h\x1b[1;2r\x1b[?1049l", "\x1b[m\x1b7\x1b[r\x1b8\x1b[m"},
+		"keypad":                  {"\x1b=", "\x1b[m\x1b>"},
+		"cursor":                  {"\x1b[3 q", "\x1b[m\x1b[0 q"},
+		"modes":                   {"\x1b[?1049h\x1b[?25l\x1b[?1003h\x1b[?1006h\x1b[?1006l\x1b[?7h", "\x1b[m\x1b[?1003l\x1b[?1049l\x1b[?25h"},
+		"nothing":                 {"text\r\n", ""},
+	} {
+		var out bytes.Buffer
+		f := NewFilter(&out)
+		if _, err := f.Write([]byte(tt.sent)); err != nil {
+			t.Fatal(err)
+		}
+		out.Reset()
+		if err := f.Close(); err != nil || out.String() != tt.want {
+			t.Errorf("%s: got %q, %v; want %q", name, out.String(), err, tt.want)
+		}
+	}
 }

@@ -15,7 +15,7 @@ func (st *stream) request(ctx context.Context, f wire.Frame, wg *sync.WaitGroup)
 	r, refused := wire.ReadRequest(f.Data)
 	if refused != nil {
 		st.reply(f.ID, wire.Reply{Error: refused})
-		return nil
+		return nil //nolint:nilerr // the reply says it
 	}
 	if err := st.throttle(ctx); err != nil {
 		return err

@@ -161,7 +161,8 @@ func (c *Client) lost() error {
 // Request asks and waits for the answer. A Reply with an Error is returned together with that error. When ctx ends first
 // the request is cancelled – the program in the terminal is not touched – and ctx's cause is returned.
 func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
-	if refused := r.checkText(); refused != nil {
+	data, refused := r.frame()
+	if refused != nil {
 		return Reply{Error: refused}, refused
 	}
 	reply := make(chan Reply, 1)
@@ -175,7 +176,7 @@ func (c *Client) Request(ctx context.Context, r Request) (Reply, error) {
 	c.waiting[id] = reply
 	c.mu.Unlock()
 
-	if err := c.within(ctx, func() error { return c.conn.WriteJSON(FrameRequest, id, r) }); err != nil {
+	if err := c.within(ctx, func() error { return c.conn.Write(Frame{Type: FrameRequest, ID: id, Data: data}) }); err != nil {
 		c.forget(id)
 		return Reply{}, fmt.Errorf("request %s: %w", r.Verb, err)
 	}

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -148,11 +149,20 @@ func (c *Conn) Write(f Frame) error {
 
 // WriteJSON sends v as the JSON of a frame of type t; id is used by requests and replies.
 func (c *Conn) WriteJSON(t FrameType, id uint32, v any) error {
-	b, err := json.Marshal(v)
+	b, err := plainJSON(v)
 	if err != nil {
 		return err
 	}
 	return c.Write(Frame{Type: t, ID: id, Data: b})
+}
+
+// plainJSON is the JSON of v with <, > and & as they are: a frame has room for a command, not for six times one.
+func plainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // Queue is Write for one who calls Flush when there is nothing more to send: until then f may wait for what follows it.
@@ -164,7 +174,7 @@ func (c *Conn) Queue(f Frame) error {
 
 // QueueJSON is WriteJSON that queues.
 func (c *Conn) QueueJSON(t FrameType, id uint32, v any) error {
-	b, err := json.Marshal(v)
+	b, err := plainJSON(v)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,26 @@ func ReadRequest(data []byte) (Request, *Error) {
 	return r, nil
 }
 
+// maxRequest is the most bytes of a request's JSON: a frame has its type and the request's number besides.
+const maxRequest = MaxFrame - 64
+
+// frame is the data of a [FrameRequest] with r.
+func (r Request) frame() ([]byte, *Error) {
+	if refused := r.checkText(); refused != nil {
+		return nil, refused
+	}
+	data, err := plainJSON(r)
+	if err != nil {
+		return nil, Errorf(CodeUsage, "%s: %v", r.Verb, err)
+	}
+	if len(data) > maxRequest {
+		e := Errorf(CodeUsage, "%s: the request has %d bytes, and may have %d at most", r.Verb, len(data), maxRequest)
+		e.Hint = "copy the text into the sandbox as a file"
+		return nil, e
+	}
+	return data, nil
+}
+
 // checkText refuses text and keys that are not UTF-8, before JSON replaces them.
 func (r Request) checkText() *Error {
 	for _, s := range append([]string{r.Text}, r.Keys...) {

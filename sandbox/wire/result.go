@@ -146,6 +146,7 @@ type Result struct {
 const (
 	NoteShellRestarted = "shell_restarted"   // the shell had ended: this is a fresh one
 	NoteTruncated      = "output_truncated"  // Output is not all that was printed
+	NoteDenied         = "denied_truncated"  // Denied has the newest connections only
 	NoteRest           = "output_rest"       // the command that prints the rest
 	NoteUnreadable     = "record_unreadable" // all of the output was wanted, and why it cannot be read
 	NoteNoScreen       = "screen_omitted"    // the screen was too large to go with the Result
