@@ -215,8 +215,8 @@ func TestHostileServerExecOnTerminal(t *testing.T) {
 	if !strings.Contains(got, evilOut) {
 		t.Errorf("got %q", got)
 	}
-	s = newHostileServer(t, func(string) string { return "\x1b[?1049h\x1b[?1003h\x1b[?25lhello" })
-	if got := s.onTerminal(t, "watch", "web"); !strings.Contains(got, "hello") || !strings.HasSuffix(got, "\x1b[m\x1b[r\x1b[?1003l\x1b[?1049l\x1b[?25h") {
+	s = newHostileServer(t, func(string) string { return "\x1b[?1049h\x1b[1;2r\x1b[?1003h\x1b[?25lhello" })
+	if got := s.onTerminal(t, "watch", "web"); !strings.Contains(got, "hello") || !strings.HasSuffix(got, "\x1b[m\x1b7\x1b[r\x1b8\x1b[m\x1b[?1003l\x1b[?1049l\x1b[?25h") {
 		t.Errorf("got %q", got)
 	}
 }
