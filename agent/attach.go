@@ -237,7 +237,13 @@ func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 			}
 			return wire.Reply{}, err
 		}
+		shell := s.Incarnation()
 		reply, err := stream.Request(ctx, r)
+		if reply.Incarnation != "" {
+			s.mu.Lock()
+			s.attached.Incarnation = reply.Incarnation
+			s.mu.Unlock()
+		}
 		broken := err != nil && reply.Result == nil && (reply.Error == nil || reply.Error.Code == wire.CodeLost && reply.Error.Reason == "")
 		if !broken || ctx.Err() != nil {
 			return reply, err
@@ -247,7 +253,7 @@ func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 			return wire.Reply{}, lostFor(err)
 		}
 		if sent = true; r.Op != "" && r.Incarnation == "" {
-			r.Incarnation = stream.Attached().Incarnation
+			r.Incarnation = shell
 		}
 	}
 }

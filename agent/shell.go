@@ -57,9 +57,9 @@ func (s *Shell) Resume() string {
 	return s.attached.Resume
 }
 
-// Incarnation names the shell that the session had when this Shell attached to it, or came back to it. It is random, and another one
-// for a shell that was started in its place, also after a restart of the sandbox. See [Call.Incarnation]. It is empty where the
-// sandbox's guest is of a version that does not say.
+// Incarnation names the shell that the session had when this Shell attached to it or came back to it, or when it answered the
+// last call, whichever was later. It is random, and another one for a shell that was started in its place, also after a restart
+// of the sandbox. See [Call.Incarnation]. It is empty where the sandbox's guest is of a version that does not say.
 func (s *Shell) Incarnation() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -353,7 +353,8 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	if err != nil {
 		return wire.Reply{}, pausedOr(ctx, err)
 	}
-	if is := client.Attached().Incarnation; typed && was != "" && is != was {
+	shell := a.shell()
+	if typed && was != "" && shell != was {
 		e := wire.Errorf(wire.CodeUnavailable, "what the text was for has ended with the shell of %s", a.target)
 		e.Hint = "nothing was typed; run uses the new shell"
 		return wire.Reply{}, e
@@ -367,7 +368,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	s := &sent{request: r, began: time.Now(), party: at.Resume, from: a.live.Len()}
 	reply, err := a.request(ctx, client, r)
 	if r.Op != "" {
-		r.Incarnation = at.Incarnation
+		r.Incarnation = shell
 	}
 	for (r.Op != "" || r.Verb == wire.VerbWait || r.Verb == wire.VerbScreen) && broke(ctx, client, err) {
 		if client, err = a.resumed(ctx, s); err != nil {
@@ -375,6 +376,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		}
 		reply, err = a.request(ctx, client, r)
 	}
+	a.shellIs(reply.Incarnation)
 	lost := a.whyLost(ctx, caller, reply, err)
 	if lost == nil && r.Op != "" && reply.Result == nil && reply.Error == nil && caller.Err() != nil {
 		lost = a.given(caller)

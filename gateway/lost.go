@@ -266,6 +266,15 @@ func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
 	return client, err
 }
 
+// shellIs notes the incarnation of the shell that has answered a call; empty is not known.
+func (a *Attachment) shellIs(incarnation string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if incarnation != "" {
+		a.incarnation = cut(incarnation, maxWord)
+	}
+}
+
 // shell is the incarnation of the shell that the party knows; empty before it first drives.
 func (a *Attachment) shell() string {
 	a.mu.Lock()

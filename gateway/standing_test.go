@@ -78,3 +78,30 @@ func TestTypeStartsNoShell(t *testing.T) {
 		t.Errorf("run: %+v, %v", r.Result, err)
 	}
 }
+
+// A shell that a run has started again is known: what it asks is answered, also over another connection.
+func TestTypeToTheShellThatRunStarted(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	a := w.standing(d)
+	do := func(r wire.Request) *wire.Result {
+		t.Helper()
+		reply, err := a.Request(w.ctx(), r)
+		if err != nil {
+			t.Fatalf("%s %s: %v", r.Verb, r.Text, err)
+		}
+		return reply.Result
+	}
+	do(wire.Request{Verb: wire.VerbRun, Text: "exit"})
+	if r := do(wire.Request{Verb: wire.VerbRun, Text: "read x; echo got $x"}); r.Ended != wire.Waiting {
+		t.Fatalf("%+v", r)
+	}
+	a.mu.Lock()
+	client := a.client
+	a.mu.Unlock()
+	client.Close() // as when the connection to the sandbox breaks
+	if r := do(wire.Request{Verb: wire.VerbType, Text: "joe"}); r.Ended != wire.Done || r.Output != "joe\ngot joe\n" {
+		t.Errorf("%+v", r)
+	}
+}

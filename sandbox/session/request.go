@@ -95,7 +95,9 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 			}
 			return s.typing(ctx, o, p, r)
 		})
-		return wire.Reply{Result: res}, err
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return wire.Reply{Result: res, Incarnation: s.incarnationLocked()}, err
 	case wire.VerbInterrupt:
 		return wire.Reply{Result: s.interrupt(ctx, p)}, nil
 	case wire.VerbWait:

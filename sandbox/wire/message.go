@@ -238,6 +238,10 @@ type Reply struct {
 	Keyboard string        `json:"keyboard,omitempty"` // take, give: who holds it now
 	Asked    bool          `json:"asked,omitempty"`    // take: it was not taken, its holder was asked
 	Error    *Error        `json:"error,omitempty"`
+
+	// Incarnation is that of the session's shell when a run, type or keys was answered, as [Attached.Incarnation]: a run may have
+	// started a new one.
+	Incarnation string `json:"incarnation,omitempty"`
 }
 
 // SessionInfo is a line of list.
