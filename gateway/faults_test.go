@@ -94,3 +94,37 @@ func TestPauseEndsReaching(t *testing.T) {
 		t.Errorf("%v, want that it was paused", err)
 	}
 }
+
+// A call that is cut off, by the end of its caller's access or of the daemon, is lost: it was begun.
+func TestCutOffIsLost(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	a := w.standing(d)
+	for _, tt := range []struct {
+		cause  error
+		reason string
+	}{
+		{wire.Errorf(wire.CodeDenied, "your access has ended"), wire.LostDetached},
+		{ErrClosed, wire.LostGateway},
+		{context.Canceled, wire.LostDetached},
+	} {
+		ctx, cutOff := context.WithCancelCause(w.ctx())
+		answered := make(chan wire.Reply, 1)
+		go func() {
+			reply, err := a.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "sleep 1000"})
+			if err == nil {
+				t.Errorf("%v: no error", tt.cause)
+			}
+			answered <- reply
+		}()
+		w.eventually("the command runs", func() bool { return a.Live().State().Phase == wire.PhaseRunning && a.calls.Load() == 1 })
+		cutOff(tt.cause)
+		if r := (<-answered).Result; r == nil || r.Ended != wire.Lost || r.Error == nil || r.Error.Reason != tt.reason {
+			t.Errorf("%v: %+v", tt.cause, r)
+		}
+		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbInterrupt}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
