@@ -5,9 +5,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -115,11 +118,41 @@ func TestMarksOfShells(t *testing.T) {
 				t.Fatal(err)
 			}
 			until(t, "no process of the account is left", func() bool { return exec.Command("pgrep", "-u", p.user).Run() != nil })
-			if left, err := exec.Command("find", "/tmp", "-ignore_readdir_race", "-maxdepth", "1", "-user", p.user, "!", "-path", p.home).Output(); err != nil || len(left) > 0 {
-				t.Errorf("left in /tmp: %s (%v)", left, err)
+			if left := leftBy(t, p.user, p.home); len(left) > 0 {
+				t.Errorf("left in /tmp: %q", left)
 			}
 		})
 	}
+}
+
+// leftBy returns what lies directly in /tmp and belongs to an account, except its home. Other tests make and remove things
+// there meanwhile, so an entry that is gone by the time it is looked at is none.
+func leftBy(t *testing.T, name, home string) []string {
+	t.Helper()
+	account, err := user.Lookup(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir("/tmp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, entry := range entries {
+		path := filepath.Join("/tmp", entry.Name())
+		var stat syscall.Stat_t
+		err := syscall.Lstat(path, &stat)
+		if errors.Is(err, syscall.ENOENT) || path == home {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strconv.Itoa(int(stat.Uid)) == account.Uid {
+			left = append(left, path)
+		}
+	}
+	return left
 }
 
 // What an account's shell says of itself counts, and what cannot be read does not.
