@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -280,6 +281,16 @@ func (p place) start(ctx context.Context, conn *connect.Conn) error {
 // ask gives one order to the session server on a channel of its own, and waits for the answer.
 func ask(ctx context.Context, conn *connect.Conn, command string, order []byte) error {
 	c, err := stream(ctx, conn, command, order)
+	// sshd counts a session until its process is gone (MaxSessions in sshd_config(5)): one that has just
+	// ended may be in the way.
+	for tries := 1; errors.As(err, new(*ssh.OpenChannelError)) && tries < 20; tries++ {
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		c, err = stream(ctx, conn, command, order)
+	}
 	if err != nil {
 		return err
 	}
