@@ -25,15 +25,15 @@ type stream struct {
 	sent          uint64 // the client has output up to here
 	heard         uint64 // and events up to this one
 	leave         func()
-	cancel        context.CancelFunc // ends what fromGuest waits for
 
 	mu     sync.Mutex
-	asked  map[uint32]asked // guarded by mu; requests whose answer has not gone out
-	held   []heldFrame      // guarded by mu; what came from the guest and waits for its turn
-	weight int              // guarded by mu; bytes of held
-	more   chan struct{}    // guarded by mu; closed and replaced when held or over changes
-	over   bool             // guarded by mu; the guest sends nothing more
-	failed error            // guarded by mu; how the stream ended first
+	cancel context.CancelFunc // guarded by mu; ends what fromGuest waits for
+	asked  map[uint32]asked   // guarded by mu; requests whose answer has not gone out
+	held   []heldFrame        // guarded by mu; what came from the guest and waits for its turn
+	weight int                // guarded by mu; bytes of held
+	more   chan struct{}      // guarded by mu; closed and replaced when held or over changes
+	over   bool               // guarded by mu; the guest sends nothing more
+	failed error              // guarded by mu; how the stream ended first
 }
 
 // fail ends the stream; the first reason counts.
@@ -44,8 +44,9 @@ func (st *stream) fail(why error) {
 	}
 	st.over = true
 	st.changedLocked()
+	cancel := st.cancel
 	st.mu.Unlock()
-	st.cancel()
+	cancel()
 	st.guest.Close()
 	st.client.Close()
 }
@@ -61,8 +62,14 @@ var errEnded = errors.New("ended")
 // serve passes frames both ways until one side ends.
 func (st *stream) serve(ctx context.Context) error {
 	defer st.leave()
-	ctx, st.cancel = context.WithCancel(ctx)
-	defer st.cancel()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	st.mu.Lock()
+	st.cancel = cancel
+	if st.over { // it was ended before this
+		cancel()
+	}
+	st.mu.Unlock()
 	pause := st.live.box.pauses.next()
 	var wg sync.WaitGroup
 	wg.Go(func() { st.loseAtPause(ctx, pause) })
