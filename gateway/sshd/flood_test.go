@@ -256,7 +256,7 @@ func heap() int64 {
 func TestRekeyNeverEnds(t *testing.T) {
 	for name, drip := range map[string]bool{"silent": false, "dripping": true} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, worldOptions{limits: Limits{Keepalive: 200 * time.Millisecond, KeepaliveMax: 3}})
+			w := newWorld(t, worldOptions{limits: Limits{Keepalive: time.Second, KeepaliveMax: 3}})
 			w.sandbox("demo")
 			raw, err := net.Dial("tcp", w.addr)
 			if err != nil {
