@@ -75,6 +75,9 @@ func dialHost(t testing.TB, uri string, o agent.Options, tier string) *agent.Cli
 			t.Errorf("remove: %v", err)
 		}
 	})
+	if tier != agent.TierGuest { // whose terminals the guest makes
+		openssh.NeedTerminals(t)
+	}
 	if got, why := c.Tier(); got != tier {
 		t.Fatalf("tier %s (%s), want %s", got, why, tier)
 	}
@@ -238,7 +241,7 @@ func TestHostLinkGuest(t *testing.T) {
 	var stdout strings.Builder
 	answer := make(chan error, 1)
 	go func() {
-		res, err = sh.Do(bounded(t), agent.Call{Command: "let n++; echo begun; while [ ! -e go ]; do sleep 0.02; done; seq 20000; echo $n", Stdout: &stdout, MaxOutput: -1})
+		res, err = sh.Do(bounded(t), agent.Call{Command: "n=$((n+1)); echo begun; while [ ! -e go ]; do sleep 0.02; done; seq 20000; echo $n", Stdout: &stdout, MaxOutput: -1})
 		answer <- err
 	}()
 	if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {

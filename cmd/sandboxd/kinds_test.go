@@ -60,13 +60,7 @@ func TestR10KindsOfErrors(t *testing.T) {
 	// Whoever looks between its end and its removal sees it stopped.
 	m.eventually("that is noticed", func() bool { return m.list()["gone"].State != gateway.Running })
 	fails("a sandbox that is gone", failure{wire.CodeLost, "sandbox gone is gone"}, 125, "start", "--json", "gone")
-	pid := m.engine("inspect", "--format", "{{.State.Pid}}", "sandboxd-"+boxes["dumb"].ID)[0]
-	signal := func(name string) {
-		t.Helper()
-		if out, err := exec.Command("kill", "-"+name, pid).CombinedOutput(); err != nil {
-			t.Fatalf("kill: %v: %s", err, out)
-		}
-	}
+	signal := func(name string) { m.engine("kill", "--signal", name, "sandboxd-"+boxes["dumb"].ID) }
 	signal("STOP") // from outside: in the sandbox nobody can
 	t.Cleanup(func() { signal("CONT") })
 	m.kill() // with every connection to it: one that lives is given up after two minutes only

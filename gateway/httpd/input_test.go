@@ -54,7 +54,7 @@ func TestPageInput(t *testing.T) {
 	})
 	b.until("the input method's text came", `(`+terminalText+`).includes("M-fM-^WM-%M-fM-^\\M-,") || (`+terminalText+`).includes("日本")`)
 	b.types("c", chromedp.ModifierCtrl)
-	b.until("the shell is back", `/~# $/.test((`+terminalText+`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
+	b.until("the shell is back", `/~[#$] $/.test((`+terminalText+`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
 
 	b.types("printf '\\033[?1000h\\033[?1006h'; cat -v\r")
 	b.until("the program has the mouse", `document.querySelector(".enable-mouse-events")`)
@@ -62,7 +62,7 @@ func TestPageInput(t *testing.T) {
 	b.types("\r")
 	b.until(printed, `(`+terminalText+`).split("^[[<0;").length > 3`)
 	b.types("c", chromedp.ModifierCtrl)
-	b.until("the shell is back", `/~# $/.test((`+terminalText+`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
+	b.until("the shell is back", `/~[#$] $/.test((`+terminalText+`).replaceAll("\u00a0", " ").split("\n").slice(0, -1).join("\n").trimEnd() + " ")`)
 	b.types("printf '\\033[?1000l'\r")
 	b.until("the program has it no longer", `!document.querySelector(".enable-mouse-events")`)
 

@@ -260,7 +260,7 @@ func TestPageRevoked(t *testing.T) {
 	b := newTab(browser, t, 1000, 500)
 	b.open(w.link(wire.RightDrive))
 	b.click(".row")
-	b.sees("demo:~#")
+	b.sees("demo:~")
 	var id string
 	for _, tok := range w.tokens.List("alice") {
 		if tok.Label == "page" {
@@ -317,7 +317,7 @@ func TestPageLoadedInParts(t *testing.T) {
 				block(false)
 				b.click(".row")
 			}
-			b.sees("demo:~#")
+			b.sees("demo:~")
 			if valueOf[bool](b, `document.querySelector("#loading").checkVisibility()`) {
 				t.Error("it still says that it loads")
 			}

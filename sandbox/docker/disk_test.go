@@ -90,6 +90,9 @@ func TestWalk(t *testing.T) {
 
 // What a sandbox wrote is found wherever it may write, also behind the engine's own files and where it has no name any more.
 func TestDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a daemon that is not root's has the engine's own measure, which knows neither holes nor files without a name")
+	}
 	b := testBackend(t)
 	inst := boot(t, b, sandbox.Spec{})
 	if inst.Limits.Disk != sandbox.DefaultLimits.Disk {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -325,7 +326,14 @@ func TestLinkCutInCommand(t *testing.T) {
 			until(t, "the command runs", func() bool { _, err := os.Stat(p.home + "/started"); return err == nil })
 			cut := time.Now()
 			for _, pid := range children(t, p.pid) {
-				_ = exec.Command("kill", "-9", pid).Run()
+				of, err := strconv.Atoi(pid)
+				if err != nil {
+					t.Fatal(err)
+				}
+				// For a user who is not root it is a child of theirs that has the connection.
+				for _, pid := range append(children(t, of), pid) {
+					_ = exec.Command("kill", "-9", pid).Run()
+				}
 			}
 			select {
 			case err := <-answered:

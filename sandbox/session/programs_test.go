@@ -58,6 +58,10 @@ func TestPrograms(t *testing.T) {
 			t.Logf("%s is not on this machine", tt.needs)
 			continue
 		}
+		if tt.needs == "sudo" && exec.Command("sudo", "-n", "true").Run() != nil {
+			t.Log("sudo asks for a password here")
+			continue
+		}
 		timeout := int64(1500)
 		if tt.ended != wire.Deadline {
 			timeout = 50_000
