@@ -175,7 +175,7 @@ func hostKeyAlgorithms(keys []ssh.PublicKey) []string {
 
 // KeepAlive asks the peer for a sign of life every 30 s and ends the connection when none came for two minutes. It does so
 // by a deadline on the network connection, because a write to a dead peer blocks for ever otherwise. It returns when the
-// connection ends, with why, or when ctx does and no question is under way.
+// connection ends, with what ended it as Wait says it, or when ctx does and no question is under way.
 func (c *Conn) KeepAlive(ctx context.Context) error {
 	return c.keepAlive(ctx, aliveInterval, aliveCount)
 }
@@ -194,8 +194,8 @@ func (c *Conn) Hold(frozen bool) {
 
 func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int) error {
 	limit := interval * time.Duration(count)
-	if err := c.net.SetDeadline(time.Now().Add(limit)); err != nil {
-		return fmt.Errorf("keepalive: %w", err)
+	if c.net.SetDeadline(time.Now().Add(limit)) != nil {
+		return c.Wait()
 	}
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -208,17 +208,17 @@ func (c *Conn) keepAlive(ctx context.Context, interval time.Duration, count int)
 		case <-tick.C:
 		}
 		if c.held.Load() {
-			if err := c.net.SetDeadline(time.Time{}); err != nil {
-				return fmt.Errorf("keepalive: %w", err)
+			if c.net.SetDeadline(time.Time{}) != nil {
+				return c.Wait()
 			}
 			continue
 		}
 		// A refusal is a sign of life too: few servers know the request.
 		if _, _, err := c.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
-			return fmt.Errorf("keepalive: %w", err)
+			return c.Wait()
 		}
-		if err := c.net.SetDeadline(time.Now().Add(limit)); err != nil {
-			return fmt.Errorf("keepalive: %w", err)
+		if c.net.SetDeadline(time.Now().Add(limit)) != nil {
+			return c.Wait()
 		}
 	}
 }

@@ -208,6 +208,18 @@ func TestKeepAlive(t *testing.T) {
 		})
 		within(t, patience, "Wait", func() { conn.Wait() })
 	})
+	t.Run("ended before", func(t *testing.T) {
+		conn, err := SSH(t.Context(), newServer(t, func(*testServer) {}).peer(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		discard(conn)
+		conn.Close()
+		want := conn.Wait()
+		if got := conn.keepAlive(t.Context(), time.Hour, 4); got != want {
+			t.Errorf("got %v, want what ended it: %v", got, want)
+		}
+	})
 }
 
 func TestPrintable(t *testing.T) {
