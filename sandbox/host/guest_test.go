@@ -156,9 +156,16 @@ func TestBootCancelled(t *testing.T) {
 	}
 	for part := 0.1; part < 1; part += 0.1 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(part*float64(whole)))
-		inst, err := b.Boot(ctx, p.spec(t))
+		spec := p.spec(t)
+		say := spec.Progress
+		var said string
+		spec.Progress = func(s string) { said = s; say(s) }
+		inst, err := b.Boot(ctx, spec)
 		cancel()
 		if err == nil { // this one was faster
+			if !strings.Contains(said, "tier guest") {
+				t.Errorf("what was cut short counts as a machine that can do less: %s", said)
+			}
 			if err := b.Destroy(timeout(t), inst); err != nil {
 				t.Errorf("Destroy: %v", err)
 			}

@@ -155,7 +155,8 @@ func files(ctx context.Context, conn *connect.Conn) (*sftp.Client, func(), error
 	return client, func() { stop(); client.Close(); c.Close() }, nil
 }
 
-// install copies the guest to a machine, where it is not there yet, and starts it. The error says why there is none.
+// install copies the guest to a machine, where it is not there yet, and starts it. The error says why there is none. When ctx ends it
+// begins nothing more, but waits a moment for what has begun: what the machine did after we left, nobody would remove.
 func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id string, say func(string, ...any)) (place, error) {
 	if f.system != "Linux" || f.arch() == "" {
 		return place{}, fmt.Errorf("there is no guest for %s on %s", f.system, f.machine)
@@ -171,7 +172,9 @@ func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id s
 	sum := sha256.Sum256(body)
 	ctx, cancel := context.WithTimeoutCause(ctx, uploadTimeout, fmt.Errorf("copying the guest took more than %v", uploadTimeout))
 	defer cancel()
-	client, done, err := files(ctx, conn)
+	step, cancelStep := outlive(ctx, closeTimeout)
+	defer cancelStep()
+	client, done, err := files(step, conn)
 	if err != nil {
 		return place{}, err
 	}
@@ -179,9 +182,12 @@ func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id s
 	var why []string
 	for _, parent := range f.parents() {
 		p := placeIn(parent, hex.EncodeToString(sum[:]), id)
-		err := p.put(client, f.uid, body, say)
+		err := p.put(ctx, client, f.uid, body, say)
 		if err == nil {
-			if err = p.start(ctx, conn); err == nil {
+			err = context.Cause(ctx)
+		}
+		if err == nil {
+			if err = p.start(step, conn); err == nil {
 				return p, nil
 			}
 		}
@@ -197,8 +203,21 @@ func (b *Backend) install(ctx context.Context, conn *connect.Conn, f facts, id s
 	return place{}, errors.New(strings.Join(why, "; "))
 }
 
-// put makes the directories, private to the account, and copies the guest.
-func (p place) put(client *sftp.Client, uid string, body []byte, say func(string, ...any)) error {
+// outlive returns a context that ends a while after ctx does.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(d):
+			cancel(context.Cause(ctx))
+		case <-longer.Done():
+		}
+	})
+	return longer, func() { stop(); cancel(nil) }
+}
+
+// put makes the directories, private to the account, and copies the guest. When ctx ends it stops before the next part of that.
+func (p place) put(ctx context.Context, client *sftp.Client, uid string, body []byte, say func(string, ...any)) error {
 	if len(p.dir)+len("/sock") > maxSocket {
 		return errors.New("its name is too long for a socket")
 	}
@@ -223,7 +242,14 @@ func (p place) put(client *sftp.Client, uid string, body []byte, say func(string
 	if err != nil {
 		return fmt.Errorf("copy the guest: %w", err)
 	}
-	_, err = w.Write(body)
+	for part := range slices.Chunk(body, 256<<10) {
+		if err = context.Cause(ctx); err == nil {
+			_, err = w.Write(part)
+		}
+		if err != nil {
+			break
+		}
+	}
 	err = errors.Join(err, w.Close())
 	if err == nil {
 		err = client.Chmod(fresh, 0o700)

@@ -61,13 +61,17 @@ func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *con
 		_ = l.Wait() // that we ended it
 		return nil, err
 	}
+	cut := func() error { // what was cut short says nothing of the machine
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return l.lost()
+	}
 	tier, why := TierScreen, "tier screen was asked for"
 	f, err := probe(ctx, conn)
 	switch {
-	case ctx.Err() != nil:
-		return fail(context.Cause(ctx))
-	case l.lost() != nil:
-		return fail(l.lost())
+	case cut() != nil:
+		return fail(cut())
 	case err != nil:
 		why = "the machine runs no commands of ours, or another one in their place (ForceCommand?): " + err.Error()
 		f = facts{}
@@ -83,6 +87,9 @@ func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *con
 		}
 		why = "no guest: " + err.Error()
 	}
+	if err := cut(); err != nil {
+		return fail(err)
+	}
 	if inst.Host.Tier == TierGuest {
 		return fail(errors.New(why))
 	}
@@ -93,6 +100,9 @@ func (b *Backend) sessions(ctx context.Context, inst sandbox.Instance, conn *con
 		} else {
 			why += "; no marks: " + no
 		}
+	}
+	if err := cut(); err != nil {
+		return fail(err)
 	}
 	if inst.Host.Tier == TierMarks && tier != TierMarks {
 		return fail(errors.New(why))
