@@ -353,6 +353,10 @@ func TestAttackMemory(t *testing.T) {
 	if out, err := sh(t, c, python("x = []\nwhile True: x.append(bytearray(1 << 20))")); err == nil {
 		t.Errorf("memory without end: got %q and no error", out)
 	}
+	// Each of them is smaller than the guest, which must not be the one that is killed.
+	if out, err := sh(t, c, `for i in $(seq 100); do perl -e '$x = "a" x 3000000; sleep 3' & done 2>/dev/null; wait; echo over`); err != nil || !strings.HasSuffix(out, "over") {
+		t.Errorf("many small programs: got %q, error %v", out, err)
+	}
 	fails(t, c, []string{"dd if=/dev/zero of=/dev/shm/x bs=1M count=64"}, "No space left")
 	mustSh(t, c, "rm /dev/shm/x")
 	if got, err := b.Inspect(t.Context(), inst); err != nil || !got.Running || !got.OOMKilled {

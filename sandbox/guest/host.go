@@ -101,7 +101,7 @@ func startHost(dir string) error {
 	defer null.Close()
 	fd := null.Fd()
 	_, err = fork(command{path: "/proc/self/exe", argv: []string{Name, "host", dir}, env: os.Environ(), dir: "/",
-		files: []uintptr{fd, fd, fd, w.Fd()}})
+		files: []uintptr{fd, fd, fd, w.Fd()}, ours: true})
 	w.Close()
 	if err != nil {
 		return err

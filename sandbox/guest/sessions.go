@@ -124,7 +124,7 @@ func (t *terminal) launch(ctx context.Context, spec keeperSpec, slave *os.File, 
 	}
 	// One thread and no collector: a keeper does nothing but wait.
 	t.keeper, err = t.g.children.start(command{path: t.g.exe, argv: []string{Name, "keep"},
-		env: []string{"GOMAXPROCS=1", "GOGC=off"}, dir: "/", files: inherit})
+		env: []string{"GOMAXPROCS=1", "GOGC=off"}, dir: "/", files: inherit, ours: true})
 	if err != nil {
 		statusR.Close()
 		return err
