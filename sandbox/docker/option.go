@@ -140,7 +140,7 @@ var optionsByName = map[string]option{
 		}
 		return put(&o.Labels, name, is)
 	}},
-	"oom-score-adj": {"0 to 1000: how soon its processes are ended when the machine has no memory left", func(o *options, value string) (err error) {
+	"oom-score-adj": {"0 to 1000: how soon its processes are ended when the machine has no memory left; its programs get 200 more than the guest, up to 1000", func(o *options, value string) (err error) {
 		o.OOMScoreAdj, err = number(value, 0, 1000)
 		return err
 	}},

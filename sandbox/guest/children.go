@@ -112,7 +112,8 @@ func fork(p command) (pid int, err error) {
 }
 
 // expend makes a program, with all that it starts, one that the kernel kills for memory before it kills the guest. Without it a hundred
-// small programs would end the sandbox: the guest is the largest among them.
+// small programs would end the sandbox: the guest is the largest among them. What it started before this, within microseconds, is as the
+// guest is.
 func expend(pid int) {
 	// Of 1000: as if it used a fifth of the limit more than it does (proc_pid_oom_score_adj(5)).
 	const more = 200

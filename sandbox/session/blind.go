@@ -19,8 +19,9 @@ const (
 
 // blind is what is remembered between looks of a terminal whose programs may not be traced.
 type blind struct {
-	runs  uint64    // how often they had been given a processor
-	at    time.Time // when that was last seen to have grown
+	pid   int       // the one that was looked at
+	runs  uint64    // how often it had been given a processor
+	at    time.Time // when either was last seen to differ
 	modes inputMode
 	since time.Time // when the modes were first seen
 }
@@ -44,8 +45,9 @@ func (s *session) judgeBlindLocked(c *console, f Facts, err error, alt bool, pro
 		return
 	}
 	now := time.Now()
-	if f.Runs != s.blind.runs {
-		s.blind.runs, s.blind.at = f.Runs, now
+	// One short program after the other is work, although each was given a processor as often as the one before.
+	if f.Pid != s.blind.pid || f.Runs != s.blind.runs {
+		s.blind.pid, s.blind.runs, s.blind.at = f.Pid, f.Runs, now
 	}
 	h := s.hintLocked(c, f, alt, prompt)
 	quiet := s.quietLocked()

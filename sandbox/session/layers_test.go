@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox/session"
@@ -134,4 +135,25 @@ func refusal(err error) *wire.Error {
 		return e
 	}
 	return nil
+}
+
+// rivals is a denied Prober that finds another program in front at each look, each on its first turn on a processor.
+type rivals struct {
+	denied
+	pid *atomic.Int64
+}
+
+func (r rivals) Probe(ctx context.Context, tty session.TTY) (session.Facts, error) {
+	f, err := r.denied.Probe(ctx, tty)
+	f.Pid, f.Runs = int(r.pid.Add(1)), 1
+	return f, err
+}
+
+// TestDeniedWork has short programs follow each other behind text without an end of line: that is work, and no question.
+func TestDeniedWork(t *testing.T) {
+	c := without(t, newProbedSet(t, "/bin/bash", rivals{denied{}, new(atomic.Int64)}))
+	res := do(t, c, wire.Request{Verb: wire.VerbRun, Text: "printf 'building '; sleep 60", TimeoutMS: 4000})
+	if res.Ended != wire.Deadline || res.Attention == "likely" {
+		t.Errorf("got %+v, want a deadline", res)
+	}
 }
