@@ -216,7 +216,7 @@ func TestKeepAlive(t *testing.T) {
 		discard(conn)
 		conn.Close()
 		want := conn.Wait()
-		if got := conn.keepAlive(t.Context(), time.Hour, 4); got != want {
+		if got := conn.keepAlive(t.Context(), time.Hour, 4); !errors.Is(got, want) {
 			t.Errorf("got %v, want what ended it: %v", got, want)
 		}
 	})
