@@ -67,6 +67,7 @@ type Server struct {
 	server  *sdk.Server
 	room    chan struct{} // taken by calls under way
 	places  places
+	turns   turns
 	tools   []Tool // those of the list, in its order
 
 	life context.Context //nolint:containedctx // the client's stay, which no call bounds; its cause is errGone

@@ -265,6 +265,11 @@ func (c *call) on(ctx context.Context, w where, open opener, do func(context.Con
 
 // in is on without the answer.
 func (c *call) in(ctx context.Context, t wire.Target, open opener, do func(context.Context, *agent.Shell) (agent.Result, error)) (agent.Result, error) {
+	leave, err := c.server.turns.enter(ctx, t)
+	if err != nil {
+		return agent.Result{}, err
+	}
+	defer leave()
 	sh, err := open(ctx, t)
 	if err != nil {
 		return agent.Result{}, err

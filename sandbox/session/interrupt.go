@@ -57,6 +57,8 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 	receipt := &wire.Receipt{Steps: []string{}, Signaled: []int{}, Died: []int{}, Left: []int{}}
 	f.receipt = receipt
 	s.mu.Lock()
+	s.stopping++
+	defer s.stopEnded()
 	c := s.console
 	for g := range s.follows {
 		if g.key != "" {
@@ -117,6 +119,20 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 		return ended
 	}
 	return s.stillRuns(f)
+}
+
+func (s *session) stopEnded() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping--
+	s.fireLocked()
+}
+
+// awaitStops waits until no interrupt is under way. A command or text that comes earlier could
+// get a ^C that was meant for what ran before it.
+func (s *session) awaitStops(ctx context.Context) {
+	// Where ctx or the session ends first, the caller's next step says so.
+	_ = s.until(ctx, func() bool { return s.stopping == 0 })
 }
 
 // controlCUntil sends ^C, and again each time that it was lost, until f has ended, for d at most. A shell that only goes on reading at its

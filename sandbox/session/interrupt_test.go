@@ -178,6 +178,47 @@ func TestInterruptSlowPrompt(t *testing.T) {
 	}
 }
 
+// TestRunDuringInterrupt gives a shell a command while an interrupt waits for its prompt.
+func TestRunDuringInterrupt(t *testing.T) {
+	c := fresh(t, newSet(t, "/bin/bash"))
+	slow := "PROMPT_COMMAND='t=${EPOCHREALTIME/./}; " +
+		"while ((${EPOCHREALTIME/./} - t < 300000)); do :; done'"
+	run(t, c, slow)
+	for i := range 3 {
+		begun(t, c, "sh -c 'echo begun; exec sleep 100'")
+		interrupted := make(chan *wire.Result, 1)
+		go func() {
+			reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbInterrupt})
+			if err != nil {
+				t.Error(err)
+			}
+			interrupted <- reply.Result
+		}()
+		awaitScreen(t, c, "^C", i+1)
+		command := wire.Request{Verb: wire.VerbRun, Text: "sleep 0.3; echo fi''ne", TimeoutMS: 60_000}
+		if res := do(t, c, command); res.Ended != wire.Done || res.Output != "fine\n" {
+			t.Errorf("%d: the command that came during the interrupt: %+v", i, res)
+		}
+		if res := <-interrupted; res.Phase != wire.PhasePrompt {
+			t.Errorf("%d: interrupt: %s, %s", i, res.Ended, res.Phase)
+		}
+	}
+}
+
+// awaitScreen waits until the terminal shows text n times.
+func awaitScreen(t *testing.T, c *wire.Client, text string, n int) {
+	t.Helper()
+	for {
+		reply, err := c.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Count(reply.Screen.Text, text) >= n {
+			return
+		}
+	}
+}
+
 // TestInterruptAtFork interrupts commands while the shell is starting them: whatever ^C met then, it is not lost.
 func TestInterruptAtFork(t *testing.T) {
 	c := fresh(t, newSet(t, "/bin/bash"))

@@ -90,6 +90,7 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 	switch r.Verb {
 	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
 		res, err := s.perform(ctx, p, r, func(ctx context.Context, o *op) *wire.Result {
+			s.awaitStops(ctx)
 			if r.Verb == wire.VerbRun {
 				return s.run(ctx, o, p, r)
 			}

@@ -74,6 +74,7 @@ type session struct {
 	command   *command          // guarded by mu; the run whose command the shell has, nil when there is none
 	commands  uint64            // guarded by mu; number of the newest run
 	follows   map[*follow]bool  // guarded by mu; calls under way
+	stopping  int               // guarded by mu; interrupts under way
 	ops       []*op             // guarded by mu; oldest first
 	spent     spent             // guarded by mu
 	verdicts  uint64            // guarded by mu; how often the prober found that somebody should be told
