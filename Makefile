@@ -53,18 +53,8 @@ build: bin/sandboxd $(guests) ## build bin/sandboxd and the guests for both arch
 bin/sandboxd:
 	$(GO) build $(build_flags) -ldflags="$(ldflags) -X main.version=$(VERSION)" -o $@ ./cmd/sandboxd
 
-# Functions on 16 bytes and not 32, as on arm64: one part in a hundred of the guest was padding. What no command and no
-# question waits for long does without inlining, which is 250 KB: the guest's own steps, files, texts, logs, JSON, the opening of connections, and the
-# arithmetic of keys of kinds that the guest itself never makes. Sessions and SSH keep theirs: without it, Run("true") took a third longer.
-cold := github.com/sandboxd/sandboxd/sandbox/guest github.com/sandboxd/sandboxd/sandbox/descriptors syscall time net/netip github.com/pkg/sftp/... encoding/json \
-	net os/user fmt log/slog math/big crypto/ecdsa crypto/elliptic crypto/internal/fips140/ecdsa crypto/internal/fips140/nistec \
-	crypto/internal/fips140/nistec/fiat crypto/internal/fips140/rsa crypto/internal/fips140/bigmod crypto/internal/fips140/mlkem crypto/internal/fips140/ecdh \
-	crypto/ecdh crypto/x509 encoding/asn1 golang.org/x/crypto/cryptobyte vendor/golang.org/x/crypto/cryptobyte
-guest_flags := $(cold:%=-gcflags=%=-l)
-# No room on each thread for the stacks of profiles, which nobody takes there: two KB for each of 38.
-guest_ldflags := -funcalign=16 -X runtime.godebugDefault=profstackdepth=0
 $(guests): bin/sandboxd-guest-linux-%:
-	GOOS=linux GOARCH=$* $(GO) build $(build_flags) $(guest_flags) -ldflags="$(ldflags) $(guest_ldflags)" -o $@ ./cmd/sandboxd-guest
+	GOOS=linux GOARCH=$* $(GO) build $(build_flags) -ldflags="$(ldflags)" -o $@ ./cmd/sandboxd-guest
 
 check: ## gofmt, vet, lint and the short tests: run it before each commit
 	@scripts/check-format
