@@ -455,8 +455,6 @@ func (d *daemon) run(ctx context.Context, ready func() error) error {
 			return d.web.Serve(ctx, d.webListen)
 		})
 	}
-	parts.Go(func() { collectRarely(ctx) })
-	parts.Go(func() { tellGoroutines(ctx, d.log) })
 	err := d.address.write()
 	if err == nil {
 		err = ready()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"strconv"
@@ -16,13 +17,12 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 )
 
-// churnConfig makes the daemon tell how many goroutines it has.
-const churnConfig = "log_level: debug\nmax_sandboxes: 1000\n"
+const churnConfig = "max_sandboxes: 1000\n"
 
 const (
 	churners   = 4
 	churnFor   = 20 * time.Second // of work between two looks
-	churnRest  = 5 * time.Second  // until the daemon has come to rest, and has said how many goroutines it has
+	churnRest  = 5 * time.Second  // until the daemon has come to rest
 	churnWarm  = 2                // looks that do not count: what is made once is made
 	churnImage = "sandboxd/busybox:latest"
 )
@@ -221,16 +221,8 @@ func (w *world) look(ctx context.Context, guest int) (l look, err error) {
 	if l.PTYs, err = strconv.ParseFloat(strings.TrimSpace(string(text)), 64); err != nil {
 		return l, err
 	}
-	if text, err = os.ReadFile(w.log()); err != nil {
+	if l.Goroutines, err = w.metric(ctx, "go_goroutines"); err != nil {
 		return l, err
-	}
-	const told = `"goroutines":`
-	at := bytes.LastIndex(text, []byte(told))
-	if at < 0 {
-		return l, errors.New("the daemon does not say how many goroutines it has")
-	}
-	if _, err := fmt.Sscanf(string(text[at+len(told):]), "%f", &l.Goroutines); err != nil {
-		return l, fmt.Errorf("goroutines: %w", err)
 	}
 	id, err := os.ReadFile(w.daemon.State + "/daemon_id")
 	if err != nil {
@@ -239,6 +231,29 @@ func (w *world) look(ctx context.Context, guest int) (l look, err error) {
 	out, err := exec.CommandContext(ctx, "docker", "ps", "-aq", "--filter", "label=sandboxd.daemon="+strings.TrimSpace(string(id))).Output()
 	l.Containers = float64(len(strings.Fields(string(out))))
 	return l, err
+}
+
+// metric reads one metric without labels from the daemon.
+func (w *world) metric(ctx context.Context, name string) (float64, error) {
+	token, err := os.ReadFile(w.daemon.TokenFile)
+	if err != nil {
+		return 0, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, w.daemon.HTTP+"/metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	var out bytes.Buffer
+	if err := fetch(r, &out); err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(out.String()) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			return strconv.ParseFloat(strings.TrimSpace(value), 64)
+		}
+	}
+	return 0, fmt.Errorf("metrics: no %s", name)
 }
 
 // resident is what a process has in memory, in MB.

@@ -14,7 +14,7 @@ import (
 )
 
 // manyConfig lets one owner have all of them.
-const manyConfig = "log_level: debug\nmax_sandboxes: 2000\ntotal.sandboxes: 2000\ntotal.running: 2000\n"
+const manyConfig = "max_sandboxes: 2000\ntotal.sandboxes: 2000\ntotal.running: 2000\n"
 
 const (
 	callers   = 8 // at once
