@@ -14,7 +14,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,12 +35,9 @@ const (
 	// and cannot have it dies.
 	parked = 32
 
-	// restAfter is how long nothing must have ended until memory is given back. Of hundreds of sandboxes most do nothing, and
-	// each would keep what its last command left behind.
+	// restAfter is how long after the end of a channel memory goes back to the system. Of hundreds
+	// of sandboxes most are idle, and each would keep what its last transfer left behind.
 	restAfter = time.Second
-	// worthFirst is how much it must have by then for that to begin. The first collection makes tables of some 400 KiB that stay for good, more
-	// than the start of a sandbox leaves behind: of less memory it would make more.
-	worthFirst = 5 << 19
 
 	// maxProcs bounds what the guest takes of a large machine: what it runs is copying.
 	maxProcs = 4
@@ -62,13 +58,12 @@ func runInit() int {
 	}
 	ended := takeSignals()
 	tun, err := openTun() // before its capability is gone
-	if err := errors.Join(err, harmless(), keepFromChildren(), keepFromReserving(), keepOwnLimits()); err != nil {
+	if err := errors.Join(err, keepFromChildren(), keepFromReserving(), keepOwnLimits()); err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd:", err)
 		return 1
 	}
 	runtime.GOMAXPROCS(min(maxProcs, runtime.GOMAXPROCS(0)))
-	// After what is done on every thread at once: the runtime does that by a signal to each, whose frame stays on the
-	// thread's signal stack, a page or three that nobody needs again. New threads inherit what was done.
+	// After what is done on every thread at once, so that it is done on few. New threads inherit it.
 	parkThreads()
 	unix.Umask(0o022)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -107,13 +102,7 @@ func runInit() int {
 			procs.reap(-1)
 		}
 	})
-	var collected atomic.Bool
-	g.quiet = time.AfterFunc(restAfter, func() {
-		if collected.Load() || ownMemory() > worthFirst {
-			collected.Store(true)
-			debug.FreeOSMemory()
-		}
-	})
+	g.quiet = time.AfterFunc(restAfter, debug.FreeOSMemory)
 	wg.Go(func() { g.callIn(ctx, config.Socket) })
 	if tun >= 0 {
 		wg.Go(func() { passTun(ctx, tun, config.TunSocket) })
@@ -125,13 +114,14 @@ func runInit() int {
 	return 0
 }
 
-// allSignals is every signal that can be caught, without the ones that mean something here: CHLD is ours, URG the
-// runtime's own.
+// allSignals returns every signal that a Go program can take, without those that have a meaning
+// here: CHLD is ours, URG the runtime's. The runtime leaves 32 and 34 at their default for C
+// libraries, and has 33 for itself.
 func allSignals() []os.Signal {
 	var all []os.Signal
 	for n := syscall.Signal(1); n <= 64; n++ {
 		switch n {
-		case unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD, unix.SIGURG, 32, 33:
+		case unix.SIGKILL, unix.SIGSTOP, unix.SIGCHLD, unix.SIGURG, 32, 33, 34:
 		default:
 			all = append(all, n)
 		}
@@ -158,7 +148,6 @@ func parkThreads() {
 	for range parked {
 		done.Go(func() {
 			runtime.LockOSThread() // one thread each, as long as all are locked
-			emptySignalStack()
 			ready.Done()
 			<-hold
 			runtime.UnlockOSThread()
