@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -89,10 +90,21 @@ func readLayers(t *testing.T) map[string][]string {
 	return layers
 }
 
-// readImports asks go list for every package of the module and which others of the module it imports.
+// readImports asks go list for every package of the module and of the one in scripts, and which
+// others of the two it imports.
 func readImports(t *testing.T) map[string][]string {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles", "../...")
+	all := make(map[string][]string)
+	for _, dir := range []string{"..", "../scripts"} {
+		maps.Copy(all, importsIn(t, dir))
+	}
+	return all
+}
+
+// importsIn returns the imports of the packages of the module in dir.
+func importsIn(t *testing.T, dir string) map[string][]string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-C", dir, "-json=ImportPath,Imports,GoFiles", "./...")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

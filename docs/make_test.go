@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,25 +10,18 @@ import (
 	"testing"
 )
 
-// makeVariable is a variable of the Makefile whose value is passed on to a program as it is.
+// makeVariable is a variable of a Makefile whose value is passed on to a program as it is.
 const makeVariable = `BENCH|[A-Z]+FLAGS`
+
+// makefiles are the directories of the Makefiles that the documentation may name.
+var makefiles = []string{"..", "../scripts"}
 
 // TestMakeFlags runs make -n with each value that the documentation gives a variable, and with one that has a dollar sign:
 // the recipe has it as it was written, and is a command that the shell can read.
 func TestMakeFlags(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
-	users := make(map[string]string) // a target that uses the variable
-	target := ""
-	for line := range strings.Lines(string(makefile)) {
-		if name, _, ok := strings.Cut(line, ":"); ok && regexp.MustCompile(`^[a-z-]+$`).MatchString(name) {
-			target = name
-		}
-		if m := regexp.MustCompile(`\$\((?:value )?(` + makeVariable + `)\)`).FindStringSubmatch(line); m != nil && strings.HasPrefix(line, "\t") {
-			users[m[1]] = target
-		}
+	users := make(map[string]user)
+	for _, dir := range makefiles {
+		maps.Copy(users, usersIn(t, dir))
 	}
 	values := make(map[string][]string)
 	for name := range users {
@@ -36,20 +30,12 @@ func TestMakeFlags(t *testing.T) {
 			values[name] = []string{`^(Stream|Connect)$`}
 		}
 	}
-	pages, err := filepath.Glob("*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, page := range append(pages, "../README.md", "../Makefile") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range regexp.MustCompile(`\b(`+makeVariable+`)=('[^']*'|[^\s'`+"`"+`;)]+)`).FindAllStringSubmatch(string(text), -1) {
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile(`\b(`+makeVariable+`)=('[^']*'|[^\s'`+"`"+`;)]+)`).FindAllStringSubmatch(read(t, page), -1) {
 			if m[1] == "GOFLAGS" { // Go's own
 				continue
 			}
-			if users[m[1]] == "" {
+			if users[m[1]].target == "" {
 				t.Errorf("%s sets %s, which no target uses", page, m[1])
 				continue
 			}
@@ -57,23 +43,95 @@ func TestMakeFlags(t *testing.T) {
 		}
 	}
 	if len(values) < 5 {
-		t.Fatalf("the Makefile passes on %v: want BENCH, BENCHFLAGS, INTEROPFLAGS, SOAKFLAGS, TESTFLAGS and such", users)
+		t.Fatalf("the Makefiles pass on %v: want BENCH, BENCHFLAGS, INTEROPFLAGS, SOAKFLAGS, TESTFLAGS and such", users)
 	}
 	for name, list := range values {
 		for _, value := range list {
-			out, err := exec.CommandContext(t.Context(), "make", "-n", "-C", "..", users[name], name+"="+value).CombinedOutput()
-			if err != nil {
-				t.Errorf("make -n %s %s='%s': %v\n%s", users[name], name, value, err, out)
-				continue
+			users[name].check(t, name+"="+value, value)
+		}
+	}
+	users["BENCHFLAGS"].in("..").check(t, `BENCHFLAGS=-run "^exec$"`, `-run "^exec$"`) // passed on to the other Makefile
+}
+
+// TestMakeTargets holds that each target which the documentation names exists.
+func TestMakeTargets(t *testing.T) {
+	targets := make(map[string]bool)
+	for _, dir := range makefiles {
+		for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllStringSubmatch(read(t, dir+"/Makefile"), -1) {
+			targets[dir+" "+m[1]] = true
+		}
+	}
+	found := 0
+	for _, page := range pages(t) {
+		for _, m := range regexp.MustCompile("(?m)(?:`|^    )make (-C scripts )?([a-z-]+)").FindAllStringSubmatch(read(t, page), -1) {
+			dir := ".."
+			if m[1] != "" {
+				dir = "../scripts"
 			}
-			if !strings.Contains(string(out), value) {
-				t.Errorf("make -n %s %s='%s' does not pass it on as it is:\n%s", users[name], name, value, out)
-			}
-			check := exec.CommandContext(t.Context(), "sh", "-n")
-			check.Stdin = strings.NewReader(string(out))
-			if said, err := check.CombinedOutput(); err != nil {
-				t.Errorf("make -n %s %s='%s': the shell cannot read it: %v\n%s", users[name], name, value, err, said)
+			if found++; !targets[dir+" "+m[2]] {
+				t.Errorf("%s: there is no make %s%s", page, m[1], m[2])
 			}
 		}
 	}
+	if found < 30 {
+		t.Errorf("the documentation names %d targets: is the pattern right?", found)
+	}
+}
+
+// user is a target that passes a variable on.
+type user struct{ dir, target string }
+
+func (u user) in(dir string) user { return user{dir, u.target} }
+
+// check runs make -n with a setting: the recipe has want in it.
+func (u user) check(t *testing.T, setting, want string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "make", "-n", "-C", u.dir, u.target, setting).CombinedOutput()
+	if err != nil {
+		t.Errorf("make -n -C %s %s '%s': %v\n%s", u.dir, u.target, setting, err, out)
+		return
+	}
+	if !strings.Contains(string(out), want) {
+		t.Errorf("make -n -C %s %s '%s' does not pass it on as it is:\n%s", u.dir, u.target, setting, out)
+	}
+	check := exec.CommandContext(t.Context(), "sh", "-n")
+	check.Stdin = strings.NewReader(regexp.MustCompile(`(?m)^make.*directory.*$`).ReplaceAllString(string(out), ""))
+	if said, err := check.CombinedOutput(); err != nil {
+		t.Errorf("make -n -C %s %s '%s': the shell cannot read it: %v\n%s", u.dir, u.target, setting, err, said)
+	}
+}
+
+// usersIn returns a target for each variable that the Makefile of dir passes on.
+func usersIn(t *testing.T, dir string) map[string]user {
+	t.Helper()
+	users := make(map[string]user)
+	target := ""
+	for line := range strings.Lines(read(t, dir+"/Makefile")) {
+		if name, _, ok := strings.Cut(line, ":"); ok && regexp.MustCompile(`^[a-z-]+$`).MatchString(name) {
+			target = name
+		}
+		if m := regexp.MustCompile(`\$\((?:value )?(` + makeVariable + `)\)`).FindStringSubmatch(line); m != nil && strings.HasPrefix(line, "\t") {
+			users[m[1]] = user{dir, target}
+		}
+	}
+	return users
+}
+
+// pages are the files that name targets and variables.
+func pages(t *testing.T) []string {
+	t.Helper()
+	pages, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(pages, "../README.md", "../Makefile", "../scripts/Makefile")
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }

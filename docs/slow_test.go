@@ -59,8 +59,10 @@ func TestTestTargets(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"../Makefile": {"\tscripts/test fast $(value TESTFLAGS)", "\tscripts/test slow $(value TESTFLAGS)", "\tscripts/test all $(value TESTFLAGS)"},
 		"../scripts/test": {
-			`	[[ $part == events-slow ]] || run -skip "$slow" "$@" ./...`,
-			`	[[ $part == events-fast ]] || run -run "$slow" "$@" "${slow_packages[@]}"`,
+			`		run . -skip "$slow" "$@" ./...`,
+			`		run scripts -skip "$slow" "$@" ./...`,
+			`		run . -run "$slow" "$@" "${slow_packages[@]}"`,
+			`		run scripts -run "$slow" "$@" "${slow_scripts[@]}"`,
 		},
 		"../.ci/run": {"exec make test-all"},
 	} {

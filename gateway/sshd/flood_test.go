@@ -21,7 +21,7 @@ import (
 )
 
 // fullNumbers reports whether attacks are made with the numbers that the security page promises, and times and memory are
-// held to it: `make interop` asks for it, on a machine that does nothing else.
+// held to it: `make -C scripts interop` asks for it, on a machine that does nothing else.
 func fullNumbers() bool { return os.Getenv("SANDBOXD_INTEROP_FULL") != "" }
 
 // plainPacket is a packet as it is before there are keys (RFC 4253, section 6).

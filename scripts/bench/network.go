@@ -21,7 +21,7 @@ const networkRounds = 5
 // network: a sandbox with the filtered network and a container on the engine's own bridge, both to one server in a third container.
 func network(ctx context.Context, b *bench) (rows []row, err error) {
 	program := filepath.Join(b.dir, "stream")
-	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./scripts/bench/stream")
+	build := exec.CommandContext(ctx, "go", "build", "-C", "scripts", "-o", program, "./bench/stream")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := build.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("stream: %w: %s", err, said)

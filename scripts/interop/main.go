@@ -2,9 +2,9 @@
 // what editors send, and attacks on the login. It prints what passed and ends with 1 if anything failed that passed
 // before, as the file ratchet says, or if anything fails at all.
 //
-//	make interop                              everything, with a container and with a host behind
-//	go run ./scripts/interop -only clients/   some of it
-//	go run ./scripts/interop -behind host     with an SSH server as the sandbox
+//	make -C scripts interop                   everything, with a container and with a host behind
+//	bin/interop -only clients/                some of it, once that has built it
+//	bin/interop -behind host                  with an SSH server as the sandbox
 package main
 
 import (

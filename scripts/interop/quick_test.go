@@ -13,7 +13,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // quick are checks that need no more than what scripts/setup test installs, and less than a minute with both behind.
 const quick = `clients/(ssh: command|ssh -tt: terminal|ssh -T: shell|ssh: ControlMaster|sftp|dbclient|paramiko|half-close)$`
 
-// A part of make interop with each test run: nothing that passed may fail.
+// A part of make -C scripts interop with each test run: nothing that passed may fail.
 func TestQuick(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a daemon, a container and an SSH server")

@@ -133,7 +133,7 @@ func regress(ctx context.Context, r *report) error {
 	if out, err := exec.CommandContext(ctx, "cp", "-a", suite, obj).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy of the suite: %w: %s", err, out)
 	}
-	if out, err := exec.CommandContext(ctx, "scripts/go", "test", "-c", "-o", filepath.Join(dir, "sshd"), "./scripts/interop/sshd").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "scripts/go", "test", "-C", "scripts", "-c", "-o", filepath.Join(dir, "sshd"), "./interop/sshd").CombinedOutput(); err != nil {
 		return fmt.Errorf("build of the stand-in for sshd: %w: %s", err, out)
 	}
 	if err := wrappers(ctx, dir); err != nil {

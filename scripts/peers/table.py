@@ -20,7 +20,7 @@ TITLES = {
     "openhands-subprocess": "OpenHands, subprocess",
     "tmux-agent": "tmux agent",
 }
-BEGIN, END = "<!-- other products: written by make conformance-peers -->", "<!-- end of other products -->"
+BEGIN, END = "<!-- other products: written by make -C scripts conformance-peers -->", "<!-- end of other products -->"
 
 
 def lines(path: Path) -> Iterator[dict]:

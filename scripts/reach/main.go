@@ -169,7 +169,7 @@ func (d *daemon) try(ctx context.Context, box, command string, target *target) (
 
 // The marks between which the table stands in a file.
 const (
-	begins = "<!-- made by make network-table -->\n"
+	begins = "<!-- made by make -C scripts network-table -->\n"
 	ends   = "<!-- end -->\n"
 )
 
@@ -241,7 +241,7 @@ func (d *daemon) sandboxd(ctx context.Context, args ...string) ([]byte, error) {
 
 // prepare makes an image with the programs in it, as a person would: in a sandbox.
 func (d *daemon) prepare(ctx context.Context, dir string) (image string, err error) {
-	build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(dir, "reach"), "./scripts/reach/static")
+	build := exec.CommandContext(ctx, "go", "build", "-C", "scripts", "-o", filepath.Join(dir, "reach"), "./reach/static")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)

@@ -1,4 +1,4 @@
-// What make runsc builds. It is no dependency of the product.
+// What make -C scripts runsc builds. It is no dependency of the product.
 module github.com/sandboxd/sandboxd/scripts/tools/runsc
 
 go 1.26.3
