@@ -76,7 +76,7 @@ func defaults() config {
 		{key: "mount_roots", value: defaultRoots(), help: "directories below which sandboxes of the daemon's own user may mount some, with a colon between two; none is none", check: areRoots},
 		{key: "docker_host", value: "", help: "socket of the Docker engine, as unix:///path; empty means DOCKER_HOST or /var/run/docker.sock"},
 		{key: "ca_bundle", value: "", help: "certificate authorities that sandboxes trust; empty means this machine's", check: isAbsoluteOrEmpty},
-		{key: "guest_dir", value: "", help: "directory of the guest binaries; empty means beside sandboxd", check: isAbsoluteOrEmpty},
+		{key: "guest_dir", value: "", help: "directory of the guest binaries; empty means beside sandboxd, or sandboxd itself", check: isAbsoluteOrEmpty},
 		{key: "max_sandboxes", value: "64", help: "most sandboxes of one owner", check: isCount},
 		{key: "total.sandboxes", value: "1000", help: "most sandboxes of all owners together; what stands ready in the pool has what is left of it", check: isCount},
 		{key: "total.running", value: "0", help: "most of them that are not stopped; 0 is one for each 32 MiB of memory and each 64 threads that this machine has, and each 16 files that the daemon may have open, at most 1000", check: isCountOrNone},

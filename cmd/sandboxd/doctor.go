@@ -146,15 +146,19 @@ func (c *cli) checkImage(ctx context.Context) []finding {
 }
 
 func (c *cli) checkGuests(context.Context) []finding {
-	dir, err := guestDir(c.config.value("guest_dir"))
+	guests, err := findGuests(c.config.value("guest_dir"))
 	if err != nil {
-		return []finding{{Check: "guest", Found: err.Error(), Fix: "build them: make build"}}
+		found := public(err)
+		return []finding{{Check: "guest", Found: found.Message, Fix: found.Hint}}
 	}
-	name := "sandboxd-guest-linux-" + runtime.GOARCH
-	if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-		return []finding{{Check: "guest", Found: name + " is not in " + dir, Fix: "build it: make build"}}
+	path, err := guests.path(runtime.GOARCH)
+	if err != nil {
+		return []finding{{Check: "guest", Found: err.Error(), Fix: "build it: make build"}}
 	}
-	return []finding{{Check: "guest", OK: true, Found: filepath.Join(dir, name)}}
+	if path == guests.self {
+		return []finding{{Check: "guest", OK: true, Found: path + " itself: there are no guest binaries beside it, which would need less memory"}}
+	}
+	return []finding{{Check: "guest", OK: true, Found: path}}
 }
 
 // checkState looks at the state directory without making one.

@@ -45,7 +45,7 @@ const patience = 90 * time.Second
 
 // product builds sandboxd once.
 var product = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(guests, "sandboxd")
+	path := filepath.Join(guestBinaries, "sandboxd")
 	build := exec.Command("go", "build", "-trimpath", "-o", path, ".")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
@@ -95,7 +95,7 @@ func (m *machine) command(args ...string) *exec.Cmd {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir = m.dir
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "SANDBOXD_STATE=" + m.state, "SANDBOXD_GUEST_DIR=" + guests,
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "SANDBOXD_STATE=" + m.state, "SANDBOXD_GUEST_DIR=" + guestBinaries,
 		"DOCKER_HOST=" + m.docker}, m.env...)
 	return cmd
 }

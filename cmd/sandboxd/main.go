@@ -3,6 +3,8 @@
 // The command line is an SSH client of the daemon: what concerns sandboxes is parsed here, for help and completion, and
 // carried out there. Only what touches things on this machine is local: serve, up, down, demo, config, cp, ssh, doctor,
 // ssh-config, mcp, mcp-config, task, conformance, version, completion.
+//
+// The same program is the guest of sandboxes where no sandboxd-guest was built: see runsAsGuest.
 package main
 
 import (
@@ -19,6 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/sandbox/guest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -26,6 +29,9 @@ import (
 var version = "0.1"
 
 func main() {
+	if args, ok := runsAsGuest(os.Args); ok {
+		os.Exit(guest.Main(args))
+	}
 	os.Exit(run())
 }
 

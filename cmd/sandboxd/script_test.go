@@ -22,8 +22,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
-// guests is where the guest binaries for the tests are; TestMain builds them.
-var guests string
+// guestBinaries is where the guest binaries for the tests are; TestMain builds them.
+var guestBinaries string
 
 // stories is how many stories run at once. With more on two processors, stories exceed the bounds
 // that they hold the daemon to.
@@ -53,7 +53,7 @@ func testMain(m *testing.M) int {
 		if out, err := build.CombinedOutput(); err != nil {
 			panic(fmt.Sprintf("guest: %s", out))
 		}
-		guests = dir
+		guestBinaries = dir
 		os.Setenv("SANDBOXD_TEST_GUESTS", dir)
 	}
 	testscript.Main(m, map[string]func(){
@@ -83,9 +83,9 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Setenv("EXAMPLES", examples)
-			e.Setenv("SANDBOXD_GUEST_DIR", guests)
+			e.Setenv("SANDBOXD_GUEST_DIR", guestBinaries)
 			e.Setenv("SANDBOXD_SSH", "127.0.0.1:0")
-			e.Setenv("SANDBOXD_TEST_GUESTS", guests)
+			e.Setenv("SANDBOXD_TEST_GUESTS", guestBinaries)
 			e.Setenv("TERM", "xterm-256color")
 			e.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
 			e.Values[reachedKey{}] = new(atomic.Int64)
@@ -104,6 +104,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"closed":     closedCmd,
 			"daemon":     daemonCmd,
+			"goinstall":  goInstallCmd,
 			"kill9":      kill9Cmd,
 			"samepixels": samePixelsCmd,
 			"sshd":       sshdCmd,

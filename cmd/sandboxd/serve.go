@@ -299,7 +299,7 @@ func writeKnownHosts(e endpoint, key ssh.PublicKey) error {
 // openBackend makes the Docker backend. It does not ask the engine: a daemon whose engine is down starts, says so, and
 // goes on when the engine is back.
 func (d *daemon) openBackend(state string) (*docker.Backend, error) {
-	guests, err := guestDir(d.config.value("guest_dir"))
+	guests, err := findGuests(d.config.value("guest_dir"))
 	if err != nil {
 		return nil, err
 	}
@@ -310,7 +310,7 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 	return docker.New(docker.Options{
 		Dir:      filepath.Join(state, "instances"),
 		GuestDir: filepath.Join(state, "guest"),
-		Guest:    guestIn(guests),
+		Guest:    guests.path,
 		DaemonID: id,
 		Dirs:     dirRules(d.config),
 		Host:     engineHost(d.config),
@@ -323,22 +323,11 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 
 // openHosts makes the backend of machines that answer SSH. It reaches nobody.
 func (d *daemon) openHosts() (*host.Backend, error) {
-	guests, err := guestDir(d.config.value("guest_dir"))
+	guests, err := findGuests(d.config.value("guest_dir"))
 	if err != nil {
 		return nil, err
 	}
-	return host.New(host.Options{Guest: guestIn(guests), Log: d.log}), nil
-}
-
-// guestIn finds the guest binary for an architecture in a directory.
-func guestIn(dir string) func(arch string) (string, error) {
-	return func(arch string) (string, error) {
-		path := filepath.Join(dir, "sandboxd-guest-linux-"+arch)
-		if _, err := os.Stat(path); err != nil {
-			return "", fmt.Errorf("guest binary for %s: %w; build it with make build", arch, err)
-		}
-		return path, nil
-	}
+	return host.New(host.Options{Guest: guests.path, Log: d.log}), nil
 }
 
 // engineHost is the engine's socket: as configured, as DOCKER_HOST says, or empty for Docker's default.
@@ -387,29 +376,6 @@ func daemonID(state string) (string, error) {
 		return "", fmt.Errorf("daemon id: %w", err)
 	}
 	return id, nil
-}
-
-// guestDir is the directory that holds the guest binaries: the one that is configured, else the first of those where an
-// installed or a built sandboxd has them.
-func guestDir(configured string) (string, error) {
-	if configured != "" {
-		return configured, nil
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("guest binaries: %w", err)
-	}
-	if real, err := filepath.EvalSymlinks(self); err == nil {
-		self = real
-	}
-	here := filepath.Dir(self)
-	for _, dir := range []string{here, filepath.Join(here, "..", "libexec", "sandboxd"), filepath.Join(here, "..", "lib", "sandboxd")} {
-		if found, _ := filepath.Glob(filepath.Join(dir, "sandboxd-guest-linux-*")); len(found) > 0 {
-			return filepath.Clean(dir), nil
-		}
-	}
-	return "", &wire.Error{Code: wire.CodeUnavailable, Message: "there are no guest binaries beside " + self,
-		Hint: "build them with make build, or name their directory: guest_dir"}
 }
 
 // lobby runs a command of the table for somebody who came by SSH.
