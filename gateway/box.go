@@ -166,7 +166,7 @@ func (b *box) become(ctx context.Context, change func(*facts)) error {
 		b.fate = ""
 	}
 	b.mu.Unlock()
-	b.hub.needs.change()
+	b.hub.board.Change()
 	if f.state == Paused && before != Paused {
 		b.pauses.interrupt(b.pausedError())
 	}

@@ -3,17 +3,18 @@ package gateway
 import (
 	"sync/atomic"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Counts are what there is of all owners together, and what happened since the daemon started. They name nobody and nothing.
 type Counts struct {
-	Sandboxes map[State]int // by state; what stands ready is Warm
-	Sessions  int           // that live
-	Partly    int           // of these, not recorded fully
-	Needs     map[Needs]int // sessions that need something
-	Carried   int           // sandboxes whose connections are carried now
+	Sandboxes map[State]int          // by state; what stands ready is Warm
+	Sessions  int                    // that live
+	Partly    int                    // of these, not recorded fully
+	Needs     map[attention.Kind]int // sessions that need something
+	Carried   int                    // sandboxes whose connections are carried now
 
 	Boots, BootsFailed   uint64 // by a backend; what stands ready included
 	Claims, ClaimsFailed uint64 // of what stands ready
@@ -24,7 +25,7 @@ type Counts struct {
 	Sent, Received uint64                  // bytes of connections that have ended
 
 	EventsDropped uint64 // the store was too slow
-	Hook          HookCounts
+	Hook          attention.HookCounts
 }
 
 // counters are those of a Hub.
@@ -60,7 +61,7 @@ func (h *Hub) Counts(p Principal) (Counts, error) {
 		return Counts{}, &wire.Error{Code: wire.CodeDenied, Message: "what all sandboxes do together is told to the daemon's own user"}
 	}
 	c := &h.counts
-	n := Counts{Sandboxes: make(map[State]int), Needs: make(map[Needs]int),
+	n := Counts{Sandboxes: make(map[State]int), Needs: make(map[attention.Kind]int),
 		Boots: c.boots.Load(), BootsFailed: c.bootsFailed.Load(), Claims: c.claims.Load(), ClaimsFailed: c.claimsFailed.Load(),
 		Connections: map[egress.Kind]uint64{egress.KindOpened: c.opened.Load(), egress.KindClosed: c.closed.Load(),
 			egress.KindRefused: c.refused.Load(), egress.KindFailed: c.failed.Load()},
@@ -69,7 +70,7 @@ func (h *Hub) Counts(p Principal) (Counts, error) {
 	for _, s := range []State{Warm, Creating, Running, Paused, Stopped, Broken, Deleting, Lost} {
 		n.Sandboxes[s] = 0
 	}
-	for _, need := range []Needs{NeedsAnswer, NeedsAllow, NeedsAttention, NeedsShell} {
+	for _, need := range attention.Kinds() {
 		n.Needs[need] = 0
 	}
 	for _, b := range h.all() {
@@ -87,7 +88,7 @@ func (h *Hub) Counts(p Principal) (Counts, error) {
 			if l.Recording() != "" {
 				n.Partly++
 			}
-			if need := l.Needs(); need != NeedsNothing {
+			if need := l.Needs(); need != attention.None {
 				n.Needs[need]++
 			}
 		}

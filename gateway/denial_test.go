@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -50,9 +51,9 @@ var (
 // wants fails the test unless the session shows d as refused; nil is nothing.
 func (s *story) wants(t *testing.T, d *wire.Denial) {
 	t.Helper()
-	want := Need{}
+	want := attention.Need{}
 	if d != nil {
-		want.Needs, want.LastLine = NeedsAllow, DenialText(*d)
+		want.Needs, want.LastLine = attention.Allow, DenialText(*d)
 	}
 	if got := s.needed(); got.Needs != want.Needs || got.LastLine != want.LastLine {
 		t.Errorf("the session needs %q for %q, want %q for %q", got.Needs, got.LastLine, want.Needs, want.LastLine)

@@ -53,7 +53,7 @@ func (b *box) adopt(info wire.SessionInfo) (*Live, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lives[info.Name] = l
-	b.hub.needs.change()
+	b.hub.board.Change()
 	return l, nil
 }
 
@@ -128,7 +128,7 @@ func (b *box) forget(l *Live) {
 	defer b.mu.Unlock()
 	if b.lives[l.name] == l {
 		delete(b.lives, l.name)
-		b.hub.needs.change()
+		b.hub.board.Change()
 	}
 }
 

@@ -13,19 +13,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // notices reads what a hook that appends its standard input to a file was told.
-func notices(t *testing.T, file string) (all []Notice) {
+func notices(t *testing.T, file string) (all []attention.Notice) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(text)) {
-		var n Notice
+		var n attention.Notice
 		if !strings.HasSuffix(line, "\n") {
 			continue // it is being written
 		}
@@ -41,7 +42,7 @@ func notices(t *testing.T, file string) (all []Notice) {
 func TestHookExec(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	file, env := filepath.Join(t.TempDir(), "told"), filepath.Join(t.TempDir(), "env")
-	w.options.Hook = HookOptions{Exec: []string{"/bin/sh", "-c", `env | grep '^SANDBOXD_HOOK_\|^MINE=' | sort | tr '\n' ' ' >>"$2"; echo >>"$2"; cat >>"$1"`, "hook", file, env},
+	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c", `env | grep '^SANDBOXD_HOOK_\|^MINE=' | sort | tr '\n' ' ' >>"$2"; echo >>"$2"; cat >>"$1"`, "hook", file, env},
 		Env: []string{"MINE=yes"}}
 	d := w.start()
 	w.create(d, "demo")
@@ -79,19 +80,14 @@ func TestHookExec(t *testing.T) {
 	if err != nil || first != "MINE=yes SANDBOXD_HOOK_NEEDS=asks SANDBOXD_HOOK_OWNER=alice SANDBOXD_HOOK_SANDBOX=demo SANDBOXD_HOOK_SESSION=main SANDBOXD_HOOK_WANT=line SANDBOXD_HOOK_WAS= " {
 		t.Errorf("environment %q, %v", first, err)
 	}
-	w.eventually("all are counted", func() bool { return d.HookCounts() == HookCounts{Delivered: 4} })
+	w.eventually("all are counted", func() bool { return d.HookCounts() == attention.HookCounts{Delivered: 4} })
 }
 
 // A sandbox that has the name of one that was removed needs what it needs, and not what that one did.
 func TestHookOfANameUsedAgain(t *testing.T) {
-	all := []Need{{Sandbox: "demo", Session: "main", box: "new"}, {Sandbox: "demo", Session: "main", box: "old", Gone: true}, {Sandbox: "a", Session: "x"}}
-	sortNeeds(all)
-	if all[0].Sandbox != "a" || all[1].box != "old" || all[2].box != "new" {
-		t.Errorf("sorted %+v", all)
-	}
 	w := newWorld(t, sandboxtest.Options{})
 	file := filepath.Join(t.TempDir(), "told")
-	w.options.Hook = HookOptions{Exec: []string{"/bin/sh", "-c", `cat >>"$0"`, file}}
+	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c", `cat >>"$0"`, file}}
 	d := w.start()
 	for round := range 2 {
 		w.create(d, "demo")
@@ -104,7 +100,7 @@ func TestHookOfANameUsedAgain(t *testing.T) {
 		w.eventually("told that it is gone", func() bool { return len(notices(t, file)) == 2*round+2 })
 	}
 	for i, n := range notices(t, file) {
-		if want := []Needs{NeedsNothing, NeedsAnswer}[i%2]; n.Was != want || n.Gone != (i%2 == 1) {
+		if want := []attention.Kind{attention.None, attention.Answer}[i%2]; n.Was != want || n.Gone != (i%2 == 1) {
 			t.Errorf("notice %d: %+v, want it to have been %q", i, n, want)
 		}
 	}
@@ -114,7 +110,7 @@ func TestHookOfANameUsedAgain(t *testing.T) {
 func TestHookExecFails(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	pid := filepath.Join(t.TempDir(), "pid")
-	w.options.Hook = HookOptions{Exec: []string{"/bin/sh", "-c", `if [ $SANDBOXD_HOOK_NEEDS ]; then sleep 1000 & echo $! >"$0"; wait; fi; echo no such luck; exit 3`, pid},
+	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c", `if [ $SANDBOXD_HOOK_NEEDS ]; then sleep 1000 & echo $! >"$0"; wait; fi; echo no such luck; exit 3`, pid},
 		Timeout: 3 * time.Second} // enough for a shell to start on a busy machine
 	d := w.start()
 	w.create(d, "demo")
@@ -142,13 +138,13 @@ func TestHookExecFails(t *testing.T) {
 func TestHookURL(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	var mu sync.Mutex
-	var told []Notice
+	var told []attention.Notice
 	answers := []int{503, 429, 200, 400, 302, 200}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		body, err := io.ReadAll(r.Body)
-		var n Notice
+		var n attention.Notice
 		if err == nil {
 			err = json.Unmarshal(body, &n)
 		}
@@ -166,23 +162,23 @@ func TestHookURL(t *testing.T) {
 		rw.WriteHeader(answer)
 	}))
 	t.Cleanup(server.Close)
-	w.options.Hook = HookOptions{URL: server.URL + "/in", Retry: 10 * time.Millisecond}
+	w.options.Hook = attention.HookOptions{URL: server.URL + "/in", Retry: 10 * time.Millisecond}
 	d := w.start()
 	t.Cleanup(d.stop) // before the server
 	w.create(d, "demo")
 	a := w.person(d)
-	counts := func(want HookCounts) {
+	counts := func(want attention.HookCounts) {
 		t.Helper()
 		w.eventually(fmt.Sprintf("%+v", want), func() bool { return d.HookCounts() == want })
 	}
 	w.types(a, "read x\n")
-	counts(HookCounts{Delivered: 1}) // after 503 and 429
+	counts(attention.HookCounts{Delivered: 1}) // after 503 and 429
 	w.types(a, "\n")
-	counts(HookCounts{Delivered: 1, Failed: 1}) // 400
+	counts(attention.HookCounts{Delivered: 1, Failed: 1}) // 400
 	w.types(a, "read y\n")
-	counts(HookCounts{Delivered: 1, Failed: 2}) // 302 is not followed
+	counts(attention.HookCounts{Delivered: 1, Failed: 2}) // 302 is not followed
 	w.types(a, "\n")
-	counts(HookCounts{Delivered: 2, Failed: 2})
+	counts(attention.HookCounts{Delivered: 2, Failed: 2})
 	mu.Lock()
 	defer mu.Unlock()
 	var got []string
@@ -194,18 +190,23 @@ func TestHookURL(t *testing.T) {
 	}
 }
 
-// A server that does not answer holds up nobody: what a hook cannot take is dropped and counted, and the daemon ends.
-func TestHookTooSlow(t *testing.T) {
+// A program that does not end holds up nobody, and the daemon ends.
+func TestHookThatHangs(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Hook = HookOptions{Exec: []string{"/bin/sleep", "1000"}, Timeout: time.Hour}
+	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sleep", "1000"}, Timeout: time.Hour}
 	d := w.start()
-	for range hookWaiting + 2 { // one is being told, the lane is full, one is too many
-		d.hook.add("demo~main", Notice{Need: Need{Sandbox: "demo", Session: "main", Needs: NeedsAnswer}})
-	}
-	w.eventually("one is dropped", func() bool { return d.HookCounts().Dropped >= 1 })
 	w.create(d, "demo")
-	if res := w.run(d, "echo on"); res.Output != "on\n" {
-		t.Errorf("got %+v", res)
+	w.types(w.person(d), "read x\n")
+	w.eventually("it needs an answer", func() bool {
+		all, err := d.Attention(w.ctx(), alice, "demo")
+		return err == nil && len(all) == 1 && all[0].Needs == attention.Answer
+	})
+	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, JoinOptions{Create: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo on"}); err != nil || res.Result.Output != "on\n" {
+		t.Errorf("got %+v, %v", res, err)
 	}
 	d.stop()
 }

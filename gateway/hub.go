@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -79,7 +80,7 @@ type Options struct {
 
 	packagesWithin time.Duration // 0 is packagesWithin
 
-	Hook HookOptions // who is told when what a session needs has changed
+	Hook attention.HookOptions // called when the attention state of a session changes
 }
 
 const (
@@ -114,8 +115,8 @@ type Hub struct {
 	shares   map[string]*egress.Budget // guarded by sharesMu; parts of connections, by owner
 
 	standing standings
-	needs    needs
-	hook     hook
+	board    *attention.Board
+	hook     *attention.Hook
 	warm     warm
 	counts   counters
 }
@@ -165,8 +166,8 @@ func New(o Options) (*Hub, error) {
 	}
 	h.journal.init(h)
 	h.standing.init()
-	h.needs.init()
-	h.hook.init(h)
+	h.board = attention.NewBoard(h.attended)
+	h.hook = attention.NewHook(o.Hook, h.board, h.log)
 	if err := h.load(context.Background()); err != nil {
 		return nil, err
 	}
@@ -198,7 +199,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.tasks.open(ctx)
 	h.tasks.start(h.journal.run)
 	h.tasks.start(h.recover)
-	h.tasks.start(h.hook.run)
+	h.tasks.start(h.hook.Run)
 	h.tasks.start(h.warm.run)
 	for name, be := range h.options.Backends {
 		if s, ok := be.(sandbox.Sweeper); ok {
@@ -229,6 +230,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		case <-ctx.Done():
 		}
 	}
+	h.board.Close(ErrClosed)
 	// Attachments end first, then the links below them; what they printed last is in the records before those close.
 	h.release()
 	cancel(ErrClosed)
@@ -286,7 +288,7 @@ func (h *Hub) register(b *box) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.boxes[b.id] = b
-	h.needs.change()
+	h.board.Change()
 	if f := b.get(); f.state != Deleting && !f.isPooled() {
 		h.names[f.name] = b
 	}
@@ -307,7 +309,7 @@ func (h *Hub) unregister(b *box) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.boxes, b.id)
-	h.needs.change()
+	h.board.Change()
 	h.warm.kick() // there may be room for another
 }
 

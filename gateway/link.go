@@ -84,7 +84,7 @@ func (b *box) endSessions(cause error) {
 	b.lives = make(map[string]*Live)
 	b.described = nil
 	b.mu.Unlock()
-	b.hub.needs.change()
+	b.hub.board.Change()
 	for _, l := range lives {
 		l.end(wire.State{Phase: wire.PhaseDead, Reason: cause.Error(), SinceUnix: time.Now().UnixMilli(), Offset: l.Len(), Basis: []wire.Basis{}})
 	}

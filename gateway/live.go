@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -40,33 +41,32 @@ type Live struct {
 	display display
 
 	mu        sync.Mutex
-	rec       *record.Writer   // guarded by mu; nil while the disk lets us make none
-	replica   replica          // guarded by mu
-	printed   time.Time        // guarded by mu; when output came last
-	troubled  string           // guarded by mu; why the record has not got everything; logged once
-	gen       uint64           // guarded by mu
-	wake      chan struct{}    // guarded by mu; closed at the next change; nil while nobody waits
-	seq       uint64           // guarded by mu; of the newest event in what follows
-	state     wire.State       // guarded by mu
-	keyboard  string           // guarded by mu
-	asking    string           // guarded by mu; who wants it
-	private   string           // guarded by mu; who has a private stretch
-	typed     string           // guarded by mu; who typed last
-	cols      int              // guarded by mu
-	rows      int              // guarded by mu
-	members   []*member        // guarded by mu; who is attached through us
-	claim     *connect.Control // guarded by mu; on which the session is followed
-	floor     uint64           // guarded by mu; the log is at least this long in the guest
-	announced announced        // guarded by mu
-	edges     edges            // guarded by mu
-	need      need             // guarded by mu
-	needSince time.Time        // guarded by mu; when need.needs became that
-	glance    glance           // guarded by mu
-	denials   denials          // guarded by mu
-	again     bool             // guarded by mu; there was a session of this name before, and no Result has said so
-	ended     bool             // guarded by mu; for good
-	unkept    string           // guarded by mu; why a strict session's output could not be recorded, which ended it
-	closed    error            // guarded by mu; why the replica is no longer fed, if the session has not ended
+	rec       *record.Writer    // guarded by mu; nil while the disk lets us make none
+	replica   replica           // guarded by mu
+	printed   time.Time         // guarded by mu; when output came last
+	troubled  string            // guarded by mu; why the record has not got everything; logged once
+	gen       uint64            // guarded by mu
+	wake      chan struct{}     // guarded by mu; closed at the next change; nil while nobody waits
+	seq       uint64            // guarded by mu; of the newest event in what follows
+	state     wire.State        // guarded by mu
+	keyboard  string            // guarded by mu
+	asking    string            // guarded by mu; who wants it
+	private   string            // guarded by mu; who has a private stretch
+	typed     string            // guarded by mu; who typed last
+	cols      int               // guarded by mu
+	rows      int               // guarded by mu
+	members   []*member         // guarded by mu; who is attached through us
+	claim     *connect.Control  // guarded by mu; on which the session is followed
+	floor     uint64            // guarded by mu; the log is at least this long in the guest
+	announced announced         // guarded by mu
+	edges     edges             // guarded by mu
+	need      attention.Tracker // guarded by mu
+	glance    glance            // guarded by mu
+	denials   denials           // guarded by mu
+	again     bool              // guarded by mu; there was a session of this name before, and no Result has said so
+	ended     bool              // guarded by mu; for good
+	unkept    string            // guarded by mu; why a strict session's output could not be recorded, which ended it
+	closed    error             // guarded by mu; why the replica is no longer fed, if the session has not ended
 }
 
 // member is a party that is attached through the hub.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -96,7 +97,7 @@ func TestDenied(t *testing.T) {
 		b.refused(during)
 	}
 	b.refused(before)
-	if n := live.needed(); n.Needs != NeedsAllow && n.Needs != NeedsAnswer {
+	if n := live.needed(); n.Needs != attention.Allow && n.Needs != attention.Answer {
 		t.Errorf("it needs %q, want denied, or asks", n.Needs)
 	}
 	reply := <-replies
@@ -109,13 +110,13 @@ func TestDenied(t *testing.T) {
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "y"}); err != nil {
 		t.Fatal(err)
 	}
-	if n := live.needed(); n.Needs != NeedsAllow || n.LastLine != DenialText(during) && n.LastLine != DenialText(before) {
+	if n := live.needed(); n.Needs != attention.Allow || n.LastLine != DenialText(during) && n.LastLine != DenialText(before) {
 		t.Errorf("after the answer it needs %q for %q", n.Needs, n.LastLine)
 	}
 	if _, err := d.Allow(w.ctx(), alice, "demo", []string{"10.0.0.1"}); err != nil {
 		t.Fatal(err)
 	}
-	if n := live.needed(); n.Needs != NeedsNothing {
+	if n := live.needed(); n.Needs != attention.None {
 		t.Errorf("once that is allowed it needs %q", n.Needs)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -121,9 +122,9 @@ func (l *Live) Asking() string {
 }
 
 // Needs is what the session needs, of whoever looks after it.
-func (l *Live) Needs() Needs {
+func (l *Live) Needs() attention.Kind {
 	info := l.info()
-	return needsOf(info.Name, info.Argv, info.State)
+	return attention.Of(info.Name, info.Argv, info.State)
 }
 
 // skipPrivate notes that the bytes up to off were a private stretch.

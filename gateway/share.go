@@ -120,7 +120,7 @@ func (b *box) share(principal string, rights wire.Rights) {
 		b.shares[principal] = rights
 	}
 	b.mu.Unlock()
-	b.hub.needs.turn()
+	b.hub.board.Reshare()
 }
 
 // principals are who may see the sandbox: its owner first.

@@ -530,7 +530,7 @@ func (b *box) claim(ctx context.Context) error {
 	h.at("stored")
 	b.network.pays(h.connectionsOf(f.owner))
 	b.touch()
-	h.needs.turn()
+	h.board.Reshare()
 	h.tasks.start(b.outlast)
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), nameWithin)
 	defer cancel()

@@ -199,7 +199,7 @@ func TestPoolIsNobodys(t *testing.T) {
 		if p.Name != nobody && (err != nil || len(infos) != 0) {
 			t.Errorf("List of %s = %v, %v", p.Name, infos, err)
 		}
-		needs, err := d.Needs(w.ctx(), p, "")
+		needs, err := d.Attention(w.ctx(), p, "")
 		if err != nil || len(needs) != 0 {
 			t.Errorf("Needs of %s = %v, %v", p.Name, needs, err)
 		}

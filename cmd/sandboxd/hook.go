@@ -8,17 +8,17 @@ import (
 
 	"github.com/kballard/go-shellquote"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 )
 
 // hookEnv are the variables that a hook's program gets; it may call sandboxd, to which they mean nothing.
 var hookEnv = []string{"SANDBOXD_HOOK_SANDBOX", "SANDBOXD_HOOK_SESSION", "SANDBOXD_HOOK_NEEDS", "SANDBOXD_HOOK_WANT", "SANDBOXD_HOOK_WAS", "SANDBOXD_HOOK_OWNER"}
 
 // hookOptions says whom the configuration wants to be told of what sessions need.
-func hookOptions(c config) gateway.HookOptions {
+func hookOptions(c config) attention.HookOptions {
 	argv, _ := shellquote.Split(c.value("hook.exec")) // checked when it was set
 	// The program reaches this daemon, whichever way its state directory was named.
-	return gateway.HookOptions{Exec: argv, Env: []string{"SANDBOXD_STATE=" + c.value("state")}, URL: c.value("hook.url")}
+	return attention.HookOptions{Exec: argv, Env: []string{"SANDBOXD_STATE=" + c.value("state")}, URL: c.value("hook.url")}
 }
 
 func isProgramOrEmpty(s string) error {

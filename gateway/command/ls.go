@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -88,7 +89,7 @@ const noSandboxes = "no sandboxes; make one: sandboxd new demo"
 // row is a sandbox in a list, with the session that is shown of it: the one that needs somebody most, else the default one.
 type row struct {
 	gateway.Info
-	need gateway.Need
+	need attention.Need
 	more int // other sessions that need something
 }
 
@@ -98,7 +99,7 @@ func (env *Env) rows(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := env.Hub.Needs(ctx, env.Principal, "")
+	all, err := env.Hub.Attention(ctx, env.Principal, "")
 	if err != nil {
 		return nil, err
 	}
@@ -108,11 +109,11 @@ func (env *Env) rows(ctx context.Context) ([]row, error) {
 		for _, n := range all {
 			switch {
 			case n.Sandbox != info.Name:
-			case n.Needs == gateway.NeedsNothing:
-				if r.need.Needs == gateway.NeedsNothing && n.Session == wire.DefaultSession {
+			case n.Needs == attention.None:
+				if r.need.Needs == attention.None && n.Session == wire.DefaultSession {
 					r.need = n
 				}
-			case r.need.Needs == gateway.NeedsNothing:
+			case r.need.Needs == attention.None:
 				r.need = n
 			default:
 				r.more++
@@ -127,16 +128,16 @@ func (env *Env) rows(ctx context.Context) ([]row, error) {
 }
 
 // urgency is the order in which needs are shown.
-var urgency = map[gateway.Needs]int{gateway.NeedsAnswer: 1, gateway.NeedsAttention: 2, gateway.NeedsShell: 3, gateway.NeedsNothing: 4}
+var urgency = map[attention.Kind]int{attention.Answer: 1, attention.Rest: 2, attention.Shell: 3, attention.None: 4}
 
 // before reports whether a is to be shown rather than b: what somebody waits for, the longest first.
-func before(a, b gateway.Need) bool {
+func before(a, b attention.Need) bool {
 	return cmp.Or(urgency[a.Needs]-urgency[b.Needs], a.Since.Compare(b.Since)) < 0
 }
 
 // label is what the sandbox needs, as NEEDS shows it: one word, also for awk.
 func (r row) label() string {
-	if r.need.Needs == gateway.NeedsNothing {
+	if r.need.Needs == attention.None {
 		return ""
 	}
 	s := r.need.Label()
@@ -151,7 +152,7 @@ func (r row) label() string {
 
 // since is since when it needs that, or is in its state.
 func (r row) since() time.Time {
-	if r.need.Needs != gateway.NeedsNothing {
+	if r.need.Needs != attention.None {
 		return r.need.Since
 	}
 	return r.Since
@@ -159,7 +160,7 @@ func (r row) since() time.Time {
 
 // needJSON is a line of ls --watch --json.
 type needJSON struct {
-	gateway.Need
+	attention.Need
 	SSHCommand string `json:"ssh_command"`
 }
 
@@ -167,7 +168,7 @@ type needJSON struct {
 func (env *Env) watchNeeds(ctx context.Context, asJSON bool) error {
 	ctx, done := env.interruptible(ctx)
 	defer done()
-	watch := env.Hub.WatchNeeds(env.Principal)
+	watch := env.Hub.WatchAttention(env.Principal)
 	defer watch.Close()
 	for {
 		changed, err := watch.Next(ctx)
@@ -188,7 +189,7 @@ func (env *Env) watchNeeds(ctx context.Context, asJSON bool) error {
 }
 
 // needLine is a change for people without a terminal.
-func needLine(n gateway.Need) string {
+func needLine(n attention.Need) string {
 	phase := string(n.Phase)
 	if n.Gone {
 		phase = "gone"

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -245,7 +246,7 @@ func TestTableLines(t *testing.T) {
 	for i := range 50 {
 		r := row{Info: gateway.Info{Name: fmt.Sprintf("box-%02d", i), State: gateway.Running, Since: time.Now()}}
 		if i == 40 || i == 7 {
-			r.need = gateway.Need{Session: "main", Needs: gateway.NeedsAnswer, Want: wire.WantPassword, LastLine: "Password:", Since: time.Now()}
+			r.need = attention.Need{Session: "main", Needs: attention.Answer, Want: wire.WantPassword, LastLine: "Password:", Since: time.Now()}
 		}
 		rows = append(rows, r)
 	}

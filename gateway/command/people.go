@@ -12,7 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -36,10 +36,10 @@ func peopleCommands(env *Env) []*cobra.Command {
 type sessionJSON struct {
 	Sandbox string `json:"sandbox"`
 	wire.SessionInfo
-	Needs      gateway.Needs `json:"needs"`
-	Since      time.Time     `json:"since"`
-	LastLine   string        `json:"last_line"`
-	SSHCommand string        `json:"ssh_command"`
+	Needs      attention.Kind `json:"needs"`
+	Since      time.Time      `json:"since"`
+	LastLine   string         `json:"last_line"`
+	SSHCommand string         `json:"ssh_command"`
 }
 
 func sessionsCommand(env *Env) *cobra.Command {
@@ -76,7 +76,7 @@ func sessionsCommand(env *Env) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				needs, err := env.Hub.Needs(cmd.Context(), env.Principal, name)
+				needs, err := env.Hub.Attention(cmd.Context(), env.Principal, name)
 				if err != nil {
 					return err
 				}

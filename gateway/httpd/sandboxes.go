@@ -6,6 +6,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -14,19 +15,19 @@ import (
 // Sandbox is one of a list, with what its sessions need a person for.
 type Sandbox struct {
 	gateway.Info
-	Needs []gateway.Need `json:"needs" doc:"what its sessions need, as far as it is known already"`
+	Needs []attention.Need `json:"needs" doc:"what its sessions need, as far as it is known already"`
 }
 
 // Described is all that there is to say about a sandbox.
 type Described struct {
 	gateway.Description
-	Needs []gateway.Need `json:"needs"`
+	Needs []attention.Need `json:"needs"`
 }
 
 // Session is one of a sandbox, with what it needs a person for.
 type Session struct {
 	wire.SessionInfo
-	Need *gateway.Need `json:"need,omitempty"`
+	Need *attention.Need `json:"need,omitempty"`
 }
 
 type reply[T any] struct{ Body T }
@@ -144,21 +145,21 @@ func (s *Server) sandboxes(api huma.API) {
 }
 
 // needs are those of p's sandboxes, by name.
-func (s *Server) needs(ctx context.Context, p gateway.Principal, name string) (map[string][]gateway.Need, error) {
-	all, err := s.hub.Needs(ctx, p, name)
+func (s *Server) needs(ctx context.Context, p gateway.Principal, name string) (map[string][]attention.Need, error) {
+	all, err := s.hub.Attention(ctx, p, name)
 	if err != nil {
 		return nil, failed(s.hub, err)
 	}
-	by := make(map[string][]gateway.Need)
+	by := make(map[string][]attention.Need)
 	for _, n := range all {
 		by[n.Sandbox] = append(by[n.Sandbox], n)
 	}
 	return by, nil
 }
 
-func orNone(all []gateway.Need) []gateway.Need {
+func orNone(all []attention.Need) []attention.Need {
 	if all == nil {
-		return []gateway.Need{}
+		return []attention.Need{}
 	}
 	return all
 }

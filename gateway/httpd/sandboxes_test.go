@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -48,7 +49,7 @@ func TestSandboxes(t *testing.T) {
 	w := newWorld(t)
 	w.session("demo", "echo hello; read answer")
 	list := get[struct{ Sandboxes []Sandbox }](w, "/v1/sandboxes", w.alice).Sandboxes
-	if len(list) != 1 || list[0].Name != "demo" || list[0].State != gateway.Running || len(list[0].Needs) != 1 || list[0].Needs[0].Needs != gateway.NeedsAnswer {
+	if len(list) != 1 || list[0].Name != "demo" || list[0].State != gateway.Running || len(list[0].Needs) != 1 || list[0].Needs[0].Needs != attention.Answer {
 		t.Errorf("list: %+v", list)
 	}
 	if got := w.call("GET", "/v1/sandboxes", w.bob, ""); got.body != `{"sandboxes":[]}`+"\n" {
@@ -64,7 +65,7 @@ func TestSandboxes(t *testing.T) {
 		t.Errorf("describe: %+v", d)
 	}
 	sessions := get[struct{ Sessions []Session }](w, "/v1/sandboxes/demo/sessions", w.alice).Sessions
-	if len(sessions) != 1 || sessions[0].Name != "main" || sessions[0].Need == nil || sessions[0].Need.Needs != gateway.NeedsAnswer {
+	if len(sessions) != 1 || sessions[0].Name != "main" || sessions[0].Need == nil || sessions[0].Need.Needs != attention.Answer {
 		t.Errorf("sessions: %+v", sessions)
 	}
 	for _, secret := range []string{w.alice, w.watch} {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
@@ -35,7 +36,7 @@ type picker struct {
 type pick struct {
 	target wire.Target
 	state  gateway.State // of the sandbox
-	need   gateway.Need
+	need   attention.Need
 }
 
 // errQuit ends the list.
@@ -82,7 +83,7 @@ func (s *session) pick(ctx context.Context) {
 func (p *picker) choose(ctx context.Context) (t wire.Target, err error) {
 	hub, principal := p.s.client.hub(), p.s.client.grant.Principal
 	ctx, cancel := context.WithCancel(ctx)
-	watch := hub.WatchNeeds(principal)
+	watch := hub.WatchAttention(principal)
 	defer watch.Close()
 	changed := make(chan error, 1)
 	next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
@@ -200,7 +201,7 @@ func (p *picker) refresh(ctx context.Context, hub *gateway.Hub, principal gatewa
 	if err != nil {
 		return err
 	}
-	needs, err := hub.Needs(ctx, principal, "")
+	needs, err := hub.Attention(ctx, principal, "")
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -271,7 +272,7 @@ func TestPickerLines(t *testing.T) {
 		p.items = nil
 		for i := range items {
 			p.items = append(p.items, pick{target: wire.Target{Sandbox: "box-" + string(rune('a'+i%26)), Session: "main"}, state: gateway.Running,
-				need: gateway.Need{Session: "main", Needs: gateway.NeedsAnswer, LastLine: "äöü 界面 what?", Since: time.Now()}})
+				need: attention.Need{Session: "main", Needs: attention.Answer, LastLine: "äöü 界面 what?", Since: time.Now()}})
 		}
 		for _, size := range [][2]int{{1, 1}, {20, 4}, {20, 1}, {80, 24}, {300, 100}} {
 			for p.chosen = range max(items, 1) {

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -33,7 +34,7 @@ type box struct {
 }
 
 type session struct {
-	gateway.Need
+	attention.Need
 	Label string `json:"label"` // of what it needs, as ls has it
 }
 
@@ -51,7 +52,7 @@ func (d *Door) live(w http.ResponseWriter, r *http.Request) {
 			}
 		})
 		ctx, stop := context.WithCancel(s.ctx)
-		watch := d.Hub.WatchNeeds(rest.Principal(r.Context()))
+		watch := d.Hub.WatchAttention(rest.Principal(r.Context()))
 		defer watch.Close()
 		changed := make(chan error, 1)
 		next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
@@ -104,7 +105,7 @@ func (d *Door) list(r *http.Request) (list, error) {
 	if err != nil {
 		return now, err
 	}
-	needs, err := d.Hub.Needs(r.Context(), p, "")
+	needs, err := d.Hub.Attention(r.Context(), p, "")
 	if err != nil {
 		return now, err
 	}

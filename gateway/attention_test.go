@@ -6,12 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // told reads a watch until what it told last of a session is as asked for.
-func (w *world) told(watch *NeedsWatch, what string, cond func(Need) bool) Need {
+func (w *world) told(watch *attention.Watch, what string, cond func(attention.Need) bool) attention.Need {
 	w.t.Helper()
 	for {
 		changed, err := watch.Next(w.ctx())
@@ -45,59 +46,59 @@ func (w *world) types(a *Attachment, text string) {
 }
 
 // Nobody waits for the session; the watch alone makes its question known, and its answer, and the end of its shell.
-func TestNeedsWatch(t *testing.T) {
+func TestAttentionWatch(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
 	before := time.Now().Add(-time.Second)
 	a := w.person(d)
-	watch := d.WatchNeeds(alice)
+	watch := d.WatchAttention(alice)
 	defer watch.Close()
-	w.told(watch, "the prompt", func(n Need) bool { return n.Phase == wire.PhasePrompt && n.Needs == NeedsNothing })
+	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt && n.Needs == attention.None })
 
 	w.types(a, "read -p 'Your na''me? ' x\n")
-	n := w.told(watch, "a question", func(n Need) bool { return n.Needs == NeedsAnswer })
+	n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer })
 	if n.Sandbox != "demo" || n.Session != "main" || n.Want != wire.WantLine || n.LastLine != "Your name?" || n.Keyboard != "person:alice" ||
 		n.Since.Before(before) || n.Since.After(time.Now()) || n.Gone {
 		t.Errorf("told %+v", n)
 	}
 	w.types(a, "me\n")
-	w.told(watch, "the answer", func(n Need) bool { return n.Needs == NeedsNothing })
+	w.told(watch, "the answer", func(n attention.Need) bool { return n.Needs == attention.None })
 
 	w.types(a, "read -s -p 'Pass''word: ' x\n")
-	if n = w.told(watch, "a secret asked for", func(n Need) bool { return n.Needs == NeedsAnswer && n.Want == wire.WantPassword }); n.LastLine != "Password:" {
+	if n = w.told(watch, "a secret asked for", func(n attention.Need) bool { return n.Needs == attention.Answer && n.Want == wire.WantPassword }); n.LastLine != "Password:" {
 		t.Errorf("told %+v", n)
 	}
 	w.types(a, "x\n")
-	w.told(watch, "the prompt again", func(n Need) bool { return n.Phase == wire.PhasePrompt })
+	w.told(watch, "the prompt again", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
 	w.types(a, "echo 'half\n")
-	w.told(watch, "a continuation", func(n Need) bool { return n.Needs == NeedsAnswer && n.Phase == wire.PhaseContinuation })
+	w.told(watch, "a continuation", func(n attention.Need) bool { return n.Needs == attention.Answer && n.Phase == wire.PhaseContinuation })
 	w.types(a, "'\n")
-	w.told(watch, "the prompt once more", func(n Need) bool { return n.Needs == NeedsNothing })
+	w.told(watch, "the prompt once more", func(n attention.Need) bool { return n.Needs == attention.None })
 
 	w.types(a, "exit 3\n")
-	n = w.told(watch, "the end of the shell", func(n Need) bool { return n.Phase == wire.PhaseDead })
-	if n.Needs != NeedsShell || n.ExitCode == nil || *n.ExitCode != 3 || n.Gone {
+	n = w.told(watch, "the end of the shell", func(n attention.Need) bool { return n.Phase == wire.PhaseDead })
+	if n.Needs != attention.Shell || n.ExitCode == nil || *n.ExitCode != 3 || n.Gone {
 		t.Errorf("told %+v", n)
 	}
-	all, err := d.Needs(w.ctx(), alice, "demo")
-	if err != nil || len(all) != 1 || all[0].Needs != NeedsShell || all[0].Since != n.Since {
+	all, err := d.Attention(w.ctx(), alice, "demo")
+	if err != nil || len(all) != 1 || all[0].Needs != attention.Shell || all[0].Since != n.Since {
 		t.Errorf("needs %+v, %v", all, err)
 	}
 	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "that it is gone", func(n Need) bool { return n.Gone && n.Session == "main" && n.Needs == NeedsNothing })
+	w.told(watch, "that it is gone", func(n attention.Need) bool { return n.Gone && n.Session == "main" && n.Needs == attention.None })
 }
 
 // Only the owner is told, and with whom it is shared. Without a watch the guest is asked for nothing.
-func TestNeedsWatchOwner(t *testing.T) {
+func TestAttentionWatchOwner(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	others := d.WatchNeeds(bob)
+	others := d.WatchAttention(bob)
 	w.person(d)
-	if d.needs.watched([]string{"alice"}) {
+	if watched, _ := d.board.Watched([]string{"alice"}); watched {
 		t.Error("alice's sessions are watched for bob")
 	}
 	ctx, cancel := context.WithTimeout(w.ctx(), 500*time.Millisecond)
@@ -106,84 +107,84 @@ func TestNeedsWatchOwner(t *testing.T) {
 		t.Errorf("bob was told %+v", changed)
 	}
 	others.Close()
-	if d.needs.watched([]string{"bob"}) {
+	if watched, _ := d.board.Watched([]string{"bob"}); watched {
 		t.Error("a watch that was closed counts")
 	}
-	if _, err := d.Needs(w.ctx(), bob, "demo"); err == nil {
+	if _, err := d.Attention(w.ctx(), bob, "demo"); err == nil {
 		t.Error("bob was told of demo")
 	}
-	if all, err := d.Needs(w.ctx(), bob, ""); err != nil || len(all) != 0 {
+	if all, err := d.Attention(w.ctx(), bob, ""); err != nil || len(all) != 0 {
 		t.Errorf("bob was told %+v, %v", all, err)
 	}
 }
 
 // With whom a sandbox is shared is told what its sessions need while it is, and of a session for which nobody else waits.
-func TestNeedsWatchShared(t *testing.T) {
+func TestAttentionWatchShared(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	watch := d.WatchNeeds(bob)
+	watch := d.WatchAttention(bob)
 	defer watch.Close()
 	a := w.person(d)
 	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "the prompt", func(n Need) bool { return n.Phase == wire.PhasePrompt })
+	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
 	w.types(a, "read -p 'Your na''me? ' x\n")
-	if n := w.told(watch, "a question", func(n Need) bool { return n.Needs == NeedsAnswer }); n.LastLine != "Your name?" {
+	if n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer }); n.LastLine != "Your name?" {
 		t.Errorf("told %+v", n)
 	}
 	if _, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "that it is no longer shared", func(n Need) bool { return n.Gone && n.LastLine == "" })
+	w.told(watch, "that it is no longer shared", func(n attention.Need) bool { return n.Gone && n.LastLine == "" })
 }
 
 // A watch goes on over a connection to the guest that broke, and over a sandbox that was stopped and started.
-func TestNeedsWatchGoesOn(t *testing.T) {
+func TestAttentionWatchGoesOn(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	info := w.create(d, "demo")
 	a := w.person(d)
-	watch := d.WatchNeeds(alice)
+	watch := d.WatchAttention(alice)
 	defer watch.Close()
-	w.told(watch, "the prompt", func(n Need) bool { return n.Phase == wire.PhasePrompt })
+	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
 	d.pool.Forget(info.ID) // its connections end
 	w.types(a, "read x\n")
-	w.told(watch, "a question after that", func(n Need) bool { return n.Needs == NeedsAnswer })
+	w.told(watch, "a question after that", func(n attention.Need) bool { return n.Needs == attention.Answer })
 	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "that the session is gone", func(n Need) bool { return n.Gone })
+	w.told(watch, "that the session is gone", func(n attention.Need) bool { return n.Gone })
 	if _, err := d.Start(w.ctx(), alice, "demo", nil); err != nil {
 		t.Fatal(err)
 	}
 	w.types(w.person(d), "read x\n")
-	w.told(watch, "a question of another run", func(n Need) bool { return n.Needs == NeedsAnswer })
+	w.told(watch, "a question of another run", func(n attention.Need) bool { return n.Needs == attention.Answer })
 }
 
 // What a session prints is data: it reaches nobody's terminal or log as anything else.
-func TestNeedsHostileLine(t *testing.T) {
+func TestAttentionHostileLine(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	watch := d.WatchNeeds(alice)
+	watch := d.WatchAttention(alice)
 	defer watch.Close()
 	w.types(w.person(d), `printf 'x\n\033]0;title\007"a'"'"'b" \302\233 \342\200\256 $(id) \\ {}'; read x`+"\n")
-	n := w.told(watch, "a question", func(n Need) bool { return n.Needs == NeedsAnswer })
+	n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer })
 	if n.LastLine != `"a'b"       $(id) \ {}` && n.LastLine != `"a'b"   $(id) \ {}` {
 		t.Errorf("last line %q", n.LastLine)
 	}
 }
 
 // The last line is in the record, where a daemon finds it that has seen none of it being printed.
-func TestNeedsLastLineAfterARestart(t *testing.T) {
+func TestAttentionLastLineAfterARestart(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "seq 5000; PS1='the last line> '")
 	last := func() string {
-		all, err := d.Needs(w.ctx(), alice, "demo")
+		all, err := d.Attention(w.ctx(), alice, "demo")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,14 +206,14 @@ func TestNeedsLastLineAfterARestart(t *testing.T) {
 }
 
 // What a person keeps private is told nobody by way of the last line.
-func TestNeedsPrivate(t *testing.T) {
+func TestAttentionPrivate(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	watch := d.WatchNeeds(alice)
+	watch := d.WatchAttention(alice)
 	defer watch.Close()
 	a := w.person(d)
-	w.told(watch, "the prompt", func(n Need) bool { return n.Phase == wire.PhasePrompt })
+	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
 	if err := a.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
@@ -221,45 +222,17 @@ func TestNeedsPrivate(t *testing.T) {
 	}
 	w.eventually("it is private", func() bool { return a.Live().Private() != "" })
 	w.types(a, "read -p 'tok''en 4711? ' x\n")
-	if n := w.told(watch, "a question", func(n Need) bool { return n.Needs == NeedsAnswer }); n.LastLine != "" {
+	if n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer }); n.LastLine != "" {
 		t.Errorf("told %+v", n)
 	}
 	w.types(a, "\n")
-	w.told(watch, "the prompt again", func(n Need) bool { return n.Phase == wire.PhasePrompt })
+	w.told(watch, "the prompt again", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbPrivate}); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("it is over", func() bool { return a.Live().Private() == "" })
-	all, err := d.Needs(w.ctx(), alice, "demo")
+	all, err := d.Attention(w.ctx(), alice, "demo")
 	if err != nil || len(all) != 1 || strings.Contains(all[0].LastLine, "4711") {
 		t.Errorf("needs %+v, %v", all, err)
-	}
-}
-
-func TestNeedsOf(t *testing.T) {
-	code := func(n int) *int { return &n }
-	for _, tt := range []struct {
-		what string
-		name string
-		argv []string
-		st   wire.State
-		want Needs
-	}{
-		{"prompt", "main", nil, wire.State{Phase: wire.PhasePrompt}, NeedsNothing},
-		{"running", "main", nil, wire.State{Phase: wire.PhaseRunning}, NeedsNothing},
-		{"listening", "main", nil, wire.State{Phase: wire.PhaseRunning, Listens: true, Attention: "no"}, NeedsNothing},
-		{"at rest", "main", nil, wire.State{Phase: wire.PhaseRunning, Listens: true, Attention: "likely"}, NeedsAttention},
-		{"opaque", "main", nil, wire.State{Phase: wire.PhaseOpaque, Attention: "likely"}, NeedsAttention},
-		{"asking", "build", nil, wire.State{Phase: wire.PhaseWaiting, Want: wire.WantLine}, NeedsAnswer},
-		{"continuation", "main", nil, wire.State{Phase: wire.PhaseContinuation}, NeedsAnswer},
-		{"exit", "main", nil, wire.State{Phase: wire.PhaseDead, ExitCode: code(0)}, NeedsNothing},
-		{"exit 1", "main", nil, wire.State{Phase: wire.PhaseDead, ExitCode: code(1)}, NeedsShell},
-		{"killed", "main", nil, wire.State{Phase: wire.PhaseDead, Signal: "KILL"}, NeedsShell},
-		{"a program", "top", []string{"top"}, wire.State{Phase: wire.PhaseDead, ExitCode: code(1)}, NeedsNothing},
-		{"the image's program", "entrypoint", nil, wire.State{Phase: wire.PhaseDead, ExitCode: code(1)}, NeedsNothing},
-	} {
-		if got := needsOf(tt.name, tt.argv, tt.st); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.what, got, tt.want)
-		}
 	}
 }

@@ -1,0 +1,254 @@
+package attention
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+)
+
+// HookOptions say what is called when a session's attention state changes. The zero value calls nothing.
+type HookOptions struct {
+	Exec []string // program and arguments, run for each change with a Notice on standard input; not run through a shell
+	Env  []string // of that program, on top of the daemon's
+	URL  string   // receives each Notice by POST
+
+	Timeout time.Duration // of one call; 0 is 10 s
+	Retry   time.Duration // pause before a POST is repeated, doubled each time; 0 is 1 s
+}
+
+// Notice is what a hook receives: what a session needs now, and what it needed before.
+type Notice struct {
+	Need
+	Was   Kind      `json:"was"`
+	Owner string    `json:"owner"`
+	Time  time.Time `json:"time"`
+}
+
+const (
+	hookTimeout = 10 * time.Second
+	hookRetry   = time.Second
+	hookTries   = 4   // of a POST
+	hookLanes   = 4   // calls at once; those of one session run one after the other
+	hookWaiting = 256 // notices that wait in a lane
+)
+
+// HookCounts are the outcomes of calls since the hook was made.
+type HookCounts struct {
+	Delivered uint64 // a notice counts once for the program and once for the URL
+	Failed    uint64 // given up
+	Dropped   uint64 // never tried: the hook was too slow
+}
+
+// Hook calls the program and the URL of HookOptions. Sessions never wait for it.
+type Hook struct {
+	board   *Board
+	log     *slog.Logger
+	options HookOptions
+	client  *http.Client
+	lanes   [hookLanes]chan Notice // nil where nothing is called
+
+	delivered, failed, dropped atomic.Uint64
+}
+
+// NewHook returns a hook that follows the sessions of board once Run is called.
+func NewHook(o HookOptions, board *Board, log *slog.Logger) *Hook {
+	if o.Timeout <= 0 {
+		o.Timeout = hookTimeout
+	}
+	if o.Retry <= 0 {
+		o.Retry = hookRetry
+	}
+	h := &Hook{board: board, log: log, options: o}
+	if !h.wanted() {
+		return h
+	}
+	for i := range h.lanes {
+		h.lanes[i] = make(chan Notice, hookWaiting)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is one
+	// A redirect would take the notice where nobody configured it to go.
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	h.client = &http.Client{Transport: transport, CheckRedirect: stay}
+	return h
+}
+
+func (h *Hook) wanted() bool { return len(h.options.Exec) > 0 || h.options.URL != "" }
+
+// Counts returns the outcomes so far.
+func (h *Hook) Counts() HookCounts {
+	return HookCounts{h.delivered.Load(), h.failed.Load(), h.dropped.Load()}
+}
+
+// Run follows all sessions until ctx or the board ends. Sessions that need something at the start are
+// reported anew.
+func (h *Hook) Run(ctx context.Context) {
+	if !h.wanted() {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var lanes sync.WaitGroup
+	defer h.client.CloseIdleConnections()
+	defer lanes.Wait()
+	defer cancel()
+	for _, lane := range h.lanes {
+		lanes.Go(func() {
+			for {
+				select {
+				case n := <-lane:
+					h.call(ctx, n)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+	watch := h.board.Watch("")
+	defer watch.Close()
+	was := make(map[key]Kind) // of sessions that need something
+	for {
+		changed, err := watch.Next(ctx)
+		if err != nil {
+			return
+		}
+		for _, n := range changed {
+			k := key{n.id, n.Session}
+			before := was[k]
+			if before == n.Needs {
+				continue
+			}
+			if was[k] = n.Needs; n.Needs == None {
+				delete(was, k)
+			}
+			h.add(n.Target().String(), Notice{Need: n, Was: before, Owner: n.owner, Time: time.Now()})
+		}
+	}
+}
+
+// add puts a notice into its session's lane, or drops it where that is full.
+func (h *Hook) add(session string, n Notice) {
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(session)) // never fails
+	select {
+	case h.lanes[sum.Sum32()%hookLanes] <- n:
+	default:
+		h.log.Error("hook is too slow: a notice is dropped", "session", session, "needs", n.Needs, "dropped", h.dropped.Add(1))
+	}
+}
+
+// call calls the program and the URL with one notice.
+func (h *Hook) call(ctx context.Context, n Notice) {
+	body, err := json.Marshal(n)
+	if err != nil {
+		h.count(ctx, "notice", n, err)
+		return
+	}
+	if len(h.options.Exec) > 0 {
+		h.count(ctx, "program", n, h.exec(ctx, n, append(body, '\n')))
+	}
+	if h.options.URL != "" {
+		h.count(ctx, "url", n, h.post(ctx, body))
+	}
+}
+
+func (h *Hook) count(ctx context.Context, to string, n Notice, err error) {
+	switch {
+	case err == nil:
+		h.delivered.Add(1)
+	case ctx.Err() == nil: // else the daemon ends
+		h.log.Error("hook failed", "hook", to, "session", n.Target().String(), "needs", n.Needs,
+			"err", text.Line(err.Error(), 400), "failed", h.failed.Add(1))
+	}
+}
+
+// exec runs the program with the notice. The environment holds checked names alone; text of the session is
+// on standard input only.
+func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.options.Timeout, fmt.Errorf("it ran for %v", h.options.Timeout))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, h.options.Exec[0], h.options.Exec[1:]...)
+	cmd.Stdin = bytes.NewReader(body)
+	var printed head
+	cmd.Stdout, cmd.Stderr = &printed, &printed
+	cmd.Env = append(append(os.Environ(), h.options.Env...), "SANDBOXD_HOOK_SANDBOX="+n.Sandbox, "SANDBOXD_HOOK_SESSION="+n.Session,
+		"SANDBOXD_HOOK_NEEDS="+string(n.Needs), "SANDBOXD_HOOK_WANT="+string(n.Want), "SANDBOXD_HOOK_WAS="+string(n.Was),
+		"SANDBOXD_HOOK_OWNER="+n.Owner)
+	// A process group of its own: what the program started ends with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	switch {
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = nil // it ended well; something that it left running has its output
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	}
+	if err != nil && printed.text != "" {
+		return fmt.Errorf("%s: %w: %s", h.options.Exec[0], err, printed.text)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", h.options.Exec[0], err)
+	}
+	return nil
+}
+
+// head keeps the first 200 bytes that a program prints.
+type head struct{ text string }
+
+func (w *head) Write(p []byte) (int, error) {
+	w.text += string(p[:min(len(p), 200-min(len(w.text), 200))])
+	return len(p), nil
+}
+
+// post sends the notice, and repeats it after a failure that may pass.
+func (h *Hook) post(ctx context.Context, body []byte) error {
+	for try, pause := 1, h.options.Retry; ; try, pause = try+1, 2*pause {
+		again, err := h.postOnce(ctx, body)
+		if err == nil || !again || try == hookTries {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (h *Hook) postOnce(ctx context.Context, body []byte) (again bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, h.options.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, h.options.URL, bytes.NewReader(body))
+	if err != nil {
+		return false, fmt.Errorf("post: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("User-Agent", "sandboxd")
+	resp, err := h.client.Do(req)
+	if err != nil {
+		return true, err // it names the method and the URL
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, 64<<10)) // so that the connection can be used again
+	switch {
+	case resp.StatusCode/100 == 2:
+		return false, nil
+	case resp.StatusCode/100 == 5, resp.StatusCode == http.StatusTooManyRequests, resp.StatusCode == http.StatusRequestTimeout:
+		again = true
+	}
+	return again, errors.New("post: the answer is " + resp.Status)
+}

@@ -1,0 +1,72 @@
+package attention
+
+import (
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Brief is the part of a Need whose change is worth reporting.
+type Brief struct {
+	Needs    Kind
+	Want     wire.Want
+	Phase    wire.Phase
+	Keyboard string
+}
+
+// Tracker follows what one session needs. It is pure: it has no clock and no lock. The zero value has
+// observed nothing.
+type Tracker struct {
+	Brief
+	Since time.Time // when Needs became that; zero before the first Observe
+}
+
+// Evidence is what a Tracker judges a session by.
+type Evidence struct {
+	Session  string // its name
+	Argv     []string
+	Begun    int64 // milliseconds of Unix time
+	State    wire.State
+	Keyboard string
+	Blocked  bool // a connection of what runs was blocked
+}
+
+// Observe takes the evidence as it is now and reports whether there is something to report. The guest's
+// clock is not trusted: Since is never before the session began, and never in the future.
+func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
+	brief := Brief{Needs: Of(e.Session, e.Argv, e.State), Phase: e.State.Phase, Keyboard: e.Keyboard}
+	if e.Blocked && (brief.Needs == None || brief.Needs == Rest) {
+		brief.Needs = Allow
+	}
+	if brief.Needs == Answer {
+		switch w := e.State.Want; w {
+		case wire.WantLine, wire.WantPassword, wire.WantRaw, wire.WantPager, wire.WantFullscreen:
+			brief.Want = w
+		}
+	}
+	first := t.Since.IsZero()
+	if brief == t.Brief && !first {
+		return false
+	}
+	if brief.Needs != t.Needs || first {
+		t.Since = time.UnixMilli(max(e.Begun, min(e.State.SinceUnix, now.UnixMilli())))
+	}
+	t.Brief = brief
+	return true
+}
+
+// Of is what a session needs by its state alone. A program that a session runs in place of a shell, such
+// as an image's entrypoint, may end as it likes.
+func Of(session string, argv []string, st wire.State) Kind {
+	switch {
+	case st.Phase == wire.PhaseWaiting, st.Phase == wire.PhaseContinuation:
+		return Answer
+	case st.Phase == wire.PhaseDead:
+		if session != "entrypoint" && argv == nil && (st.ExitCode == nil || *st.ExitCode != 0) {
+			return Shell
+		}
+	case st.Attention == "likely":
+		return Rest
+	}
+	return None
+}
