@@ -1,6 +1,8 @@
 package gateway
 
-import "context"
+import (
+	"context"
+)
 
 // Allowance is something of which sandboxes have parts, and may have only so much together.
 type Allowance struct {

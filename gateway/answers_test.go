@@ -4,7 +4,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -124,12 +123,13 @@ func TestLostOutputIsBounded(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	l := fed(t, d)
+	s := &sent{call: l.Begin(wire.Request{Verb: wire.VerbWait, MaxOutput: -1})}
+	defer s.call.End()
 	chunk := []byte(strings.Repeat("0123456789abcde\n", 2048))
 	for at := 0; at < 8<<20; at += len(chunk) {
-		l.output(uint64(at), chunk)
+		l.Feed().Output(uint64(at), chunk)
 	}
-	a := &Attachment{hub: d.Hub, live: l, box: l.box, target: main}
-	s := &sent{request: wire.Request{Verb: wire.VerbWait, MaxOutput: -1}, began: time.Now()}
+	a := &Attachment{hub: d.Hub, live: l, box: d.boxOf(), target: main}
 	if r := a.lost(w.ctx(), s, wire.LostError(wire.LostPaused, "x")).Result; len(r.Output) > maxReply || !r.Truncated {
 		t.Errorf("%d bytes, truncated %t", len(r.Output), r.Truncated)
 	}

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -20,7 +21,7 @@ import (
 type Attachment struct {
 	hub     *Hub
 	box     *box
-	live    *Live
+	live    *live.Session
 	target  wire.Target
 	party   wire.Party
 	options JoinOptions
@@ -36,7 +37,7 @@ type Attachment struct {
 
 	calls atomic.Int32 // under way
 
-	secret secret // taken before Live.mu and mu
+	secret live.PrivateView // taken before the locks of live and mu
 
 	mu          sync.Mutex
 	client      *wire.Client // guarded by mu; nil before the party first drives
@@ -52,7 +53,29 @@ type Attachment struct {
 }
 
 // Live is the session's replica.
-func (a *Attachment) Live() *Live { return a.live }
+func (a *Attachment) Live() *live.Session { return a.live }
+
+// Changed, Disconnect, Resume, Secret, Calls and Shared make it a live.Member.
+func (a *Attachment) Changed() {
+	if a.options.Changed != nil {
+		a.options.Changed()
+	}
+}
+
+// Disconnect ends the attachment for a cause.
+func (a *Attachment) Disconnect(cause error) { a.finish(cause) }
+
+// Resume opens the party's stream again on c, so that it keeps what it holds.
+func (a *Attachment) Resume(ctx context.Context, c *connect.Control) { a.reattach(ctx, c) }
+
+// Secret is empty: the daemon itself holds the connection.
+func (a *Attachment) Secret() string { return "" }
+
+// Calls is the number of calls under way.
+func (a *Attachment) Calls() int { return int(a.calls.Load()) }
+
+// Shared reports whether it is the shared attachment of a principal.
+func (a *Attachment) Shared() bool { return a.options.standing }
 
 // Target is where the attachment is, with the name that a fresh session was given.
 func (a *Attachment) Target() wire.Target { return a.target }
@@ -73,7 +96,7 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	client, err := wire.Open(ctx, s, at, wire.Handler{Event: a.event, Output: a.secretOutput})
 	if err != nil {
 		if refused, ok := errors.AsType[*wire.Error](err); ok {
-			return nil, inboundError(refused)
+			return nil, live.InboundError(refused)
 		}
 		return nil, a.box.reach(err)
 	}
@@ -97,7 +120,7 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 // event watches who holds the keyboard. An agent holds it by name: all its parties are one.
 func (a *Attachment) event(e wire.Event) {
 	if e.Kind == wire.EventPrivate && e.By == "" {
-		a.forgetSecret()
+		a.secret.End()
 	}
 	a.mu.Lock()
 	l := a.live
@@ -114,9 +137,7 @@ func (a *Attachment) event(e wire.Event) {
 	}
 	a.mu.Unlock()
 	if l != nil { // which has heard of it before, perhaps, and waits for nothing
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.changeLocked()
+		l.Notify()
 	}
 }
 
@@ -271,7 +292,7 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	if err := a.mayDrive(); err != nil {
 		return err
 	}
-	defer a.call()()
+	defer a.calling()()
 	ctx, done := a.within(ctx)
 	defer done()
 	a.imu.Lock()
@@ -326,7 +347,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 			r.Op = wire.NewOp()
 		}
 	}
-	defer a.call()()
+	defer a.calling()()
 	caller := ctx
 	ctx, done := a.within(ctx)
 	defer done()
@@ -341,8 +362,8 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	}
 	ctx, heard := a.box.listening(ctx)
 	defer heard()
-	hearing := a.live.hearing(r.Verb, r.Op)
-	defer a.live.hush(hearing)
+	call := a.live.Begin(r)
+	defer call.End()
 	open := a.anew
 	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
 	if typed {
@@ -365,7 +386,8 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		}
 	}
 	at := client.Attached()
-	s := &sent{request: r, began: time.Now(), party: at.Resume, from: a.live.Len()}
+	s := &sent{call: call, party: at.Resume}
+	call.Sent()
 	reply, err := a.request(ctx, client, r)
 	if r.Op != "" {
 		r.Incarnation = shell
@@ -386,21 +408,21 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	}
 	switch {
 	case lost == nil || !hasResult(r.Verb):
-		reply, err = a.complete(ctx, reply, err, hearing)
+		reply, err = a.complete(ctx, reply, err, call)
 		if paused, ok := errors.AsType[*pausedError](err); ok && hasResult(r.Verb) { // before its output was here
 			reply, err = a.lost(caller, s, paused.lost), paused.lost
 		}
 	case reply.Result == nil:
 		reply, err = a.lost(caller, s, lost), lost
 	default:
-		reply, _ = a.complete(ctx, reply, nil, hearing) // that it is lost counts
+		reply, _ = a.complete(ctx, reply, nil, call) // that it is lost counts
 		asLost(reply.Result, lost)
 		reply.Error, err = lost, lost
 	}
 	if r.Op != "" {
-		a.live.noteAgain(reply.Result)
+		call.NoteRestart(reply.Result)
 	}
-	if unkept := a.live.lostUnkept(); unkept != nil { // last: what it printed may be seen by nobody
+	if unkept := lostUnrecorded(a.live); unkept != nil { // last: what it printed may be seen by nobody
 		reply, err = wire.Reply{Error: unkept}, unkept
 		if hasResult(r.Verb) {
 			reply.Result = wire.LostResult(a.target, unkept)
@@ -410,13 +432,13 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 }
 
 // complete adds to a guest's answer what the guest does not know, and waits until the replica has caught up with it.
-func (a *Attachment) complete(ctx context.Context, reply wire.Reply, err error, hearing hearing) (wire.Reply, error) {
+func (a *Attachment) complete(ctx context.Context, reply wire.Reply, err error, call *live.Call) (wire.Reply, error) {
 	if err == nil {
 		err = a.settled(ctx, reply)
 	}
 	if reply.Result != nil {
 		reply.Result.Sandbox, reply.Result.Session = a.target.Sandbox, a.target.Session
-		a.live.fillDenied(ctx, hearing, reply.Result) // not what the guest says
+		call.Complete(ctx, reply.Result) // not what the guest says
 	}
 	a.noShell(reply.Result)
 	if errors.As(err, new(*silentError)) {
@@ -425,8 +447,8 @@ func (a *Attachment) complete(ctx context.Context, reply wire.Reply, err error, 
 	return reply, err
 }
 
-// call notes that the party does something, until what it returns is called.
-func (a *Attachment) call() (done func()) {
+// calling notes that the party does something, until what it returns is called.
+func (a *Attachment) calling() (done func()) {
 	a.calls.Add(1)
 	a.comesOrGoes()
 	return func() {
@@ -439,9 +461,7 @@ func (a *Attachment) call() (done func()) {
 // comesOrGoes wakes those who show who is attached: a standing party is while a call of it is under way.
 func (a *Attachment) comesOrGoes() {
 	if a.options.standing {
-		a.live.mu.Lock()
-		defer a.live.mu.Unlock()
-		a.live.changeLocked()
+		a.live.Notify()
 	}
 }
 
@@ -451,7 +471,7 @@ func (a *Attachment) settled(ctx context.Context, reply wire.Reply) error {
 	a.mu.Lock()
 	seq := a.seq
 	a.mu.Unlock()
-	if err := a.live.caughtUp(ctx, seq); err != nil {
+	if err := a.live.CaughtUp(ctx, seq); err != nil {
 		return a.box.reach(err)
 	}
 	if reply.Result == nil {
@@ -530,12 +550,7 @@ func (a *Attachment) Over() error {
 	if err := a.Err(); err != nil {
 		return err
 	}
-	a.live.mu.Lock()
-	defer a.live.mu.Unlock()
-	if a.live.overLocked() {
-		return io.EOF
-	}
-	return a.live.closed
+	return a.live.Over()
 }
 
 // finish ends the attachment for a reason; the first one counts. A party that goes for good gives the keyboard back: the
@@ -577,13 +592,13 @@ var errLeft = errors.New("detached")
 // Close detaches. The session goes on unless JoinOptions.Close was set.
 func (a *Attachment) Close() error {
 	var err error
-	if a.options.Close && a.Err() == nil && !a.live.final() {
+	if a.options.Close && a.Err() == nil && !a.live.Final() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		if _, err = a.Request(ctx, wire.Request{Verb: wire.VerbClose}); err != nil {
 			err = fmt.Errorf("close session %s: %w", a.target, err)
 		}
 		cancel()
-		if a.live.final() || errors.Is(err, &wire.Error{Code: wire.CodeLost}) {
+		if a.live.Final() || errors.Is(err, &wire.Error{Code: wire.CodeLost}) {
 			err = nil // its stream ended with the session, as was asked for
 		}
 	}

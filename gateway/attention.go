@@ -31,9 +31,9 @@ func (h *Hub) attended(principal string) (all []attention.Session) {
 		if rights, _ := b.rightsOf(principal); f.isPooled() || principal != "" && rights == "" {
 			continue
 		}
-		for _, l := range b.allLives() {
-			if !l.final() {
-				all = append(all, attention.Session{Sandbox: f.name, Owner: f.owner, ID: b.id, Name: l.name, Brief: l.brief(), Need: l.needed})
+		for _, l := range b.sessions.All() {
+			if !l.Final() {
+				all = append(all, attention.Session{Sandbox: f.name, Owner: f.owner, ID: b.id, Name: l.Name(), Brief: l.Brief(), Need: l.Need})
 			}
 		}
 	}

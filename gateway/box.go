@@ -4,13 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -76,13 +76,13 @@ type box struct {
 	op  chan struct{} // semaphore: one act at a time changes what the sandbox is
 
 	wmu sync.Mutex // held while a change is written down; taken before mu
-	amu sync.Mutex // held while a session's record is opened; taken before mu
 
 	source *box      // what a fork is made of; nil for others, and once it has its image
 	unsure time.Time // until when its making may be under way in the backend, whatever that says; used with op held
 	loaded time.Time // since when this daemon knows it, by a clock that nobody sets
 	making making    // what its image is made by, while it is being created
 
+	sessions *live.Sessions
 	relays   relays
 	network  network
 	expiring atomic.Bool // its end by age is under way
@@ -94,7 +94,6 @@ type box struct {
 	gone       bool                    // guarded by mu; removed, or never made
 	abort      context.CancelCauseFunc // guarded by mu; ends the act under way; nil if there is none that can be ended
 	link       *link                   // guarded by mu; nil unless it is being kept in touch with
-	lives      map[string]*Live        // guarded by mu; by session
 	notes      []string                // guarded by mu; of the instance's last inspection
 	disk       sandbox.DiskUsage       // guarded by mu; as measured last
 	unmeasured unmeasured              // guarded by mu; what keeps its disk from being known
@@ -109,7 +108,10 @@ type box struct {
 }
 
 func newBox(h *Hub, id string, f facts) *box {
-	return &box{hub: h, id: id, op: make(chan struct{}, 1), facts: f, lives: make(map[string]*Live), active: time.Now(), loaded: time.Now()}
+	b := &box{hub: h, id: id, op: make(chan struct{}, 1), facts: f, active: time.Now(), loaded: time.Now()}
+	b.sessions = live.NewSessions(live.Options{ID: id, Name: b.title, Records: h.records(id), Quota: h.options.RecordQuota, Strict: h.options.RecordStrict,
+		Log: h.log, Board: h.board, Principals: b.principals, Settle: b.network.settle})
+	return b
 }
 
 func (b *box) get() facts {
@@ -208,24 +210,11 @@ func (b *box) abortCreation(f facts, cause error) {
 	}
 }
 
-func (b *box) live(session string) *Live {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.lives[session]
-}
-
-func (b *box) allLives() []*Live {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Collect(maps.Values(b.lives))
-}
-
 // info is the sandbox as lists show it.
 func (b *box) info() Info {
 	carried := b.network.notes() // before mu: who begins to carry packets holds the network's lock and asks for the facts
 	b.mu.Lock()
 	f, notes := b.facts, slices.Concat(b.facts.inst.Notes, b.notes, carried)
-	lives := slices.Collect(maps.Values(b.lives))
 	b.mu.Unlock()
 	i := Info{Name: f.name, ID: b.id, Owner: f.owner, State: f.state, Since: f.since, Reason: f.reason, Created: f.created,
 		Backend: f.inst.Backend, Image: f.inst.Image, Digest: f.inst.Digest, User: f.inst.User, Network: f.inst.Network, Via: f.inst.Via,
@@ -237,9 +226,9 @@ func (b *box) info() Info {
 	if b.hub.options.Command != nil {
 		i.Command = b.hub.options.Command(f.name)
 	}
-	for _, l := range lives {
-		if !l.final() {
-			i.Sessions = append(i.Sessions, l.info())
+	for _, l := range b.sessions.All() {
+		if !l.Final() {
+			i.Sessions = append(i.Sessions, l.Info())
 		}
 	}
 	slices.SortFunc(i.Sessions, func(a, b wire.SessionInfo) int { return strings.Compare(a.Name, b.Name) })

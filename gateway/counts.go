@@ -78,8 +78,8 @@ func (h *Hub) Counts(p Principal) (Counts, error) {
 		if b.network.isUp() {
 			n.Carried++
 		}
-		for _, l := range b.allLives() {
-			if l.final() {
+		for _, l := range b.sessions.All() {
+			if l.Final() {
 				continue
 			}
 			if !l.Ended() {
@@ -88,7 +88,8 @@ func (h *Hub) Counts(p Principal) (Counts, error) {
 			if l.Recording() != "" {
 				n.Partly++
 			}
-			if need := l.Needs(); need != attention.None {
+			info := l.Info()
+			if need := attention.Of(info.Name, info.Argv, info.State); need != attention.None {
 				n.Needs[need]++
 			}
 		}

@@ -58,7 +58,7 @@ func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Descripti
 	if f.spec.Sudo {
 		d.Notes = append(d.Notes, "setuid programs work in it (--sudo): the kernel's no-new-privileges is off")
 	}
-	for _, l := range b.allLives() {
+	for _, l := range b.sessions.All() {
 		if why := l.Recording(); why != "" {
 			d.Notes = append(d.Notes, fmt.Sprintf("session %s is not recorded fully: %s", l.Name(), why))
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -11,10 +12,9 @@ import (
 
 // asked is a request that has not been answered.
 type asked struct {
-	sent
-	hearing hearing
-	held    bool // the guest has answered, and its answer waits for its turn
-	lost    bool // it was answered as lost: the guest's answer is not passed on
+	call *live.Call
+	held bool // the guest has answered, and its answer waits for its turn
+	lost bool // it was answered as lost: the guest's answer is not passed on
 }
 
 // heldFrame is a frame of the guest that may go out once the client has output up to a place.
@@ -46,10 +46,10 @@ func (st *stream) ask(id uint32, a asked) error {
 	st.mu.Unlock()
 	switch {
 	case twice:
-		st.live.hush(a.hearing)
+		a.call.End()
 		return fmt.Errorf("request %d is under way already", id)
 	case full:
-		st.live.hush(a.hearing)
+		a.call.End()
 		return fmt.Errorf("more than %d requests at once", maxAsked)
 	}
 	return nil
@@ -95,8 +95,6 @@ func (st *stream) dropStuck() map[uint32]asked {
 
 // hold puts a frame of the guest into the queue, as soon as there is room.
 func (st *stream) hold(h heldFrame) {
-	var heard hearing
-	defer func() { st.live.hush(heard) }()
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for (len(st.held) >= maxHeld || st.weight >= maxHeldBytes) && !st.over {
@@ -110,7 +108,8 @@ func (st *stream) hold(h heldFrame) {
 			delete(st.asked, h.frame.ID)
 			return
 		}
-		heard, a.held, a.hearing.drives = a.hearing, true, false
+		a.held = true
+		a.call.End()
 		st.asked[h.frame.ID] = a
 	}
 	st.held = append(st.held, h)

@@ -110,7 +110,7 @@ func (a *Attachment) noShell(r *wire.Result) {
 	if r == nil || r.Error == nil || r.Phase != wire.PhaseDead || r.Error.Code != wire.CodeUnavailable || a.box.get().inst.Host.URI == "" {
 		return
 	}
-	if said := oneLine(a.live.lastLine(), 200); said != "" {
+	if said := oneLine(a.live.LastLine(), 200); said != "" {
 		r.Error.Message += ", and printed last: " + said
 	}
 	r.Error.Hint = "does the machine run something else than a shell for this account (ForceCommand in its sshd_config)? describe says what is known of it"

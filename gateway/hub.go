@@ -19,6 +19,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -220,7 +221,7 @@ func (h *Hub) Run(ctx context.Context) error {
 		select {
 		case <-tick.C:
 			for _, l := range h.lives() {
-				l.tidy(idleFiles)
+				l.Tidy(idleFiles)
 			}
 			h.standing.expire()
 		case <-prune.C:
@@ -238,7 +239,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.tasks.close()
 	h.warm.end(context.WithoutCancel(ctx))
 	for _, l := range h.lives() {
-		l.shut(ErrClosed)
+		l.Close(ErrClosed)
 	}
 	h.journal.flush(context.WithoutCancel(ctx))
 	return nil
@@ -249,9 +250,9 @@ func (h *Hub) Run(ctx context.Context) error {
 func (h *Hub) release() {
 	var wg sync.WaitGroup
 	for _, l := range h.lives() {
-		for _, m := range l.attached() {
-			if m.attachment != nil && m.party.Kind == wire.Person {
-				wg.Go(func() { m.kick(ErrClosed) })
+		for _, m := range l.Members() {
+			if m.Party().Kind == wire.Person {
+				wg.Go(func() { m.Disconnect(ErrClosed) })
 			}
 		}
 	}
@@ -341,10 +342,10 @@ func (h *Hub) all() []*box {
 	return slices.Collect(maps.Values(h.boxes))
 }
 
-func (h *Hub) lives() []*Live {
-	var all []*Live
+func (h *Hub) lives() []*live.Session {
+	var all []*live.Session
 	for _, b := range h.all() {
-		all = append(all, b.allLives()...)
+		all = append(all, b.sessions.All()...)
 	}
 	return all
 }

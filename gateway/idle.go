@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -69,29 +70,25 @@ func (b *box) working() string {
 	if who := b.relays.any(); who != "" {
 		return who + " is connected"
 	}
-	for _, l := range b.allLives() {
-		if why := l.working(); why != "" {
+	for _, l := range b.sessions.All() {
+		if why := working(l); why != "" {
 			return why
 		}
 	}
 	return ""
 }
 
-func (l *Live) working() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
+// working says which work keeps a session's sandbox from being idle, if any.
+func working(l *live.Session) string {
+	if l.Final() {
 		return ""
 	}
-	for _, m := range l.members {
-		if m.attachment != nil && m.attachment.calls.Load() > 0 {
-			return m.party.String() + " calls session " + l.name
+	for _, m := range l.Members() {
+		if m.Calls() > 0 {
+			return m.Party().String() + " calls session " + l.Name()
 		}
 	}
-	if why := foreground(l.name, l.state); why != "" {
-		return why
-	}
-	return ""
+	return foreground(l.Name(), l.State())
 }
 
 // entrypoint is the session of an image's own service.
@@ -116,15 +113,12 @@ func foreground(name string, st wire.State) string {
 
 // attachedTo says who is attached to a session of b, if anybody is. The party of the command table is attached while it calls.
 func (b *box) attachedTo() string {
-	for _, l := range b.allLives() {
-		l.mu.Lock()
-		for _, m := range l.members {
-			if !l.ended && (m.attachment == nil || !m.attachment.options.standing) {
-				l.mu.Unlock()
-				return m.party.String() + " is attached to session " + l.name
+	for _, l := range b.sessions.All() {
+		for _, m := range l.Members() {
+			if !l.Final() && !m.Shared() {
+				return m.Party().String() + " is attached to session " + l.Name()
 			}
 		}
-		l.mu.Unlock()
 	}
 	return ""
 }
@@ -144,8 +138,8 @@ func (b *box) used() (since time.Time, by string) {
 	if by != "" {
 		return now, by
 	}
-	for _, l := range b.allLives() {
-		if l.name == entrypoint {
+	for _, l := range b.sessions.All() {
+		if l.Name() == entrypoint {
 			continue
 		}
 		if at := time.UnixMilli(l.State().SinceUnix); at.After(since) && !at.After(now) {
@@ -229,7 +223,7 @@ func (b *box) expire(ctx context.Context) {
 	if err != nil {
 		return // it is looked after already
 	}
-	infos, err := list(within, c)
+	infos, err := live.List(within, c)
 	if err != nil {
 		return
 	}

@@ -88,7 +88,7 @@ func TestUseKeepsASandboxRunning(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.stays(d, "a person is attached")
-		if got := a.Live().Situation(a.Party()).Idle; got != short {
+		if got := a.Situation().Idle; got != short {
 			t.Errorf("the status line is told of %v, want %v", got, short)
 		}
 		a.Close()

@@ -91,7 +91,7 @@ func (h *Hub) attach(ctx context.Context, p Principal, kind wire.PartyKind, t wi
 // begin finds the session, or starts it.
 func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 	drives := a.party.Rights != wire.RightWatch
-	l := a.box.live(a.target.Session)
+	l := a.box.sessions.Get(a.target.Session)
 	alive := l != nil && !l.Ended()
 	// A person only looks on for now. Whoever starts a session, and an agent, is a party of the guest at once.
 	if a.options.Fresh || drives && a.options.Create && !alive || drives && a.party.Kind == wire.Agent {
@@ -118,7 +118,7 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 			return err
 		}
 		if l.Ended() && at.State.Phase != wire.PhaseDead { // its shell has just been started again
-			if err := l.caughtUp(ctx, at.Seq); err != nil {
+			if err := l.CaughtUp(ctx, at.Seq); err != nil {
 				return a.box.reach(err)
 			}
 		}
@@ -131,7 +131,7 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 	a.mu.Lock()
 	a.live = l
 	a.mu.Unlock()
-	leave := l.join(&member{party: a.party, attachment: a, changed: a.options.Changed, kick: a.finish, resume: a.reattach})
+	leave := l.Join(a)
 	a.mu.Lock()
 	a.leave = leave
 	a.mu.Unlock()
@@ -202,14 +202,12 @@ func (h *Hub) ownParty(ctx context.Context, p Principal, t wire.Target) (*Attach
 	if err != nil {
 		return nil, err
 	}
-	if l := b.live(t.Session); l != nil && here.rights() != wire.RightWatch {
+	if l := b.sessions.Get(t.Session); l != nil && here.rights() != wire.RightWatch {
 		var found *Attachment
-		for _, m := range l.attached() {
-			if m.attachment == nil || m.party.Name != p.Name || m.party.Kind != wire.Person {
-				continue
-			}
-			if found == nil || !found.Holds() {
-				found = m.attachment
+		for _, m := range l.Members() {
+			a, ok := m.(*Attachment)
+			if ok && a.party.Name == p.Name && a.party.Kind == wire.Person && (found == nil || !found.Holds()) {
+				found = a
 			}
 		}
 		if found != nil {

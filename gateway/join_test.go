@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -23,7 +24,7 @@ func (w *world) join(d *daemon, p Principal, t wire.Target, o JoinOptions) *Atta
 }
 
 // shows waits until the session has printed text after offset from.
-func (w *world) shows(l *Live, from uint64, text string) {
+func (w *world) shows(l *live.Session, from uint64, text string) {
 	w.t.Helper()
 	var got strings.Builder
 	buf := make([]byte, 4096)
@@ -56,7 +57,7 @@ func TestChanged(t *testing.T) {
 			select {
 			case <-wake:
 			case <-w.ctx().Done():
-				t.Fatalf("never %s: %+v", what, a.Live().Situation(a.Party()))
+				t.Fatalf("never %s: %+v", what, a.Situation())
 			}
 		}
 	}
@@ -65,7 +66,7 @@ func TestChanged(t *testing.T) {
 		t.Fatal(err)
 	}
 	until("told of output", func() bool { return a.Live().Len() >= from+uint64(len("echo a\r\na\r\n")) })
-	until("told who drives", func() bool { return a.Live().Situation(a.Party()).Keyboard == "person:alice" })
+	until("told who drives", func() bool { return a.Situation().Keyboard == "person:alice" })
 	w.join(d, alice, main, JoinOptions{Watch: true})
 	until("told who else is there", func() bool { return len(a.Live().Parties()) == 3 })
 	if err := a.Over(); err != nil {
@@ -314,7 +315,7 @@ func TestStandingPartyIsOne(t *testing.T) {
 	if err := d.CloseSession(w.ctx(), alice, main); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the session is gone", func() bool { return one.Live().final() })
+	w.eventually("the session is gone", func() bool { return one.Live().Final() })
 	three, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
 	if err != nil || three == one {
 		t.Errorf("after the session's end: %v, the same party %v", err, three == one)

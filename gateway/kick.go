@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -19,23 +20,23 @@ func (h *Hub) Kick(ctx context.Context, p Principal, t wire.Target, party string
 	if err != nil {
 		return 0, err
 	}
-	l := b.live(t.Session)
+	l := b.sessions.Get(t.Session)
 	if l == nil {
 		return 0, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", t.Session, t.Sandbox)
 	}
 	n := 0
-	var stream *member // one of those that may have left the keyboard behind
+	var stream live.Member // one of those that may have left the keyboard behind
 	stays := make(map[string]bool)
-	for _, m := range l.attached() {
-		if m.party.String() != party && m.party.ID != party {
-			stays[m.party.String()] = true
+	for _, m := range l.Members() {
+		if m.Party().String() != party && m.Party().ID != party {
+			stays[m.Party().String()] = true
 			continue
 		}
-		if m.secret != "" {
-			b.sendAway(m.secret)
+		if m.Secret() != "" {
+			b.sendAway(m.Secret())
 			stream = m
 		}
-		m.kick(ErrKicked)
+		m.Disconnect(ErrKicked)
 		n++
 	}
 	if n == 0 {
@@ -45,7 +46,7 @@ func (h *Hub) Kick(ctx context.Context, p Principal, t wire.Target, party string
 	}
 	h.journal.add(b.id, "kick", map[string]any{"by": p.Name, "session": t.Session, "party": party})
 	// An agent holds the keyboard by name: one who stays may be using it.
-	if stream != nil && l.Keyboard() == stream.party.String() && !stays[stream.party.String()] {
+	if stream != nil && l.Keyboard() == stream.Party().String() && !stays[stream.Party().String()] {
 		if err := b.giveFor(ctx, l.Name(), stream); err != nil {
 			h.log.Warn("keyboard of a party that was sent away not given back", "sandbox", b.id, "session", l.Name(), "err", err)
 		}
@@ -54,7 +55,7 @@ func (h *Hub) Kick(ctx context.Context, p Principal, t wire.Target, party string
 }
 
 // giveFor gives back the keyboard of a party whose stream was cut off, in its name: the guest would keep it for that party.
-func (b *box) giveFor(ctx context.Context, session string, m *member) error {
+func (b *box) giveFor(ctx context.Context, session string, m live.Member) error {
 	ctx, cancel := context.WithTimeout(ctx, giveWithin)
 	defer cancel()
 	c, err := b.control(ctx, nil)
@@ -65,7 +66,8 @@ func (b *box) giveFor(ctx context.Context, session string, m *member) error {
 	if err != nil {
 		return err
 	}
-	client, err := wire.Open(ctx, s, wire.Attach{Session: session, Resume: m.secret, Party: &m.party, Quiet: true}, wire.Handler{})
+	party := m.Party()
+	client, err := wire.Open(ctx, s, wire.Attach{Session: session, Resume: m.Secret(), Party: &party, Quiet: true}, wire.Handler{})
 	if err != nil {
 		return err
 	}

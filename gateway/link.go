@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -17,7 +18,6 @@ const (
 	pausedLook  = time.Second            // between two looks at one that is paused
 	redialPause = 500 * time.Millisecond // after an attempt that failed without waiting
 	brokenAfter = 10 * time.Second       // of a running sandbox that does not answer
-	listWithin  = 10 * time.Second
 )
 
 // link keeps in touch with one running sandbox: it dials the control connection again whenever that ends, and follows the
@@ -80,14 +80,9 @@ func (b *box) letGo(cause error) {
 // endSessions finishes the records of all sessions of b: their terminals are gone.
 func (b *box) endSessions(cause error) {
 	b.mu.Lock()
-	lives := b.lives
-	b.lives = make(map[string]*Live)
 	b.described = nil
 	b.mu.Unlock()
-	b.hub.board.Change()
-	for _, l := range lives {
-		l.end(wire.State{Phase: wire.PhaseDead, Reason: cause.Error(), SinceUnix: time.Now().UnixMilli(), Offset: l.Len(), Basis: []wire.Basis{}})
-	}
+	b.sessions.End(cause)
 }
 
 func (lk *link) run(ctx context.Context, b *box) {
@@ -300,7 +295,7 @@ func (lk *link) follow(ctx context.Context, b *box, c *connect.Control) {
 
 // refresh takes up the sessions that the guest has, and ends those that it no longer has.
 func (lk *link) refresh(ctx context.Context, b *box, c *connect.Control) error {
-	infos, err := list(ctx, c)
+	infos, err := live.List(ctx, c)
 	if err != nil {
 		return err
 	}
@@ -311,15 +306,13 @@ func (lk *link) refresh(ctx context.Context, b *box, c *connect.Control) error {
 			b.hub.log.Warn("session not followed", "id", b.id, "session", oneLine(info.Name, 64), "err", err)
 		}
 	}
-	for _, l := range b.allLives() {
+	for _, l := range b.sessions.All() {
 		if !have[l.Name()] {
-			b.drop(l, "lost: the guest no longer has it")
+			b.sessions.Drop(l, "lost: the guest no longer has it")
 			continue
 		}
-		for _, m := range l.attached() {
-			if m.resume != nil {
-				lk.begin(func(ctx context.Context) { m.resume(ctx, c) })
-			}
+		for _, m := range l.Members() {
+			lk.begin(func(ctx context.Context) { m.Resume(ctx, c) })
 		}
 	}
 	return nil
@@ -335,47 +328,22 @@ func (lk *link) begin(f func(ctx context.Context)) {
 }
 
 // take returns the replica of a session that the guest has, followed on c.
-func (lk *link) take(b *box, c *connect.Control, info wire.SessionInfo) (*Live, error) {
+func (lk *link) take(b *box, c *connect.Control, info wire.SessionInfo) (*live.Session, error) {
 	if _, err := wire.ParseLabel("session name", info.Name); err != nil {
 		return nil, fmt.Errorf("sandbox %s lists a session: %w", b.id, err)
 	}
-	l, err := b.adopt(info)
+	l, err := b.sessions.Adopt(info)
 	if err != nil {
 		return nil, err
 	}
 	// Without a connection of the link's own there is nothing to run on yet; it lists the sessions when it has one.
-	lk.begin(func(ctx context.Context) { l.follow(ctx, c) })
+	lk.begin(func(ctx context.Context) { l.Follow(ctx, c) })
 	return l, nil
 }
 
-// list asks a guest for its sessions.
-func list(ctx context.Context, c *connect.Control) ([]wire.SessionInfo, error) {
-	reply, err := ask(ctx, c, wire.Request{Verb: wire.VerbList})
-	for i, info := range reply.Sessions {
-		reply.Sessions[i] = inboundInfo(info)
-	}
-	return reply.Sessions, err
-}
-
-// ask makes one request on a stream of its own, without an attachment.
-func ask(ctx context.Context, c *connect.Control, r wire.Request) (wire.Reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, listWithin)
-	defer cancel()
-	s, err := c.OpenStream(ctx)
-	if err != nil {
-		return wire.Reply{}, err
-	}
-	client, err := wire.Open(ctx, s, wire.Attach{}, wire.Handler{})
-	if err != nil {
-		return wire.Reply{}, err
-	}
-	defer client.Leave() // a guest that is frozen does not end the stream
-	return client.Request(ctx, r)
-}
-
 // session returns the replica of a session that the guest has, as it has told us or will when asked.
-func (b *box) session(ctx context.Context, c *connect.Control, name string, fresh bool) (*Live, error) {
-	if l := b.live(name); l != nil && !fresh && !l.final() {
+func (b *box) session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error) {
+	if l := b.sessions.Get(name); l != nil && !fresh && !l.Final() {
 		return l, nil
 	}
 	b.mu.Lock()
@@ -384,7 +352,7 @@ func (b *box) session(ctx context.Context, c *connect.Control, name string, fres
 	if lk == nil {
 		return nil, b.reach(sandbox.ErrStopped)
 	}
-	infos, err := list(ctx, c)
+	infos, err := live.List(ctx, c)
 	if err != nil {
 		return nil, b.reach(err)
 	}

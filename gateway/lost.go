@@ -1,13 +1,13 @@
 package gateway
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -150,11 +150,9 @@ func (h *Hub) Lost(ctx context.Context, p Principal, name string) error {
 
 // sent is a request as it was first given to a guest.
 type sent struct {
-	request wire.Request
-	began   time.Time
-	party   string // the secret of the party that it was sent for
+	call    *live.Call // nil for input
+	party   string     // the secret of the party that it was sent for
 	repeats int
-	from    uint64 // how long the log was
 }
 
 // resumed returns a stream of the party for which s was sent, after the one before broke. An error is the loss of s, or ctx's cause.
@@ -192,7 +190,7 @@ func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error)
 // request makes a request on a stream, and returns of the guest's answer what a guest may say.
 func (a *Attachment) request(ctx context.Context, client *wire.Client, r wire.Request) (wire.Reply, error) {
 	reply, err := client.Request(ctx, r)
-	if inboundReply(&reply); reply.Error != nil {
+	if live.InboundReply(&reply); reply.Error != nil {
 		err = reply.Error
 	}
 	return reply, err
@@ -271,7 +269,7 @@ func (a *Attachment) shellIs(incarnation string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if incarnation != "" {
-		a.incarnation = cut(incarnation, maxWord)
+		a.incarnation = live.Cut(incarnation, live.MaxWord)
 	}
 }
 
@@ -285,58 +283,25 @@ func (a *Attachment) shell() string {
 // lost is the answer to a call that was sent and whose end is not known: what it is known to have printed, and why.
 func (a *Attachment) lost(ctx context.Context, s *sent, why *wire.Error) wire.Reply {
 	res := wire.LostResult(a.target, why)
-	a.live.lastWords(ctx)
-	res.ElapsedMS, res.Keyboard = time.Since(s.began).Milliseconds(), a.live.Keyboard()
-	a.live.fillLost(res, s, maxReply/2)
+	a.box.lastWords(ctx, a.live)
+	res.Keyboard = a.live.Keyboard()
+	s.call.Lost(res, maxReply/2)
 	return wire.Reply{Result: res, Error: why}
 }
 
-// lastWords waits a moment until the replica of a session whose sandbox has ended has all of it.
-func (l *Live) lastWords(ctx context.Context) {
-	if l.box.over() == nil || l.box.get().state == Paused {
+// lastWords waits a moment until the copy of a session whose sandbox has ended has all of it.
+func (b *box) lastWords(ctx context.Context, l *live.Session) {
+	if b.over() == nil || b.get().state == Paused {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lastOutput)
 	defer cancel()
-	for !l.final() {
+	for !l.Final() {
 		if _, err := l.Wait(ctx, l.Generation()); err != nil {
 			return
 		}
 	}
 }
-
-// fillLost completes the Result of a lost call: its output so far, and how the session is as far as is known. It reads at most that many
-// bytes of the log, and returns how many it did.
-func (l *Live) fillLost(res *wire.Result, s *sent, most uint64) (read uint64) {
-	l.mu.Lock()
-	from, begun := l.announced.find(s.request.Op)
-	end, state := l.replica.end, l.state
-	l.mu.Unlock()
-	if s.request.Verb == wire.VerbRun && !begun {
-		from = end // nothing of it is known
-	} else if !begun {
-		from = s.from
-	}
-	from = min(from, end) // a guest says where a run began
-	read = min(end-from, most)
-	res.From, res.To, res.Cwd = from, end, state.Cwd
-	if l.final() {
-		res.Phase = wire.PhaseDead
-	}
-	to := from + read
-	// All of it is here: this waits for nothing.
-	output, cut, missing, err := l.render(context.Background(), from, to, cmp.Or(s.request.MaxOutput, defaultOutput))
-	if err != nil {
-		l.box.hub.log.Warn("output of a lost call cannot be read", "sandbox", l.box.id, "session", l.name, "err", err)
-		missing = err
-	}
-	res.Complete(output, cut, to, missing)
-	res.Denied = []wire.Denial{}
-	return read
-}
-
-// defaultOutput is what Result.Output has at most where its caller does not say.
-const defaultOutput = 32 << 10
 
 // hasResult reports whether the answer to a request is a Result.
 func hasResult(v wire.Verb) bool {

@@ -138,7 +138,7 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			d.mu.Lock()
-			live := d.names["demo"].live("main")
+			live := d.names["demo"].sessions.Get("main")
 			d.mu.Unlock()
 			request := wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(), Text: "echo ran >>" + ran + "; echo be''gun; sleep 1000"}
 			answered := make(chan struct{})

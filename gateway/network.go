@@ -15,21 +15,19 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // network is what the daemon does for the connections of one sandbox: it carries its packets while there is a stack, by a
-// policy that may change meanwhile, and remembers what that refused.
+// policy that may change meanwhile.
 type network struct {
-	mu        sync.Mutex // taken before box.mu
-	stack     carrier    // guarded by mu; nil while nothing is carried
-	trouble   string     // guarded by mu; why nothing is carried; empty if there is no trouble
-	refusals  []refusal  // guarded by mu; the newest, oldest first
-	forgotten uint64     // guarded by mu; number of the newest refusal that is no longer among them, or 0
-	count     uint64     // guarded by mu; of all refusals
-	told      budget     // guarded by mu; of events that are written down
+	mu      sync.Mutex // taken before box.mu
+	stack   carrier    // guarded by mu; nil while nothing is carried
+	trouble string     // guarded by mu; why nothing is carried; empty if there is no trouble
+	told    budget     // guarded by mu; of events that are written down
 }
 
 // carrier is what carries a sandbox's connections: a stack for its packets, or a proxy.
@@ -261,9 +259,7 @@ func (h *Hub) changeAllow(ctx context.Context, p Principal, name, act string, en
 	}
 	h.journal.add(b.id, act, map[string]any{"by": p.Name, "entries": entries})
 	b.network.use(policy)
-	for _, l := range b.allLives() {
-		l.dealt()
-	}
+	b.sessions.Unblocked()
 	return b.info(), nil
 }
 
@@ -453,7 +449,7 @@ func (b *box) connected(e egress.Event) {
 	b.hub.counts.connection(e)
 	host, port := e.Host, int(e.Addr.Port())
 	if e.Kind == egress.KindRefused {
-		b.refused(wire.Denial{Host: cut(host, maxNameShown), Port: port, Why: e.Why, Allow: e.Opens})
+		b.sessions.Blocked(wire.Denial{Host: live.Cut(host, maxNameShown), Port: port, Why: e.Why, Allow: e.Opens})
 	}
 	n := &b.network
 	n.mu.Lock()
@@ -462,15 +458,47 @@ func (b *box) connected(e egress.Event) {
 	if !tell {
 		return
 	}
-	data := map[string]any{"what": e.Kind, "proto": e.Proto, "host": cut(host, maxNameShown), "port": port}
+	data := map[string]any{"what": e.Kind, "proto": e.Proto, "host": live.Cut(host, maxNameShown), "port": port}
 	if e.Addr.Addr().IsValid() && e.Addr.Addr().String() != host {
 		data["address"] = e.Addr.Addr().String()
 	}
 	if e.Why != "" {
-		data["why"] = cut(e.Why, maxWhy)
+		data["why"] = live.Cut(e.Why, maxWhy)
 	}
 	if e.Kind == egress.KindClosed {
 		data["sent"], data["received"] = e.Sent, e.Received
 	}
 	b.hub.journal.add(b.id, store.Connection, data)
+}
+
+// maxSettle is longer than a stack needs unless the sandbox keeps it from reading.
+const maxSettle = time.Second
+
+// settle waits until every connection that the sandbox has made so far was judged, for at most maxSettle.
+func (n *network) settle(ctx context.Context) {
+	n.mu.Lock()
+	stack := n.stack
+	n.mu.Unlock()
+	if stack == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, maxSettle)
+	defer cancel()
+	stack.Settle(ctx)
+}
+
+// budget lets a burst of things through, and then so many a second. The zero value is full.
+type budget struct {
+	spent float64
+	at    time.Time
+}
+
+func (g *budget) take(now time.Time) bool {
+	g.spent = max(0, g.spent-now.Sub(g.at).Seconds()*eventRate)
+	g.at = now
+	if g.spent+1 > eventBurst {
+		return false
+	}
+	g.spent++
+	return true
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -75,7 +76,7 @@ func TestDenied(t *testing.T) {
 	w, d := carrying(t)
 	b := d.boxOf()
 	before := wire.Denial{Host: "10.0.0.1", Port: 80, Why: "closed"}
-	b.refused(before)
+	b.sessions.Blocked(before)
 	if res := w.run(d, "true"); len(res.Denied) > 0 {
 		t.Errorf("before the call: %v", res.Denied)
 	}
@@ -88,16 +89,16 @@ func TestDenied(t *testing.T) {
 		reply, _ := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x"})
 		replies <- reply
 	}()
-	live := b.live("main")
-	for live.Info().State.Phase == wire.PhasePrompt { // until it runs
+	main := b.sessions.Get("main")
+	for main.Info().State.Phase == wire.PhasePrompt { // until it runs
 		<-time.After(time.Millisecond)
 	}
 	during := wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
 	for range 3 {
-		b.refused(during)
+		b.sessions.Blocked(during)
 	}
-	b.refused(before)
-	if n := live.needed(); n.Needs != attention.Allow && n.Needs != attention.Answer {
+	b.sessions.Blocked(before)
+	if n := main.Need(); n.Needs != attention.Allow && n.Needs != attention.Answer {
 		t.Errorf("it needs %q, want denied, or asks", n.Needs)
 	}
 	reply := <-replies
@@ -110,13 +111,13 @@ func TestDenied(t *testing.T) {
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "y"}); err != nil {
 		t.Fatal(err)
 	}
-	if n := live.needed(); n.Needs != attention.Allow || n.LastLine != DenialText(during) && n.LastLine != DenialText(before) {
+	if n := main.Need(); n.Needs != attention.Allow || n.LastLine != live.DenialText(during) && n.LastLine != live.DenialText(before) {
 		t.Errorf("after the answer it needs %q for %q", n.Needs, n.LastLine)
 	}
 	if _, err := d.Allow(w.ctx(), alice, "demo", []string{"10.0.0.1"}); err != nil {
 		t.Fatal(err)
 	}
-	if n := live.needed(); n.Needs != attention.None {
+	if n := main.Need(); n.Needs != attention.None {
 		t.Errorf("once that is allowed it needs %q", n.Needs)
 	}
 }
@@ -132,17 +133,21 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := d.boxOf()
-	idle := b.live("idle")
-	wait, run := idle.hearing(wire.VerbWait, ""), idle.hearing(wire.VerbRun, "")
+	idle := b.sessions.Get("idle")
+	wait, run := idle.Begin(wire.Request{Verb: wire.VerbWait}), idle.Begin(wire.Request{Verb: wire.VerbRun})
+	defer wait.End()
+	defer run.End()
 	refused := wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
-	b.refused(refused)
-	if got := idle.heard(t.Context(), wait); len(got) != 0 {
-		t.Errorf("a wait at the prompt hears of %v", got)
+	b.sessions.Blocked(refused)
+	var got wire.Result
+	if wait.Complete(t.Context(), &got); len(got.Denied) != 0 {
+		t.Errorf("a wait at the prompt reports %v", got.Denied)
 	}
-	if diff := cmp.Diff([]wire.Denial{refused}, idle.heard(t.Context(), run)); diff != "" {
+	run.Complete(t.Context(), &got)
+	if diff := cmp.Diff([]wire.Denial{refused}, got.Denied); diff != "" {
 		t.Errorf("a run (-want +got):\n%s", diff)
 	}
-	st := &stream{live: idle, asked: map[uint32]asked{1: {hearing: wait}, 2: {hearing: run}}}
+	st := &stream{box: b, live: idle, asked: map[uint32]asked{1: {call: wait}, 2: {call: run}}}
 	for id, want := range map[uint32][]wire.Denial{1: {}, 2: {refused}, 3: {}} {
 		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id,
 			Data: []byte(`{"result":{"output":"<b>","denied":[{"host":"forged"}],"Denied":[{"host":"forged"}]}}`)}}
@@ -305,13 +310,13 @@ func TestBridgeIsForTheOwner(t *testing.T) {
 func TestRefusalsBounded(t *testing.T) {
 	_, d := carrying(t)
 	b := d.boxOf()
-	for i := range 10 * maxRefusals {
+	for i := range 10 * live.MaxBlocked {
 		b.connected(egress.Event{Kind: egress.KindRefused, Host: strings.Repeat("x", 1000) + fmt.Sprint(i)})
 		b.connected(egress.Event{Kind: egress.KindRefused, Host: fmt.Sprint("host", i)})
 	}
-	all, count := b.network.since(0)
-	if len(all) != maxRefusals || count != 20*maxRefusals {
-		t.Errorf("%d of %d are remembered, want %d", len(all), count, maxRefusals)
+	all, count := b.sessions.Denials()
+	if len(all) != live.MaxBlocked || count != 20*live.MaxBlocked {
+		t.Errorf("%d of %d are remembered, want %d", len(all), count, live.MaxBlocked)
 	}
 	for _, r := range all {
 		if len(r.Host) > maxNameShown {
@@ -392,7 +397,7 @@ func TestProxy(t *testing.T) {
 		t.Errorf("loopback: got %q", got)
 	}
 	b := d.boxOf()
-	if denied, _ := b.network.since(0); len(denied) != 2 || denied[0].Host != own[at].Addr().String() || denied[0].Allow != closed || denied[1].Allow != "" {
+	if denied, _ := b.sessions.Denials(); len(denied) != 2 || denied[0].Host != own[at].Addr().String() || denied[0].Allow != closed || denied[1].Allow != "" {
 		t.Errorf("denied: %+v", denied)
 	}
 	if _, err := d.Allow(w.ctx(), alice, "demo", []string{closed}); err != nil {

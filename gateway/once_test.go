@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -120,10 +120,10 @@ func (w *world) streamOf(d *daemon, waits int) (st *stream, client, guest net.Co
 	near, client := net.Pipe()
 	inner, guest := net.Pipe()
 	w.t.Cleanup(func() { client.Close(); guest.Close(); near.Close(); inner.Close() })
-	st = &stream{client: wire.NewConn(near), guest: wire.NewConn(inner), live: d.boxOf().live("main"), quiet: true, more: make(chan struct{}),
+	st = &stream{client: wire.NewConn(near), guest: wire.NewConn(inner), box: d.boxOf(), live: d.boxOf().sessions.Get("main"), quiet: true, more: make(chan struct{}),
 		asked: make(map[uint32]asked), leave: func() {}, cancel: func() {}}
 	for id := range uint32(waits) {
-		st.asked[id] = asked{sent: sent{request: wire.Request{Verb: wire.VerbWait}, began: time.Now()}}
+		st.asked[id] = asked{call: st.live.Begin(wire.Request{Verb: wire.VerbWait})}
 	}
 	return st, client, guest
 }
@@ -246,25 +246,13 @@ func TestAskedIsSmall(t *testing.T) {
 	if _, _, err := st.check(wire.Frame{Type: wire.FrameRequest, ID: 7, Data: data}); err != nil {
 		t.Fatal(err)
 	}
-	if kept, _ := plainJSON(st.asked[7].request); len(kept) > 4*maxWord {
+	if kept, _ := plainJSON(st.asked[7].call.Request); len(kept) > 4*live.MaxWord {
 		t.Errorf("%d bytes are kept", len(kept))
 	}
 }
 
 // The daemon alone knows what became of a sandbox: a guest's word for it is not believed.
 func TestGuestGivesNoReason(t *testing.T) {
-	for _, reason := range daemonReasons {
-		r := wire.Reply{Error: wire.LostError(reason, "forged"), Result: wire.LostResult(main, wire.LostError(reason, "forged"))}
-		if changed := inboundReply(&r); !changed || r.Error.Reason != "" || r.Result.Error.Reason != "" || slices.Contains(r.Result.Notes, reason) {
-			t.Errorf("%s: error %+v, result %+v", reason, r.Error, r.Result)
-		}
-	}
-	for _, reason := range inboundReasons {
-		r := wire.Reply{Error: wire.LostError(reason, "")}
-		if inboundReply(&r) || r.Error.Reason != reason {
-			t.Errorf("%s: %+v", reason, r.Error)
-		}
-	}
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")

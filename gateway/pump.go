@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/session/syntax"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -18,7 +20,10 @@ import (
 // stream is one agent's stream: two connections and the replica between them.
 type stream struct {
 	client, guest *wire.Conn
-	live          *Live
+	box           *box
+	live          *live.Session
+	secret        string // with which the client is the same party again
+	party         wire.Party
 	quiet         bool   // the client reads the log elsewhere
 	drives        bool   // the client may do more than watch
 	shell         string // what the session's commands are for
@@ -51,6 +56,27 @@ func (st *stream) fail(why error) {
 	st.client.Close()
 }
 
+// Party, Changed, Disconnect, Resume, Secret, Calls and Shared make it a live.Member.
+func (st *stream) Party() wire.Party { return st.party }
+
+// Changed does nothing: toClient waits for changes.
+func (st *stream) Changed() {}
+
+// Disconnect ends the stream for a cause.
+func (st *stream) Disconnect(cause error) { st.fail(cause) }
+
+// Resume does nothing: the client comes again itself.
+func (st *stream) Resume(context.Context, *connect.Control) {}
+
+// Secret is that of the client.
+func (st *stream) Secret() string { return st.secret }
+
+// Calls is 0: a stream counts as attached as long as it lasts.
+func (st *stream) Calls() int { return 0 }
+
+// Shared is false.
+func (st *stream) Shared() bool { return false }
+
 func (st *stream) changedLocked() {
 	close(st.more)
 	st.more = make(chan struct{})
@@ -70,7 +96,7 @@ func (st *stream) serve(ctx context.Context) error {
 		cancel()
 	}
 	st.mu.Unlock()
-	pause := st.live.box.pauses.next()
+	pause := st.box.pauses.next()
 	var wg sync.WaitGroup
 	wg.Go(func() { st.loseAtPause(ctx, pause) })
 	wg.Go(func() { st.fromClient(ctx) })
@@ -81,11 +107,11 @@ func (st *stream) serve(ctx context.Context) error {
 	}()
 	st.fail(st.toClient(ctx))
 	wg.Wait()
-	if st.live.box.get().state != Paused { // else fromGuest ends when the sandbox is resumed, or its connection ends
+	if st.box.get().state != Paused { // else fromGuest ends when the sandbox is resumed, or its connection ends
 		<-told
 	}
 	for _, a := range st.forget() {
-		st.live.hush(a.hearing)
+		a.call.End()
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -108,7 +134,7 @@ func (st *stream) fromClient(ctx context.Context) {
 			refused, wakes, err = st.check(f)
 		}
 		if err == nil && refused == nil && wakes && st.drives {
-			err = st.live.box.wake(ctx)
+			err = st.box.wake(ctx)
 		}
 		switch {
 		case err != nil:
@@ -145,9 +171,8 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error
 		}
 		if r.Verb != wire.VerbCancel { // which has no reply of its own
 			// What its answer needs and no more: the guest may never give one.
-			kept := wire.Request{Verb: wire.Verb(cut(string(r.Verb), maxWord)), Op: cut(r.Op, maxWord), MaxOutput: r.MaxOutput}
-			a := asked{sent: sent{request: kept, began: time.Now(), from: st.live.Len()}, hearing: st.live.hearing(r.Verb, r.Op)}
-			err = st.ask(f.ID, a)
+			kept := wire.Request{Verb: wire.Verb(live.Cut(string(r.Verb), live.MaxWord)), Op: live.Cut(r.Op, live.MaxWord), MaxOutput: r.MaxOutput}
+			err = st.ask(f.ID, asked{call: st.live.Begin(kept)})
 		}
 		return nil, wakes(r.Verb), err
 	}
@@ -198,7 +223,7 @@ func (st *stream) loseAtPause(ctx, pause context.Context) {
 			return
 		}
 		why, _ := errors.AsType[*pausedError](context.Cause(pause))
-		pause = st.live.box.pauses.next()
+		pause = st.box.pauses.next()
 		st.lose(ctx, st.forget(), why.lost)
 		st.lose(ctx, st.dropStuck(), why.lost)
 	}
@@ -213,8 +238,8 @@ func (st *stream) loseAll(ctx context.Context) {
 	if none {
 		return
 	}
-	if lost := st.live.box.answersAgain(ctx); lost != nil && ctx.Err() == nil {
-		st.live.lastWords(ctx)
+	if lost := st.box.answersAgain(ctx); lost != nil && ctx.Err() == nil {
+		st.box.lastWords(ctx, st.live)
 		st.lose(ctx, st.forget(), lost)
 	}
 }
@@ -223,20 +248,19 @@ func (st *stream) loseAll(ctx context.Context) {
 func (st *stream) lose(ctx context.Context, all map[uint32]asked, why *wire.Error) {
 	defer func() {
 		for _, a := range all {
-			st.live.hush(a.hearing)
+			a.call.End()
 		}
 	}()
 	left := uint64(wire.MaxWhole) // to be read, of all of them
 	for id, a := range all {
 		reply := wire.Reply{Error: why}
-		if hasResult(a.request.Verb) {
-			reply.Result = wire.LostResult(wire.Target{Sandbox: st.live.Sandbox(), Session: st.live.Name()}, why)
-			reply.Result.ElapsedMS = time.Since(a.began).Milliseconds()
-			if most := &a.request.MaxOutput; *most < 0 || *most > maxReply/2 {
+		if hasResult(a.call.Request.Verb) {
+			reply.Result = wire.LostResult(wire.Target{Sandbox: st.box.title(), Session: st.live.Name()}, why)
+			if most := &a.call.Request.MaxOutput; *most < 0 || *most > maxReply/2 {
 				*most = maxReply / 2
 			}
-			left -= st.live.fillLost(reply.Result, &a.sent, left)
-			st.live.fillDenied(ctx, a.hearing, reply.Result)
+			left -= a.call.Lost(reply.Result, left)
+			a.call.Complete(ctx, reply.Result)
 		}
 		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id}, lost: true}
 		var err error
@@ -267,20 +291,20 @@ func (st *stream) addDenied(ctx context.Context, h *heldFrame) (due bool, err er
 	if err := json.Unmarshal(h.frame.Data, &reply); err != nil {
 		return true, fmt.Errorf("reply: %w", err)
 	}
-	changed := inboundReply(&reply)
+	changed := live.InboundReply(&reply)
 	if reply.Result == nil && !changed {
 		return true, nil
 	}
-	if over := st.live.box.over(); over != nil && diedWith(reply.Result) {
+	if over := st.box.over(); over != nil && diedWith(reply.Result) {
 		asLost(reply.Result, over)
 		reply.Error = over
 	}
 	if reply.Result != nil {
-		reply.Result.Session, reply.Result.Denied = st.live.name, []wire.Denial{}
+		reply.Result.Session, reply.Result.Denied = st.live.Name(), []wire.Denial{}
 		if asked {
-			st.live.fillDenied(ctx, a.hearing, reply.Result)
-			if a.request.Op != "" {
-				st.live.noteAgain(reply.Result)
+			a.call.Complete(ctx, reply.Result)
+			if a.call.Request.Op != "" {
+				a.call.NoteRestart(reply.Result)
 			}
 		}
 	}
@@ -357,7 +381,7 @@ func (st *stream) toClient(ctx context.Context) error {
 	buf := make([]byte, 32<<10)
 	var patience <-chan time.Time // for what is held when the guest has gone: the replica is about to have its place
 	for {
-		seen, ended := st.sent, st.live.final()
+		seen, ended := st.sent, st.live.Final()
 		if length := st.live.Len(); st.quiet {
 			seen = length
 		} else {
@@ -375,7 +399,7 @@ func (st *stream) toClient(ctx context.Context) error {
 			defer timer.Stop()
 			patience = timer.C
 		}
-		if why := st.live.notKept(); why != "" {
+		if why := st.live.Unrecorded(); why != "" {
 			return st.farewell(why)
 		}
 		if due {
@@ -428,14 +452,14 @@ func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-
 	if st.quiet {
 		at = st.live.Len()
 	}
-	n, changed, err := st.live.readNow(at, buf)
+	n, changed, err := st.live.ReadNow(at, buf)
 	if n > 0 && !untold {
 		// Looked up after the reading: by then the edges within what was read are known.
-		if n = int(min(uint64(n), st.live.edge(at, st.heard)-at)); n == 0 {
+		if n = int(min(uint64(n), st.live.Edge(at, st.heard)-at)); n == 0 {
 			return false, nil, nil // the event wakes us
 		}
 	}
-	var lagged *LaggedError
+	var lagged *live.LaggedError
 	switch {
 	case errors.As(err, &lagged):
 		st.sent = lagged.To

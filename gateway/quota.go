@@ -280,7 +280,7 @@ func (h *Hub) sessionsLocked(owner string) int {
 		if other.get().owner != owner {
 			continue
 		}
-		for _, l := range other.allLives() {
+		for _, l := range other.sessions.All() {
 			if !l.Ended() {
 				n++
 			}

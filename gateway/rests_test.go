@@ -28,7 +28,7 @@ func TestStandingPartyRests(t *testing.T) {
 		t.Fatal(err)
 	}
 	gen := l.Generation()
-	over := party.call()
+	over := party.calling()
 	if got := l.Situation(person.Party()).Others; got != 1 || l.Generation() == gen {
 		t.Errorf("%d others are there during a call", got)
 	}

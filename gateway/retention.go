@@ -31,7 +31,7 @@ func (h *Hub) prune() {
 		h.mu.Unlock()
 		o := record.PruneOptions{Total: cmp.Or(h.options.RecordTotal, defaultTotal), Keep: h.options.RecordKeep, Now: time.Now()}
 		if b != nil {
-			o.Live = func(session string) bool { return b.live(session) != nil }
+			o.Live = func(session string) bool { return b.sessions.Get(session) != nil }
 		}
 		removed, err := record.Prune(filepath.Join(h.options.Records, e.Name()), o)
 		for _, name := range removed {

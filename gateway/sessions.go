@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -55,7 +56,7 @@ func (h *Hub) Sessions(ctx context.Context, p Principal, name string) ([]wire.Se
 	if err != nil {
 		return nil, b.reach(err)
 	}
-	infos, err := list(ctx, c)
+	infos, err := live.List(ctx, c)
 	if err != nil {
 		return nil, b.reach(err)
 	}
@@ -94,7 +95,7 @@ func (h *Hub) CloseSession(ctx context.Context, p Principal, t wire.Target) erro
 	if err != nil {
 		return b.reach(err)
 	}
-	_, err = ask(ctx, c, wire.Request{Verb: wire.VerbClose, Session: t.Session})
+	_, err = live.Ask(ctx, c, wire.Request{Verb: wire.VerbClose, Session: t.Session})
 	if errors.As(err, new(*wire.Error)) {
 		return err
 	}
@@ -107,7 +108,7 @@ func (b *box) noSession(session string) *wire.Error {
 
 // Live returns the replica of a session for reading, without attaching anybody. A sandbox that does not run is not
 // started: its sessions are records.
-func (h *Hub) Live(ctx context.Context, p Principal, t wire.Target) (*Live, error) {
+func (h *Hub) Live(ctx context.Context, p Principal, t wire.Target) (*live.Session, error) {
 	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
@@ -115,7 +116,7 @@ func (h *Hub) Live(ctx context.Context, p Principal, t wire.Target) (*Live, erro
 	if t.Session == "" {
 		t.Session = wire.DefaultSession
 	}
-	if l := b.live(t.Session); l != nil {
+	if l := b.sessions.Get(t.Session); l != nil {
 		return l, nil
 	}
 	ctx, done := h.tasks.bound(ctx)
@@ -209,4 +210,39 @@ func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run in
 		e.Hint = "the daemon's log says why"
 	}
 	return nil, &shown{public: e, err: err}
+}
+
+// Screen returns what a session's terminal shows. It starts nothing: of a sandbox that is stopped it is what the terminal showed last,
+// by its record, with Stopped set.
+func (h *Hub) Screen(ctx context.Context, p Principal, t wire.Target) (wire.Screen, error) {
+	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
+	if err != nil {
+		return wire.Screen{}, err
+	}
+	if t.Session == "" {
+		t.Session = wire.DefaultSession
+	}
+	switch b.get().state {
+	case Paused: // whoever looks does not resume it
+		return wire.Screen{}, b.notRunning(t.Session)
+	case Stopped:
+		r, err := h.OpenRecord(ctx, p, t, 0)
+		if err != nil {
+			return wire.Screen{}, err
+		}
+		defer r.Close()
+		return live.LastScreen(r)
+	}
+	party, err := h.Standing(ctx, p, t, JoinOptions{})
+	if err != nil {
+		return wire.Screen{}, err
+	}
+	reply, err := party.Request(ctx, wire.Request{Verb: wire.VerbScreen})
+	if err != nil {
+		return wire.Screen{}, err
+	}
+	if reply.Screen == nil { // a guest's answer may be anything
+		return wire.Screen{}, wire.Errorf(wire.CodeUnavailable, "sandbox %s answers without its screen", b.title())
+	}
+	return *reply.Screen, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -185,19 +186,19 @@ func forbidden(name, what, hint string) error {
 
 // expel ends everything that a principal has on b.
 func (b *box) expel(ctx context.Context, principal string) {
-	for _, l := range b.allLives() {
-		var stream *member
-		for _, m := range l.attached() {
-			if m.party.Name != principal {
+	for _, l := range b.sessions.All() {
+		var stream live.Member
+		for _, m := range l.Members() {
+			if m.Party().Name != principal {
 				continue
 			}
-			if m.secret != "" {
-				b.sendAway(m.secret)
+			if m.Secret() != "" {
+				b.sendAway(m.Secret())
 				stream = m
 			}
-			m.kick(ErrUnshared)
+			m.Disconnect(ErrUnshared)
 		}
-		if stream != nil && l.Keyboard() == stream.party.String() {
+		if stream != nil && l.Keyboard() == stream.Party().String() {
 			if err := b.giveFor(ctx, l.Name(), stream); err != nil {
 				b.hub.log.Warn("keyboard of a party that was sent away not given back", "sandbox", b.id, "session", l.Name(), "err", err)
 			}
@@ -206,10 +207,8 @@ func (b *box) expel(ctx context.Context, principal string) {
 	for _, c := range b.relays.of(principal) {
 		c.Close()
 	}
-	for _, l := range b.allLives() {
-		l.mu.Lock()
-		l.changeLocked() // who reads without being attached looks again, and is refused
-		l.mu.Unlock()
+	for _, l := range b.sessions.All() {
+		l.Notify() // whoever reads without being attached looks again, and is denied
 	}
 }
 

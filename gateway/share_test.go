@@ -134,7 +134,7 @@ func TestShare(t *testing.T) {
 	}
 	w.eventually("the guest knows", func() bool { return !driving.Holds() })
 	wantCode(t, driving.Take(w.ctx()), wire.CodeKeyboardHeld)
-	if asked, err := driving.Ask(w.ctx()); err != nil || asked != "person:alice" || mine.Live().Asking() != "person:bob" {
+	if asked, err := driving.Ask(w.ctx()); err != nil || asked != "person:alice" || mine.Situation().Asking != "person:bob" {
 		t.Errorf("asking: %q, %v", asked, err)
 	}
 	if err := mine.Give(w.ctx()); err != nil {

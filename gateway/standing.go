@@ -45,7 +45,7 @@ func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOp
 		t.Session = wire.DefaultSession
 	}
 	if o.Typed { // a shell would run what a program was to read
-		l, state := b.live(t.Session), b.get().state
+		l, state := b.sessions.Get(t.Session), b.get().state
 		o.Create = o.Create && (l == nil || !l.Ended()) && (state == Running || state == Paused)
 	}
 	key := standingKey{p.Name, b.id, t.Session, here.rights()}
@@ -70,14 +70,14 @@ func (h *Hub) Standing(ctx context.Context, p Principal, t wire.Target, o JoinOp
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if a := st.attachment; a != nil && a.Err() == nil && !a.Live().final() {
+	if a := st.attachment; a != nil && a.Err() == nil && !a.Live().Final() {
 		// Its shell may have ended since: who asks for it to be there gets a new one on the same session.
 		if !o.Create || !a.Live().Ended() {
 			return a, nil
 		}
 		a.finish(errLeft)
 	}
-	if a := st.attachment; o.Typed && a != nil && a.Live() != nil && a.Live().final() {
+	if a := st.attachment; o.Typed && a != nil && a.Live() != nil && a.Live().Final() {
 		o.Create = false // the program that the party knew has ended with its sandbox
 	}
 	o.Fresh, o.Close, o.standing = false, false, true
@@ -104,7 +104,7 @@ func (s *standings) expire() {
 		if st.calls > 0 || a != nil && a.calls.Load() > 0 {
 			continue
 		}
-		over := a == nil || a.Err() != nil || a.Live().final()
+		over := a == nil || a.Err() != nil || a.Live().Final()
 		if over || time.Since(st.used) > idleStanding && a.Live().Keyboard() != a.Party().String() {
 			delete(s.all, key)
 			if a != nil {

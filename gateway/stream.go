@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -123,7 +124,7 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 	if err != nil {
 		return nil, err
 	}
-	if l := b.live(a.Session); a.Fresh || a.Create && (l == nil || l.Ended()) {
+	if l := b.sessions.Get(a.Session); a.Fresh || a.Create && (l == nil || l.Ended()) {
 		begun, err := h.mayBegin(b)
 		if err != nil {
 			return nil, err
@@ -138,11 +139,11 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 	if err != nil {
 		err = pausedOr(ctx, err)
 		if refused, ok := errors.AsType[*wire.Error](err); ok {
-			return nil, inboundError(refused)
+			return nil, live.InboundError(refused)
 		}
 		return nil, b.reach(err)
 	}
-	st := &stream{client: client, guest: guest, quiet: quiet, drives: party.Rights != wire.RightWatch, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
+	st := &stream{client: client, guest: guest, box: b, party: party, secret: at.Resume, quiet: quiet, drives: party.Rights != wire.RightWatch, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
 	if st.live, err = b.session(ctx, c, at.Session, at.Created); err != nil {
 		guest.Close()
 		return nil, pausedOr(ctx, err)
@@ -158,7 +159,7 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 	if a.After > 0 || from.Word != "" && from.Word != wire.FromNow {
 		st.heard = min(a.After, at.Seq) // the guest tells those behind it again
 	}
-	st.leave = st.live.join(&member{party: party, kick: func(why error) { st.fail(why) }, secret: at.Resume})
+	st.leave = st.live.Join(st)
 	if rights, _ := b.rightsOf(p.Name); rights != wire.RightDrive && rights != party.Rights { // that ended meanwhile
 		st.leave()
 		guest.Close()

@@ -416,9 +416,9 @@ func TestKickLeavesTheOthers(t *testing.T) {
 	}
 	w.eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
 	var id string
-	for _, m := range l.attached() {
-		if m.secret == two.Attached().Resume {
-			id = m.party.ID
+	for _, m := range l.Members() {
+		if m.Secret() == two.Attached().Resume {
+			id = m.Party().ID
 		}
 	}
 	if n, err := d.Kick(w.ctx(), alice, main, id); n != 1 || err != nil {

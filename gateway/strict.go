@@ -1,71 +1,22 @@
 package gateway
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway/record"
-	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// errNoRecord is why a session without a record is not recorded.
-var errNoRecord = errors.New("its record could not be made")
-
-// reasonOf is why something could not be recorded, for those who have no business with the daemon's files.
-func reasonOf(err error) string {
-	switch {
-	case errors.Is(err, record.ErrStopped):
-		return record.WhyQuota
-	case errors.Is(err, errNoRecord):
-		return errNoRecord.Error()
-	}
-	return record.WhyFull
-}
-
-// strict ends a session whose output could not be recorded, where records are strict, and reports whether it did. The
-// output is shown to nobody.
-func (l *Live) strict(err error) bool {
-	if !l.box.hub.options.RecordStrict || errors.Is(err, record.ErrPrivate) {
-		return false
-	}
-	why := "not recorded: " + reasonOf(err)
-	l.mu.Lock()
-	l.unkept = why
-	l.mu.Unlock()
-	l.end(wire.State{Phase: wire.PhaseDead, Reason: why, SinceUnix: time.Now().UnixMilli(), Offset: l.Len(), Basis: []wire.Basis{}})
-	l.box.hub.log.Warn("a session is ended: it cannot be recorded, and records are strict", "sandbox", l.box.id, "session", l.name, "err", err)
-	return true
-}
-
-// closeUnkept ends the session in the guest, too, after strict.
-func (l *Live) closeUnkept(ctx context.Context, c *connect.Control) {
-	if l.notKept() == "" {
-		return
-	}
-	if _, err := ask(ctx, c, wire.Request{Verb: wire.VerbClose, Session: l.name}); err != nil {
-		l.box.hub.log.Warn("a session that cannot be recorded was not ended", "sandbox", l.box.id, "session", l.name, "err", err)
-	}
-}
-
-// notKept says why the session was ended by strict, or is empty.
-func (l *Live) notKept() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.unkept
-}
-
-// lostUnkept is what a request gets in the place of its answer, which may tell of output that nobody may see; nil while the
-// session is recorded.
-func (l *Live) lostUnkept() *wire.Error {
-	why := l.notKept()
+// lostUnrecorded answers a request in place of the guest, whose answer may tell of output that nobody may see; nil while
+// the session is recorded.
+func lostUnrecorded(l *live.Session) *wire.Error {
+	why := l.Unrecorded()
 	if why == "" {
 		return nil
 	}
-	return wire.LostError(wire.LostRecord, fmt.Sprintf("session %s was ended: %s", l.name, why))
+	return wire.LostError(wire.LostRecord, fmt.Sprintf("session %s was ended: %s", l.Name(), why))
 }
 
 // farewell ends a stream of a session that was ended because it cannot be recorded. What the guest says of output that
@@ -76,7 +27,7 @@ func (st *stream) farewell(why string) error {
 	if err := st.client.WriteJSON(wire.FrameEvent, 0, event); err != nil {
 		return err
 	}
-	refused, err := json.Marshal(wire.Reply{Error: st.live.lostUnkept()})
+	refused, err := json.Marshal(wire.Reply{Error: lostUnrecorded(st.live)})
 	if err != nil {
 		return err
 	}

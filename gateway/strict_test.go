@@ -73,7 +73,7 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 	if err == nil || reply.Result == nil || reply.Result.Ended != wire.Lost || reply.Result.Output != "" || !strings.Contains(err.Error(), "not recorded: "+record.WhyFull) {
 		t.Errorf("the agent gets %+v, %v; want it lost, with an error that names the full disk, and no output", reply.Result, err)
 	}
-	w.eventually("the session ends", func() bool { return l.final() })
+	w.eventually("the session ends", func() bool { return l.Final() })
 	if why := l.State().Reason; !strings.Contains(why, "not recorded: "+record.WhyFull) {
 		t.Errorf("the session ended for %q, want the full disk", why)
 	}
@@ -81,7 +81,7 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.ReadFile(filepath.Join(record.Dir(d.records(l.box.id), "main", 0), record.LogFile))
+	log, err := os.ReadFile(filepath.Join(record.Dir(d.records(d.boxOf().id), "main", 0), record.LogFile))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -36,7 +37,7 @@ func (h *Hub) Terminal(ctx context.Context, p Principal, name, command string, c
 	if err != nil {
 		t.trouble(err)
 		if h.options.RecordStrict {
-			return nil, wire.Errorf(wire.CodeUnavailable, "the terminal cannot be recorded: %s", reasonOf(err))
+			return nil, wire.Errorf(wire.CodeUnavailable, "the terminal cannot be recorded: %s", live.Unrecordable(err))
 		}
 		return t, nil
 	}

@@ -11,12 +11,13 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/crypto/ssh"
+
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
-	"golang.org/x/crypto/ssh"
 )
 
 // copied is the state directory as kill -9 would leave it now.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -18,8 +19,8 @@ func TestWholeOfAGap(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	l := fed(t, d)
-	l.output(0, []byte("begin\r\n"))
-	l.output(1000, []byte("end\r\n"))
+	l.Feed().Output(0, []byte("begin\r\n"))
+	l.Feed().Output(1000, []byte("end\r\n"))
 	a := &Attachment{hub: d.Hub, live: l}
 	for _, tt := range []struct {
 		name     string
@@ -62,19 +63,17 @@ func TestWholeOfARecordThatCannotBeRead(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	l := fed(t, d)
-	l.output(0, make([]byte, 2*keepHot)) // more than memory keeps
-	if err := l.rec.Close(); err != nil {
+	l.Feed().Output(0, make([]byte, 1<<20)) // more than memory keeps
+	if err := os.RemoveAll(record.Dir(d.records(d.boxOf().id), "fed", 0)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.RemoveAll(record.Dir(d.records(l.box.id), "fed", 0)); err != nil {
-		t.Fatal(err)
-	}
+	l.Tidy(0) // which closes the files
 	r := &wire.Result{From: 0, To: 100, Output: "of the frame", Truncated: true, Notes: []string{"output_truncated"}}
 	(&Attachment{hub: d.Hub, live: l}).Whole(w.ctx(), r, -1)()
 	if r.Output != "of the frame" || !r.Truncated || len(r.Notes) != 2 || !strings.HasPrefix(r.Notes[1], "record_unreadable: bytes 0 to 100 of the log: ") {
 		t.Errorf("output %q, notes %q", r.Output, r.Notes)
 	}
-	if _, _, _, err := l.render(w.ctx(), 0, 100, -1); err == nil || errors.Is(err, w.ctx().Err()) {
+	if _, _, _, err := live.Render(w.ctx(), l, 0, 100, -1); err == nil || errors.Is(err, w.ctx().Err()) {
 		t.Errorf("reading: %v", err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -183,7 +184,7 @@ func (w *world) state(d *daemon, name string) State {
 }
 
 // everything reads a replica from offset off to the end of a session, or to length want.
-func everything(ctx context.Context, l *Live, off, want uint64) (string, error) {
+func everything(ctx context.Context, l *live.Session, off, want uint64) (string, error) {
 	var out strings.Builder
 	buf := make([]byte, 16<<10)
 	for off < want {
@@ -233,4 +234,17 @@ func (w *world) standing(d *daemon) *Attachment {
 		w.t.Fatal(err)
 	}
 	return a
+}
+
+// fed returns a session of demo that a test feeds itself, without the sandbox's guest.
+func fed(t *testing.T, d *daemon) *live.Session {
+	t.Helper()
+	b := d.boxOf()
+	b.letGo(errors.New("the test takes over"))
+	l, err := b.sessions.Adopt(wire.SessionInfo{Name: "fed", Created: time.Now().Add(-time.Minute).UnixMilli(), Cols: 80, Rows: 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.sessions.Drop(l, "the test is over") })
+	return l
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -127,7 +127,7 @@ func portCommand(env *Env) *cobra.Command {
 func (env *Env) reportDenied(say func(format string, args ...any), t wire.Target, denied []wire.Denial) {
 	const most = 5
 	for _, d := range denied[:min(len(denied), most)] {
-		say("network refused %s", text.Line(gateway.DenialText(d), 300))
+		say("network refused %s", text.Line(live.DenialText(d), 300))
 	}
 	if more := len(denied) - most; more > 0 {
 		say("network refused %d more: see --json", more)

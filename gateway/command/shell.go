@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -294,11 +295,11 @@ type wholeLines struct {
 }
 
 // follow reads until ctx ends or, unless it is 0, end is reached.
-func (w *wholeLines) follow(ctx context.Context, live *gateway.Live, end uint64) {
+func (w *wholeLines) follow(ctx context.Context, l *live.Session, end uint64) {
 	buf := make([]byte, 32<<10)
 	for end == 0 || w.at < end {
-		n, err := live.ReadAt(ctx, w.at, buf)
-		var lagged *gateway.LaggedError
+		n, err := l.ReadAt(ctx, w.at, buf)
+		var lagged *live.LaggedError
 		switch {
 		case errors.As(err, &lagged):
 			w.flush(len(w.held))

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -31,13 +32,13 @@ func (p *Person) help() string {
 
 // stand is what the status line says something of.
 type stand struct {
-	gateway.Situation
+	live.Situation
 	holds bool
 }
 
 // stand is how things are now.
 func (p *Person) stand() stand {
-	return stand{Situation: p.at.Live().Situation(p.at.Party()), holds: p.at.Holds()}
+	return stand{Situation: p.at.Situation(), holds: p.at.Holds()}
 }
 
 // status is the status line: where, who types, what one is oneself, and what to do about it. clipped is what else there is to

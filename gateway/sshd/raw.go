@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -64,14 +65,14 @@ const lookBack = 4 << 10
 
 // promptStart is where a program begins to read a session that has been running: at the last line, so that one that waits
 // for a prompt sees the prompt that is there.
-func promptStart(ctx context.Context, l *gateway.Live) uint64 {
+func promptStart(ctx context.Context, l *live.Session) uint64 {
 	end := l.Len()
 	at := end - min(end, lookBack)
 	start := at
 	buf := make([]byte, lookBack)
 	for at < end {
 		n, err := l.ReadAt(ctx, at, buf[:min(end-at, lookBack)])
-		var lagged *gateway.LaggedError
+		var lagged *live.LaggedError
 		switch {
 		case errors.As(err, &lagged):
 			at, start = lagged.To, lagged.To
@@ -88,7 +89,7 @@ func promptStart(ctx context.Context, l *gateway.Live) uint64 {
 }
 
 // copyLog copies a session's log to w until the session has ended: then it returns nil.
-func copyLog(ctx context.Context, w io.Writer, l *gateway.Live, at uint64) error {
+func copyLog(ctx context.Context, w io.Writer, l *live.Session, at uint64) error {
 	buf := make([]byte, 8<<10)
 	for {
 		n, err := l.ReadAt(ctx, at, buf)
@@ -98,7 +99,7 @@ func copyLog(ctx context.Context, w io.Writer, l *gateway.Live, at uint64) error
 			}
 			at += uint64(n)
 		}
-		var lagged *gateway.LaggedError
+		var lagged *live.LaggedError
 		switch {
 		case errors.As(err, &lagged):
 			at = lagged.To

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -56,7 +57,7 @@ func TestPersonWindows(t *testing.T) {
 type windowed struct {
 	t    *testing.T
 	in   io.Writer
-	live *gateway.Live
+	live *live.Session
 }
 
 // window joins a session of its own by a window of a size, or gives it that size later, while its person drives.

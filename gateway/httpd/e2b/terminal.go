@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -85,7 +86,7 @@ func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest,
 }
 
 // expire kills what runs on a terminal, if it does still, when the deadline of the call that began it has come.
-func (s *Server) expire(v *visit, l *gateway.Live, sel selector, when time.Time) {
+func (s *Server) expire(v *visit, l *live.Session, sel selector, when time.Time) {
 	waiting, stop := context.WithDeadline(context.Background(), when)
 	defer stop()
 	go func() { // ends with waiting
@@ -154,7 +155,7 @@ func (s *Server) connectTerminal(ctx context.Context, v *visit, sel selector, sa
 }
 
 // follow says what a session prints from off on, until its program has ended.
-func (s *Server) follow(ctx context.Context, l *gateway.Live, off uint64, sel selector, say *sayer[said]) error {
+func (s *Server) follow(ctx context.Context, l *live.Session, off uint64, sel selector, say *sayer[said]) error {
 	if err := say.out.Send(&said{event{Start: &startEvent{sel.PID}}}); err != nil {
 		return err
 	}
@@ -180,14 +181,14 @@ func (s *Server) follow(ctx context.Context, l *gateway.Live, off uint64, sel se
 }
 
 // read is what a session printed at off, or that it has ended.
-func read(ctx context.Context, l *gateway.Live, off uint64) (e *said, next uint64) {
+func read(ctx context.Context, l *live.Session, off uint64) (e *said, next uint64) {
 	buf := make([]byte, chunk)
 	for {
 		n, err := l.ReadAt(ctx, off, buf)
 		if n > 0 {
 			return &said{event{Data: &dataEvent{PTY: buf[:n]}}}, off + uint64(n)
 		}
-		if lagged, ok := errors.AsType[*gateway.LaggedError](err); ok {
+		if lagged, ok := errors.AsType[*live.LaggedError](err); ok {
 			off = lagged.To
 			continue
 		}

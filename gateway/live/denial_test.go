@@ -1,4 +1,4 @@
-package gateway
+package live
 
 import (
 	"fmt"
@@ -8,29 +8,39 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandboxd/sandboxd/gateway/attention"
-	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // story is a session of which a test says what arrives here, in which order.
 type story struct {
-	*Live
+	*Session
 	seq uint64
 }
 
 func newStory(t *testing.T) *story {
-	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	s := &story{Live: fed(t, d)}
+	s := &story{Session: adopt(t, newSessions(t, nil), "fed")}
 	s.becomes(wire.PhasePrompt)
 	return s
+}
+
+func (s *story) blocks(d wire.Denial) { s.set.Blocked(d) }
+
+// calls begins a call.
+func (s *story) calls(verb wire.Verb, op string) *Call {
+	return s.Begin(wire.Request{Verb: verb, Op: op})
+}
+
+// reported is what a call reports as blocked.
+func reported(t *testing.T, c *Call) []wire.Denial {
+	var r wire.Result
+	c.Complete(t.Context(), &r)
+	return r.Denied
 }
 
 func (s *story) tells(e wire.Event) {
 	s.seq++
 	e.Seq = s.seq
-	s.event(e)
+	s.Feed().Event(e)
 }
 
 func (s *story) becomes(p wire.Phase) {
@@ -44,7 +54,7 @@ func (s *story) begins(op string) {
 }
 
 var (
-	blocked = wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
+	example = wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
 	another = wire.Denial{Host: "10.0.0.1", Port: 80, Why: "closed"}
 )
 
@@ -55,7 +65,7 @@ func (s *story) wants(t *testing.T, d *wire.Denial) {
 	if d != nil {
 		want.Needs, want.LastLine = attention.Allow, DenialText(*d)
 	}
-	if got := s.needed(); got.Needs != want.Needs || got.LastLine != want.LastLine {
+	if got := s.Need(); got.Needs != want.Needs || got.LastLine != want.LastLine {
 		t.Errorf("the session needs %q for %q, want %q for %q", got.Needs, got.LastLine, want.Needs, want.LastLine)
 	}
 }
@@ -66,25 +76,25 @@ func TestDenialBeforeItsCommandIsKnown(t *testing.T) {
 		"the prompt is known": func(*story) {},
 		"the last command seems to run": func(s *story) {
 			s.begins("before")
-			s.box.refused(another) // of that one
+			s.blocks(another) // of that one
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStory(t)
 			before(s)
-			h := s.hearing(wire.VerbRun, "op")
-			s.box.refused(blocked)
+			h := s.calls(wire.VerbRun, "op")
+			s.blocks(example)
 			if s.State().Phase == wire.PhaseRunning {
 				s.becomes(wire.PhasePrompt)
 			}
 			s.begins("op")
-			s.wants(t, &blocked)
-			if diff := cmp.Diff([]wire.Denial{blocked}, s.heard(t.Context(), h)); diff != "" {
+			s.wants(t, &example)
+			if diff := cmp.Diff([]wire.Denial{example}, reported(t, h)); diff != "" {
 				t.Errorf("the call is told (-want +got):\n%s", diff)
 			}
-			s.hush(h)
+			h.End()
 			s.becomes(wire.PhasePrompt)
-			s.wants(t, &blocked)
+			s.wants(t, &example)
 		})
 	}
 }
@@ -92,40 +102,40 @@ func TestDenialBeforeItsCommandIsKnown(t *testing.T) {
 // The events of a command may all come after its result.
 func TestDenialOfACommandThatIsKnownWhenItIsOver(t *testing.T) {
 	s := newStory(t)
-	h := s.hearing(wire.VerbRun, "op")
-	s.box.refused(blocked)
-	s.hush(h)
-	s.wants(t, &blocked)
+	h := s.calls(wire.VerbRun, "op")
+	s.blocks(example)
+	h.End()
+	s.wants(t, &example)
 	s.begins("op")
 	s.becomes(wire.PhasePrompt)
-	s.wants(t, &blocked)
+	s.wants(t, &example)
 }
 
 // What the last command was refused is dealt with when the next one begins, unless it is refused the same.
 func TestDenialOfTheCommandBefore(t *testing.T) {
 	s := newStory(t)
-	first := s.hearing(wire.VerbRun, "1")
+	first := s.calls(wire.VerbRun, "1")
 	s.begins("1")
-	s.box.refused(blocked)
-	s.hush(first)
+	s.blocks(example)
+	first.End()
 	s.becomes(wire.PhasePrompt)
 
-	second := s.hearing(wire.VerbRun, "2")
+	second := s.calls(wire.VerbRun, "2")
 	s.begins("2")
 	s.wants(t, nil)
-	s.box.refused(blocked) // within a second of the first: nobody is woken twice for one command
-	s.wants(t, &blocked)
+	s.blocks(example) // within a second of the first: nobody is woken twice for one command
+	s.wants(t, &example)
 	told := s.Situation(wire.Party{}).Denials
-	s.box.refused(blocked)
+	s.blocks(example)
 	if now := s.Situation(wire.Party{}).Denials; now != told {
 		t.Errorf("the same refusal is told again: %d times after %d", now, told)
 	}
-	s.hush(second)
+	second.End()
 	s.becomes(wire.PhasePrompt)
 
-	third := s.hearing(wire.VerbRun, "3")
+	third := s.calls(wire.VerbRun, "3")
 	s.begins("3")
-	s.hush(third)
+	third.End()
 	s.becomes(wire.PhasePrompt)
 	s.wants(t, nil)
 }
@@ -133,12 +143,12 @@ func TestDenialOfTheCommandBefore(t *testing.T) {
 // A person types the command; the daemon hears of its beginning after the connection that it made.
 func TestDenialOfATypedCommand(t *testing.T) {
 	s := newStory(t)
-	s.box.refused(blocked)
+	s.blocks(example)
 	s.wants(t, nil)
 	s.tells(wire.Event{Kind: wire.EventBegun, By: "person:alice"})
 	s.becomes(wire.PhaseRunning)
-	s.wants(t, &blocked)
-	s.dealt()
+	s.wants(t, &example)
+	s.set.Unblocked()
 	s.wants(t, nil)
 	s.becomes(wire.PhasePrompt)
 	s.becomes(wire.PhaseRunning)
@@ -148,32 +158,27 @@ func TestDenialOfATypedCommand(t *testing.T) {
 // A session in which nothing runs needs nothing when another one's connection is refused.
 func TestDenialOfAnotherSession(t *testing.T) {
 	s := newStory(t)
-	h := s.hearing(wire.VerbWait, "")
-	s.box.refused(blocked)
+	h := s.calls(wire.VerbWait, "")
+	s.blocks(example)
 	s.wants(t, nil)
-	if got := s.heard(t.Context(), h); len(got) != 0 {
+	if got := reported(t, h); len(got) != 0 {
 		t.Errorf("a wait at the prompt is told of %v", got)
 	}
-	s.hush(h)
+	h.End()
 }
 
 // Of more blocked connections than are remembered a Result has the newest, and says so.
 func TestDeniedIsTruncated(t *testing.T) {
-	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "true")
-	b := d.boxOf()
-	l := b.live("main")
-	h := l.hearing(wire.VerbRun, wire.NewOp())
-	defer l.hush(h)
-	for _, n := range []int{maxRefusals, maxRefusals + 1} {
+	s := newStory(t)
+	c := s.calls(wire.VerbRun, wire.NewOp())
+	defer c.End()
+	for _, n := range []int{MaxBlocked, MaxBlocked + 1} {
 		for i := range n {
-			b.refused(wire.Denial{Host: fmt.Sprintf("h%d.test", i), Port: 443})
+			s.blocks(wire.Denial{Host: fmt.Sprintf("h%d.test", i), Port: 443})
 		}
-		r := &wire.Result{}
-		l.fillDenied(w.ctx(), h, r)
-		if got := slices.Contains(r.Notes, wire.NoteDenied); len(r.Denied) != maxRefusals || got != (n > maxRefusals) {
+		var r wire.Result
+		c.Complete(t.Context(), &r)
+		if got := slices.Contains(r.Notes, wire.NoteDenied); len(r.Denied) != MaxBlocked || got != (n > MaxBlocked) {
 			t.Errorf("of %d: %d, notes %v", n, len(r.Denied), r.Notes)
 		}
 	}

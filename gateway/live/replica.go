@@ -1,21 +1,23 @@
-package gateway
+package live
 
-import "github.com/sandboxd/sandboxd/gateway/record"
+import (
+	"github.com/sandboxd/sandboxd/gateway/record"
+)
 
 const (
 	chunkSize = 32 << 10
-	keepHot   = 256 << 10 // of bytes that the record has as well: readers at the end need no file
-	keepIdle  = 4 << 10   // of the same, of a session that has printed nothing for long
-	keepCold  = 8 << 20   // of bytes that are nowhere else
+	keepHot   = 256 << 10 // bytes that the record has, too: readers at the end need no file
+	keepIdle  = 4 << 10   // the same, of a session that has printed nothing for long
+	keepCold  = 8 << 20   // bytes that are nowhere else
 )
 
-// replica is the end of a session's log in memory. What the record has is kept for speed alone; what it does not have,
-// because the disk is full or the quota reached, is kept because nothing else has it.
+// replica is the end of a session's log in memory. Bytes that the record has are kept for speed alone; bytes that it lacks,
+// because the disk is full or the quota is reached, because nothing else has them.
 type replica struct {
 	chunks [][]byte // in order; each but the last is full
 	start  uint64   // offset of the first byte
 	end    uint64
-	spare  []byte // a chunk that was let go of, for the next one
+	free   []byte // a chunk for reuse
 	cold   uint64 // bytes before this offset may be nowhere else
 }
 
@@ -29,8 +31,8 @@ func (r *replica) add(p []byte, recorded bool) {
 		last := len(r.chunks) - 1
 		if last < 0 || len(r.chunks[last]) == cap(r.chunks[last]) {
 			// An idle session's replica is small: the first chunk grows, the others are made whole.
-			next := r.spare
-			switch r.spare = nil; {
+			next := r.free
+			switch r.free = nil; {
 			case next != nil:
 			case last < 0:
 				next = make([]byte, 0, min(chunkSize, max(512, len(p))))
@@ -51,14 +53,14 @@ func (r *replica) add(p []byte, recorded bool) {
 	for r.end-r.start > keep && len(r.chunks) > 1 {
 		r.start += uint64(len(r.chunks[0]))
 		if cap(r.chunks[0]) == chunkSize {
-			r.spare = r.chunks[0][:0]
+			r.free = r.chunks[0][:0]
 		}
 		r.chunks[0] = nil
 		r.chunks = r.chunks[1:]
 	}
 }
 
-// shrink lets go of most of what the record has as well: nobody has written for long.
+// shrink releases most of what the record has, too.
 func (r *replica) shrink() {
 	if r.cold > r.start || r.end-r.start <= keepIdle {
 		return
@@ -68,14 +70,14 @@ func (r *replica) shrink() {
 	*r = replica{chunks: [][]byte{last}, start: r.end - keepIdle, end: r.end}
 }
 
-// skip moves the end to offset to over bytes that nobody has.
+// skip moves the end to offset to, over bytes that nobody has.
 func (r *replica) skip(to uint64) {
 	if to > r.end {
 		*r = replica{start: to, end: to}
 	}
 }
 
-// read copies what is here at off; 0 if nothing is.
+// read copies what is here at off and returns how much.
 func (r *replica) read(p []byte, off uint64) int {
 	if off < r.start || off >= r.end {
 		return 0

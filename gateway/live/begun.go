@@ -1,4 +1,4 @@
-package gateway
+package live
 
 import (
 	"context"
@@ -35,12 +35,12 @@ func (a *announced) find(op string) (uint64, bool) {
 
 // Began waits until a run with that op has begun and returns where its output begins in the log. It returns ctx's cause
 // when that does not come, and io.EOF when the session has ended for good.
-func (l *Live) Began(ctx context.Context, op string) (uint64, error) {
+func (s *Session) Began(ctx context.Context, op string) (uint64, error) {
 	for {
-		l.mu.Lock()
-		at, found := l.announced.find(op)
-		ended, closed, wait := l.ended, l.closed, l.changedLocked()
-		l.mu.Unlock()
+		s.mu.Lock()
+		at, found := s.announced.find(op)
+		ended, closed, wait := s.ended, s.closed, s.changedLocked()
+		s.mu.Unlock()
 		switch {
 		case found:
 			return at, nil
@@ -57,8 +57,8 @@ func (l *Live) Began(ctx context.Context, op string) (uint64, error) {
 	}
 }
 
-// edges are the newest places at which a run's output begins or ends. Who reads the replica and hears of events by another
-// way has to hear of an edge before it reads beyond. The zero value is ready.
+// edges are the newest places at which a run's output begins or ends. A reader of the replica that gets events by
+// another way must get the event of an edge before it reads beyond. The zero value is ready.
 type edges struct {
 	recent [64]edge
 	next   int
@@ -71,12 +71,12 @@ func (s *edges) add(e wire.Event) {
 	s.next++
 }
 
-// edge returns how far somebody may read from offset at who has heard of the events up to seq.
-func (l *Live) edge(at, seq uint64) uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// Edge returns how far a reader that has the events up to seq may read from offset at.
+func (s *Session) Edge(at, seq uint64) uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	limit := uint64(math.MaxUint64)
-	for _, e := range l.edges.recent {
+	for _, e := range s.edges.recent {
 		if e.seq > seq && e.at >= at {
 			limit = min(limit, e.at)
 		}

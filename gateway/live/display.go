@@ -1,4 +1,4 @@
-package gateway
+package live
 
 import (
 	"errors"
@@ -14,23 +14,37 @@ import (
 const (
 	scrollback    = 1000             // lines that a person who falls behind still gets as lines
 	feedAtMost    = 64 << 20         // bytes that a screen catches up with; beyond, it begins anew
-	feedAnew      = 4 << 20          // this far before the end, unless the record has a keyframe
+	feedAnew      = 4 << 20          // so far before the end, unless the record has a key frame
 	forgetDisplay = 10 * time.Minute // of a screen that nobody looks at
 )
 
 // display is the screen model of a session, fed when somebody looks.
 type display struct {
-	mu     sync.Mutex // held while the screen is fed and looked at; taken before Live.mu
-	screen *screen.Screen
-	fed    uint64      // guarded by mu
-	used   time.Time   // guarded by mu
-	seen   func() bool // guarded by mu; somebody looks on, be it that nothing changes
+	mu      sync.Mutex // held while the screen is fed and looked at; taken before Session.mu
+	screen  *screen.Screen
+	fed     uint64      // guarded by mu
+	used    time.Time   // guarded by mu
+	watched func() bool // guarded by mu; a person is attached, even if nothing changes
 
 	smu   sync.Mutex
 	sizes []record.Size // guarded by smu; changes that the screen has not been fed up to
 }
 
-// resized notes that the terminal has this size from offset off on. It is called with Live.mu held.
+// Screen calls f with the session's screen, fed up to offset. The screen is valid during the call and f must not change
+// it; f must be quick, for others wait for it.
+func (s *Session) Screen(f func(sc *screen.Screen, offset uint64)) error {
+	d := &s.display
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.feed(s); err != nil {
+		return err
+	}
+	d.used = time.Now()
+	f(d.screen, d.fed)
+	return nil
+}
+
+// resized notes that the terminal has this size from offset off on. It is called with Session.mu held.
 func (d *display) resized(off uint64, cols, rows int) {
 	d.smu.Lock()
 	defer d.smu.Unlock()
@@ -57,36 +71,22 @@ func (d *display) next(off, end uint64) (now *record.Size, until uint64) {
 	return now, end
 }
 
-// expire lets go of a screen that nobody has looked at for long.
+// expire releases a screen that nobody has looked at for long.
 func (d *display) expire() {
 	if !d.mu.TryLock() {
 		return
 	}
 	defer d.mu.Unlock()
-	if d.screen != nil && time.Since(d.used) > forgetDisplay && !d.seen() {
+	if d.screen != nil && time.Since(d.used) > forgetDisplay && !d.watched() {
 		d.screen = nil
 	}
 }
 
-// Screen calls f with the session's screen, fed up to offset. The screen is valid during the call and f must not change
-// it; f must be quick, for others wait for it.
-func (l *Live) Screen(f func(s *screen.Screen, offset uint64)) error {
-	d := &l.display
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := l.feedDisplay(d); err != nil {
-		return err
-	}
-	d.used = time.Now()
-	f(d.screen, d.fed)
-	return nil
-}
-
-// feedDisplay brings the screen up to the end of the log. d.mu is held.
-func (l *Live) feedDisplay(d *display) error {
-	end := l.Len()
+// feed brings the screen up to the end of the log. d.mu is held.
+func (d *display) feed(s *Session) error {
+	end := s.Len()
 	if d.screen == nil || end-d.fed > feedAtMost {
-		l.beginDisplay(d, end)
+		d.begin(s, end)
 	}
 	var buf []byte // an echo is short, and there are many
 	if d.fed < end {
@@ -97,7 +97,7 @@ func (l *Live) feedDisplay(d *display) error {
 		if now != nil {
 			d.screen.Resize(now.Cols, now.Rows)
 		}
-		n, wait, err := l.readNow(d.fed, buf[:min(uint64(len(buf)), until-d.fed)])
+		n, wait, err := s.ReadNow(d.fed, buf[:min(uint64(len(buf)), until-d.fed)])
 		var lagged *LaggedError
 		switch {
 		case errors.As(err, &lagged):
@@ -119,18 +119,15 @@ func (l *Live) feedDisplay(d *display) error {
 	return nil
 }
 
-// seen reports whether a person is attached: what they have in their scrollback is told by the lines of the screen.
-func (l *Live) seen() bool {
-	return slices.ContainsFunc(l.attached(), func(m *member) bool { return m.party.Kind == wire.Person })
-}
-
-// beginDisplay makes a new screen: what the record knows of it at a moment not long ago, else one from the beginning of the log or, of
-// a long one, near its end.
-func (l *Live) beginDisplay(d *display, end uint64) {
-	l.mu.Lock()
-	cols, rows, rec := l.cols, l.rows, l.rec
-	l.mu.Unlock()
-	d.seen = l.seen
+// begin makes a new screen: from a key frame of the record not long ago, else from the beginning of the log or, of a
+// long one, near its end. d.mu is held.
+func (d *display) begin(s *Session, end uint64) {
+	s.mu.Lock()
+	cols, rows, rec := s.cols, s.rows, s.rec
+	s.mu.Unlock()
+	d.watched = func() bool {
+		return slices.ContainsFunc(s.Members(), func(m Member) bool { return m.Party().Kind == wire.Person })
+	}
 	d.fed = 0
 	if end > feedAtMost {
 		d.fed = end - feedAnew

@@ -1,7 +1,8 @@
-package gateway
+package live
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -46,5 +47,22 @@ func TestInboundHonest(t *testing.T) {
 	want, _ := json.Marshal(e)
 	if got, _ := json.Marshal(inboundEvent(e)); string(got) != string(want) {
 		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// The daemon alone knows what became of a sandbox: a guest's word for it is not believed.
+func TestGuestGivesNoReason(t *testing.T) {
+	at := wire.Target{Sandbox: "demo", Session: "main"}
+	for _, reason := range daemonReasons {
+		r := wire.Reply{Error: wire.LostError(reason, "forged"), Result: wire.LostResult(at, wire.LostError(reason, "forged"))}
+		if changed := InboundReply(&r); !changed || r.Error.Reason != "" || r.Result.Error.Reason != "" || slices.Contains(r.Result.Notes, reason) {
+			t.Errorf("%s: error %+v, result %+v", reason, r.Error, r.Result)
+		}
+	}
+	for _, reason := range inboundReasons {
+		r := wire.Reply{Error: wire.LostError(reason, "")}
+		if InboundReply(&r) || r.Error.Reason != reason {
+			t.Errorf("%s: %+v", reason, r.Error)
+		}
 	}
 }

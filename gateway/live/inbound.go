@@ -1,4 +1,4 @@
-package gateway
+package live
 
 import (
 	"slices"
@@ -7,21 +7,21 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What a guest says of its sessions is kept by the daemon, for many sessions and for long, and goes into records, lists and
-// status lines. A guest is whatever root in the sandbox makes of it: here its words are cut to what an honest one says at most.
+// The daemon keeps what a guest reports of its sessions, for long, and it goes into records, lists and status lines. A guest
+// is whatever root in the sandbox makes of it: its words are cut here to what an honest guest sends at most.
 const (
-	maxWord  = 256     // of who somebody is, an op, a signal
+	MaxWord  = 256     // bytes of a party, an op, a signal
 	maxPath  = 4 << 10 // of a path or a line (PATH_MAX)
 	maxWords = 8 << 10 // of a command's text or arguments
 	maxParts = 256     // of a list
 )
 
-// inboundEvent is e, of a guest, with what it may hold.
+// inboundEvent is e, of a guest, cut to its bounds.
 func inboundEvent(e wire.Event) wire.Event {
-	e.Kind = wire.EventKind(cut(string(e.Kind), maxWord))
-	e.By, e.Keyboard, e.ID, e.Op = cut(e.By, maxWord), cut(e.Keyboard, maxWord), cut(e.ID, maxWord), cut(e.Op, maxWord)
-	e.Why = wire.Ended(cut(string(e.Why), maxWord))
-	e.Text = cut(e.Text, maxWords)
+	e.Kind = wire.EventKind(Cut(string(e.Kind), MaxWord))
+	e.By, e.Keyboard, e.ID, e.Op = Cut(e.By, MaxWord), Cut(e.Keyboard, MaxWord), Cut(e.ID, MaxWord), Cut(e.Op, MaxWord)
+	e.Why = wire.Ended(Cut(string(e.Why), MaxWord))
+	e.Text = Cut(e.Text, maxWords)
 	if e.State != nil {
 		st := inboundState(*e.State)
 		e.State = &st
@@ -29,11 +29,11 @@ func inboundEvent(e wire.Event) wire.Event {
 	return e
 }
 
-// inboundState is st, of a guest, with what it may hold.
+// inboundState is st, of a guest, cut to its bounds.
 func inboundState(st wire.State) wire.State {
-	st.Phase, st.Want = wire.Phase(cut(string(st.Phase), maxWord)), wire.Want(cut(string(st.Want), maxWord))
-	st.Signal, st.Attention = cut(st.Signal, maxWord), cut(st.Attention, maxWord)
-	st.Reason, st.Cwd, st.Prompt, st.LastLine = cut(st.Reason, maxPath), cut(st.Cwd, maxPath), cut(st.Prompt, maxPath), cut(st.LastLine, maxPath)
+	st.Phase, st.Want = wire.Phase(Cut(string(st.Phase), MaxWord)), wire.Want(Cut(string(st.Want), MaxWord))
+	st.Signal, st.Attention = Cut(st.Signal, MaxWord), Cut(st.Attention, MaxWord)
+	st.Reason, st.Cwd, st.Prompt, st.LastLine = Cut(st.Reason, maxPath), Cut(st.Cwd, maxPath), Cut(st.Prompt, maxPath), Cut(st.LastLine, maxPath)
 	if st.Foreground != nil {
 		st.Foreground = &wire.Process{Pid: st.Foreground.Pid, Argv: inboundArgv(st.Foreground.Argv)}
 	}
@@ -41,9 +41,9 @@ func inboundState(st wire.State) wire.State {
 	return st
 }
 
-// inboundInfo is i, of a guest, with what it may hold.
+// inboundInfo is i, of a guest, cut to its bounds.
 func inboundInfo(i wire.SessionInfo) wire.SessionInfo {
-	i.Name, i.Keyboard, i.Private = cut(i.Name, maxWord), cut(i.Keyboard, maxWord), cut(i.Private, maxWord)
+	i.Name, i.Keyboard, i.Private = Cut(i.Name, MaxWord), Cut(i.Keyboard, MaxWord), Cut(i.Private, MaxWord)
 	i.State = inboundState(i.State)
 	i.Argv = inboundArgv(i.Argv)
 	i.Parties = nil // the daemon knows who is attached
@@ -57,13 +57,13 @@ var inboundReasons = []string{wire.LostShell, wire.LostForgotten, wire.LostPartl
 var daemonReasons = []string{wire.LostStopped, wire.LostKilled, wire.LostEngine, wire.LostHost, wire.LostGuest, wire.LostRemoved,
 	wire.LostPaused, wire.LostRecord, wire.LostGateway, wire.LostDetached}
 
-// inboundReply removes from r, of a guest, the reasons that a guest cannot know, and reports whether there were any.
-func inboundReply(r *wire.Reply) (changed bool) {
+// InboundReply removes the reasons that a guest cannot know from its reply, and reports whether there were any.
+func InboundReply(r *wire.Reply) (changed bool) {
 	said := r.Error
-	r.Error = inboundError(said)
+	r.Error = InboundError(said)
 	changed = r.Error != said
 	if res := r.Result; res != nil {
-		res.Error = inboundError(res.Error)
+		res.Error = InboundError(res.Error)
 		res.Notes = slices.DeleteFunc(res.Notes, func(n string) bool { return !isWord(n) || slices.Contains(daemonReasons, n) })
 	}
 	return changed
@@ -71,11 +71,11 @@ func inboundReply(r *wire.Reply) (changed bool) {
 
 // isWord reports whether a note of a guest is one of the protocol's words, and no text for whoever reads it.
 func isWord(note string) bool {
-	return len(note) <= maxWord && strings.Trim(note, "abcdefghijklmnopqrstuvwxyz_") == ""
+	return len(note) <= MaxWord && strings.Trim(note, "abcdefghijklmnopqrstuvwxyz_") == ""
 }
 
-// inboundError is e, of a guest, without a reason that a guest cannot know.
-func inboundError(e *wire.Error) *wire.Error {
+// InboundError is the error e of a guest without a reason that a guest cannot know.
+func InboundError(e *wire.Error) *wire.Error {
 	if e == nil || e.Reason == "" || slices.Contains(inboundReasons, e.Reason) {
 		return e
 	}
@@ -90,7 +90,7 @@ func inboundBasis(all []wire.Basis) []wire.Basis {
 	}
 	kept := make([]wire.Basis, 0, min(len(all), 8)) // more than there are
 	for _, b := range all[:cap(kept)] {
-		kept = append(kept, wire.Basis(cut(string(b), maxWord)))
+		kept = append(kept, wire.Basis(Cut(string(b), MaxWord)))
 	}
 	return kept
 }
@@ -102,15 +102,15 @@ func inboundArgv(argv []string) []string {
 		if left <= 0 {
 			break
 		}
-		a = cut(a, left)
+		a = Cut(a, left)
 		left -= len(a)
 		kept = append(kept, a)
 	}
 	return kept
 }
 
-// cut is s without what is beyond most bytes, and without half a character. It keeps nothing of a longer s alive.
-func cut(s string, most int) string {
+// Cut is s without what is beyond most bytes, and without half a character. It keeps nothing of a longer s alive.
+func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
