@@ -6,13 +6,12 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
-	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -56,43 +55,35 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 	if err != nil {
 		return err
 	}
-	client := ssh.NewClient(up.Conn, up.Chans, up.Reqs)
+	client := up.Client()
 	defer func() {
 		client.Close()
 		_ = client.Wait()
 	}()
-	defer context.AfterFunc(ctx, func() { client.Close() })()
-	session, err := client.NewSession()
-	if err != nil {
-		return fmt.Errorf("exec in %s: %w", name, err)
-	}
-	defer session.Close()
 	count := &counter{}
-	session.Stdout, session.Stderr = count.tee(env.Stdout), count.tee(env.Stderr)
 	event := gateway.ExecEvent{Command: text, Exit: -1}
-	var term *gateway.Terminal // nil without one
+	command := connect.Command{Line: text, Stdout: count.tee(env.Stdout), Stderr: count.tee(env.Stderr)}
 	if input {
-		session.Stdin = env.Stdin
+		command.Stdin = env.Stdin
 	}
+	var term *gateway.Terminal // nil without one
 	if tty {
-		ok, err := session.SendRequest(wire.RequestPty, true, wire.Marshal(env.Pty))
-		if err != nil {
-			return fmt.Errorf("exec in %s: terminal: %w", name, err)
-		}
-		if !ok {
-			return wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
-		}
-		if term, err = env.Hub.Terminal(ctx, env.Principal, name, text, int(env.Pty.Cols), int(env.Pty.Rows)); err != nil {
+		output := &recorded{to: command.Stdout}
+		command.Pty, command.Stdout = env.Pty, output
+		command.Ready = func() (err error) {
+			term, err = env.Hub.Terminal(ctx, env.Principal, name, text, int(env.Pty.Cols), int(env.Pty.Rows))
+			output.term = term
 			return err
 		}
-		defer func() { term.Close(event.Exit) }()
-		session.Stdout = recorded{term, session.Stdout}
+		defer func() {
+			if term != nil {
+				term.Close(event.Exit)
+			}
+		}()
 	}
-	if err := session.Start(text); err != nil {
-		if gone(client) {
-			return env.Hub.Lost(ctx, env.Principal, name)
-		}
-		return fmt.Errorf("exec in %s: %w", name, err)
+	running, err := connect.Start(ctx, client, command)
+	if err != nil {
+		return env.execError(ctx, name, err)
 	}
 	ended, done := make(chan struct{}), make(chan struct{})
 	go func() { // passes on what the caller's terminal does
@@ -102,67 +93,58 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 			case w := <-env.Resized:
 				if tty {
 					term.Resize(int(w.Cols), int(w.Rows))
-					_, _ = session.SendRequest(wire.RequestWindowChange, false, wire.Marshal(w))
+					_ = running.Resize(w)
 				}
 			case <-env.Interrupts:
-				_ = session.Signal(ssh.SIGINT)
+				_ = running.Signal("INT")
 			case <-ended:
 				return
 			}
 		}
 	}()
-	err = session.Wait()
+	err = running.Wait()
 	close(ended)
 	<-done
 	event.Bytes = count.total()
-	var exit *ssh.ExitError
+	exit, exited := errors.AsType[*connect.ExitError](err)
 	switch {
 	case err == nil:
 		event.Exit = 0
-	case errors.As(err, &exit):
-		event.Exit = exit.ExitStatus()
+	case exited:
+		event.Exit = exit.Status
 	}
 	env.Hub.Record(context.WithoutCancel(ctx), env.Principal, name, event)
 	switch {
 	case err == nil:
 		return nil
-	case exit != nil:
+	case exited:
 		return exitError(event.Exit)
 	}
-	if ctx.Err() != nil {
+	return env.execError(ctx, name, err)
+}
+
+// execError is the error of a command whose exit status is not known.
+func (env *Env) execError(ctx context.Context, name string, err error) error {
+	switch {
+	case ctx.Err() != nil:
 		return exitError(wire.ExitInterrupt)
-	}
-	if errors.As(err, new(*ssh.ExitMissingError)) || gone(client) {
+	case errors.Is(err, connect.ErrNoTerminal):
+		return wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
+	case errors.Is(err, connect.ErrLost):
 		return env.Hub.Lost(ctx, env.Principal, name)
+	case errors.As(err, new(*wire.Error)):
+		return err
 	}
 	return fmt.Errorf("exec in %s: %w", name, err)
 }
 
-// answersWithin is how long a sandbox may take to answer when a command on a connection to it failed.
-const answersWithin = 5 * time.Second
-
-// gone reports whether a connection has ended, as far as is known.
-func gone(client *ssh.Client) bool {
-	answered := make(chan error, 1)
-	go func() { // ends with the connection, which the caller closes
-		_, _, err := client.SendRequest(wire.GlobalKeepalive, true, nil)
-		answered <- err
-	}()
-	select {
-	case err := <-answered:
-		return err != nil
-	case <-time.After(answersWithin):
-		return false
-	}
-}
-
-// recorded writes to the record before anybody sees it.
+// recorded writes to the record before the caller sees the output.
 type recorded struct {
-	term *gateway.Terminal
+	term *gateway.Terminal // set before there is output
 	to   io.Writer
 }
 
-func (r recorded) Write(p []byte) (int, error) {
+func (r *recorded) Write(p []byte) (int, error) {
 	if n, err := r.term.Write(p); err != nil {
 		return n, err
 	}

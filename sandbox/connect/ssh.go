@@ -173,6 +173,10 @@ func hostKeyAlgorithms(keys []ssh.PublicKey) []string {
 	return slices.Compact(algorithms)
 }
 
+// Client serves the connection, which opens channels from here on and refuses those of the other
+// side but for forwards that it asks for. It receives from both channels, so it is called once.
+func (c *Conn) Client() *ssh.Client { return ssh.NewClient(c.Conn, c.Chans, c.Reqs) }
+
 // KeepAlive asks the peer for a sign of life every 30 s and ends the connection when none came for two minutes. It does so
 // by a deadline on the network connection, because a write to a dead peer blocks for ever otherwise. It returns when the
 // connection ends, with what ended it as Wait says it, or when ctx does and no question is under way.

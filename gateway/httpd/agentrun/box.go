@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -44,7 +45,7 @@ func dial(ctx context.Context, r *Runner, p gateway.Principal, name string) (*bo
 	if err != nil {
 		return b, err
 	}
-	b.client = ssh.NewClient(up.Conn, up.Chans, up.Reqs)
+	b.client = up.Client()
 	return b, nil
 }
 
@@ -58,22 +59,13 @@ func (b *box) close() {
 
 // ask runs a command of ours and returns what it printed.
 func (b *box) ask(ctx context.Context, command, input string) (string, error) {
-	defer context.AfterFunc(ctx, func() { b.client.Close() })()
-	s, err := b.client.NewSession()
-	if err != nil {
-		return "", fmt.Errorf("run in %s: %w", b.name, err)
-	}
-	defer s.Close()
 	out := &output{head: maxAnswer}
-	s.Stdin, s.Stdout = strings.NewReader(input), out
-	if err := s.Run(command); err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		if _, ok := errors.AsType[*ssh.ExitError](err); ok {
-			return "", &wire.Error{Code: wire.CodeUnavailable, Message: "the image of calls does not run Python: " + err.Error(),
-				Hint: "the key agentrun.image has to name one with python3 and pip"}
-		}
+	err := connect.Run(ctx, b.client, connect.Command{Line: command, Stdin: strings.NewReader(input), Stdout: out})
+	if _, ok := errors.AsType[*connect.ExitError](err); ok {
+		return "", &wire.Error{Code: wire.CodeUnavailable, Message: "the image of calls does not run Python: " + err.Error(),
+			Hint: "the key agentrun.image has to name one with python3 and pip"}
+	}
+	if err != nil {
 		return "", fmt.Errorf("run in %s: %w", b.name, err)
 	}
 	return out.String(), nil
@@ -109,12 +101,6 @@ func (m *marks) files() bool {
 // python runs the code in the working directory, as a file: so that tracebacks have its lines. It has nothing to read: input() raises
 // EOFError at once.
 func (b *box) python(ctx context.Context, code string) (Result, error) {
-	defer context.AfterFunc(ctx, func() { b.client.Close() })()
-	s, err := b.client.NewSession()
-	if err != nil {
-		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
-	}
-	defer s.Close()
 	input, env := code, "PYTHONUNBUFFERED=1 PYTHONUTF8=1"
 	place := fmt.Sprintf("head -c %d >%s", len(code), script)
 	if strings.Contains(code, "matplotlib") {
@@ -125,12 +111,12 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 	command := fmt.Sprintf("mkdir -p %[1]s && cd %[1]s && %[2]s || { echo none >&2; exit 1; }\n%[3]s python3 %[4]s </dev/null 2>&1\n"+
 		`s=$?; for f in * .[!.]*; do case $f in %[4]s|'*'|'.[!.]*'|__pycache__) ;; *) echo files >&2; break;; esac; done; echo end >&2; exit $s`, workDir, place, env, script)
 	out, said := &output{head: headBytes, tail: tailBytes}, &marks{end: make(chan struct{})}
-	s.Stdin, s.Stdout, s.Stderr = strings.NewReader(input), out, said
-	if err := s.Start(command); err != nil {
+	running, err := connect.Start(ctx, b.client, connect.Command{Line: command, Stdin: strings.NewReader(input), Stdout: out, Stderr: said})
+	if err != nil {
 		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.Wait() }() // ends with the connection at the latest
+	go func() { ended <- running.Wait() }() // ends with ctx, or the connection
 	timer := time.NewTimer(b.r.o.Timeout)
 	defer timer.Stop()
 	timedOut := false
@@ -150,7 +136,7 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 		return Result{}, context.Cause(ctx)
 	}
 	result := Result{Status: OK, Output: out.String(), Truncated: out.cut()}
-	exit, known := errors.AsType[*ssh.ExitError](err)
+	exit, known := errors.AsType[*connect.ExitError](err)
 	switch {
 	case timedOut:
 		result.Status = TimedOut
@@ -158,8 +144,8 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 	case err == nil:
 		result.ExitCode = new(int)
 	case known:
-		code := exit.ExitStatus()
-		if exit.Signal() != "" {
+		code := exit.Status
+		if exit.Signal != "" {
 			code = exitKilled
 		}
 		result.Status, result.ExitCode = Failed, &code
@@ -168,7 +154,7 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 				return Result{}, err
 			}
 		}
-	case errors.As(err, new(*ssh.ExitMissingError)):
+	case errors.Is(err, connect.ErrLost):
 		return Result{}, b.r.o.Hub.Lost(ctx, b.p, b.name)
 	default:
 		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)

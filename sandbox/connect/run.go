@@ -1,0 +1,278 @@
+package connect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// How a command can end other than by exit status 0. See also ExitError.
+var (
+	// ErrLost: the channel or the connection ended, and the server did not report how the command did.
+	ErrLost = errors.New("the connection ended before the command")
+	// ErrNoTerminal: the server refused a terminal. Nothing was started.
+	ErrNoTerminal = errors.New("no terminal is available")
+	// ErrNotStarted: the server refused to start the command.
+	ErrNotStarted = errors.New("the server refused to start the command")
+	// ErrTooMuch: the command printed more than Output returns.
+	ErrTooMuch = errors.New("the command printed too much")
+)
+
+// ExitError is the end of a command with an exit status other than 0, or by a signal.
+type ExitError struct {
+	Status int    // exit status; 128 plus the signal's number after a signal
+	Signal string // name without SIG, empty if the command exited
+}
+
+func (e *ExitError) Error() string {
+	if e.Signal != "" {
+		return "ended by signal " + printable(e.Signal, 20)
+	}
+	return fmt.Sprintf("exit status %d", e.Status)
+}
+
+// Command is what runs in a session channel of its own. Only Line is required.
+type Command struct {
+	Line string   // for the account's shell
+	Env  []string // NAME=value; the server leaves out what it does not accept
+	// Pty is the terminal to run on; nil means pipes. A terminal has no Stderr.
+	Pty *wire.PtyReq
+	// Stdin is what the command reads; nil is empty. A Read that blocks does not keep Wait from returning.
+	Stdin io.Reader
+	// Stdout and Stderr receive the output; nil discards it. They are written to at the same time,
+	// and never after Wait has returned. A Write that fails ends the command with that error.
+	Stdout, Stderr io.Writer
+	// Ready is called when the server has granted the terminal, before the command starts. If it
+	// fails, nothing starts and Start returns its error. Nil does nothing.
+	Ready func() error
+}
+
+// Run runs c on conn and returns when it has ended and all its output was written. Nil means exit
+// status 0. Other errors are *ExitError, ErrLost, the cause of ctx, and those of Start.
+//
+// The end of ctx closes the channel, on which a server hangs up on the command. conn stays open: a
+// server that does not close the channel in turn keeps its memory until the caller closes conn.
+func Run(ctx context.Context, conn ssh.Conn, c Command) error {
+	r, err := Start(ctx, conn, c)
+	if err != nil {
+		return err
+	}
+	return r.Wait()
+}
+
+// Output runs a command line and returns the first limit bytes of its standard output, also with an
+// error. Standard error is dropped. A command that prints more than limit bytes on either is hung
+// up on, and the error is ErrTooMuch; others are those of Run.
+func Output(ctx context.Context, conn ssh.Conn, line string, limit int) ([]byte, error) {
+	out := &head{limit: limit}
+	err := Run(ctx, conn, Command{Line: line, Stdout: out, Stderr: &head{limit: limit}})
+	return out.kept, err
+}
+
+// head keeps the first bytes that are written to it.
+type head struct {
+	limit int
+	kept  []byte
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	n := min(len(p), h.limit-len(h.kept))
+	h.kept = append(h.kept, p[:n]...)
+	if n < len(p) {
+		return n, ErrTooMuch
+	}
+	return n, nil
+}
+
+// Running is a command that was started. Its methods may be called at once.
+type Running struct {
+	channel ssh.Channel
+	done    chan struct{} // closed when err is set
+
+	mu    sync.RWMutex // read-locked while output is written
+	ended bool         // guarded by mu
+	err   error        // guarded by mu; set once
+}
+
+// Start starts c on conn; see Run. ctx bounds the command, not only its start. Errors: ErrNoTerminal,
+// ErrNotStarted, *ssh.OpenChannelError, ErrLost, the error of c.Ready, and the cause of ctx.
+func Start(ctx context.Context, conn ssh.Conn, c Command) (*Running, error) {
+	channel, requests, err := openSession(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	r := &Running{channel: channel, done: make(chan struct{})}
+	stop := context.AfterFunc(ctx, func() { r.end(context.Cause(ctx)) })
+	var copies sync.WaitGroup
+	copies.Go(func() { r.copy(c.Stdout, channel) })
+	copies.Go(func() { r.copy(c.Stderr, channel.Stderr()) }) // a full stderr would stall stdout, too
+	go func() {                                              // ends with the channel
+		defer stop()
+		err := exitOf(requests)
+		copies.Wait()
+		r.end(err)
+	}()
+	if err := r.start(ctx, c); err != nil {
+		r.end(err)
+		return nil, err
+	}
+	go func() { // ends with Stdin, or with the channel once it is read from
+		if c.Stdin != nil {
+			_, _ = io.Copy(channel, c.Stdin) // a command need not read it
+		}
+		_ = channel.CloseWrite()
+	}()
+	return r, nil
+}
+
+// start makes the requests that start c.
+func (r *Running) start(ctx context.Context, c Command) error {
+	if c.Pty != nil {
+		if err := r.request(ctx, wire.RequestPty, wire.Marshal(*c.Pty), ErrNoTerminal); err != nil {
+			return err
+		}
+	}
+	for _, kv := range c.Env {
+		name, value, _ := strings.Cut(kv, "=")
+		_, _ = r.channel.SendRequest(wire.RequestEnv, false, wire.Marshal(wire.Env{Name: name, Value: value})) // what follows fails, too
+	}
+	if c.Ready != nil {
+		if err := c.Ready(); err != nil {
+			return err
+		}
+	}
+	return r.request(ctx, wire.RequestExec, wire.Marshal(wire.Exec{Command: c.Line}), ErrNotStarted)
+}
+
+// request makes a request. A server's refusal is the error refused.
+func (r *Running) request(ctx context.Context, name string, payload []byte, refused error) error {
+	answer := make(chan error, 1)
+	go func() { // ends with the channel
+		ok, err := r.channel.SendRequest(name, true, payload)
+		switch {
+		case err != nil:
+			answer <- ErrLost
+		case !ok:
+			answer <- refused
+		default:
+			answer <- nil
+		}
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// exitOf receives a channel's requests to their end and returns how the command ended.
+func exitOf(requests <-chan *ssh.Request) error {
+	err := ErrLost
+	for q := range requests {
+		_ = q.Reply(false, nil)
+		var status wire.ExitStatus
+		var signal wire.ExitSignal
+		switch {
+		case q.Type == wire.RequestExitStatus && wire.Unmarshal(q.Payload, &status) == nil:
+			if err = nil; status.Status != 0 {
+				err = &ExitError{Status: int(status.Status)}
+			}
+		case q.Type == wire.RequestExitSignal && wire.Unmarshal(q.Payload, &signal) == nil:
+			err = &ExitError{Status: 128 + wire.SignalNumber(signal.Signal), Signal: signal.Signal}
+		}
+	}
+	return err
+}
+
+// copy copies output to its end, also when nobody takes it: unread it would stall the channel.
+func (r *Running) copy(dst io.Writer, src io.Reader) {
+	if dst != nil {
+		if _, err := io.Copy(outputWriter{dst, r}, src); err != nil {
+			r.end(err)
+		}
+	}
+	_, _ = io.Copy(io.Discard, src)
+}
+
+// outputWriter is where output goes until the command has ended.
+type outputWriter struct {
+	io.Writer
+	of *Running
+}
+
+func (w outputWriter) Write(p []byte) (int, error) {
+	w.of.mu.RLock()
+	defer w.of.mu.RUnlock()
+	if w.of.ended {
+		return 0, w.of.err
+	}
+	return w.Writer.Write(p)
+}
+
+// end sets how the command ended, the first time, and closes the channel.
+func (r *Running) end(err error) {
+	_ = r.channel.Close() // the server may have closed it
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.ended {
+		r.ended, r.err = true, err
+		close(r.done)
+	}
+}
+
+// Wait returns when the command has ended, with how; see Run. It may be called again.
+func (r *Running) Wait() error {
+	<-r.done
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.err
+}
+
+// Signal sends the command a signal, named without SIG. An error means that the channel has ended.
+func (r *Running) Signal(name string) error {
+	_, err := r.channel.SendRequest(wire.RequestSignal, false, wire.Marshal(wire.Signal{Name: name}))
+	return err
+}
+
+// Resize changes the size of the command's terminal. An error means that the channel has ended.
+func (r *Running) Resize(w wire.WindowChange) error {
+	_, err := r.channel.SendRequest(wire.RequestWindowChange, false, wire.Marshal(w))
+	return err
+}
+
+// openSession opens a session channel. A channel that opens after the end of ctx is closed.
+func openSession(ctx context.Context, conn ssh.Conn) (ssh.Channel, <-chan *ssh.Request, error) {
+	type opened struct {
+		channel  ssh.Channel
+		requests <-chan *ssh.Request
+		err      error
+	}
+	answer := make(chan opened, 1)
+	go func() { // ends with the server's answer, or with the connection
+		channel, requests, err := conn.OpenChannel(wire.ChannelSession, nil)
+		answer <- opened{channel, requests, err}
+	}()
+	select {
+	case o := <-answer:
+		if o.err != nil && !errors.As(o.err, new(*ssh.OpenChannelError)) {
+			o.err = ErrLost
+		}
+		return o.channel, o.requests, o.err
+	case <-ctx.Done():
+	}
+	go func() { // ends with the channel
+		if o := <-answer; o.err == nil {
+			_ = o.channel.Close()
+			ssh.DiscardRequests(o.requests)
+		}
+	}()
+	return nil, nil, context.Cause(ctx)
+}
