@@ -259,8 +259,8 @@ func TestEndOfAccess(t *testing.T) {
 	w.sandbox("demo")
 	person := w.sit("alice", "demo@127.0.0.1")
 	person.until("in", func() bool { return strings.Contains(person.status(), "demo~main") })
-	cmd := w.ssh("alice", "demo@127.0.0.1", "cat")
-	var out, errs strings.Builder
+	cmd := w.ssh("alice", "demo@127.0.0.1", "echo logged in >&2; cat")
+	var out, errs syncBuffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -269,6 +269,7 @@ func TestEndOfAccess(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "ssh is logged in", func() bool { return errs.contains("logged in") })
 	program := w.dial("agent", "demo")
 	command := w.dial("alice", "demo")
 	ch, reqs := openSession(t, command)
@@ -303,7 +304,7 @@ func TestEndOfAccess(t *testing.T) {
 	stdin.Close()
 	err = cmd.Wait()
 	exit := cmd.ProcessState.ExitCode()
-	if exit != wire.ExitTransport || !strings.Contains(errs.String(), why) || out.Len() > 0 {
+	if exit != wire.ExitTransport || !errs.contains(why) || out.String() != "" {
 		t.Errorf("ssh: %v, %q, %q", err, out.String(), errs.String())
 	}
 	if c, err := w.tryDial("alice", "demo"); err == nil {
