@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/sandboxd/sandboxd/gateway"
-	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
 )
@@ -14,8 +13,7 @@ import (
 func (s *session) relay(ctx context.Context) {
 	c := s.client
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
-	second := s.ahead != nil || s.hope != nil
-	u, channel, requests, program, err := s.open(dialing)
+	u, channel, requests, err := c.open(dialing, wire.ChannelSession, nil, s.progress())
 	cancel()
 	switch {
 	case u == nil:
@@ -29,9 +27,7 @@ func (s *session) relay(ctx context.Context) {
 	r := relay{client: side{s.channel, s.requests}, sandbox: side{channel, requests}, meter: c.meter, session: true,
 		kill: u.close, careless: isCareless(c.conn.ClientVersion())}
 	end := u.collect(requests)
-	if program == nil {
-		program, err = u.conn.Program(ctx, channel, s.ask.pty != nil)
-	}
+	program, err := u.conn.Program(ctx, channel, s.ask.pty != nil)
 	if program != nil {
 		defer program.Release()
 		r.sandbox.Channel, r.ended = program, program.Ended
@@ -40,7 +36,7 @@ func (s *session) relay(ctx context.Context) {
 	if err == nil {
 		term, err = s.start(ctx, u, r.sandbox)
 	}
-	r.early = append(s.early, end()...)
+	r.early = end()
 	if err != nil {
 		defer u.discard(channel, requests)() // when the client has been told
 		if errors.Is(err, errAnswered) && s.asksFiles() {
@@ -55,9 +51,6 @@ func (s *session) relay(ctx context.Context) {
 		}
 		s.fail(err)
 		return
-	}
-	if second && program != nil && s.ask.pty == nil {
-		u.prepare()
 	}
 	switch {
 	case term != nil:
@@ -86,33 +79,6 @@ func (s *session) relay(ctx context.Context) {
 	}
 	c.hub().Record(context.WithoutCancel(ctx), c.grant.Principal, c.target.Sandbox,
 		gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
-}
-
-// open opens a session channel at the sandbox, or takes the spare, with its program, or the one that was asked for ahead.
-func (s *session) open(ctx context.Context) (*upstream, ssh.Channel, <-chan *ssh.Request, *connect.Program, error) {
-	c := s.client
-	if s.ahead != nil || s.hope != nil {
-		u, err := c.upstream(ctx, s.progress())
-		if err != nil {
-			return nil, nil, nil, nil, err
-		}
-		if u == s.hope {
-			if o := u.takeSpare(); o != nil {
-				c.log.Debug("spare taken", "user", c.conn.User())
-				return u, o.channel, o.requests, o.program, nil
-			}
-		}
-		if s.ahead != nil && u == s.ahead.u {
-			channel, requests, err := s.ahead.wait()
-			early := s.ahead.early
-			if s.ahead = nil; err == nil {
-				s.early = early
-				return u, channel, requests, nil, nil
-			}
-		}
-	}
-	u, channel, requests, err := c.open(ctx, wire.ChannelSession, nil, s.progress())
-	return u, channel, requests, nil, err
 }
 
 // errAnswered says that the sandbox refused what the channel is for.

@@ -20,9 +20,6 @@ type session struct {
 	requests <-chan *ssh.Request // in order, never filling the connection's queue; drained to its end
 	gone     <-chan struct{}     // closed when the client has closed the channel
 
-	hope    *upstream       // has a spare, which a command takes; nil if there is none
-	ahead   *pendingChannel // else a channel for it at the sandbox, asked for before it is known whether it needs one; nil if not
-	early   []*ssh.Request  // what came on that channel first
 	ask     ask
 	final   *ssh.Request // shell, exec or subsystem
 	pending []pending    // that have no answer yet
@@ -48,23 +45,6 @@ const holdFor = 100 * time.Millisecond
 // session serves one session channel to its end. What it is for waits for earlier.
 func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan struct{}) {
 	s := &session{client: c}
-	var dropping sync.WaitGroup
-	defer dropping.Wait() // so that it has ended when this channel makes room for another
-	drop := func() {
-		if o := s.ahead; o != nil {
-			s.ahead = nil
-			dropping.Go(o.drop)
-		}
-	}
-	defer drop()
-	if u := c.current(); u != nil && earlier == nil {
-		// Meanwhile the client says what its channel is for: a command has to wait for one journey to the sandbox less.
-		if u.hasSpare() {
-			s.hope = u
-		} else {
-			s.ahead = u.askAhead()
-		}
-	}
 	accepted, requests, err := nc.Accept()
 	if err != nil {
 		c.endSession()
@@ -101,9 +81,6 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan 
 		to, err = refuse, wire.Errorf(wire.CodeUnavailable, "subsystem mcp is not served here")
 	}
 	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil, "route", to.String())
-	if to != own && to != relayed {
-		drop()
-	}
 	if to != refuse {
 		if err := await(ctx, earlier); err != nil {
 			s.fail(err)
@@ -171,9 +148,6 @@ func (s *session) take(q *ssh.Request) bool {
 		p, ok := parsePty(q.Payload)
 		if ok = ok && s.ask.pty == nil && !s.grant().Options.NoPty; ok {
 			s.ask.pty = p
-			if u := s.hope; u != nil {
-				s.hope, s.ahead = nil, u.askAhead() // a spare has no terminal
-			}
 		}
 		s.answer(q, ok)
 	case wire.RequestEnv:

@@ -28,11 +28,9 @@ type upstream struct {
 	client *client
 	ended  chan struct{} // closed when the connection has ended
 
-	mu      sync.Mutex
-	asked   map[string]int // guarded by mu; what the client asked the sandbox to open, how often
-	open    int            // guarded by mu; channels that the sandbox has open
-	spare   *spare         // guarded by mu; nil if there is none
-	sparing bool           // guarded by mu; one is being made or closed
+	mu    sync.Mutex
+	asked map[string]int // guarded by mu; what the client asked the sandbox to open, how often
+	open  int            // guarded by mu; channels that the sandbox has open
 }
 
 // errClientGone ends what belongs to a client whose connection has ended.
@@ -78,63 +76,25 @@ func (c *client) open(ctx context.Context, kind string, extra []byte, progress f
 	}
 }
 
-// openChannel opens a channel at the sandbox.
-func (u *upstream) openChannel(kind string, extra []byte) (ssh.Channel, <-chan *ssh.Request, error) {
-	return u.ask(kind, extra).wait()
-}
-
-// pendingChannel is a channel that the sandbox has been asked to open.
-type pendingChannel struct {
-	u        *upstream
-	answered chan openedChannel
-
-	early []*ssh.Request // of one asked for ahead, after wait: its first requests
-}
-
-// openedChannel is what became of one.
-type openedChannel struct {
-	channel  ssh.Channel
-	requests <-chan *ssh.Request
-	err      error
-	end      func() []*ssh.Request // ends what collects the requests; nil if nothing does
-}
-
-// ask asks the sandbox to open a channel. Its caller has to wait for the answer.
-func (u *upstream) ask(kind string, extra []byte) *pendingChannel {
-	o := &pendingChannel{u: u, answered: make(chan openedChannel, 1)}
-	go func() { // ends with the connection at the latest, but see wait
-		channel, requests, err := u.conn.OpenChannel(kind, extra)
-		o.answered <- openedChannel{channel, requests, err, nil}
-	}()
-	return o
-}
-
-// askAhead asks for a session channel that may not be wanted for long, or never.
-func (u *upstream) askAhead() *pendingChannel {
-	o := &pendingChannel{u: u, answered: make(chan openedChannel, 1)}
-	go func() { // as that of ask
-		channel, requests, err := u.conn.OpenChannel(wire.ChannelSession, nil)
-		a := openedChannel{channel, requests, err, nil}
-		if err == nil {
-			a.end = u.collect(requests)
-		}
-		o.answered <- a
-	}()
-	return o
-}
-
-// wait returns the channel when it is open. One that is opened just as the connection ends may not be told of that: x/crypto's mux has
+// openChannel opens a channel at the sandbox. One that is opened just as the connection ends may not be told of that: x/crypto's mux has
 // closed all that it knows by then, and its caller would wait for ever.
-func (o *pendingChannel) wait() (ssh.Channel, <-chan *ssh.Request, error) {
+func (u *upstream) openChannel(kind string, extra []byte) (ssh.Channel, <-chan *ssh.Request, error) {
+	type opened struct {
+		channel  ssh.Channel
+		requests <-chan *ssh.Request
+		err      error
+	}
+	answer := make(chan opened, 1)
+	go func() { // ends with the connection at the latest, but see above
+		channel, requests, err := u.conn.OpenChannel(kind, extra)
+		answer <- opened{channel, requests, err}
+	}()
 	select {
-	case a := <-o.answered:
-		if a.end != nil {
-			o.early = a.end()
+	case o := <-answer:
+		if !u.over() {
+			return o.channel, o.requests, o.err
 		}
-		if !o.u.over() {
-			return a.channel, a.requests, a.err
-		}
-	case <-o.u.ended:
+	case <-u.ended:
 	}
 	return nil, nil, io.ErrUnexpectedEOF // a channel that it may open still has ended, too
 }
@@ -173,16 +133,6 @@ func (u *upstream) collect(in <-chan *ssh.Request) (end func() []*ssh.Request) {
 		<-done
 		return waiting
 	}
-}
-
-// drop closes the channel, which nobody wants.
-func (o *pendingChannel) drop() {
-	channel, requests, err := o.wait()
-	if err != nil {
-		return
-	}
-	_ = channel.Close()
-	ssh.DiscardRequests(requests)
 }
 
 // discard closes a channel of which nothing is wanted. Whoever calls the function that it returns waits until the sandbox has closed it, too: until
@@ -236,7 +186,6 @@ func (u *upstream) serve() {
 	cancel()
 	u.conn.Close()
 	close(u.ended)
-	u.takeSpare() // of a connection that has ended it drops it
 	parts.Wait()
 	// Its listeners are gone with it: a client that waits for connections would wait for ever.
 	u.client.lost(u, u.listens() > 0)

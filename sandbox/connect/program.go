@@ -184,12 +184,6 @@ func (p *Program) hold(n int64) bool {
 	return true
 }
 
-// Crowded reports whether programs have half of what they may have, so that none should be made that nobody waits for.
-func Crowded() bool { return held.Load() > maxHeld()/2 }
-
-// Able reports whether the program can still be started: not if what it is to run on has not been passed, and cannot be any more.
-func (p *Program) Able() bool { return p.passed || p.conn.passing.files.Able() }
-
 // openTerminal opens a terminal of the sandbox.
 func (p *Program) openTerminal(ptmx *os.File) error {
 	const flags = unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC
