@@ -3,8 +3,8 @@
 //
 //	c, err := agent.Dial(ctx, "ssh://demo@localhost:2222", agent.Options{Create: true})
 //	sh, err := c.Shell(ctx, "main")
-//	res, err := sh.Run(ctx, "apt-get install toilet") // res.Ended == agent.Waiting, res.Prompt is the question
-//	res, err = sh.Type(ctx, "y")                      // res.Ended == agent.Done, *res.ExitCode == 0
+//	res, err := sh.Run(ctx, "apt-get install toilet") // res.Ended == agent.EndedWaiting, res.Prompt is the question
+//	res, err = sh.Type(ctx, "y")                      // res.Ended == agent.EndedDone, *res.ExitCode == 0
 //
 // An error is about the transport or a mistake of the caller; what the terminal did is in the Result.
 package agent
@@ -34,27 +34,27 @@ type (
 
 // Why a call came back; see wire.Ended.
 const (
-	Done         = wire.Done
-	Waiting      = wire.Waiting
-	Attention    = wire.Attention
-	Deadline     = wire.Deadline
-	TakenOver    = wire.TakenOver
-	Returned     = wire.Returned
-	Interrupted  = wire.Interrupted
-	Dead         = wire.Dead
-	Continuation = wire.Continuation
-	Refused      = wire.Refused
-	Lost         = wire.Lost
+	EndedDone         = wire.Done
+	EndedWaiting      = wire.Waiting
+	EndedAttention    = wire.Attention
+	EndedDeadline     = wire.Deadline
+	EndedTakenOver    = wire.TakenOver
+	EndedReturned     = wire.Returned
+	EndedInterrupted  = wire.Interrupted
+	EndedDead         = wire.Dead
+	EndedContinuation = wire.Continuation
+	EndedRefused      = wire.Refused
+	EndedLost         = wire.Lost
 )
 
 // What a session is doing; see wire.Phase.
 const (
-	Prompt       = wire.PhasePrompt
-	Running      = wire.PhaseRunning
-	InputWanted  = wire.PhaseWaiting
-	Unfinished   = wire.PhaseContinuation
-	Opaque       = wire.PhaseOpaque
-	SessionEnded = wire.PhaseDead
+	PhasePrompt       = wire.PhasePrompt
+	PhaseRunning      = wire.PhaseRunning
+	PhaseWaiting      = wire.PhaseWaiting
+	PhaseContinuation = wire.PhaseContinuation
+	PhaseOpaque       = wire.PhaseOpaque
+	PhaseDead         = wire.PhaseDead
 )
 
 // When a Result has the screen.

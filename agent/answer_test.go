@@ -12,7 +12,7 @@ import (
 func refusedAnswer(t *testing.T, sh *agent.Shell, words string) {
 	t.Helper()
 	res, err := sh.Answer(bounded(t), "touch /tmp/answered-by-mistake")
-	if err != nil || res.Ended != agent.Refused || res.Error.Code != "not_waiting" || !strings.Contains(res.Error.Message, words) {
+	if err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "not_waiting" || !strings.Contains(res.Error.Message, words) {
 		t.Errorf("answer: %s, %v; want not_waiting with %q", describe(res), err, words)
 	}
 }
@@ -20,10 +20,10 @@ func refusedAnswer(t *testing.T, sh *agent.Shell, words string) {
 func TestAnswer(t *testing.T) {
 	sh := shell(t)
 	res, err := sh.Run(bounded(t), "read -p 'name? ' name")
-	if err != nil || res.Ended != agent.Waiting {
+	if err != nil || res.Ended != agent.EndedWaiting {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
-	if res, err = sh.Answer(bounded(t), "Ann"); err != nil || res.Ended != agent.Done {
+	if res, err = sh.Answer(bounded(t), "Ann"); err != nil || res.Ended != agent.EndedDone {
 		t.Errorf("%s, %v", describe(res), err)
 	}
 	res, err = sh.Run(bounded(t), "echo $name")
@@ -32,7 +32,7 @@ func TestAnswer(t *testing.T) {
 	}
 	refusedAnswer(t, sh, "at its prompt")
 
-	if res, err = sh.Do(bounded(t), agent.Call{Command: "sleep 100", Timeout: time.Second}); err != nil || res.Ended != agent.Deadline {
+	if res, err = sh.Do(bounded(t), agent.Call{Command: "sleep 100", Timeout: time.Second}); err != nil || res.Ended != agent.EndedDeadline {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	refusedAnswer(t, sh, `"sleep 100"`)
@@ -47,10 +47,10 @@ func TestAnswer(t *testing.T) {
 	}
 
 	// An unfinished here-document, typed, is the shell's own question.
-	if res, err = sh.Type(bounded(t), "cat <<END"); err != nil || res.Ended != agent.Continuation {
+	if res, err = sh.Type(bounded(t), "cat <<END"); err != nil || res.Ended != agent.EndedContinuation {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
-	if res, err = sh.Answer(bounded(t), "END"); err != nil || res.Ended != agent.Done {
+	if res, err = sh.Answer(bounded(t), "END"); err != nil || res.Ended != agent.EndedDone {
 		t.Errorf("%s, %v", describe(res), err)
 	}
 

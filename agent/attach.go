@@ -303,7 +303,7 @@ func (s *Shell) result(reply wire.Reply, err error) (Result, error) {
 		reply.Result = s.refused(reply.Error)
 	}
 	reply.Result.Sandbox = s.client.name
-	if reply.Result.Ended == Lost && reply.Result.Error != nil {
+	if reply.Result.Ended == EndedLost && reply.Result.Error != nil {
 		return *reply.Result, reply.Result.Error
 	}
 	return *reply.Result, s.linkLost(reply.Result.Ended)
@@ -313,7 +313,7 @@ func (s *Shell) result(reply wire.Reply, err error) (Result, error) {
 func (s *Shell) refused(why *Error) *Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &Result{Session: s.attached.Session, Ended: Refused, Phase: s.state.Phase, Cwd: s.state.Cwd, Foreground: s.state.Foreground,
+	return &Result{Session: s.attached.Session, Ended: EndedRefused, Phase: s.state.Phase, Cwd: s.state.Cwd, Foreground: s.state.Foreground,
 		Attention: "no", Basis: s.state.Basis, Disputed: []wire.Basis{}, Keyboard: s.keyboard, Notes: []string{}, Denied: []wire.Denial{},
 		From: s.state.Offset, To: s.state.Offset, Error: why}
 }

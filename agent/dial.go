@@ -28,7 +28,7 @@ import (
 // host key is in ~/.ssh/known_hosts and that knows one of the user's keys, and for every host that the user's ssh logs in to
 // without asking anything.
 type Options struct {
-	// Kind is what has to answer. Empty means a gateway or a host. With Gateway or Host the other one is an error, before
+	// Kind is what has to answer. Empty means a gateway or a host. With KindGateway or KindHost the other one is an error, before
 	// anybody logs in.
 	Kind Kind
 
@@ -84,11 +84,11 @@ func Dial(ctx context.Context, uri string, o Options) (*Client, error) {
 	}
 	d := &dialer{target: t, options: o, passwords: newPasswords(o.Host.Password)}
 	switch o.Kind {
-	case Gateway:
+	case KindGateway:
 		return d.gateway(ctx, uri)
-	case "", Host:
+	case "", KindHost:
 	default:
-		return nil, wire.Errorf(wire.CodeUsage, "kind %q: there are %s and %s", o.Kind, Gateway, Host)
+		return nil, wire.Errorf(wire.CodeUsage, "kind %q: there are %s and %s", o.Kind, KindGateway, KindHost)
 	}
 	s, err := d.reach(ctx)
 	if err != nil {
@@ -103,7 +103,7 @@ func Dial(ctx context.Context, uri string, o Options) (*Client, error) {
 	if !s.isGateway() {
 		return d.host(ctx)
 	}
-	if o.Kind == Host {
+	if o.Kind == KindHost {
 		return nil, &Error{Code: wire.CodeUsage, Message: s.target.addr() + " is a gateway and not a host", Hint: "leave Options.Kind out, and name a sandbox"}
 	}
 	return d.gateway(ctx, uri)
@@ -137,7 +137,7 @@ func (d *dialer) timeout() time.Duration {
 
 // reach connects, and learns what is there.
 func (d *dialer) reach(ctx context.Context) (*server, error) {
-	if d.options.Kind != Gateway {
+	if d.options.Kind != KindGateway {
 		return d.reachAny(ctx)
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.timeout())

@@ -12,7 +12,7 @@ import (
 // waits fails the test unless a call ended with a question.
 func waits(t testing.TB, res agent.Result, err error, prompt string) {
 	t.Helper()
-	if err != nil || res.Ended != agent.Waiting || res.Phase != agent.InputWanted || res.Prompt != prompt || res.ExitCode != nil {
+	if err != nil || res.Ended != agent.EndedWaiting || res.Phase != agent.PhaseWaiting || res.Prompt != prompt || res.ExitCode != nil {
 		t.Fatalf("%s at prompt %q, %v; want waiting at %q", describe(res), res.Prompt, err, prompt)
 	}
 }
@@ -64,26 +64,26 @@ func TestTypeAtPrompt(t *testing.T) {
 	if out := done(t, res, err, 0); !strings.HasSuffix(out, "typed\n") {
 		t.Errorf("output %q", out)
 	}
-	if res, err = sh.Type(bounded(t), "echo 'a"); err != nil || res.Ended != agent.Continuation || res.Phase != agent.Unfinished {
+	if res, err = sh.Type(bounded(t), "echo 'a"); err != nil || res.Ended != agent.EndedContinuation || res.Phase != agent.PhaseContinuation {
 		t.Fatalf("an open quote: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Run(bounded(t), "true"); err != nil || res.Ended != agent.Refused || res.Error.Code != "not_prompt" {
+	if res, err = sh.Run(bounded(t), "true"); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "not_prompt" {
 		t.Errorf("run at PS2: %s, %v", describe(res), err)
 	}
 	res, err = sh.Type(bounded(t), "b'")
 	if out := done(t, res, err, 0); !strings.HasSuffix(out, "a\nb\n") {
 		t.Errorf("output %q", out)
 	}
-	if res, err = sh.Type(bounded(t), "if true"); err != nil || res.Ended != agent.Continuation {
+	if res, err = sh.Type(bounded(t), "if true"); err != nil || res.Ended != agent.EndedContinuation {
 		t.Fatalf("an open if: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.Interrupted || res.Phase != agent.Prompt {
+	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedInterrupted || res.Phase != agent.PhasePrompt {
 		t.Errorf("interrupt at PS2: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Keys(bounded(t), "Enter"); err != nil || res.Ended != agent.Done || res.ExitCode != nil { // of what was interrupted
+	if res, err = sh.Keys(bounded(t), "Enter"); err != nil || res.Ended != agent.EndedDone || res.ExitCode != nil { // of what was interrupted
 		t.Errorf("Enter at the prompt: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Type(bounded(t), ""); err != nil || res.Ended != agent.Done {
+	if res, err = sh.Type(bounded(t), ""); err != nil || res.Ended != agent.EndedDone {
 		t.Errorf("Enter alone: %s, %v", describe(res), err)
 	}
 }
@@ -103,7 +103,7 @@ func TestKeys(t *testing.T) {
 		t.Errorf("output %q", res.Output)
 	}
 	res, err = sh.Keys(bounded(t), "^C")
-	if err != nil || res.Ended != agent.Done || res.ExitCode == nil || *res.ExitCode != 130 {
+	if err != nil || res.Ended != agent.EndedDone || res.ExitCode == nil || *res.ExitCode != 130 {
 		t.Errorf("after ^C: %s, %v", describe(res), err)
 	}
 }
@@ -119,7 +119,7 @@ while True:
 sys.stdout.write("\x1b[?1049l"); sys.stdout.flush()
 termios.tcsetattr(0,termios.TCSANOW,old)`
 	res, err := sh.Run(bounded(t), "python3 -c '"+program+"'")
-	if err != nil || res.Ended != agent.Attention || res.Phase != agent.Running || !res.Listens || res.Attention != "likely" || res.QuietMS < 500 {
+	if err != nil || res.Ended != agent.EndedAttention || res.Phase != agent.PhaseRunning || !res.Listens || res.Attention != "likely" || res.QuietMS < 500 {
 		t.Fatalf("%s, listens %t, attention %s, quiet %d ms, %v", describe(res), res.Listens, res.Attention, res.QuietMS, err)
 	}
 	screen, err := sh.Screen(bounded(t))
@@ -172,17 +172,17 @@ func TestInterrupt(t *testing.T) {
 				t.Fatal("it never began")
 			}
 			// What prints has not begun to do what it is for.
-			if res, err := sh.Do(bounded(t), agent.Call{Command: "true"}); err != nil || res.Ended != agent.Refused {
+			if res, err := sh.Do(bounded(t), agent.Call{Command: "true"}); err != nil || res.Ended != agent.EndedRefused {
 				t.Fatalf("%s, %v", describe(res), err)
 			}
 			res, err := sh.Interrupt(bounded(t))
-			if err != nil || res.Ended != agent.Interrupted || string(res.Phase) != test.phase || res.Receipt == nil {
+			if err != nil || res.Ended != agent.EndedInterrupted || string(res.Phase) != test.phase || res.Receipt == nil {
 				t.Fatalf("%s, %v", describe(res), err)
 			}
 			if got := res.Receipt; !slices.Equal(got.Steps, test.steps) || len(got.Left) > 0 || len(got.Signaled) != len(got.Died) || (len(test.steps) > 1) != (len(got.Died) > 0) {
 				t.Errorf("receipt %+v, want steps %v and none left", *got, test.steps)
 			}
-			if first := <-ran; first.Ended != agent.Interrupted || first.ExitCode == nil || *first.ExitCode == 0 || strings.Contains(first.Output, "not this") {
+			if first := <-ran; first.Ended != agent.EndedInterrupted || first.ExitCode == nil || *first.ExitCode == 0 || strings.Contains(first.Output, "not this") {
 				t.Errorf("the run: %s", describe(first))
 			}
 			res, err = sh.Run(bounded(t), "echo on")
@@ -212,7 +212,7 @@ func TestDead(t *testing.T) {
 			res, err := sh.Run(bounded(t), "x=1; cd /tmp")
 			done(t, res, err, 0)
 			res, err = sh.Run(bounded(t), test.command)
-			if err != nil || res.Ended != agent.Dead || res.Phase != agent.SessionEnded || res.Output != test.output {
+			if err != nil || res.Ended != agent.EndedDead || res.Phase != agent.PhaseDead || res.Output != test.output {
 				t.Fatalf("%s, %v; want dead with output %q", describe(res), err, test.output)
 			}
 			switch {
@@ -223,10 +223,10 @@ func TestDead(t *testing.T) {
 			case res.ExitCode == nil || *res.ExitCode != test.code || res.Signal != nil:
 				t.Errorf("%s, want exit code %d", describe(res), test.code)
 			}
-			if st := sh.State(); st.Phase != agent.SessionEnded {
+			if st := sh.State(); st.Phase != agent.PhaseDead {
 				t.Errorf("state %+v", st)
 			}
-			if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.Refused {
+			if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedRefused {
 				t.Errorf("interrupt: %s, %v", describe(res), err)
 			}
 			res, err = sh.Run(bounded(t), "echo x=$x")
@@ -244,19 +244,19 @@ func TestDead(t *testing.T) {
 
 func TestWait(t *testing.T) {
 	sh := shell(t)
-	res, err := sh.Wait(bounded(t), agent.Prompt)
+	res, err := sh.Wait(bounded(t), agent.PhasePrompt)
 	done(t, res, err, 0)
-	if res, err = sh.Wait(bounded(t), agent.Running); err != nil || res.Ended != agent.Refused || res.Error.Code != "usage" {
+	if res, err = sh.Wait(bounded(t), agent.PhaseRunning); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "usage" {
 		t.Errorf("wait for running: %s, %v", describe(res), err)
 	}
 	res, err = sh.Do(bounded(t), agent.Call{Command: "sh -c 'sleep 0.3; read x; exit 6'", Timeout: 1})
-	if err != nil || res.Ended != agent.Deadline && res.Ended != agent.Refused {
+	if err != nil || res.Ended != agent.EndedDeadline && res.Ended != agent.EndedRefused {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
-	if res.Ended == agent.Refused { // a millisecond was not even enough to begin
+	if res.Ended == agent.EndedRefused { // a millisecond was not even enough to begin
 		go sh.Run(bounded(t), "sh -c 'sleep 0.3; read x; exit 6'")
 	}
-	if res, err = sh.Wait(bounded(t), agent.InputWanted, agent.SessionEnded); err != nil || res.Ended != agent.Waiting {
+	if res, err = sh.Wait(bounded(t), agent.PhaseWaiting, agent.PhaseDead); err != nil || res.Ended != agent.EndedWaiting {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	res, err = sh.Type(bounded(t), "")

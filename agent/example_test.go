@@ -42,7 +42,7 @@ func exampleShell(sandbox string) (ctx context.Context, sh *agent.Shell, end fun
 	if sh, err = c.Shell(ctx, "main"); err != nil {
 		log.Fatal(err)
 	}
-	if _, err = sh.Wait(ctx, agent.Prompt); err != nil { // examples have calls of few seconds, of which the shell's start is to take none
+	if _, err = sh.Wait(ctx, agent.PhasePrompt); err != nil { // examples have calls of few seconds, of which the shell's start is to take none
 		log.Fatal(err)
 	}
 	return ctx, sh, func() {
@@ -128,7 +128,7 @@ func ExampleShell_Run() {
 		switch {
 		case err != nil:
 			log.Fatal(err)
-		case res.Ended == agent.Refused:
+		case res.Ended == agent.EndedRefused:
 			fmt.Println(res.Error.Code)
 		default:
 			fmt.Printf("%d %q\n", *res.ExitCode, res.Output)
@@ -188,7 +188,7 @@ func ExampleShell_Answer() {
 	defer end()
 
 	res, err := sh.Run(ctx, `read -p 'Do you want to continue? [Y/n] ' answer; test "$answer" = y`)
-	for n := 0; err == nil && res.Ended == agent.Waiting && n < 5; n++ {
+	for n := 0; err == nil && res.Ended == agent.EndedWaiting && n < 5; n++ {
 		fmt.Printf("%q\n", res.Prompt)
 		res, err = sh.Answer(ctx, "y")
 	}

@@ -12,8 +12,8 @@ import (
 type Kind string
 
 const (
-	Gateway Kind = "gateway" // a daemon; the URI's user names a sandbox
-	Host    Kind = "host"    // any other SSH server; the URI's user is an account there
+	KindGateway Kind = "gateway" // a daemon; the URI's user names a sandbox
+	KindHost    Kind = "host"    // any other SSH server; the URI's user is an account there
 )
 
 // How well the state of a host's terminals is known, best first; docs/hosts.md explains the tiers.
@@ -71,7 +71,7 @@ const reasonLink = "link"
 
 // linkLost is the error of a call whose session ended with the connection, nil for all others.
 func (s *Shell) linkLost(ended wire.Ended) error {
-	if ended != Dead {
+	if ended != EndedDead {
 		return nil
 	}
 	if m := s.client.machine; m != nil && m.tier != TierGuest && s.client.life.Err() != nil {

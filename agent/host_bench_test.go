@@ -40,7 +40,7 @@ func BenchmarkHostRun(b *testing.B) {
 			for b.Loop() {
 				begin := time.Now()
 				res, err := sh.Run(bounded(b), "true")
-				if err != nil || res.Ended != agent.Done {
+				if err != nil || res.Ended != agent.EndedDone {
 					b.Fatalf("run %d: %s, state %+v, %v", len(took), describe(res), sh.State(), err)
 				}
 				took = append(took, time.Since(begin))

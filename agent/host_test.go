@@ -113,14 +113,14 @@ func TestHost(t *testing.T) {
 			knows := tt.tier != agent.TierScreen // exit codes
 
 			res, err := sh.Run(bounded(t), "echo hello; (exit 3)")
-			if err != nil || res.Ended != agent.Done || res.Output != "hello\n" || !slices.Equal(res.Basis, tt.basis) {
+			if err != nil || res.Ended != agent.EndedDone || res.Output != "hello\n" || !slices.Equal(res.Basis, tt.basis) {
 				t.Errorf("run: %s, basis %v, %v", describe(res), res.Basis, err)
 			}
 			if knows != (res.ExitCode != nil) || knows && *res.ExitCode != 3 {
 				t.Errorf("exit code: %s", describe(res))
 			}
 			res, err = sh.Do(bounded(t), agent.Call{Command: "read -p 'Name? ' name; echo hello $name", Timeout: 20 * time.Second})
-			if err != nil || knows && res.Ended != agent.Waiting && res.Ended != agent.Attention {
+			if err != nil || knows && res.Ended != agent.EndedWaiting && res.Ended != agent.EndedAttention {
 				t.Errorf("question: %s, %v", describe(res), err)
 			}
 			if knows {
@@ -130,23 +130,23 @@ func TestHost(t *testing.T) {
 			} else if res, err = sh.Type(bounded(t), "Ann"); err != nil || !strings.HasSuffix(res.Output, "hello Ann\n") {
 				t.Errorf("type: %s, %v", describe(res), err)
 			}
-			if res, err = sh.Do(bounded(t), agent.Call{Command: "sleep 1000", Timeout: time.Second}); err != nil || res.Ended != agent.Deadline && knows {
+			if res, err = sh.Do(bounded(t), agent.Call{Command: "sleep 1000", Timeout: time.Second}); err != nil || res.Ended != agent.EndedDeadline && knows {
 				t.Errorf("sleep: %s, %v", describe(res), err)
 			}
-			if res, err = sh.Interrupt(bounded(t)); err != nil || res.Phase != agent.Prompt {
+			if res, err = sh.Interrupt(bounded(t)); err != nil || res.Phase != agent.PhasePrompt {
 				t.Errorf("interrupt: %s, %v", describe(res), err)
 			}
 			go func() { _, _ = sh.Run(bounded(t), "echo ready; sleep 0.2; echo ste''ady") }()
 			if m, err := sh.Expect(bounded(t), expectString("steady\r\n")); err != nil || !strings.Contains(m.Text, "ready\r\n") {
 				t.Errorf("expect: %q, %v", m.Text, err)
 			}
-			if res, err = sh.Wait(bounded(t), agent.Prompt); err != nil || res.Phase != agent.Prompt {
+			if res, err = sh.Wait(bounded(t), agent.PhasePrompt); err != nil || res.Phase != agent.PhasePrompt {
 				t.Errorf("wait: %s, %v", describe(res), err)
 			}
-			if res, err = sh.Run(bounded(t), "cat"); err != nil || res.Phase == agent.Prompt {
+			if res, err = sh.Run(bounded(t), "cat"); err != nil || res.Phase == agent.PhasePrompt {
 				t.Errorf("cat: %s, %v", describe(res), err)
 			}
-			if res, err = sh.Keys(bounded(t), "^D"); err != nil || res.Phase != agent.Prompt {
+			if res, err = sh.Keys(bounded(t), "^D"); err != nil || res.Phase != agent.PhasePrompt {
 				t.Errorf("keys: %s, %v", describe(res), err)
 			}
 			if screen, err := sh.Screen(bounded(t)); err != nil || !strings.Contains(screen.Text, "steady") {
@@ -304,10 +304,10 @@ func TestHostLinkLocal(t *testing.T) {
 			network.setDown(true) // nobody comes back: it must not be waited for
 			network.cut()
 			a := <-answers
-			if !isCode(a.err, wire.CodeLost) || a.res.Ended != agent.Dead || !strings.Contains(a.res.Output, "begun\n") {
+			if !isCode(a.err, wire.CodeLost) || a.res.Ended != agent.EndedDead || !strings.Contains(a.res.Output, "begun\n") {
 				t.Errorf("run: %s, %v, want lost", describe(a.res), a.err)
 			}
-			if st := sh.State(); st.Phase != agent.SessionEnded || st.Reason != "link" {
+			if st := sh.State(); st.Phase != agent.PhaseDead || st.Reason != "link" {
 				t.Errorf("state %+v, want dead by its link", st)
 			}
 			if err := <-expected; !isCode(err, wire.CodeLost) {
@@ -350,7 +350,7 @@ func TestHostClose(t *testing.T) {
 			}
 			if tt.tier == agent.TierGuest {
 				c = dialHost(t, server.URI(), o, tt.tier)
-				if st := attach(t, c, agent.ShellOptions{NoNew: true}).State(); st.Phase != agent.Running {
+				if st := attach(t, c, agent.ShellOptions{NoNew: true}).State(); st.Phase != agent.PhaseRunning {
 					t.Errorf("state %+v, want what ran to go on", st)
 				}
 			}
@@ -472,10 +472,10 @@ func TestHostErrors(t *testing.T) {
 		{"fingerprint", server.URI(), func(o *agent.Options) { o.Host.Accept = "MD5:00" }, usageError, []string{"SHA256:"}},
 		{"kind", server.URI(), func(o *agent.Options) { o.Kind = "daemon" }, usageError, []string{"gateway and host"}},
 		{"no guest", server.URI(), func(o *agent.Options) { o.Host.Tier, o.Host.Guest = agent.TierGuest, noGuest }, unavailableError, []string{"no guest for"}},
-		{"a gateway was meant", server.URI(), func(o *agent.Options) { o.Kind = agent.Gateway }, unavailableError, []string{"no gateway answers", "OpenSSH"}},
+		{"a gateway was meant", server.URI(), func(o *agent.Options) { o.Kind = agent.KindGateway }, unavailableError, []string{"no gateway answers", "OpenSSH"}},
 		{"to be created", server.URI(), func(o *agent.Options) { o.Create = true }, unavailableError, []string{"no gateway answers"}},
 		{"the lobby", "ssh://sandboxd@" + server.Addr(), nil, unavailableError, []string{"no gateway answers"}},
-		{"a host was meant", world.uri("demo"), func(o *agent.Options) { o.Kind = agent.Host }, usageError, []string{"is a gateway"}},
+		{"a host was meant", world.uri("demo"), func(o *agent.Options) { o.Kind = agent.KindHost }, usageError, []string{"is a gateway"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := hostOptions(t, server)

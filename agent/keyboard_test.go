@@ -47,22 +47,22 @@ func TestPersonTakesAndGives(t *testing.T) {
 	if res.TakenOver == nil || res.TakenOver.By != "person:alice" || res.TakenOver.Offset < res.From {
 		t.Fatalf("who took it, and where: %+v", res.TakenOver)
 	}
-	if res.Ended != agent.TakenOver || res.Phase != agent.Running || res.Keyboard != "person:alice" || res.Output != "begun\n" || res.ExitCode != nil {
+	if res.Ended != agent.EndedTakenOver || res.Phase != agent.PhaseRunning || res.Keyboard != "person:alice" || res.Output != "begun\n" || res.ExitCode != nil {
 		t.Errorf("%s, keyboard %s", describe(res), res.Keyboard)
 	}
 	for name, call := range map[string]agent.Call{"text": {Text: "x"}, "keys": {Keys: []string{"Enter"}}} {
-		if res, err := sh.Do(bounded(t), call); err != nil || res.Ended != agent.Refused || res.Error.Code != "keyboard_held" || !strings.Contains(res.Error.Message, "person:alice") {
+		if res, err := sh.Do(bounded(t), call); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "keyboard_held" || !strings.Contains(res.Error.Message, "person:alice") {
 			t.Errorf("%s: %s, %v; want keyboard_held by alice", name, describe(res), err)
 		}
 	}
-	if res, err := sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.Refused || res.Error.Code != "keyboard_held" {
+	if res, err := sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "keyboard_held" {
 		t.Errorf("interrupt: %s, %v", describe(res), err)
 	}
 	if err := sh.Take(bounded(t)); !isCode(err, "keyboard_held") {
 		t.Errorf("take: %v", err)
 	}
 	// With a bound, Hold says in the end who holds it.
-	if res, err := sh.Do(bounded(t), agent.Call{Text: "x", Hold: true, Timeout: 50 * time.Millisecond}); err != nil || res.Ended != agent.Refused || res.Error.Code != "keyboard_held" {
+	if res, err := sh.Do(bounded(t), agent.Call{Text: "x", Hold: true, Timeout: 50 * time.Millisecond}); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "keyboard_held" {
 		t.Errorf("hold: %s, %v", describe(res), err)
 	}
 
@@ -99,7 +99,7 @@ func TestPersonTakesAndGives(t *testing.T) {
 	if err := <-free; err != nil {
 		t.Errorf("wait for the keyboard: %v", err)
 	}
-	if h := meanwhile.TakenOver; meanwhile.Ended != agent.Returned || h == nil || h.By != "person:alice" || h.Offset != res.TakenOver.Offset || h.Until != meanwhile.To ||
+	if h := meanwhile.TakenOver; meanwhile.Ended != agent.EndedReturned || h == nil || h.By != "person:alice" || h.Offset != res.TakenOver.Offset || h.Until != meanwhile.To ||
 		meanwhile.From >= meanwhile.To {
 		t.Errorf("what the person did: %s, %+v, %q", meanwhile.Ended, h, meanwhile.Output)
 	}
@@ -107,7 +107,7 @@ func TestPersonTakesAndGives(t *testing.T) {
 	if exit, err := c.Exec(bounded(t), agent.Cmd{Command: "touch go"}); err != nil || exit.Code != 0 {
 		t.Fatalf("%+v, %v", exit, err)
 	}
-	if res = <-held; res.Ended != agent.Done || *res.ExitCode != 3 {
+	if res = <-held; res.Ended != agent.EndedDone || *res.ExitCode != 3 {
 		t.Errorf("after the person: %s", describe(res))
 	}
 }
@@ -119,7 +119,7 @@ func TestRunHolds(t *testing.T) {
 	if err := p.Take(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	if res, err := sh.Run(bounded(t), "true"); err != nil || res.Ended != agent.Refused || res.Error.Code != "keyboard_held" {
+	if res, err := sh.Run(bounded(t), "true"); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "keyboard_held" {
 		t.Errorf("%s, %v", describe(res), err)
 	}
 	ran := make(chan agent.Result, 1)
@@ -141,11 +141,11 @@ func TestRunHolds(t *testing.T) {
 		t.Fatalf("ran beside a person: %s", describe(res))
 	default:
 	}
-	if res, err := sh.Wait(bounded(t), agent.Prompt); err != nil || res.Ended != agent.Done {
+	if res, err := sh.Wait(bounded(t), agent.PhasePrompt); err != nil || res.Ended != agent.EndedDone {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	p.Close() // leaving gives it back
-	if res := <-ran; res.Ended != agent.Done || res.Output != "after\n" {
+	if res := <-ran; res.Ended != agent.EndedDone || res.Output != "after\n" {
 		t.Errorf("%s", describe(res))
 	}
 }
@@ -220,14 +220,14 @@ func TestPersonBySSH(t *testing.T) {
 	}()
 	screen.wait(ctx, t, "begun")
 	first := <-ran
-	if first.Ended != agent.Waiting {
+	if first.Ended != agent.EndedWaiting {
 		t.Fatalf("%s", describe(first))
 	}
 	ran2 := make(chan agent.Result, 1)
 	waiting := make(chan struct{})
 	go func() {
 		close(waiting)
-		res, err := sh.Wait(ctx, agent.Prompt)
+		res, err := sh.Wait(ctx, agent.PhasePrompt)
 		if err != nil {
 			t.Error(err)
 		}
@@ -239,7 +239,7 @@ func TestPersonBySSH(t *testing.T) {
 	}
 	eventually(ctx, t, "the person has the keyboard", func() bool {
 		res, err := sh.Do(ctx, agent.Call{Keys: []string{"^U"}})
-		return err == nil && res.Ended == agent.Refused && res.Error.Code == "keyboard_held"
+		return err == nil && res.Ended == agent.EndedRefused && res.Error.Code == "keyboard_held"
 	})
 	if _, err := terminal.Write([]byte("hand\r")); err != nil {
 		t.Fatal(err)
@@ -256,7 +256,7 @@ func TestPersonBySSH(t *testing.T) {
 	if got := done(t, res, err, 0); !strings.HasSuffix(got, "and=program\n") {
 		t.Errorf("output %q", got)
 	}
-	if res := <-ran2; res.Ended != agent.Done {
+	if res := <-ran2; res.Ended != agent.EndedDone {
 		t.Errorf("wait: %s", describe(res))
 	}
 	screen.wait(ctx, t, "and=program")

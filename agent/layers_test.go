@@ -13,7 +13,7 @@ func TestWithout(t *testing.T) {
 	c := dial(t)
 	sh := attach(t, c, agent.ShellOptions{Session: "new", Fresh: true, Start: wire.Start{Without: []wire.Basis{wire.BasisProcess}}})
 	res, err := sh.Run(bounded(t), "echo hi")
-	if err != nil || res.Ended != agent.Done || !slices.Equal(res.Basis, []wire.Basis{wire.BasisMark}) {
+	if err != nil || res.Ended != agent.EndedDone || !slices.Equal(res.Basis, []wire.Basis{wire.BasisMark}) {
 		t.Errorf("got %+v, %v, want a prompt by its mark alone", res, err)
 	}
 }

@@ -35,7 +35,7 @@ func TestRunReturnsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := <-answered
-	if !isCode(a.err, wire.CodeLost) || a.res.Ended != agent.Lost || !slices.Contains(a.res.Notes, wire.LostStopped) || a.res.ExitCode != nil {
+	if !isCode(a.err, wire.CodeLost) || a.res.Ended != agent.EndedLost || !slices.Contains(a.res.Notes, wire.LostStopped) || a.res.ExitCode != nil {
 		t.Fatalf("%s, notes %v, %v", describe(a.res), a.res.Notes, a.err)
 	}
 	if a.res.Output != "begun\n" {
@@ -50,7 +50,7 @@ func TestRunReturnsLost(t *testing.T) {
 	}
 	again := attach(t, c, agent.ShellOptions{})
 	res, err := again.Do(bounded(t), call)
-	if lost := (*agent.Error)(nil); !errors.As(err, &lost) || lost.Reason != wire.LostShell || res.Ended != agent.Lost {
+	if lost := (*agent.Error)(nil); !errors.As(err, &lost) || lost.Reason != wire.LostShell || res.Ended != agent.EndedLost {
 		t.Errorf("the same call after a restart: %s, %v", describe(res), err)
 	}
 	if text, err := os.ReadFile(ran); err != nil || strings.Count(string(text), "\n") != 1 {

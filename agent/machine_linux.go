@@ -56,7 +56,7 @@ type machine struct {
 func (d *dialer) host(ctx context.Context) (*Client, error) {
 	s, o, t := d.first, d.options, d.target
 	switch {
-	case o.Create, t.user == wire.Lobby && o.Kind != Host:
+	case o.Create, t.user == wire.Lobby && o.Kind != KindHost:
 		return nil, notGateway(s)
 	case t.path != "":
 		return nil, &Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s is a host: its URI has no path", s.target.addr()), Hint: "name the directory in ShellOptions.Start.Dir"}

@@ -252,7 +252,7 @@ func shell(t testing.TB) *agent.Shell {
 func ready(t testing.TB) *agent.Shell {
 	t.Helper()
 	sh := shell(t)
-	if _, err := sh.Wait(bounded(t), agent.Prompt); err != nil {
+	if _, err := sh.Wait(bounded(t), agent.PhasePrompt); err != nil {
 		t.Fatal(err)
 	}
 	return sh

@@ -160,7 +160,7 @@ func TestReconnectTyping(t *testing.T) {
 	for i := 0; i < 60 || network.connections() < 5; i++ {
 		fmt.Fprintf(&want, "line %d\n", i)
 		res, err := sh.Type(bounded(t), fmt.Sprintf("line %d", i))
-		if err != nil || res.Ended != agent.Waiting {
+		if err != nil || res.Ended != agent.EndedWaiting {
 			t.Fatalf("line %d: %s, %v", i, describe(res), err)
 		}
 		typed.Add(1)
@@ -179,11 +179,11 @@ func TestReconnectTyping(t *testing.T) {
 func TestExpectReconnects(t *testing.T) {
 	c, network := proxied(t)
 	sh := attach(t, c, agent.ShellOptions{})
-	if _, err := sh.Wait(bounded(t), agent.Prompt); err != nil { // the time of the call is not for the shell to start
+	if _, err := sh.Wait(bounded(t), agent.PhasePrompt); err != nil { // the time of the call is not for the shell to start
 		t.Fatal(err)
 	}
 	res, err := sh.Do(bounded(t), agent.Call{Command: `sh -c 'echo begun; while [ ! -e go ]; do sleep 0.02; done; echo found'`, Timeout: 3 * time.Second})
-	if err != nil || res.Ended != agent.Deadline {
+	if err != nil || res.Ended != agent.EndedDeadline {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	p := person(t)
@@ -262,10 +262,10 @@ func TestClose(t *testing.T) {
 	}
 	// The command goes on.
 	again := attach(t, c, agent.ShellOptions{})
-	if st := again.State(); st.Phase != agent.Running {
+	if st := again.State(); st.Phase != agent.PhaseRunning {
 		t.Errorf("state %+v", st)
 	}
-	if res, err := again.Interrupt(bounded(t)); err != nil || res.Ended != agent.Interrupted {
+	if res, err := again.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedInterrupted {
 		t.Errorf("%s, %v", describe(res), err)
 	}
 	if err := c.Close(); err != nil {

@@ -21,7 +21,7 @@ func done(t testing.TB, res agent.Result, err error, code int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.Ended != agent.Done || res.ExitCode == nil || *res.ExitCode != code {
+	if res.Ended != agent.EndedDone || res.ExitCode == nil || *res.ExitCode != code {
 		t.Fatalf("got %s, want done with exit code %d", describe(res), code)
 	}
 	return res.Output
@@ -156,7 +156,7 @@ func TestResult(t *testing.T) {
 	if res.Keyboard != "" || res.Error != nil || res.Truncated || !slices.Contains(res.Basis, "mark") {
 		t.Errorf("keyboard %q, error %v, truncated %t, basis %v", res.Keyboard, res.Error, res.Truncated, res.Basis)
 	}
-	if st := sh.State(); st.Phase != agent.Prompt || st.ExitCode == nil || *st.ExitCode != 0 {
+	if st := sh.State(); st.Phase != agent.PhasePrompt || st.ExitCode == nil || *st.ExitCode != 0 {
 		t.Errorf("state %+v", st)
 	}
 }
@@ -165,7 +165,7 @@ func TestRunUnfinished(t *testing.T) {
 	sh := shell(t)
 	for _, command := range []string{"cat <<EOF\nno end", "echo 'a", `echo "a`, "echo `date", "if true; then", "for i in 1 2; do", "f() {", "echo $(date", "true &&", "true |", "case x in"} {
 		res, err := sh.Run(bounded(t), command)
-		if err != nil || res.Ended != agent.Refused || res.Error == nil || res.Error.Code != "syntax" || res.ExitCode != nil {
+		if err != nil || res.Ended != agent.EndedRefused || res.Error == nil || res.Error.Code != "syntax" || res.ExitCode != nil {
 			t.Errorf("%q: %s, %v; want refused for its syntax", command, describe(res), err)
 		}
 	}
@@ -187,13 +187,13 @@ func TestSecondRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	res, err := sh.Run(bounded(t), "echo second")
-	if err != nil || res.Ended != agent.Refused || res.Error.Code != "not_prompt" || !strings.Contains(res.Error.Message, "sh -c echo begun") {
+	if err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "not_prompt" || !strings.Contains(res.Error.Message, "sh -c echo begun") {
 		t.Errorf("the second: %s, %v; want not_prompt that names the first", describe(res), err)
 	}
-	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.Interrupted {
+	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedInterrupted {
 		t.Errorf("interrupt: %s, %v", describe(res), err)
 	}
-	if res = <-first; res.Ended != agent.Interrupted || res.ExitCode == nil || *res.ExitCode != 130 || res.Output != "begun\n^C\n" {
+	if res = <-first; res.Ended != agent.EndedInterrupted || res.ExitCode == nil || *res.ExitCode != 130 || res.Output != "begun\n^C\n" {
 		t.Errorf("the first: %s", describe(res))
 	}
 }
@@ -325,7 +325,7 @@ func TestMaxOutput(t *testing.T) {
 		t.Errorf("a little: %q", got)
 	}
 	// Of what is typed nobody announces where its output begins: the log has it.
-	if res, err = sh.Run(bounded(t), "read x; "+command); err != nil || res.Ended != agent.Waiting {
+	if res, err = sh.Run(bounded(t), "read x; "+command); err != nil || res.Ended != agent.EndedWaiting {
 		t.Fatalf("asking: %s, %v", res.Ended, err)
 	}
 	res, err = sh.Do(bounded(t), agent.Call{Text: "go", MaxOutput: -1})
@@ -343,10 +343,10 @@ func TestResultShowsTheScreen(t *testing.T) {
 	draw := `printf '\033[?1049h\033[2J\033[3;5Hdrawn'; read -rsn1; printf '\033[?1049l'`
 	for show, want := range map[agent.ShowScreen]bool{"": true, agent.ScreenAlways: true, agent.ScreenNever: false} {
 		res, err := sh.Do(bounded(t), agent.Call{Command: draw, Screen: show})
-		if err != nil || res.Ended != agent.Waiting || (res.Screen != nil) != want || want && res.Screen.Text != "\n\n    drawn" {
+		if err != nil || res.Ended != agent.EndedWaiting || (res.Screen != nil) != want || want && res.Screen.Text != "\n\n    drawn" {
 			t.Errorf("%q: %s, %+v, %v", show, res.Ended, res.Screen, err)
 		}
-		if res, err = sh.Keys(bounded(t), "q"); err != nil || res.Ended != agent.Done || res.Screen != nil {
+		if res, err = sh.Keys(bounded(t), "q"); err != nil || res.Ended != agent.EndedDone || res.Screen != nil {
 			t.Errorf("after it: %s, %+v, %v", res.Ended, res.Screen, err)
 		}
 	}
@@ -355,22 +355,22 @@ func TestResultShowsTheScreen(t *testing.T) {
 func TestDeadline(t *testing.T) {
 	sh := ready(t)
 	res, err := sh.Do(bounded(t), agent.Call{Command: "echo begun; sleep 30; echo over", Timeout: 3 * time.Second})
-	if err != nil || res.Ended != agent.Deadline || res.Phase != agent.Running || res.ExitCode != nil || res.Output != "begun\n" {
+	if err != nil || res.Ended != agent.EndedDeadline || res.Phase != agent.PhaseRunning || res.ExitCode != nil || res.Output != "begun\n" {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	if res.Foreground == nil || !slices.Equal(res.Foreground.Argv, []string{"sleep", "30"}) {
 		t.Errorf("foreground %+v", res.Foreground)
 	}
 	// It goes on.
-	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.Interrupted {
+	if res, err = sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedInterrupted {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 
 	res, err = sh.Do(bounded(t), agent.Call{Command: "echo begun; sleep 30; echo over", Timeout: 3 * time.Second, Kill: true})
-	if err != nil || res.Ended != agent.Deadline || res.Receipt == nil || !slices.Equal(res.Receipt.Steps, []string{"^C"}) {
+	if err != nil || res.Ended != agent.EndedDeadline || res.Receipt == nil || !slices.Equal(res.Receipt.Steps, []string{"^C"}) {
 		t.Fatalf("with Kill: %s, %v", describe(res), err)
 	}
-	if res.Phase != agent.Prompt || !strings.HasPrefix(res.Output, "begun\n") {
+	if res.Phase != agent.PhasePrompt || !strings.HasPrefix(res.Output, "begun\n") {
 		t.Errorf("with Kill: %s", describe(res))
 	}
 }
@@ -381,7 +381,7 @@ func TestContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(bounded(t), 3*time.Second)
 	defer cancel()
 	res, err := sh.Run(ctx, "echo begun; sleep 30")
-	if err != nil || res.Ended != agent.Deadline || res.Output != "begun\n" {
+	if err != nil || res.Ended != agent.EndedDeadline || res.Output != "begun\n" {
 		t.Fatalf("%s, %v", describe(res), err)
 	}
 	ctx, cancel = context.WithCancel(bounded(t))
@@ -394,10 +394,10 @@ func TestContext(t *testing.T) {
 	if err := <-cause; !errors.Is(err, context.Canceled) {
 		t.Errorf("wait ended with %v", err)
 	}
-	if st := sh.State(); st.Phase != agent.Running {
+	if st := sh.State(); st.Phase != agent.PhaseRunning {
 		t.Errorf("state %+v, want running still", st)
 	}
-	if res, err := sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.Interrupted {
+	if res, err := sh.Interrupt(bounded(t)); err != nil || res.Ended != agent.EndedInterrupted {
 		t.Errorf("%s, %v", describe(res), err)
 	}
 }
@@ -422,19 +422,19 @@ func TestCallMistakes(t *testing.T) {
 		"unknown key": {Keys: []string{"C-ä"}},
 		"NUL":         {Command: "echo a\x00b"},
 	} {
-		if res, err := sh.Do(bounded(t), call); err != nil || res.Ended != agent.Refused || res.Error.Code != "usage" {
+		if res, err := sh.Do(bounded(t), call); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "usage" {
 			t.Errorf("%s: %s, %v; want refused as a mistake of usage", name, describe(res), err)
 		}
 	}
 	long := strings.Repeat("x", 5000)
 	res, err := sh.Run(bounded(t), "cat")
-	if err != nil || res.Ended != agent.Waiting {
+	if err != nil || res.Ended != agent.EndedWaiting {
 		t.Fatalf("cat: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Type(bounded(t), long); err != nil || res.Ended != agent.Refused || res.Error.Code != "line_too_long" {
+	if res, err = sh.Type(bounded(t), long); err != nil || res.Ended != agent.EndedRefused || res.Error.Code != "line_too_long" {
 		t.Errorf("long line: %s, %v", describe(res), err)
 	}
-	if res, err = sh.Keys(bounded(t), "^D"); err != nil || res.Ended != agent.Done {
+	if res, err = sh.Keys(bounded(t), "^D"); err != nil || res.Ended != agent.EndedDone {
 		t.Errorf("after ^D: %s, %v", describe(res), err)
 	}
 }

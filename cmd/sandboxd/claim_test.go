@@ -29,7 +29,7 @@ type claimed struct {
 
 // as logs in as somebody with a key of their own.
 func (m *machine) as(ctx context.Context, identity, user string) (*agent.Client, error) {
-	return agent.Dial(ctx, "ssh://"+user+"@"+m.at.SSH, agent.Options{Kind: agent.Gateway, State: m.state, KnownHosts: []string{m.at.KnownHosts},
+	return agent.Dial(ctx, "ssh://"+user+"@"+m.at.SSH, agent.Options{Kind: agent.KindGateway, State: m.state, KnownHosts: []string{m.at.KnownHosts},
 		Identity: identity, DialTimeout: patience})
 }
 

@@ -100,7 +100,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	var client *agent.Client
 	var sh *agent.Shell
 	err = d.step("an agent attaches by ssh URI", func() (string, error) {
-		if client, err = agent.Dial(ctx, d.at.gateway().URI(demoSandbox), agent.Options{Kind: agent.Gateway, State: d.dir}); err != nil {
+		if client, err = agent.Dial(ctx, d.at.gateway().URI(demoSandbox), agent.Options{Kind: agent.KindGateway, State: d.dir}); err != nil {
 			return "", err
 		}
 		sh, err = client.Shell(ctx, "main")
@@ -153,7 +153,7 @@ func (d *demo) agent(ctx context.Context, sh *agent.Shell, w *watcher) error {
 		if err != nil {
 			return "", err
 		}
-		if res.Ended != agent.Waiting || !strings.Contains(res.Prompt, "Do you want to continue?") {
+		if res.Ended != agent.EndedWaiting || !strings.Contains(res.Prompt, "Do you want to continue?") {
 			return "", fmt.Errorf("apt asks before it installs, but the call ended %s at %q", res.Ended, res.Prompt)
 		}
 		return fmt.Sprintf("ended: %s  want: %s  basis: %v\nprompt: %s", res.Ended, res.Want, res.Basis, res.Prompt), nil
@@ -191,7 +191,7 @@ func finished(res agent.Result, err error) error {
 		return err
 	case res.Error != nil:
 		return res.Error
-	case res.Ended != agent.Done:
+	case res.Ended != agent.EndedDone:
 		return fmt.Errorf("the call ended %s: %s", res.Ended, lastLines(res.Output, 5))
 	case *res.ExitCode != 0:
 		return fmt.Errorf("exit code %d: %s", *res.ExitCode, lastLines(res.Output, 5))
@@ -249,7 +249,7 @@ func (d *demo) kill() { _ = d.daemon.Process.Kill() }
 
 // lobby runs a command of the table and returns what it printed.
 func (d *demo) lobby(ctx context.Context, words ...string) (string, error) {
-	client, err := agent.Dial(ctx, d.at.gateway().URI("sandboxd"), agent.Options{Kind: agent.Gateway, State: d.dir})
+	client, err := agent.Dial(ctx, d.at.gateway().URI("sandboxd"), agent.Options{Kind: agent.KindGateway, State: d.dir})
 	if err != nil {
 		return "", err
 	}

@@ -307,7 +307,7 @@ func (c *cli) dial(ctx context.Context, user string, start bool) (*agent.Client,
 
 // reach says where the daemon answers and how to log in.
 func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, error) {
-	o := agent.Options{Kind: agent.Gateway, State: c.config.value("state")}
+	o := agent.Options{Kind: agent.KindGateway, State: c.config.value("state")}
 	if c.gateway != "" {
 		u, err := url.Parse(c.gateway)
 		if err != nil || u.Scheme != "ssh" || u.Hostname() == "" {

@@ -355,7 +355,7 @@ func TestR2GracefulRestart(t *testing.T) {
 	}
 	m.start()
 	e := <-got
-	if e.err != nil || e.r.Ended != agent.Done || e.r.ExitCode == nil || *e.r.ExitCode != 7 {
+	if e.err != nil || e.r.Ended != agent.EndedDone || e.r.ExitCode == nil || *e.r.ExitCode != 7 {
 		t.Fatalf("the run over the restart: %+v, %v", e.r, e.err)
 	}
 	for i := 1; i <= 40; i++ {

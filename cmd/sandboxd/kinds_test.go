@@ -82,7 +82,7 @@ func TestR10KindsOfErrors(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	dial := func(at string, o agent.Options) error {
-		o.Kind, o.DialTimeout = agent.Gateway, 3*time.Second
+		o.Kind, o.DialTimeout = agent.KindGateway, 3*time.Second
 		c, err := agent.Dial(m.ctx(), "ssh://dumb@"+at, o)
 		if err == nil {
 			c.Close()
@@ -252,7 +252,7 @@ func TestR7StalledWatchers(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		r, err := sh.Run(m.ctx(), flood)
-		if err != nil || r.Ended != agent.Done || !strings.Contains(r.Output, "end") {
+		if err != nil || r.Ended != agent.EndedDone || !strings.Contains(r.Output, "end") {
 			t.Fatalf("run: %+v, %v", r.Ended, err)
 		}
 		return time.Since(began)

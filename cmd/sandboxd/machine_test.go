@@ -198,7 +198,7 @@ func (m *machine) cleanUp() {
 
 // client logs in as somebody.
 func (m *machine) client(ctx context.Context, user string) (*agent.Client, error) {
-	return agent.Dial(ctx, "ssh://"+user+"@"+m.at.SSH, agent.Options{Kind: agent.Gateway, State: m.state,
+	return agent.Dial(ctx, "ssh://"+user+"@"+m.at.SSH, agent.Options{Kind: agent.KindGateway, State: m.state,
 		KnownHosts: []string{m.at.KnownHosts}, Identity: m.at.Identity, DialTimeout: patience})
 }
 

@@ -240,7 +240,7 @@ func shellRun(ctx context.Context, b *bench) ([]row, error) {
 	defer sh.Close()
 	samples, err := times(ctx, 300, func() error {
 		res, err := sh.Run(ctx, "true")
-		if err == nil && (res.Ended != agent.Done || *res.ExitCode != 0) {
+		if err == nil && (res.Ended != agent.EndedDone || *res.ExitCode != 0) {
 			err = fmt.Errorf("true ended %s: %+v", res.Ended, res)
 		}
 		return err
@@ -262,7 +262,7 @@ func shellRun(ctx context.Context, b *bench) ([]row, error) {
 		// The line that shows the command must not have the question in it.
 		res, err := sh.Run(ctx, fmt.Sprintf(`q=%d; read -p "name $q? " x`, i))
 		took := time.Since(began)
-		if err == nil && res.Ended != agent.Waiting {
+		if err == nil && res.Ended != agent.EndedWaiting {
 			err = fmt.Errorf("read ended %s: %+v", res.Ended, res)
 		}
 		if err != nil {
@@ -273,7 +273,7 @@ func shellRun(ctx context.Context, b *bench) ([]row, error) {
 			return nil, fmt.Errorf("%q was not printed", question)
 		}
 		verdicts = append(verdicts, float64((took-at.Sub(began)).Microseconds())/1000)
-		if res, err = sh.Type(ctx, "x"); err != nil || res.Ended != agent.Done {
+		if res, err = sh.Type(ctx, "x"); err != nil || res.Ended != agent.EndedDone {
 			return nil, fmt.Errorf("the answer ended %s: %w", res.Ended, err)
 		}
 		asks = append(asks, float64(took.Microseconds())/1000)
@@ -372,7 +372,7 @@ func restart(ctx context.Context, b *bench) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	if res, err := sh.Run(ctx, "export KEPT=1"); err != nil || res.Ended != agent.Done {
+	if res, err := sh.Run(ctx, "export KEPT=1"); err != nil || res.Ended != agent.EndedDone {
 		return nil, fmt.Errorf("export ended %s: %w", res.Ended, err)
 	}
 	sh.Close()
@@ -394,7 +394,7 @@ func restart(ctx context.Context, b *bench) ([]row, error) {
 			return nil, err
 		}
 		res, err := sh.Run(ctx, `test "$KEPT" = 1`)
-		if err != nil || res.Ended != agent.Done || *res.ExitCode != 0 {
+		if err != nil || res.Ended != agent.EndedDone || *res.ExitCode != 0 {
 			return nil, fmt.Errorf("after the restart the session ended %s: %w", res.Ended, err)
 		}
 		values = append(values, float64(time.Since(began).Microseconds())/1000)

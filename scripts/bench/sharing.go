@@ -322,7 +322,7 @@ func throughput(ctx context.Context, sh *agent.Shell, size int) (float64, error)
 	if err != nil {
 		return 0, err
 	}
-	if res.Ended != agent.Done || m.bytes == 0 {
+	if res.Ended != agent.EndedDone || m.bytes == 0 {
 		return 0, fmt.Errorf("the output ended %s after %d bytes", res.Ended, m.bytes)
 	}
 	if printed := int(res.To - res.From); m.bytes < printed { // a reader who is too slow for a session goes on further behind

@@ -201,7 +201,7 @@ func (a *asker) play(ctx context.Context, s step, k int) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", what, err)
-	case question == "" && !s.silent && res.Ended != agent.Done, (question != "" || s.silent) && res.Ended != agent.Waiting && res.Ended != agent.Attention:
+	case question == "" && !s.silent && res.Ended != agent.EndedDone, (question != "" || s.silent) && res.Ended != agent.EndedWaiting && res.Ended != agent.EndedAttention:
 		return fmt.Errorf("%s: ended %s: %s", what, res.Ended, said(res))
 	case !strings.Contains(res.Output, fill(s.has, a.n, k)):
 		return fmt.Errorf("%s: its output lacks %q: %s", what, fill(s.has, a.n, k), said(res))
@@ -214,7 +214,7 @@ func (a *asker) play(ctx context.Context, s step, k int) error {
 	}
 	a.got.Told[string(res.Ended)]++
 	late := float64(at.Sub(asked).Microseconds()) / 1000
-	if res.Ended == agent.Waiting {
+	if res.Ended == agent.EndedWaiting {
 		a.got.waited = append(a.got.waited, late)
 	} else {
 		a.got.noticed = append(a.got.noticed, late)

@@ -168,7 +168,7 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 	for time.Since(began) < d {
 		at := time.Now()
 		res, err := peer.Run(ctx, "true")
-		if err != nil || res.Ended != agent.Done {
+		if err != nil || res.Ended != agent.EndedDone {
 			return row, fmt.Errorf("the neighbour: %v, %w", res, err)
 		}
 		took = append(took, float64(time.Since(at).Microseconds())/1000)

@@ -110,7 +110,7 @@ func slope(looks []look, of func(look) float64) float64 {
 
 // churnOnce works for a while and removes all that it made. It returns how many sandboxes came and went.
 func (w *world) churnOnce(ctx context.Context, n int) (cycles int, err error) {
-	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH, agent.Options{Kind: agent.Gateway, State: w.daemon.State})
+	lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH, agent.Options{Kind: agent.KindGateway, State: w.daemon.State})
 	if err != nil {
 		return 0, err
 	}

@@ -57,7 +57,7 @@ func idle(ctx context.Context, w *world, o options) (any, error) {
 			return nil, err
 		}
 		defer sh.Close()
-		if res, err := sh.Run(ctx, "true"); err != nil || res.Ended != agent.Done {
+		if res, err := sh.Run(ctx, "true"); err != nil || res.Ended != agent.EndedDone {
 			return nil, fmt.Errorf("true ended %s: %w", res.Ended, err)
 		}
 		shells = append(shells, sh)
@@ -92,7 +92,7 @@ func idle(ctx context.Context, w *world, o options) (any, error) {
 	dead := func(ctx context.Context, sh *agent.Shell) {
 		ctx, cancel := context.WithTimeout(ctx, o.idle+time.Minute)
 		defer cancel()
-		_, _ = sh.Wait(ctx, agent.SessionEnded) // it does not end; ctx ends the wait
+		_, _ = sh.Wait(ctx, agent.PhaseDead) // it does not end; ctx ends the wait
 	}
 	if err := measure("at the prompt, nobody waits", len(shells)); err != nil {
 		return nil, err

@@ -126,11 +126,11 @@ func (k *worker) play(ctx context.Context, sh *agent.Shell, j job) error {
 	}
 	until := time.Now().Add(most)
 	res, err := sh.Do(ctx, agent.Call{Command: j.command, Timeout: most})
-	for err == nil && res.Ended == agent.Attention && time.Now().Before(until) {
+	for err == nil && res.Ended == agent.EndedAttention && time.Now().Before(until) {
 		// It is quiet and listens. What is wanted is that it ends, or is told as waiting after all.
 		bounded, cancel := context.WithDeadline(ctx, until)
 		last := res
-		res, err = sh.Wait(bounded, agent.Prompt, agent.InputWanted, agent.SessionEnded)
+		res, err = sh.Wait(bounded, agent.PhasePrompt, agent.PhaseWaiting, agent.PhaseDead)
 		cancel()
 		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil { // the session's own word for it came too late
 			res, err = last, nil
@@ -139,7 +139,7 @@ func (k *worker) play(ctx context.Context, sh *agent.Shell, j job) error {
 	if err != nil {
 		return err
 	}
-	overtime := res.Ended == agent.Deadline || res.Ended == agent.Attention
+	overtime := res.Ended == agent.EndedDeadline || res.Ended == agent.EndedAttention
 	switch {
 	case overtime && j.most > 0:
 		if res, err = sh.Interrupt(ctx); err != nil {
@@ -148,8 +148,8 @@ func (k *worker) play(ctx context.Context, sh *agent.Shell, j job) error {
 		if res.Phase != wire.PhasePrompt {
 			return fmt.Errorf("after an interrupt: %s", said(res))
 		}
-	case res.Ended != agent.Done:
-		if res.Ended == agent.Waiting { // the watcher reads meanwhile what makes it so
+	case res.Ended != agent.EndedDone:
+		if res.Ended == agent.EndedWaiting { // the watcher reads meanwhile what makes it so
 			_ = pause(ctx, time.Second)
 		}
 		return fmt.Errorf("ended %s: %s", res.Ended, said(res))

@@ -189,7 +189,7 @@ func (w *world) each(ctx context.Context, names []string, do func(lobby *agent.C
 	var all sync.WaitGroup
 	for range callers {
 		all.Go(func() {
-			lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH, agent.Options{Kind: agent.Gateway, State: w.daemon.State})
+			lobby, err := agent.Dial(ctx, "ssh://sandboxd@"+w.daemon.SSH, agent.Options{Kind: agent.KindGateway, State: w.daemon.State})
 			if err == nil {
 				defer lobby.Close()
 				for name := range next {
@@ -240,7 +240,7 @@ func (w *world) runSample(ctx context.Context, name string) (sample, error) {
 	defer sh.Close()
 	return timed(100, func() error {
 		res, err := sh.Run(ctx, "true")
-		if err == nil && res.Ended != agent.Done {
+		if err == nil && res.Ended != agent.EndedDone {
 			err = fmt.Errorf("true ended %s", res.Ended)
 		}
 		return err

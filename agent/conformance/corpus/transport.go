@@ -90,7 +90,7 @@ func sessions(ctx context.Context, w conformance.World) (err error) {
 		if err != nil {
 			return err
 		}
-		if want := fmt.Sprintf("session %d\n", len(open)); res.Ended != agent.Done || res.Output != want {
+		if want := fmt.Sprintf("session %d\n", len(open)); res.Ended != agent.EndedDone || res.Output != want {
 			return fmt.Errorf("session %d: %s, output %q", len(open), res.Ended, res.Output)
 		}
 	}
@@ -158,7 +158,7 @@ func expectRun(ctx context.Context, sh *agent.Shell, command string, status int)
 
 // ended checks that a call found the prompt, after a status.
 func ended(res agent.Result, status int) error {
-	if res.Ended != agent.Done || res.ExitCode == nil || *res.ExitCode != status {
+	if res.Ended != agent.EndedDone || res.ExitCode == nil || *res.ExitCode != status {
 		return fmt.Errorf("the call ended %s and not with status %d; output %q", res.Ended, status, res.Output)
 	}
 	return nil
@@ -222,7 +222,7 @@ func cutRun(ctx context.Context, w conformance.World) error {
 func cutWaiting(ctx context.Context, w conformance.World) error {
 	return cut(ctx, w, func(sh *agent.Shell) error {
 		res, err := sh.Run(ctx, `read -p 'who? ' x; echo "hello $x"; (exit 2)`)
-		if err == nil && res.Ended != agent.Waiting && (w.Tier != conformance.NoProcess || res.Ended != agent.Attention) {
+		if err == nil && res.Ended != agent.EndedWaiting && (w.Tier != conformance.NoProcess || res.Ended != agent.EndedAttention) {
 			err = fmt.Errorf("the question ended %s", res.Ended)
 		}
 		return err

@@ -184,7 +184,7 @@ func rests(ctx context.Context, sh *agent.Shell, res agent.Result, when, text st
 	quiet := time.Duration(res.QuietMS) * time.Millisecond
 	var wrong string
 	switch {
-	case res.Ended != agent.Attention || res.Phase != agent.Running || !res.Listens || res.Attention != "likely":
+	case res.Ended != agent.EndedAttention || res.Phase != agent.PhaseRunning || !res.Listens || res.Attention != "likely":
 		wrong = "want attention of a running program that listens"
 	case quiet > within:
 		wrong = fmt.Sprintf("only when it had been quiet for %v", quiet)
