@@ -4,8 +4,6 @@ package agenttest
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"io"
 	"strings"
 	"sync"
@@ -26,7 +24,7 @@ var Alice = gateway.Principal{Name: "alice", Kind: wire.Agent}
 // Box is the sandbox that each Gateway has from the beginning.
 const Box = "box"
 
-// Gateway is a hub, in memory, as Principal reaches it without SSH in front. It is the Gateway that package agent/mcp wants.
+// Gateway is a hub, in memory, as Principal reaches it without SSH in front. It is an agent.Daemon.
 type Gateway struct {
 	Hub       *gateway.Hub
 	Principal gateway.Principal
@@ -67,14 +65,13 @@ func (g *Gateway) Dial(ctx context.Context, name string) (*agent.Client, error) 
 }
 
 // Command runs one of the command table and returns what it prints, or the error that it printed as JSON.
-func (g *Gateway) Command(ctx context.Context, words ...string) ([]byte, error) {
+func (g *Gateway) Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
 	var out bytes.Buffer
-	if code := command.Run(ctx, &command.Env{Hub: g.Hub, Principal: g.Principal, Stdin: strings.NewReader(""), Stdout: &out, Stderr: io.Discard}, words); code != 0 {
-		var failed struct{ Error *agent.Error }
-		if err := json.Unmarshal(out.Bytes(), &failed); err != nil || failed.Error == nil {
-			return nil, errors.New("exit without a reason: " + out.String())
-		}
-		return nil, failed.Error
+	if progress == nil {
+		progress = io.Discard
 	}
-	return out.Bytes(), nil
+	env := &command.Env{Hub: g.Hub, Principal: g.Principal, Stdin: strings.NewReader(""),
+		Stdout: &out, Stderr: progress}
+	code := command.Run(ctx, env, words)
+	return out.Bytes(), agent.CommandError(words[0], code, out.Bytes(), "")
 }

@@ -43,7 +43,7 @@ func serve(t testing.TB, o mcp.Options) io.ReadWriteCloser {
 }
 
 // client connects an MCP client to a Server for box.
-func client(t testing.TB, g mcp.Gateway, o *sdk.ClientOptions) *sdk.ClientSession {
+func client(t testing.TB, g agent.Daemon, o *sdk.ClientOptions) *sdk.ClientSession {
 	t.Helper()
 	rw := serve(t, mcp.Options{Gateway: g, Sandbox: "box", Version: "test"})
 	c, err := sdk.NewClient(&sdk.Implementation{Name: "test", Version: "1"}, o).Connect(t.Context(), &sdk.IOTransport{Reader: rw, Writer: rw}, nil)

@@ -6,7 +6,7 @@
 // something, or takes long, comes back and says so: no call hangs. What programs printed and files hold is marked as data that nobody
 // vouches for.
 //
-// It knows neither how a gateway is reached nor who calls: a door hands it a [Gateway] that acts as the caller.
+// It knows neither how a gateway is reached nor who calls: the caller hands it a daemon that acts as the principal.
 package mcp
 
 import (
@@ -22,19 +22,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Gateway is what the tools act on, as the principal that called. Its methods may be called at once.
-type Gateway interface {
-	// Dial connects to a sandbox that exists. The caller closes the Client.
-	Dial(ctx context.Context, sandbox string) (*agent.Client, error)
-
-	// Command runs one command of the table and returns what it printed. A command that failed is an error, *agent.Error where the
-	// gateway said why.
-	Command(ctx context.Context, words ...string) ([]byte, error)
-}
-
 // Options are what a Server works with. Gateway is required.
 type Options struct {
-	Gateway Gateway
+	// Gateway is what the tools act on, as the principal that called.
+	Gateway agent.Daemon
 
 	// Sandbox is the one that a call means which names none. Where it is empty, Ensure says which.
 	Sandbox string
@@ -64,6 +55,7 @@ type Options struct {
 // what runs in them.
 type Server struct {
 	options Options
+	gateway *agent.Gateway // Options.Gateway
 	server  *sdk.Server
 	room    chan struct{} // taken by calls under way
 	places  places
@@ -91,7 +83,7 @@ func New(o Options) *Server {
 	if o.Session == "" {
 		o.Session = wire.DefaultSession
 	}
-	s := &Server{options: o, room: make(chan struct{}, maxCalls)}
+	s := &Server{options: o, gateway: agent.NewGateway(o.Gateway), room: make(chan struct{}, maxCalls)}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.places.server = s
 	s.server = sdk.NewServer(&sdk.Implementation{Name: "sandboxd", Title: "sandboxd: shells in sandboxes", Version: o.Version}, &sdk.ServerOptions{

@@ -122,7 +122,7 @@ func (p *places) open(ctx context.Context, name string) (at *place, release func
 	if at.client != nil {
 		return at, release, nil
 	}
-	if at.client, err = p.server.options.Gateway.Dial(ctx, name); err != nil {
+	if at.client, err = p.server.gateway.Dial(ctx, name); err != nil {
 		at.client, at.gone = nil, true
 		p.forget(name, at)
 		release()

@@ -1,18 +1,15 @@
 package mcp
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -34,6 +31,10 @@ func (s sandboxOut) String() string {
 	return said + "\n"
 }
 
+func outOf(sb agent.Sandbox) sandboxOut {
+	return sandboxOut{Name: sb.Name, State: string(sb.State), Image: sb.Image, Network: string(sb.Network), Dir: sb.Dir}
+}
+
 // description is what a model is told of one sandbox: much of it is the sandbox's own say-so, which the daemon made safe to show.
 type description struct {
 	Health   string            `json:"health"`
@@ -44,17 +45,17 @@ type description struct {
 	Cwd      string            `json:"cwd,omitempty"`
 	Shell    string            `json:"shell,omitempty"`
 	Tools    map[string]string `json:"tools,omitempty"`
-	Packages []struct {
-		By    string           `json:"by"`
-		Count int              `json:"count"`
-		List  []python.Package `json:"list,omitempty"`
-		Cut   bool             `json:"cut,omitempty"`
-	} `json:"packages,omitempty"`
-	Limits  string   `json:"limits_text"`
-	Reaches string   `json:"network_text"`
-	Allow   []string `json:"allow,omitempty"`
-	Usage   string   `json:"usage,omitempty"`
-	Notes   []string `json:"notes,omitempty"`
+	Packages []agent.Packages  `json:"packages,omitempty"`
+	Limits   string            `json:"limits_text"`
+	Reaches  string            `json:"network_text"`
+	Allow    []string          `json:"allow,omitempty"`
+	Usage    string            `json:"usage,omitempty"`
+	Notes    []string          `json:"notes,omitempty"`
+}
+
+func descriptionOf(d agent.Description) description {
+	return description{Health: d.Health, About: d.About, OS: d.OS, Arch: d.Arch, Account: d.Account, Cwd: d.Cwd, Shell: d.Shell,
+		Tools: d.Tools, Packages: d.Packages, Limits: d.LimitsText, Reaches: d.NetworkText, Allow: d.Allow, Usage: d.Usage, Notes: d.Notes}
 }
 
 // String is d as a model reads it.
@@ -95,23 +96,17 @@ func (d description) String() string {
 
 // describe tells of one sandbox.
 func (s *Server) describe(ctx context.Context, name string) (answer, error) {
-	if _, err := wire.ParseSandbox(name); err != nil {
-		return answer{}, err
-	}
-	out, err := s.options.Gateway.Command(ctx, "describe", "--packages", "--json", "--", name)
-	if refused, ok := errors.AsType[*agent.Error](err); ok && refused.Code == wire.CodeDenied { // packages are for who may run something
-		out, err = s.options.Gateway.Command(ctx, "describe", "--json", "--", name)
+	d, err := s.gateway.DescribePackages(ctx, name)
+	if refused, ok := errors.AsType[*agent.Error](err); ok && refused.Code == wire.CodeDenied { // of a watcher
+		d, err = s.gateway.Describe(ctx, name)
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	var one struct {
+	one := struct {
 		sandboxOut
 		Description description `json:"description"`
-	}
-	if err := errors.Join(json.Unmarshal(out, &one.sandboxOut), json.Unmarshal(out, &one.Description)); err != nil {
-		return answer{}, fmt.Errorf("describe: %w", err)
-	}
+	}{outOf(d.Sandbox), descriptionOf(d)}
 	return answer{object: one, text: one.sandboxOut.String() + fence("description", one.Description.String())}, nil
 }
 
@@ -126,7 +121,7 @@ func (s *Server) addSandboxes() {
 			if in.Sandbox != "" {
 				return s.describe(ctx, in.Sandbox)
 			}
-			out, err := s.options.Gateway.Command(ctx, "ls", "--json")
+			sandboxes, err := s.gateway.List(ctx)
 			if err != nil {
 				return answer{}, err
 			}
@@ -134,15 +129,9 @@ func (s *Server) addSandboxes() {
 				Sandboxes []sandboxOut `json:"sandboxes"`
 			}{[]sandboxOut{}}
 			var said strings.Builder
-			for lines := json.NewDecoder(bytes.NewReader(out)); ; {
-				var info sandboxOut
-				if err := lines.Decode(&info); errors.Is(err, io.EOF) {
-					break
-				} else if err != nil {
-					return answer{}, fmt.Errorf("ls: %w", err)
-				}
-				all.Sandboxes = append(all.Sandboxes, info)
-				said.WriteString(info.String())
+			for _, sb := range sandboxes {
+				all.Sandboxes = append(all.Sandboxes, outOf(sb))
+				said.WriteString(outOf(sb).String())
 			}
 			if len(all.Sandboxes) == 0 {
 				said.WriteString("no sandboxes\n")
@@ -151,39 +140,24 @@ func (s *Server) addSandboxes() {
 		})
 
 	type newIn struct {
-		Name    string `json:"name,omitempty" jsonschema:"lower-case letters, digits and hyphens; default a generated one"`
-		Image   string `json:"image,omitempty" jsonschema:"image to boot; default the daemon's"`
-		Network string `json:"network,omitempty" jsonschema:"filtered (the Internet, not this machine nor its networks) or none; default the daemon's"`
+		Name    string          `json:"name,omitempty" jsonschema:"lower-case letters, digits and hyphens; default a generated one"`
+		Image   string          `json:"image,omitempty" jsonschema:"image to boot; default the daemon's"`
+		Network sandbox.Network `json:"network,omitempty" jsonschema:"filtered (the Internet, not this machine nor its networks) or none; default the daemon's"`
 	}
 	add(s, tool{name: "new_sandbox", about: "Make a new, empty sandbox and wait until it answers. Its name is for the argument sandbox of other tools."},
 		func(ctx context.Context, c *call, in newIn) (answer, error) {
-			words := []string{"new", "--json"}
-			if in.Image != "" {
-				words = append(words, "--image="+in.Image)
-			}
 			switch in.Network {
-			case "":
-			case "filtered", "none":
-				words = append(words, "--network="+in.Network)
+			case "", sandbox.NetworkFiltered, sandbox.NetworkNone:
 			default:
 				return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("new_sandbox: network %q is not for tools", in.Network), Hint: "filtered or none; a person opens more"}
 			}
-			if in.Name != "" {
-				if _, err := wire.ParseSandbox(in.Name); err != nil {
-					return answer{}, err
-				}
-				words = append(words, "--", in.Name)
-			}
 			done := c.progress(ctx)
 			defer done()
-			out, err := s.options.Gateway.Command(ctx, words...)
+			sb, err := s.gateway.Create(ctx, agent.Spec{Name: in.Name, Image: in.Image, Network: in.Network})
 			if err != nil {
 				return answer{}, err
 			}
-			var info sandboxOut
-			if err := json.Unmarshal(out, &info); err != nil {
-				return answer{}, fmt.Errorf("new: %w", err)
-			}
+			info := outOf(sb)
 			return answer{object: info, text: info.String()}, nil
 		})
 }

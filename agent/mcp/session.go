@@ -327,7 +327,7 @@ func showScreen(ctx context.Context, c *call, in where) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	text, err := c.server.options.Gateway.Command(ctx, "screen", "--json", "--", t.String()) // who attaches starts what is not there
+	text, err := c.server.gateway.Command(ctx, nil, "screen", "--json", "--", t.String()) // who attaches starts what is not there
 	if err != nil {
 		return answer{}, err
 	}
@@ -349,7 +349,7 @@ func (c *call) lives(ctx context.Context, w where) error {
 	if err != nil {
 		return err
 	}
-	text, err := c.server.options.Gateway.Command(ctx, "sessions", "--json", "--", t.Sandbox)
+	text, err := c.server.gateway.Command(ctx, nil, "sessions", "--json", "--", t.Sandbox)
 	if err != nil {
 		return err
 	}
@@ -409,7 +409,7 @@ func readLog(ctx context.Context, c *call, in logIn) (answer, error) {
 // logged reads bytes [from, to) of a session's log, or what there is of them.
 func (s *Server) logged(ctx context.Context, t wire.Target, from, to uint64) (logOut, error) {
 	var out logOut
-	text, err := s.options.Gateway.Command(ctx, "log", "--json", fmt.Sprintf("--from=%d", from), fmt.Sprintf("--to=%d", to), "--", t.String())
+	text, err := s.gateway.Command(ctx, nil, "log", "--json", fmt.Sprintf("--from=%d", from), fmt.Sprintf("--to=%d", to), "--", t.String())
 	if err != nil {
 		return out, err
 	}

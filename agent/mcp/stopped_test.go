@@ -17,14 +17,14 @@ func TestReadingStartsNothing(t *testing.T) {
 	if _, said, failed := call(t, c, "wait", args{"session": "other"}); !failed || !strings.Contains(said, "no session other") {
 		t.Errorf("wait for a session that is not there: %s", said)
 	}
-	if _, err := g.Command(t.Context(), "stop", "box"); err != nil {
+	if _, err := g.Command(t.Context(), nil, "stop", "box"); err != nil {
 		t.Fatal(err)
 	}
 	for tool, want := range map[string]string{"screen": "its last screen", "log": "seen", "wait": "there is nothing to wait for"} {
 		if _, said, failed := call(t, c, tool, args{}); !strings.Contains(said, want) || failed != (tool == "wait") {
 			t.Errorf("%s: %s", tool, said)
 		}
-		out, err := g.Command(t.Context(), "describe", "--json", "box")
+		out, err := g.Command(t.Context(), nil, "describe", "--json", "box")
 		if err != nil || !strings.Contains(string(out), `"state":"stopped"`) {
 			t.Fatalf("after %s it is not stopped: %s, %v", tool, out, err)
 		}
@@ -42,7 +42,7 @@ func TestTypingStartsNothing(t *testing.T) {
 			if !attached {
 				c = client(t, g, nil)
 			}
-			if _, err := g.Command(t.Context(), "stop", "box"); err != nil {
+			if _, err := g.Command(t.Context(), nil, "stop", "box"); err != nil {
 				t.Fatal(err)
 			}
 			for range 2 { // a call that finds the connection broken is followed by one that begins anew
@@ -50,7 +50,7 @@ func TestTypingStartsNothing(t *testing.T) {
 					t.Errorf("%s: %s", tool, said)
 				}
 			}
-			out, err := g.Command(t.Context(), "describe", "--json", "box")
+			out, err := g.Command(t.Context(), nil, "describe", "--json", "box")
 			if err != nil || !strings.Contains(string(out), `"state":"stopped"`) {
 				t.Fatalf("after %s it is not stopped: %s, %v", tool, out, err)
 			}

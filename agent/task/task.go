@@ -25,7 +25,7 @@ import (
 
 // Options are what a task is. Gateway, Sandbox, Session, Endpoint and Task are required.
 type Options struct {
-	Gateway  mcp.Gateway
+	Gateway  agent.Daemon
 	Sandbox  string
 	Session  string // a name that no other session has; the task's sessions are this one and others whose names begin with it
 	Endpoint Endpoint

@@ -267,7 +267,7 @@ func TestSessions(t *testing.T) {
 	w := newWorld(t, call("run", args{"command": "true", "session": "server"}), // the time below is none in which a shell has to start
 		expect(call("run", args{"command": "sleep 1000", "session": "server", "timeout_s": 1}), "exit code 0"), expect(done(), "deadline"))
 	w.run(task.Done)
-	if _, err := w.g.Command(t.Context(), "log", "--json", "--from=0", "--to=1", "--", "box~task-1-server"); err != nil {
+	if _, err := w.g.Command(t.Context(), nil, "log", "--json", "--from=0", "--to=1", "--", "box~task-1-server"); err != nil {
 		t.Errorf("its record: %v", err)
 	}
 }

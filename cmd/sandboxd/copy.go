@@ -116,12 +116,12 @@ func copyOperands(args []string, of string) (link string, err error) {
 // isSandbox is an error that says what to do unless there is a sandbox with the name sandbox, to which link may mean a path: a link alone does not
 // say of which sandbox it is.
 func (c *cli) isSandbox(ctx context.Context, link string) error {
-	all, err := c.sandboxes(ctx, os.Stderr)
+	all, err := c.sandboxes(ctx)
 	if err != nil {
 		return err
 	}
 	name, _, _ := strings.Cut(link, ":")
-	if slices.ContainsFunc(all, func(l listed) bool { return l.Name == name }) {
+	if slices.ContainsFunc(all, func(l agent.Sandbox) bool { return l.Name == name }) {
 		return nil
 	}
 	return usage("cp: "+link+" does not say of which sandbox it is", "name it: -n NAME; sandboxd ls lists yours")

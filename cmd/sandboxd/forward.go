@@ -115,7 +115,7 @@ func (c *cli) completeName(cmd *cobra.Command, args []string, begun string) ([]s
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
 	defer cancel()
-	infos, err := c.sandboxes(ctx, io.Discard)
+	infos, err := c.sandboxes(ctx)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -299,10 +299,15 @@ func (c *cli) dial(ctx context.Context, user string, start bool) (*agent.Client,
 		return nil, err
 	}
 	client, err := agent.Dial(ctx, "ssh://"+user+"@"+host, o)
+	return client, c.notReached(err, host, o)
+}
+
+// notReached returns err, for which the daemon at host was not reached, with what to do.
+func (c *cli) notReached(err error, host string, o agent.Options) error {
 	if errors.Is(err, syscall.ECONNREFUSED) && c.gateway == "" { // its process is another's by now
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the daemon of %s does not answer at %s", o.State, host), Hint: "start it: sandboxd up"}
+		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the daemon of %s does not answer at %s", o.State, host), Hint: "start it: sandboxd up"}
 	}
-	return client, err
+	return err
 }
 
 // reach says where the daemon answers and how to log in.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,45 +46,46 @@ func (c *cli) lobby(ctx context.Context, out, said io.Writer, words ...string) e
 	return forward(ctx, lobby, agent.Cmd{Command: shellquote.Join(words...), Stdout: out, Stderr: said})
 }
 
-// listed is what this program reads of a line of ls --json.
-type listed struct{ Name, State string }
-
-// ask is lobby for an answer that is read as a whole.
-func (c *cli) ask(ctx context.Context, said io.Writer, words ...string) ([]byte, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	out := &held{most: maxAnswer, stop: cancel}
-	err := c.lobby(ctx, out, said, words...)
-	return out.Bytes(), err
-}
-
-// sandboxes lists the user's sandboxes. said gets what the daemon says beside.
-func (c *cli) sandboxes(ctx context.Context, said io.Writer) ([]listed, error) {
-	out, err := c.ask(ctx, said, "ls", "--json")
+// dialGateway connects to a daemon that runs. The caller closes the Gateway.
+func (c *cli) dialGateway(ctx context.Context) (*agent.Gateway, error) {
+	host, o, err := c.reach(ctx, false)
 	if err != nil {
 		return nil, err
 	}
-	var all []listed
-	for lines := json.NewDecoder(bytes.NewReader(out)); ; {
-		var info listed
-		if err := lines.Decode(&info); errors.Is(err, io.EOF) {
-			return all, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("ls: %w", err)
-		}
-		all = append(all, info)
+	g, err := agent.DialGateway(ctx, "ssh://"+host, o)
+	return g, c.notReached(err, host, o)
+}
+
+// command runs one command of the command table and returns what it prints. progress gets what it
+// prints for people; nil discards that.
+func (c *cli) command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
+	g, err := c.dialGateway(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer g.Close()
+	return g.Command(ctx, progress, words...)
+}
+
+// sandboxes lists the user's sandboxes.
+func (c *cli) sandboxes(ctx context.Context) ([]agent.Sandbox, error) {
+	g, err := c.dialGateway(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer g.Close()
+	return g.List(ctx)
 }
 
 // runningSandboxes lists names.
 func (c *cli) runningSandboxes(ctx context.Context) ([]string, error) {
-	all, err := c.sandboxes(ctx, os.Stderr)
+	all, err := c.sandboxes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for _, info := range all {
-		if info.State == "running" {
+		if info.State == agent.SandboxRunning {
 			names = append(names, info.Name)
 		}
 	}

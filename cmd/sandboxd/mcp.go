@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 
-	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent"
@@ -83,15 +81,12 @@ type lobbyGateway struct {
 	starting sync.Mutex // held while the daemon is started, if it has to be
 }
 
-// dial connects as user: the lobby's name, or a sandbox's.
-func (g *lobbyGateway) dial(ctx context.Context, user string) (*agent.Client, error) {
+// start starts the daemon if it is this machine's and does not run.
+func (g *lobbyGateway) start(ctx context.Context) error {
 	g.starting.Lock()
+	defer g.starting.Unlock()
 	_, _, err := g.cli.reach(ctx, true)
-	g.starting.Unlock()
-	if err != nil {
-		return nil, err
-	}
-	return g.cli.dial(ctx, user, false)
+	return err
 }
 
 // ensure makes the sandbox of that name, else of that directory, if it is missing.
@@ -107,11 +102,11 @@ func (g *lobbyGateway) ensure(ctx context.Context, name, dir string) (string, er
 
 // ensureAs is ensure with all words of the command.
 func (g *lobbyGateway) ensureAs(ctx context.Context, words []string) (string, error) {
-	out, err := g.command(ctx, g.said, words...)
+	out, err := g.Command(ctx, g.said, words...)
 	if err != nil {
 		return "", err
 	}
-	var answer listed
+	var answer agent.Sandbox
 	if err := json.Unmarshal(out, &answer); err != nil {
 		return "", fmt.Errorf("ensure: %w", err)
 	}
@@ -120,44 +115,16 @@ func (g *lobbyGateway) ensureAs(ctx context.Context, words []string) (string, er
 
 // Dial connects to a sandbox.
 func (g *lobbyGateway) Dial(ctx context.Context, sandbox string) (*agent.Client, error) {
-	return g.dial(ctx, sandbox)
-}
-
-// Command runs one command of the table.
-func (g *lobbyGateway) Command(ctx context.Context, words ...string) ([]byte, error) {
-	return g.command(ctx, nil, words...)
-}
-
-func (g *lobbyGateway) command(ctx context.Context, beside io.Writer, words ...string) ([]byte, error) {
-	lobby, err := g.dial(ctx, wire.Lobby)
-	if err != nil {
+	if err := g.start(ctx); err != nil {
 		return nil, err
 	}
-	defer lobby.Close()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	out, said := &held{most: maxAnswer, stop: cancel}, new(brief)
-	var stderr io.Writer = said
-	if beside != nil {
-		stderr = io.MultiWriter(said, beside)
-	}
-	exit, err := lobby.Exec(ctx, agent.Cmd{Command: shellquote.Join(words...), Stdout: out, Stderr: stderr})
-	if err != nil {
-		return nil, err
-	}
-	if exit.Code != 0 {
-		return nil, commandError(words[0], exit.Code, out.Bytes(), said.String())
-	}
-	return out.Bytes(), nil
+	return g.cli.dial(ctx, sandbox, false)
 }
 
-// commandError is what a command of the table that was asked for JSON said of its failure.
-func commandError(name string, code int, out []byte, said string) error {
-	var answer struct {
-		Error *agent.Error `json:"error"`
+// Command runs one command of the command table.
+func (g *lobbyGateway) Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
+	if err := g.start(ctx); err != nil {
+		return nil, err
 	}
-	if err := json.Unmarshal(out, &answer); err == nil && answer.Error != nil {
-		return answer.Error
-	}
-	return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s: exit %d: %s", name, code, strings.TrimSpace(strings.TrimPrefix(said, "sandboxd: ")))}
+	return g.cli.command(ctx, progress, words...)
 }

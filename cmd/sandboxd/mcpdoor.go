@@ -83,15 +83,17 @@ func (g *hubGateway) Dial(ctx context.Context, name string) (*agent.Client, erro
 	return agent.NewClient(name, open, login), nil
 }
 
-// Command runs one command of the table.
-func (g *hubGateway) Command(ctx context.Context, words ...string) ([]byte, error) {
+// Command runs one command of the command table.
+func (g *hubGateway) Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
 	var out, said bytes.Buffer
-	env := &command.Env{Hub: g.daemon.hub, Principal: g.principal, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said, Gateway: g.daemon.address.gateway(), Tokens: g.daemon.tokens,
-		Python: g.daemon.python}
-	if code := command.Run(ctx, env, words); code != 0 {
-		return nil, commandError(words[0], code, out.Bytes(), said.String())
+	stderr := io.Writer(&said)
+	if progress != nil {
+		stderr = io.MultiWriter(&said, progress)
 	}
-	return out.Bytes(), nil
+	env := &command.Env{Hub: g.daemon.hub, Principal: g.principal, Stdin: strings.NewReader(""), Stdout: &out, Stderr: stderr,
+		Gateway: g.daemon.address.gateway(), Tokens: g.daemon.tokens, Python: g.daemon.python}
+	code := command.Run(ctx, env, words)
+	return out.Bytes(), agent.CommandError(words[0], code, out.Bytes(), said.String())
 }
 
 // pipe is a connection within this program. It holds what is written until it is read: both ends of a session stream begin by writing.

@@ -27,13 +27,8 @@ type asItIs struct{ io.Writer }
 
 func (asItIs) Close() error { return nil }
 
-// What is held of a daemon's answer until it is read: a list, the pictures of a call of python, and
-// what a command says beside.
-const (
-	maxAnswer = 64 << 20
-	maxLine   = 256 << 20
-	maxSaid   = 64 << 10
-)
+// maxLine bounds one line of a daemon's answer, in bytes: the pictures of a call of python.
+const maxLine = 256 << 20
 
 // held is an answer that is read as a whole. Of one that is too long it ends the call.
 type held struct {
@@ -54,13 +49,3 @@ func (h *held) Write(p []byte) (int, error) {
 }
 
 func (h *held) Bytes() []byte { return h.all.Bytes() }
-
-// brief keeps the beginning of what a command says beside its answer.
-type brief struct{ begun bytes.Buffer }
-
-func (b *brief) Write(p []byte) (int, error) {
-	_, _ = b.begun.Write(p[:min(len(p), maxSaid-b.begun.Len())]) // in memory: it takes everything
-	return len(p), nil
-}
-
-func (b *brief) String() string { return b.begun.String() }

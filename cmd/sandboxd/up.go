@@ -236,13 +236,11 @@ func (c *cli) pool(ctx context.Context, drain bool) ([]gateway.PoolInfo, error) 
 	if drain {
 		words = append(words, "--drain")
 	}
-	var said brief
-	out, err := c.ask(ctx, &said, words...)
-	if code, ok := errors.AsType[exitCode](err); ok && code == wire.ExitUsage {
+	out, err := c.command(ctx, nil, words...)
+	if errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
 		return nil, nil // a daemon of a former version, which has no pool
 	}
 	if err != nil {
-		_, _ = io.WriteString(os.Stderr, text.Lines(said.String())) // nobody is left to be told
 		return nil, err
 	}
 	var all []gateway.PoolInfo

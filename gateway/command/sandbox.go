@@ -103,7 +103,7 @@ func (f *newFlags) read(args []string) (spec gateway.NewSpec, err error) {
 
 func newCommand(env *Env) *cobra.Command {
 	var given newFlags
-	var asJSON bool
+	var asJSON, progress bool
 	cmd := &cobra.Command{
 		Use:   "new [NAME]",
 		Short: "make a sandbox",
@@ -118,7 +118,7 @@ func newCommand(env *Env) *cobra.Command {
 				return err
 			}
 			began := time.Now()
-			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec, env.progress(asJSON))
+			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec, env.progress(asJSON && !progress))
 			if err != nil {
 				return err
 			}
@@ -151,6 +151,7 @@ func newCommand(env *Env) *cobra.Command {
 	f.StringVar(&given.trust, "trust", "", "certificate authorities inside: host or image (default host)")
 	f.BoolVar(&spec.Reuse, "if-missing", false, "a sandbox that has the name already is the answer")
 	f.BoolVar(&asJSON, "json", false, "print one object")
+	f.BoolVar(&progress, "progress", false, "with --json: print progress on standard error")
 	hostFlags(cmd, &spec.Host)
 	f.StringVar(&spec.Host.URI, "host", "", "take a machine that answers SSH instead of booting one; as add does")
 	f.StringVar(&build.Dockerfile, "dockerfile", "", "Dockerfile to build the image of, or the directory that it is in; of the daemon's machine")

@@ -1,0 +1,306 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/kballard/go-shellquote"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Gateway makes, lists and removes the sandboxes of one daemon. Its methods may be called at once.
+//
+//	g, err := agent.DialGateway(ctx, "ssh://localhost:2222", agent.Options{})
+//	sb, err := g.Create(ctx, agent.Spec{Image: "sandboxd/python"})
+//	sh, err := g.Shell(ctx, sb.Name)
+//	res, err := sh.Run(ctx, "python3 --version")
+//	err = g.Remove(ctx, sb.Name)
+//
+// An error that the daemon reports is an [*Error] with a code to branch on.
+type Gateway struct {
+	daemon Daemon
+	close  func() error
+
+	mu      sync.Mutex
+	clients map[string]*Client // guarded by mu; those of Shell, by sandbox
+	closed  bool               // guarded by mu
+}
+
+// Daemon is what a Gateway talks to. [DialGateway] reaches one over SSH; programs that reach theirs
+// in another way implement Daemon and call [NewGateway]. Its methods may be called at once.
+type Daemon interface {
+	// Dial connects to a sandbox that exists. The caller closes the Client.
+	Dial(ctx context.Context, sandbox string) (*Client, error)
+
+	// Command runs one command of the command table, such as "ls", "--json", and returns what it
+	// prints. progress receives what it prints for people meanwhile; nil discards that. A command
+	// that fails is an error, an *Error where the daemon gave a reason.
+	Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error)
+}
+
+// NewGateway returns a Gateway on d. Close ends what Shell opened, and leaves d alone.
+func NewGateway(d Daemon) *Gateway {
+	return &Gateway{daemon: d, close: func() error { return nil }, clients: make(map[string]*Client)}
+}
+
+// DialGateway connects to the daemon at uri: ssh://HOST[:PORT], HOST:PORT, or an alias of the
+// user's ssh configuration. A user name in uri is ignored. Options are those of [Dial]; Kind and
+// Create are not used. ctx bounds the dial. The caller closes the Gateway. Errors are those of Dial.
+func DialGateway(ctx context.Context, uri string, o Options) (*Gateway, error) {
+	t, err := parseURI(uri)
+	if err != nil {
+		return nil, err
+	}
+	o.Kind, o.Create = KindGateway, false
+	d := &dialer{target: t, options: o, passwords: newPasswords(o.Host.Password)}
+	d.target.user = wire.Lobby
+	control, err := d.gateway(ctx, uri)
+	if err != nil {
+		return nil, err
+	}
+	g := NewGateway(&remote{dialer: d, control: control})
+	g.close = control.Close
+	return g, nil
+}
+
+// Create makes a sandbox and returns when it can be used. On an error nothing is left behind.
+// The zero Spec is a sandbox with the daemon's defaults and a generated name.
+func (g *Gateway) Create(ctx context.Context, spec Spec) (Sandbox, error) {
+	words, err := spec.words()
+	if err != nil {
+		return Sandbox{}, err
+	}
+	var sb Sandbox
+	return sb, g.decode(ctx, spec.Progress, &sb, words...)
+}
+
+// List returns the sandboxes of the caller, and those that others share with it, by name.
+func (g *Gateway) List(ctx context.Context) ([]Sandbox, error) {
+	out, err := g.daemon.Command(ctx, nil, "ls", "--json")
+	if err != nil {
+		return nil, err
+	}
+	all := []Sandbox{}
+	for lines := json.NewDecoder(bytes.NewReader(out)); ; {
+		var sb Sandbox
+		if err := lines.Decode(&sb); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return nil, fmt.Errorf("ls: %w", err)
+		}
+		all = append(all, sb)
+	}
+}
+
+// Describe returns what the daemon and the sandbox itself report about it.
+func (g *Gateway) Describe(ctx context.Context, name string) (Description, error) {
+	return g.describe(ctx, "describe", "--json", "--", name)
+}
+
+// DescribePackages is Describe with the packages that are installed. It takes about a second, and
+// is denied to those who may only watch.
+func (g *Gateway) DescribePackages(ctx context.Context, name string) (Description, error) {
+	return g.describe(ctx, "describe", "--packages", "--json", "--", name)
+}
+
+func (g *Gateway) describe(ctx context.Context, words ...string) (Description, error) {
+	if _, err := wire.ParseSandbox(words[len(words)-1]); err != nil {
+		return Description{}, err
+	}
+	var d Description
+	return d, g.decode(ctx, nil, &d, words...)
+}
+
+// Remove removes sandboxes with their files and records. It stops at the first that fails.
+func (g *Gateway) Remove(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if _, err := wire.ParseSandbox(name); err != nil {
+			return err
+		}
+		if _, err := g.daemon.Command(ctx, nil, "rm", "--json", "--", name); err != nil {
+			return err
+		}
+		g.forget(name)
+	}
+	return nil
+}
+
+// Dial connects to a sandbox that exists. The caller closes the Client.
+func (g *Gateway) Dial(ctx context.Context, sandbox string) (*Client, error) {
+	return g.daemon.Dial(ctx, sandbox)
+}
+
+// Shell attaches to a session of a sandbox and starts it if it is missing: target is SANDBOX for
+// the session main, or SANDBOX~SESSION. The connection below stays until Close or Remove. The
+// caller closes the Shell.
+func (g *Gateway) Shell(ctx context.Context, target string) (*Shell, error) {
+	t, err := wire.ParseTarget(target)
+	if err != nil {
+		return nil, err
+	}
+	c, err := g.client(ctx, t.Sandbox)
+	if err != nil {
+		return nil, err
+	}
+	return c.Shell(ctx, t.Session)
+}
+
+// Command runs one command of the command table: a command line of sandboxd without "sandboxd".
+// It returns what the command prints; most print JSON with --json. progress receives what it
+// prints for people; nil discards that.
+func (g *Gateway) Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
+	return g.daemon.Command(ctx, progress, words...)
+}
+
+// Close ends the connection to the daemon and the shells of the Gateway. Sandboxes and what runs
+// in them go on.
+func (g *Gateway) Close() error {
+	g.mu.Lock()
+	clients := g.clients
+	g.clients, g.closed = nil, true
+	g.mu.Unlock()
+	var errs []error
+	for _, c := range clients {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(append(errs, g.close())...)
+}
+
+// client returns the connection to a sandbox that shells share.
+func (g *Gateway) client(ctx context.Context, sandbox string) (*Client, error) {
+	g.mu.Lock()
+	c := g.clients[sandbox]
+	g.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	c, err := g.daemon.Dial(ctx, sandbox)
+	if err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if other := g.clients[sandbox]; other != nil || g.closed {
+		c.Close()
+		if g.closed {
+			return nil, errClientClosed
+		}
+		return other, nil
+	}
+	g.clients[sandbox] = c
+	return c, nil
+}
+
+// forget closes the connection to a sandbox that was removed.
+func (g *Gateway) forget(sandbox string) {
+	g.mu.Lock()
+	c := g.clients[sandbox]
+	delete(g.clients, sandbox)
+	g.mu.Unlock()
+	if c != nil {
+		c.Close()
+	}
+}
+
+// decode runs a command and reads the one JSON object that it prints.
+func (g *Gateway) decode(ctx context.Context, progress io.Writer, into any, words ...string) error {
+	out, err := g.daemon.Command(ctx, progress, words...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(out, into); err != nil {
+		return fmt.Errorf("%s: %w", words[0], err)
+	}
+	return nil
+}
+
+// remote is a daemon that is reached over SSH.
+type remote struct {
+	dialer  *dialer
+	control *Client // logged in as the control host
+}
+
+func (r *remote) Dial(ctx context.Context, sandbox string) (*Client, error) {
+	if _, err := wire.ParseTarget(sandbox); err != nil {
+		return nil, err
+	}
+	d := *r.dialer
+	d.target.user, d.first = sandbox, nil
+	return d.gateway(ctx, sandbox)
+}
+
+func (r *remote) Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	out, messages := &answer{cancel: cancel}, &opening{next: progress}
+	exit, err := r.control.Exec(ctx, Cmd{Command: shellquote.Join(words...), Stdout: out, Stderr: messages})
+	if err != nil {
+		return nil, err
+	}
+	return out.Bytes(), CommandError(words[0], exit.Code, out.Bytes(), messages.String())
+}
+
+// CommandError returns the error of a command of the command table that ended with an exit code,
+// or nil for 0: the one in its JSON, else its messages, with code usage for exit code 2 and
+// unavailable for others.
+func CommandError(name string, code int, stdout []byte, stderr string) error {
+	if code == 0 {
+		return nil
+	}
+	var failed struct {
+		Error *Error `json:"error"`
+	}
+	if err := json.Unmarshal(stdout, &failed); err == nil && failed.Error != nil {
+		return failed.Error
+	}
+	said := strings.TrimSpace(strings.TrimPrefix(stderr, "sandboxd: "))
+	reason := wire.CodeUnavailable
+	if code == wire.ExitUsage {
+		reason = wire.CodeUsage
+	}
+	return &Error{Code: reason, Message: fmt.Sprintf("%s: exit code %d: %s", name, code, said)}
+}
+
+// Bounds of what a daemon answers.
+const (
+	maxAnswer   = 64 << 20
+	maxMessages = 4 << 10
+)
+
+// answer keeps a command's output. One that is too long ends the command.
+type answer struct {
+	bytes.Buffer
+	cancel context.CancelCauseFunc
+}
+
+func (a *answer) Write(p []byte) (int, error) {
+	if len(p) > maxAnswer-a.Len() {
+		err := &Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("the daemon's answer is longer than %d MiB", maxAnswer>>20),
+			Hint:    "check that the URI names a daemon that you trust"}
+		a.cancel(err)
+		return 0, err
+	}
+	return a.Buffer.Write(p)
+}
+
+// opening keeps the first bytes of a command's messages, and passes all of them on.
+type opening struct {
+	bytes.Buffer
+	next io.Writer // nil is nobody
+}
+
+func (o *opening) Write(p []byte) (int, error) {
+	_, _ = o.Buffer.Write(p[:min(len(p), maxMessages-o.Len())]) // in memory: it takes everything
+	if o.next != nil {
+		_, _ = o.next.Write(p) // progress that nobody reads does not end the command
+	}
+	return len(p), nil
+}
