@@ -71,7 +71,7 @@ func (b *blocked) since(after uint64) (all []wire.Denial, count uint64, complete
 func (ss *Sessions) Blocked(d wire.Denial) {
 	b, fresh := ss.blocked.add(d, time.Now())
 	for _, s := range ss.All() {
-		s.blocked(b, fresh)
+		b.tell(s, fresh)
 	}
 }
 
@@ -144,9 +144,9 @@ func (d *denials) late(now time.Time) bool {
 
 func (d *denials) clear() { d.shown, d.newest = "", block{} }
 
-// blocked tells the session that a connection was blocked. One that is not fresh was reported before, unless to an
-// earlier command.
-func (s *Session) blocked(b block, fresh bool) {
+// tell tells a session that the connection was blocked. One that is not fresh was reported before, unless to an earlier
+// command.
+func (b block) tell(s *Session, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {

@@ -103,7 +103,7 @@ func (f Feed) apply(e wire.Event) {
 	switch e.Kind {
 	case wire.EventState, wire.EventEnded:
 		if e.State != nil {
-			s.becomeLocked(*e.State)
+			f.becomeLocked(*e.State)
 		}
 	case wire.EventBegun:
 		if e.Op == "" { // it was typed
@@ -141,15 +141,16 @@ func (f Feed) attached(a wire.Attached) {
 	if a.Seq < s.seq {
 		return
 	}
-	s.becomeLocked(inboundState(a.State))
+	f.becomeLocked(inboundState(a.State))
 	s.keyboard, s.private = Cut(a.Keyboard, MaxWord), Cut(a.Private, MaxWord)
 	s.cols, s.rows = wire.ClampSize(uint32(max(a.Cols, 0)), uint32(max(a.Rows, 0)))
 	s.observeLocked()
 	s.changeLocked()
 }
 
-// becomeLocked makes st the session's state.
-func (s *Session) becomeLocked(st wire.State) {
+// becomeLocked makes st the session's state. Session.mu is held.
+func (f Feed) becomeLocked(st wire.State) {
+	s := f.s
 	was := busy(s.state)
 	s.state = st
 	if !was && busy(st) {

@@ -12,9 +12,9 @@ import (
 // framesAtOnce bounds how much of a log is drawn at one time for key frames: other sessions wait for it.
 const framesAtOnce = 16 << 20
 
-// addKeyframes keeps snapshots of the session's screen beside its record, of recorded bytes alone, so that a player
+// addKeyframes keeps snapshots of the screen of s beside its record, of recorded bytes alone, so that a player
 // need not begin at the beginning. A player makes those that are missing.
-func (s *Session) addKeyframes(rec *record.Writer) {
+func addKeyframes(s *Session, rec *record.Writer) {
 	end := rec.End()
 	if end < s.framed+record.KeyframeEvery {
 		return

@@ -47,7 +47,7 @@ func (v *PrivateView) Output(ctx context.Context, s *Session, off uint64, p []by
 	v.mu.Unlock()
 	if d == nil { // the first of this mode
 		d = new(display) // nobody else's until it shows what was before; that may take long
-		if err := s.upTo(ctx, off); err != nil {
+		if err := waitFor(ctx, s, off); err != nil {
 			s.log.Debug("private mode begins without what was before it", "err", err)
 		}
 		if err := d.feed(s); err != nil {
@@ -70,8 +70,8 @@ func (v *PrivateView) End() {
 	v.display = nil
 }
 
-// upTo waits until the copy has the log up to off, for a while.
-func (s *Session) upTo(ctx context.Context, off uint64) error {
+// waitFor waits until the copy of s has the log up to off, for a while.
+func waitFor(ctx context.Context, s *Session, off uint64) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, catchUpWithin/3, errBehind)
 	defer cancel()
 	for gen := s.Generation(); s.Len() < off; {

@@ -332,7 +332,7 @@ func (s *Session) Info() wire.SessionInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return wire.SessionInfo{Private: s.private, Name: s.name, State: s.state, Keyboard: s.keyboard, Cols: s.cols, Rows: s.rows,
-		Parties: s.partiesLocked(), Argv: s.argv, Created: s.begun, Offset: s.replica.end}
+		Parties: parties(s.members, s.keyboard), Argv: s.argv, Created: s.begun, Offset: s.replica.end}
 }
 
 // Parties are those attached, drivers and watchers, without the daemon itself. Shared attachments whose calls are
@@ -340,13 +340,13 @@ func (s *Session) Info() wire.SessionInfo {
 func (s *Session) Parties() []wire.Party {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.partiesLocked()
+	return parties(s.members, s.keyboard)
 }
 
-func (s *Session) partiesLocked() []wire.Party {
-	all := make([]wire.Party, 0, len(s.members))
-	for _, m := range s.members {
-		if !rests(m, s.keyboard) {
+func parties(members []Member, keyboard string) []wire.Party {
+	all := make([]wire.Party, 0, len(members))
+	for _, m := range members {
+		if !rests(m, keyboard) {
 			all = append(all, m.Party())
 		}
 	}
@@ -434,7 +434,7 @@ func (s *Session) Tidy(idle time.Duration) {
 		if err := rec.Tidy(idle); err != nil {
 			s.noteProblem(err)
 		}
-		s.addKeyframes(rec)
+		addKeyframes(s, rec)
 	} else if !ended {
 		s.set.rerecord(s)
 	}
