@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"context"
+
+	"github.com/sandboxd/sandboxd/gateway/admission"
 )
 
 // Allowance is something of which sandboxes have parts, and may have only so much together.
@@ -19,9 +21,9 @@ const ofAll = "all"
 
 // Text is how much there is and may be, as a person reads it.
 func (a Allowance) Text() (have, most string) {
-	say := cores
+	say := admission.Cores
 	if a.Unit != "" {
-		say = func(n float64) string { return size(int64(n)) }
+		say = func(n float64) string { return admission.Size(int64(n)) }
 	}
 	if a.Most == 0 {
 		return say(a.Have), "-"
@@ -39,20 +41,20 @@ func (h *Hub) Allowances(ctx context.Context, p Principal) ([]Allowance, error) 
 	mine := h.connectionsOf(p.Name)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	memory, cpus := h.runningLimitsLocked(p.Name, nil)
+	has := h.usageLocked(p.Name, nil, kept)
 	all := []Allowance{
-		{Of: p.Name, What: "sandboxes", Have: float64(h.ownedLocked(p.Name)), Most: float64(q.Sandboxes), Key: "max_sandboxes"},
+		{Of: p.Name, What: "sandboxes", Have: float64(has.Sandboxes), Most: float64(q.Sandboxes), Key: "max_sandboxes"},
 		{Of: p.Name, What: "sessions", Have: float64(h.sessionsLocked(p.Name)), Most: float64(q.Sessions), Key: "quota.sessions"},
 		{Of: p.Name, What: "connections", Have: float64(mine.Used()), Most: float64(mine.Most()), Key: "quota.connections"},
-		{Of: p.Name, What: "memory", Have: float64(memory), Most: float64(q.Memory), Unit: "bytes", Key: "quota.memory"},
-		{Of: p.Name, What: "cpus", Have: cpus, Most: q.CPUs, Key: "quota.cpus"},
-		{Of: p.Name, What: "disk", Have: float64(h.allowedDiskLocked(p.Name, nil) + kept), Most: float64(q.Disk), Unit: "bytes", Key: "quota.disk"},
+		{Of: p.Name, What: "memory", Have: float64(has.Memory), Most: float64(q.Memory), Unit: "bytes", Key: "quota.memory"},
+		{Of: p.Name, What: "cpus", Have: has.CPUs, Most: q.CPUs, Key: "quota.cpus"},
+		{Of: p.Name, What: "disk", Have: float64(has.Disk + has.Kept), Most: float64(q.Disk), Unit: "bytes", Key: "quota.disk"},
 	}
 	if p.Name == h.options.Owner {
-		exist, running := h.allLocked(nil)
+		every := h.allLocked(nil)
 		all = append(all,
-			Allowance{Of: ofAll, What: "sandboxes", Have: float64(exist), Most: float64(most.Sandboxes), Key: "total.sandboxes"},
-			Allowance{Of: ofAll, What: "running", Have: float64(running), Most: float64(most.Running), Key: "total.running"},
+			Allowance{Of: ofAll, What: "sandboxes", Have: float64(every.Exist), Most: float64(most.Sandboxes), Key: "total.sandboxes"},
+			Allowance{Of: ofAll, What: "running", Have: float64(every.Running), Most: float64(most.Running), Key: "total.running"},
 			Allowance{Of: ofAll, What: "connections", Have: float64(h.connections.Used()), Most: float64(h.connections.Most()), Key: "connections"})
 	}
 	return all, nil

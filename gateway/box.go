@@ -13,7 +13,6 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -100,8 +99,6 @@ type box struct {
 	excess     sandbox.DiskUsage       // guarded by mu; what there was when it was started above its limit of disk; zero: it was not
 	described  *inside                 // guarded by mu; what describe found last
 	shares     map[string]wire.Rights  // guarded by mu; of principals that do not own it; replaced, never changed
-	spare      *connect.Conn           // guarded by mu; for the first client of a sandbox of the pool; nil without one
-	spareTaken chan struct{}           // guarded by mu; closed by who takes spare; nil without one
 	active     time.Time               // guarded by mu; when it was seen to be used last
 	kicked     map[string]time.Time    // guarded by mu; resume secrets of parties that were sent away, since when
 	fate       string                  // guarded by mu; why it has ended or is about to: wire.LostStopped and the others; empty while it runs

@@ -167,7 +167,7 @@ func (h *Hub) reserve(p Principal, f facts, kept int64, reuse bool, ready func(f
 		}
 		return b, false, nil
 	}
-	if err := h.roomForLocked(f, kept); err != nil {
+	if err := h.mayCreateLocked(f, kept); err != nil {
 		return nil, false, err
 	}
 	if ready != nil {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -68,7 +69,7 @@ func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Descripti
 		d.Health += ": " + f.reason
 	}
 	if f.state != Running && f.state != Broken {
-		if f.state == Stopped && strings.HasPrefix(f.reason, diskFull) {
+		if f.state == Stopped && strings.HasPrefix(f.reason, admission.DiskFull) {
 			d.Notes = append(d.Notes, "its files are kept: it may be started, and write a little more, to have them copied out or removed; "+
 				"start --disk SIZE "+d.Name+" raises the limit")
 		}
@@ -205,10 +206,10 @@ func (d *Description) fill(found *inside) {
 	}
 	var n int64
 	if _, err := fmt.Sscan(f["memory"], &n); err == nil && d.Limits.Memory > 0 {
-		usage = append(usage, fmt.Sprintf("%s of %s memory", size(n), size(d.Limits.Memory)))
+		usage = append(usage, fmt.Sprintf("%s of %s memory", admission.Size(n), admission.Size(d.Limits.Memory)))
 	}
 	if d.Used != nil && d.Used.Disk > 0 {
-		usage = append(usage, fmt.Sprintf("%s of %s disk", size(d.Used.Disk), size(d.Limits.Disk)))
+		usage = append(usage, fmt.Sprintf("%s of %s disk", admission.Size(d.Used.Disk), admission.Size(d.Limits.Disk)))
 	}
 	d.Usage = strings.Join(usage, ", ")
 }
@@ -238,9 +239,9 @@ func limitsText(l sandbox.Limits) string {
 	var words []string
 	if l.Memory > 0 {
 		if l.Swap > 0 {
-			words = append(words, size(l.Memory)+" memory and "+size(l.Swap)+" swap")
+			words = append(words, admission.Size(l.Memory)+" memory and "+admission.Size(l.Swap)+" swap")
 		} else {
-			words = append(words, size(l.Memory)+" memory with swap")
+			words = append(words, admission.Size(l.Memory)+" memory with swap")
 		}
 	}
 	if l.CPUs > 0 {
@@ -250,10 +251,10 @@ func limitsText(l sandbox.Limits) string {
 		words = append(words, fmt.Sprintf("%d processes", l.PIDs))
 	}
 	if l.Shm > 0 {
-		words = append(words, size(l.Shm)+" /dev/shm")
+		words = append(words, admission.Size(l.Shm)+" /dev/shm")
 	}
 	if l.Disk > 0 {
-		words = append(words, size(l.Disk)+" disk")
+		words = append(words, admission.Size(l.Disk)+" disk")
 	}
 	if l.Sessions > 0 {
 		words = append(words, fmt.Sprintf("%d sessions", l.Sessions))
@@ -265,14 +266,4 @@ func limitsText(l sandbox.Limits) string {
 		words = append(words, fmt.Sprintf("%d open files a process", l.NoFile))
 	}
 	return strings.Join(words, ", ")
-}
-
-// size is a number of bytes in the largest unit of two that leaves at least 1.
-func size(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	f, i := float64(n), 0
-	for f >= 1024 && i < len(units)-1 {
-		f, i = f/1024, i+1
-	}
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0") + " " + units[i]
 }

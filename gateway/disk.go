@@ -7,51 +7,31 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// How the limit of disk is held where the storage does not do it: what a sandbox wrote is measured, file by file, and one
-// that is above its limit is stopped. It is not measured while nothing points to it having written: what is free on the disk,
-// and what processor time it took, are asked for first, and cost next to nothing.
 const (
-	diskEvery   = time.Second      // between looks at what is free
-	diskStep    = 64 << 20         // bytes that went since a sandbox was measured, upon which it is measured again
-	diskAge     = 30 * time.Second // after which it is measured again in any case, if it worked
-	diskPace    = 20               // times as long as measuring took until the next time, unless the limit may be near
-	diskRest    = 3                // times as long as any measuring took in which nothing is measured: a quarter of a core at most
-	diskWithin  = time.Minute      // for one measure
-	diskTries   = 3                // measures in a row that took longer, upon which the sandbox is stopped
-	diskWorked  = time.Millisecond // of processor time, less than which nobody writes with
-	diskRoomy   = 64 << 20         // bytes that a sandbox which is started above its limit may write: to be looked at, and tidied up
-	diskFew     = 1000             // likewise, files
-	growthLeast = 1 << 20          // bytes that count as writing when the disk is nearly full
+	diskEvery  = time.Second // between looks at what is free
+	diskRest   = 3           // times as long as any measuring took in which nothing is measured: a quarter of a core at most
+	diskWithin = time.Minute // for one measure
+	diskTries  = 3           // measures in a row that took longer, upon which the sandbox is stopped
 )
-
-// gauge is what is known of the disk of one sandbox, since it was started.
-type gauge struct {
-	since time.Time         // when it was
-	used  sandbox.DiskUsage // as measured last
-	first sandbox.DiskUsage // what there was by then, if that was above its limit
-	room  int64             // what was free at that time
-	cpu   time.Duration     // what it had worked
-	at    time.Time         // when it was looked at last
-	next  time.Time         // until when it is left alone
-}
 
 // diskWatch is the watching of one backend's disk.
 type diskWatch struct {
 	hub    *Hub
 	name   string
 	meter  sandbox.Meter
-	gauges map[*box]*gauge
+	gauges map[*box]*admission.Gauge
 	lowest int64 // what was free when that was below the floor last; 0: it is not
 	deaf   bool  // the backend did not say what is free; said once
 }
 
 // watchDisks stops sandboxes that are above their limit of disk, or write most while there is hardly any left.
 func (h *Hub) watchDisks(ctx context.Context, name string, meter sandbox.Meter) {
-	w := &diskWatch{hub: h, name: name, meter: meter, gauges: make(map[*box]*gauge)}
+	w := &diskWatch{hub: h, name: name, meter: meter, gauges: make(map[*box]*admission.Gauge)}
 	tick := time.NewTicker(h.options.diskEvery)
 	defer tick.Stop()
 	for {
@@ -91,7 +71,7 @@ func (w *diskWatch) round(ctx context.Context) {
 	w.deaf = false
 	floor := w.hub.options.MinFree
 	low := floor > 0 && room < floor
-	pressed := low && (w.lowest == 0 || room < w.lowest-growthLeast) // and it goes on
+	pressed := low && (w.lowest == 0 || room < w.lowest-admission.Growth) // and it goes on
 	if w.lowest = 0; low {
 		w.lowest = room
 	}
@@ -99,8 +79,8 @@ func (w *diskWatch) round(ctx context.Context) {
 	var grew int64
 	for b, f := range running {
 		before := int64(-1)
-		if g := w.gauges[b]; g != nil && g.since.Equal(f.since) {
-			before = g.used.Bytes
+		if g := w.gauges[b]; g != nil && g.Since.Equal(f.since) {
+			before = g.Used.Bytes
 		}
 		g := w.measure(ctx, b, f, room, pressed)
 		if ctx.Err() != nil {
@@ -109,17 +89,17 @@ func (w *diskWatch) round(ctx context.Context) {
 		if g == nil {
 			continue
 		}
-		if why := g.above(f.inst.Limits.Disk); why != "" {
+		if why := g.Above(f.inst.Limits.Disk); why != "" {
 			w.stop(b, f, why)
 			continue
 		}
-		if d := g.used.Bytes - before; before >= 0 && d > max(grew, growthLeast) {
+		if d := g.Used.Bytes - before; before >= 0 && d > max(grew, admission.Growth) {
 			worst, grew = b, d
 		}
 	}
 	if pressed && worst != nil {
 		w.stop(worst, running[worst], fmt.Sprintf("this machine has only %s of disk left (disk.min_free is %s), and it wrote %s just now",
-			size(room), size(floor), size(grew)))
+			admission.Size(room), admission.Size(floor), admission.Size(grew)))
 	}
 }
 
@@ -130,38 +110,29 @@ func (f facts) writes() bool {
 }
 
 // measure returns what b uses, nil unless it was measured now.
-func (w *diskWatch) measure(ctx context.Context, b *box, f facts, room int64, pressed bool) *gauge {
+func (w *diskWatch) measure(ctx context.Context, b *box, f facts, room int64, pressed bool) *admission.Gauge {
 	g, now := w.gauges[b], time.Now()
 	limit := f.inst.Limits.Disk
-	if g == nil || !g.since.Equal(f.since) {
+	if g == nil || !g.Since.Equal(f.since) {
 		b.mu.Lock()
-		g = &gauge{since: f.since, first: b.excess}
+		g = &admission.Gauge{Since: f.since, First: b.excess}
 		b.mu.Unlock()
 		w.gauges[b] = g
-	} else {
-		went := g.room - room
-		urgent := pressed || went >= max(limit-g.used.Bytes, growthLeast)
-		if !urgent && (now.Before(g.next) || went < diskStep && now.Sub(g.at) < diskAge) {
-			return nil
-		}
+	} else if !g.Due(now, room, limit, pressed) {
+		return nil
 	}
-	most := sandbox.DiskUsage{Bytes: g.allowed(limit), Files: g.allowedFiles(limit)}
-	if u, err := w.meter.Usage(ctx, f.inst); err == nil {
-		if !g.at.IsZero() && u.CPU > 0 && u.CPU-g.cpu < diskWorked {
-			g.at, g.room = now, room
-			return nil
-		}
-		g.cpu = u.CPU
+	if u, err := w.meter.Usage(ctx, f.inst); err == nil && !g.Worked(now, room, u.CPU) {
+		return nil
 	}
 	within, cancel := context.WithTimeout(ctx, w.hub.options.diskWithin)
-	used, err := w.meter.Disk(within, f.inst, most)
+	used, err := w.meter.Disk(within, f.inst, g.Allowed(limit))
 	cancel()
 	took := time.Since(now)
 	if ctx.Err() == nil {
 		w.missed(b, f, err)
 	}
-	first := g.at.IsZero()
-	g.at, g.room, g.next = now, room, now.Add(took*(1+diskPace))
+	first := g.Fresh()
+	g.Measured(now, room, took)
 	sleep(ctx, took*diskRest)
 	if err != nil {
 		if first {
@@ -169,7 +140,7 @@ func (w *diskWatch) measure(ctx context.Context, b *box, f facts, room int64, pr
 		}
 		return nil
 	}
-	g.used = used
+	g.Used = used
 	b.mu.Lock()
 	b.disk = used
 	b.mu.Unlock()
@@ -211,35 +182,6 @@ func (w *diskWatch) missed(b *box, f facts, err error) {
 	}
 }
 
-// allowed is how many bytes may be there before the sandbox is stopped: it was perhaps started to be tidied up.
-func (g *gauge) allowed(limit int64) int64 {
-	if g.first.Bytes > limit {
-		return g.first.Bytes + diskRoomy
-	}
-	return limit
-}
-
-func (g *gauge) allowedFiles(limit int64) int64 {
-	if most := sandbox.MaxFiles(limit); g.first.Files <= most {
-		return most
-	}
-	return g.first.Files + diskFew
-}
-
-// above says in which way there is too much, if there is.
-func (g *gauge) above(limit int64) string {
-	switch {
-	case g.used.Bytes > g.allowed(limit):
-		return fmt.Sprintf("its files occupy more than %s (--disk)", size(limit))
-	case g.used.Files > g.allowedFiles(limit):
-		return fmt.Sprintf("it has more than the %d files that go with %s (--disk)", sandbox.MaxFiles(limit), size(limit))
-	}
-	return ""
-}
-
-// diskFull is the name of the limit in notes, reasons and events.
-const diskFull = "disk_full"
-
 // weigh measures b, which is locked and does not run, if it may be above its limit of disk: it is perhaps started to be tidied
 // up, and what is there by then is not what it writes from now on.
 func (b *box) weigh(ctx context.Context, be sandbox.Backend, f facts) {
@@ -249,7 +191,7 @@ func (b *box) weigh(ctx context.Context, be sandbox.Backend, f facts) {
 	b.mu.Unlock()
 	m, ok := be.(sandbox.Meter)
 	limit := f.inst.Limits.Disk
-	if !ok || limit == 0 || !strings.HasPrefix(f.reason, diskFull) && known.Bytes <= limit && known.Files <= sandbox.MaxFiles(limit) {
+	if !ok || limit == 0 || !strings.HasPrefix(f.reason, admission.DiskFull) && known.Bytes <= limit && known.Files <= sandbox.MaxFiles(limit) {
 		return
 	}
 	within, cancel := context.WithTimeout(ctx, b.hub.options.diskWithin)
@@ -269,7 +211,7 @@ func (b *box) weigh(ctx context.Context, be sandbox.Backend, f facts) {
 func (w *diskWatch) stop(b *box, f facts, why string) {
 	delete(w.gauges, b) // it is measured anew if it still runs
 	if f.state == Creating {
-		b.abortCreation(f, &wire.Error{Code: wire.CodeUnavailable, Message: diskFull + ": " + why, Hint: "nothing was left behind; have it write less, or give it more: --disk"})
+		b.abortCreation(f, &wire.Error{Code: wire.CodeUnavailable, Message: admission.DiskFull + ": " + why, Hint: "nothing was left behind; have it write less, or give it more: --disk"})
 		return
 	}
 	b.once(func(ctx context.Context) { b.stopFull(ctx, f, why) })
@@ -284,9 +226,9 @@ func (b *box) stopFull(ctx context.Context, f facts, why string) {
 	if now := b.get(); b.isGone() || !now.writes() || !now.since.Equal(f.since) {
 		return
 	}
-	why = diskFull + ": " + why
+	why = admission.DiskFull + ": " + why
 	h.log.Warn("sandbox stopped", "id", b.id, "name", f.name, "why", why)
-	h.journal.add(b.id, "limit", map[string]any{"limit": diskFull, "why": why})
+	h.journal.add(b.id, "limit", map[string]any{"limit": admission.DiskFull, "why": why})
 	if f.state == Warm {
 		h.warm.rest(b, why)
 		b.giveUp(ctx, why)
@@ -294,7 +236,7 @@ func (b *box) stopFull(ctx context.Context, f facts, why string) {
 	}
 	within, cancel := context.WithTimeout(ctx, lookWithin)
 	if c, err := h.pool.Control(within, f.inst); err == nil {
-		if _, err := c.Do(within, wire.Control{Do: "rescue", Reason: diskFull}); err != nil {
+		if _, err := c.Do(within, wire.Control{Do: "rescue", Reason: admission.DiskFull}); err != nil {
 			h.log.Warn("processes not killed first", "id", b.id, "err", err)
 		}
 	}
@@ -314,12 +256,10 @@ func (h *Hub) roomToRun(ctx context.Context, be sandbox.Backend) error {
 	within, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	room, err := m.Room(within)
-	if err != nil || room >= floor { // an engine that does not answer is what is said next
-		return nil
+	if err != nil {
+		return nil //nolint:nilerr // an engine that does not answer is what is reported next
 	}
-	e := wire.Errorf(wire.CodeUnavailable, "%s: this machine has only %s of disk left, and disk.min_free is %s", diskFull, size(room), size(floor))
-	e.Hint = "make room, such as by sandboxd rm or docker image prune, or lower disk.min_free"
-	return e
+	return admission.Run(room, floor)
 }
 
 // SetDisk changes the limit of disk of a sandbox, whether it runs or not.
@@ -347,7 +287,7 @@ func (h *Hub) SetDisk(ctx context.Context, p Principal, name string, limit int64
 		err = h.withKept(ctx, p.Name, "", func(kept int64) error {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			return h.diskQuotaLocked(f, b, kept)
+			return admission.Disk(h.options.Quota, h.usageLocked(f.owner, b, kept), f.limits())
 		})
 		if err != nil {
 			return err
@@ -376,7 +316,7 @@ func (b *box) meter(ctx context.Context, d *Description, f facts) {
 		d.Used = &Used{Memory: u.Memory, PIDs: u.PIDs, CPUms: u.CPU.Milliseconds(), OOMKills: u.OOMKills, PIDsRefused: u.PIDsRefused,
 			Disk: disk.Bytes, Files: disk.Files}
 		if u.OOMKills > 0 {
-			d.Notes = append(d.Notes, fmt.Sprintf("oom_killed: %d of its processes were killed since it was started, at the limit of %s memory", u.OOMKills, size(d.Limits.Memory)))
+			d.Notes = append(d.Notes, fmt.Sprintf("oom_killed: %d of its processes were killed since it was started, at the limit of %s memory", u.OOMKills, admission.Size(d.Limits.Memory)))
 		}
 		if u.PIDsRefused > 0 {
 			d.Notes = append(d.Notes, fmt.Sprintf("limit_pids: %d processes could not be started since it was, at the limit of %d", u.PIDsRefused, d.Limits.PIDs))
@@ -384,8 +324,8 @@ func (b *box) meter(ctx context.Context, d *Description, f facts) {
 	}
 	switch limit := d.Limits.Disk; {
 	case limit > 0 && disk.Bytes > limit-limit/100:
-		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: its files occupy %s of %s", size(disk.Bytes), size(limit)))
+		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: its files occupy %s of %s", admission.Size(disk.Bytes), admission.Size(limit)))
 	case limit > 0 && disk.Files > sandbox.MaxFiles(limit):
-		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: it has %d files, and %d go with %s", disk.Files, sandbox.MaxFiles(limit), size(limit)))
+		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: it has %d files, and %d go with %s", disk.Files, sandbox.MaxFiles(limit), admission.Size(limit)))
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/live"
@@ -57,11 +58,11 @@ type Options struct {
 	// a placeholder.
 	Lobby func(line string) string
 
-	Pool    PoolOptions    // sandboxes that are booted before anybody asks for them
-	Limits  sandbox.Limits // of sandboxes that ask for none; zero fields are left to the backend
-	Quota   Quota          // of one principal
-	Total   Total          // of all of them
-	MinFree int64          // bytes of a backend's disk that stay free, see watchDisks; 0 is no such floor
+	Pool    PoolOptions     // sandboxes that are booted before anybody asks for them
+	Limits  sandbox.Limits  // of sandboxes that ask for none; zero fields are left to the backend
+	Quota   admission.Quota // of one principal
+	Total   admission.Total // of all of them
+	MinFree int64           // bytes of a backend's disk that stay free, see watchDisks; 0 is no such floor
 
 	RecordQuota  int64         // bytes of one session's record; 0 is 256 MiB
 	RecordTotal  int64         // bytes of all records of a sandbox; 0 is 2 GiB
@@ -139,8 +140,7 @@ func New(o Options) (*Hub, error) {
 	o.Logins = slices.Clone(o.Logins)
 	o.lateBoot = cmp.Or(o.lateBoot, lateBoot)
 	o.diskEvery, o.diskWithin = cmp.Or(o.diskEvery, diskEvery), cmp.Or(o.diskWithin, diskWithin)
-	o.Quota.Sandboxes = cmp.Or(o.Quota.Sandboxes, defaultSandboxes)
-	o.Total = o.Total.withDefaults()
+	o.Quota, o.Total = o.Quota.WithDefaults(), o.Total.WithDefaults()
 	o.StopGrace = cmp.Or(o.StopGrace, defaultGrace)
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
 	o.proxyAddress = cmp.Or(o.proxyAddress, wire.ProxyAddress)

@@ -274,7 +274,7 @@ func (b *box) start(ctx context.Context, progress func(string)) (sandbox.Instanc
 	if err := h.roomToRun(ctx, be); err != nil {
 		return sandbox.Instance{}, err
 	}
-	started, err := h.mayRun(b)
+	started, err := h.mayStart(b)
 	if err != nil {
 		return sandbox.Instance{}, err
 	}
@@ -366,13 +366,7 @@ func (h *Hub) Upstream(ctx context.Context, p Principal, name string, progress f
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	var c *connect.Conn
-	if b.get().state == Running {
-		c = b.takeSpare()
-	}
-	if c == nil {
-		c, err = reached(ctx, b, progress, h.pool.SSH)
-	}
+	c, err := reached(ctx, b, progress, h.pool.SSH)
 	if err == nil {
 		b.relays.add(c, p.Name, b.touch)
 	}

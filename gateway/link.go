@@ -269,7 +269,6 @@ func (lk *link) follow(ctx context.Context, b *box, c *connect.Control) {
 		lk.mu.Unlock()
 		cancel(nil)
 	}()
-	wg.Go(func() { b.prepare(ctx) })
 	for pause := redialPause; ; pause = min(2*pause, 10*time.Second) {
 		err := lk.refresh(ctx, b, c)
 		if err == nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -320,7 +321,7 @@ func pausedOr(ctx context.Context, err error) error {
 // ends its sessions before it ends itself. Before a sandbox is stopped for its full disk, the daemon has its processes killed: that
 // is how the command ended.
 func diedWith(r *wire.Result) bool {
-	return r != nil && r.Ended == wire.Dead && !slices.Contains(r.Notes, diskFull)
+	return r != nil && r.Ended == wire.Dead && !slices.Contains(r.Notes, admission.DiskFull)
 }
 
 // asLost makes the Result with which a guest that was about to end answered a call that of a lost call.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -25,12 +26,12 @@ func TestQuota(t *testing.T) {
 	big := sandbox.Limits{Memory: 3 << 30, CPUs: 3, Disk: 20 << 30}
 	for _, tt := range []struct {
 		name, key, frees string
-		quota            Quota
+		quota            admission.Quota
 		stopped          bool // those that are stopped count
 	}{
-		{"memory", "quota.memory", "--memory", Quota{Memory: 4 << 30}, false},
-		{"cpus", "quota.cpus", "--cpus", Quota{CPUs: 4}, false},
-		{"disk", "quota.disk", "--disk", Quota{Disk: 25 << 30}, true},
+		{"memory", "quota.memory", "--memory", admission.Quota{Memory: 4 << 30}, false},
+		{"cpus", "quota.cpus", "--cpus", admission.Quota{CPUs: 4}, false},
+		{"disk", "quota.disk", "--disk", admission.Quota{Disk: 25 << 30}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, sandboxtest.Options{})
@@ -110,13 +111,4 @@ func TestQuotaOfSessions(t *testing.T) {
 		t.Fatalf("with room again: %v", err)
 	}
 	a.Close()
-}
-
-// Cores have at most three decimals, and what is counted none.
-func TestCoresText(t *testing.T) {
-	for n, want := range map[float64]string{0: "0", 0.5: "0.5", 0.1 + 0.2: "0.3", 1.125: "1.125", 10000: "10000", 123456: "123456"} {
-		if got := cores(n); got != want {
-			t.Errorf("cores(%v) = %q, want %q", n, got, want)
-		}
-	}
 }

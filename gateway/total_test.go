@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -26,7 +27,7 @@ func wantTotal(t *testing.T, err error, key string) {
 // All owners together have so many sandboxes, and so many that run; what is stopped gives its place to another.
 func TestTotal(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Total = Total{Sandboxes: 3, Running: 2}
+	w.options.Total = admission.Total{Sandboxes: 3, Running: 2}
 	d := w.start()
 	newOne := func(p Principal, name string) error {
 		_, err := d.Create(w.ctx(), p, NewSpec{Name: name}, nil)
@@ -58,7 +59,7 @@ func TestTotal(t *testing.T) {
 	d.stop()
 
 	// What is there stays, however little there may be from now on.
-	w.options.Total = Total{Sandboxes: 1, Running: 1}
+	w.options.Total = admission.Total{Sandboxes: 1, Running: 1}
 	d = w.start()
 	for name, want := range map[string]State{"one": Running, "three": Running} {
 		if got := w.state(d, name); got != want {
@@ -75,7 +76,7 @@ func TestTotal(t *testing.T) {
 func TestPoolMakesRoom(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool.Size = 3
-	w.options.Total = Total{Sandboxes: 4, Running: 3}
+	w.options.Total = admission.Total{Sandboxes: 4, Running: 3}
 	d := w.start()
 	w.ready(d, 3)
 	for i, name := range []string{"one", "two", "three"} {
@@ -106,9 +107,9 @@ func TestPoolMakesRoom(t *testing.T) {
 // Who asks is told what their own sandboxes have of what they may; all owners' are for the daemon's own user.
 func TestAllowances(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Quota = Quota{CPUs: 4, Disk: 7 << 30, Connections: 30}
+	w.options.Quota = admission.Quota{CPUs: 4, Disk: 7 << 30, Connections: 30}
 	w.options.Connections = 100
-	w.options.Total = Total{Sandboxes: 9, Running: 8}
+	w.options.Total = admission.Total{Sandboxes: 9, Running: 8}
 	w.copying(1 << 30)
 	d := w.start()
 	limits := sandbox.Limits{Memory: 1 << 30, CPUs: 1.5, Disk: 2 << 30}
@@ -145,21 +146,6 @@ func TestAllowances(t *testing.T) {
 		"bob cpus 0 of 4 quota.cpus", "bob disk 0 B of 7 GiB quota.disk"}
 	if diff := cmp.Diff(want, said(bob)); diff != "" {
 		t.Errorf("bob (-want +got):\n%s", diff)
-	}
-}
-
-func TestCarries(t *testing.T) {
-	for _, tt := range []struct {
-		memory, threads, files int64
-		want                   int
-	}{{2 << 30, 32768, 1 << 20, 64}, {8 << 30, 32768, 1 << 20, 256}, {64 << 30, 32768, 1 << 20, 512}, {64 << 30, 32768, 4096, 256},
-		{512 << 30, 4 << 20, 1 << 20, 1000}, {0, 0, 0, 1000}, {1 << 20, 0, 0, 1}} {
-		if got := carries(tt.memory, tt.threads, tt.files); got != tt.want {
-			t.Errorf("%d bytes, %d threads, %d files: got %d, want %d", tt.memory, tt.threads, tt.files, got, tt.want)
-		}
-	}
-	if here := (Total{}).withDefaults(); here.Running < 1 || here.Running > here.Sandboxes || number("/proc/meminfo", "MemTotal:") == 0 {
-		t.Errorf("of this machine: %+v", here)
 	}
 }
 

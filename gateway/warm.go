@@ -531,7 +531,6 @@ func (b *box) claim(ctx context.Context) error {
 	b.network.pays(h.connectionsOf(f.owner))
 	b.touch()
 	h.board.Reshare()
-	h.tasks.start(b.outlast)
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), nameWithin)
 	defer cancel()
 	c, err := h.pool.Control(within, f.inst)
@@ -586,4 +585,11 @@ func (h *Hub) unnote(id string) {
 	if err := os.Remove(filepath.Join(h.records(id), labelFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		h.log.Warn("note not removed", "id", id, "err", err)
 	}
+}
+
+// poolRoom is how many pooled sandboxes there may be beside those that people have, and the key that bounds them.
+func (h *Hub) poolRoom() (room int, key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.options.Total.Pool(h.allLocked(nil))
 }

@@ -8,14 +8,9 @@ import (
 	"runtime"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/sandboxd/sandboxd/gateway/store"
-	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -234,63 +229,4 @@ func TestClaimThatIsNotStored(t *testing.T) {
 		return len(now) == 1
 	})
 	w.ready(d, 1)
-}
-
-// The first client of a sandbox that was claimed is logged in already, the second logs in itself, and nobody has the connection of
-// somebody else. One that nobody wants ends with the sandbox's own.
-func TestFirstClientIsLoggedIn(t *testing.T) {
-	w := newWorld(t, sandboxtest.Options{})
-	dials := &dials{Backend: w.memory}
-	w.backend = dials
-	w.options.Pool.Size = 1
-	d := w.start()
-	w.ready(d, 1)
-	member := d.warm.members()[0]
-	spare := func() bool {
-		member.mu.Lock()
-		defer member.mu.Unlock()
-		return member.spare != nil
-	}
-	w.eventually("a connection is spare", spare)
-	for range cap(d.boots) {
-		d.warm.somebodyWaits() // no refill, which dials
-	}
-	w.create(d, "demo")
-	before := dials.n.Load()
-	var conns []*connect.Conn
-	for i, want := range []int64{0, 1, 2} {
-		c, err := d.Upstream(w.ctx(), alice, "demo", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conns = append(conns, c)
-		if n := dials.n.Load() - before; n != want {
-			t.Errorf("client %d: %d were dialled, want %d", i, n, want)
-		}
-		client := ssh.NewClient(c.Conn, c.Chans, c.Reqs)
-		session, err := client.NewSession()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if out, err := session.Output("echo works"); err != nil || string(out) != "works\n" {
-			t.Errorf("client %d: %q, %v", i, out, err)
-		}
-	}
-	for _, c := range conns {
-		c.Close()
-	}
-	if spare() {
-		t.Error("there is another one")
-	}
-}
-
-// dials counts how often a backend is dialled.
-type dials struct {
-	*sandboxtest.Backend
-	n atomic.Int64
-}
-
-func (b *dials) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
-	b.n.Add(1)
-	return b.Backend.Dial(ctx, inst)
 }

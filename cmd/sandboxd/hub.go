@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -83,8 +84,8 @@ func (c config) limits() (sandbox.Limits, error) {
 }
 
 // quota is what one owner may have.
-func (c config) quota() (gateway.Quota, error) {
-	var q gateway.Quota
+func (c config) quota() (admission.Quota, error) {
+	var q admission.Quota
 	var err error
 	if q.Sandboxes, err = strconv.Atoi(c.value("max_sandboxes")); err != nil {
 		return q, fmt.Errorf("max_sandboxes: %w", err)
@@ -107,8 +108,8 @@ func (c config) quota() (gateway.Quota, error) {
 }
 
 // total is what all owners may have together.
-func (c config) total() (gateway.Total, error) {
-	var t gateway.Total
+func (c config) total() (admission.Total, error) {
+	var t admission.Total
 	var err error
 	if t.Sandboxes, err = strconv.Atoi(c.value("total.sandboxes")); err != nil {
 		return t, fmt.Errorf("total.sandboxes: %w", err)
