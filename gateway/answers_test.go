@@ -123,14 +123,14 @@ func TestLostOutputIsBounded(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	l := fed(t, d)
-	s := &sent{call: l.Begin(wire.Request{Verb: wire.VerbWait, MaxOutput: -1})}
-	defer s.call.End()
+	c := beginCall(d.boxOf(), l, main, wire.Request{Verb: wire.VerbWait, MaxOutput: -1})
+	defer c.End()
 	chunk := []byte(strings.Repeat("0123456789abcde\n", 2048))
 	for at := 0; at < 8<<20; at += len(chunk) {
 		l.Feed().Output(uint64(at), chunk)
 	}
-	a := &Attachment{hub: d.Hub, live: l, box: d.boxOf(), target: main}
-	if r := a.lost(w.ctx(), s, wire.LostError(wire.LostPaused, "x")).Result; len(r.Output) > maxReply || !r.Truncated {
+	reply, _ := c.lose(w.ctx(), wire.LostError(wire.LostPaused, "x"), maxReply/2)
+	if r := reply.Result; len(r.Output) > maxReply || !r.Truncated {
 		t.Errorf("%d bytes, truncated %t", len(r.Output), r.Truncated)
 	}
 }

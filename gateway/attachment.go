@@ -341,11 +341,8 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 			return wire.Reply{}, err
 		}
 	}
-	switch r.Verb {
-	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
-		if r.Op == "" {
-			r.Op = wire.NewOp()
-		}
+	if r.Op == "" && (r.Verb == wire.VerbRun || types(r.Verb)) {
+		r.Op = wire.NewOp()
 	}
 	defer a.calling()()
 	caller := ctx
@@ -353,41 +350,52 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	defer done()
 	ctx, over := a.box.pauses.within(ctx) // before the state is read, so that no pause is missed
 	defer over()
-	if !wakes(r.Verb) || a.party.Rights == wire.RightWatch {
-		if a.box.get().state == Paused {
-			return wire.Reply{}, a.box.notRunning(a.target.Session)
-		}
-	} else if err := a.box.wake(ctx); err != nil {
+	resumes, err := a.box.admits(a.party.Rights, r.Verb, a.target.Session)
+	if resumes {
+		err = a.box.wake(ctx)
+	}
+	if err != nil {
 		return wire.Reply{}, err
 	}
 	ctx, heard := a.box.listening(ctx)
 	defer heard()
-	call := a.live.Begin(r)
-	defer call.End()
-	open := a.anew
-	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
-	if typed {
-		open = a.there
-	}
-	was := a.shell()
-	client, err := a.stream(ctx, open)
+	c := beginCall(a.box, a.live, a.target, r)
+	defer c.End()
+	client, err := a.clientFor(ctx, r)
 	if err != nil {
 		return wire.Reply{}, pausedOr(ctx, err)
 	}
-	shell := a.shell()
-	if typed && was != "" && shell != was {
+	if refused := incomplete(client.Attached().Shell, r); refused != nil {
+		return wire.Reply{Error: refused}, refused
+	}
+	reply, err := a.send(ctx, client, c)
+	return a.answer(ctx, caller, c, reply, err)
+}
+
+// types reports whether a request is text for what runs in the session.
+func types(v wire.Verb) bool { return v == wire.VerbType || v == wire.VerbKeys }
+
+// clientFor returns the party's stream for a request. Text that is typed is for the shell that the party knows, or for
+// what runs there: it starts nothing, and is refused when that has ended.
+func (a *Attachment) clientFor(ctx context.Context, r wire.Request) (*wire.Client, error) {
+	if !types(r.Verb) {
+		return a.stream(ctx, a.anew)
+	}
+	was := a.shell()
+	client, err := a.stream(ctx, a.there)
+	if err == nil && was != "" && a.shell() != was {
 		e := wire.Errorf(wire.CodeUnavailable, "what the text was for has ended with the shell of %s", a.target)
 		e.Hint = "nothing was typed; run uses the new shell"
-		return wire.Reply{}, e
+		return nil, e
 	}
-	if r.Verb == wire.VerbRun {
-		if refused := checkCommand(client.Attached().Shell, r.Text); refused != nil {
-			return wire.Reply{Error: refused}, refused
-		}
-	}
-	at := client.Attached()
-	s := &sent{call: call, party: at.Resume}
-	call.Sent()
+	return client, err
+}
+
+// send makes a request, and makes it again to the same guest as the same party when the connection breaks, if that does
+// not repeat what it does.
+func (a *Attachment) send(ctx context.Context, client *wire.Client, c *call) (wire.Reply, error) {
+	s, r, shell := &sent{party: client.Attached().Resume}, c.Request, a.shell()
+	c.Sent()
 	reply, err := a.request(ctx, client, r)
 	if r.Op != "" {
 		r.Incarnation = shell
@@ -399,50 +407,42 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		reply, err = a.request(ctx, client, r)
 	}
 	a.shellIs(reply.Incarnation)
-	lost := a.whyLost(ctx, caller, reply, err)
-	if lost == nil && r.Op != "" && reply.Result == nil && reply.Error == nil && caller.Err() != nil {
-		lost = a.given(caller)
-	}
-	if lost == nil && err == nil && hasResult(r.Verb) && reply.Result == nil { // a guest may answer anything
-		lost = wire.LostError(wire.LostGuest, "the guest answered without a result")
-	}
-	switch {
-	case lost == nil || !hasResult(r.Verb):
-		reply, err = a.complete(ctx, reply, err, call)
-		if paused, ok := errors.AsType[*pausedError](err); ok && hasResult(r.Verb) { // before its output was here
-			reply, err = a.lost(caller, s, paused.lost), paused.lost
-		}
-	case reply.Result == nil:
-		reply, err = a.lost(caller, s, lost), lost
-	default:
-		reply, _ = a.complete(ctx, reply, nil, call) // that it is lost counts
-		asLost(reply.Result, lost)
-		reply.Error, err = lost, lost
-	}
-	if r.Op != "" {
-		call.NoteRestart(reply.Result)
-	}
-	if unkept := lostUnrecorded(a.live); unkept != nil { // last: what it printed may be seen by nobody
-		reply, err = wire.Reply{Error: unkept}, unkept
-		if hasResult(r.Verb) {
-			reply.Result = wire.LostResult(a.target, unkept)
-		}
-	}
 	return reply, err
 }
 
-// complete adds to a guest's answer what the guest does not know, and waits until the replica has caught up with it.
-func (a *Attachment) complete(ctx context.Context, reply wire.Reply, err error, call *live.Call) (wire.Reply, error) {
-	if err == nil {
-		err = a.settled(ctx, reply)
+// answer is what the caller of c gets, to which reply and err are the guest's answer.
+func (a *Attachment) answer(ctx, caller context.Context, c *call, reply wire.Reply, err error) (wire.Reply, error) {
+	lost := a.whyLost(ctx, caller, c, reply, err)
+	if !hasResult(c.Request.Verb) {
+		lost = nil // the error says what there is to say
 	}
-	if reply.Result != nil {
-		reply.Result.Sandbox, reply.Result.Session = a.target.Sandbox, a.target.Session
-		call.Complete(ctx, reply.Result) // not what the guest says
+	if lost == nil || reply.Result != nil {
+		settled := err
+		if settled == nil || lost != nil {
+			settled = a.settled(ctx, reply)
+		}
+		c.complete(ctx, &reply, lost)
+		a.noShell(reply.Result)
+		if errors.As(settled, new(*silentError)) {
+			settled = a.box.reach(settled)
+		}
+		if err = settled; lost != nil {
+			err = lost // that counts
+		}
 	}
-	a.noShell(reply.Result)
-	if errors.As(err, new(*silentError)) {
-		err = a.box.reach(err)
+	if paused, ok := errors.AsType[*pausedError](err); ok && lost == nil && hasResult(c.Request.Verb) { // before its output was here
+		lost, reply.Result = paused.lost, nil
+	}
+	if lost != nil && reply.Result == nil {
+		a.box.lastWords(caller, a.live)
+		reply, _ = c.lose(ctx, lost, maxReply/2)
+		err = lost
+	}
+	if unrecorded := lostUnrecorded(a.live); unrecorded != nil { // last: what it printed may be seen by nobody
+		reply, err = wire.Reply{Error: unrecorded}, unrecorded
+		if hasResult(c.Request.Verb) {
+			reply.Result = wire.LostResult(a.target, unrecorded)
+		}
 	}
 	return reply, err
 }

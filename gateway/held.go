@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -12,7 +11,7 @@ import (
 
 // asked is a request that has not been answered.
 type asked struct {
-	call *live.Call
+	call *call
 	held bool // the guest has answered, and its answer waits for its turn
 	lost bool // it was answered as lost: the guest's answer is not passed on
 }

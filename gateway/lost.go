@@ -4,18 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
-
-// A call that was sent to a guest is made by that guest or by none: it is repeated only to the party that it was sent for, which no
-// other guest knows. When that cannot be reached any more the call is lost, and its caller decides what to do.
 
 const (
 	// answersWithin is how long a container that runs may take to answer again after a connection to it broke.
@@ -149,10 +144,9 @@ func (h *Hub) Lost(ctx context.Context, p Principal, name string) error {
 	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: the connection to its guest broke", name))
 }
 
-// sent is a request as it was first given to a guest.
+// sent is what was given to a guest: it is given to no other.
 type sent struct {
-	call    *live.Call // nil for input
-	party   string     // the secret of the party that it was sent for
+	party   string // the secret of the party that it was sent for
 	repeats int
 }
 
@@ -209,19 +203,30 @@ func broke(ctx context.Context, client *wire.Client, err error) bool {
 	return true
 }
 
-// whyLost is the loss of a request to which reply and err are the answer; nil if that is how it ended, or the caller has left.
-func (a *Attachment) whyLost(ctx, caller context.Context, reply wire.Reply, err error) *wire.Error {
+// whyLost is the loss of a call to which reply and err are the answer; nil if that is how it ended, or the caller has left
+// one that nothing can come of.
+func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Reply, err error) *wire.Error {
 	answered := reply.Result != nil || reply.Error != nil
+	lost, _ := errors.AsType[*wire.Error](err)
 	var paused *pausedError
-	switch lost, _ := errors.AsType[*wire.Error](err); {
-	case diedWith(reply.Result), lost != nil && lost.Code == wire.CodeLost && lost.Reason == "":
-		// The guest ends its sessions before it ends itself.
-		if over := a.box.over(); over != nil || reply.Result != nil {
+	switch {
+	case diedWith(reply.Result), err == nil:
+		return c.lossOf(reply)
+	case lost != nil && lost.Code == wire.CodeLost && lost.Reason == "": // the session ended, for which its sandbox may be the reason
+		if over := a.box.over(); over != nil {
 			return over
 		}
+		if reply.Result != nil {
+			return nil
+		}
 		return wire.LostError(wire.LostGuest, lost.Message)
-	case caller.Err() != nil || answered && (lost == nil || lost.Code != wire.CodeLost):
-		return nil //nolint:nilerr // the caller has left, or has the guest's answer
+	case answered && (lost == nil || lost.Code != wire.CodeLost):
+		return nil // it is the guest's answer
+	case caller.Err() != nil:
+		if c.Request.Op != "" && !answered {
+			return a.given(caller)
+		}
+		return nil
 	case lost != nil && lost.Code == wire.CodeLost:
 		return lost
 	case errors.As(context.Cause(ctx), &paused):
@@ -281,15 +286,6 @@ func (a *Attachment) shell() string {
 	return a.incarnation
 }
 
-// lost is the answer to a call that was sent and whose end is not known: what it is known to have printed, and why.
-func (a *Attachment) lost(ctx context.Context, s *sent, why *wire.Error) wire.Reply {
-	res := wire.LostResult(a.target, why)
-	a.box.lastWords(ctx, a.live)
-	res.Keyboard = a.live.Keyboard()
-	s.call.Lost(res, maxReply/2)
-	return wire.Reply{Result: res, Error: why}
-}
-
 // lastWords waits a moment until the copy of a session whose sandbox has ended has all of it.
 func (b *box) lastWords(ctx context.Context, l *live.Session) {
 	if b.over() == nil || b.get().state == Paused {
@@ -304,28 +300,10 @@ func (b *box) lastWords(ctx context.Context, l *live.Session) {
 	}
 }
 
-// hasResult reports whether the answer to a request is a Result.
-func hasResult(v wire.Verb) bool {
-	return slices.Contains([]wire.Verb{wire.VerbRun, wire.VerbType, wire.VerbKeys, wire.VerbWait, wire.VerbInterrupt}, v)
-}
-
 // pausedOr is the pause that ended ctx, if one did; else err.
 func pausedOr(ctx context.Context, err error) error {
 	if paused, ok := errors.AsType[*pausedError](context.Cause(ctx)); ok && err != nil {
 		return paused
 	}
 	return err
-}
-
-// diedWith reports whether a guest answers that the session has ended, for which the end of its sandbox may be the reason: the guest
-// ends its sessions before it ends itself. Before a sandbox is stopped for its full disk, the daemon has its processes killed: that
-// is how the command ended.
-func diedWith(r *wire.Result) bool {
-	return r != nil && r.Ended == wire.Dead && !slices.Contains(r.Notes, admission.DiskFull)
-}
-
-// asLost makes the Result with which a guest that was about to end answered a call that of a lost call.
-func asLost(r *wire.Result, why *wire.Error) {
-	r.Ended, r.ExitCode, r.Signal, r.Error = wire.Lost, nil, nil, why
-	r.Notes = append(r.Notes, why.Reason)
 }

@@ -147,11 +147,11 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	if diff := cmp.Diff([]wire.Denial{refused}, got.Denied); diff != "" {
 		t.Errorf("a run (-want +got):\n%s", diff)
 	}
-	st := &stream{box: b, live: idle, asked: map[uint32]asked{1: {call: wait}, 2: {call: run}}}
+	st := &stream{box: b, live: idle, asked: map[uint32]asked{1: {call: &call{Call: wait, box: b, live: idle}}, 2: {call: &call{Call: run, box: b, live: idle}}}}
 	for id, want := range map[uint32][]wire.Denial{1: {}, 2: {refused}, 3: {}} {
 		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id,
 			Data: []byte(`{"result":{"output":"<b>","denied":[{"host":"forged"}],"Denied":[{"host":"forged"}]}}`)}}
-		if due, err := st.addDenied(t.Context(), &h); err != nil || !due {
+		if due, err := st.answer(t.Context(), &h); err != nil || !due {
 			t.Fatalf("due %t, %v", due, err)
 		}
 		var reply wire.Reply

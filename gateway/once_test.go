@@ -123,7 +123,7 @@ func (w *world) streamOf(d *daemon, waits int) (st *stream, client, guest net.Co
 	st = &stream{client: wire.NewConn(near), guest: wire.NewConn(inner), box: d.boxOf(), live: d.boxOf().sessions.Get("main"), quiet: true, more: make(chan struct{}),
 		asked: make(map[uint32]asked), leave: func() {}, cancel: func() {}}
 	for id := range uint32(waits) {
-		st.asked[id] = asked{call: st.live.Begin(wire.Request{Verb: wire.VerbWait})}
+		st.asked[id] = asked{call: beginCall(st.box, st.live, main, wire.Request{Verb: wire.VerbWait})}
 	}
 	return st, client, guest
 }
@@ -224,7 +224,7 @@ func TestRequestIsAnsweredOnce(t *testing.T) {
 		t.Error("a second request has the id of one that the guest has not answered")
 	}
 	h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, Data: []byte(`{"result":{"ended":"done"}}`)}}
-	if due, err := st.addDenied(w.ctx(), &h); due || err != nil {
+	if due, err := st.answer(w.ctx(), &h); due || err != nil {
 		t.Errorf("the guest's late answer: due %t, %v", due, err)
 	}
 	if len(st.asked) != 0 {
@@ -258,7 +258,7 @@ func TestGuestGivesNoReason(t *testing.T) {
 	w.create(d, "demo")
 	st, _, _ := w.streamOf(d, 1)
 	h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, Data: []byte(`{"error":{"code":"lost","message":"m","reason":"sandbox_removed"}}`)}}
-	if due, err := st.addDenied(w.ctx(), &h); !due || err != nil || strings.Contains(string(h.frame.Data), wire.LostRemoved) {
+	if due, err := st.answer(w.ctx(), &h); !due || err != nil || strings.Contains(string(h.frame.Data), wire.LostRemoved) {
 		t.Errorf("%s: due %t, %v", h.frame.Data, due, err)
 	}
 }

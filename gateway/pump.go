@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
-	"github.com/sandboxd/sandboxd/sandbox/session/syntax"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -25,7 +23,6 @@ type stream struct {
 	secret        string // with which the client is the same party again
 	party         wire.Party
 	quiet         bool   // the client reads the log elsewhere
-	drives        bool   // the client may do more than watch
 	shell         string // what the session's commands are for
 	sent          uint64 // the client has output up to here
 	heard         uint64 // and events up to this one
@@ -129,11 +126,11 @@ func (st *stream) fromClient(ctx context.Context) {
 			err = errEnded // it detaches
 		}
 		var refused *wire.Error
-		var wakes bool
+		var resumes bool
 		if err == nil {
-			refused, wakes, err = st.check(f)
+			refused, resumes, err = st.check(f)
 		}
-		if err == nil && refused == nil && wakes && st.drives {
+		if err == nil && refused == nil && resumes {
 			err = st.box.wake(ctx)
 		}
 		switch {
@@ -150,12 +147,12 @@ func (st *stream) fromClient(ctx context.Context) {
 	}
 }
 
-// check refuses what a client may not send, and commands that are not whole. The rest is the guest's to judge. busy says
-// that it is for a sandbox that runs. An error ends the stream.
-func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error) {
+// check refuses what a client may not send, and commands that are not whole. The rest is the guest's to judge. resumes says
+// that the sandbox is resumed for it if it is paused. An error ends the stream.
+func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err error) {
 	switch f.Type {
 	case wire.FrameInput:
-		return nil, true, nil
+		return nil, st.party.Rights != wire.RightWatch, nil
 	case wire.FrameRequest:
 		r, refused := wire.ReadRequest(f.Data)
 		if refused != nil {
@@ -164,26 +161,23 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, busy bool, err error
 		if r.Party != nil {
 			return nil, false, errors.New("request: party comes from the login")
 		}
-		if r.Verb == wire.VerbRun {
-			if refused := checkCommand(st.shell, r.Text); refused != nil {
-				return refused, true, nil
-			}
+		if refused := incomplete(st.shell, r); refused != nil {
+			return refused, false, nil
+		}
+		resumes, err := st.box.admits(st.party.Rights, r.Verb, st.live.Name())
+		if err != nil {
+			return st.box.hub.Public(err), false, nil
 		}
 		if r.Verb != wire.VerbCancel { // which has no reply of its own
 			// What its answer needs and no more: the guest may never give one.
 			kept := wire.Request{Verb: wire.Verb(live.Cut(string(r.Verb), live.MaxWord)), Op: live.Cut(r.Op, live.MaxWord), MaxOutput: r.MaxOutput}
-			err = st.ask(f.ID, asked{call: st.live.Begin(kept)})
+			c := beginCall(st.box, st.live, wire.Target{Sandbox: st.box.title(), Session: st.live.Name()}, kept)
+			c.Sent()
+			err = st.ask(f.ID, asked{call: c})
 		}
-		return nil, wakes(r.Verb), err
+		return nil, resumes, err
 	}
 	return nil, false, fmt.Errorf("frame type %d is not for a server", f.Type)
-}
-
-// checkCommand refuses a command that its shell would find unfinished.
-func checkCommand(shell, command string) *wire.Error {
-	var refused *wire.Error
-	errors.As(syntax.Check(shell, command), &refused)
-	return refused
 }
 
 // fromGuest takes in what the guest sends. When too much waits it stops reading, and the guest waits.
@@ -196,7 +190,7 @@ func (st *stream) fromGuest(ctx context.Context) {
 		}
 		if err == nil && f.Type == wire.FrameReply {
 			var due bool
-			if due, err = st.addDenied(ctx, &h); !due && err == nil {
+			if due, err = st.answer(ctx, &h); !due && err == nil {
 				continue
 			}
 		}
@@ -253,15 +247,8 @@ func (st *stream) lose(ctx context.Context, all map[uint32]asked, why *wire.Erro
 	}()
 	left := uint64(wire.MaxWhole) // to be read, of all of them
 	for id, a := range all {
-		reply := wire.Reply{Error: why}
-		if hasResult(a.call.Request.Verb) {
-			reply.Result = wire.LostResult(wire.Target{Sandbox: st.box.title(), Session: st.live.Name()}, why)
-			if most := &a.call.Request.MaxOutput; *most < 0 || *most > maxReply/2 {
-				*most = maxReply / 2
-			}
-			left -= a.call.Lost(reply.Result, left)
-			a.call.Complete(ctx, reply.Result)
-		}
+		reply, read := a.call.lose(ctx, why, left)
+		left -= read
 		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id}, lost: true}
 		var err error
 		if h.frame.Data, err = fitting(reply); err != nil {
@@ -275,9 +262,8 @@ func (st *stream) lose(ctx context.Context, all map[uint32]asked, why *wire.Erro
 	}
 }
 
-// addDenied puts into a reply which connections the sandbox's network refused while the call lasted. The guest does not know, and
-// what it says of that is not passed on. due is false for a request that was answered as lost: the reply is not for the client.
-func (st *stream) addDenied(ctx context.Context, h *heldFrame) (due bool, err error) {
+// answer makes a reply of the guest what the client gets. due is false for a request that was answered as lost: the reply is not for the client.
+func (st *stream) answer(ctx context.Context, h *heldFrame) (due bool, err error) {
 	st.mu.Lock()
 	a, asked := st.asked[h.frame.ID]
 	if a.lost {
@@ -292,49 +278,21 @@ func (st *stream) addDenied(ctx context.Context, h *heldFrame) (due bool, err er
 		return true, fmt.Errorf("reply: %w", err)
 	}
 	changed := live.InboundReply(&reply)
+	if asked {
+		if lost := a.call.lossOf(reply); lost != nil && reply.Result == nil {
+			reply, _ = a.call.lose(ctx, lost, maxReply/2)
+			h.after = max(h.after, reply.Result.To)
+		} else {
+			a.call.complete(ctx, &reply, lost)
+		}
+	} else if reply.Result != nil {
+		reply.Result.Session, reply.Result.Denied = st.live.Name(), []wire.Denial{}
+	}
 	if reply.Result == nil && !changed {
 		return true, nil
 	}
-	if over := st.box.over(); over != nil && diedWith(reply.Result) {
-		asLost(reply.Result, over)
-		reply.Error = over
-	}
-	if reply.Result != nil {
-		reply.Result.Session, reply.Result.Denied = st.live.Name(), []wire.Denial{}
-		if asked {
-			a.call.Complete(ctx, reply.Result)
-			if a.call.Request.Op != "" {
-				a.call.NoteRestart(reply.Result)
-			}
-		}
-	}
 	h.frame.Data, err = fitting(reply)
 	return true, err
-}
-
-// fitting is a reply as a frame has it, without what does not fit into one.
-func fitting(reply wire.Reply) ([]byte, error) {
-	data, err := plainJSON(reply)
-	if err == nil && len(data) > maxReply {
-		reply.Result.Denied = []wire.Denial{}
-		data, err = plainJSON(reply)
-	}
-	if err == nil && len(data) > maxReply { // of characters that JSON writes longer than the guest did
-		data, err = plainJSON(wire.Reply{Error: wire.Errorf(wire.CodeInternal, "the sandbox's answer is too long")})
-	}
-	return data, err
-}
-
-// maxReply is what a frame has room for.
-const maxReply = wire.MaxFrame - 64
-
-// plainJSON is v without escapes for HTML, which could make it longer than it came.
-func plainJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // hold says after which byte a frame of the guest belongs: events at N come after byte N, a result after its output.

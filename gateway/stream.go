@@ -143,7 +143,7 @@ func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *
 		}
 		return nil, b.reach(err)
 	}
-	st := &stream{client: client, guest: guest, box: b, party: party, secret: at.Resume, quiet: quiet, drives: party.Rights != wire.RightWatch, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
+	st := &stream{client: client, guest: guest, box: b, party: party, secret: at.Resume, quiet: quiet, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
 	if st.live, err = b.session(ctx, c, at.Session, at.Created); err != nil {
 		guest.Close()
 		return nil, pausedOr(ctx, err)
