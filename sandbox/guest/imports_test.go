@@ -30,6 +30,7 @@ func TestImports(t *testing.T) {
 		"sandbox/descriptors", // pipes and terminals that the daemon has the other ends of
 		"sandbox/guest",
 		"sandbox/session",
+		"sandbox/session/keyboard",
 		"sandbox/session/marks",
 		"sandbox/session/proc",
 		"sandbox/session/screen",

@@ -72,7 +72,7 @@ func (st *stream) join(ctx context.Context, a wire.Attach) (wire.Attached, error
 		return wire.Attached{}, s.goneError()
 	}
 	if a.Start != nil && a.Start.Cols > 0 && a.Start.Rows > 0 {
-		p.cols, p.rows = wire.ClampSize(uint32(a.Start.Cols), uint32(a.Start.Rows))
+		p.Size = clampSize(a.Start.Cols, a.Start.Rows)
 	}
 	s.joinLocked(p, st)
 	at := st.beginLocked(s, p, a)
@@ -134,5 +134,5 @@ func (st *stream) beginLocked(s *session, p *party, a wire.Attach) wire.Attached
 		s.log.keep(st, st.offset)
 	}
 	return wire.Attached{Private: s.privateLocked(), Session: s.name, Resume: p.secret, Offset: st.offset, Accepted: p.accepted, State: s.stateLocked(),
-		Keyboard: s.keyboard.String(), Cols: s.cols, Rows: s.rows, Seq: s.events.seq, Shell: s.console.shell, Parties: s.partiesLocked(), Incarnation: s.incarnationLocked()}
+		Keyboard: s.keyboard.String(), Cols: s.size.Cols, Rows: s.size.Rows, Seq: s.events.seq, Shell: s.console.shell, Parties: s.partiesLocked(), Incarnation: s.incarnationLocked()}
 }

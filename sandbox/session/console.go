@@ -89,7 +89,7 @@ func (s *session) launch(ctx context.Context) (*console, error) {
 	s.mu.Lock()
 	c.reads = s.reads
 	start := Start{Session: s.name, Start: s.start}
-	start.Cols, start.Rows = s.cols, s.rows
+	start.Cols, start.Rows = s.size.Cols, s.size.Rows
 	s.mu.Unlock()
 	var sh Shell
 	if s.set.opt.Shell != nil {

@@ -36,7 +36,7 @@ type display struct {
 
 func (d *display) init(s *session) {
 	d.s = s
-	d.screen = screen.New(screen.Options{Cols: s.cols, Rows: s.rows, Reply: func(p []byte) {
+	d.screen = screen.New(screen.Options{Cols: s.size.Cols, Rows: s.size.Rows, Reply: func(p []byte) {
 		if len(d.answers)+len(p) <= maxAnswer { // a flood of queries is a flood, not a conversation
 			d.answers = append(d.answers, p...)
 		}

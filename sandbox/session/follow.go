@@ -330,7 +330,7 @@ func (s *session) refused(f *follow, err error) *wire.Result {
 	s.mu.Lock()
 	r := s.resultLocked(s.stateLocked())
 	r.Error = s.public(err)
-	if r.Error.Code == wire.CodeKeyboardHeld && s.keyboard.who.Kind == wire.Person {
+	if r.Error.Code == wire.CodeKeyboardHeld && s.keyboard.HeldByPerson() {
 		r.TakenOver = s.handover.copy(false)
 	}
 	s.mu.Unlock()

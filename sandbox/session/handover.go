@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -31,7 +32,7 @@ func (h *handover) copy(waited bool) *wire.Handover {
 }
 
 // handedLocked notes that p has got the keyboard.
-func (s *session) handedLocked(p *party) {
+func (s *session) handedLocked(p *keyboard.Party) {
 	h := &s.handover
 	switch {
 	case p.Kind == wire.Agent:
@@ -57,7 +58,7 @@ func (s *session) handedBackLocked() {
 // typedLocked notes that the shell has begun with what was typed at its prompt, if a person did.
 func (s *session) typedLocked(c *console, end uint64) {
 	h := &s.handover
-	if s.keyboard.hold == holdFree || s.keyboard.who.Kind != wire.Person || !h.begun || c.editAt == 0 || s.private.on {
+	if !s.keyboard.HeldByPerson() || !h.begun || c.editAt == 0 || s.keyboard.Private() != nil {
 		return
 	}
 	line, ok := s.lineLocked(c, end)
@@ -98,7 +99,7 @@ func (s *session) waitKeyboard(ctx context.Context, p *party, r wire.Request) (*
 	waited := false
 	err := s.until(bounded, func() bool {
 		k := &s.keyboard
-		free := !s.private.ending && (k.hold == holdFree || k.who.Kind == wire.Agent || k.holds(p))
+		free := !k.PrivateEnding() && (!k.HeldByPerson() || k.Holds(&p.Party))
 		waited = waited || !free
 		return free
 	})

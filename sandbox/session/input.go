@@ -12,7 +12,7 @@ import (
 // typing sends text or keys to the program and waits for what comes of it.
 func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
 	f := s.newFollow(r)
-	f.key, f.keys = p.key, r.Verb == wire.VerbKeys
+	f.key, f.keys = p.Key, r.Verb == wire.VerbKeys
 	ctx, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
 	if !s.alive() { // a new shell would run what a program was to read
@@ -186,7 +186,7 @@ func (s *session) baseline() look {
 // raw takes input of p as it comes, and returns how much of it the terminal took.
 func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
 	s.mu.Lock()
-	refused := s.acquireTypingLocked(p)
+	refused := s.typesLocked(p)
 	s.mu.Unlock()
 	if refused != nil {
 		return 0, refused
@@ -198,7 +198,7 @@ func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
 	n, err := s.put(ctx, p, nil, data, nil)
 	if errors.Is(err, &wire.Error{Code: wire.CodeKeyboardHeld}) {
 		s.mu.Lock()
-		p.refused = time.Now()
+		p.Refused(time.Now())
 		s.mu.Unlock()
 	}
 	return n, err

@@ -31,7 +31,7 @@ const (
 // for input after ^C, as an interpreter does, has been interrupted.
 func (s *session) interrupt(ctx context.Context, p *party) *wire.Result {
 	f := s.newFollow(wire.Request{})
-	f.key = p.key
+	f.key = p.Key
 	s.mu.Lock()
 	if err := s.mayInterruptLocked(p); err != nil {
 		s.mu.Unlock()
@@ -46,8 +46,8 @@ func (s *session) mayInterruptLocked(p *party) error {
 	switch {
 	case !s.aliveLocked():
 		return deadError(s.name)
-	case s.keyboard.hold != holdFree && !s.keyboard.holds(p):
-		return s.keyboard.refusal()
+	case !s.keyboard.Free() && !s.keyboard.Holds(&p.Party):
+		return s.keyboard.Refusal()
 	}
 	return nil
 }

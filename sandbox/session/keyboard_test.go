@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -137,7 +138,7 @@ func TestTailOfARefusedLine(t *testing.T) {
 		if err := carl.do(wire.VerbGive); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(typingPause)
+		time.Sleep(keyboard.TypingPause)
 		if err := bob.Input(t.Context(), []byte("echo")); err != nil || m.holder() != "person:bob" {
 			t.Errorf("after a pause: %v, and %q has the keyboard", err, m.holder())
 		}

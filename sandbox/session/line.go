@@ -32,8 +32,8 @@ func (s *session) lineLocked(c *console, end uint64) (line editLine, ok bool) {
 	if uint64(len(prompt)) < at-from || uint64(len(typed)) < end-at {
 		return line, false // some of it is private, or gone
 	}
-	rows := min(2+bytes.Count(prompt, []byte("\n"))+bytes.Count(typed, []byte("\n"))+(len(prompt)+len(typed))/max(s.cols, 1), maxLineRows)
-	sc := screen.New(screen.Options{Cols: s.cols, Rows: rows})
+	rows := min(2+bytes.Count(prompt, []byte("\n"))+bytes.Count(typed, []byte("\n"))+(len(prompt)+len(typed))/max(s.size.Cols, 1), maxLineRows)
+	sc := screen.New(screen.Options{Cols: s.size.Cols, Rows: rows})
 	_, _ = sc.Write(prompt) // in memory: it takes everything
 	begin := sc.Cursor()
 	before := sc.Scrolled()

@@ -82,7 +82,7 @@ func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func
 		s.mu.Unlock()
 		return nil, errClosed
 	}
-	o, err := s.findOpLocked(p.key, r)
+	o, err := s.findOpLocked(p.Key, r)
 	if err != nil {
 		s.mu.Unlock()
 		return nil, err
@@ -92,7 +92,7 @@ func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func
 			s.mu.Unlock()
 			return nil, &wire.Error{Code: wire.CodeLimitOps, Message: "too many calls are under way on this session", Hint: "wait until some have ended"}
 		}
-		o = &op{key: p.key, name: r.Op, call: callOf(r), done: make(chan struct{})}
+		o = &op{key: p.Key, name: r.Op, call: callOf(r), done: make(chan struct{})}
 		var octx context.Context
 		octx, o.cancel = context.WithCancelCause(s.ctx)
 		s.ops = append(s.ops, o)
@@ -203,15 +203,15 @@ func (s *session) opOver(p *party, o *op) {
 	if o.name == "" {
 		s.ops = slices.DeleteFunc(s.ops, func(q *op) bool { return q == o })
 	}
-	if s.keyboard.hold != holdCall || !s.keyboard.holds(p) || !s.restingLocked() {
+	if !s.restingLocked() {
 		return
 	}
 	for _, q := range s.ops {
-		if q.key == p.key && !q.over() {
+		if q.key == p.Key && !q.over() {
 			return
 		}
 	}
-	s.freeLocked()
+	s.keyboardLocked(s.keyboard.EndCall(&p.Party))
 }
 
 func validOp(s string) bool {

@@ -7,37 +7,35 @@ import (
 	"sort"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxGone is how many parties that were cut off are remembered at once; the oldest make room.
-const maxGone = 64
+const (
+	// partyGrace is how long a party whose stream broke keeps its keyboard.
+	partyGrace = 30 * time.Second
+	// maxGone is how many parties that were cut off are remembered at once; the oldest make room.
+	maxGone = 64
+)
 
 // party is one attachment. It outlives its stream by partyGrace.
 type party struct {
-	wire.Party
-	key    string // by which the keyboard knows it: of an agent that drives the principal, of others this party alone
+	keyboard.Party
 	secret string // with which it resumes
 
-	cols, rows int         // guarded by session.mu; the size it has, 0 when it said none
-	refused    time.Time   // guarded by session.mu; when something that it typed was refused last
-	accepted   uint64      // guarded by session.mu; input bytes dealt with
-	stream     *stream     // guarded by session.mu; nil while it is cut off
-	grace      *time.Timer // guarded by session.mu; runs while it is cut off
-	cut        time.Time   // guarded by session.mu; since when it is cut off
-	left       bool        // guarded by session.mu; that it left has been told
+	accepted uint64      // guarded by session.mu; input bytes dealt with
+	stream   *stream     // guarded by session.mu; nil while it is cut off
+	grace    *time.Timer // guarded by session.mu; runs while it is cut off
+	cut      time.Time   // guarded by session.mu; since when it is cut off
+	left     bool        // guarded by session.mu; that it left has been reported
 }
 
 func newParty(p wire.Party) *party {
 	var secret [16]byte
 	rand.Read(secret[:]) // never fails
 	id := hex.EncodeToString(secret[:])
-	key := string(p.Kind) + ":" + p.Name
-	if p.Kind == wire.Person || p.Rights == wire.RightWatch {
-		key += ":" + id
-	}
 	rand.Read(secret[:])
-	return &party{Party: p, key: key, secret: hex.EncodeToString(secret[:])}
+	return &party{Party: keyboard.NewParty(p, id), secret: hex.EncodeToString(secret[:])}
 }
 
 // joinLocked adds a party of stream st.
@@ -69,7 +67,7 @@ func (s *session) cutOff(p *party, st *stream) {
 	if p.stream != st || !s.parties[p] { // another stream has taken it over
 		return
 	}
-	p.stream, p.cut = nil, time.Now()
+	p.stream, p.Away, p.cut = nil, true, time.Now()
 	if s.closed {
 		return
 	}
@@ -90,7 +88,7 @@ func (s *session) cutOff(p *party, st *stream) {
 			s.leaveLocked(p)
 		}
 	})
-	if !s.keyboard.holds(p) {
+	if !s.keyboard.Holds(&p.Party) {
 		s.tellLeftLocked(p)
 	}
 }
@@ -113,7 +111,7 @@ func (s *session) returnLocked(p *party, st *stream) {
 			s.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
 		}
 	}
-	p.stream = st
+	p.stream, p.Away = st, false
 }
 
 // leaveLocked forgets p. The keyboard goes with the last party that shares its key, and calls that the shell has not been
@@ -125,29 +123,27 @@ func (s *session) leaveLocked(p *party) {
 	delete(s.gone, p.secret)
 	delete(s.parties, p)
 	s.tellLeftLocked(p)
-	if s.keyboard.asked == p {
-		s.unaskLocked()
-	}
+	s.keyboardLocked(s.keyboard.Withdraw(&p.Party))
 	for q := range s.parties {
-		if q.key == p.key {
+		if q.Key == p.Key {
 			return
 		}
 	}
 	for _, o := range s.ops {
-		if o.key == p.key {
+		if o.key == p.Key {
 			o.abandonLocked()
 		}
 	}
-	if s.keyboard.holds(p) {
-		s.freeLocked()
-		s.restoreSizeLocked()
+	if s.keyboard.Holds(&p.Party) {
+		s.keyboardLocked(s.keyboard.Leave(&p.Party))
+		s.resizeLocked(s.keyboard.RestoreSize(), "")
 	}
 }
 
 // othersLocked reports whether a party beside p is attached that may drive.
 func (s *session) othersLocked(p *party) bool {
 	for q := range s.parties {
-		if q.key != p.key && q.stream != nil && q.Rights != wire.RightWatch {
+		if q.Key != p.Key && q.stream != nil && q.Rights != wire.RightWatch {
 			return true
 		}
 	}
@@ -159,7 +155,7 @@ func (s *session) partiesLocked() []wire.Party {
 	list := []wire.Party{}
 	for p := range s.parties {
 		if p.stream != nil {
-			list = append(list, p.Party)
+			list = append(list, p.Party.Party)
 		}
 	}
 	// Not slices.SortFunc, here and in List: each is as much code as a small package, in a guest that has to stay small.

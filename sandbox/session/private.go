@@ -3,19 +3,12 @@ package session
 import (
 	"context"
 	"strconv"
+	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
-
-// private is a stretch of a session that is for the person who drives alone: the log from where it began is theirs, nobody
-// else reads it then or later. When it ends, what it left on the screen is erased.
-type private struct {
-	on     bool
-	by     *party
-	ending bool     // it is nobody's any more, and about to be over
-	before *picture // the screen when it began; nil when that is not known, or its size has changed since
-}
 
 // picture is what a screen showed.
 type picture struct {
@@ -28,53 +21,56 @@ const settles = 50
 
 var errPrivate = &wire.Error{Code: wire.CodeDenied, Message: "the screen is private at the moment", Hint: "wait until the person who drives gives the keyboard back"}
 
-// setPrivate begins or ends a private stretch for p, a person who has the keyboard or takes a free one for that.
+// setPrivate begins or ends private mode for p, a person who holds the keyboard or takes a free one for that. The
+// log from where it began is p's alone: nobody else reads it then or later.
 func (s *session) setPrivate(ctx context.Context, p *party, on bool) error {
 	if !on {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.private.on && s.private.by == p {
-			s.endPrivateLocked()
-		}
+		s.keyboardLocked(s.keyboard.EndPrivate(&p.Party))
 		return nil
 	}
-	if p.Kind != wire.Person {
-		return &wire.Error{Code: wire.CodeDenied, Message: "only a person makes a session private"}
+	if refused := keyboard.NoPrivacy(&p.Party); refused != nil {
+		return refused
 	}
-	if err := s.until(ctx, func() bool { return !s.private.ending }); err != nil {
+	if err := s.until(ctx, func() bool { return !s.keyboard.PrivateEnding() }); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	var refused *wire.Error
-	if k := &s.keyboard; !s.aliveLocked() {
-		refused = deadError(s.name)
-	} else if k.hold != holdFree && !k.holds(p) {
-		refused = k.refusal()
-	} else {
-		refused = s.acquireLocked(p, holdTaken)
+	refused := deadError(s.name)
+	if s.aliveLocked() {
+		var c keyboard.Change
+		c, refused = s.keyboard.TakePrivate(&p.Party, time.Now())
+		s.keyboardLocked(c)
 	}
 	s.mu.Unlock()
 	if refused != nil {
 		return refused
 	}
-	return s.settled(ctx, func(current bool) error {
-		switch k := &s.keyboard; {
-		case s.private.on && s.private.by == p:
-			return nil
-		case s.private.on || !k.holds(p) || !s.aliveLocked():
-			return k.refusal()
-		}
-		s.tellInputLocked()
-		s.private = private{on: true, by: p}
-		if current {
-			s.private.before = s.display.pictureLocked()
-		}
-		s.log.hide()
-		s.emitLocked(wire.Event{Kind: wire.EventPrivate, By: p.String(), ID: p.ID})
-		told := s.stateLocked()
-		s.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
+	return s.settled(ctx, func(current bool) error { return s.hideLocked(p, current) })
+}
+
+// hideLocked begins private mode for p. current says that the screen shows all of the log; display.mu is held.
+func (s *session) hideLocked(p *party, current bool) error {
+	if !s.aliveLocked() && s.keyboard.Private() != &p.Party {
+		return s.keyboard.Refusal()
+	}
+	began, refused := s.keyboard.MakePrivate(&p.Party)
+	if refused != nil {
+		return refused
+	}
+	if !began {
 		return nil
-	})
+	}
+	s.tellInputLocked()
+	if s.picture = nil; current {
+		s.picture = s.display.pictureLocked()
+	}
+	s.log.hide()
+	s.emitLocked(wire.Event{Kind: wire.EventPrivate, By: p.String(), ID: p.ID})
+	told := s.stateLocked()
+	s.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
+	return nil
 }
 
 // settled calls f with mu and display.mu held when the screen shows all of the log, or, in a flood of output, at some time:
@@ -100,19 +96,15 @@ func (s *session) settled(ctx context.Context, f func(current bool) error) error
 	}
 }
 
-// endPrivateLocked ends a private stretch. Until its traces are gone it goes on, for nobody.
-func (s *session) endPrivateLocked() {
-	if !s.private.on || s.private.ending {
-		return
-	}
-	s.private.ending = true
+// coverPrivateLocked erases what private mode has left on the screen, and ends it then.
+func (s *session) coverPrivateLocked() {
 	if s.closed {
 		s.unveilLocked(nil)
 		return
 	}
 	s.spawn(func() {
 		err := s.settled(s.ctx, func(current bool) error {
-			before := s.private.before
+			before := s.picture
 			if !current {
 				before = nil
 			}
@@ -130,10 +122,10 @@ func (s *session) endPrivateLocked() {
 // unveilLocked makes what comes from here on everybody's again, first of all cover, which erases what the stretch has left on
 // every screen that follows the log. With a cover, display.mu is held.
 func (s *session) unveilLocked(cover []byte) {
-	if !s.private.on {
+	if !s.keyboard.Reveal() {
 		return
 	}
-	s.private = private{}
+	s.picture = nil
 	missed := s.log.reveal()
 	s.emitLocked(wire.Event{Kind: wire.EventPrivate, Missed: missed})
 	end := s.log.append(cover)
@@ -148,7 +140,7 @@ func (s *session) unveilLocked(cover []byte) {
 
 // veilLocked takes what tells of the terminal's contents out of a state.
 func (s *session) veilLocked(st *wire.State) {
-	if s.private.on {
+	if s.keyboard.Private() != nil {
 		st.Prompt, st.LastLine, st.Foreground, st.Cwd, st.Reason = "", "", nil, "", ""
 		st.Offset = min(st.Offset, s.log.shown())
 	}
@@ -158,30 +150,26 @@ func (s *session) veilLocked(st *wire.State) {
 func (s *session) untoldLocked(ev wire.Event) bool {
 	switch ev.Kind {
 	case wire.EventBegun, wire.EventOver:
-		return s.private.on && ev.Op == ""
+		return s.keyboard.Private() != nil && ev.Op == ""
 	case wire.EventInput:
-		return s.private.on
+		return s.keyboard.Private() != nil
 	}
 	return false
 }
 
-// privateLocked is whose private stretch there is, or nothing.
+// privateLocked is who keeps the session private, or nothing.
 func (s *session) privateLocked() string {
-	if !s.private.on {
-		return ""
+	if p := s.keyboard.Private(); p != nil {
+		return p.String()
 	}
-	return s.private.by.String()
+	return ""
 }
 
-// seesPrivate reports whether p is who may see what the terminal shows.
+// seesPrivate reports whether p may see what the terminal shows.
 func (s *session) seesPrivate(p *party) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.seesPrivateLocked(p)
-}
-
-func (s *session) seesPrivateLocked(p *party) bool {
-	return !s.private.on || !s.private.ending && s.private.by == p
+	return s.keyboard.Sees(&p.Party)
 }
 
 // pictureLocked is what the screen shows; d.mu is held.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -72,7 +73,7 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 		return wire.Reply{}, &wire.Error{Code: wire.CodeDenied, Message: "a client cannot say who it is", Hint: "the login does"}
 	}
 	if p := st.party; p != nil && p.Rights == wire.RightWatch && r.Drives() {
-		return wire.Reply{}, watchOnly(p) // before anything is done for it, such as starting a shell that has ended
+		return wire.Reply{}, keyboard.WatchOnly(&p.Party) // before anything is done for it, such as starting a shell that has ended
 	}
 	if _, err := wire.ParseShowScreen(string(r.Screen)); err != nil {
 		return wire.Reply{}, err
@@ -132,7 +133,7 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if !s.seesPrivateLocked(p) { // one that began meanwhile
+		if !s.keyboard.Sees(&p.Party) { // one that began meanwhile
 			return wire.Reply{}, errPrivate
 		}
 		return wire.Reply{Screen: s.display.snapshot()}, nil

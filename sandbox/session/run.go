@@ -26,7 +26,7 @@ const (
 // run gives the shell a command and follows it to its end, or to where it waits for input.
 func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
 	f := s.newFollow(r)
-	f.key = p.key
+	f.key = p.Key
 	cmd := &command{op: r.Op, by: p.String()}
 	f.command = cmd
 	calls, cancel := bound(ctx, r.TimeoutMS)
@@ -272,13 +272,13 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	defer s.unlockWriting()
 	s.mu.Lock()
 	c := s.console
-	if s.state.Phase == wire.PhasePrompt && s.keyboard.hold == holdFree {
-		_ = s.acquireLocked(p, holdCall) // the prompt that prepare waited for has freed it
+	if s.state.Phase == wire.PhasePrompt && s.keyboard.Free() {
+		_ = s.callsLocked(p) // the prompt that prepare waited for has freed it
 	}
-	if s.state.Phase != wire.PhasePrompt || !s.keyboard.holds(p) {
+	if s.state.Phase != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) {
 		// Somebody was faster between the checks and the lock.
-		err := s.keyboard.refusal()
-		if s.keyboard.holds(p) || s.keyboard.hold == holdFree {
+		err := s.keyboard.Refusal()
+		if s.keyboard.Holds(&p.Party) || s.keyboard.Free() {
 			err = &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell has left its prompt", Hint: "wait for it"}
 		}
 		s.mu.Unlock()

@@ -139,7 +139,7 @@ func (s *session) typeCommand(ctx context.Context, o *op, p *party, f *follow, c
 	}
 	defer s.unlockWriting()
 	s.mu.Lock()
-	if s.state.Phase != wire.PhasePrompt || !s.keyboard.holds(p) || ctx.Err() != nil {
+	if s.state.Phase != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) || ctx.Err() != nil {
 		s.mu.Unlock()
 		return &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell has left its prompt, or somebody took the keyboard", Hint: "wait for it"}
 	}

@@ -203,7 +203,7 @@ func (st *stream) write(ctx context.Context) error {
 			s.mu.Lock()
 			ev, missed, hasEvent = s.events.next(st.seq)
 			end = s.log.shown() // behind the event: what it follows is there
-			if secret = s.private.on && !s.private.ending && s.private.by == st.party; secret {
+			if secret = s.keyboard.Private() != nil && s.keyboard.Sees(&st.party.Party); secret {
 				st.secret = max(st.secret, end)
 			}
 			changed, closed = s.events.more(), s.closed

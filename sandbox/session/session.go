@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -51,17 +52,15 @@ type session struct {
 	cwd       string            // guarded by mu; of the shell, from its last prompt
 	lastByte  time.Time         // guarded by mu; when the terminal last printed
 	reads     uint64            // guarded by mu; how often it did, marks included
-	cols      int               // guarded by mu
-	rows      int               // guarded by mu
+	size      keyboard.Size     // guarded by mu; of the terminal
 	events    events            // guarded by mu
 	wake      chan struct{}     // guarded by mu; closed when anything under mu that somebody waits for has changed
 	parties   map[*party]bool   // guarded by mu
-	keyboard  keyboard          // guarded by mu
+	keyboard  keyboard.Keyboard // guarded by mu
 	handover  handover          // guarded by mu
-	private   private           // guarded by mu
+	picture   *picture          // guarded by mu; the screen when private mode began; nil when that is not known
+	idle      *time.Timer       // guarded by mu; frees the keyboard at an idle prompt; nil unless it runs
 	paste     paste             // guarded by mu
-	oldCols   int               // guarded by mu; the size before a person drove, 0 unless one does
-	oldRows   int               // guarded by mu
 	writer    *write            // guarded by mu; the write under way
 	owed      []owed            // guarded by mu; answers to queries, in their order
 	inputs    uint64            // guarded by mu; writes of input so far, begun or done
@@ -98,11 +97,12 @@ func newSession(set *Set, name string, start wire.Start) *session {
 	if start.Cols == 0 && start.Rows == 0 {
 		start.Cols, start.Rows = wire.DefaultCols, wire.DefaultRows
 	}
-	start.Cols, start.Rows = wire.ClampSize(uint32(max(start.Cols, 0)), uint32(max(start.Rows, 0)))
+	size := clampSize(max(start.Cols, 0), max(start.Rows, 0))
+	start.Cols, start.Rows = size.Cols, size.Rows
 	s := &session{
 		set: set, name: name, start: start, created: time.Now(),
 		writing: make(chan struct{}, 1), starting: make(chan struct{}, 1), ready: make(chan struct{}),
-		cols: start.Cols, rows: start.Rows,
+		size:    size,
 		parties: make(map[*party]bool), gone: make(map[string]*party),
 		follows: make(map[*follow]bool),
 	}
@@ -186,11 +186,13 @@ func (s *session) end(reason string) {
 		st := wire.State{Phase: wire.PhaseDead, Reason: reason, Cwd: s.cwd, Basis: []wire.Basis{wire.BasisExit}}
 		s.setStateLocked(st)
 	}
-	s.sealed = s.private.on
-	s.endPrivateLocked()
+	s.sealed = s.keyboard.Private() != nil
+	s.keyboardLocked(s.keyboard.EndPrivate(nil))
 	ended := s.state
 	s.emitLocked(wire.Event{Kind: wire.EventEnded, State: &ended, Text: reason})
-	s.keyboard.stop()
+	if s.idle != nil {
+		s.idle.Stop()
+	}
 	for _, p := range s.gone {
 		p.grace.Stop()
 	}
@@ -219,7 +221,7 @@ func (s *session) info() wire.SessionInfo {
 	defer s.mu.Unlock()
 	st := s.stateLocked()
 	st.AltScreen, st.LastLine = alt, last
-	return wire.SessionInfo{Private: s.privateLocked(), Name: s.name, State: st, Keyboard: s.keyboard.String(), Cols: s.cols, Rows: s.rows,
+	return wire.SessionInfo{Private: s.privateLocked(), Name: s.name, State: st, Keyboard: s.keyboard.String(), Cols: s.size.Cols, Rows: s.size.Rows,
 		Parties: s.partiesLocked(), Argv: s.start.Argv, Created: s.created.UnixMilli(), Offset: end}
 }
 

@@ -37,7 +37,7 @@ func (s *session) show(when wire.ShowScreen, r *wire.Result, alt bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.private.on || s.display.veiled() {
+	if s.keyboard.Private() != nil || s.display.veiled() {
 		return
 	}
 	if r.Screen = s.display.snapshot(); len(r.Screen.Text) > maxShown {

@@ -76,9 +76,9 @@ func TestWatcherVerbs(t *testing.T) {
 					}
 					s.mu.Lock()
 					defer s.mu.Unlock()
-					if s.keyboard.String() != holder || s.closed || m.last() != term || len(term.sizes) > 0 || s.private.on {
+					if s.keyboard.String() != holder || s.closed || m.last() != term || len(term.sizes) > 0 || s.keyboard.Private() != nil {
 						t.Errorf("a watcher changed the session: keyboard %q, closed %v, started again %v, sizes %v, private %v",
-							s.keyboard.String(), s.closed, m.last() != term, term.sizes, s.private.on)
+							s.keyboard.String(), s.closed, m.last() != term, term.sizes, s.keyboard.Private() != nil)
 					}
 				})
 			})

@@ -70,14 +70,14 @@ func (s *session) put(ctx context.Context, p *party, want *console, data []byte,
 	case !s.aliveLocked(), want != nil && want != s.console:
 		s.mu.Unlock()
 		return 0, deadError(s.name)
-	case !s.keyboard.holds(p):
-		err := s.keyboard.refusal()
+	case !s.keyboard.Holds(&p.Party):
+		err := s.keyboard.Refusal()
 		s.mu.Unlock()
 		return 0, err
 	}
 	c := s.console
 	broken := s.pasteBrokenLocked(p, c)
-	w := &write{key: p.key, term: c.term, done: make(chan struct{})}
+	w := &write{key: p.Key, term: c.term, done: make(chan struct{})}
 	s.writer = w
 	s.inputs++
 	c.answered = s.reads
@@ -154,7 +154,7 @@ func hides(c *console) bool {
 func (s *session) shortLocked(err error) error {
 	switch {
 	case errors.Is(err, errTaken):
-		return s.keyboard.refusal()
+		return s.keyboard.Refusal()
 	case errors.Is(err, errDropped):
 		return &wire.Error{Code: wire.CodeLost, Message: "input was " + errDropped.Error()}
 	case errors.Is(err, os.ErrDeadlineExceeded):

@@ -1,0 +1,61 @@
+package session
+
+import (
+	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// clampSize returns the size within the bounds of a terminal.
+func clampSize(cols, rows int) (size keyboard.Size) {
+	size.Cols, size.Rows = wire.ClampSize(uint32(cols), uint32(rows))
+	return size
+}
+
+// resize notes the size that p has, and applies it if p's window gives the terminal its size.
+func (s *session) resize(p *party, cols, rows int) error {
+	if cols < 1 || rows < 1 {
+		return wire.Errorf(wire.CodeUsage, "size %dx%d is not one of a terminal", cols, rows)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.Size = clampSize(cols, rows)
+	if s.keyboard.Sizes(&p.Party, !s.othersLocked(p)) {
+		s.resizeLocked(p.Size, p.String())
+	}
+	return nil
+}
+
+// resizeDead gives a session whose shell has ended the size that a brings along: a starts it again, as it
+// would a new one.
+func (s *session) resizeDead(a wire.Attach) {
+	if a.Start == nil || a.Start.Cols <= 0 || a.Start.Rows <= 0 {
+		return
+	}
+	by := local
+	if a.Party != nil {
+		by = *a.Party
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.aliveLocked() {
+		size := clampSize(a.Start.Cols, a.Start.Rows)
+		s.start.Cols, s.start.Rows = size.Cols, size.Rows
+		s.resizeLocked(size, by.String())
+	}
+}
+
+// resizeLocked gives the terminal a size. The zero size leaves it as it is.
+func (s *session) resizeLocked(size keyboard.Size, by string) {
+	if size == s.size || size == (keyboard.Size{}) {
+		return
+	}
+	s.size = size
+	s.picture = nil // what a screen cuts off comes back when it grows
+	if s.aliveLocked() {
+		if err := s.console.term.Resize(size.Cols, size.Rows); err != nil {
+			s.set.log.Warn("resize terminal", "session", s.name, "error", err)
+		}
+	}
+	s.display.resize(size.Cols, size.Rows)
+	s.emitLocked(wire.Event{Kind: wire.EventResize, Cols: size.Cols, Rows: size.Rows, By: by})
+}
