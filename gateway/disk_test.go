@@ -370,10 +370,11 @@ func TestDiskNotMeasured(t *testing.T) {
 }
 
 // keepsNothing is a metered backend that keeps nothing of a set-up.
-type keepsNothing struct{ *metered }
+type keepsNothing struct {
+	*metered
+	sandboxtest.NoImages
+}
 
-func (keepsNothing) Forget(context.Context, string, string) (int, error)            { return 0, nil }
-func (keepsNothing) Prepared(context.Context, sandbox.Spec, string) (string, error) { return "", nil }
 func (keepsNothing) Prepare(context.Context, sandbox.Instance, string, string) (string, error) {
 	return "", nil
 }
@@ -382,7 +383,7 @@ func (keepsNothing) Prepare(context.Context, sandbox.Instance, string, string) (
 func TestDiskLimitOfSetUp(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
-	w.backend = keepsNothing{m}
+	w.backend = keepsNothing{metered: m}
 	d := w.start()
 	_, err := d.Create(w.ctx(), alice, NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}, Setup: []string{"echo begun; sleep 1000"}}, func(line string) {
 		if line == "  begun" {

@@ -203,7 +203,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.tasks.start(h.hook.Run)
 	h.tasks.start(h.warm.run)
 	for name, be := range h.options.Backends {
-		if s, ok := be.(sandbox.Sweeper); ok {
+		if s, ok := be.(sandbox.Finder); ok {
 			h.tasks.start(func(ctx context.Context) { h.sweep(ctx, name, s) })
 		}
 		if m, ok := be.(sandbox.Meter); ok {

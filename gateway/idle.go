@@ -39,7 +39,7 @@ func (h *Hub) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 			return l, wire.Errorf(wire.CodeUsage, "--%s %v: the shortest is %v", name, *d, shortestLife)
 		}
 	}
-	if _, ok := be.(sandbox.Stopper); !ok {
+	if _, ok := be.(sandbox.Lifecycle); !ok {
 		if spec.TTL > 0 || spec.DeleteAfter > 0 {
 			e := wire.Errorf(wire.CodeUnavailable, "--ttl: not supported by this backend")
 			e.Hint = "what it has is neither stopped nor removed by the daemon; leave --ttl and --delete-after out"

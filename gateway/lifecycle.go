@@ -208,7 +208,7 @@ func (b *box) halt(ctx context.Context, f facts, why string) error {
 	if err != nil {
 		return err
 	}
-	stopper, ok := be.(sandbox.Stopper)
+	stopper, ok := be.(sandbox.Lifecycle)
 	if !ok {
 		return b.reach(fmt.Errorf("stop: %w", sandbox.ErrUnsupported))
 	}
@@ -267,7 +267,7 @@ func (b *box) start(ctx context.Context, progress func(string)) (sandbox.Instanc
 		}
 		return f.inst, b.resume(ctx, be, f)
 	}
-	stopper, ok := be.(sandbox.Stopper)
+	stopper, ok := be.(sandbox.Lifecycle)
 	if !ok {
 		return sandbox.Instance{}, b.reach(fmt.Errorf("start: %w", sandbox.ErrUnsupported))
 	}

@@ -174,7 +174,7 @@ func (b *box) inspect(ctx context.Context, inst sandbox.Instance, cause error) (
 		return true
 	}
 	var status sandbox.Status
-	if i, ok := be.(sandbox.Inspector); ok {
+	if i, ok := be.(sandbox.Finder); ok {
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
 		status, err = i.Inspect(within, inst)
 		cancel()

@@ -174,7 +174,7 @@ func (b *box) makeImage(ctx context.Context, be sandbox.Backend, progress func(s
 	if b.making.build == nil {
 		return nil
 	}
-	builder, ok := be.(sandbox.Builder)
+	builder, ok := be.(sandbox.Imager)
 	if !ok {
 		return b.reach(fmt.Errorf("dockerfile: %w", sandbox.ErrUnsupported))
 	}
@@ -249,7 +249,7 @@ func (b *box) findSetUp(ctx context.Context, be sandbox.Backend, progress func(s
 	if len(b.making.setup) == 0 {
 		return nil
 	}
-	preparer, ok := be.(sandbox.Preparer)
+	preparer, ok := be.(sandbox.Imager)
 	if !ok {
 		return b.reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
 	}
@@ -304,7 +304,7 @@ func (b *box) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.Instan
 		return b.reachFiles(fmt.Errorf("setup: %w", err))
 	}
 	defer done()
-	preparer := be.(sandbox.Preparer) //nolint:forcetypeassert // findSetUp has asked it
+	preparer := be.(sandbox.Imager) //nolint:forcetypeassert // findSetUp has asked it
 	if _, err := preparer.Prepare(whole, inst, b.get().spec.Owner, key); errors.Is(err, sandbox.ErrUnsupported) {
 		progress("the next sandbox is set up again: " + firstLine(err))
 	} else if err != nil {

@@ -18,6 +18,7 @@ import (
 // preparing is a backend whose images are names, of which it keeps those that were set up.
 type preparing struct {
 	*sandboxtest.Backend
+	sandboxtest.NoImages
 	kept  map[string]bool // by owner and key
 	built []sandbox.BuildSpec
 }

@@ -301,7 +301,7 @@ func (b *box) carry(ctx context.Context, inst sandbox.Instance) {
 	}
 	once := func() error { return b.proxyOnce(ctx, inst) }
 	if inst.Via != sandbox.ViaProxy {
-		tunneler, ok := be.(sandbox.Tunneler)
+		tunneler, ok := be.(sandbox.Networker)
 		if !ok {
 			return // such a backend has refused the mode
 		}
@@ -326,7 +326,7 @@ func (b *box) carry(ctx context.Context, inst sandbox.Instance) {
 }
 
 // carryOnce carries packets until the guest has gone, which is no error, or ctx ends.
-func (b *box) carryOnce(ctx context.Context, tunneler sandbox.Tunneler, inst sandbox.Instance) (err error) {
+func (b *box) carryOnce(ctx context.Context, tunneler sandbox.Networker, inst sandbox.Instance) (err error) {
 	n := &b.network
 	defer func() { n.end(err) }()
 	t, err := tunneler.Tunnel(ctx, inst)

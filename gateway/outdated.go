@@ -24,7 +24,7 @@ func (r *revisions) differ(ctx context.Context, f facts) bool {
 	if err != nil || r.deaf[f.inst.Backend] {
 		return false
 	}
-	reviser, ok := be.(sandbox.Reviser)
+	reviser, ok := be.(sandbox.Finder)
 	if !ok {
 		return false
 	}
@@ -57,7 +57,7 @@ func (w *warm) renew(ctx context.Context) {
 			}
 			continue
 		}
-		r, ok := be.(sandbox.Resolver)
+		r, ok := be.(sandbox.Finder)
 		if !ok {
 			continue
 		}

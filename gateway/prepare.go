@@ -30,7 +30,7 @@ func (h *Hub) Prepare(ctx context.Context, p Principal, spec NewSpec, progress f
 		return "", err
 	}
 	b := newBox(h, f.spec.ID, f) // for what errors say; nobody can find it
-	preparer, ok := be.(sandbox.Preparer)
+	preparer, ok := be.(sandbox.Imager)
 	if !ok {
 		return "", b.reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
 	}

@@ -86,7 +86,7 @@ func (h *Hub) withKept(ctx context.Context, owner, keep string, try func(kept in
 // forget removes images of an owner's that can be made again, all but keep, and reports whether any went.
 func (h *Hub) forget(ctx context.Context, owner, keep string) (any bool) {
 	for name, be := range h.options.Backends {
-		p, ok := be.(sandbox.Preparer)
+		p, ok := be.(sandbox.Imager)
 		if !ok {
 			continue
 		}
@@ -114,7 +114,7 @@ func (h *Hub) kept(ctx context.Context, owner string) (sum int64, err error) {
 		}
 	}
 	for _, be := range h.options.Backends {
-		s, ok := be.(sandbox.Snapshotter)
+		s, ok := be.(sandbox.Imager)
 		if !ok {
 			continue
 		}
@@ -130,7 +130,7 @@ func (h *Hub) kept(ctx context.Context, owner string) (sum int64, err error) {
 }
 
 // roomToKeep returns an error if an image of b's files would be more than b may have on disk, than its owner may, or than there is.
-func (h *Hub) roomToKeep(ctx context.Context, b *box, be sandbox.Backend, s sandbox.Snapshotter) error {
+func (h *Hub) roomToKeep(ctx context.Context, b *box, be sandbox.Backend, s sandbox.Imager) error {
 	f := b.get()
 	limit := f.limits().Disk
 	if limit == 0 && h.options.MinFree == 0 && h.options.Quota.Disk == 0 {

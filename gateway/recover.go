@@ -18,7 +18,7 @@ const (
 var sweeps = []time.Duration{0, time.Second, 4 * time.Second, 15 * time.Second, 40 * time.Second, 2 * time.Minute}
 
 // sweep has a backend remove what calls of an earlier daemon left, and what the engine still makes of them.
-func (h *Hub) sweep(ctx context.Context, name string, s sandbox.Sweeper) {
+func (h *Hub) sweep(ctx context.Context, name string, s sandbox.Finder) {
 	for _, pause := range sweeps {
 		if !sleep(ctx, pause) {
 			return
@@ -69,7 +69,7 @@ func (h *Hub) recover(ctx context.Context) {
 	}
 	looked := make(chan struct{}, len(h.options.Backends))
 	for name, be := range h.options.Backends {
-		l, ok := be.(sandbox.Lister)
+		l, ok := be.(sandbox.Finder)
 		if !ok {
 			looked <- struct{}{}
 			continue
@@ -107,7 +107,7 @@ wait:
 
 // orphans adopts the instances of a backend that carry our label and that the store does not know. Nothing is deleted
 // because the store lost it.
-func (h *Hub) orphans(ctx context.Context, name string, be sandbox.Backend, l sandbox.Lister) error {
+func (h *Hub) orphans(ctx context.Context, name string, be sandbox.Backend, l sandbox.Finder) error {
 	within, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	// Before the list is made: what is removed meanwhile is on it, and no longer known.
@@ -152,7 +152,7 @@ func (h *Hub) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.
 		if !taken {
 			f.name, f.state, f.reason = l.Name, Stopped, ""
 		}
-		if i, ok := be.(sandbox.Inspector); ok && !taken {
+		if i, ok := be.(sandbox.Finder); ok && !taken {
 			if s, err := i.Inspect(ctx, inst); err == nil && s.Running {
 				f.state = Running
 			}

@@ -357,7 +357,7 @@ func TestR5RemovalDuringTheList(t *testing.T) {
 
 // sweeper is a backend that fails to sweep once.
 type sweeper struct {
-	sandbox.Backend
+	*sandboxtest.Backend
 	swept chan error
 }
 

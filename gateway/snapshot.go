@@ -26,7 +26,7 @@ func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (imag
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	err = b.keepFiles(ctx, "snapshot", func(ctx context.Context, s sandbox.Snapshotter, inst sandbox.Instance) error {
+	err = b.keepFiles(ctx, "snapshot", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) error {
 		image, err = s.Snapshot(ctx, inst, p.Name, name, tag)
 		if errors.Is(err, fs.ErrExist) {
 			return &wire.Error{Code: wire.CodeExists, Message: "there is a snapshot " + tag + " of " + name + " already", Hint: "choose another tag"}
@@ -66,7 +66,7 @@ func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress
 	if err != nil {
 		return Info{}, err
 	}
-	if _, ok := be.(sandbox.Snapshotter); !ok {
+	if _, ok := be.(sandbox.Imager); !ok {
 		return Info{}, source.reach(fmt.Errorf("fork: %w", sandbox.ErrUnsupported))
 	}
 	now := time.Now()
@@ -101,7 +101,7 @@ func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
 		progress("copying the files of " + source.title())
 	}
 	var image string
-	err := source.keepFiles(ctx, "fork", func(ctx context.Context, s sandbox.Snapshotter, inst sandbox.Instance) (err error) {
+	err := source.keepFiles(ctx, "fork", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) (err error) {
 		image, err = s.Fork(ctx, inst, b.id)
 		return err
 	})
@@ -112,7 +112,7 @@ func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
 }
 
 // keepFiles makes an image of the files of b, which nobody may remove or start meanwhile, if there is room for it.
-func (b *box) keepFiles(ctx context.Context, what string, do func(context.Context, sandbox.Snapshotter, sandbox.Instance) error) error {
+func (b *box) keepFiles(ctx context.Context, what string, do func(context.Context, sandbox.Imager, sandbox.Instance) error) error {
 	if err := b.lock(ctx); err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func (b *box) keepFiles(ctx context.Context, what string, do func(context.Contex
 	if err != nil {
 		return err
 	}
-	s, ok := be.(sandbox.Snapshotter)
+	s, ok := be.(sandbox.Imager)
 	if !ok {
 		return b.reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
 	}
@@ -159,7 +159,7 @@ func (b *box) mayKeep(ctx context.Context, be sandbox.Backend) (whole context.Co
 		thaw()
 		<-h.keeping
 	}
-	if s, ok := be.(sandbox.Snapshotter); ok {
+	if s, ok := be.(sandbox.Imager); ok {
 		if err := h.roomToKeep(ctx, b, be, s); err != nil {
 			done()
 			return nil, nil, err

@@ -16,6 +16,7 @@ import (
 // copying is a backend whose images are names, each of so many bytes.
 type copying struct {
 	*sandboxtest.Backend
+	sandboxtest.NoImages
 	weight int64
 
 	mu     *sync.Mutex

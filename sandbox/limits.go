@@ -8,28 +8,32 @@ import (
 	"strings"
 )
 
-// Limits bound what a sandbox may use. Zero means the default, which is that of DefaultLimits unless said otherwise.
+// Limits bound what a sandbox may use. Zero means the default, from DefaultLimits unless a field
+// says otherwise.
 type Limits struct {
 	Memory   int64   `json:"memory"`   // bytes, /dev/shm included
-	CPUs     float64 `json:"cpus"`     // cores; by default no more than the engine has
+	CPUs     float64 `json:"cpus"`     // cores; the default is capped at what the engine has
 	PIDs     int64   `json:"pids"`     // processes and threads
 	Shm      int64   `json:"shm"`      // bytes of /dev/shm
-	NoFile   int64   `json:"nofile"`   // descriptors a process; by default no more than the engine's own
+	NoFile   int64   `json:"nofile"`   // open files of a process; the default is at most the engine's
 	Disk     int64   `json:"disk"`     // bytes that its files occupy beyond those of its image
 	Sessions int64   `json:"sessions"` // at once
 
-	// Connections are those at once of a network that the daemon carries.
+	// Connections bounds concurrent connections of a network that the daemon carries.
 	Connections int64 `json:"connections"`
 
-	// Swap is what may be swapped out beside Memory, in bytes, on a machine that has swap. By default it is none: what is beyond Memory
-	// ends whoever asked for it.
+	// Swap is how many bytes beyond Memory may be swapped out, on a machine that has swap. Zero
+	// means none: the kernel kills a process that goes beyond Memory.
 	Swap int64 `json:"swap,omitempty"`
 }
 
-// DefaultLimits are those of a sandbox that asks for none.
-var DefaultLimits = Limits{Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 65536, Disk: 10 << 30, Sessions: 32, Connections: 1024}
+// DefaultLimits are the limits of a sandbox that asks for none.
+var DefaultLimits = Limits{
+	Memory: 2 << 30, CPUs: 2, PIDs: 512, Shm: 64 << 20, NoFile: 65536, Disk: 10 << 30,
+	Sessions: 32, Connections: 1024,
+}
 
-// A Limit is one field of Limits under the name that flags, configuration keys and messages have for it.
+// A Limit is one field of Limits, by the name that flags, configuration keys and messages use.
 type Limit struct {
 	Name string
 	Help string // what it bounds, in a few words
@@ -39,22 +43,32 @@ type Limit struct {
 	of          func(*Limits) any // *int64 or *float64
 }
 
-// AllLimits are the fields of Limits, in the order in which they are shown. The bounds are far beyond what anybody means:
-// they tell a slip from a wish. What a machine has is its backend's to say.
+// AllLimits are the fields of Limits, in the order of display. The bounds are wide: they catch
+// typing errors. What a machine really has is checked by its backend.
 var AllLimits = []Limit{
-	{"memory", "most memory, swap and /dev/shm included, such as 512m", true, 16 << 20, maxBytes, func(l *Limits) any { return &l.Memory }},
-	{"cpus", "most processor cores, such as 0.5", false, 0.01, 4096, func(l *Limits) any { return &l.CPUs }},
-	{"pids", "most processes and threads", false, 64, 4 << 20, func(l *Limits) any { return &l.PIDs }}, // the guest alone has more than forty threads
-	{"shm", "most of /dev/shm, such as 256m", true, 4 << 10, maxBytes, func(l *Limits) any { return &l.Shm }},
-	{"nofile", "most open files of a process; unasked, no more than the engine's own", false, 64, 1 << 20, func(l *Limits) any { return &l.NoFile }}, // fs.nr_open
-	{"disk", "most that its files occupy, such as 20g", true, 1 << 20, maxBytes, func(l *Limits) any { return &l.Disk }},
-	{"sessions", "most sessions at once", false, 1, 256, func(l *Limits) any { return &l.Sessions }}, // each has a terminal
-	{"connections", "most connections at once, with network filtered or allowlist", false, 1, 65536, func(l *Limits) any { return &l.Connections }},
+	{"memory", "most memory, swap and /dev/shm included, such as 512m", true, 16 << 20, maxBytes,
+		func(l *Limits) any { return &l.Memory }},
+	{"cpus", "most processor cores, such as 0.5", false, 0.01, 4096,
+		func(l *Limits) any { return &l.CPUs }},
+	{"pids", "most processes and threads", false, 64, 4 << 20, // the guest alone has more than forty
+		func(l *Limits) any { return &l.PIDs }},
+	{"shm", "most of /dev/shm, such as 256m", true, 4 << 10, maxBytes,
+		func(l *Limits) any { return &l.Shm }},
+	{"nofile", "most open files of a process; unasked, no more than the engine's own", false,
+		64, 1 << 20, // fs.nr_open
+		func(l *Limits) any { return &l.NoFile }},
+	{"disk", "most that its files occupy, such as 20g", true, 1 << 20, maxBytes,
+		func(l *Limits) any { return &l.Disk }},
+	{"sessions", "most sessions at once", false, 1, 256, // each has a terminal
+		func(l *Limits) any { return &l.Sessions }},
+	{"connections", "most connections at once, with network filtered or allowlist", false, 1, 65536,
+		func(l *Limits) any { return &l.Connections }},
 }
 
-const maxBytes = 1 << 50 // of which a float64 holds each number exactly
+const maxBytes = 1 << 50 // a float64 holds each of these numbers exactly
 
-// Set reads text into the limit of l. The error says what is allowed, not which limit it was.
+// Set parses text into its field of l. The error says which values are allowed, but not for which
+// limit.
 func (d Limit) Set(l *Limits, text string) error {
 	var value float64
 	switch {
@@ -83,7 +97,7 @@ func (d Limit) Set(l *Limits, text string) error {
 	return nil
 }
 
-// Text is the limit of l as Set reads it, empty for zero.
+// Text returns its field of l as Set reads it, empty for zero.
 func (d Limit) Text(l Limits) string {
 	switch at := d.of(&l).(type) {
 	case *int64:
@@ -103,7 +117,7 @@ func (d Limit) Text(l Limits) string {
 }
 
 func (d Limit) check(value float64) error {
-	if !(value >= d.least && value <= d.most) { // which NaN is not
+	if !(value >= d.least && value <= d.most) { // NaN fails, too
 		return fmt.Errorf("%s is out of bounds; %s", d.show(value), d.allowed())
 	}
 	return nil
@@ -120,7 +134,8 @@ func (d Limit) allowed() string {
 	return fmt.Sprintf("it may be %s to %s", d.show(d.least), d.show(d.most))
 }
 
-// Check reports the first limit that is neither zero nor within its bounds, by name and with what is allowed.
+// Check reports the first limit that is neither zero nor within its bounds, by name, with the
+// values that are allowed.
 func (l Limits) Check() error {
 	for _, d := range AllLimits {
 		if value := d.value(l); value != 0 {
@@ -130,15 +145,17 @@ func (l Limits) Check() error {
 		}
 	}
 	if l.Swap < 0 || l.Swap > maxBytes {
-		return fmt.Errorf("swap: %d is out of bounds; it may be 0 to %s", l.Swap, FormatSize(maxBytes))
+		return fmt.Errorf("swap: %d is out of bounds; it may be 0 to %s",
+			l.Swap, FormatSize(maxBytes))
 	}
 	if l.Memory > 0 && l.Shm > l.Memory {
-		return fmt.Errorf("shm: %s of /dev/shm is more than all of its memory, %s", FormatSize(l.Shm), FormatSize(l.Memory))
+		return fmt.Errorf("shm: %s of /dev/shm is more than all of its memory, %s",
+			FormatSize(l.Shm), FormatSize(l.Memory))
 	}
 	return nil
 }
 
-// Beyond returns the first limit of l that is above that of most. Zero is above nothing.
+// Beyond returns the first limit of l that is above the same limit of most. Zero is above nothing.
 func (l Limits) Beyond(most Limits) (over Limit, ok bool) {
 	for _, d := range AllLimits {
 		if d.value(l) > d.value(most) {
@@ -148,7 +165,7 @@ func (l Limits) Beyond(most Limits) (over Limit, ok bool) {
 	return over, false
 }
 
-// value is the limit of l as a number.
+// value returns its field of l as a number.
 func (d Limit) value(l Limits) float64 {
 	switch at := d.of(&l).(type) {
 	case *int64:
@@ -159,15 +176,23 @@ func (d Limit) value(l Limits) float64 {
 	return 0
 }
 
-// Or is l with the fields of other where l has zero.
+// Or returns l with the fields of other where l has zero.
 func (l Limits) Or(other Limits) Limits {
-	return Limits{Memory: cmp.Or(l.Memory, other.Memory), CPUs: cmp.Or(l.CPUs, other.CPUs), PIDs: cmp.Or(l.PIDs, other.PIDs),
-		Shm: cmp.Or(l.Shm, other.Shm), NoFile: cmp.Or(l.NoFile, other.NoFile), Disk: cmp.Or(l.Disk, other.Disk), Sessions: cmp.Or(l.Sessions, other.Sessions),
-		Connections: cmp.Or(l.Connections, other.Connections), Swap: cmp.Or(l.Swap, other.Swap)}
+	return Limits{
+		Memory:      cmp.Or(l.Memory, other.Memory),
+		CPUs:        cmp.Or(l.CPUs, other.CPUs),
+		PIDs:        cmp.Or(l.PIDs, other.PIDs),
+		Shm:         cmp.Or(l.Shm, other.Shm),
+		NoFile:      cmp.Or(l.NoFile, other.NoFile),
+		Disk:        cmp.Or(l.Disk, other.Disk),
+		Sessions:    cmp.Or(l.Sessions, other.Sessions),
+		Connections: cmp.Or(l.Connections, other.Connections),
+		Swap:        cmp.Or(l.Swap, other.Swap),
+	}
 }
 
-// ParseSize reads a number of bytes with an optional suffix k, m, g or t (powers of 1024, in either case, with or without
-// a b behind it). It must be above 0.
+// ParseSize reads a number of bytes above 0 with an optional suffix k, m, g or t: powers of 1024,
+// in either case, optionally followed by b.
 func ParseSize(s string) (int64, error) {
 	number, shift := strings.TrimSuffix(strings.ToLower(s), "b"), 0
 	if number != "" {
@@ -182,7 +207,7 @@ func ParseSize(s string) (int64, error) {
 	return n << shift, nil
 }
 
-// FormatSize is n bytes as ParseSize reads them, exactly.
+// FormatSize returns n bytes as ParseSize reads them, exactly.
 func FormatSize(n int64) string {
 	suffix := ""
 	for _, next := range []string{"k", "m", "g", "t"} {

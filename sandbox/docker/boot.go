@@ -207,7 +207,7 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 // spec leaves that to the engine.
 func revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }
 
-// Revision is revision of what would be made now. See sandbox.Reviser.
+// Revision is revision of what would be made now. See sandbox.Finder.
 func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, error) {
 	f, err := b.facts(ctx)
 	if err != nil {

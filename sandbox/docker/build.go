@@ -32,7 +32,7 @@ const (
 	lastLines     = 12 // of a step, in its error
 )
 
-// Build makes an image by the engine's own builder. See sandbox.Builder.
+// Build makes an image by the engine's own builder. See sandbox.Imager.
 func (b *Backend) Build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
 	ref, err := b.build(ctx, s)
 	if err != nil {
@@ -309,7 +309,7 @@ func (b *Backend) madeFor(owner, ref string) bool {
 	return strings.HasPrefix(ref, b.ownRepo(buildPrefix, owner)+":") || strings.HasPrefix(ref, b.ownRepo(setupPrefix, owner)+":")
 }
 
-// Forget removes images that may be made again. See sandbox.Preparer.
+// Forget removes images that may be made again. See sandbox.Imager.
 func (b *Backend) Forget(ctx context.Context, owner, keep string) (n int, err error) {
 	list, err := b.madeImages(ctx)
 	if err != nil {
@@ -359,7 +359,7 @@ func (b *Backend) used(ctx context.Context, ref string) {
 }
 
 // Sweep removes what builds left that ended with an earlier daemon: steps that the engine has not ended yet, and images without a name. What a
-// build of this daemon has made so far has no name either: once one has begun, nothing is removed any more. See sandbox.Sweeper.
+// build of this daemon has made so far has no name either: once one has begun, nothing is removed any more. See sandbox.Finder.
 func (b *Backend) Sweep(ctx context.Context) error {
 	b.sweeping.Lock()
 	defer b.sweeping.Unlock()

@@ -57,9 +57,8 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 }
 
-// Backend makes sandboxes of containers. It is a sandbox.Backend, Lister, Sweeper, Inspector, Resolver, Reviser, Stopper, Meter, Tunneler, Pauser,
-// Snapshotter, Builder and Preparer.
-// Its methods may be called at once.
+// Backend makes sandboxes of containers. It implements every group of a sandbox.Backend. Its methods
+// may be called concurrently.
 type Backend struct {
 	opts   Options
 	api    *client.Client
@@ -85,18 +84,13 @@ type Backend struct {
 }
 
 var (
-	_ sandbox.Backend     = (*Backend)(nil)
-	_ sandbox.Lister      = (*Backend)(nil)
-	_ sandbox.Sweeper     = (*Backend)(nil)
-	_ sandbox.Inspector   = (*Backend)(nil)
-	_ sandbox.Resolver    = (*Backend)(nil)
-	_ sandbox.Reviser     = (*Backend)(nil)
-	_ sandbox.Stopper     = (*Backend)(nil)
-	_ sandbox.Tunneler    = (*Backend)(nil)
-	_ sandbox.Pauser      = (*Backend)(nil)
-	_ sandbox.Snapshotter = (*Backend)(nil)
-	_ sandbox.Builder     = (*Backend)(nil)
-	_ sandbox.Preparer    = (*Backend)(nil)
+	_ sandbox.Backend   = (*Backend)(nil)
+	_ sandbox.Finder    = (*Backend)(nil)
+	_ sandbox.Lifecycle = (*Backend)(nil)
+	_ sandbox.Pauser    = (*Backend)(nil)
+	_ sandbox.Imager    = (*Backend)(nil)
+	_ sandbox.Meter     = (*Backend)(nil)
+	_ sandbox.Networker = (*Backend)(nil)
 )
 
 // New returns a Backend. It does not talk to the engine: one that is down when the daemon starts is an error of Boot.

@@ -83,7 +83,7 @@ func (b *Backend) inspectImage(ctx context.Context, ref string) (image, error) {
 	return i, nil
 }
 
-// Resolve returns the ID of an image that is here. See sandbox.Resolver.
+// Resolve returns the ID of an image that is here. See sandbox.Finder.
 func (b *Backend) Resolve(ctx context.Context, ref string) (string, error) {
 	ref, err := parseImage(ref)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Inspect says how the container of inst is. See sandbox.Inspector.
+// Inspect says how the container of inst is. See sandbox.Finder.
 func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
 	c, err := b.container(ctx, refOf(inst))
 	if err != nil {
@@ -63,7 +63,7 @@ func (b *Backend) endedByEngine(ctx context.Context, s *container.State) bool {
 	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) && finished.After(engine.Add(-shutdown))
 }
 
-// List returns the instances that this daemon made. See sandbox.Lister.
+// List returns the instances that this daemon made. See sandbox.Finder.
 func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	var found []container.Summary
 	err := b.call(ctx, b.limits.start, "list containers", func(ctx context.Context) error {

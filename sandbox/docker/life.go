@@ -230,7 +230,7 @@ func (b *Backend) remove(ctx context.Context, id, ref string) error {
 	}
 }
 
-// Stop orders the guest to end everything, and kills what is left after grace. See sandbox.Stopper.
+// Stop orders the guest to end everything, and kills what is left after grace. See sandbox.Lifecycle.
 func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
 	if grace <= 0 {
 		grace = defaultGrace
@@ -307,7 +307,7 @@ func (b *Backend) waitEnded(ctx context.Context, ref string, d time.Duration) er
 	})
 }
 
-// Start starts a stopped container and gives its guest the same keys again. See sandbox.Stopper.
+// Start starts a stopped container and gives its guest the same keys again. See sandbox.Lifecycle.
 func (b *Backend) Start(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
 	s := &booting{b: b, stage: stageValidate, ref: refOf(inst)}
 	if err := s.start(ctx, inst); err != nil {

@@ -15,8 +15,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-var _ sandbox.Meter = (*Backend)(nil)
-
 // Usage reads the control groups of a container. See sandbox.Meter.
 func (b *Backend) Usage(ctx context.Context, inst sandbox.Instance) (sandbox.Usage, error) {
 	pid, err := b.firstProcess(ctx, inst)

@@ -63,7 +63,7 @@ func isSnapshot(ref string) bool {
 	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix) || strings.HasPrefix(ref, setupPrefix)
 }
 
-// Snapshot keeps the files of inst as an image. See sandbox.Snapshotter.
+// Snapshot keeps the files of inst as an image. See sandbox.Imager.
 func (b *Backend) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
 	for what, label := range map[string]string{"snapshot": name, "tag": tag} {
 		if _, err := wire.ParseLabel(what, label); err != nil {
@@ -80,7 +80,7 @@ func (b *Backend) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 	return ref, b.commit(ctx, inst, ref, "")
 }
 
-// Fork makes the image of another instance. See sandbox.Snapshotter.
+// Fork makes the image of another instance. See sandbox.Imager.
 func (b *Backend) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
 	if !validID.MatchString(id) {
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
@@ -89,7 +89,7 @@ func (b *Backend) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 	return ref, b.commit(ctx, inst, ref, "")
 }
 
-// Prepared looks for what Prepare kept. See sandbox.Preparer.
+// Prepared looks for what Prepare kept. See sandbox.Imager.
 func (b *Backend) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
 	ref, err := b.prepared(ctx, spec, key)
 	if err != nil {
@@ -125,7 +125,7 @@ func (b *Backend) prepared(ctx context.Context, spec sandbox.Spec, key string) (
 	return ref, nil
 }
 
-// Prepare keeps the files of inst for others of the same owner, image and key. See sandbox.Preparer.
+// Prepare keeps the files of inst for others of the same owner, image and key. See sandbox.Imager.
 func (b *Backend) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
 	b.trimMade(ctx)
 	ref := b.madeImage(setupPrefix, owner, "1", inst.Digest, key)
@@ -179,7 +179,7 @@ func volumesOf(c container.InspectResponse) []string {
 	return dirs
 }
 
-// Weight asks the engine, which looks at the length of each file. See sandbox.Snapshotter.
+// Weight asks the engine, which looks at the length of each file. See sandbox.Imager.
 func (b *Backend) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
 	n, err := b.engineSize(ctx, refOf(inst))
 	if err != nil {
@@ -188,7 +188,7 @@ func (b *Backend) Weight(ctx context.Context, inst sandbox.Instance) (int64, err
 	return n, nil
 }
 
-// Kept goes by the names of images. See sandbox.Snapshotter.
+// Kept goes by the names of images. See sandbox.Imager.
 func (b *Backend) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
 	var images []engineimage.Summary
 	err := b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) error {

@@ -16,7 +16,7 @@ import (
 // tunWithin bounds the passing of a network device by a guest that has called.
 const tunWithin = 5 * time.Second
 
-// Tunnel takes the network device from the guest. See sandbox.Tunneler. A guest that is asked twice passes it twice.
+// Tunnel takes the network device from the guest. See sandbox.Networker. A guest that is asked twice passes it twice.
 func (b *Backend) Tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tunnel, error) {
 	t, err := b.tunnel(ctx, inst)
 	if err != nil {

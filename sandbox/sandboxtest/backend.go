@@ -55,7 +55,7 @@ type Options struct {
 	Fail func(stage string) error
 }
 
-// Backend is an in-memory sandbox.Backend, Lister, Inspector, Resolver and Stopper.
+// Backend is an in-memory sandbox.Backend, Finder and Lifecycle.
 type Backend struct {
 	opt    Options
 	tmp    string
@@ -81,10 +81,8 @@ type box struct {
 }
 
 var (
-	_ sandbox.Lister    = (*Backend)(nil)
-	_ sandbox.Inspector = (*Backend)(nil)
-	_ sandbox.Resolver  = (*Backend)(nil)
-	_ sandbox.Stopper   = (*Backend)(nil)
+	_ sandbox.Finder    = (*Backend)(nil)
+	_ sandbox.Lifecycle = (*Backend)(nil)
 )
 
 // New returns a Backend without sandboxes. What it makes is gone when t has ended.
@@ -196,6 +194,12 @@ func (b *Backend) Resolve(_ context.Context, image string) (string, error) {
 	}
 	return b.digest(cmp.Or(image, sandbox.DefaultImage)), nil
 }
+
+// Revision is always empty: the guest is the test's own.
+func (b *Backend) Revision(context.Context, sandbox.Spec) (string, error) { return "", nil }
+
+// Sweep has nothing to remove.
+func (b *Backend) Sweep(context.Context) error { return nil }
 
 // account is the user of this program, at home in home.
 func account(home string) guest.Account {

@@ -32,19 +32,19 @@ type Suite struct {
 // bootTimeout bounds one call of a backend.
 const bootTimeout = 2 * time.Minute
 
-// Run tests the contract of sandbox.Backend, and of its optional interfaces where the backend has them.
+// Run tests the contract of sandbox.Backend, and of the groups that the backend implements.
 func Run(t *testing.T, s Suite) {
 	t.Run("Boot", s.testBoot)
 	t.Run("Dial", s.testDial)
 	t.Run("Destroy", s.testDestroy)
 	t.Run("Refusals", s.testRefusals)
 	t.Run("Cancelled", s.testCancelled)
-	t.Run("List", s.testList)
-	t.Run("Inspect", s.testInspect)
-	t.Run("Resolve", s.testResolve)
-	t.Run("StopStart", s.testStopStart)
-	t.Run("PauseResume", s.testPauseResume)
-	t.Run("Snapshot", s.testSnapshot)
+	t.Run("Finder", s.testFinder)
+	t.Run("Lifecycle", s.testLifecycle)
+	t.Run("Pauser", s.testPauser)
+	t.Run("Imager", s.testImager)
+	t.Run("Meter", s.testMeter)
+	t.Run("Networker", s.testNetworker)
 }
 
 // newSpec is s.Spec with an ID of its own.
@@ -196,8 +196,7 @@ func (s Suite) testDial(t *testing.T) {
 		}
 	})
 	t.Run("gone", func(t *testing.T) {
-		nobody := inst
-		nobody.ID, nobody.Ref = s.newSpec(t).ID, "0123456789ab"
+		nobody := s.nobody(t, inst)
 		if _, err := b.Dial(timeout(t), nobody); !errors.Is(err, sandbox.ErrGone) {
 			t.Errorf("Dial of an instance that never was: got %v, want ErrGone", err)
 		}
@@ -226,8 +225,7 @@ func (s Suite) testDestroy(t *testing.T) {
 	if _, err := b.Dial(timeout(t), inst); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("Dial after Destroy: got %v, want ErrGone", err)
 	}
-	nobody := inst
-	nobody.ID, nobody.Ref = s.newSpec(t).ID, "0123456789ab"
+	nobody := s.nobody(t, inst)
 	if err := b.Destroy(timeout(t), nobody); err != nil {
 		t.Errorf("Destroy of an instance that never was: %v", err)
 	}
@@ -282,7 +280,7 @@ func (s Suite) testRefusals(t *testing.T) {
 // nothingLeft checks that no instance of that ID can be found.
 func (s Suite) nothingLeft(t *testing.T, b sandbox.Backend, id string) {
 	t.Helper()
-	l, ok := b.(sandbox.Lister)
+	l, ok := b.(sandbox.Finder)
 	if !ok {
 		return
 	}

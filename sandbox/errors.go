@@ -1,0 +1,60 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that callers branch on. Backends wrap them with what they were doing to what.
+var (
+	ErrGone        = errors.New("no such instance")
+	ErrStopped     = errors.New("not running")
+	ErrUnsupported = errors.New("not supported by this backend")
+	ErrNoImage     = errors.New("no such image")
+	ErrEngine      = errors.New("engine does not answer")
+	ErrRefused     = errors.New("engine refused") // the wrapping error has the engine's own text
+)
+
+// LeftError is an error of Destroy that a retry cannot fix: the daemon can no longer reach what is
+// left.
+type LeftError struct {
+	Where string // the machine
+	Hint  string // how to remove it, in one sentence; may be empty
+	Err   error  // why
+}
+
+func (e *LeftError) Error() string {
+	return fmt.Sprintf("%s was not cleaned up: %v", e.Where, e.Err)
+}
+
+func (e *LeftError) Unwrap() error { return e.Err }
+
+// BootError is an error of Boot, Start, Build or Prepared, with the stage at which it happened.
+type BootError struct {
+	// Stage is validate, engine, image, build, keys, create, attach, start, guest, connect,
+	// host key or login.
+	Stage string
+	Hint  string // what to do about it, in one sentence; may be empty
+	Err   error
+}
+
+func (e *BootError) Error() string { return fmt.Sprintf("boot: %s: %v", e.Stage, e.Err) }
+func (e *BootError) Unwrap() error { return e.Err }
+
+// StepError is a failed step of a Dockerfile or of a setup.
+type StepError struct {
+	Step   string // where it is written, and how it begins
+	Code   int    // exit code; 0 if it did not run
+	Output string // the last lines of its output, or why it did not run; safe to show
+}
+
+func (e *StepError) Error() string {
+	said := e.Step
+	if e.Code != 0 {
+		said += fmt.Sprintf(": exit code %d", e.Code)
+	}
+	if e.Output != "" {
+		said += ": " + e.Output
+	}
+	return said
+}

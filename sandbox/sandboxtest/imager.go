@@ -1,0 +1,192 @@
+package sandboxtest
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+func (s Suite) testImager(t *testing.T) {
+	if _, ok := s.Open(t).(sandbox.Imager); !ok {
+		return // optional
+	}
+	t.Run("Fork", s.testFork)
+	t.Run("Prepare", s.testPrepare)
+	t.Run("Build", s.testBuild)
+}
+
+func (s Suite) testFork(t *testing.T) {
+	b := s.Open(t)
+	sn := b.(sandbox.Imager)
+	inst := s.boot(t, b)
+	client := s.dial(t, b, inst)
+	pwd, _ := run(t, client, "pwd")
+	if out, code := run(t, client, "mkdir -p /kept && echo data >/kept/file && chmod 4750 /kept/file && ln -s file /kept/link && (sleep 1000 >/dev/null 2>&1 & :)"); code != 0 {
+		t.Fatalf("write files: %s", out)
+	}
+	spec := s.newSpec(t)
+	image, err := sn.Fork(timeout(t), inst, spec.ID)
+	if err != nil {
+		t.Fatalf("Fork: %v", err)
+	}
+	spec.Image = image
+	fork, err := b.Boot(timeout(t), spec)
+	if err != nil {
+		t.Fatalf("Boot of a fork: %v", err)
+	}
+	forked := s.dial(t, b, fork)
+	if out, code := run(t, forked, "cat /kept/link; ls -ln /kept/file /kept/link | cut -c1-10; ps 2>/dev/null | grep -c '[s]leep 1000'; pwd"); code != 0 ||
+		out != "data\n-rwsr-x---\nlrwxrwxrwx\n0\n"+pwd {
+		t.Errorf("fork: got %q, %d; want the files, no process, and the same directory %q", out, code, pwd)
+	}
+	run(t, forked, "echo other >/kept/file")
+	if out, _ := run(t, client, "cat /kept/file"); out != "data\n" {
+		t.Errorf("after a write in the fork the first one has %q", out)
+	}
+	first, err := b.Dial(timeout(t), inst)
+	if err != nil {
+		t.Fatalf("Dial: %v", err)
+	}
+	first.Conn.Close()
+	second, err := b.Dial(timeout(t), fork)
+	if err != nil {
+		t.Fatalf("Dial: %v", err)
+	}
+	second.Conn.Close()
+	if string(first.HostKeys[0].Marshal()) == string(second.HostKeys[0].Marshal()) {
+		t.Error("a fork has the host key of the first one")
+	}
+	// It is that one's, and gone with it.
+	stranger := s.newSpec(t)
+	stranger.Image = image
+	if _, err := b.Boot(timeout(t), stranger); !errors.Is(err, sandbox.ErrNoImage) {
+		t.Errorf("Boot of another's fork: got %v, want ErrNoImage", err)
+	}
+	if err := b.Destroy(timeout(t), fork); err != nil {
+		t.Fatalf("Destroy: %v", err)
+	}
+	again := spec
+	if _, err := b.Boot(timeout(t), again); !errors.Is(err, sandbox.ErrNoImage) {
+		t.Errorf("Boot of a fork's image when that is destroyed: got %v, want ErrNoImage", err)
+	}
+	nobody := s.nobody(t, inst)
+	if _, err := sn.Fork(timeout(t), nobody, s.newSpec(t).ID); !errors.Is(err, sandbox.ErrGone) {
+		t.Errorf("Fork of one that never was: got %v, want ErrGone", err)
+	}
+}
+
+// bootOf boots a sandbox of owner's from an image and returns what it prints for a command.
+func (s Suite) bootOf(t *testing.T, b sandbox.Backend, owner, image, command string) string {
+	t.Helper()
+	spec := s.newSpec(t)
+	spec.Owner, spec.Image = owner, image
+	inst, err := b.Boot(timeout(t), spec)
+	if err != nil {
+		t.Fatalf("Boot of %s: %v", image, err)
+	}
+	out, _ := run(t, s.dial(t, b, inst), command)
+	if err := b.Destroy(timeout(t), inst); err != nil {
+		t.Errorf("Destroy: %v", err)
+	}
+	return out
+}
+
+// ownedBy checks that an image can be booted by owner alone, and is gone after Forget.
+func (s Suite) ownedBy(t *testing.T, b sandbox.Backend, owner, image string) {
+	t.Helper()
+	im := b.(sandbox.Imager)
+	stranger := s.newSpec(t)
+	stranger.Owner, stranger.Image = "not-"+owner, image
+	if _, err := b.Boot(timeout(t), stranger); !errors.Is(err, sandbox.ErrNoImage) {
+		t.Errorf("Boot of another owner's image: got %v, want ErrNoImage", err)
+	}
+	if n, err := im.Kept(timeout(t), owner, nil); err != nil || n < 0 {
+		t.Errorf("Kept: got %d, %v", n, err)
+	}
+	if n, err := im.Forget(timeout(t), owner, image); err != nil || n != 0 {
+		t.Errorf("Forget of all but the image: got %d, %v", n, err)
+	}
+	if n, err := im.Forget(timeout(t), owner, ""); err != nil || n != 1 {
+		t.Errorf("Forget: got %d, %v; want the one image", n, err)
+	}
+	own := stranger
+	own.Owner = owner
+	if _, err := b.Boot(timeout(t), own); !errors.Is(err, sandbox.ErrNoImage) {
+		t.Errorf("Boot after Forget: got %v, want ErrNoImage", err)
+	}
+}
+
+func (s Suite) testPrepare(t *testing.T) {
+	b := s.Open(t)
+	im := b.(sandbox.Imager)
+	spec := s.newSpec(t)
+	spec.Owner = "alice"
+	if image, err := im.Prepared(timeout(t), spec, "key"); err != nil || image != "" {
+		t.Fatalf("Prepared before Prepare: got %q, %v", image, err)
+	}
+	inst := s.boot(t, b)
+	if out, code := run(t, s.dial(t, b, inst), "echo setup >/prepared"); code != 0 {
+		t.Fatalf("write a file: %s", out)
+	}
+	if n, err := im.Weight(timeout(t), inst); err != nil || n < 1 {
+		t.Errorf("Weight: got %d, %v; want some bytes", n, err)
+	}
+	image, err := im.Prepare(timeout(t), inst, spec.Owner, "key")
+	if err != nil {
+		t.Fatalf("Prepare: %v", err)
+	}
+	if got, err := im.Prepared(timeout(t), spec, "key"); err != nil || got != image {
+		t.Errorf("Prepared: got %q, %v; want %q", got, err, image)
+	}
+	if got, err := im.Prepared(timeout(t), spec, "other"); err != nil || got != "" {
+		t.Errorf("Prepared by another key: got %q, %v", got, err)
+	}
+	if got := s.bootOf(t, b, spec.Owner, image, "cat /prepared"); got != "setup\n" {
+		t.Errorf("boot of what was prepared: got %q", got)
+	}
+	s.ownedBy(t, b, spec.Owner, image)
+}
+
+func (s Suite) testBuild(t *testing.T) {
+	b := s.Open(t)
+	im := b.(sandbox.Imager)
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/data", []byte("copied\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	from := s.newSpec(t)
+	var steps []string
+	spec := sandbox.BuildSpec{Owner: "alice", Name: "Dockerfile", Context: root, Isolation: from.Isolation,
+		Network: sandbox.NetworkNone, Progress: func(line string) { steps = append(steps, line) },
+		Dockerfile: []byte("FROM " + from.Image + "\nCOPY data /data\nRUN echo built >/built\n")}
+	image, err := im.Build(timeout(t), spec)
+	if errors.Is(err, sandbox.ErrUnsupported) {
+		t.Skipf("the backend builds nothing here: %v", err)
+	}
+	if err != nil {
+		t.Fatalf("Build: %v", err)
+	}
+	if !strings.Contains(strings.Join(steps, "\n"), "RUN echo built") {
+		t.Errorf("Build: progress %q does not name the steps", steps)
+	}
+	if again, err := im.Build(timeout(t), spec); err != nil || again != image {
+		t.Errorf("Build of the same: got %q, %v; want %q", again, err, image)
+	}
+	if got := s.bootOf(t, b, spec.Owner, image, "cat /data /built"); got != "copied\nbuilt\n" {
+		t.Errorf("boot of what was built: got %q", got)
+	}
+	s.ownedBy(t, b, spec.Owner, image)
+	spec.Dockerfile = []byte("FROM " + from.Image + "\nRUN exit 3\n")
+	step := (*sandbox.StepError)(nil)
+	if _, err := im.Build(timeout(t), spec); !errors.As(err, &step) || step.Code != 3 {
+		t.Errorf("Build with a step that fails: got %v, want a StepError with its exit code", err)
+	}
+}

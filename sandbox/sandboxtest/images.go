@@ -1,0 +1,45 @@
+package sandboxtest
+
+import (
+	"context"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// NoImages is a sandbox.Imager that keeps no image, to embed in a backend of a test that needs a
+// part of one. What would make an image fails with ErrUnsupported.
+type NoImages struct{}
+
+var _ sandbox.Imager = NoImages{}
+
+// Snapshot fails.
+func (NoImages) Snapshot(context.Context, sandbox.Instance, string, string, string) (string, error) {
+	return "", sandbox.ErrUnsupported
+}
+
+// Fork fails.
+func (NoImages) Fork(context.Context, sandbox.Instance, string) (string, error) {
+	return "", sandbox.ErrUnsupported
+}
+
+// Weight returns 0.
+func (NoImages) Weight(context.Context, sandbox.Instance) (int64, error) { return 0, nil }
+
+// Kept returns 0.
+func (NoImages) Kept(context.Context, string, []string) (int64, error) { return 0, nil }
+
+// Build fails.
+func (NoImages) Build(context.Context, sandbox.BuildSpec) (string, error) {
+	return "", sandbox.ErrUnsupported
+}
+
+// Prepared finds nothing.
+func (NoImages) Prepared(context.Context, sandbox.Spec, string) (string, error) { return "", nil }
+
+// Prepare fails.
+func (NoImages) Prepare(context.Context, sandbox.Instance, string, string) (string, error) {
+	return "", sandbox.ErrUnsupported
+}
+
+// Forget removes nothing.
+func (NoImages) Forget(context.Context, string, string) (int, error) { return 0, nil }
