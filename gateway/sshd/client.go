@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
 )
@@ -19,12 +20,12 @@ import (
 // client is one connection that is logged in.
 type client struct {
 	server  *house
-	conn    *ssh.ServerConn
+	conn    *sshconn.Conn
 	net     *conn
 	end     context.CancelCauseFunc // of what is served
 	login   *login                  // that succeeded
 	grant   *grant                  // of that login
-	meter   *meter
+	meter   *sshconn.Meter
 	log     *slog.Logger
 	checked // whether the login still holds
 
@@ -34,10 +35,7 @@ type client struct {
 
 	dialing chan struct{} // held by the one that dials the sandbox
 
-	refusing refusals // of channels
-
 	upstreams sync.WaitGroup // what serves them
-	answers   sync.WaitGroup // what answers requests, and refuses channels
 	probes    sync.WaitGroup // what looks for signs of life, and waits for one
 
 	mu       sync.Mutex
@@ -48,45 +46,17 @@ type client struct {
 	channels int       // guarded by mu; those that one of the two sides has not closed yet, sessions included
 
 	parted chan struct{} // closed when the client may not stay and no session is open
-
-	requests  []asked // guarded by mu; global ones that have no answer yet
-	answering bool    // guarded by mu; something answers them
 }
-
-// asked is a global request that is answered in its turn.
-type asked struct {
-	*ssh.Request
-	answered chan struct{} // closed when it has been, or never will be
-}
-
-// waitingRequests is how many global requests may wait for their answers, which go out in order. More is no client that
-// wants them.
-const waitingRequests = 128
-
-// waitingBytes is how much all that they say may have, and likewise those of one channel: one may be a command of a quarter of a MiB, the
-// most that a packet holds. All others have some hundred bytes.
-const waitingBytes = 512 << 10
 
 // maxExtra is how long what a channel is opened with, or a sandbox is to listen on, may be: the longest is the path of a socket.
 const maxExtra = 8 << 10
 
-// sizeOf is how much a request says; its type may be as long as all the rest.
-func sizeOf(q *ssh.Request) int { return len(q.Type) + len(q.Payload) }
-
-// sizesOf is how much the requests of a list say.
-func sizesOf[T any](list []T, request func(T) *ssh.Request) (n int) {
-	for _, r := range list {
-		n += sizeOf(request(r))
-	}
-	return n
-}
-
 // newClient says who is on the connection and what they want, from what the login settled. end ends
 // what is served there.
-func (h *house) newClient(conn *ssh.ServerConn, n *conn, end context.CancelCauseFunc) *client {
+func (h *house) newClient(conn *sshconn.Conn, n *conn, end context.CancelCauseFunc) *client {
 	c := &client{server: h, conn: conn, net: n, end: end, meter: n.meter,
 		login: loginOf(conn.Permissions), parted: make(chan struct{}),
-		dialing: make(chan struct{}, 1), refusing: newRefusals()}
+		dialing: make(chan struct{}, 1)}
 	c.log = h.log.With("client", conn.RemoteAddr().String())
 	if c.login == nil { // no login grants nothing; none is let in without
 		c.wrong = wire.Errorf(wire.CodeDenied, "not logged in")
@@ -103,12 +73,15 @@ func (h *house) newClient(conn *ssh.ServerConn, n *conn, end context.CancelCause
 }
 
 // serve serves the connection until it has ended. Its end ends ctx.
-func (c *client) serve(ctx context.Context, channels <-chan ssh.NewChannel, requests <-chan *ssh.Request) {
+func (c *client) serve(ctx context.Context) {
 	c.probes.Go(func() { c.keepalive(ctx) })
-	arrivals{
-		request: func(q *ssh.Request) { c.global(ctx, q) },
-		channel: func(nc ssh.NewChannel, noMore bool) { c.opened(ctx, nc, noMore) },
-	}.take(channels, requests)
+	c.conn.Serve(sshconn.Handler{
+		Request: func(q *ssh.Request) { c.answer(ctx, q) },
+		Channel: func(nc *sshconn.NewChannel) { c.opened(ctx, nc) },
+	})
+	if c.conn.Flooded() {
+		c.log.Warn("connection ended: too many requests wait for an answer")
+	}
 	if err := c.conn.Wait(); err != nil { // at once
 		c.log.Debug("connection ended", "user", c.conn.User(), "err", plain(err.Error()))
 	}
@@ -122,7 +95,7 @@ func (c *client) serve(ctx context.Context, channels <-chan ssh.NewChannel, requ
 		up.conn.Close()
 	}
 	c.upstreams.Wait() // those that were lost, too
-	c.answers.Wait()
+	c.conn.Settle()
 	c.probes.Wait()
 }
 
@@ -144,8 +117,8 @@ func (c *client) keepalive(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		now := c.net.read.Load()
-		c.meter.review(now)
+		now := c.meter.Received()
+		c.meter.Review()
 		if silent++; now != last {
 			last, silent = now, 0
 		}
@@ -168,81 +141,18 @@ func (c *client) keepalive(ctx context.Context) {
 	}
 }
 
-// global takes one global request; ctx ends with the connection. It must not wait.
-func (c *client) global(ctx context.Context, q *ssh.Request) {
-	if c.ask(ctx, q) {
-		return
+// answer answers a global request. ctx ends with the connection.
+func (c *client) answer(ctx context.Context, q *ssh.Request) {
+	ok, payload, err := c.answerOne(ctx, q)
+	if err != nil {
+		c.log.Info("request refused", "type", q.Type, "err", err)
 	}
-	c.log.Warn("too many requests wait for an answer")
-	c.conn.Close()
-}
-
-// ask has q answered in its turn, and reports whether there was room. Most clients ask for nothing: what answers them is there while
-// there is something to answer.
-func (c *client) ask(ctx context.Context, q *ssh.Request) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.requests) > waitingRequests || // the first is being answered
-		sizeOf(q)+sizesOf(c.requests, func(a asked) *ssh.Request { return a.Request }) > waitingBytes {
-		return false
-	}
-	c.requests = append(c.requests, asked{q, make(chan struct{})})
-	if !c.answering {
-		c.answering = true
-		c.answers.Go(func() { c.answer(ctx) })
-	}
-	return true
-}
-
-// answer answers the global requests that wait, one after the other, as RFC 4254, section 4, wants it.
-func (c *client) answer(ctx context.Context) {
-	for {
-		c.mu.Lock()
-		if len(c.requests) == 0 || ctx.Err() != nil {
-			for _, q := range c.requests {
-				close(q.answered)
-			}
-			c.requests, c.answering = nil, false
-			c.mu.Unlock()
-			return
-		}
-		q := c.requests[0]
-		c.mu.Unlock()
-		ok, payload, err := c.answerOne(ctx, q.Request)
-		if err != nil {
-			c.log.Info("request refused", "type", q.Type, "err", err)
-		}
-		_ = q.Reply(ok, payload)
-		c.mu.Lock()
-		c.requests = c.requests[1:]
-		c.mu.Unlock()
-		close(q.answered)
-	}
-}
-
-// unanswered returns what is closed when each global request that the client has made so far is answered, nil if all are.
-func (c *client) unanswered() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.requests) == 0 {
-		return nil
-	}
-	return c.requests[len(c.requests)-1].answered
-}
-
-// inHand returns what is closed when the global request that is being answered is, nil if none is.
-func (c *client) inHand() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.requests) == 0 {
-		return nil
-	}
-	return c.requests[0].answered
+	_ = q.Reply(ok, payload) // the client may be gone
 }
 
 func (c *client) answerOne(ctx context.Context, q *ssh.Request) (bool, []byte, error) {
 	switch q.Type {
-	case wire.GlobalKeepalive, wire.GlobalNoMoreSessions: // arrivals has seen to the second
+	case wire.GlobalKeepalive, wire.GlobalNoMoreSessions: // Serve has seen to the second
 		return true, nil, nil
 	case wire.GlobalTCPForward, wire.GlobalUnixForward, wire.GlobalCancelTCPForward, wire.GlobalCancelUnixForward:
 	default:
@@ -301,61 +211,68 @@ func (c *client) relays() error {
 	return nil
 }
 
-// opened serves a channel that the client opens, in a goroutine that the house waits for. It may not be a session where noMore
-// is true.
-func (c *client) opened(ctx context.Context, nc ssh.NewChannel, noMore bool) {
+// opened serves a channel that the client opens, in a goroutine that the house waits for.
+func (c *client) opened(ctx context.Context, nc *sshconn.NewChannel) {
 	session := nc.ChannelType() == wire.ChannelSession
 	switch {
-	case session && noMore:
-		c.refusing.refuse(c.answers.Go, nc, ssh.Prohibited, "you said that there would be no more sessions")
+	case session && nc.NoMore:
+		nc.Refuse(ssh.Prohibited, "you said that there would be no more sessions")
 		return
 	case len(nc.ExtraData()) > maxExtra:
-		c.refusing.refuse(c.answers.Go, nc, ssh.Prohibited, "what it is opened with is too long")
+		nc.Refuse(ssh.Prohibited, "what it is opened with is too long")
 		return
 	case !c.server.enter():
-		c.refusing.refuse(c.answers.Go, nc, ssh.ResourceShortage, "the door is closing")
+		nc.Refuse(ssh.ResourceShortage, "the door is closing")
 		return
 	}
 	if err := c.enter(session); err != nil {
 		c.server.exit()
-		c.refusing.refuse(c.answers.Go, nc, ssh.ResourceShortage, err.Error())
+		nc.Refuse(ssh.ResourceShortage, err.Error())
 		return
 	}
-	earlier := c.unanswered()
-	go func() {
+	go func() { // the house waits for it
 		defer c.server.exit()
 		defer c.leave()
-		c.channel(ctx, nc, earlier)
+		c.channel(ctx, nc)
 	}()
 }
 
-// channel serves one channel until it is closed. What it does in the sandbox it does when earlier is closed: what the client asked
-// for before it has been answered.
-func (c *client) channel(ctx context.Context, nc ssh.NewChannel, earlier <-chan struct{}) {
+// await waits until what the client asked for before is answered, so that a command finds the
+// listener that its client asked for first.
+func await(ctx context.Context, earlier func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout,
+		wire.Errorf(wire.CodeUnavailable, "what this connection asked for before has no answer after %v", dialTimeout))
+	defer cancel()
+	return earlier(ctx)
+}
+
+// channel serves one channel until it is closed. What it does in the sandbox waits for the answers
+// to what the client asked for before.
+func (c *client) channel(ctx context.Context, nc *sshconn.NewChannel) {
 	switch t := nc.ChannelType(); {
 	case t == wire.ChannelSession:
-		c.session(ctx, nc, earlier)
+		c.session(ctx, nc)
 	case t == wire.ChannelAgent, t == wire.ChannelX11, t == wire.ChannelForwardedTCP, t == wire.ChannelForwardedUnix, ours(t):
 		// A server opens these, a client never does.
 		_ = nc.Reject(ssh.Prohibited, "not from a client")
 	default:
-		c.direct(ctx, nc, earlier)
+		c.direct(ctx, nc)
 	}
 }
 
 // direct relays a channel that is no session. It waits in the open: it has nowhere to say what takes long.
-func (c *client) direct(ctx context.Context, nc ssh.NewChannel, earlier <-chan struct{}) {
+func (c *client) direct(ctx context.Context, nc *sshconn.NewChannel) {
 	if err := c.mayDirect(nc); err != nil {
 		_ = nc.Reject(ssh.Prohibited, err.Error())
 		return
 	}
-	if err := await(ctx, earlier); err != nil {
+	if err := await(ctx, nc.Await); err != nil {
 		_ = nc.Reject(ssh.ConnectionFailed, c.public(err).Message)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	u, upstream, upstreamRequests, err := c.open(ctx, nc.ChannelType(), nc.ExtraData(), nil)
+	u, there, err := c.open(ctx, nc.ChannelType(), nc.ExtraData(), nil)
 	switch {
 	case u == nil:
 		_ = nc.Reject(ssh.ConnectionFailed, c.public(err).Message)
@@ -364,18 +281,18 @@ func (c *client) direct(ctx context.Context, nc ssh.NewChannel, earlier <-chan s
 		reject(nc, err)
 		return
 	}
-	channel, requests, err := nc.Accept()
+	channel, err := nc.Accept()
 	if err != nil {
-		_ = upstream.Close()
-		ssh.DiscardRequests(upstreamRequests)
+		_ = there.Close()
+		there.Drain()
 		return
 	}
-	r := relay{client: side{channel, requests}, sandbox: side{upstream, upstreamRequests}, meter: c.meter, kill: u.close,
+	r := relay{client: channel, sandbox: there, meter: c.meter, kill: u.close,
 		careless: isCareless(c.conn.ClientVersion())}
 	r.run()
 }
 
-func (c *client) mayDirect(nc ssh.NewChannel) error {
+func (c *client) mayDirect(nc *sshconn.NewChannel) error {
 	if err := c.relays(); err != nil {
 		return err
 	}

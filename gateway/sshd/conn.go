@@ -9,13 +9,11 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/person"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 )
 
 // quickReads is how many reads of a connection are acknowledged at once: enough for the login and the first command.
 const quickReads = 64
-
-// checkEvery is how many bytes may arrive until the meter looks again.
-const checkEvery = 1 << 20
 
 // conn is a client's connection with what the SSH library does not have: a strict first line, a time by which the
 // login must be done, and an end for peers that are gone. Reads come from one goroutine at a time.
@@ -25,13 +23,10 @@ type conn struct {
 	slot    *slot           // of the unauthenticated
 	silence time.Duration   // after login, the longest time without a byte from the peer, or for one write
 
-	meter   *meter       // of what arrived and was not read
-	read    atomic.Int64 // bytes from the peer
-	wrote   atomic.Int64 // bytes to the peer
-	checked int64        // of the reading goroutine: read when the meter last looked
-	reads   int          // of the reading goroutine
-	early   []byte       // of the reading goroutine: read with the version line and not yet delivered
-	started bool         // of the reading goroutine: the version line was read
+	meter   *sshconn.Meter // of what arrived and was not read
+	reads   int            // of the reading goroutine
+	early   []byte         // of the reading goroutine: read with the version line and not yet delivered
+	started bool           // of the reading goroutine: the version line was read
 
 	open      atomic.Bool // logged in
 	principal string      // guarded by house.mu; whose it is, once it is known
@@ -43,7 +38,7 @@ type conn struct {
 
 // newConn takes over c; grace bounds the time until loggedIn is called.
 func newConn(c net.Conn, s *slot, l Limits, closed func(*conn)) *conn {
-	g := &conn{Conn: c, slot: s, closed: closed, meter: newMeter(l.Unread), silence: l.Keepalive * time.Duration(l.KeepaliveMax+1)}
+	g := &conn{Conn: c, slot: s, closed: closed, meter: sshconn.NewMeter(l.Unread), silence: l.Keepalive * time.Duration(l.KeepaliveMax+1)}
 	if tcp, ok := c.(*net.TCPConn); ok {
 		if g.raw, _ = tcp.SyscallConn(); g.raw != nil {
 			person.LimitBacklog(g.raw)
@@ -80,14 +75,11 @@ func (c *conn) Read(p []byte) (int, error) {
 		if c.early = c.early[n:]; len(c.early) == 0 {
 			c.early = nil
 		}
-		c.read.Add(int64(n))
+		c.meter.AddReceived(n)
 		return n, nil
 	}
 	n, err := firstReads{c}.Read(p)
-	if total := c.read.Add(int64(n)); total-c.checked >= checkEvery {
-		c.checked = total
-		c.meter.review(total)
-	}
+	c.meter.AddReceived(n)
 	return n, err
 }
 
@@ -110,7 +102,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		_ = c.Conn.SetWriteDeadline(time.Now().Add(c.silence))
 	}
 	n, err := c.Conn.Write(p)
-	c.wrote.Add(int64(n))
+	c.meter.AddSent(n)
 	if err != nil {
 		_ = c.Conn.Close() // the reader notices, and closes the rest
 	}

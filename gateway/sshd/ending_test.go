@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -124,7 +125,7 @@ func TestEndOfProgram(t *testing.T) {
 				in, typing := io.Pipe()
 				h := &heard{input: in, requests: make(chan *ssh.Request)}
 				requests := make(chan *ssh.Request)
-				r := relay{client: side{h, h.requests}, sandbox: side{p, requests}, meter: newMeter(1 << 30), session: true,
+				r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests}, sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(1 << 30), session: true,
 					kill: func() { t.Error("the sandbox's connection was ended") }, ended: p.end}
 				done := make(chan struct{})
 				go func() {
@@ -207,7 +208,7 @@ func TestEndOfProgramJustThen(t *testing.T) {
 			in, typing := io.Pipe()
 			h := &heard{input: in, requests: make(chan *ssh.Request)}
 			requests := make(chan *ssh.Request, 2)
-			r := relay{client: side{h, h.requests}, sandbox: side{p, requests}, meter: newMeter(1 << 30), session: true,
+			r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests}, sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(1 << 30), session: true,
 				kill: func() { t.Error("the sandbox's connection was ended") }, ended: p.end}
 			done := make(chan struct{})
 			go func() {
@@ -293,7 +294,7 @@ func TestEndForCareless(t *testing.T) {
 			in, typing := io.Pipe()
 			h := &heard{input: in, requests: make(chan *ssh.Request)}
 			requests := make(chan *ssh.Request)
-			r := relay{client: side{h, h.requests}, sandbox: side{p, requests}, meter: newMeter(1 << 30), kill: func() {}, careless: isCareless([]byte(c.version))}
+			r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests}, sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(1 << 30), kill: func() {}, careless: isCareless([]byte(c.version))}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)

@@ -13,7 +13,7 @@ import (
 func (s *session) relay(ctx context.Context) {
 	c := s.client
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
-	u, channel, requests, err := c.open(dialing, wire.ChannelSession, nil, s.progress())
+	u, channel, err := c.open(dialing, wire.ChannelSession, nil, s.progress())
 	cancel()
 	switch {
 	case u == nil:
@@ -24,10 +24,9 @@ func (s *session) relay(ctx context.Context) {
 		return
 	}
 	defer s.takeBack(u)
-	r := relay{client: side{s.channel, s.requests}, sandbox: side{channel, requests}, meter: c.meter, session: true,
+	r := relay{client: s.channel, sandbox: channel, meter: c.meter, session: true,
 		kill: u.close, careless: isCareless(c.conn.ClientVersion())}
-	end := u.collect(requests)
-	program, err := u.conn.Program(ctx, channel, s.ask.pty != nil)
+	program, err := u.conn.Program(ctx, channel.Channel, s.ask.pty != nil)
 	if program != nil {
 		defer program.Release()
 		r.sandbox.Channel, r.ended = program, program.Ended
@@ -36,9 +35,8 @@ func (s *session) relay(ctx context.Context) {
 	if err == nil {
 		term, err = s.start(ctx, u, r.sandbox)
 	}
-	r.early = end()
 	if err != nil {
-		defer u.discard(channel, requests)() // when the client has been told
+		defer discard(channel)() // when the client has been told
 		if errors.Is(err, errAnswered) && s.asksFiles() {
 			s.files(ctx, u)
 			return

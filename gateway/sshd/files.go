@@ -22,7 +22,7 @@ const slotTime = 3 * time.Second
 // files serves SFTP for a machine that refused it, by commands on the client's own connection.
 func (s *session) files(ctx context.Context, u *upstream) {
 	go func() { // until the client has closed the channel
-		for q := range s.requests {
+		for q := range s.channel.Requests {
 			_ = q.Reply(false, nil)
 		}
 	}()

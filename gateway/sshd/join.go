@@ -44,7 +44,7 @@ func (s *session) visit(ctx context.Context, target wire.Target, watch bool, far
 	if created != "" {
 		p.Welcome(created)
 	}
-	farewell(person.Run(ctx, p, at, s.requests, func(q *ssh.Request) { _ = q.Reply(s.window(p, q), nil) }))
+	farewell(person.Run(ctx, p, at, s.channel.Requests, func(q *ssh.Request) { _ = q.Reply(s.window(p, q), nil) }))
 	return nil
 }
 

@@ -61,7 +61,7 @@ func (s *session) lobby(ctx context.Context) {
 
 // commandRequests passes on what a client says while its command runs.
 func (s *session) commandRequests(resized chan wire.WindowChange, interrupts chan<- struct{}) {
-	for q := range s.requests {
+	for q := range s.channel.Requests {
 		ok := false
 		var signal wire.Signal
 		switch q.Type {

@@ -19,98 +19,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// opening is a channel that a client opened, as its place among all that the client sent.
-type opening struct {
-	ssh.NewChannel
-	at int
-}
-
-// The library puts requests and channels into two queues. Whatever is in both when they are received from, each request comes
-// before the channels behind it, and no-more-sessions refuses none of those in front of it.
-func TestArrivals(t *testing.T) {
-	const room = 16 // of the library's queues
-	for _, sent := range []string{"rc", "cr", "rrrc", "rcrcrcrc", "cn", "cnrc", "rcn", "ncn", "ccccn", "rrcrncrc", "nrrrrc",
-		strings.Repeat("r", room) + "c", strings.Repeat("rc", 3*room), strings.Repeat("c", room) + "n" + strings.Repeat("r", 2*room) + "c"} {
-		t.Run(sent, func(t *testing.T) {
-			for range 200 { // which queue is received from first is chance
-				arriveInOrder(t, sent, room)
-			}
-		})
-	}
-}
-
-func arriveInOrder(t *testing.T, sent string, room int) {
-	t.Helper()
-	channels, requests := make(chan ssh.NewChannel, room), make(chan *ssh.Request, room)
-	var sending sync.WaitGroup
-	sending.Go(func() {
-		for i, what := range sent {
-			switch what {
-			case 'c':
-				channels <- opening{at: i}
-			case 'r':
-				requests <- &ssh.Request{Type: "tcpip-forward", Payload: []byte{byte(i)}}
-			case 'n':
-				requests <- &ssh.Request{Type: wire.GlobalNoMoreSessions, Payload: []byte{byte(i)}}
-			}
-		}
-		close(channels)
-		close(requests)
-	})
-	done := 0 // requests that were handed over
-	last := -1
-	arrivals{
-		request: func(q *ssh.Request) {
-			if at := int(q.Payload[0]); at <= last {
-				t.Errorf("request %d came after %d", at, last)
-			} else {
-				last = at
-			}
-			done++
-		},
-		channel: func(nc ssh.NewChannel, noMore bool) {
-			at := nc.(opening).at
-			if before := at - strings.Count(sent[:at], "c"); done < before {
-				t.Errorf("channel %d came after %d of %d requests before it", at, done, before)
-			}
-			if said := strings.Contains(sent[:at], "n"); noMore && !said {
-				t.Errorf("channel %d counts as opened after no-more-sessions", at)
-			}
-		},
-	}.take(channels, requests)
-	sending.Wait()
-	if want := len(sent) - strings.Count(sent, "c"); done != want {
-		t.Errorf("%d requests, want %d", done, want)
-	}
-}
-
-// A channel that was not there yet when no-more-sessions was received is after it.
-func TestArrivalsNoMore(t *testing.T) {
-	channels, requests := make(chan ssh.NewChannel, 16), make(chan *ssh.Request, 16)
-	received := make(chan bool)
-	var taking sync.WaitGroup
-	taking.Go(func() {
-		arrivals{
-			request: func(*ssh.Request) { received <- false },
-			channel: func(_ ssh.NewChannel, noMore bool) { received <- noMore },
-		}.take(channels, requests)
-	})
-	defer taking.Wait()
-	defer func() { close(channels); close(requests) }()
-	channels <- opening{}
-	if <-received {
-		t.Error("before: refused")
-	}
-	for range 2 { // saying it again changes nothing
-		requests <- &ssh.Request{Type: wire.GlobalNoMoreSessions}
-		<-received
-		channels <- opening{}
-		if !<-received {
-			t.Error("after: not refused")
-		}
-	}
-}
-
 // A command finds what its client asked for before it opened the command's channel, however slow the sandbox is to listen; so does
 // a connection that the client forwards.
 func TestListensBeforeChannels(t *testing.T) {
@@ -336,60 +244,23 @@ func TestAnswerBeforeConnection(t *testing.T) {
 	})
 }
 
-// A channel waits for what was asked for before it, but neither for ever nor longer than its client.
+// A channel waits for what was asked for before it, but not indefinitely.
 func TestAwait(t *testing.T) {
+	never := func(ctx context.Context) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		if err := await(t.Context(), make(chan struct{})); err == nil || time.Since(began) != dialTimeout {
+		if err := await(t.Context(), never); !errors.As(err, new(*wire.Error)) || time.Since(began) != dialTimeout {
 			t.Errorf("never answered: %v after %v", err, time.Since(began))
 		}
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
-	earlier := make(chan struct{})
-	if err := await(ctx, nil); err != nil {
-		t.Errorf("nothing before: %v", err)
-	}
 	cancel(errClientGone)
-	if err := await(ctx, earlier); !errors.Is(err, errClientGone) {
+	if err := await(ctx, never); !errors.Is(err, errClientGone) {
 		t.Errorf("the client has gone: %v", err)
 	}
-	close(earlier)
-	if err := await(t.Context(), earlier); err != nil {
-		t.Errorf("answered: %v", err)
-	}
-}
-
-// stuck is a channel whose refusal does not get through.
-type stuck struct {
-	ssh.NewChannel
-	until <-chan struct{}
-}
-
-func (s stuck) Reject(ssh.RejectionReason, string) error { <-s.until; return nil }
-
-// Who opens channel after channel and reads no refusal is not read from any more.
-func TestRefusals(t *testing.T) {
-	var all sync.WaitGroup
-	until := make(chan struct{})
-	var started atomic.Int32
-	flooded := make(chan struct{})
-	r := newRefusals()
-	all.Go(func() {
-		defer close(flooded)
-		for range 2 * cap(r) {
-			r.refuse(all.Go, stuck{until: until}, ssh.ResourceShortage, "too many")
-			started.Add(1)
-		}
-	})
-	eventually(t, "as many as there is room for", func() bool { return int(started.Load()) == cap(r) })
-	select {
-	case <-flooded:
-		t.Error("none had to wait")
-	default:
-	}
-	close(until)
-	<-flooded
-	all.Wait()
 }
 
 // failing is a listener that has no descriptor left for some time.

@@ -49,7 +49,7 @@ func (s *session) pick(ctx context.Context) {
 	s.begin()
 	s.final.WantReply = false // it has its answer; joining would give another
 	s.typed = &turns{chunks: make(chan []byte)}
-	go s.typed.fill(s.client.meter.source(s.channel), s.gone) // ends with the channel
+	go s.typed.fill(s.client.meter.Source(s.channel), s.channel.Closed) // ends with the channel
 	p := &picker{s: s}
 	for {
 		target, err := p.choose(ctx)
@@ -121,7 +121,7 @@ func (p *picker) choose(ctx context.Context) (t wire.Target, err error) {
 			}
 		case <-flush:
 			keys, flush = p.keys.flush(), nil
-		case q, ok := <-p.s.requests:
+		case q, ok := <-p.s.channel.Requests:
 			if !ok {
 				return t, errQuit
 			}

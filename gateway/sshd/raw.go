@@ -148,7 +148,7 @@ func (s *session) complain(line string) {
 
 // rawRequests follows the size of the client's terminal.
 func (s *session) rawRequests(ctx context.Context, at *gateway.Attachment) {
-	for q := range s.requests {
+	for q := range s.channel.Requests {
 		ok := false
 		if q.Type == wire.RequestWindowChange {
 			if w, parsed := parseWindow(q.Payload); parsed {

@@ -6,15 +6,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
 )
-
-// side is one end of a channel that is relayed.
-type side struct {
-	ssh.Channel
-	requests <-chan *ssh.Request // must be received from until it is closed, or the connection freezes
-}
 
 // relay is one channel between a client and its sandbox. Data and requests pass untouched; what they mean is for the two
 // ends. It knows no session and no policy but what its fields say.
@@ -23,9 +18,8 @@ type side struct {
 // its EOF, requests among themselves, exit-status or exit-signal before EOF where the sandbox sent it before, EOF of both
 // streams before CLOSE (RFC 4254, sections 5.3 and 6.10).
 type relay struct {
-	client, sandbox side
-	meter           *meter
-	early           []*ssh.Request          // of the sandbox's requests those that came before the others
+	client, sandbox *sshconn.Channel
+	meter           *sshconn.Meter
 	session         bool                    // a session channel: it has an exit status
 	careless        bool                    // the client may say how much it has read after it has closed: see beforeClose
 	allow           func(*ssh.Request) bool // requests of the client; nil allows all. May change the payload
@@ -65,37 +59,42 @@ func (r *relay) run() {
 	r.exit, r.done = -1, make(chan struct{})
 	defer close(r.done)
 	var pumps sync.WaitGroup
-	start := func(f *flow, dst io.Writer, src io.Reader) <-chan struct{} {
-		f.meter, f.end = r.meter, r.abort
+	start := func(f *sshconn.Flow, dst io.Writer, src io.Reader) <-chan struct{} {
 		done := make(chan struct{})
 		pumps.Go(func() {
 			defer close(done)
-			f.pump(dst, src)
+			pump(f, dst, src)
 		})
 		return done
 	}
-	var in, out, errs flow
-	in.client = true
-	inDone := start(&in, r.sandbox, r.client)
+	in, out, errs := r.meter.In(r.abort), r.meter.Out(r.abort), r.meter.Out(r.abort)
+	inDone := start(in, r.sandbox, r.client)
 	var stdout io.Writer = r.client
 	if r.tap != nil {
 		stdout = tapped{r.client, r.tap}
 	}
-	outDone := start(&out, stdout, r.sandbox)
+	outDone := start(out, stdout, r.sandbox)
 	// Always pumped: stderr that nobody reads stops a channel at 2 MiB.
-	errDone := start(&errs, r.client.Stderr(), r.sandbox.Stderr())
+	errDone := start(errs, r.client.Stderr(), r.sandbox.Stderr())
 
 	requestsDone := make(chan struct{})
 	pumps.Go(func() {
 		defer close(requestsDone)
-		passRequests(r.sandbox, r.client.requests, r.allow)
+		passRequests(r.sandbox, r.client.Requests, r.allow)
 	})
 
-	r.finish(inDone, outDone, errDone, requestsDone, in.bytes.Load, func() (int64, bool) {
-		return out.bytes.Load() + errs.bytes.Load(), out.writing.Load() || errs.writing.Load()
-	})
+	input := func() int64 {
+		n, _ := in.Passed()
+		return n
+	}
+	output := func() (int64, bool) {
+		o, writing := out.Passed()
+		e, writingErr := errs.Passed()
+		return o + e, writing || writingErr
+	}
+	r.finish(inDone, outDone, errDone, requestsDone, input, output)
 	pumps.Wait()
-	r.bytes = out.bytes.Load() + errs.bytes.Load()
+	r.bytes, _ = output()
 }
 
 // finish passes the sandbox's requests and puts the end in order. input and output are how much was passed on, and of
@@ -133,10 +132,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 		}
 		passRequest(r.client, q)
 	}
-	for _, q := range r.early {
-		pass(q)
-	}
-	requests := r.sandbox.requests // nil after CLOSE
+	requests := r.sandbox.Requests // nil after CLOSE
 	closeClient := func() {
 		if passed, _ := output(); r.careless && !gone && passed > carelessFrom {
 			<-time.After(beforeClose)
@@ -243,7 +239,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 func (r *relay) eof(pass func(*ssh.Request)) {
 	for {
 		select {
-		case q, ok := <-r.sandbox.requests:
+		case q, ok := <-r.sandbox.Requests:
 			if ok {
 				pass(q)
 				continue
@@ -322,7 +318,7 @@ const (
 var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 
 // pump copies until src ends. When dst takes no more the rest is read and dropped: unread, it would stay in memory.
-func (f *flow) pump(dst io.Writer, src io.Reader) {
+func pump(f *sshconn.Flow, dst io.Writer, src io.Reader) {
 	small := make([]byte, smallBuffer)
 	var large *[largeBuffer]byte
 	defer func() {
@@ -336,9 +332,9 @@ func (f *flow) pump(dst io.Writer, src io.Reader) {
 			buf = large[:]
 		}
 		n, err := src.Read(buf)
-		f.read(n)
+		f.Read(n)
 		if n > 0 {
-			if _, err := f.write(func() (int, error) { return dst.Write(buf[:n]) }); err != nil {
+			if _, err := f.Write(dst, buf[:n]); err != nil {
 				_, _ = io.CopyBuffer(io.Discard, onlyReader{src}, buf)
 				return
 			}

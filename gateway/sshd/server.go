@@ -20,7 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/gateway/view"
-	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -106,7 +106,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer stop()
 	watching, over := context.WithCancel(ctx)
 	var watches sync.WaitGroup
-	watches.Go(func() { h.relieve(watching) })
+	watches.Go(func() { sshconn.Relieve(watching, h.limits.Memory, h.log, h.holders) })
 	watches.Go(func() { h.checkAccess(watching) })
 	err := h.receive(ctx, l)
 	_ = l.Close()
@@ -222,14 +222,12 @@ func (h *house) admit(c net.Conn) *conn {
 // serve lets one connection log in and serves it until it has ended.
 func (h *house) serve(ctx context.Context, n *conn) {
 	defer n.Close()
-	under := &connect.Ending{Conn: n}
-	sc, channels, requests, err := ssh.NewServerConn(under, h.config(n))
+	sc, err := sshconn.Server(n, h.config(n))
 	if err != nil {
 		// Anybody can cause it, so it is no more than a debug line, and quoted.
 		h.log.Debug("not logged in", "client", n.RemoteAddr().String(), "err", plain(err.Error()))
 		return
 	}
-	under.Carries(sc)
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	c := h.newClient(sc, n, end)
@@ -239,7 +237,18 @@ func (h *house) serve(ctx context.Context, n *conn) {
 		h.mu.Unlock()
 	}
 	c.log.Info("logged in", "user", plain(sc.User()), "software", plain(string(sc.ClientVersion())))
-	c.serve(ctx, channels, requests)
+	c.serve(ctx)
+}
+
+// holders are the connections, for what they keep in memory.
+func (h *house) holders() []sshconn.Holder {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	list := make([]sshconn.Holder, 0, len(h.conns))
+	for n := range h.conns {
+		list = append(list, sshconn.Holder{Principal: n.principal, Kept: n.meter.Kept(), End: func() { n.Close() }})
+	}
+	return list
 }
 
 // left is called when a connection has been closed.

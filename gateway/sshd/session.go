@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
 )
@@ -15,15 +16,14 @@ import (
 // session is one session channel of a client, confirmed before anything is known of it: only its requests tell whether it
 // has a terminal, and what it is for.
 type session struct {
-	client   *client
-	channel  ssh.Channel
-	requests <-chan *ssh.Request // in order, never filling the connection's queue; drained to its end
-	gone     <-chan struct{}     // closed when the client has closed the channel
+	client  *client
+	channel *sshconn.Channel
 
 	ask     ask
-	final   *ssh.Request // shell, exec or subsystem
-	pending []pending    // that have no answer yet
-	granted []string     // what a sandbox may open because of this channel, until it ends
+	final   *ssh.Request    // shell, exec or subsystem
+	pending []pending       // that have no answer yet
+	backlog sshconn.Backlog // of pending
+	granted []string        // what a sandbox may open because of this channel, until it ends
 	envs    int
 	typed   *turns // what the client types, where several read it in turn; nil elsewhere
 
@@ -42,30 +42,26 @@ type pending struct {
 // OpenSSH sends them all at once; a client that waits for each answer is told that it is granted.
 const holdFor = 100 * time.Millisecond
 
-// session serves one session channel to its end. What it is for waits for earlier.
-func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan struct{}) {
+// session serves one session channel to its end.
+func (c *client) session(ctx context.Context, nc *sshconn.NewChannel) {
 	s := &session{client: c}
-	accepted, requests, err := nc.Accept()
+	channel, err := nc.Accept()
 	if err != nil {
 		c.endSession()
 		return
 	}
-	channel := &place{Channel: accepted, leave: sync.OnceFunc(c.endSession)}
+	counted := &place{Channel: channel.Channel, leave: sync.OnceFunc(c.endSession)}
+	channel.Channel = counted
+	s.channel = channel
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	gone := make(chan struct{})
-	s.channel, s.gone = channel, gone
-	s.requests = hold(requests, func() { c.conn.Close() }, func() {
-		close(gone)
-		channel.leave()
+	go func() { // ends with the channel
+		<-channel.Closed
+		counted.leave()
 		cancel(errClientGone)
-	})
-	defer func() {
-		_ = channel.Close()
-		for q := range s.requests { // until the client has closed it too
-			_ = q.Reply(false, nil)
-		}
 	}()
+	defer channel.Drain() // until the client has closed it, too
+	defer channel.Close()
 	if !s.listen() {
 		return
 	}
@@ -82,7 +78,7 @@ func (c *client) session(ctx context.Context, nc ssh.NewChannel, earlier <-chan 
 	}
 	c.log.Debug("session", "user", c.conn.User(), "kind", s.ask.kind, "pty", s.ask.pty != nil, "route", to.String())
 	if to != refuse {
-		if err := await(ctx, earlier); err != nil {
+		if err := await(ctx, nc.Await); err != nil {
 			s.fail(err)
 			return
 		}
@@ -125,7 +121,7 @@ func (s *session) listen() bool {
 	var timer <-chan time.Time
 	for {
 		select {
-		case q, ok := <-s.requests:
+		case q, ok := <-s.channel.Requests:
 			switch {
 			case !ok:
 				return false
@@ -217,7 +213,7 @@ func (s *session) answer(q *ssh.Request, ok bool) {
 // keep has a request wait, also behind assume, for the one that says what the channel is for. That one may never come: whoever has more
 // of them wait than a client wants loses the connection.
 func (s *session) keep(p pending) {
-	if len(s.pending) < waitingRequests && sizeOf(p.q)+sizesOf(s.pending, func(p pending) *ssh.Request { return p.q }) <= waitingBytes {
+	if s.backlog.Add(p.q) {
 		s.pending = append(s.pending, p)
 		return
 	}
@@ -234,7 +230,12 @@ func (s *session) assume() {
 		_ = p.q.Reply(p.ok || p.relay, nil)
 		p.assumed = true
 	}
-	s.pending = slices.DeleteFunc(s.pending, func(p pending) bool { return !p.relay })
+	s.pending = slices.DeleteFunc(s.pending, func(p pending) bool {
+		if !p.relay {
+			s.backlog.Remove(p.q)
+		}
+		return !p.relay
+	})
 }
 
 // settle answers what waits: what is the sandbox's to answer is asked there, by to on u. A nil to refuses it.
@@ -321,7 +322,7 @@ func (s *session) inputUntil(ctx context.Context) io.Reader {
 	if s.typed != nil {
 		return &turn{ctx: ctx, from: s.typed}
 	}
-	return s.client.meter.source(s.channel)
+	return s.client.meter.Source(s.channel)
 }
 
 // progress tells a person what takes long. Without a terminal there is nowhere to tell it: it returns nil.
@@ -330,48 +331,4 @@ func (s *session) progress() func(string) {
 		return nil
 	}
 	return func(line string) { s.say(plain(line)) }
-}
-
-// hold receives a channel's requests at once, whatever the session is waiting for: the library freezes the connection
-// when seventeen wait. A window-change that another follows is left out. gone is called when the client has closed the
-// channel, overflow when it sends more than it can want.
-func hold(in <-chan *ssh.Request, overflow, gone func()) <-chan *ssh.Request {
-	out := make(chan *ssh.Request)
-	go func() { // ends with the channel; out is received from until then
-		defer close(out)
-		var waiting []*ssh.Request
-		for in != nil || len(waiting) > 0 {
-			var to chan *ssh.Request
-			var first *ssh.Request
-			if len(waiting) > 0 {
-				to, first = out, waiting[0]
-			}
-			select {
-			case q, ok := <-in:
-				last := len(waiting) - 1
-				switch {
-				case !ok:
-					in = nil
-					gone()
-				case last >= 0 && q.Type == wire.RequestWindowChange && waiting[last].Type == wire.RequestWindowChange:
-					_ = waiting[last].Reply(true, nil)
-					waiting[last] = q
-				case tooMany(waiting, q):
-					overflow()
-					_ = q.Reply(false, nil)
-				default:
-					waiting = append(waiting, q)
-				}
-			case to <- first:
-				waiting = waiting[1:]
-			}
-		}
-	}()
-	return out
-}
-
-// tooMany reports whether q is more than may wait with those that do.
-func tooMany(waiting []*ssh.Request, q *ssh.Request) bool {
-	return len(waiting) >= waitingRequests ||
-		len(waiting) > 0 && sizeOf(q)+sizesOf(waiting, func(q *ssh.Request) *ssh.Request { return q }) > waitingBytes
 }

@@ -12,7 +12,7 @@ import (
 func (s *session) stream(ctx context.Context) {
 	c := s.client
 	s.begin()
-	go refuseAll(s.requests) // ends with the channel
+	go refuseAll(s.channel.Requests) // ends with the channel
 	rw := streamEnd{Reader: s.input(), Channel: s.channel}
 	if err := c.hub().Stream(ctx, c.grant.Principal, c.target.Sandbox, rw); err != nil {
 		c.log.Debug("session stream ended", "sandbox", c.target.Sandbox, "err", err)

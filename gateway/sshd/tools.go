@@ -16,7 +16,7 @@ func (s *session) tools(ctx context.Context) {
 		return
 	}
 	s.begin()
-	go refuseAll(s.requests) // ends with the channel
+	go refuseAll(s.channel.Requests) // ends with the channel
 	err := c.server.options.MCP(ctx, c.grant.Principal, c.target, held{s.input(), s.channel})
 	if s.expelled(ctx) {
 		return

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
 )
@@ -26,7 +26,6 @@ const maxListeners = 1024
 type upstream struct {
 	conn   *connect.Conn
 	client *client
-	ended  chan struct{} // closed when the connection has ended
 
 	mu    sync.Mutex
 	asked map[string]int // guarded by mu; what the client asked the sandbox to open, how often
@@ -52,7 +51,7 @@ func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream
 	if err != nil {
 		return nil, err
 	}
-	u := &upstream{conn: conn, client: c, ended: make(chan struct{}), asked: make(map[string]int)}
+	u := &upstream{conn: conn, client: c, asked: make(map[string]int)}
 	if !c.adopt(u) {
 		conn.Close()
 		return nil, errClientGone
@@ -61,95 +60,31 @@ func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream
 }
 
 // open opens a channel at the client's sandbox. A connection that has ended is not what a client is told of: another one is made.
-func (c *client) open(ctx context.Context, kind string, extra []byte, progress func(string)) (*upstream, ssh.Channel, <-chan *ssh.Request, error) {
+func (c *client) open(ctx context.Context, kind string, extra []byte, progress func(string)) (*upstream, *sshconn.Channel, error) {
 	for again := false; ; again = true {
 		u, err := c.upstream(ctx, progress)
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, err
 		}
-		channel, requests, err := u.openChannel(kind, extra)
+		channel, err := u.conn.Open(context.Background(), kind, extra) // one that is not answered counts until the connection ends
 		if err == nil || again || errors.As(err, new(*ssh.OpenChannelError)) {
-			return u, channel, requests, err
+			return u, channel, err
 		}
 		u.close()
 		c.forget(u)
 	}
 }
 
-// openChannel opens a channel at the sandbox. One that is opened just as the connection ends may not be told of that: x/crypto's mux has
-// closed all that it knows by then, and its caller would wait for ever.
-func (u *upstream) openChannel(kind string, extra []byte) (ssh.Channel, <-chan *ssh.Request, error) {
-	type opened struct {
-		channel  ssh.Channel
-		requests <-chan *ssh.Request
-		err      error
-	}
-	answer := make(chan opened, 1)
-	go func() { // ends with the connection at the latest, but see above
-		channel, requests, err := u.conn.OpenChannel(kind, extra)
-		answer <- opened{channel, requests, err}
-	}()
-	select {
-	case o := <-answer:
-		if !u.over() {
-			return o.channel, o.requests, o.err
-		}
-	case <-u.ended:
-	}
-	return nil, nil, io.ErrUnexpectedEOF // a channel that it may open still has ended, too
-}
-
-// collect receives a channel's requests until end is called, which returns them: the library freezes the connection when seventeen wait, and
-// with it the answer to what the sandbox is asked meanwhile. A sandbox that sends more than may wait loses the connection.
-func (u *upstream) collect(in <-chan *ssh.Request) (end func() []*ssh.Request) {
-	var waiting []*ssh.Request
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() { // until end is called, or the connection ends
-		defer close(done)
-		over := false
-		for {
-			select {
-			case q, ok := <-in:
-				switch {
-				case !ok:
-					return
-				case over:
-				case tooMany(waiting, q):
-					over, waiting = true, nil
-					u.client.log.Warn("the sandbox sent too many requests before it answered: its connection is ended", "user", u.client.conn.User())
-					u.close()
-				default:
-					waiting = append(waiting, q)
-				}
-			case <-stop:
-				return
-			case <-u.ended:
-				return
-			}
-		}
-	}()
-	return func() []*ssh.Request {
-		close(stop)
-		<-done
-		return waiting
-	}
-}
-
 // discard closes a channel of which nothing is wanted. Whoever calls the function that it returns waits until the sandbox has closed it, too: until
 // then the library keeps what it sent there.
-func (u *upstream) discard(channel ssh.Channel, requests <-chan *ssh.Request) (wait func()) {
+func discard(channel *sshconn.Channel) (wait func()) {
 	_ = channel.Close()
 	done := make(chan struct{})
-	go func() {
+	go func() { // ends with the channel
 		defer close(done)
-		ssh.DiscardRequests(requests)
+		channel.Drain()
 	}()
-	return func() {
-		select {
-		case <-done:
-		case <-u.ended:
-		}
-	}
+	return func() { <-done }
 }
 
 // serve answers what the sandbox asks and opens, until the connection ends.
@@ -157,36 +92,28 @@ func (u *upstream) serve() {
 	ctx, cancel := context.WithCancel(context.Background()) // for as long as the connection
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = u.conn.KeepAlive(ctx) })
-	refusing := newRefusals()
-	for requests, channels := u.conn.Reqs, u.conn.Chans; channels != nil || requests != nil; {
-		select {
-		case q, ok := <-requests:
-			if !ok {
-				requests = nil
-				continue
-			}
-			// hostkeys-00 is dropped: a client would write the sandbox's keys down as the gateway's. Nothing else is the
-			// business of a sandbox either, a keepalive wants any answer.
-			_ = q.Reply(q.Type == wire.GlobalKeepalive, nil)
-		case nc, ok := <-channels:
-			if !ok {
-				channels = nil
-				continue
-			}
+	u.conn.Serve(sshconn.Handler{
+		// hostkeys-00 is dropped: a client would write the sandbox's keys down as the gateway's. Nothing else is the
+		// business of a sandbox either, a keepalive wants any answer.
+		Request: func(q *ssh.Request) { _ = q.Reply(q.Type == wire.GlobalKeepalive, nil) },
+		Channel: func(nc *sshconn.NewChannel) {
 			if !u.enter() {
-				refusing.refuse(parts.Go, nc, ssh.ResourceShortage, "too many channels")
-				continue
+				nc.Refuse(ssh.ResourceShortage, "too many channels")
+				return
 			}
 			parts.Go(func() {
 				defer u.leave()
 				u.reverse(ctx, nc)
 			})
-		}
+		},
+	})
+	if u.conn.Flooded() {
+		u.client.log.Warn("connection to the sandbox ended: it sent too many requests", "user", u.client.conn.User())
 	}
 	cancel()
 	u.conn.Close()
-	close(u.ended)
 	parts.Wait()
+	u.conn.Settle()
 	// Its listeners are gone with it: a client that waits for connections would wait for ever.
 	u.client.lost(u, u.listens() > 0)
 }
@@ -201,16 +128,6 @@ func (u *upstream) listens() (n int) {
 		}
 	}
 	return n
-}
-
-// over reports whether the connection has ended.
-func (u *upstream) over() bool {
-	select {
-	case <-u.ended:
-		return true
-	default:
-		return false
-	}
 }
 
 // close ends the connection, and with it everything that goes over it.
@@ -234,7 +151,7 @@ func (u *upstream) leave() {
 }
 
 // reverse relays a channel that the sandbox opens, if this client asked for its kind. ctx ends with the connection.
-func (u *upstream) reverse(ctx context.Context, nc ssh.NewChannel) {
+func (u *upstream) reverse(ctx context.Context, nc *sshconn.NewChannel) {
 	what, err := reverseKind(nc.ChannelType(), nc.ExtraData())
 	if err != nil {
 		_ = nc.Reject(ssh.UnknownChannelType, err.Error())
@@ -243,7 +160,7 @@ func (u *upstream) reverse(ctx context.Context, nc ssh.NewChannel) {
 	if isForward(what) {
 		// Somebody may connect as soon as the sandbox has answered that it listens. Until the client has that answer it
 		// may not know the port, and neither do we.
-		if err := await(ctx, u.client.inHand()); err != nil {
+		if err := await(ctx, u.client.conn.AwaitAnswer); err != nil {
 			_ = nc.Reject(ssh.ConnectionFailed, "the request to listen has no answer")
 			return
 		}
@@ -252,18 +169,18 @@ func (u *upstream) reverse(ctx context.Context, nc ssh.NewChannel) {
 		_ = nc.Reject(ssh.Prohibited, "nobody asked for it")
 		return
 	}
-	channel, requests, err := u.client.conn.OpenChannel(nc.ChannelType(), nc.ExtraData())
+	channel, err := u.client.conn.Open(ctx, nc.ChannelType(), nc.ExtraData())
 	if err != nil {
 		reject(nc, err)
 		return
 	}
-	accepted, sandboxRequests, err := nc.Accept()
+	accepted, err := nc.Accept()
 	if err != nil {
-		go ssh.DiscardRequests(requests) // until the client closes, too
 		_ = channel.Close()
+		go channel.Drain() // until the client closes, too
 		return
 	}
-	r := relay{client: side{channel, requests}, sandbox: side{accepted, sandboxRequests}, meter: u.client.meter, kill: u.close,
+	r := relay{client: channel, sandbox: accepted, meter: u.client.meter, kill: u.close,
 		careless: isCareless(u.client.conn.ClientVersion())}
 	r.run()
 }
@@ -361,7 +278,7 @@ func (u *upstream) forward(q *ssh.Request) (bool, []byte, error) {
 }
 
 // reject passes a refusal on as it was given: a reason that the client can show.
-func reject(nc ssh.NewChannel, err error) {
+func reject(nc *sshconn.NewChannel, err error) {
 	var refused *ssh.OpenChannelError
 	if errors.As(err, &refused) {
 		_ = nc.Reject(refused.Reason, plain(refused.Message))

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -57,11 +58,9 @@ func openControl(ctx context.Context, peer sandbox.Peer, alive, closing time.Dur
 	}
 	c := &Control{conn: conn, done: make(chan struct{}), closeTimeout: closing,
 		asking: make(chan struct{}, 1), opening: make(chan struct{}, maxOpening)}
-	c.wg.Go(func() { ssh.DiscardRequests(conn.Reqs) }) // hostkeys-00, forwards nobody asked for: refused, never ignored
-	c.wg.Go(func() {
-		for ch := range conn.Chans {
-			_ = ch.Reject(ssh.Prohibited, "nothing was asked for")
-		}
+	c.wg.Go(func() { // hostkeys-00, forwards nobody asked for: refused, never ignored
+		conn.Serve(sshconn.Handler{})
+		conn.Settle()
 	})
 	if err := c.begin(ctx, conn.Wait); err != nil {
 		return nil, err
@@ -249,8 +248,7 @@ func (c *Control) OpenStream(ctx context.Context) (io.ReadWriteCloser, error) {
 		err    error
 	}
 	result := make(chan opened)
-	// Ends with the guest's answer or the connection, and is not waited for: should x/crypto lose an opening at the moment
-	// at which a connection ends (see Ending), Close must not wait for it.
+	// Ends with the guest's answer or the connection.
 	go func() {
 		stream, err := c.open()
 		<-c.opening
@@ -280,15 +278,12 @@ func (c *Control) OpenStream(ctx context.Context) (io.ReadWriteCloser, error) {
 }
 
 func (c *Control) open() (*Stream, error) {
-	channel, reqs, err := c.conn.OpenChannel(wire.ChannelSession, nil)
+	channel, err := c.conn.Open(context.Background(), wire.ChannelSession, nil)
 	if err != nil {
 		return nil, printableError{err} // the reason of a refusal is the guest's text
 	}
-	s := &Stream{control: c, channel: channel, ended: make(chan struct{})}
-	drained := c.start(func() {
-		ssh.DiscardRequests(reqs)
-		close(s.ended) // x/crypto closes reqs when the peer's CLOSE has come
-	})
+	s := &Stream{control: c, channel: channel, ended: channel.Closed}
+	drained := c.start(channel.Drain)
 	// Unread stderr stalls a channel at 2 MiB.
 	if !drained || !c.start(func() { _, _ = io.Copy(io.Discard, channel.Stderr()) }) {
 		return nil, net.ErrClosed // the connection ended; its channels have, too
@@ -309,7 +304,7 @@ type Stream struct {
 	control *Control
 	channel ssh.Channel
 	closing sync.Once
-	ended   chan struct{} // closed when the guest closed, too
+	ended   <-chan struct{} // closed when the guest closed, too
 }
 
 // Read reads what the guest sent; io.EOF means that it closed its side.

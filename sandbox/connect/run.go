@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -104,8 +105,11 @@ type Running struct {
 // Start starts c on conn; see Run. ctx bounds the command, not only its start. Errors: ErrNoTerminal,
 // ErrNotStarted, *ssh.OpenChannelError, ErrLost, the error of c.Ready, and the cause of ctx.
 func Start(ctx context.Context, conn ssh.Conn, c Command) (*Running, error) {
-	channel, requests, err := openSession(ctx, conn)
-	if err != nil {
+	channel, err := sshconn.Open(ctx, conn, wire.ChannelSession, nil)
+	switch {
+	case errors.Is(err, sshconn.ErrEnded):
+		return nil, ErrLost
+	case err != nil:
 		return nil, err
 	}
 	r := &Running{channel: channel, done: make(chan struct{})}
@@ -115,7 +119,7 @@ func Start(ctx context.Context, conn ssh.Conn, c Command) (*Running, error) {
 	copies.Go(func() { r.copy(c.Stderr, channel.Stderr()) }) // a full stderr would stall stdout, too
 	go func() {                                              // ends with the channel
 		defer stop()
-		err := exitOf(requests)
+		err := exitOf(channel.Requests)
 		copies.Wait()
 		r.end(err)
 	}()
@@ -246,33 +250,4 @@ func (r *Running) Signal(name string) error {
 func (r *Running) Resize(w wire.WindowChange) error {
 	_, err := r.channel.SendRequest(wire.RequestWindowChange, false, wire.Marshal(w))
 	return err
-}
-
-// openSession opens a session channel. A channel that opens after the end of ctx is closed.
-func openSession(ctx context.Context, conn ssh.Conn) (ssh.Channel, <-chan *ssh.Request, error) {
-	type opened struct {
-		channel  ssh.Channel
-		requests <-chan *ssh.Request
-		err      error
-	}
-	answer := make(chan opened, 1)
-	go func() { // ends with the server's answer, or with the connection
-		channel, requests, err := conn.OpenChannel(wire.ChannelSession, nil)
-		answer <- opened{channel, requests, err}
-	}()
-	select {
-	case o := <-answer:
-		if o.err != nil && !errors.As(o.err, new(*ssh.OpenChannelError)) {
-			o.err = ErrLost
-		}
-		return o.channel, o.requests, o.err
-	case <-ctx.Done():
-	}
-	go func() { // ends with the channel
-		if o := <-answer; o.err == nil {
-			_ = o.channel.Close()
-			ssh.DiscardRequests(o.requests)
-		}
-	}()
-	return nil, nil, context.Cause(ctx)
 }

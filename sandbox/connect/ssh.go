@@ -20,6 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -52,12 +53,10 @@ var ciphers = []string{
 	ssh.CipherAES128CTR, ssh.CipherAES192CTR, ssh.CipherAES256CTR,
 }
 
-// Conn is a logged-in SSH connection, raw: whoever holds it must receive from both channels until they are closed, or the
-// connection freezes when seventeen requests wait.
+// Conn is a connection to the SSH server of a sandbox. Its holder calls Serve or Client, once: the
+// connection freezes when nobody receives what the server sends.
 type Conn struct {
-	ssh.Conn
-	Chans <-chan ssh.NewChannel
-	Reqs  <-chan *ssh.Request
+	*sshconn.Conn
 
 	net     net.Conn
 	held    atomic.Bool // the peer is frozen
@@ -108,8 +107,7 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 		},
 		ClientVersion: "SSH-2.0-sandboxd",
 	}
-	under := &Ending{Conn: peer.Conn}
-	conn, chans, reqs, err := ssh.NewClientConn(under, "", config)
+	conn, err := sshconn.Client(peer.Conn, config)
 	ended := !stop()
 	if err == nil && !ended {
 		err = peer.Conn.SetDeadline(time.Time{})
@@ -131,8 +129,7 @@ func SSH(ctx context.Context, peer sandbox.Peer) (*Conn, error) {
 		peer.Conn.Close()
 		return nil, fmt.Errorf("ssh handshake: %s%w", hostKeyHint(err), printableError{err})
 	}
-	under.Carries(conn)
-	return &Conn{Conn: conn, Chans: chans, Reqs: reqs, net: peer.Conn}, nil
+	return &Conn{Conn: conn, net: peer.Conn}, nil
 }
 
 // printableError is an error whose text a peer had a hand in, as it may be shown; the chain below it stays intact.

@@ -160,7 +160,7 @@ func TestCipherOrder(t *testing.T) {
 	discard(conn)
 	defer conn.Wait()
 	defer conn.Close()
-	algorithms, ok := conn.Conn.(ssh.AlgorithmsConnMetadata)
+	algorithms, ok := conn.Conn.Conn.(ssh.AlgorithmsConnMetadata)
 	if !ok {
 		t.Fatal("connection does not tell its algorithms")
 	}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -43,14 +44,14 @@ type program struct {
 
 // serveSession answers the requests of one session channel in their order, and returns when both it and what it started
 // have come to an end.
-func (c *client) serveSession(nc ssh.NewChannel) {
-	ch, reqs, err := nc.Accept()
+func (c *client) serveSession(nc *sshconn.NewChannel) {
+	ch, err := nc.Accept()
 	if err != nil {
 		return
 	}
 	p := &program{c: c, g: c.g, ch: ch, gone: make(chan struct{})}
 	used := false
-	for r := range reqs {
+	for r := range ch.Requests {
 		if !used {
 			p.account, used = c.g.user(), true // as it is now: the channel may have been open for long
 		}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -38,7 +39,7 @@ const closeTimeout = 10 * time.Second
 // join copies both ways until both have ended, each end passed on as that: a protocol that says "I have sent everything"
 // still gets its answer. An error on either way ends both, and so does the client's CLOSE once what it sent before has
 // arrived.
-func join(ch ssh.Channel, reqs <-chan *ssh.Request, conn duplex) {
+func join(ch *sshconn.Channel, conn duplex) {
 	var wg sync.WaitGroup
 	way := func(dst, src duplex) {
 		if err := copyData(dst, src); err == nil && dst.CloseWrite() == nil {
@@ -53,7 +54,7 @@ func join(ch ssh.Channel, reqs <-chan *ssh.Request, conn duplex) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		ssh.DiscardRequests(reqs) // until CLOSE
+		ch.Drain()
 		select {
 		case <-arrived:
 		case <-time.After(closeTimeout):
@@ -67,7 +68,7 @@ func join(ch ssh.Channel, reqs <-chan *ssh.Request, conn duplex) {
 }
 
 // serveDirectTCP dials for direct-tcpip, in the sandbox's network (RFC 4254, section 7.2).
-func (c *client) serveDirectTCP(nc ssh.NewChannel) {
+func (c *client) serveDirectTCP(nc *sshconn.NewChannel) {
 	var req wire.DirectTCP
 	if err := wire.Unmarshal(nc.ExtraData(), &req); err != nil || req.Port > 0xffff {
 		c.refuse(nc, ssh.ConnectionFailed, "malformed request")
@@ -83,7 +84,7 @@ func (c *client) serveDirectTCP(nc ssh.NewChannel) {
 }
 
 // serveDirectUnix dials for direct-streamlocal, with the rights of the session user.
-func (c *client) serveDirectUnix(nc ssh.NewChannel) {
+func (c *client) serveDirectUnix(nc *sshconn.NewChannel) {
 	var req wire.DirectUnix
 	if err := wire.Unmarshal(nc.ExtraData(), &req); err != nil || !socketPath(req.Path) {
 		c.refuse(nc, ssh.ConnectionFailed, "malformed request")
@@ -98,13 +99,13 @@ func (c *client) serveDirectUnix(nc ssh.NewChannel) {
 }
 
 // accept joins a channel that was asked for to the connection made for it.
-func (c *client) accept(nc ssh.NewChannel, conn duplex) {
-	ch, reqs, err := nc.Accept()
+func (c *client) accept(nc *sshconn.NewChannel, conn duplex) {
+	ch, err := nc.Accept()
 	if err != nil {
 		conn.Close()
 		return
 	}
-	join(ch, reqs, conn)
+	join(ch, conn)
 }
 
 // reason is an error of a dial as the other end of the connection sees it.
@@ -191,18 +192,15 @@ func (c *client) listen(l net.Listener, channel string, payload func(net.Conn) [
 				conn.Close()
 				continue
 			}
-			// Not waited for, as x/crypto may never tell who opens a channel that the connection has ended. Else it ends with the connection.
-			go func() {
+			c.wg.Go(func() {
 				defer func() { <-c.slots }()
-				stop := context.AfterFunc(c.ctx, func() { conn.Close() })
-				ch, reqs, err := c.conn.OpenChannel(channel, payload(conn))
-				stop()
+				ch, err := c.conn.Open(c.ctx, channel, payload(conn))
 				if err != nil {
 					conn.Close()
 					return
 				}
-				join(ch, reqs, conn.(duplex))
-			}()
+				join(ch, conn.(duplex))
+			})
 		}
 	})
 }

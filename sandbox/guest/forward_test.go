@@ -17,6 +17,7 @@ import (
 	"golang.org/x/crypto/ssh/agent"
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -436,7 +437,7 @@ func TestForwardIsOpenedAsItsConnectionEnds(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	lost := lostConn{opening: make(chan struct{}), over: make(chan struct{})}
 	defer close(lost.over)
-	c := &client{conn: &ssh.ServerConn{Conn: lost}, ctx: ctx, slots: make(chan struct{}, 1)}
+	c := &client{conn: &sshconn.Conn{Conn: lost}, ctx: ctx, slots: make(chan struct{}, 1)}
 	l := listenLocal(t, "tcp", "127.0.0.1:0")
 	c.listen(l, wire.ChannelForwardedTCP, func(net.Conn) []byte { return nil })
 	conn, err := net.Dial("tcp", l.Addr().String())

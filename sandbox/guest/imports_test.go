@@ -36,6 +36,7 @@ func TestImports(t *testing.T) {
 		"sandbox/session/screen",
 		"sandbox/session/text",
 		"sandbox/signals", // a session server that nohup or a supervisor started
+		"sandbox/sshconn", // the library's connection layer without its traps
 		"sandbox/wire",
 	}
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/sandboxd-guest").Output()

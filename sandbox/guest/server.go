@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox/descriptors"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -29,7 +30,7 @@ const (
 // it and is seen by nobody else.
 type client struct {
 	g    *Guest
-	conn *ssh.ServerConn
+	conn *sshconn.Conn
 	ctx  context.Context //nolint:containedctx // ends with the connection; for dials and whatever else has no channel to notice by
 	wg   sync.WaitGroup  // of everything that works for this connection
 
@@ -65,7 +66,7 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
-	sconn, chans, reqs, err := ssh.NewServerConn(conn, g.ssh)
+	sconn, err := sshconn.Server(conn, g.ssh)
 	if err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
@@ -74,13 +75,10 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	c := &client{g: g, conn: sconn, ctx: ctx, files: files, slots: make(chan struct{}, maxChannels), forward: make(map[string]*forward)}
-	// Requests and channels each have their own reader: x/crypto stops the whole connection when 16 wait unread.
-	c.wg.Go(func() { c.serveRequests(reqs) })
-	for ch := range chans {
-		c.serveChannel(ch)
-	}
+	sconn.Serve(sshconn.Handler{Request: c.serveRequest, Channel: c.serveChannel})
 	cancel()
 	c.closeForwards()
+	sconn.Settle()
 	c.wg.Wait()
 	if err := sconn.Wait(); err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
 		return err
@@ -113,8 +111,8 @@ func (g *Guest) rest() {
 }
 
 // serveChannel decides about one channel without waiting for anything: a dial here would hold up all the others.
-func (c *client) serveChannel(ch ssh.NewChannel) {
-	var serve func(ssh.NewChannel)
+func (c *client) serveChannel(ch *sshconn.NewChannel) {
+	var serve func(*sshconn.NewChannel)
 	switch ch.ChannelType() {
 	case wire.ChannelSession:
 		serve = c.serveSession
@@ -123,13 +121,13 @@ func (c *client) serveChannel(ch ssh.NewChannel) {
 	case wire.ChannelDirectUnix:
 		serve = c.serveDirectUnix
 	default:
-		c.refuse(ch, ssh.UnknownChannelType, "channel type is not known here")
+		ch.Refuse(ssh.UnknownChannelType, "channel type is not known here")
 		return
 	}
 	select {
 	case c.slots <- struct{}{}:
 	default:
-		c.refuse(ch, ssh.ResourceShortage, fmt.Sprintf("more than %d channels on one connection", maxChannels))
+		ch.Refuse(ssh.ResourceShortage, fmt.Sprintf("more than %d channels on one connection", maxChannels))
 		return
 	}
 	c.wg.Go(func() {
@@ -142,7 +140,7 @@ func (c *client) serveChannel(ch ssh.NewChannel) {
 }
 
 // refuse rejects a channel. When that cannot be sent the connection is broken, which its readers notice.
-func (c *client) refuse(ch ssh.NewChannel, reason ssh.RejectionReason, text string) {
+func (c *client) refuse(ch *sshconn.NewChannel, reason ssh.RejectionReason, text string) {
 	_ = ch.Reject(reason, text)
 }
 
@@ -153,27 +151,25 @@ func reply(r *ssh.Request, ok bool, payload []byte) {
 	}
 }
 
-// serveRequests answers global requests in their order, which is how SSH tells the answers apart.
-func (c *client) serveRequests(reqs <-chan *ssh.Request) {
-	for r := range reqs {
-		switch r.Type {
-		case wire.GlobalTCPForward:
-			c.tcpForward(r)
-		case wire.GlobalUnixForward:
-			c.unixForward(r)
-		case wire.GlobalCancelTCPForward:
-			c.cancelTCP(r)
-		case wire.GlobalCancelUnixForward:
-			c.cancelUnix(r)
-		case wire.ControlRequest:
-			c.serveControl(r)
-		case wire.DescriptorsRequest:
-			c.serveDescriptors(r)
-		case wire.GlobalKeepalive:
-			reply(r, true, nil)
-		default:
-			reply(r, false, nil)
-		}
+// serveRequest answers one global request.
+func (c *client) serveRequest(r *ssh.Request) {
+	switch r.Type {
+	case wire.GlobalTCPForward:
+		c.tcpForward(r)
+	case wire.GlobalUnixForward:
+		c.unixForward(r)
+	case wire.GlobalCancelTCPForward:
+		c.cancelTCP(r)
+	case wire.GlobalCancelUnixForward:
+		c.cancelUnix(r)
+	case wire.ControlRequest:
+		c.serveControl(r)
+	case wire.DescriptorsRequest:
+		c.serveDescriptors(r)
+	case wire.GlobalKeepalive:
+		reply(r, true, nil)
+	default:
+		reply(r, false, nil)
 	}
 }
 

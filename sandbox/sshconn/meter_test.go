@@ -1,17 +1,21 @@
-package sshd
+package sshconn
 
 import (
 	"testing"
 	"time"
 )
 
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
 // block makes f wait in a write until the test ends.
-func block(t *testing.T, f *flow) {
+func block(t *testing.T, f *Flow) {
 	t.Helper()
 	release, entered, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = f.write(func() (int, error) { close(entered); <-release; return 0, nil })
+		_, _ = f.Write(writerFunc(func(p []byte) (int, error) { close(entered); <-release; return len(p), nil }), nil)
 	}()
 	<-entered
 	t.Cleanup(func() { close(release); <-done })
@@ -19,12 +23,21 @@ func block(t *testing.T, f *flow) {
 
 func TestMeter(t *testing.T) {
 	clock := time.Unix(1_800_000_000, 0)
-	newFlow := func(m *meter, fromClient bool) (*flow, chan struct{}) {
+	newFlow := func(m *Meter, in bool) (*Flow, chan struct{}) {
 		ended := make(chan struct{})
-		return &flow{meter: m, client: fromClient, end: func() { close(ended) }}, ended
+		flow := m.Out
+		if in {
+			flow = m.In
+		}
+		return flow(func() { close(ended) }), ended
 	}
-	setup := func() *meter {
-		m := newMeter(8 << 20)
+	// reviewed is Review when so much has been received.
+	reviewed := func(m *Meter, received int64) bool {
+		m.received.Store(received)
+		return m.Review()
+	}
+	setup := func() *Meter {
+		m := NewMeter(8 << 20)
 		m.now = func() time.Time { return clock }
 		return m
 	}
@@ -36,10 +49,10 @@ func TestMeter(t *testing.T) {
 		block(t, old)
 		clock = clock.Add(time.Second)
 		block(t, young)
-		if m.review(8 << 20) {
+		if reviewed(m, 8<<20) {
 			t.Error("ended at the budget, not above it")
 		}
-		if !m.review(8<<20 + 1) {
+		if !reviewed(m, 8<<20+1) {
 			t.Error("not ended above the budget")
 		}
 		<-oldEnded
@@ -55,20 +68,20 @@ func TestMeter(t *testing.T) {
 		busy, _ := newFlow(m, true)
 		block(t, stuck)
 		for range 1000 {
-			busy.read(32 << 10)
+			busy.Read(32 << 10)
 		}
-		if m.review(1000 * 32 << 10) {
+		if reviewed(m, 1000*32<<10) {
 			t.Error("a busy channel counted against a stuck one")
 		}
 	})
 	t.Run("what came before anybody waited does not count", func(t *testing.T) {
 		m := setup()
-		if m.review(1 << 40) {
+		if reviewed(m, 1<<40) {
 			t.Error("ended something where nothing waits")
 		}
 		stuck, _ := newFlow(m, true)
 		block(t, stuck)
-		if m.review(1<<40 + 1<<20) {
+		if reviewed(m, 1<<40+1<<20) {
 			t.Error("ended for a megabyte")
 		}
 	})
@@ -81,15 +94,15 @@ func TestMeter(t *testing.T) {
 			ended = append(ended, e)
 			clock = clock.Add(time.Millisecond)
 		}
-		if m.review(0) {
+		if reviewed(m, 0) {
 			t.Error("a slow network was taken for a stuck one")
 		}
 		clock = clock.Add(stuckAfter)
-		if !m.review(0) {
+		if !reviewed(m, 0) {
 			t.Error("nothing was ended")
 		}
 		<-ended[0]
-		if m.review(0) {
+		if reviewed(m, 0) {
 			t.Error("more were ended than needed")
 		}
 	})
