@@ -280,9 +280,10 @@ func TestStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := sess.Start("trap '' HUP TERM; while :; do sleep 1; done"); err != nil {
+	if err := sess.Start("trap '' HUP TERM; echo up >ignores; while :; do sleep 1; done"); err != nil {
 		t.Fatal(err)
 	}
+	await(t, "the program ignores the signals", func() bool { return executeOK(t, s, "test -s ignores") })
 	began := time.Now()
 	if r := order(t, client, wire.Control{Do: "hello"}); r.Error != nil {
 		t.Fatalf("hello: %+v", r)
