@@ -64,7 +64,7 @@ func (e heardErrors) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// program is a sandbox's side whose output comes another way than its requests.
+// program is the sandbox's side of a channel whose program leaves output to be read when it has ended.
 type program struct {
 	out, errs *io.PipeReader
 	ends      [2]*io.PipeWriter
@@ -73,6 +73,13 @@ type program struct {
 	close     sync.Once
 	ended     sync.Once
 	input     bytes.Buffer
+}
+
+func newProgram(rest string) *program {
+	p := &program{closed: make(chan struct{}), rest: rest}
+	p.out, p.ends[0] = io.Pipe()
+	p.errs, p.ends[1] = io.Pipe()
+	return p
 }
 
 func (p *program) Read(b []byte) (int, error)  { return p.out.Read(b) }
@@ -89,16 +96,14 @@ type programErrors struct{ *program }
 func (e programErrors) Read(b []byte) (int, error) { return e.errs.Read(b) }
 func (p *program) Stderr() io.ReadWriter           { return programErrors{p} }
 
-// end is what the relay calls: what is left is read, and no more.
+// end has the rest of the output read, and returns at its end: the exit status comes after that.
 func (p *program) end() {
 	p.ended.Do(func() {
-		go func() {
-			if p.rest != "" {
-				_, _ = io.WriteString(p.ends[0], p.rest)
-			}
-			p.ends[0].Close()
-			p.ends[1].Close()
-		}()
+		if p.rest != "" {
+			_, _ = io.WriteString(p.ends[0], p.rest)
+		}
+		p.ends[0].Close()
+		p.ends[1].Close()
 	})
 }
 
@@ -119,14 +124,12 @@ func TestEndOfProgram(t *testing.T) {
 	for name, order := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &program{closed: make(chan struct{}), rest: "the rest"}
-				p.out, p.ends[0] = io.Pipe()
-				p.errs, p.ends[1] = io.Pipe()
+				p := newProgram("the rest")
 				in, typing := io.Pipe()
 				h := &heard{input: in, requests: make(chan *ssh.Request)}
 				requests := make(chan *ssh.Request)
 				r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests}, sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(1 << 30), session: true,
-					kill: func() { t.Error("the sandbox's connection was ended") }, ended: p.end}
+					kill: func() { t.Error("the sandbox's connection was ended") }}
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
@@ -143,8 +146,10 @@ func TestEndOfProgram(t *testing.T) {
 					case errs:
 						p.ends[1].Close()
 					case exit:
+						p.end()
 						requests <- &ssh.Request{Type: wire.RequestExitStatus, Payload: wire.Marshal(wire.ExitStatus{Status: 7})}
 					case closed:
+						p.end()
 						close(requests)
 						requests = nil
 					case wait:
@@ -202,14 +207,12 @@ func TestEndOfProgram(t *testing.T) {
 func TestEndOfProgramJustThen(t *testing.T) {
 	for range 40 { // which of two is received from is chance
 		synctest.Test(t, func(t *testing.T) {
-			p := &program{closed: make(chan struct{})}
-			p.out, p.ends[0] = io.Pipe()
-			p.errs, p.ends[1] = io.Pipe()
+			p := newProgram("")
 			in, typing := io.Pipe()
 			h := &heard{input: in, requests: make(chan *ssh.Request)}
 			requests := make(chan *ssh.Request, 2)
 			r := relay{client: &sshconn.Channel{Channel: h, Requests: h.requests}, sandbox: &sshconn.Channel{Channel: p, Requests: requests}, meter: sshconn.NewMeter(1 << 30), session: true,
-				kill: func() { t.Error("the sandbox's connection was ended") }, ended: p.end}
+				kill: func() { t.Error("the sandbox's connection was ended") }}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -288,9 +291,7 @@ func TestEndForCareless(t *testing.T) {
 		{"SSH-2.0-OpenSSH_9.2p1", carelessFrom + 1, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			p := &program{closed: make(chan struct{})}
-			p.out, p.ends[0] = io.Pipe()
-			p.errs, p.ends[1] = io.Pipe()
+			p := newProgram("")
 			in, typing := io.Pipe()
 			h := &heard{input: in, requests: make(chan *ssh.Request)}
 			requests := make(chan *ssh.Request)

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/crypto/ssh"
 )
@@ -24,19 +25,21 @@ func (s *session) relay(ctx context.Context) {
 		return
 	}
 	defer s.takeBack(u)
-	r := relay{client: s.channel, sandbox: channel, meter: c.meter, session: true,
-		kill: u.close, careless: isCareless(c.conn.ClientVersion())}
-	program, err := u.conn.Program(ctx, channel.Channel, s.ask.pty != nil)
-	if program != nil {
-		defer program.Release()
-		r.sandbox.Channel, r.ended = program, program.Ended
+	kind := stdio.Pipes
+	if s.ask.pty != nil {
+		kind = stdio.Terminal
 	}
-	var term *gateway.Terminal
-	if err == nil {
-		term, err = s.start(ctx, u, r.sandbox)
-	}
+	program, err := u.conn.Program(ctx, channel, kind)
 	if err != nil {
-		defer discard(channel)() // when the client has been told
+		s.fail(err)
+		return
+	}
+	defer program.Release()
+	r := relay{client: s.channel, sandbox: program.Channel, meter: c.meter, session: true,
+		kill: u.close, careless: isCareless(c.conn.ClientVersion())}
+	term, err := s.start(ctx, u, program)
+	if err != nil {
+		_ = program.Close()
 		if errors.Is(err, errAnswered) && s.asksFiles() {
 			s.files(ctx, u)
 			return

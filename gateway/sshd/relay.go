@@ -25,7 +25,6 @@ type relay struct {
 	allow           func(*ssh.Request) bool // requests of the client; nil allows all. May change the payload
 	tap             io.Writer               // sees the output of a terminal before the client does; nil if nobody
 	kill            func()                  // ends the connection to the sandbox
-	ended           func()                  // where the sandbox's output comes another way than its requests: is told that there is no more to come. May be called again. Else nil
 
 	done chan struct{} // closed when run returns
 
@@ -103,14 +102,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 	var timer <-chan time.Time  // of a channel that is to be closed
 	var status <-chan time.Time // of an EOF that is held back, while the client may send
 	var last, lastInput int64
-	exited, gone, asked, held, said := false, false, false, false, false // said: EOF, while the command worked on
-	var exit *ssh.Request                                                // says how the command ended, when the rest of its output has been passed on
-	tellExit := func() {
-		if exit != nil {
-			passRequest(r.client, exit)
-			exit = nil
-		}
-	}
+	exited, gone, asked, held := false, false, false, false
 	pass := func(q *ssh.Request) {
 		if ours(q.Type) {
 			_ = q.Reply(false, nil)
@@ -122,11 +114,6 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				return
 			}
 			exited = true
-			if r.ended != nil {
-				r.ended() // the output comes to its end, however slowly the client takes it
-				exit = q
-				return
-			}
 			last, _ = output()
 			timer = time.After(afterExit)
 		}
@@ -140,16 +127,6 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 		_ = r.client.Close()
 	}
 	over := func() {
-		if exited && r.ended != nil {
-			// The output is complete, whatever the sandbox has to say yet.
-			tellExit()
-			if !said {
-				r.eof(pass)
-			}
-			closeClient()
-			timer, asked = time.After(afterExit), false // for a client that does not answer: the sandbox waits for our CLOSE
-			return
-		}
 		if held = r.session && !exited && requests != nil; !held {
 			r.eof(pass)
 		} else if inDone != nil {
@@ -160,7 +137,7 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 		select {
 		case q, ok := <-requests:
 			if ok {
-				if pass(q); exited && outDone == nil && errDone == nil && (held || exit != nil) {
+				if pass(q); exited && outDone == nil && errDone == nil && held {
 					held, status = false, nil
 					over()
 				}
@@ -168,12 +145,8 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 			}
 			// CLOSE. What it sent before is still to be passed on; the pumps end by themselves.
 			requests = nil
-			if r.ended != nil {
-				r.ended()
-			}
 			waitFor(outDone)
 			waitFor(errDone)
-			tellExit()
 			if outDone != nil || errDone != nil || held {
 				_ = r.client.CloseWrite()
 			}
@@ -193,10 +166,8 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				status, lastInput = time.After(beforeExit), now
 				continue
 			}
-			held, status, said = false, nil, true
-			if r.eof(pass); exit != nil { // it has come just now
-				over()
-			}
+			held, status = false, nil
+			r.eof(pass)
 		case <-inDone:
 			status = nil
 			if inDone = nil; gone {
@@ -228,7 +199,6 @@ func (r *relay) finish(inDone, outDone, errDone, clientGone <-chan struct{}, inp
 				_ = r.sandbox.Close()
 			default:
 				timer = nil
-				tellExit()
 				_ = r.client.Close()
 			}
 		}

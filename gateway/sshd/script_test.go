@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/descriptors"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -64,7 +64,7 @@ func (b *scripted) serve(c net.Conn, s script) {
 		}
 		return
 	}
-	files := descriptors.New(c.(*net.UnixConn), false)
+	files := stdio.NewSocket(c.(*net.UnixConn))
 	defer files.Close()
 	conn, chans, reqs, err := ssh.NewServerConn(files, config)
 	if err != nil {

@@ -75,18 +75,6 @@ func (c *client) open(ctx context.Context, kind string, extra []byte, progress f
 	}
 }
 
-// discard closes a channel of which nothing is wanted. Whoever calls the function that it returns waits until the sandbox has closed it, too: until
-// then the library keeps what it sent there.
-func discard(channel *sshconn.Channel) (wait func()) {
-	_ = channel.Close()
-	done := make(chan struct{})
-	go func() { // ends with the channel
-		defer close(done)
-		channel.Drain()
-	}()
-	return func() { <-done }
-}
-
 // serve answers what the sandbox asks and opens, until the connection ends.
 func (u *upstream) serve() {
 	ctx, cancel := context.WithCancel(context.Background()) // for as long as the connection

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/descriptors"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 )
 
 const (
@@ -165,10 +165,10 @@ func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 	if err != nil {
 		return nil, named(inst, err)
 	}
-	var files *descriptors.Conn
+	var socket *stdio.Socket
 	if c, ok := peer.Conn.(*net.UnixConn); ok {
-		files = descriptors.New(c, true)
-		peer.Conn = files
+		socket = stdio.NewWarySocket(c)
+		peer.Conn = socket
 	}
 	conn, err := SSH(ctx, peer)
 	if err != nil {
@@ -181,8 +181,9 @@ func (p *Pool) SSH(ctx context.Context, inst sandbox.Instance) (*Conn, error) {
 		}
 		return nil, fmt.Errorf("connect to %s: %w", title(inst), err)
 	}
-	if files != nil {
-		conn.pass(files)
+	if socket != nil {
+		conn.programs = stdio.NewPrograms(conn.Conn, socket)
+		go conn.programs.Run() // ends with the connection
 	}
 	return conn, nil
 }

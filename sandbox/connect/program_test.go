@@ -18,8 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/descriptors"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -48,9 +49,8 @@ func guestConn(t *testing.T) *Conn {
 
 // started is a program on descriptors of this process.
 type started struct {
-	*Program
-	t        *testing.T
-	requests <-chan *ssh.Request
+	*stdio.Program
+	t *testing.T
 }
 
 // needsTerminals skips a test of terminals that are opened by /dev/pts/ptmx where this user may not
@@ -69,19 +69,33 @@ func needsTerminals(t *testing.T) {
 	}
 }
 
+// openSession opens a session channel.
+func openSession(t *testing.T, conn *Conn) *sshconn.Channel {
+	t.Helper()
+	channel, err := conn.Open(t.Context(), wire.ChannelSession, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return channel
+}
+
+func kindOf(terminal bool) stdio.Kind {
+	if terminal {
+		return stdio.Terminal
+	}
+	return stdio.Pipes
+}
+
 // begin starts command, on a terminal if there is one.
 func begin(t *testing.T, conn *Conn, pty *wire.PtyReq, command string) *started {
 	t.Helper()
 	if pty != nil {
 		needsTerminals(t)
 	}
-	channel, requests, err := conn.OpenChannel(wire.ChannelSession, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := conn.Program(t.Context(), channel, pty != nil)
-	if err != nil || p == nil {
-		t.Fatalf("got %v, %v, want a program", p, err)
+	channel := openSession(t, conn)
+	p, err := conn.Program(t.Context(), channel, kindOf(pty != nil))
+	if err != nil || p.Channel == channel {
+		t.Fatalf("got the channel as it is, %v", err)
 	}
 	if pty != nil {
 		if ok, err := p.SendRequest(wire.RequestPty, true, wire.Marshal(*pty)); err != nil || !ok {
@@ -91,7 +105,7 @@ func begin(t *testing.T, conn *Conn, pty *wire.PtyReq, command string) *started 
 	if ok, err := p.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: command})); err != nil || !ok {
 		t.Fatalf("exec: %v, %v", ok, err)
 	}
-	return &started{p, t, requests}
+	return &started{p, t}
 }
 
 // finish reads everything and returns it, and how the program ended.
@@ -109,10 +123,9 @@ func (s *started) finish() (out, errs, exit string) {
 	late := time.AfterFunc(patience, func() {
 		s.t.Error("the program's channel does not end")
 		s.Release()
-		s.Channel.Close()
 	})
 	defer late.Stop()
-	for q := range s.requests {
+	for q := range s.Requests {
 		switch q.Type {
 		case wire.RequestExitStatus:
 			var st wire.ExitStatus
@@ -127,15 +140,8 @@ func (s *started) finish() (out, errs, exit string) {
 			}
 			exit = st.Signal
 		}
-		if exit != "" {
-			s.Ended()
-			reading.Wait()
-			s.Close() // the guest waits for that
-		}
 	}
-	s.Ended()
 	reading.Wait()
-	s.Close()
 	s.Release()
 	return outs[0].String(), outs[1].String(), exit
 }
@@ -353,7 +359,7 @@ func TestProgramsLeaveNothing(t *testing.T) {
 }
 
 // hostileConn is a connection to a server that answers the offer of descriptors as answer does.
-func hostileConn(t *testing.T, answer func(files *descriptors.Conn, q *ssh.Request)) *Conn {
+func hostileConn(t *testing.T, answer func(files *stdio.Socket, q *ssh.Request)) *Conn {
 	t.Helper()
 	s := newServer(t, nil)
 	dial := func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
@@ -361,7 +367,7 @@ func hostileConn(t *testing.T, answer func(files *descriptors.Conn, q *ssh.Reque
 		if err != nil {
 			return sandbox.Peer{}, err
 		}
-		files := descriptors.New(far.(*net.UnixConn), false)
+		files := stdio.NewSocket(far.(*net.UnixConn))
 		s.global = func(q *ssh.Request) { answer(files, q) }
 		s.mu.Lock()
 		s.conns = append(s.conns, files)
@@ -412,7 +418,7 @@ func TestHostileDescriptors(t *testing.T) {
 		}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			conn := hostileConn(t, func(files *descriptors.Conn, q *ssh.Request) {
+			conn := hostileConn(t, func(files *stdio.Socket, q *ssh.Request) {
 				list := tt.files(t)
 				if list == nil {
 					_ = q.Reply(true, wire.Marshal(wire.Descriptors{Batch: wire.NoDescriptors}))
@@ -426,23 +432,19 @@ func TestHostileDescriptors(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			channel, requests, err := conn.OpenChannel(wire.ChannelSession, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer channel.Close()
-			go ssh.DiscardRequests(requests)
 			for _, terminal := range []bool{false, true} {
 				if terminal && tt.right {
 					needsTerminals(t)
 				}
-				p, err := conn.Program(t.Context(), channel, terminal)
-				if err != nil || (p != nil) != tt.right {
-					t.Errorf("terminal %v: got %v, %v", terminal, p != nil, err)
+				channel := openSession(t, conn)
+				p, err := conn.Program(t.Context(), channel, kindOf(terminal))
+				if err != nil {
+					t.Fatal(err)
 				}
-				if p != nil {
-					p.Release()
+				if passed := p.Channel != channel; passed != tt.right {
+					t.Errorf("terminal %v: its bytes go past the channel: %v", terminal, passed)
 				}
+				p.Release()
 			}
 		})
 	}
@@ -452,18 +454,15 @@ func TestHostileDescriptors(t *testing.T) {
 func TestProgramUnable(t *testing.T) {
 	conn := guestConn(t)
 	begin(t, conn, nil, "true").finish()
-	if _, err := conn.passing.files.Pass(1 << 20); err != nil { // which is no descriptor
+	if _, err := conn.net.(*stdio.Socket).Pass(1 << 20); err != nil { // which is no descriptor
 		t.Fatal(err)
 	}
-	channel, requests, err := conn.OpenChannel(wire.ChannelSession, nil) // sends it
-	if err != nil {
-		t.Fatal(err)
+	channel := openSession(t, conn) // sends it
+	p, err := conn.Program(t.Context(), channel, stdio.Pipes)
+	if err != nil || p.Channel != channel {
+		t.Fatalf("got another channel, %v, want it as it is", err)
 	}
-	defer channel.Close()
-	go ssh.DiscardRequests(requests)
-	if p, err := conn.Program(t.Context(), channel, false); p != nil || err != nil {
-		t.Fatalf("got %v, %v, want the channel as it is", p, err)
-	}
+	defer p.Release()
 	if ok, err := channel.SendRequest(wire.RequestExec, true, wire.Marshal(wire.Exec{Command: "echo it works"})); err != nil || !ok {
 		t.Fatalf("exec: %v, %v", ok, err)
 	}
@@ -474,30 +473,36 @@ func TestProgramUnable(t *testing.T) {
 
 // A guest that refuses, answers nonsense or never answers keeps nobody.
 func TestOfferRefused(t *testing.T) {
-	for name, answer := range map[string]func(*descriptors.Conn, *ssh.Request){
-		"refused":  func(_ *descriptors.Conn, q *ssh.Request) { _ = q.Reply(false, nil) },
-		"no words": func(_ *descriptors.Conn, q *ssh.Request) { _ = q.Reply(true, nil) },
-		"nonsense": func(_ *descriptors.Conn, q *ssh.Request) { _ = q.Reply(true, []byte("nonsense")) },
-		"a batch that never came": func(_ *descriptors.Conn, q *ssh.Request) {
+	for name, answer := range map[string]func(*stdio.Socket, *ssh.Request){
+		"refused":  func(_ *stdio.Socket, q *ssh.Request) { _ = q.Reply(false, nil) },
+		"no words": func(_ *stdio.Socket, q *ssh.Request) { _ = q.Reply(true, nil) },
+		"nonsense": func(_ *stdio.Socket, q *ssh.Request) { _ = q.Reply(true, []byte("nonsense")) },
+		"a batch that never came": func(_ *stdio.Socket, q *ssh.Request) {
 			_ = q.Reply(true, wire.Marshal(wire.Descriptors{Batch: 1 << 60}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := hostileConn(t, answer)
-			if p, err := conn.Program(t.Context(), nil, true); p != nil || err != nil {
-				t.Errorf("got %v, %v, want the channel as it is", p, err)
+			channel := openSession(t, conn)
+			p, err := conn.Program(t.Context(), channel, stdio.Terminal)
+			if err != nil || p.Channel != channel {
+				t.Fatalf("got another channel, %v, want it as it is", err)
 			}
+			p.Release()
 		})
 	}
-	conn := hostileConn(t, func(*descriptors.Conn, *ssh.Request) {}) // silence
+	conn := hostileConn(t, func(*stdio.Socket, *ssh.Request) {}) // silence
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	cancel(enough)
-	if p, err := conn.Program(ctx, nil, false); p != nil || !errors.Is(err, enough) {
-		t.Errorf("got %v, %v, want what ended the wait", p, err)
+	if _, err := conn.Program(ctx, openSession(t, conn), stdio.Pipes); !errors.Is(err, enough) {
+		t.Errorf("got %v, want what ended the wait", err)
 	}
+	channel := openSession(t, conn)
 	conn.Close()
-	if p, err := conn.Program(t.Context(), nil, false); p != nil || err != nil {
-		t.Errorf("on a closed connection: got %v, %v", p, err)
+	p, err := conn.Program(t.Context(), channel, stdio.Pipes)
+	if err != nil || p.Channel != channel {
+		t.Fatalf("on a closed connection: got another channel, %v", err)
 	}
+	p.Release()
 }

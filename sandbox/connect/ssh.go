@@ -21,6 +21,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sshconn"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -58,9 +59,9 @@ var ciphers = []string{
 type Conn struct {
 	*sshconn.Conn
 
-	net     net.Conn
-	held    atomic.Bool // the peer is frozen
-	passing *passing    // nil where no descriptors can be passed
+	net      net.Conn
+	held     atomic.Bool     // the peer is frozen
+	programs *stdio.Programs // nil where no descriptors can be passed
 }
 
 // SSH logs in to peer and owns peer.Conn from here on: it is closed on error, else by Conn.Close. ctx bounds the
@@ -173,6 +174,11 @@ func hostKeyAlgorithms(keys []ssh.PublicKey) []string {
 // Client serves the connection, which opens channels from here on and refuses those of the other
 // side but for forwards that it asks for. It receives from both channels, so it is called once.
 func (c *Conn) Client() *ssh.Client { return ssh.NewClient(c.Conn, c.Chans, c.Reqs) }
+
+// Program makes a program of a channel; see stdio.Programs.Program.
+func (c *Conn) Program(ctx context.Context, channel *sshconn.Channel, kind stdio.Kind) (*stdio.Program, error) {
+	return c.programs.Program(ctx, channel, kind)
+}
 
 // KeepAlive asks the peer for a sign of life every 30 s and ends the connection when none came for two minutes. It does so
 // by a deadline on the network connection, because a write to a dead peer blocks for ever otherwise. It returns when the

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox/sshconn"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -26,12 +27,12 @@ type program struct {
 	account Account
 	env     []string // that the client asked for
 	term    string
-	tty     string   // name of the terminal; none without pty-req
-	pty     *pty     // its master; nil without, and where the daemon has it
-	slave   *os.File // until the program has it
-	passed  passed   // what it runs on instead of what is made here
-	agent   string   // socket of the forwarded agent
-	display string   // of forwarded X11
+	tty     string       // name of the terminal; none without pty-req
+	pty     *pty         // its master; nil without, and where the daemon has it
+	slave   *os.File     // until the program has it
+	passed  stdio.Passed // what it runs on instead of what is made here
+	agent   string       // socket of the forwarded agent
+	display string       // of forwarded X11
 	cleanup []func()
 	started bool
 
@@ -55,8 +56,8 @@ func (c *client) serveSession(nc *sshconn.NewChannel) {
 		if !used {
 			p.account, used = c.g.user(), true // as it is now: the channel may have been open for long
 		}
-		q := p.unwrap(r)
-		ok := q != nil && p.handle(q)
+		q, ok := p.unwrap(r)
+		ok = ok && p.handle(q)
 		var follow func()
 		if ok && !p.started && (q.Type == wire.RequestShell || q.Type == wire.RequestExec || q.Type == wire.RequestSubsystem) {
 			p.started = true
@@ -71,7 +72,7 @@ func (c *client) serveSession(nc *sshconn.NewChannel) {
 	close(p.gone)
 	p.wg.Wait()
 	ch.Close()
-	p.passed.close()
+	p.passed.Close()
 	if p.slave != nil {
 		p.slave.Close()
 	}

@@ -27,7 +27,6 @@ func TestImports(t *testing.T) {
 		"golang.org/x/crypto/ssh",               // the server
 		"golang.org/x/crypto/ssh/internal/bcrypt_pbkdf",
 		"golang.org/x/sys/unix",
-		"sandbox/descriptors", // pipes and terminals that the daemon has the other ends of
 		"sandbox/guest",
 		"sandbox/session",
 		"sandbox/session/keyboard",
@@ -37,6 +36,7 @@ func TestImports(t *testing.T) {
 		"sandbox/session/text",
 		"sandbox/signals", // a session server that nohup or a supervisor started
 		"sandbox/sshconn", // the library's connection layer without its traps
+		"sandbox/stdio",   // pipes and terminals that the daemon has the other ends of
 		"sandbox/wire",
 	}
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", module+"cmd/sandboxd-guest").Output()

@@ -61,7 +61,7 @@ func runSFTP() int {
 	if err != nil {
 		dir = "/"
 	}
-	server, err := sftp.NewServer(stdio{}, sftp.WithServerWorkingDirectory(dir))
+	server, err := sftp.NewServer(standard{}, sftp.WithServerWorkingDirectory(dir))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandboxd:", err)
 		return 1
@@ -73,9 +73,9 @@ func runSFTP() int {
 	return 0
 }
 
-// stdio is standard input and output as one connection.
-type stdio struct{}
+// standard is standard input and output as one connection.
+type standard struct{}
 
-func (stdio) Read(p []byte) (int, error)  { return os.Stdin.Read(p) }
-func (stdio) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
-func (stdio) Close() error                { return unix.Close(1) }
+func (standard) Read(p []byte) (int, error)  { return os.Stdin.Read(p) }
+func (standard) Write(p []byte) (int, error) { return os.Stdout.Write(p) }
+func (standard) Close() error                { return unix.Close(1) }

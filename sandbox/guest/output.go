@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandboxd/sandboxd/sandbox/descriptors"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 )
 
 // chunk is the size of copies; larger ones are no faster through SSH.
@@ -74,7 +74,7 @@ func (o *output) finish() {
 	if o.eof || o.file.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
-	rest, err := descriptors.NewRest(o.file)
+	rest, err := stdio.NewRest(o.file)
 	if err != nil {
 		return
 	}

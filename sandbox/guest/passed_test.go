@@ -8,12 +8,12 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/sys/unix"
 
-	"github.com/sandboxd/sandboxd/sandbox/descriptors"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // dialPassing logs in over a unix socket, as a daemon.
-func (s *sandbox) dialPassing(t *testing.T) (*ssh.Client, *descriptors.Conn) {
+func (s *sandbox) dialPassing(t *testing.T) (*ssh.Client, *stdio.Socket) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -33,7 +33,7 @@ func (s *sandbox) dialPassing(t *testing.T) (*ssh.Client, *descriptors.Conn) {
 		defer close(served)
 		_ = s.ServeConn(t.Context(), conns[1]) // tests look at the other end
 	}()
-	files := descriptors.New(conns[0].(*net.UnixConn), false)
+	files := stdio.NewSocket(conns[0].(*net.UnixConn))
 	conn, chans, reqs, err := ssh.NewClientConn(files, "", s.clientConfig())
 	if err != nil {
 		t.Fatal(err)
@@ -172,6 +172,6 @@ func TestOffer(t *testing.T) {
 		if flags, err := unix.FcntlInt(uintptr(got[0]), unix.F_GETFL, 0); err != nil || flags&unix.O_PATH == 0 {
 			t.Errorf("flags %#x, %v: want a name, not an open file", flags, err)
 		}
-		descriptors.CloseAll(got...)
+		stdio.CloseAll(got...)
 	}
 }

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/sandboxd/sandboxd/sandbox/descriptors"
 	"github.com/sandboxd/sandboxd/sandbox/sshconn"
+	"github.com/sandboxd/sandboxd/sandbox/stdio"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -38,7 +38,7 @@ type client struct {
 	// connections of its clients never say hello.
 	control atomic.Bool
 
-	files *descriptors.Conn // descriptors that come beside the bytes of the connection; nil where none can
+	socket *stdio.Socket // carries descriptors beside the bytes of the connection; nil where none can come
 
 	slots chan struct{} // one per open channel
 
@@ -57,11 +57,11 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 	defer g.leave(conn)
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	var files *descriptors.Conn
+	var socket *stdio.Socket
 	if c, ok := conn.(*net.UnixConn); ok {
-		files = descriptors.New(c, false)
-		defer files.Close()
-		conn = files
+		socket = stdio.NewSocket(c)
+		defer socket.Close()
+		conn = socket
 	}
 	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return fmt.Errorf("handshake: %w", err)
@@ -74,7 +74,7 @@ func (g *Guest) ServeConn(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	c := &client{g: g, conn: sconn, ctx: ctx, files: files, slots: make(chan struct{}, maxChannels), forward: make(map[string]*forward)}
+	c := &client{g: g, conn: sconn, ctx: ctx, socket: socket, slots: make(chan struct{}, maxChannels), forward: make(map[string]*forward)}
 	sconn.Serve(sshconn.Handler{Request: c.serveRequest, Channel: c.serveChannel})
 	cancel()
 	c.closeForwards()
@@ -165,7 +165,7 @@ func (c *client) serveRequest(r *ssh.Request) {
 	case wire.ControlRequest:
 		c.serveControl(r)
 	case wire.DescriptorsRequest:
-		c.serveDescriptors(r)
+		c.socket.Offered(r)
 	case wire.GlobalKeepalive:
 		reply(r, true, nil)
 	default:

@@ -229,3 +229,15 @@ func eventually(t *testing.T, what string, true func() bool) {
 		}
 	}
 }
+
+// FuzzOrder sends requests (r), channels (c) and no-more-sessions (n) in any order.
+func FuzzOrder(f *testing.F) {
+	f.Add("rcrcncr", 16)
+	f.Add("ccnrrrc", 1)
+	f.Fuzz(func(t *testing.T, sent string, room int) {
+		if len(sent) > 200 || room < 1 || room > 64 || strings.Trim(sent, "rcn") != "" {
+			t.Skip()
+		}
+		takeInOrder(t, sent, room)
+	})
+}

@@ -1,7 +1,4 @@
-// Package descriptors passes open files over a connection on a unix socket, beside its bytes (SCM_RIGHTS, unix(7)). By it the daemon
-// holds the near ends of the pipes and terminals that programs of a sandbox run on, so that what they read and write need not
-// go through the guest.
-package descriptors
+package stdio
 
 import (
 	"errors"
@@ -16,21 +13,23 @@ const (
 	// MaxBatch is how many descriptors go together.
 	MaxBatch = 3
 
-	// maxUnsent is how many batches may wait for a write. Each takes a byte of it, of which a packet of SSH has at least 28.
+	// maxUnsent is how many batches may wait for a write. Each takes a byte of it, of which a packet
+	// of SSH has at least 28.
 	maxUnsent = 16
 
-	// maxUntaken is how many batches may have come that nobody has taken. More are closed as they come.
+	// maxUntaken is how many received batches may wait for Take. More are closed.
 	maxUntaken = 64
 
 	// maxRights is how many descriptors the kernel passes at once (SCM_MAX_FD, unix(7)).
 	maxRights = 253
 )
 
-// Conn is a connection on a unix socket that carries descriptors. They go in batches, which both sides count from 0, so that a
-// message on the connection can say which batch is its own: one that was passed before the message was written has come when that has.
+// Socket is a connection on a unix socket that carries descriptors. They go in batches, which both
+// sides count from 0, so that a message on the connection can name its own: a batch that was passed
+// before the message was written has come when the message has.
 //
-// As of any net.Conn its methods may be called at once; Read by one goroutine at a time.
-type Conn struct {
+// Its methods may be called at once, as those of any net.Conn; Read by one goroutine at a time.
+type Socket struct {
 	*net.UnixConn
 	control []byte // of Read
 	wary    bool
@@ -45,51 +44,58 @@ type Conn struct {
 	in     map[uint64][]int // guarded by mu; those of them that nobody has taken
 }
 
-// New returns a Conn on c, which it owns. A wary one takes the other side for hostile: it keeps one batch, the first that comes, and closes all
-// others at once, and what it closes cannot keep it waiting.
-func New(c *net.UnixConn, wary bool) *Conn {
-	room := MaxBatch
-	if wary {
-		room = maxRights // else the kernel closes what has no room, and waits for what is to be waited for
-	}
-	d := &Conn{UnixConn: c, wary: wary, control: make([]byte, unix.CmsgSpace(4*room)), in: make(map[uint64][]int)}
-	d.sent.L = &d.mu
-	return d
+// NewSocket returns a Socket on c, which it owns.
+func NewSocket(c *net.UnixConn) *Socket { return newSocket(c, MaxBatch) }
+
+// NewWarySocket is NewSocket for a hostile other side: the Socket keeps the first batch that comes
+// and closes all others at once, and closing cannot keep it waiting.
+func NewWarySocket(c *net.UnixConn) *Socket {
+	s := newSocket(c, maxRights) // else the kernel closes what has no room, and may wait for that
+	s.wary = true
+	return s
 }
 
-// Pass sends files with what is written next, and returns the number of their batch. It owns them from here on. While many wait so it
-// waits, too. On a connection that is closed the error is net.ErrClosed, and errors.ErrUnsupported after a batch that could not be sent, as
-// from inside gVisor. That one is lost, and its number is of none that comes.
-func (c *Conn) Pass(files ...int) (batch uint64, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.out) >= maxUnsent && !c.closed {
-		c.sent.Wait()
+func newSocket(c *net.UnixConn, room int) *Socket {
+	s := &Socket{UnixConn: c, control: make([]byte, unix.CmsgSpace(4*room)), in: make(map[uint64][]int)}
+	s.sent.L = &s.mu
+	return s
+}
+
+// Pass sends files with what is written next, and returns the number of their batch. It owns them
+// from here on, and waits while many wait. The error is net.ErrClosed on a closed connection, and
+// errors.ErrUnsupported after a batch could not be sent, as from inside gVisor. That batch is lost,
+// and its number names none.
+func (s *Socket) Pass(files ...int) (batch uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.out) >= maxUnsent && !s.closed {
+		s.sent.Wait()
 	}
-	if c.closed || c.unable {
+	if s.closed || s.unable {
 		CloseAll(files...)
-		if c.closed {
+		if s.closed {
 			return 0, net.ErrClosed
 		}
 		return 0, errors.ErrUnsupported
 	}
-	batch = c.passed
-	c.passed++
-	c.out = append(c.out, files)
+	batch = s.passed
+	s.passed++
+	s.out = append(s.out, files)
 	return batch, nil
 }
 
-// Able reports whether Pass may do: false on a connection that is closed, and after a batch that could not be sent.
-func (c *Conn) Able() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return !c.closed && !c.unable
+// Able reports whether Pass may succeed: not on a closed connection, nor after a batch could not be sent.
+func (s *Socket) Able() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closed && !s.unable
 }
 
-// Write writes p, and with it the batches that were passed: with one byte each, the last with all that is left.
-func (c *Conn) Write(p []byte) (n int, err error) {
+// Write writes p, and with it the batches that were passed: with one byte each, the last with all
+// that is left.
+func (s *Socket) Write(p []byte) (n int, err error) {
 	for err == nil {
-		files, last := c.next(len(p) - n)
+		files, last := s.next(len(p) - n)
 		if files == nil {
 			break
 		}
@@ -98,67 +104,68 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 			end = n + 1
 		}
 		var m int
-		m, _, err = c.WriteMsgUnix(p[n:end], unix.UnixRights(files...), nil)
-		n += max(m, 0) // of an error it is -1
+		m, _, err = s.WriteMsgUnix(p[n:end], unix.UnixRights(files...), nil)
+		n += max(m, 0) // -1 with an error
 		CloseAll(files...)
-		if err != nil && m <= 0 && c.drop() {
-			err = nil // what is wrong with the connection itself is told by the next write
+		if err != nil && m <= 0 && s.drop() {
+			err = nil // the next write reports what is wrong with the connection itself
 		}
 	}
 	if err == nil && (n < len(p) || len(p) == 0) {
 		var m int
-		m, err = c.UnixConn.Write(p[n:])
+		m, err = s.UnixConn.Write(p[n:])
 		n += m
 	}
 	return n, err
 }
 
-// drop closes all batches that wait, and there will be no others. False means that this was so already.
-func (c *Conn) drop() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.unable {
+// drop closes all batches that wait, and has Pass fail from now on. It reports whether it did not before.
+func (s *Socket) drop() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unable {
 		return false
 	}
-	c.unable = true
-	for _, files := range c.out {
+	s.unable = true
+	for _, files := range s.out {
 		CloseAll(files...)
 	}
-	c.out = nil
-	c.sent.Broadcast()
+	s.out = nil
+	s.sent.Broadcast()
 	return true
 }
 
-// next returns the first batch that waits, nil if there is none or nothing to send it with, and whether others have to wait for the next write, or
-// there are none.
-func (c *Conn) next(room int) (files []int, last bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if room == 0 || len(c.out) == 0 {
+// next returns the first batch that waits, nil if there is none or no room to send it with, and
+// whether no other goes with this write.
+func (s *Socket) next(room int) (files []int, last bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if room == 0 || len(s.out) == 0 {
 		return nil, true
 	}
-	files = c.out[0]
-	if c.out = c.out[1:]; len(c.out) == 0 {
-		c.out = nil
+	files = s.out[0]
+	if s.out = s.out[1:]; len(s.out) == 0 {
+		s.out = nil
 	}
-	c.sent.Signal()
-	return files, c.out == nil || room == 1
+	s.sent.Signal()
+	return files, s.out == nil || room == 1
 }
 
 // Read reads bytes into p and keeps the descriptors that come with them. They are closed on exec.
-func (c *Conn) Read(p []byte) (int, error) {
-	n, controls, flags, _, err := c.ReadMsgUnix(p, c.control)
+func (s *Socket) Read(p []byte) (int, error) {
+	n, controls, flags, _, err := s.ReadMsgUnix(p, s.control)
 	if controls > 0 || flags&unix.MSG_CTRUNC != 0 {
-		c.keep(c.control[:controls], flags&unix.MSG_CTRUNC == 0)
+		s.keep(s.control[:controls], flags&unix.MSG_CTRUNC == 0)
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.EOF // not in a net.OpError, which Read puts around errors alone
 	}
-	return max(n, 0), err // of an error it is -1
+	return max(n, 0), err // -1 with an error
 }
 
-// keep counts the batch that came as control; not whole, it is none: the kernel has closed the rest.
-func (c *Conn) keep(control []byte, whole bool) {
+// keep counts the batch that came as control. A batch that is not whole is dropped: the kernel has
+// closed the rest.
+func (s *Socket) keep(control []byte, whole bool) {
 	var files []int
 	messages, err := unix.ParseSocketControlMessage(control)
 	for i := range messages {
@@ -167,44 +174,46 @@ func (c *Conn) keep(control []byte, whole bool) {
 			files = append(files, fds...)
 		}
 	}
-	if c.wary {
+	if s.wary {
 		for _, fd := range files {
-			// Closing a socket would send what it holds first, for as long as that says (SO_LINGER, socket(7)). Other files have no such option.
+			// Closing a socket would send what it holds first, for as long as that says (SO_LINGER,
+			// socket(7)). Other files have no such option.
 			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
 		}
 	}
-	c.mu.Lock()
-	batch := c.came
-	c.came++
-	keep := err == nil && whole && !c.closed && len(files) <= MaxBatch && len(c.in) < maxUntaken && (!c.wary || batch == 0)
+	s.mu.Lock()
+	batch := s.came
+	s.came++
+	keep := err == nil && whole && !s.closed && len(files) <= MaxBatch && len(s.in) < maxUntaken && (!s.wary || batch == 0)
 	if keep {
-		c.in[batch] = files
+		s.in[batch] = files
 	}
-	c.mu.Unlock()
+	s.mu.Unlock()
 	if !keep {
 		CloseAll(files...)
 	}
 }
 
-// Take returns the descriptors of a batch that was announced, which the caller owns from here on. None means that they have not come: the other
-// side has sent none, or this process was at its limit of open files.
-func (c *Conn) Take(batch uint64) []int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	files := c.in[batch]
-	delete(c.in, batch)
+// Take returns the descriptors of a batch that was announced, which the caller owns from here on.
+// None means that they have not come: the other side has sent none, or this process was at its
+// limit of open files.
+func (s *Socket) Take(batch uint64) []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	files := s.in[batch]
+	delete(s.in, batch)
 	return files
 }
 
 // Close closes the connection and every descriptor that has not been sent or taken.
-func (c *Conn) Close() error {
-	err := c.UnixConn.Close()
-	c.mu.Lock()
-	c.closed = true
-	c.sent.Broadcast()
-	out, in := c.out, c.in
-	c.out, c.in = nil, nil
-	c.mu.Unlock()
+func (s *Socket) Close() error {
+	err := s.UnixConn.Close()
+	s.mu.Lock()
+	s.closed = true
+	s.sent.Broadcast()
+	out, in := s.out, s.in
+	s.out, s.in = nil, nil
+	s.mu.Unlock()
 	for _, files := range out {
 		CloseAll(files...)
 	}

@@ -1,4 +1,4 @@
-package descriptors
+package stdio
 
 import (
 	"bytes"
@@ -19,16 +19,16 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // pair returns both sides of a connection.
-func pair(t *testing.T) (near, far *Conn) { return pairWith(t, false) }
+func pair(t *testing.T) (near, far *Socket) { return pairWith(t, false) }
 
 // pairWith returns a connection of which far may be wary.
-func pairWith(t *testing.T, wary bool) (near, far *Conn) {
+func pairWith(t *testing.T, wary bool) (near, far *Socket) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var conns [2]*Conn
+	var conns [2]*Socket
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
 		c, err := net.FileConn(f) // a duplicate
@@ -36,7 +36,9 @@ func pairWith(t *testing.T, wary bool) (near, far *Conn) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conns[i] = New(c.(*net.UnixConn), wary && i == 1)
+		if conns[i] = NewSocket(c.(*net.UnixConn)); wary && i == 1 {
+			conns[i] = NewWarySocket(c.(*net.UnixConn))
+		}
 		t.Cleanup(func() { conns[i].Close() })
 	}
 	return conns[0], conns[1]
