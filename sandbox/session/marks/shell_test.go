@@ -75,7 +75,7 @@ func open(t testing.TB, s start) *shell {
 			t.Fatal(err)
 		}
 	}
-	env := append([]string{"HOME=" + home, "PATH=" + os.Getenv("PATH"), "TERM=xterm-256color", "LANG=C.UTF-8", "INPUTRC=/dev/null"}, s.env...)
+	env := append([]string{"HOME=" + home, "PATH=" + searchable(os.Getenv("PATH")), "TERM=xterm-256color", "LANG=C.UTF-8", "INPUTRC=/dev/null"}, s.env...)
 	s.opt.Env = env
 	nonce := NewNonce()
 	in, ok := For(s.path, nonce, s.opt)
@@ -328,4 +328,13 @@ func shells(t testing.TB) map[string]string {
 		m[name] = link
 	}
 	return m
+}
+
+// searchable returns path without the directories that this user may not search. There a shell
+// says "Permission denied" of a command that is nowhere.
+func searchable(path string) string {
+	dirs := slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
+		return unix.Access(dir, unix.X_OK) != nil
+	})
+	return strings.Join(dirs, string(filepath.ListSeparator))
 }
