@@ -337,6 +337,9 @@ func requireTools(t *testing.T, names ...string) {
 
 func requireEngine(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("an engine is not for short tests")
+	}
 	requireTools(t, "bash", "docker")
 	if out, err := exec.CommandContext(t.Context(), "docker", "version").CombinedOutput(); err != nil {
 		unavailable(t, "no Docker engine: scripts/setup test\n%s", out)

@@ -92,6 +92,9 @@ func newID() string {
 
 func needPython(t testing.TB) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("an engine is not for short tests")
+	}
 	if world.missing == "" {
 		return
 	}

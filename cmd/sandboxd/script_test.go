@@ -126,6 +126,9 @@ func needRoot(t *testing.T, what string) {
 
 func requireEngine(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("an engine is not for short tests")
+	}
 	if err := exec.Command("docker", "version").Run(); err == nil {
 		return
 	}

@@ -28,6 +28,9 @@ const patience = 60 * time.Second
 // newBrowser starts a real browser. Where it is missing the test is skipped, unless this run must not skip.
 func newBrowser(t testing.TB) context.Context {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("a browser is not for short tests")
+	}
 	path, err := exec.LookPath("chromium")
 	if err != nil {
 		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" || os.Getenv("CI") == "true" {

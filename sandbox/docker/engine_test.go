@@ -74,6 +74,9 @@ func TestMain(m *testing.M) {
 // is set.
 func needEngine(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("an engine is not for short tests")
+	}
 	conn, err := net.DialTimeout("unix", strings.TrimPrefix(testEngine, "unix://"), time.Second)
 	if err == nil {
 		conn.Close()

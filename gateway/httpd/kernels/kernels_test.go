@@ -31,6 +31,9 @@ var alice = gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire.Righ
 // newPool is a Pool on a hub of this machine's engine, and a sandbox with Python. end ends the Pool.
 func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box gateway.Info, end func()) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("an engine is not for short tests")
+	}
 	if out, err := exec.Command("docker", "image", "inspect", "--format", "{{.ID}}", image).CombinedOutput(); err != nil {
 		if os.Getenv("CI") == "true" || os.Getenv("SANDBOXD_TEST_REQUIRE") == "1" {
 			t.Fatalf("no engine with %s: scripts/setup test\n%s", image, out)
