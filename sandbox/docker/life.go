@@ -94,6 +94,11 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 // caller takes the connection that the guest keeps waiting on a socket.
 func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket string) (*net.UnixConn, error) {
 	d, err := b.opened(doorKey{inst.ID, socket})
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, gone := b.running(ctx, inst); gone != nil {
+			return nil, gone
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
