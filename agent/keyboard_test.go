@@ -12,14 +12,14 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
+	gatewayattach "github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // person joins the main session of the test's sandbox beside its agent.
-func person(t testing.TB) *gateway.Attachment {
+func person(t testing.TB) *gatewayattach.Attachment {
 	t.Helper()
-	a, err := world.hub.Join(bounded(t), alice, wire.Target{Sandbox: sandboxName(t), Session: "main"}, gateway.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a, err := world.hub.Join(bounded(t), alice, wire.Target{Sandbox: sandboxName(t), Session: "main"}, gatewayattach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -36,13 +37,13 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 	w.backend = u
 	d := w.start()
 	info := w.create(d, "demo")
-	person := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	person := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err := person.Input(w.ctx(), []byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}
 	w.shows(person.Live(), 0, "begun\r\n")
 	other := wire.Target{Sandbox: "demo", Session: "other"}
-	agent, err := d.Standing(w.ctx(), robot, other, JoinOptions{Create: true})
+	agent, err := d.Shared(w.ctx(), robot, other, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestCutOffWhileComingBack(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	info := w.create(d, "demo")
-	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err := a.Input(w.ctx(), []byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func TestCutOffForGood(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	info := w.create(d, "demo")
-	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err := a.Input(w.ctx(), []byte("echo be''gun\r")); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -28,9 +29,9 @@ func (w *world) told(watch *attention.Watch, what string, cond func(attention.Ne
 }
 
 // person joins demo's main session as alice.
-func (w *world) person(d *daemon) *Attachment {
+func (w *world) person(d *daemon) *attach.Attachment {
 	w.t.Helper()
-	a, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -38,7 +39,7 @@ func (w *world) person(d *daemon) *Attachment {
 	return a
 }
 
-func (w *world) types(a *Attachment, text string) {
+func (w *world) types(a *attach.Attachment, text string) {
 	w.t.Helper()
 	if err := a.Input(w.ctx(), []byte(text)); err != nil {
 		w.t.Fatalf("type %q: %v", text, err)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -84,9 +85,9 @@ type box struct {
 	sessions *live.Sessions
 	relays   relays
 	network  network
-	expiring atomic.Bool // its end by age is under way
-	pauses   interrupter // ends the calls under way
-	stops    interrupter // ends the calls that were not sent yet; used with op held
+	expiring atomic.Bool        // its end by age is under way
+	pauses   attach.Interrupter // ends the calls under way
+	stops    attach.Interrupter // ends the calls that were not sent yet; used with op held
 
 	mu         sync.Mutex
 	facts      facts                   // guarded by mu
@@ -100,13 +101,12 @@ type box struct {
 	described  *inside                 // guarded by mu; what describe found last
 	shares     map[string]wire.Rights  // guarded by mu; of principals that do not own it; replaced, never changed
 	active     time.Time               // guarded by mu; when it was seen to be used last
-	kicked     map[string]time.Time    // guarded by mu; resume secrets of parties that were sent away, since when
 	fate       string                  // guarded by mu; why it has ended or is about to: wire.LostStopped and the others; empty while it runs
 }
 
 func newBox(h *Hub, id string, f facts) *box {
 	b := &box{hub: h, id: id, op: make(chan struct{}, 1), facts: f, active: time.Now(), loaded: time.Now()}
-	b.sessions = live.NewSessions(live.Options{ID: id, Name: b.title, Records: h.records(id), Quota: h.options.RecordQuota, Strict: h.options.RecordStrict,
+	b.sessions = live.NewSessions(live.Options{ID: id, Name: b.Name, Records: h.records(id), Quota: h.options.RecordQuota, Strict: h.options.RecordStrict,
 		Log: h.log, Board: h.board, Principals: b.principals, Settle: b.network.settle})
 	return b
 }
@@ -117,8 +117,8 @@ func (b *box) get() facts {
 	return b.facts
 }
 
-// title is the sandbox's name in messages to its owner.
-func (b *box) title() string { return b.get().name }
+// Name is the sandbox's name in messages to its owner.
+func (b *box) Name() string { return b.get().name }
 
 // lock waits for the acts of others on this sandbox.
 func (b *box) lock(ctx context.Context) error {
@@ -167,7 +167,7 @@ func (b *box) become(ctx context.Context, change func(*facts)) error {
 	b.mu.Unlock()
 	b.hub.board.Change()
 	if f.state == Paused && before != Paused {
-		b.pauses.interrupt(b.pausedError())
+		b.pauses.Interrupt(b.pausedError())
 	}
 	if f.state != before {
 		b.hub.log.Info("sandbox", "id", b.id, "name", f.name, "state", f.state, "reason", f.reason)

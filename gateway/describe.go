@@ -84,7 +84,7 @@ func (h *Hub) Describe(ctx context.Context, p Principal, name string) (Descripti
 	}
 	found, err := b.look(within, f.inst)
 	if err != nil && d.Health == "ok" {
-		d.Health = "no command runs in it: " + oneLine(h.Public(b.reach(err)).Message, 200)
+		d.Health = "no command runs in it: " + oneLine(h.Public(b.Reach(err)).Message, 200)
 	}
 	d.fill(found)
 	if f.inst.Network.Carried() {

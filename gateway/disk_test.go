@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -134,7 +135,7 @@ func TestDiskLimit(t *testing.T) {
 	w.eventually("its first measure", func() bool { return m.measures(info.ID) > 0 })
 	w.run(d, "true") // a shell that starts runs, too
 	got := make(chan *wire.Result, 1)
-	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -20,8 +21,7 @@ var (
 	ErrBroken   = errors.New("sandbox is broken")                  // it does not answer or cannot start
 	ErrEngine   = errors.New("engine does not answer")             // the backend, not the sandbox
 	ErrIdentity = errors.New("identity changed")                   // its SSH server presents another key
-	ErrKicked   = errors.New("kicked")                             // ends the attachments of a party that was kicked
-	ErrClosed   = errors.New("the daemon is shutting down")
+	ErrClosed   = attach.ErrClosed
 )
 
 // shown is an error with what a stranger may see of it. Its own text is for the log.
@@ -50,11 +50,8 @@ func (e *shown) Unwrap() []error {
 	return all
 }
 
-// isPassing reports whether err is no more than a connection to a sandbox that broke or could not be made just now.
-func isPassing(err error) bool {
-	e, ok := errors.AsType[*shown](err)
-	return ok && e.passing
-}
+// Passing reports whether the error is no more than a connection to a sandbox that broke or could not be made just now.
+func (e *shown) Passing() bool { return e.passing }
 
 // Public returns what a stranger may see of err: the *wire.Error within it, or "internal error" with an id under which
 // err itself is in the log. nil stays nil.
@@ -70,11 +67,11 @@ func (h *Hub) Public(err error) *wire.Error {
 		return &wire.Error{Code: wire.CodeLost, Message: "the call was cancelled"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "the time allowed for the call is over"}
-	case errors.Is(err, ErrKicked):
+	case errors.Is(err, attach.ErrDisconnected):
 		return &wire.Error{Code: wire.CodeDenied, Message: "you were sent away"}
-	case errors.Is(err, ErrUnshared):
+	case errors.Is(err, attach.ErrUnshared):
 		return &wire.Error{Code: wire.CodeDenied, Message: "the sandbox is no longer shared with you"}
-	case errors.Is(err, errLeft):
+	case errors.Is(err, attach.ErrLeft):
 		return &wire.Error{Code: wire.CodeLost, Message: "the party that made the call has left the session"}
 	case errors.Is(err, ErrClosed):
 		return &wire.Error{Code: wire.CodeLost, Message: ErrClosed.Error(), Hint: "try again when it is back: sessions go on meanwhile"}
@@ -101,7 +98,7 @@ func (h *Hub) notFound(name string) error {
 }
 
 // reach turns an error of reaching a sandbox into one that tells sandbox, engine and identity apart.
-func (b *box) reach(err error) error {
+func (b *box) Reach(err error) error {
 	if err == nil || errors.As(err, new(*shown)) || errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -110,7 +107,7 @@ func (b *box) reach(err error) error {
 			return e
 		}
 	}
-	name := b.title()
+	name := b.Name()
 	public := func(code wire.Code, kind error, hint, format string, args ...any) *shown {
 		e := wire.Errorf(code, format, args...)
 		e.Hint = hint
@@ -150,12 +147,12 @@ func (b *box) reach(err error) error {
 func (b *box) bootError(what string, err error) error {
 	failed, ok := errors.AsType[*sandbox.BootError](err)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%s %s: %w", what, b.title(), err)
+		return fmt.Errorf("%s %s: %w", what, b.Name(), err)
 	}
-	public := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s %s: %s", what, b.title(), firstLine(err))}
+	public := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s %s: %s", what, b.Name(), firstLine(err))}
 	kind := ErrBroken
 	if ok {
-		public.Message = fmt.Sprintf("%s %s: %s: %s", what, b.title(), failed.Stage, firstLine(failed.Err))
+		public.Message = fmt.Sprintf("%s %s: %s: %s", what, b.Name(), failed.Stage, firstLine(failed.Err))
 		public.Hint = failed.Hint
 		if failed.Stage == "validate" {
 			public.Code = wire.CodeUsage

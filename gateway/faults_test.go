@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -36,7 +37,7 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 			if verb == wire.VerbKeys {
 				r = wire.Request{Verb: verb, Keys: []string{"e", "Enter"}}
 			}
-			if typist, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true, Typed: true}); err == nil {
+			if typist, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true, Typed: true}); err == nil {
 				if reply, err := typist.Request(w.ctx(), r); err == nil {
 					t.Errorf("%s, started again %v: %+v", verb, startedAgain, reply.Result)
 				}
@@ -90,7 +91,7 @@ func TestPauseEndsReaching(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := <-failed
-	if wantCode(t, err, wire.CodeUnavailable); !errors.As(err, new(*pausedError)) {
+	if wantCode(t, err, wire.CodeUnavailable); !errors.As(err, new(*attach.PausedError)) {
 		t.Errorf("%v, want that it was paused", err)
 	}
 }
@@ -109,7 +110,7 @@ func TestCutOffIsLost(t *testing.T) {
 		{"daemon", ErrClosed, wire.LostGateway},
 		{"caller", context.Canceled, wire.LostDetached},
 	} {
-		a, err := d.Standing(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: tt.session}, JoinOptions{Create: true})
+		a, err := d.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: tt.session}, attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +123,7 @@ func TestCutOffIsLost(t *testing.T) {
 			}
 			answered <- reply
 		}()
-		w.eventually("the command runs", func() bool { return a.Live().State().Phase == wire.PhaseRunning && a.calls.Load() == 1 })
+		w.eventually("the command runs", func() bool { return a.Live().State().Phase == wire.PhaseRunning && a.Calls() == 1 })
 		cutOff(tt.cause)
 		if r := (<-answered).Result; r == nil || r.Ended != wire.Lost || r.Error == nil || r.Error.Reason != tt.reason {
 			t.Errorf("%v: %+v", tt.cause, r)

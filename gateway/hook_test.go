@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -201,7 +202,7 @@ func TestHookThatHangs(t *testing.T) {
 		all, err := d.Attention(w.ctx(), alice, "demo")
 		return err == nil && len(all) == 1 && all[0].Needs == attention.Answer
 	})
-	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, JoinOptions{Create: true})
+	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -69,7 +70,7 @@ func (b *box) tryAgain(ctx context.Context, inst sandbox.Instance) (sandbox.Inst
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if _, err := b.hub.pool.Control(within, inst); err != nil {
-		return sandbox.Instance{}, b.reach(err)
+		return sandbox.Instance{}, b.Reach(err)
 	}
 	if err := b.become(ctx, func(f *facts) { f.state, f.reason = Running, "" }); err != nil {
 		return sandbox.Instance{}, err
@@ -87,7 +88,7 @@ func reachHost(f facts, err error) error {
 	case errors.As(err, &e): // said already, and made printable where it came from
 	case f.state == Deleting:
 		e.Hint = "the removal goes on in the background, until the host answers; sandboxd ls shows it as long as it does"
-	case errors.As(err, new(*silentError)):
+	case errors.As(err, new(*attach.SilentError)):
 		e.Hint = "look there: pgrep -af sandboxd-guest; what was asked may still be done when it goes on"
 	case errors.Is(err, connect.ErrClosed):
 		return nil
@@ -102,16 +103,4 @@ func reachHost(f facts, err error) error {
 		e.Hint = "it is asked again until it answers; " + again
 	}
 	return &shown{public: e, kind: kind, err: err, passing: !isVerdict(err) && !errors.Is(err, syscall.ECONNREFUSED)}
-}
-
-// noShell completes the error of a call on a machine that waited for a prompt of a shell which has ended instead: what runs there in
-// its place mostly says why.
-func (a *Attachment) noShell(r *wire.Result) {
-	if r == nil || r.Error == nil || r.Phase != wire.PhaseDead || r.Error.Code != wire.CodeUnavailable || a.box.get().inst.Host.URI == "" {
-		return
-	}
-	if said := oneLine(a.live.LastLine(), 200); said != "" {
-		r.Error.Message += ", and printed last: " + said
-	}
-	r.Error.Hint = "does the machine run something else than a shell for this account (ForceCommand in its sshd_config)? describe says what is known of it"
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/admission"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/live"
@@ -100,7 +101,6 @@ type Hub struct {
 	pool        *connect.Pool
 	boots       chan struct{} // slots for starts under way: more at once only make all of them slower
 	keeping     chan struct{} // semaphore: an image of a sandbox's files is made
-	wholes      chan struct{} // slots for outputs that are rendered as a whole: each may be large
 	tasks       tasks
 	journal     journal
 	connections *egress.Budget // of all sandboxes
@@ -116,11 +116,11 @@ type Hub struct {
 	sharesMu sync.Mutex                // alone
 	shares   map[string]*egress.Budget // guarded by sharesMu; parts of connections, by owner
 
-	standing standings
-	board    *attention.Board
-	hook     *attention.Hook
-	warm     warm
-	counts   counters
+	attachments *attach.Attachments
+	board       *attention.Board
+	hook        *attention.Hook
+	warm        warm
+	counts      counters
 }
 
 // New returns a hub on what the store knows. It starts nothing: Run does.
@@ -146,7 +146,7 @@ func New(o Options) (*Hub, error) {
 	o.proxyAddress = cmp.Or(o.proxyAddress, wire.ProxyAddress)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	h := &Hub{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
-		keeping: make(chan struct{}, 1), wholes: make(chan struct{}, maxWholes), ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
+		keeping: make(chan struct{}, 1), ready: make(chan struct{}), boxes: make(map[string]*box), names: make(map[string]*box),
 		beginning: make(map[string]int), starting: make(map[*box]bool), shares: make(map[string]*egress.Budget)}
 	h.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: h.openControl, Opened: h.opened, Dial: func(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 		be, err := h.backend(inst.Backend)
@@ -166,7 +166,7 @@ func New(o Options) (*Hub, error) {
 		return nil, fmt.Errorf("gateway: pool: %w", err)
 	}
 	h.journal.init(h)
-	h.standing.init()
+	h.attachments = attach.New(attach.Options{Log: o.Log, Bound: h.tasks.bound, Public: h.Public})
 	h.board = attention.NewBoard(h.attended)
 	h.hook = attention.NewHook(o.Hook, h.board, h.log)
 	if err := h.load(context.Background()); err != nil {
@@ -223,7 +223,7 @@ func (h *Hub) Run(ctx context.Context) error {
 			for _, l := range h.lives() {
 				l.Tidy(idleFiles)
 			}
-			h.standing.expire()
+			h.attachments.Expire()
 		case <-prune.C:
 			h.prune()
 		case <-idle.C:

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -46,11 +47,11 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 		"Describe": func(p Principal, n string) error { _, err := d.Describe(w.ctx(), p, n); return err },
 		"Upstream": func(p Principal, n string) error { _, err := d.Upstream(w.ctx(), p, n, nil); return err },
 		"Join": func(p Principal, n string) error {
-			_, err := d.Join(w.ctx(), p, wire.Target{Sandbox: n}, JoinOptions{Create: true})
+			_, err := d.Join(w.ctx(), p, wire.Target{Sandbox: n}, attach.JoinOptions{Create: true})
 			return err
 		},
 		"Standing": func(p Principal, n string) error {
-			_, err := d.Standing(w.ctx(), p, wire.Target{Sandbox: n}, JoinOptions{Create: true})
+			_, err := d.Shared(w.ctx(), p, wire.Target{Sandbox: n}, attach.JoinOptions{Create: true})
 			return err
 		},
 		"Live":     func(p Principal, n string) error { _, err := d.Live(w.ctx(), p, wire.Target{Sandbox: n}); return err },
@@ -59,7 +60,7 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 			return d.CloseSession(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"})
 		},
 		"Kick": func(p Principal, n string) error {
-			_, err := d.Kick(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, "x")
+			_, err := d.Disconnect(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, "x")
 			return err
 		},
 		"Take":    func(p Principal, n string) error { _, err := d.Take(w.ctx(), p, wire.Target{Sandbox: n}); return err },
@@ -108,7 +109,7 @@ func TestWatcherMakesNothing(t *testing.T) {
 			return err
 		}(),
 		"Fresh": func() error {
-			_, err := d.Join(w.ctx(), watcher, wire.Target{Sandbox: "demo"}, JoinOptions{Fresh: true})
+			_, err := d.Join(w.ctx(), watcher, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Fresh: true})
 			return err
 		}(),
 	} {

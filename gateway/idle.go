@@ -57,8 +57,8 @@ func (h *Hub) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 	return l, nil
 }
 
-// touch notes that somebody uses b.
-func (b *box) touch() {
+// Touch notes that somebody uses b.
+func (b *box) Touch() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.active = time.Now()
@@ -160,7 +160,7 @@ func (h *Hub) idleness() {
 		case f.state == Running && f.life.TTL > 0:
 			since, by := b.used()
 			if by != "" {
-				b.touch()
+				b.Touch()
 			} else if time.Since(since) >= f.life.TTL {
 				b.once(b.expire)
 			}
@@ -229,7 +229,7 @@ func (b *box) expire(ctx context.Context) {
 	}
 	for _, info := range infos {
 		if foreground(info.Name, info.State) != "" {
-			b.touch()
+			b.Touch()
 			return
 		}
 	}
@@ -240,7 +240,7 @@ func (b *box) expire(ctx context.Context) {
 	h.journal.add(b.id, "idle", map[string]any{"ttl": f.life.TTL.String()})
 	if err := b.halt(ctx, f, why); err != nil && ctx.Err() == nil {
 		h.log.Warn("an idle sandbox is not stopped", "id", b.id, "name", f.name, "err", err)
-		b.touch()
+		b.Touch()
 	}
 }
 

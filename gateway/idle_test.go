@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -63,7 +64,7 @@ func TestUseKeepsASandboxRunning(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
 		d := w.start()
 		w.createFor(d, NewSpec{TTL: short})
-		a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+		a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +84,7 @@ func TestUseKeepsASandboxRunning(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
 		d := w.start()
 		w.createFor(d, NewSpec{TTL: short})
-		a, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+		a, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,12 +8,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-func (w *world) join(d *daemon, p Principal, t wire.Target, o JoinOptions) *Attachment {
+func (w *world) join(d *daemon, p Principal, t wire.Target, o attach.JoinOptions) *attach.Attachment {
 	w.t.Helper()
 	a, err := d.Join(w.ctx(), p, t, o)
 	if err != nil {
@@ -43,9 +44,9 @@ func TestChanged(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	driver := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	driver := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	wake := make(chan struct{}, 1)
-	a := w.join(d, alice, main, JoinOptions{Watch: true, Changed: func() {
+	a := w.join(d, alice, main, attach.JoinOptions{Watch: true, Changed: func() {
 		select {
 		case wake <- struct{}{}:
 		default:
@@ -67,13 +68,13 @@ func TestChanged(t *testing.T) {
 	}
 	until("told of output", func() bool { return a.Live().Len() >= from+uint64(len("echo a\r\na\r\n")) })
 	until("told who drives", func() bool { return a.Situation().Keyboard == "person:alice" })
-	w.join(d, alice, main, JoinOptions{Watch: true})
+	w.join(d, alice, main, attach.JoinOptions{Watch: true})
 	until("told who else is there", func() bool { return len(a.Live().Parties()) == 3 })
 	if err := a.Over(); err != nil {
 		t.Errorf("over: %v", err)
 	}
-	a.finish(ErrKicked)
-	until("told that they were sent away", func() bool { return errors.Is(a.Over(), ErrKicked) })
+	a.Disconnect(attach.ErrDisconnected)
+	until("told that they were sent away", func() bool { return errors.Is(a.Over(), attach.ErrDisconnected) })
 	if err := driver.Input(w.ctx(), []byte("exit\r")); err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,7 @@ func TestPersonJoinsTypesAndLeaves(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 90, Rows: 25})
+	a := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 90, Rows: 25})
 	l := a.Live()
 	if cols, rows := l.Size(); cols != 90 || rows != 25 {
 		t.Errorf("size = %d×%d, want that of who started it", cols, rows)
@@ -127,7 +128,7 @@ func TestPersonTakesFromAnAgentAndNotTheOtherWay(t *testing.T) {
 	if err := agent.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	person := w.join(d, alice, main, JoinOptions{Cols: 80, Rows: 24})
+	person := w.join(d, alice, main, attach.JoinOptions{Cols: 80, Rows: 24})
 	wantCode(t, person.Input(w.ctx(), []byte("x")), wire.CodeKeyboardHeld)
 	if err := person.Take(w.ctx()); err != nil {
 		t.Fatal(err)
@@ -138,7 +139,7 @@ func TestPersonTakesFromAnAgentAndNotTheOtherWay(t *testing.T) {
 	w.eventually("the agent knows", func() bool { return !agent.Holds() })
 	wantCode(t, agent.Input(w.ctx(), []byte("x")), wire.CodeKeyboardHeld)
 	wantCode(t, agent.Take(w.ctx()), wire.CodeKeyboardHeld)
-	second := w.join(d, alice, main, JoinOptions{})
+	second := w.join(d, alice, main, attach.JoinOptions{})
 	wantCode(t, second.Take(w.ctx()), wire.CodeKeyboardHeld)
 	if second.Holds() {
 		t.Error("two persons hold it")
@@ -159,7 +160,7 @@ func TestTakeByCommand(t *testing.T) {
 	if got, err := d.Take(w.ctx(), alice, main); err != nil || got != "agent:alice" {
 		t.Errorf("Take without a person = %q, %v", got, err)
 	}
-	person := w.join(d, alice, main, JoinOptions{})
+	person := w.join(d, alice, main, attach.JoinOptions{})
 	if got, err := d.Take(w.ctx(), alice, main); err != nil || got != "person:alice" || !person.Holds() {
 		t.Errorf("Take with a person = %q, %v, holds %v", got, err, person.Holds())
 	}
@@ -174,14 +175,14 @@ func TestWatcherNeverDrives(t *testing.T) {
 	w.create(d, "demo")
 	w.run(d, "true")
 	for name, p := range map[string]Principal{"by key": {Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}, "by wish": alice} {
-		a := w.join(d, p, main, JoinOptions{Watch: name == "by wish"})
+		a := w.join(d, p, main, attach.JoinOptions{Watch: name == "by wish"})
 		wantCode(t, a.Input(w.ctx(), []byte("x")), wire.CodeDenied)
 		wantCode(t, a.Take(w.ctx()), wire.CodeDenied)
 		_, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "id"})
 		wantCode(t, err, wire.CodeDenied)
 		a.Close()
 	}
-	if _, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "none"}, JoinOptions{Watch: true, Create: true}); err == nil {
+	if _, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "none"}, attach.JoinOptions{Watch: true, Create: true}); err == nil {
 		t.Error("a watcher started a session")
 	}
 }
@@ -190,7 +191,7 @@ func TestFreshTerminalsAreApartAndEndWithTheirAttachment(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	o := JoinOptions{Fresh: true, Close: true, Bare: true, Cols: 80, Rows: 24, Term: "dumb"}
+	o := attach.JoinOptions{Fresh: true, Close: true, Bare: true, Cols: 80, Rows: 24, Term: "dumb"}
 	one, two := w.join(d, robot, main, o), w.join(d, robot, main, o)
 	if one.Target() == two.Target() || one.Target().Session == "main" {
 		t.Fatalf("targets %v and %v", one.Target(), two.Target())
@@ -225,7 +226,7 @@ func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err := a.Input(w.ctx(), []byte("exit 4\r")); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +242,7 @@ func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
 		records, err := d.Records(w.ctx(), alice, "demo")
 		return err == nil && len(records) == 1 && records[0].Ended != nil && *records[0].State.ExitCode == 4
 	})
-	again := w.join(d, alice, main, JoinOptions{Create: true, Cols: 111, Rows: 33})
+	again := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 111, Rows: 33})
 	if again.Live().Ended() {
 		t.Fatal("who joins again finds the end of the last shell")
 	}
@@ -271,26 +272,26 @@ func TestKick(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	a, b := w.join(d, alice, main, JoinOptions{}), w.join(d, alice, main, JoinOptions{})
+	a, b := w.join(d, alice, main, attach.JoinOptions{}), w.join(d, alice, main, attach.JoinOptions{})
 	var seen transcript
 	c, served, err := w.dial(d, robot, wire.Attach{Session: "main"}, seen.handler())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := d.Kick(w.ctx(), alice, main, a.Party().ID); n != 1 || err != nil {
+	if n, err := d.Disconnect(w.ctx(), alice, main, a.Party().ID); n != 1 || err != nil {
 		t.Errorf("Kick by id = %d, %v", n, err)
 	}
-	if err := a.Wait(w.ctx()); !errors.Is(err, ErrKicked) || b.Err() != nil {
+	if err := a.Wait(w.ctx()); !errors.Is(err, attach.ErrDisconnected) || b.Err() != nil {
 		t.Errorf("who was kicked: %v, who was not: %v", err, b.Err())
 	}
-	if n, err := d.Kick(w.ctx(), alice, main, "agent:alice"); n != 2 || err != nil { // the standing one too
+	if n, err := d.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 2 || err != nil { // the standing one too
 		t.Errorf("Kick of the agents = %d, %v", n, err)
 	}
-	if err := <-served; !errors.Is(err, ErrKicked) {
-		t.Errorf("Stream = %v, want ErrKicked", err)
+	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
+		t.Errorf("Stream = %v, want attach.ErrDisconnected", err)
 	}
 	<-c.Done()
-	_, err = d.Kick(w.ctx(), alice, main, "person:mallory")
+	_, err = d.Disconnect(w.ctx(), alice, main, "person:mallory")
 	wantCode(t, err, wire.CodeNotFound)
 }
 
@@ -304,7 +305,7 @@ func TestStandingPartyIsOne(t *testing.T) {
 	if err != nil || reply.Result.Ended == wire.Done || reply.Result.Keyboard != "agent:alice" {
 		t.Fatalf("run = %+v, %v", reply.Result, err)
 	}
-	two, err := d.Standing(w.ctx(), alice, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+	two, err := d.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil || two != one {
 		t.Fatalf("the second call is another party: %v", err)
 	}
@@ -316,7 +317,7 @@ func TestStandingPartyIsOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the session is gone", func() bool { return one.Live().Final() })
-	three, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+	three, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
 	if err != nil || three == one {
 		t.Errorf("after the session's end: %v, the same party %v", err, three == one)
 	}
@@ -327,7 +328,7 @@ func TestInputAcrossABrokenConnection(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	info := w.create(d, "demo")
-	a := w.join(d, alice, main, JoinOptions{Create: true, Cols: 200, Rows: 50})
+	a := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 200, Rows: 50})
 	if err := a.Input(w.ctx(), []byte("stty -echo; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}

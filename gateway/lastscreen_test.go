@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -29,9 +30,9 @@ func TestScreenOfStopped(t *testing.T) {
 	_, err = d.Screen(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"})
 	wantCode(t, err, wire.CodeNotFound)
 	for what, f := range map[string]func() error{
-		"a party that starts no session": func() error { _, err := d.Standing(w.ctx(), robot, at, JoinOptions{}); return err },
+		"a party that starts no session": func() error { _, err := d.Shared(w.ctx(), robot, at, attach.JoinOptions{}); return err },
 		"one that takes":                 func() error { _, err := d.Take(w.ctx(), robot, at); return err },
-		"one that watches":               func() error { _, err := d.Join(w.ctx(), alice, at, JoinOptions{}); return err },
+		"one that watches":               func() error { _, err := d.Join(w.ctx(), alice, at, attach.JoinOptions{}); return err },
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), "stopped") {
 			t.Errorf("%s: %v", what, err)

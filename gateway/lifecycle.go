@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -72,7 +73,7 @@ func (b *box) removeIf(ctx context.Context, still func(facts) bool) (Removal, er
 		if errors.Is(err, errUnsure) { // what there is has gone
 			return left, nil
 		}
-		return Removal{}, b.reach(err)
+		return Removal{}, b.Reach(err)
 	}
 	return left, nil
 }
@@ -173,7 +174,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // Stop ends all processes of a sandbox; its files stay. Stopping what is stopped is not an error.
 func (h *Hub) Stop(ctx context.Context, p Principal, name string) error {
 	return h.act(ctx, p, name, "stopping", func(ctx context.Context, b *box, f facts) error {
-		b.stops.interrupt(b.stoppedError())
+		b.stops.Interrupt(b.stoppedError())
 		if f.state == Stopped {
 			return nil
 		}
@@ -210,12 +211,12 @@ func (b *box) halt(ctx context.Context, f facts, why string) error {
 	}
 	stopper, ok := be.(sandbox.Lifecycle)
 	if !ok {
-		return b.reach(fmt.Errorf("stop: %w", sandbox.ErrUnsupported))
+		return b.Reach(fmt.Errorf("stop: %w", sandbox.ErrUnsupported))
 	}
 	b.doom(wire.LostStopped)
 	if err := stopper.Stop(ctx, f.inst, h.options.StopGrace); err != nil && !errors.Is(err, sandbox.ErrStopped) {
 		b.doom("")
-		return b.reach(fmt.Errorf("stop sandbox %s: %w", b.id, err))
+		return b.Reach(fmt.Errorf("stop sandbox %s: %w", b.id, err))
 	}
 	b.hold(false)
 	b.letGo(errors.New("stopped"))
@@ -269,7 +270,7 @@ func (b *box) start(ctx context.Context, progress func(string)) (sandbox.Instanc
 	}
 	stopper, ok := be.(sandbox.Lifecycle)
 	if !ok {
-		return sandbox.Instance{}, b.reach(fmt.Errorf("start: %w", sandbox.ErrUnsupported))
+		return sandbox.Instance{}, b.Reach(fmt.Errorf("start: %w", sandbox.ErrUnsupported))
 	}
 	if err := h.roomToRun(ctx, be); err != nil {
 		return sandbox.Instance{}, err
@@ -295,7 +296,7 @@ func (b *box) start(ctx context.Context, progress func(string)) (sandbox.Instanc
 	if err != nil {
 		if errors.Is(err, sandbox.ErrGone) {
 			b.note(ctx, Broken, "gone: it was removed behind the daemon's back")
-			return sandbox.Instance{}, b.reach(err)
+			return sandbox.Instance{}, b.Reach(err)
 		}
 		return sandbox.Instance{}, b.bootError("start", err)
 	}
@@ -349,7 +350,7 @@ func (h *Hub) Rescue(ctx context.Context, p Principal, name string) (killed int,
 	h.journal.add(b.id, "rescue", map[string]any{"by": p.Name})
 	reply, err := c.Do(ctx, wire.Control{Do: "rescue"})
 	if err != nil {
-		return 0, b.reach(err)
+		return 0, b.Reach(err)
 	}
 	return reply.Killed, nil
 }
@@ -368,7 +369,7 @@ func (h *Hub) Upstream(ctx context.Context, p Principal, name string, progress f
 	defer done()
 	c, err := reached(ctx, b, progress, h.pool.SSH)
 	if err == nil {
-		b.relays.add(c, p.Name, b.touch)
+		b.relays.add(c, p.Name, b.Touch)
 	}
 	if err == nil && b.get().owner != p.Name {
 		if rights, _ := b.rightsOf(p.Name); rights != wire.RightDrive { // it ended while it was dialled
@@ -384,21 +385,21 @@ func (b *box) control(ctx context.Context, progress func(string)) (*connect.Cont
 	return reached(ctx, b, progress, b.hub.pool.Control)
 }
 
-// controlOf is control for a party on a session. A sandbox that does not run has no sessions, so it is started for a party that may
+// Control is control for a party on a session. A sandbox that does not run has no sessions, so it is started for a party that may
 // drive and would start the session, too, and for nobody else. One that is paused is resumed for a party that may drive.
-func (b *box) controlOf(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error) {
+func (b *box) Control(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error) {
 	if party.Rights != wire.RightWatch && (starts || b.get().state == Paused) {
 		return b.control(ctx, progress)
 	}
 	f := b.get()
 	if f.state != Running {
-		return nil, b.notRunning(session)
+		return nil, b.NotRunning(session)
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
 	c, err := b.hub.pool.Control(ctx, f.inst)
 	if err != nil {
-		return nil, b.reach(err)
+		return nil, b.Reach(err)
 	}
 	return c, nil
 }
@@ -407,18 +408,18 @@ func (b *box) controlOf(ctx context.Context, party wire.Party, session string, s
 // dialled is dialled again, once. When its owner stops it meanwhile, that is the end: to start it again is for a later call.
 func reached[C any](ctx context.Context, b *box, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
 	var none C
-	ctx, done := b.stops.within(ctx)
+	ctx, done := b.stops.Within(ctx)
 	defer done()
 	for again := true; ; again = false {
 		inst, err := b.awake(ctx, progress)
 		if err != nil {
 			return none, err
 		}
-		unpaused, over := b.pauses.within(ctx)
+		unpaused, over := b.pauses.Within(ctx)
 		within, cancel := context.WithTimeout(unpaused, reachWithin)
 		c, err := dial(within, inst)
 		cancel()
-		paused := pausedOr(unpaused, err)
+		paused := attach.PausedOr(unpaused, err)
 		over()
 		if err == nil {
 			return c, nil
@@ -426,18 +427,18 @@ func reached[C any](ctx context.Context, b *box, progress func(string), dial fun
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
 		}
-		if errors.As(paused, new(*pausedError)) { // a frozen sandbox answers nobody
+		if errors.As(paused, new(*attach.PausedError)) { // a frozen sandbox answers nobody
 			return none, paused
 		}
 		if errors.Is(err, connect.ErrClosed) { // the dialling was given up: that says nothing of the sandbox
 			if again {
 				continue
 			}
-			return none, b.reach(err)
+			return none, b.Reach(err)
 		}
 		if b.inspect(ctx, inst, err); again && b.get().state == Stopped {
 			continue
 		}
-		return none, b.reach(err)
+		return none, b.Reach(err)
 	}
 }

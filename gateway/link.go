@@ -340,8 +340,8 @@ func (lk *link) take(b *box, c *connect.Control, info wire.SessionInfo) (*live.S
 	return l, nil
 }
 
-// session returns the replica of a session that the guest has, as it has told us or will when asked.
-func (b *box) session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error) {
+// Session returns the replica of a session that the guest has, as it has told us or will when asked.
+func (b *box) Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error) {
 	if l := b.sessions.Get(name); l != nil && !fresh && !l.Final() {
 		return l, nil
 	}
@@ -349,16 +349,16 @@ func (b *box) session(ctx context.Context, c *connect.Control, name string, fres
 	lk := b.link
 	b.mu.Unlock()
 	if lk == nil {
-		return nil, b.reach(sandbox.ErrStopped)
+		return nil, b.Reach(sandbox.ErrStopped)
 	}
 	infos, err := live.List(ctx, c)
 	if err != nil {
-		return nil, b.reach(err)
+		return nil, b.Reach(err)
 	}
 	for _, info := range infos {
 		if info.Name == name {
 			return lk.take(b, c, info)
 		}
 	}
-	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, b.title())
+	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, b.Name())
 }

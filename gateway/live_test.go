@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -51,7 +52,7 @@ func TestDaemonDiesWhileACommandRuns(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	w.run(d, "echo be''fore")
-	party, err := d.Standing(w.ctx(), robot, main, JoinOptions{})
+	party, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +132,7 @@ func TestOutputIsExactAcrossBrokenConnections(t *testing.T) {
 	from := l.Len()
 	done := make(chan *wire.Result, 1)
 	go func() {
-		a, err := d.Standing(w.ctx(), robot, main, JoinOptions{})
+		a, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -316,7 +317,7 @@ func TestScreenIsThatOfTheWholeLog(t *testing.T) {
 			t.Errorf("the screen at %d of %d shows %q, want %q", at, least, got, want)
 		}
 	}
-	a := w.join(d, alice, main, JoinOptions{Cols: 100, Rows: 30})
+	a := w.join(d, alice, main, attach.JoinOptions{Cols: 100, Rows: 30})
 	if err := a.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
@@ -332,7 +333,7 @@ func TestScreenIsThatOfTheWholeLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(l)
-	a = w.join(d, alice, main, JoinOptions{Cols: 100, Rows: 30})
+	a = w.join(d, alice, main, attach.JoinOptions{Cols: 100, Rows: 30})
 	w.eventually("the keyboard of the lost party is free", func() bool { return a.Input(w.ctx(), []byte("echo mo''re\r")) == nil })
 	w.shows(l, 0, "more\r\n")
 	check(l)

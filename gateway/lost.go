@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -15,10 +16,6 @@ import (
 const (
 	// answersWithin is how long a container that runs may take to answer again after a connection to it broke.
 	answersWithin = 5 * time.Second
-	// lastOutput is how long the replica may take to end once its sandbox has.
-	lastOutput = time.Second
-	// maxRepeats is how often a call is repeated to the guest that has it: a guest that ends each connection gets it no more.
-	maxRepeats = 20
 )
 
 // doom says why b, which somebody is about to end, ends. Empty takes it back.
@@ -41,8 +38,8 @@ func fateOf(s sandbox.Status) string {
 	return wire.LostStopped
 }
 
-// over is the loss of what was under way in b if b has ended, is about to, or is paused; nil if it runs as far as is known.
-func (b *box) over() *wire.Error {
+// Over is the loss of what was under way in b if b has ended, is about to, or is paused; nil if it runs as far as is known.
+func (b *box) Over() *wire.Error {
 	gone := b.isGone()
 	b.mu.Lock()
 	f, fate := b.facts, b.fate
@@ -51,7 +48,7 @@ func (b *box) over() *wire.Error {
 	case gone, f.state == Deleting:
 		return wire.LostError(wire.LostRemoved, fmt.Sprintf("sandbox %s was removed", f.name))
 	case f.state == Paused:
-		return b.pausedError().lost
+		return b.pausedError().Lost
 	case fate != "":
 		return wire.LostError(fate, fmt.Sprintf("sandbox %s has ended: %s", f.name, fateText[fate]))
 	case f.state != Running && f.state != Broken:
@@ -63,19 +60,19 @@ func (b *box) over() *wire.Error {
 var fateText = map[string]string{wire.LostStopped: "it was stopped", wire.LostKilled: "its processes were killed",
 	wire.LostMemory: "it had no memory left", wire.LostEngine: "the container engine was restarted", wire.LostRemoved: "it was removed"}
 
-// patience is how long b may take to answer again after a connection to it broke. A host may be behind a network that fails for a
+// Patience is how long b may take to answer again after a connection to it broke. A host may be behind a network that fails for a
 // while, and its guest remembers a party for that long.
-func (b *box) patience() time.Duration {
+func (b *box) Patience() time.Duration {
 	if b.get().inst.Host.URI != "" {
 		return rememberedFor
 	}
 	return answersWithin
 }
 
-// again returns the control connection of b after one broke, without starting anything. An error that cannot pass is a *wire.Error
+// Again returns the control connection of b after one broke, without starting anything. An error that cannot pass is a *wire.Error
 // with code lost.
-func (b *box) again(ctx context.Context) (*connect.Control, error) {
-	if lost := b.over(); lost != nil {
+func (b *box) Again(ctx context.Context) (*connect.Control, error) {
+	if lost := b.Over(); lost != nil {
 		return nil, lost
 	}
 	inst := b.get().inst
@@ -89,21 +86,21 @@ func (b *box) again(ctx context.Context) (*connect.Control, error) {
 		return nil, context.Cause(ctx)
 	}
 	b.inspect(ctx, inst, err)
-	if lost := b.over(); lost != nil {
+	if lost := b.Over(); lost != nil {
 		return nil, lost
 	}
 	if errors.Is(err, sandbox.ErrEngine) {
 		return nil, wire.LostError(wire.LostEngine, "the container engine does not answer")
 	}
-	return nil, b.reach(err)
+	return nil, b.Reach(err)
 }
 
-// answersAgain waits until b answers after a connection to it broke. An error is the loss of what was under way on that.
-func (b *box) answersAgain(ctx context.Context) *wire.Error {
-	ctx, cancel := context.WithTimeout(ctx, b.patience())
+// Answers waits until b answers after a connection to it broke. An error is the loss of what was under way on that.
+func (b *box) Answers(ctx context.Context) *wire.Error {
+	ctx, cancel := context.WithTimeout(ctx, b.Patience())
 	defer cancel()
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
-		c, err := b.again(ctx)
+		c, err := b.Again(ctx)
 		if err == nil { // it may have broken, too, and nobody has noticed
 			_, err = c.Do(ctx, wire.Control{Do: "health"})
 		}
@@ -113,14 +110,14 @@ func (b *box) answersAgain(ctx context.Context) *wire.Error {
 		case errors.As(err, &lost) && lost.Code == wire.CodeLost && lost.Reason != "":
 			return lost
 		case !sleep(ctx, pause):
-			return b.unreachable(err)
+			return b.Unreachable(err)
 		}
 	}
 }
 
-// unreachable is the loss of what was under way in b, which does not answer.
-func (b *box) unreachable(err error) *wire.Error {
-	if lost := b.over(); lost != nil {
+// Unreachable is the loss of what was under way in b, which does not answer.
+func (b *box) Unreachable(err error) *wire.Error {
+	if lost := b.Over(); lost != nil {
 		return lost
 	}
 	f := b.get()
@@ -138,172 +135,95 @@ func (h *Hub) Lost(ctx context.Context, p Principal, name string) error {
 	if err != nil {
 		return wire.LostError(wire.LostRemoved, fmt.Sprintf("sandbox %s was removed", name))
 	}
-	if lost := b.answersAgain(ctx); lost != nil {
+	if lost := b.Answers(ctx); lost != nil {
 		return lost
 	}
 	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: the connection to its guest broke", name))
 }
 
-// sent is what was given to a guest: it is given to no other.
-type sent struct {
-	party   string // the secret of the party that it was sent for
-	repeats int
+// pausedError says what a pause of b does to the calls that are under way.
+func (b *box) pausedError() *attach.PausedError {
+	name := b.Name()
+	e := &attach.PausedError{Lost: wire.LostError(wire.LostPaused, "sandbox "+name+" was paused"),
+		Refused: wire.Errorf(wire.CodeUnavailable, "sandbox %s was paused before the call was made", name)}
+	e.Lost.Hint = "what runs in it goes on when it is resumed: sandboxd resume " + name
+	e.Refused.Hint = "make the call again to resume the sandbox"
+	return e
 }
 
-// resumed returns a stream of the party for which s was sent, after the one before broke. An error is the loss of s, or ctx's cause.
-func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error) {
-	within, cancel := context.WithTimeout(ctx, a.box.patience())
-	defer cancel()
-	if s.repeats++; s.repeats > maxRepeats {
-		return nil, wire.LostError(wire.LostGuest, fmt.Sprintf("the guest of sandbox %s ends each connection with the call", a.box.title()))
+// stoppedError refuses the calls that were not sent yet when b was stopped. Only a later call starts it again.
+func (b *box) stoppedError() error {
+	e := wire.Errorf(wire.CodeUnavailable, "sandbox %s was stopped before the call was made", b.Name())
+	e.Hint = "make the call again to start the sandbox"
+	return e
+}
+
+// listenEvery is how often a machine's guest is asked for a sign of life while somebody waits for it to answer.
+const listenEvery = 5 * time.Second
+
+// Silent is the error of a guest that has not answered for so long.
+func (b *box) Silent(time time.Duration) error {
+	what := "the guest"
+	if uri := b.get().inst.Host.URI; uri != "" {
+		what += " on " + uri
 	}
-	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
-		client, err := a.stream(within, a.resume)
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		lost, _ := errors.AsType[*wire.Error](err)
-		switch {
-		case err == nil && client.Attached().Resume == s.party:
-			return client, nil
-		case err == nil, lost != nil && lost.Code == wire.CodeNotFound:
-			if over := a.box.over(); over != nil {
-				return nil, over
+	return &attach.SilentError{What: what, Time: time}
+}
+
+// Listening is ctx for a call that may take as long as a command does, ended by *attach.SilentError when nobody is there to answer: on a
+// machine the guest is a program of the account, which may stop it, while the SSH server, and so the connection, lives on. over
+// ends the listening, and returns when it has ended.
+func (b *box) Listening(ctx context.Context) (_ context.Context, over func()) {
+	inst := b.get().inst
+	if inst.Host.URI == "" {
+		return ctx, func() {} // there it is PID 1
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for sleep(ctx, listenEvery) {
+			within, stop := context.WithTimeoutCause(ctx, reachWithin, b.Silent(reachWithin))
+			if c, err := b.hub.pool.Control(within, inst); err == nil { // else it is the connection that is not there
+				_, err = c.Do(within, wire.Control{Do: "health"})
+				if silent := (*attach.SilentError)(nil); errors.As(err, &silent) {
+					cancel(silent)
+				}
 			}
-			return nil, wire.LostError(wire.LostGuest, fmt.Sprintf("the guest of sandbox %s that had the call has ended", a.box.title()))
-		case lost != nil && lost.Reason != "":
-			return nil, lost
-		case !sleep(within, pause):
-			if ctx.Err() != nil {
-				return nil, context.Cause(ctx)
-			}
-			return nil, a.box.unreachable(err)
+			stop()
 		}
-	}
+	}()
+	return ctx, func() { cancel(nil); <-done }
 }
 
-// request makes a request on a stream, and returns of the guest's answer what a guest may say.
-func (a *Attachment) request(ctx context.Context, client *wire.Client, r wire.Request) (wire.Reply, error) {
-	reply, err := client.Request(ctx, r)
-	if live.InboundReply(&reply); reply.Error != nil {
-		err = reply.Error
+// firstRetry and maxRetry are pauses between tries to reach a sandbox again.
+const (
+	firstRetry = 50 * time.Millisecond
+	maxRetry   = time.Second
+
+	// rememberedFor is how long a guest remembers a party that was cut off.
+	rememberedFor = 30 * time.Second
+)
+
+// Sessions are those of b that are followed.
+func (b *box) Sessions() *live.Sessions { return b.sessions }
+
+// IsHost reports whether b is a machine that is taken as it is.
+func (b *box) IsHost() bool { return b.get().inst.Host.URI != "" }
+
+// IsPaused reports whether b is paused.
+func (b *box) IsPaused() bool { return b.get().state == Paused }
+
+// StopsAfter is how long after everybody has left b stops; 0 when it does not, or something runs in it.
+func (b *box) StopsAfter() time.Duration {
+	if b.working() != "" {
+		return 0
 	}
-	return reply, err
+	return b.get().life.TTL
 }
 
-// broke reports whether err is that of a connection which broke, rather than the guest's answer or the caller's leaving.
-func broke(ctx context.Context, client *wire.Client, err error) bool {
-	if err == nil || ctx.Err() != nil {
-		return false
-	}
-	if e, ok := errors.AsType[*wire.Error](err); ok && (e.Code != wire.CodeLost || client.Err() == nil) {
-		return false
-	}
-	client.Close() // its reader may not have noticed yet
-	return true
-}
+// Pauses ends the calls that are under way when b is paused.
+func (b *box) Pauses() *attach.Interrupter { return &b.pauses }
 
-// whyLost is the loss of a call to which reply and err are the answer; nil if that is how it ended, or the caller has left
-// one that nothing can come of.
-func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Reply, err error) *wire.Error {
-	answered := reply.Result != nil || reply.Error != nil
-	lost, _ := errors.AsType[*wire.Error](err)
-	var paused *pausedError
-	switch {
-	case diedWith(reply.Result), err == nil:
-		return c.lossOf(reply)
-	case lost != nil && lost.Code == wire.CodeLost && lost.Reason == "": // the session ended, for which its sandbox may be the reason
-		if over := a.box.over(); over != nil {
-			return over
-		}
-		if reply.Result != nil {
-			return nil
-		}
-		return wire.LostError(wire.LostGuest, lost.Message)
-	case answered && (lost == nil || lost.Code != wire.CodeLost):
-		return nil // it is the guest's answer
-	case caller.Err() != nil:
-		if c.Request.Op != "" && !answered {
-			return a.given(caller)
-		}
-		return nil
-	case lost != nil && lost.Code == wire.CodeLost:
-		return lost
-	case errors.As(context.Cause(ctx), &paused):
-		return paused.lost
-	case errors.As(err, new(*silentError)):
-		return wire.LostError(wire.LostHost, firstLine(a.box.reach(err)))
-	case a.Err() != nil:
-		return wire.LostError(wire.LostDetached, a.hub.Public(a.Err()).Message)
-	}
-	return a.box.unreachable(err)
-}
-
-// given is the loss of a request that was sent and whose caller has been cut off: by the end of the daemon, or of its access.
-func (a *Attachment) given(caller context.Context) *wire.Error {
-	why := a.hub.Public(context.Cause(caller))
-	if errors.Is(context.Cause(caller), ErrClosed) {
-		return wire.LostError(wire.LostGateway, why.Message)
-	}
-	return wire.LostError(wire.LostDetached, why.Message)
-}
-
-// resume opens the stream as the party that it was, and as no other. It starts nothing.
-func (a *Attachment) resume(ctx context.Context) (*wire.Client, error) {
-	c, err := a.box.again(ctx)
-	if err != nil {
-		return nil, err
-	}
-	a.mu.Lock()
-	secret := a.resumes
-	a.mu.Unlock()
-	return a.open(ctx, c, wire.Attach{Session: a.target.Session, Resume: secret})
-}
-
-// there is anew in a sandbox that runs and a session that exists: it starts nothing. Nothing was sent yet, so that the loss of what
-// runs in the sandbox refuses the request.
-func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
-	client, err := a.openOn(ctx, a.box.again, false)
-	if lost, ok := errors.AsType[*wire.Error](err); ok && lost.Code == wire.CodeLost && lost.Reason != "" {
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: lost.Message, Hint: "nothing was typed; run starts it again"}
-	}
-	return client, err
-}
-
-// shellIs notes the incarnation of the shell that has answered a call; empty is not known.
-func (a *Attachment) shellIs(incarnation string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if incarnation != "" {
-		a.incarnation = live.Cut(incarnation, live.MaxWord)
-	}
-}
-
-// shell is the incarnation of the shell that the party knows; empty before it first drives.
-func (a *Attachment) shell() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.incarnation
-}
-
-// lastWords waits a moment until the copy of a session whose sandbox has ended has all of it.
-func (b *box) lastWords(ctx context.Context, l *live.Session) {
-	if b.over() == nil || b.get().state == Paused {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, lastOutput)
-	defer cancel()
-	for !l.Final() {
-		if _, err := l.Wait(ctx, l.Generation()); err != nil {
-			return
-		}
-	}
-}
-
-// pausedOr is the pause that ended ctx, if one did; else err.
-func pausedOr(ctx context.Context, err error) error {
-	if paused, ok := errors.AsType[*pausedError](context.Cause(ctx)); ok && err != nil {
-		return paused
-	}
-	return err
-}
+// Stops ends the calls that were not sent yet when b is stopped.
+func (b *box) Stops() *attach.Interrupter { return &b.stops }

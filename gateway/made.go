@@ -176,7 +176,7 @@ func (b *box) makeImage(ctx context.Context, be sandbox.Backend, progress func(s
 	}
 	builder, ok := be.(sandbox.Imager)
 	if !ok {
-		return b.reach(fmt.Errorf("dockerfile: %w", sandbox.ErrUnsupported))
+		return b.Reach(fmt.Errorf("dockerfile: %w", sandbox.ErrUnsupported))
 	}
 	src, err := b.hub.openBuild(b.making.build)
 	if err != nil {
@@ -251,7 +251,7 @@ func (b *box) findSetUp(ctx context.Context, be sandbox.Backend, progress func(s
 	}
 	preparer, ok := be.(sandbox.Imager)
 	if !ok {
-		return b.reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
+		return b.Reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
 	}
 	key, err := b.making.setupKey(b.get().spec)
 	if err != nil {
@@ -352,17 +352,17 @@ func (b *box) setUpStep(ctx context.Context, inst sandbox.Instance, command stri
 func (b *box) makingError(ctx context.Context, stage string, err error) error {
 	if ctx.Err() != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
-			return &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", b.title(), cause), err: err}
+			return &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", b.Name(), cause), err: err}
 		} else if e, ok := errors.AsType[*wire.Error](cause); ok {
-			return &shown{public: &wire.Error{Code: e.Code, Message: fmt.Sprintf("create %s: %s: %s", b.title(), stage, e.Message), Hint: e.Hint}, err: err}
+			return &shown{public: &wire.Error{Code: e.Code, Message: fmt.Sprintf("create %s: %s: %s", b.Name(), stage, e.Message), Hint: e.Hint}, err: err}
 		}
-		return fmt.Errorf("create %s: %w", b.title(), context.Cause(ctx))
+		return fmt.Errorf("create %s: %w", b.Name(), context.Cause(ctx))
 	}
 	step, ok := errors.AsType[*sandbox.StepError](err)
 	if !ok {
 		return b.bootError("create", err)
 	}
-	e := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("create %s: %s: %s", b.title(), stage, oneLine(step.Error(), maxOutput)),
+	e := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("create %s: %s: %s", b.Name(), stage, oneLine(step.Error(), maxOutput)),
 		Hint: "nothing was left behind; correct it and try again"}
 	if n := b.get().spec.Network; n == sandbox.NetworkNone {
 		e.Hint += "; it has the network of the sandbox, which is none"

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/live"
@@ -80,7 +80,7 @@ func TestDenied(t *testing.T) {
 	if res := w.run(d, "true"); len(res.Denied) > 0 {
 		t.Errorf("before the call: %v", res.Denied)
 	}
-	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestDenied(t *testing.T) {
 // A session in which nothing runs is not told of what others' programs tried, and nobody of what a guest says was refused.
 func TestDeniedIsOfTheCall(t *testing.T) {
 	w, d := carrying(t)
-	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "idle"}, JoinOptions{Create: true})
+	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "idle"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,21 +146,6 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	run.Complete(t.Context(), &got)
 	if diff := cmp.Diff([]wire.Denial{refused}, got.Denied); diff != "" {
 		t.Errorf("a run (-want +got):\n%s", diff)
-	}
-	st := &stream{box: b, live: idle, asked: map[uint32]asked{1: {call: &call{Call: wait, box: b, live: idle}}, 2: {call: &call{Call: run, box: b, live: idle}}}}
-	for id, want := range map[uint32][]wire.Denial{1: {}, 2: {refused}, 3: {}} {
-		h := heldFrame{frame: wire.Frame{Type: wire.FrameReply, ID: id,
-			Data: []byte(`{"result":{"output":"<b>","denied":[{"host":"forged"}],"Denied":[{"host":"forged"}]}}`)}}
-		if due, err := st.answer(t.Context(), &h); err != nil || !due {
-			t.Fatalf("due %t, %v", due, err)
-		}
-		var reply wire.Reply
-		if err := json.Unmarshal(h.frame.Data, &reply); err != nil || reply.Result.Output != "<b>" {
-			t.Fatalf("%s, %v", h.frame.Data, err)
-		}
-		if diff := cmp.Diff(want, reply.Result.Denied); diff != "" || strings.Contains(string(h.frame.Data), "forged") {
-			t.Errorf("request %d: %s is told (-want +got):\n%s", id, h.frame.Data, diff)
-		}
 	}
 }
 

@@ -70,7 +70,7 @@ func (h *Hub) DescribePackages(ctx context.Context, p Principal, name string) (D
 	switch {
 	case len(out) < maxPackageText && err == nil:
 	case len(out) < maxPackageText:
-		d.Notes = append(d.Notes, "its packages are not known, or not all: "+oneLine(h.Public(b.reach(err)).Message, 200))
+		d.Notes = append(d.Notes, "its packages are not known, or not all: "+oneLine(h.Public(b.Reach(err)).Message, 200))
 	case last >= 0 && d.Packages[last].List != nil:
 		d.Packages[last].Cut = true
 	default:

@@ -30,13 +30,13 @@ func (b *box) freeze(ctx context.Context, f facts, by string) error {
 	}
 	pauser, ok := be.(sandbox.Pauser)
 	if !ok {
-		return b.reach(fmt.Errorf("pause: %w", sandbox.ErrUnsupported))
+		return b.Reach(fmt.Errorf("pause: %w", sandbox.ErrUnsupported))
 	}
 	b.hub.journal.add(b.id, "pause", map[string]any{"by": by})
 	b.hold(true)
 	if err := pauser.Pause(ctx, f.inst); err != nil {
 		b.hold(false)
-		return b.reach(err)
+		return b.Reach(err)
 	}
 	return b.become(ctx, func(f *facts) { f.state, f.reason = Paused, "" })
 }
@@ -64,11 +64,11 @@ func (h *Hub) Resume(ctx context.Context, p Principal, name string) error {
 func (b *box) resume(ctx context.Context, be sandbox.Backend, f facts) error {
 	pauser, ok := be.(sandbox.Pauser)
 	if !ok {
-		return b.reach(fmt.Errorf("resume: %w", sandbox.ErrUnsupported))
+		return b.Reach(fmt.Errorf("resume: %w", sandbox.ErrUnsupported))
 	}
 	b.hub.journal.add(b.id, "resume", map[string]any{})
 	if err := pauser.Resume(ctx, f.inst); err != nil {
-		return b.reach(err)
+		return b.Reach(err)
 	}
 	b.hold(false)
 	if err := b.become(ctx, func(f *facts) { f.state, f.reason = Running, "" }); err != nil {
@@ -100,11 +100,11 @@ func (h *Hub) Wake(ctx context.Context, p Principal, name string) error {
 	if err != nil {
 		return err
 	}
-	return b.wake(ctx)
+	return b.Wake(ctx)
 }
 
-// wake resumes b if it is paused: somebody is about to do something in it.
-func (b *box) wake(ctx context.Context) error {
+// Wake resumes b if it is paused: somebody is about to do something in it.
+func (b *box) Wake(ctx context.Context) error {
 	if b.get().state != Paused {
 		return nil
 	}
@@ -114,17 +114,8 @@ func (b *box) wake(ctx context.Context) error {
 	return err
 }
 
-// wakes reports whether a request resumes a sandbox that is paused. One who looks or leaves does not.
-func wakes(v wire.Verb) bool {
-	switch v {
-	case wire.VerbGive, wire.VerbResize, wire.VerbScreen, wire.VerbCancel:
-		return false
-	}
-	return true
-}
-
-// notRunning is the refusal of those who may not start b: it has no sessions, or none that answer.
-func (b *box) notRunning(session string) error {
+// NotRunning is the refusal of those who may not start b: it has no sessions, or none that answer.
+func (b *box) NotRunning(session string) error {
 	if f := b.get(); f.state == Paused {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.name + " is paused", Hint: "its owner resumes it: sandboxd resume " + f.name}
 	}

@@ -32,7 +32,7 @@ func (h *Hub) Prepare(ctx context.Context, p Principal, spec NewSpec, progress f
 	b := newBox(h, f.spec.ID, f) // for what errors say; nobody can find it
 	preparer, ok := be.(sandbox.Imager)
 	if !ok {
-		return "", b.reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
+		return "", b.Reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
 	}
 	key, err := made.setupKey(f.spec)
 	if err != nil {

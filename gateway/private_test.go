@@ -1,16 +1,22 @@
 package gateway
 
 import (
+	"context"
+	"errors"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // shows returns what an attachment's person sees.
-func shows(t *testing.T, a *Attachment) (text string) {
+func shows(t *testing.T, a *attach.Attachment) (text string) {
 	t.Helper()
 	if err := a.Screen(func(s *screen.Screen, _ uint64) { text = s.Text() }); err != nil {
 		t.Fatal(err)
@@ -22,12 +28,14 @@ func shows(t *testing.T, a *Attachment) (text string) {
 // middle of it.
 func TestPrivateStretch(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
+	cut := &severed{Backend: w.memory}
+	w.backend = cut
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "echo pub''lic-1")
-	join := func(d *daemon, p Principal) *Attachment {
+	join := func(d *daemon, p Principal) *attach.Attachment {
 		t.Helper()
-		a, err := d.Join(w.ctx(), p, main, JoinOptions{Create: true, Cols: 80, Rows: 20})
+		a, err := d.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,12 +83,9 @@ func TestPrivateStretch(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the person sees it", func() bool { return strings.Contains(shows(t, mine), "secret-2") })
-	mine.mu.Lock()
-	client := mine.client
-	mine.holds = false // so that the daemon has no time for manners
-	mine.mu.Unlock()
-	client.Close()
+	cut.sever(true) // so that the daemon has no time for manners
 	d.stop()
+	cut.sever(false)
 	d = w.start()
 	l, err := d.Live(w.ctx(), alice, main)
 	if err != nil {
@@ -105,4 +110,35 @@ func TestPrivateStretch(t *testing.T) {
 	if g := r.Gaps(); len(g) != 2 || g[0].Why != "private" || g[1].Why != "private" {
 		t.Errorf("gaps: %v", g)
 	}
+}
+
+// severed is a backend whose connections can be cut all at once, and then cannot be had.
+type severed struct {
+	*sandboxtest.Backend
+	mu    sync.Mutex
+	conns []net.Conn // guarded by mu
+	cut   bool       // guarded by mu
+}
+
+func (s *severed) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut {
+		return sandbox.Peer{}, errors.New("the network is away")
+	}
+	p, err := s.Backend.Dial(ctx, inst)
+	if err == nil {
+		s.conns = append(s.conns, p.Conn)
+	}
+	return p, err
+}
+
+func (s *severed) sever(cut bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut = cut
+	for _, c := range s.conns {
+		c.Close()
+	}
+	s.conns = nil
 }

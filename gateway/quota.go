@@ -172,9 +172,10 @@ func (f facts) limits() sandbox.Limits {
 	return f.spec.Limits.Or(sandbox.DefaultLimits)
 }
 
-// mayBegin returns an error with code limit_quota if another session is too much for the owner of b. The returned function is
+// MayBegin returns an error with code limit_quota if another session is too much for the owner of b. The returned function is
 // called when the session is there, or will not be.
-func (h *Hub) mayBegin(b *box) (done func(), err error) {
+func (b *box) MayBegin() (done func(), err error) {
+	h := b.hub
 	owner := b.get().owner
 	if h.options.Quota.Sessions == 0 {
 		return func() {}, nil

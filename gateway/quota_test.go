@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/admission"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -80,14 +81,14 @@ func TestQuotaOfSessions(t *testing.T) {
 	d := w.start()
 	w.create(d, "one")
 	w.create(d, "two")
-	join := func(p Principal, target string) (*Attachment, error) {
+	join := func(p Principal, target string) (*attach.Attachment, error) {
 		to, err := wire.ParseTarget(target)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d.Join(w.ctx(), p, to, JoinOptions{Create: true})
+		return d.Join(w.ctx(), p, to, attach.JoinOptions{Create: true})
 	}
-	var all []*Attachment
+	var all []*attach.Attachment
 	for _, target := range []string{"one~main", "two~main", "one~main"} { // the third joins what is there
 		a, err := join(alice, target)
 		if err != nil {

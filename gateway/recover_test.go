@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -236,7 +237,7 @@ func TestCallsAfterTheEnd(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	a := w.join(d, alice, main, JoinOptions{})
+	a := w.join(d, alice, main, attach.JoinOptions{})
 	l := a.Live()
 	reading := make(chan error, 1)
 	go func() {

@@ -1,10 +1,12 @@
 package gateway
 
 import (
+	"context"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -15,7 +17,7 @@ func TestStandingPartyRests(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	person := w.join(d, alice, wire.Target{Sandbox: "demo", Session: wire.DefaultSession}, JoinOptions{})
+	person := w.join(d, alice, wire.Target{Sandbox: "demo", Session: wire.DefaultSession}, attach.JoinOptions{})
 	l := person.Live()
 	if got := l.Situation(person.Party()).Others; got != 0 {
 		t.Errorf("%d others are there after the agent's call", got)
@@ -23,19 +25,31 @@ func TestStandingPartyRests(t *testing.T) {
 	if diff := cmp.Diff([]string{"person:alice"}, names(l.Parties())); diff != "" {
 		t.Errorf("parties after the agent's call (-want +got):\n%s", diff)
 	}
-	party, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo"}, JoinOptions{})
+	party, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.types(person, "read x\n")
 	gen := l.Generation()
-	over := party.calling()
-	if got := l.Situation(person.Party()).Others; got != 1 || l.Generation() == gen {
-		t.Errorf("%d others are there during a call", got)
+	over := make(chan error, 1)
+	ctx, leave := context.WithCancel(w.ctx())
+	go func() {
+		_, err := party.Request(ctx, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}, TimeoutMS: -1})
+		over <- err
+	}()
+	w.eventually("it is there during a call", func() bool { return l.Situation(person.Party()).Others == 1 })
+	if l.Generation() == gen {
+		t.Error("nobody is told that it came")
 	}
 	gen = l.Generation()
-	over()
+	leave()
+	<-over
 	if got := l.Situation(person.Party()).Others; got != 0 || l.Generation() == gen {
 		t.Errorf("%d others are there after it", got)
+	}
+	w.types(person, "\n")
+	if err := person.Give(w.ctx()); err != nil {
+		t.Fatal(err)
 	}
 	if err := party.Take(w.ctx()); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/gateway/store"
@@ -54,11 +55,11 @@ func (h *Hub) Sessions(ctx context.Context, p Principal, name string) ([]wire.Se
 	}
 	c, err := h.pool.Control(ctx, f.inst)
 	if err != nil {
-		return nil, b.reach(err)
+		return nil, b.Reach(err)
 	}
 	infos, err := live.List(ctx, c)
 	if err != nil {
-		return nil, b.reach(err)
+		return nil, b.Reach(err)
 	}
 	b.mu.Lock()
 	lk := b.link
@@ -89,21 +90,21 @@ func (h *Hub) CloseSession(ctx context.Context, p Principal, t wire.Target) erro
 	defer done()
 	f := b.get()
 	if f.state != Running {
-		return b.notRunning(t.Session)
+		return b.NotRunning(t.Session)
 	}
 	c, err := h.pool.Control(ctx, f.inst)
 	if err != nil {
-		return b.reach(err)
+		return b.Reach(err)
 	}
 	_, err = live.Ask(ctx, c, wire.Request{Verb: wire.VerbClose, Session: t.Session})
 	if errors.As(err, new(*wire.Error)) {
 		return err
 	}
-	return b.reach(err)
+	return b.Reach(err)
 }
 
 func (b *box) noSession(session string) *wire.Error {
-	return wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", session, b.title())
+	return wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", session, b.Name())
 }
 
 // Live returns the replica of a session for reading, without attaching anybody. A sandbox that does not run is not
@@ -123,13 +124,13 @@ func (h *Hub) Live(ctx context.Context, p Principal, t wire.Target) (*live.Sessi
 	defer done()
 	f := b.get()
 	if f.state != Running {
-		return nil, b.notRunning(t.Session)
+		return nil, b.NotRunning(t.Session)
 	}
 	c, err := h.pool.Control(ctx, f.inst)
 	if err != nil {
-		return nil, b.reach(err)
+		return nil, b.Reach(err)
 	}
-	return b.session(ctx, c, t.Session, false)
+	return b.Session(ctx, c, t.Session, false)
 }
 
 // Events returns the newest limit events of a sandbox, oldest first.
@@ -178,7 +179,7 @@ func (h *Hub) Records(ctx context.Context, p Principal, name string) ([]record.I
 
 // OpenRecord opens a session's record for reading, as it is now; the caller closes it. run is the
 // Info.Run to open, 0 the latest. What is read of a sandbox that is shared with p no longer is
-// ErrUnshared. A record that does not exist is an error with code not_found, one that cannot be
+// attach.ErrUnshared. A record that does not exist is an error with code not_found, one that cannot be
 // read an error with code unavailable.
 func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run int) (*record.Reader, error) {
 	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
@@ -196,7 +197,7 @@ func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run in
 	if err == nil {
 		r.Guard(func() error {
 			if rights, _ := b.rightsOf(p.Name); rights == "" {
-				return ErrUnshared
+				return attach.ErrUnshared
 			}
 			return nil
 		})
@@ -224,7 +225,7 @@ func (h *Hub) Screen(ctx context.Context, p Principal, t wire.Target) (wire.Scre
 	}
 	switch b.get().state {
 	case Paused: // whoever looks does not resume it
-		return wire.Screen{}, b.notRunning(t.Session)
+		return wire.Screen{}, b.NotRunning(t.Session)
 	case Stopped:
 		r, err := h.OpenRecord(ctx, p, t, 0)
 		if err != nil {
@@ -233,7 +234,7 @@ func (h *Hub) Screen(ctx context.Context, p Principal, t wire.Target) (wire.Scre
 		defer r.Close()
 		return live.LastScreen(r)
 	}
-	party, err := h.Standing(ctx, p, t, JoinOptions{})
+	party, err := h.Shared(ctx, p, t, attach.JoinOptions{})
 	if err != nil {
 		return wire.Screen{}, err
 	}
@@ -242,7 +243,7 @@ func (h *Hub) Screen(ctx context.Context, p Principal, t wire.Target) (wire.Scre
 		return wire.Screen{}, err
 	}
 	if reply.Screen == nil { // a guest's answer may be anything
-		return wire.Screen{}, wire.Errorf(wire.CodeUnavailable, "sandbox %s answers without its screen", b.title())
+		return wire.Screen{}, wire.Errorf(wire.CodeUnavailable, "sandbox %s answers without its screen", b.Name())
 	}
 	return *reply.Screen, nil
 }

@@ -2,13 +2,12 @@ package gateway
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
 
-	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -19,9 +18,6 @@ type Share struct {
 	Principal string      `json:"principal"`
 	Rights    wire.Rights `json:"rights"`
 }
-
-// ErrUnshared ends what a principal had on a sandbox that is no longer shared with it.
-var ErrUnshared = errors.New("no longer shared")
 
 // maxShares is how many principals a sandbox is shared with at most.
 const maxShares = 256
@@ -187,22 +183,7 @@ func forbidden(name, what, hint string) error {
 // expel ends everything that a principal has on b.
 func (b *box) expel(ctx context.Context, principal string) {
 	for _, l := range b.sessions.All() {
-		var stream live.Member
-		for _, m := range l.Members() {
-			if m.Party().Name != principal {
-				continue
-			}
-			if m.Secret() != "" {
-				b.sendAway(m.Secret())
-				stream = m
-			}
-			m.Disconnect(ErrUnshared)
-		}
-		if stream != nil && l.Keyboard() == stream.Party().String() {
-			if err := b.giveFor(ctx, l.Name(), stream); err != nil {
-				b.hub.log.Warn("keyboard of a party that was sent away not given back", "sandbox", b.id, "session", l.Name(), "err", err)
-			}
-		}
+		b.hub.attachments.Disconnect(ctx, b, l, attach.ErrUnshared, func(m wire.Party) bool { return m.Name == principal })
 	}
 	for _, c := range b.relays.of(principal) {
 		c.Close()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -16,7 +17,7 @@ import (
 func owners(ctx context.Context, d *daemon, p Principal) map[string]error {
 	_, rescue := d.Rescue(ctx, p, "demo")
 	_, start := d.Start(ctx, p, "demo", nil)
-	_, kick := d.Kick(ctx, p, main, "person:alice")
+	_, kick := d.Disconnect(ctx, p, main, "person:alice")
 	_, unshare := d.Unshare(ctx, p, "demo", "carl")
 	return map[string]error{"rm": d.remove(ctx, p, "demo"), "stop": d.Stop(ctx, p, "demo"), "start": start, "rescue": rescue,
 		"kick": kick, "share": d.Share(ctx, p, "demo", "carl", wire.RightDrive), "unshare": unshare}
@@ -57,7 +58,7 @@ func TestShare(t *testing.T) {
 	} else {
 		r.Close()
 	}
-	watching, err := d.Join(w.ctx(), bob, main, JoinOptions{Create: true, Cols: 40, Rows: 10})
+	watching, err := d.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40, Rows: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func TestShare(t *testing.T) {
 	wantCode(t, watching.Input(w.ctx(), []byte("x")), wire.CodeDenied)
 	wantCode(t, watching.Take(w.ctx()), wire.CodeDenied)
 	wantCode(t, watching.Private(w.ctx(), true), wire.CodeDenied)
-	party, err := d.Standing(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, JoinOptions{Create: true})
+	party, err := d.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,9 +82,9 @@ func TestShare(t *testing.T) {
 	wantCode(t, err, wire.CodeDenied)
 	_, err = d.Terminal(w.ctx(), bob, "demo", "x", 80, 24)
 	wantCode(t, err, wire.CodeDenied)
-	_, err = d.Join(w.ctx(), bob, main, JoinOptions{Fresh: true})
+	_, err = d.Join(w.ctx(), bob, main, attach.JoinOptions{Fresh: true})
 	wantCode(t, err, wire.CodeDenied)
-	_, err = d.Join(w.ctx(), bob, wire.Target{Sandbox: "demo", Session: "another"}, JoinOptions{Create: true})
+	_, err = d.Join(w.ctx(), bob, wire.Target{Sandbox: "demo", Session: "another"}, attach.JoinOptions{Create: true})
 	wantCode(t, err, wire.CodeNotFound)
 	wantCode(t, d.CloseSession(w.ctx(), bob, main), wire.CodeDenied)
 	for what, err := range owners(w.ctx(), d, bob) {
@@ -99,7 +100,7 @@ func TestShare(t *testing.T) {
 	if err := watching.Err(); err != nil {
 		t.Errorf("the watcher: %v", err)
 	}
-	driving, err := d.Join(w.ctx(), bob, main, JoinOptions{Create: true, Cols: 40, Rows: 10})
+	driving, err := d.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40, Rows: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +113,7 @@ func TestShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if party, err = d.Standing(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, JoinOptions{Create: true}); err != nil {
+	if party, err = d.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{Create: true}); err != nil {
 		t.Fatal(err)
 	}
 	if reply, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil || reply.Result.Error == nil || reply.Result.TakenOver == nil {
@@ -124,7 +125,7 @@ func TestShare(t *testing.T) {
 		}
 	}
 	// The owner takes the keyboard from a guest, who asks for it back.
-	mine, err := d.Join(w.ctx(), alice, main, JoinOptions{Create: true, Cols: 100, Rows: 30})
+	mine, err := d.Join(w.ctx(), alice, main, attach.JoinOptions{Create: true, Cols: 100, Rows: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,12 +146,12 @@ func TestShare(t *testing.T) {
 	// The next daemon knows.
 	d.stop()
 	d = w.start()
-	again, err := d.Join(w.ctx(), bob, main, JoinOptions{Create: true})
+	again, err := d.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	agents, err := d.Standing(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, JoinOptions{})
+	agents, err := d.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,8 +167,8 @@ func TestShare(t *testing.T) {
 	if was, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil || !was {
 		t.Fatalf("unshare: %t, %v", was, err)
 	}
-	for name, a := range map[string]*Attachment{"person": again, "agent": agents} {
-		if err := a.Err(); !errors.Is(err, ErrUnshared) {
+	for name, a := range map[string]*attach.Attachment{"person": again, "agent": agents} {
+		if err := a.Err(); !errors.Is(err, attach.ErrUnshared) {
 			t.Errorf("the %s: %v", name, err)
 		}
 	}
@@ -188,7 +189,7 @@ func TestShare(t *testing.T) {
 	if was, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil || was {
 		t.Errorf("unshare again: %t, %v", was, err)
 	}
-	if got := d.Public(ErrUnshared); got.Code != wire.CodeDenied {
+	if got := d.Public(attach.ErrUnshared); got.Code != wire.CodeDenied {
 		t.Errorf("a call that it cut off says %v", got)
 	}
 	// A sandbox that goes takes its shares with it.
@@ -211,14 +212,14 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 	w.create(d, "demo")
 	wall := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
 	agent := w.standing(d)
-	if other, err := d.Standing(w.ctx(), wall, main, JoinOptions{}); err != nil || other == agent || agent.Err() != nil {
+	if other, err := d.Shared(w.ctx(), wall, main, attach.JoinOptions{}); err != nil || other == agent || agent.Err() != nil {
 		t.Errorf("the agent's party: %v; the watcher's is the same: %t, %v", agent.Err(), other == agent, err)
 	}
-	if again, err := d.Standing(w.ctx(), robot, main, JoinOptions{}); err != nil || again != agent {
+	if again, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{}); err != nil || again != agent {
 		t.Errorf("the agent is another party: %v", err)
 	}
 
-	person := w.join(d, alice, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+	person := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	_, err := d.Take(w.ctx(), wall, main)
 	wantCode(t, err, wire.CodeDenied)
 	_, _, err = d.Ask(w.ctx(), wall, main)
@@ -281,9 +282,9 @@ func TestWatcherStartsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []Principal{bob, {Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}} {
-		_, err := d.Join(w.ctx(), p, main, JoinOptions{Create: true, Cols: 80, Rows: 24})
+		_, err := d.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 		wantCode(t, err, wire.CodeNotFound)
-		_, err = d.Standing(w.ctx(), p, main, JoinOptions{})
+		_, err = d.Shared(w.ctx(), p, main, attach.JoinOptions{})
 		wantCode(t, err, wire.CodeNotFound)
 		_, err = d.Take(w.ctx(), p, main)
 		wantCode(t, err, wire.CodeNotFound)
@@ -294,7 +295,7 @@ func TestWatcherStartsNothing(t *testing.T) {
 			t.Fatalf("the sandbox is %s", got)
 		}
 	}
-	if _, err := d.Join(w.ctx(), alice, main, JoinOptions{Watch: true}); err == nil || w.state(d, "demo") != Stopped {
+	if _, err := d.Join(w.ctx(), alice, main, attach.JoinOptions{Watch: true}); err == nil || w.state(d, "demo") != Stopped {
 		t.Errorf("watching one's own: %v, %s", err, w.state(d, "demo"))
 	}
 }
@@ -327,7 +328,7 @@ func TestUnshareEndsReading(t *testing.T) {
 	if _, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readers["bob"].ReadAt(make([]byte, 1), 1); !errors.Is(err, ErrUnshared) {
+	if _, err := readers["bob"].ReadAt(make([]byte, 1), 1); !errors.Is(err, attach.ErrUnshared) {
 		t.Errorf("bob: %v", err)
 	}
 	if _, err := readers["alice"].ReadAt(make([]byte, 1), 1); err != nil {

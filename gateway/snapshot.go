@@ -67,7 +67,7 @@ func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress
 		return Info{}, err
 	}
 	if _, ok := be.(sandbox.Imager); !ok {
-		return Info{}, source.reach(fmt.Errorf("fork: %w", sandbox.ErrUnsupported))
+		return Info{}, source.Reach(fmt.Errorf("fork: %w", sandbox.ErrUnsupported))
 	}
 	now := time.Now()
 	f.name, f.owner, f.state, f.reason, f.since, f.created = fork, p.Name, Creating, "", now, now
@@ -98,7 +98,7 @@ func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
 	}
 	b.source = nil
 	if progress != nil {
-		progress("copying the files of " + source.title())
+		progress("copying the files of " + source.Name())
 	}
 	var image string
 	err := source.keepFiles(ctx, "fork", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) (err error) {
@@ -127,7 +127,7 @@ func (b *box) keepFiles(ctx context.Context, what string, do func(context.Contex
 	}
 	s, ok := be.(sandbox.Imager)
 	if !ok {
-		return b.reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
+		return b.Reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
 	}
 	whole, kept, err := b.mayKeep(ctx, be)
 	if err != nil {
@@ -216,7 +216,7 @@ func (b *box) reachFiles(err error) error {
 	case err == nil, errors.As(err, new(*wire.Error)):
 		return err
 	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrEngine), errors.Is(err, context.Canceled):
-		return b.reach(err)
+		return b.Reach(err)
 	}
-	return &shown{public: wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", b.title(), firstLine(err)), err: err}
+	return &shown{public: wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", b.Name(), firstLine(err)), err: err}
 }

@@ -8,8 +8,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/sandboxd/sandboxd/gateway/live"
-	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -38,15 +37,14 @@ func (h *Hub) Stream(ctx context.Context, p Principal, name string, rw io.ReadWr
 	if err := json.Unmarshal(first.Data, &a); err != nil {
 		return fmt.Errorf("session stream: attach: %w", err)
 	}
-	st, err := h.openStream(ctx, p, name, client, a)
+	b, p, err := h.reachable(p, name, wire.RightWatch, "")
+	if err == nil && (a.Create || a.Fresh) && p.rights() == wire.RightWatch {
+		err = p.mayMake("starting sessions")
+	}
 	if err != nil {
-		return client.WriteJSON(wire.FrameAttached, 0, wire.Attached{State: wire.State{Basis: []wire.Basis{}}, Error: h.Public(err)})
+		return attach.Refuse(client, h.Public(err))
 	}
-	err = st.serve(ctx)
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return err
+	return h.attachments.Serve(ctx, b, b.partyOf(p, wire.Agent), client, a)
 }
 
 // greet reads a client's hello, answers it, and returns the frame after it: an attach or a request.
@@ -93,98 +91,4 @@ func (h *Hub) serveBare(ctx context.Context, p Principal, name string, client *w
 			return fmt.Errorf("session stream: %w", err)
 		}
 	}
-}
-
-// openStream attaches p to its session and answers the attach.
-func (h *Hub) openStream(ctx context.Context, p Principal, name string, client *wire.Conn, a wire.Attach) (*stream, error) {
-	b, p, err := h.reachable(p, name, wire.RightWatch, "")
-	if err != nil {
-		return nil, err
-	}
-	if a.Party != nil {
-		return nil, wire.Errorf(wire.CodeUsage, "party comes from the login")
-	}
-	if a.Session == "" && a.Resume == "" {
-		a.Session = wire.DefaultSession
-	}
-	if (a.Create || a.Fresh) && p.rights() == wire.RightWatch {
-		return nil, p.mayMake("starting sessions")
-	}
-	if b.sentAway(a.Resume) {
-		return nil, &wire.Error{Code: wire.CodeDenied, Message: "that party was sent away", Hint: "attach by the session's name, as another one"}
-	}
-	party := p.party(wire.Agent, partyID())
-	party.Owner = b.get().owner == p.Name
-	var c *connect.Control
-	if a.Resume != "" && b.get().state != Paused { // what it was is in the sandbox that runs, or nowhere
-		c, err = b.again(ctx)
-	} else {
-		c, err = b.controlOf(ctx, party, a.Session, a.Create || a.Fresh, nil)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if l := b.sessions.Get(a.Session); a.Fresh || a.Create && (l == nil || l.Ended()) {
-		begun, err := h.mayBegin(b)
-		if err != nil {
-			return nil, err
-		}
-		defer begun()
-	}
-	from, quiet := a.From, a.Quiet
-	a.Party, a.Quiet, a.Keep = &party, true, false // that is the daemon's own stream
-	ctx, over := b.pauses.within(ctx)
-	defer over()
-	guest, at, err := attachGuest(ctx, c, a)
-	if err != nil {
-		err = pausedOr(ctx, err)
-		if refused, ok := errors.AsType[*wire.Error](err); ok {
-			return nil, live.InboundError(refused)
-		}
-		return nil, b.reach(err)
-	}
-	st := &stream{client: client, guest: guest, box: b, party: party, secret: at.Resume, quiet: quiet, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
-	if st.live, err = b.session(ctx, c, at.Session, at.Created); err != nil {
-		guest.Close()
-		return nil, pausedOr(ctx, err)
-	}
-	switch from.Word {
-	case wire.FromStart:
-		at.Offset = 0
-	case "", wire.FromNow:
-	default:
-		at.Offset = min(from.N, max(at.Offset, st.live.Len()))
-	}
-	st.sent, st.heard = at.Offset, at.Seq
-	if a.After > 0 || from.Word != "" && from.Word != wire.FromNow {
-		st.heard = min(a.After, at.Seq) // the guest tells those behind it again
-	}
-	st.leave = st.live.Join(st)
-	if rights, _ := b.rightsOf(p.Name); rights != wire.RightDrive && rights != party.Rights { // that ended meanwhile
-		st.leave()
-		guest.Close()
-		return nil, h.notFound(name)
-	}
-	if err := client.WriteJSON(wire.FrameAttached, 0, at); err != nil {
-		st.leave()
-		guest.Close()
-		return nil, err
-	}
-	return st, nil
-}
-
-// attachGuest opens a party's stream to the guest, raw: frames are passed on, not understood.
-func attachGuest(ctx context.Context, c *connect.Control, a wire.Attach) (*wire.Conn, wire.Attached, error) {
-	ctx, cancel := context.WithTimeout(ctx, reachWithin)
-	defer cancel()
-	s, err := c.OpenStream(ctx)
-	if err != nil {
-		return nil, wire.Attached{}, err
-	}
-	guest := wire.NewConn(s)
-	at, err := guest.AttachWithin(ctx, a)
-	if err != nil {
-		return nil, at, err
-	}
-	return guest, at, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -185,7 +186,7 @@ func TestStreamWithoutAttachmentListsAndCloses(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	agent, err := d.Standing(w.ctx(), robot, main, JoinOptions{})
+	agent, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -376,11 +377,11 @@ func TestKickedStreamStaysAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
-	if n, err := d.Kick(w.ctx(), alice, main, "agent:alice"); n != 1 || err != nil {
+	if n, err := d.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 1 || err != nil {
 		t.Fatalf("Kick = %d, %v", n, err)
 	}
-	if err := <-served; !errors.Is(err, ErrKicked) {
-		t.Errorf("Stream = %v, want ErrKicked", err)
+	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
+		t.Errorf("Stream = %v, want attach.ErrDisconnected", err)
 	}
 	w.eventually("the keyboard is free", func() bool { return l.Keyboard() == "" })
 	for _, session := range []string{"main", ""} {
@@ -421,11 +422,11 @@ func TestKickLeavesTheOthers(t *testing.T) {
 			id = m.Party().ID
 		}
 	}
-	if n, err := d.Kick(w.ctx(), alice, main, id); n != 1 || err != nil {
+	if n, err := d.Disconnect(w.ctx(), alice, main, id); n != 1 || err != nil {
 		t.Fatalf("Kick = %d, %v", n, err)
 	}
-	if err := <-served; !errors.Is(err, ErrKicked) {
-		t.Errorf("Stream = %v, want ErrKicked", err)
+	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
+		t.Errorf("Stream = %v, want attach.ErrDisconnected", err)
 	}
 	if err := one.Input(w.ctx(), []byte("x")); err != nil {
 		t.Errorf("who stayed: %v", err)

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -64,7 +65,7 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill()
-	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}

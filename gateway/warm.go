@@ -468,7 +468,7 @@ func (w *warm) fill(ctx context.Context, s *shelf) {
 	} else {
 		pause := min(firstRefill<<min(failed, 10), lastRefill)
 		s.failures, s.next = failed+1, time.Now().Add(pause)
-		s.trouble = oneLine(strings.TrimPrefix(h.Public(err).Message, "create "+b.title()+": "), 300)
+		s.trouble = oneLine(strings.TrimPrefix(h.Public(err).Message, "create "+b.Name()+": "), 300)
 	}
 	again := s.next
 	w.mu.Unlock()
@@ -529,7 +529,7 @@ func (b *box) claim(ctx context.Context) error {
 	}
 	h.at("stored")
 	b.network.pays(h.connectionsOf(f.owner))
-	b.touch()
+	b.Touch()
 	h.board.Reshare()
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), nameWithin)
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -121,7 +122,7 @@ func TestPooledSandboxHasItsName(t *testing.T) {
 	}
 	prompt := func(session string) {
 		t.Helper()
-		a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: session}, JoinOptions{Create: true})
+		a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: session}, attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -141,7 +142,7 @@ func (w *world) create(d *daemon, name string) Info {
 // run runs a command in demo's main session as alice's agent.
 func (w *world) run(d *daemon, command string) *wire.Result {
 	w.t.Helper()
-	a, err := d.Standing(w.ctx(), robot, wire.Target{Sandbox: "demo"}, JoinOptions{Create: true})
+	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -227,9 +228,9 @@ func (d *daemon) boxOf() *box {
 }
 
 // standing is robot's standing party in demo's main session, which begins if need be.
-func (w *world) standing(d *daemon) *Attachment {
+func (w *world) standing(d *daemon) *attach.Attachment {
 	w.t.Helper()
-	a, err := d.Standing(w.ctx(), robot, main, JoinOptions{Create: true})
+	a, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -386,7 +387,7 @@ func TestPerson(t *testing.T) {
 	c := client(t, g, nil)
 	result(t, c, "run", args{"command": "true"})
 	target := wire.Target{Sandbox: "box", Session: "main"}
-	person, err := g.Hub.Join(t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person}, target, gateway.JoinOptions{})
+	person, err := g.Hub.Join(t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person}, target, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -111,7 +112,7 @@ func TestLsWatchJSON(t *testing.T) {
 		t.Fatalf("never: %s", what)
 		return nil
 	}
-	at, err := w.hub.Join(t.Context(), alice, wire.Target{Sandbox: "demo"}, gateway.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	at, err := w.hub.Join(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}

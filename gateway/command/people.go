@@ -389,7 +389,7 @@ func kickCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			n, err := env.Hub.Kick(cmd.Context(), env.Principal, t, args[1])
+			n, err := env.Hub.Disconnect(cmd.Context(), env.Principal, t, args[1])
 			if err != nil {
 				return err
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -175,7 +176,7 @@ func (env *Env) ensure(ctx context.Context, name string) error {
 // should know on stderr, the exit code.
 func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, stream bool) error {
 	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
-	party, err := env.Hub.Standing(ctx, env.Principal, t, gateway.JoinOptions{Create: true, Typed: typed})
+	party, err := env.Hub.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true, Typed: typed})
 	if err != nil {
 		return env.refused(t, f, err)
 	}
@@ -200,7 +201,7 @@ func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *call
 }
 
 // request is Attachment.Request that the caller's ^C turns into an interrupt of what runs.
-func (env *Env) request(ctx context.Context, party *gateway.Attachment, r wire.Request) (wire.Reply, error) {
+func (env *Env) request(ctx context.Context, party *attach.Attachment, r wire.Request) (wire.Reply, error) {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
@@ -246,7 +247,7 @@ func (env *Env) refused(t wire.Target, f *callFlags, err error) error {
 }
 
 // streamed runs a command and prints its output as it comes, rendered.
-func (env *Env) streamed(ctx context.Context, t wire.Target, party *gateway.Attachment, r wire.Request) error {
+func (env *Env) streamed(ctx context.Context, t wire.Target, party *attach.Attachment, r wire.Request) error {
 	type answer struct {
 		reply wire.Reply
 		err   error
@@ -419,12 +420,12 @@ func keysCommand(env *Env) *cobra.Command {
 }
 
 // standing is the principal's party on a session that exists, for commands that take nothing but its name.
-func (env *Env) standing(ctx context.Context, f *callFlags, args []string) (wire.Target, *gateway.Attachment, error) {
+func (env *Env) standing(ctx context.Context, f *callFlags, args []string) (wire.Target, *attach.Attachment, error) {
 	t, err := onlyTarget(f.name, args)
 	if err != nil {
 		return t, nil, err
 	}
-	party, err := env.Hub.Standing(ctx, env.Principal, t, gateway.JoinOptions{})
+	party, err := env.Hub.Shared(ctx, env.Principal, t, attach.JoinOptions{})
 	return t, party, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -26,9 +27,9 @@ func (w *world) sandbox(name string) {
 }
 
 // agent is a program of alice's in a session.
-func (w *world) agent(name string) *gateway.Attachment {
+func (w *world) agent(name string) *attach.Attachment {
 	w.t.Helper()
-	a, err := w.hub.Standing(w.t.Context(), aliceAgent, wire.Target{Sandbox: name, Session: "main"}, gateway.JoinOptions{Create: true})
+	a, err := w.hub.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: name, Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func (w *world) agent(name string) *gateway.Attachment {
 }
 
 // run runs a command as an agent does, until it ends or waits.
-func (w *world) run(a *gateway.Attachment, command string) wire.Result {
+func (w *world) run(a *attach.Attachment, command string) wire.Result {
 	w.t.Helper()
 	got, err := a.Request(w.t.Context(), wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 20000})
 	if err != nil {
@@ -243,7 +244,7 @@ func TestPageRoles(t *testing.T) {
 	guest.open("http://" + w.addr + "/#secret~main") // the first one only changed the fragment
 	guest.until("what is not theirs is not there", `document.querySelector("#problem").textContent.includes("no sandbox")`)
 
-	if _, err := w.hub.Kick(t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
+	if _, err := w.hub.Disconnect(t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
 		t.Fatal(err)
 	}
 	owner.until("who is sent away is told", `document.querySelector("#problem").textContent.includes("you were sent away")`)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -21,7 +22,7 @@ func (w *world) session(name, command string) {
 	if _, err := w.hub.Create(w.t.Context(), alice, gateway.NewSpec{Name: name, Reuse: true}, nil); err != nil {
 		w.t.Fatal(err)
 	}
-	party, err := w.hub.Standing(w.t.Context(), alice, wire.Target{Sandbox: name}, gateway.JoinOptions{Create: true})
+	party, err := w.hub.Shared(w.t.Context(), alice, wire.Target{Sandbox: name}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/sys/unix"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -194,7 +194,7 @@ func TestEndOfSocketsThatAreNotRead(t *testing.T) {
 }
 
 // goesOn runs a command that does not end.
-func (w *world) goesOn(a *gateway.Attachment, command string) {
+func (w *world) goesOn(a *attach.Attachment, command string) {
 	w.t.Helper()
 	got, err := a.Request(w.t.Context(), wire.Request{Verb: wire.VerbRun, Text: command, TimeoutMS: 2000})
 	if err != nil || got.Result.Ended != wire.Deadline {

@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -54,7 +54,7 @@ type Standing struct {
 // something, and a moment longer. Of a thousand people who only watch that is what they cost.
 type Person struct {
 	o     Options
-	at    *gateway.Attachment
+	at    *attach.Attachment
 	wake  chan struct{} // there may be something new to draw
 	leave context.CancelCauseFunc
 	jobs  *jobs
@@ -102,9 +102,9 @@ func New(o Options) *Person {
 }
 
 // JoinOptions are those with which they join: of their window's size, and told of changes.
-func (p *Person) JoinOptions() gateway.JoinOptions {
+func (p *Person) JoinOptions() attach.JoinOptions {
 	cols, rows := p.renderer.Area()
-	return gateway.JoinOptions{Cols: cols, Rows: rows, Changed: p.changed}
+	return attach.JoinOptions{Cols: cols, Rows: rows, Changed: p.changed}
 }
 
 // Welcome shows what there is to say to somebody who comes in, with the way to more.
@@ -113,7 +113,7 @@ func (p *Person) Welcome(what string) { p.Say(Words(what, p.key("?", "help"))[1:
 // Run shows the session until it ends or the person leaves, gives their terminal back, and returns their exit status and the last words. The
 // painter takes asides meanwhile, so that a door which has such a channel needs no goroutine for it: nil is none. A channel that is closed
 // says that they have gone.
-func Run[A any](ctx context.Context, p *Person, at *gateway.Attachment, asides <-chan A, do func(A)) (int, string) {
+func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-chan A, do func(A)) (int, string) {
 	p.at = at
 	ctx, p.leave = context.WithCancelCause(ctx)
 	defer p.leave(nil)
@@ -146,9 +146,9 @@ func (p *Person) ended(cause error) (int, string) {
 		return 0, "detached from " + Full(target)
 	case errors.Is(cause, ErrGone):
 		return wire.ExitTransport, ""
-	case errors.Is(cause, gateway.ErrKicked):
+	case errors.Is(cause, attach.ErrDisconnected):
 		return wire.ExitTransport, "you were sent away from " + Full(target)
-	case errors.Is(cause, gateway.ErrUnshared):
+	case errors.Is(cause, attach.ErrUnshared):
 		return wire.ExitTransport, target.Sandbox + " is no longer shared with you"
 	case errors.Is(cause, io.EOF):
 		status := ExitOf(p.at.Live().State())

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -80,7 +81,7 @@ func (s *session) window(p *person.Person, q *ssh.Request) bool {
 
 // attach joins the session that target names, and makes the sandbox first if it is missing and the client may. created is
 // what there is to say about a new one, empty otherwise.
-func (s *session) attach(ctx context.Context, target wire.Target, o gateway.JoinOptions) (at *gateway.Attachment, created string, err error) {
+func (s *session) attach(ctx context.Context, target wire.Target, o attach.JoinOptions) (at *attach.Attachment, created string, err error) {
 	c := s.client
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

@@ -14,6 +14,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -127,9 +128,9 @@ var (
 )
 
 // standing is the agent of the principal's commands on main.
-func (w *world) standing() *gateway.Attachment {
+func (w *world) standing() *attach.Attachment {
 	w.t.Helper()
-	at, err := w.hub.Standing(w.t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, gateway.JoinOptions{Create: true})
+	at, err := w.hub.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -295,7 +296,7 @@ func TestPersonNarrow(t *testing.T) {
 	s.until("says that they type", func() bool { return s.status() == " you: typing" })
 }
 
-func agentLost(a *gateway.Attachment) bool { return a.Live().Keyboard() == "person:alice" }
+func agentLost(a *attach.Attachment) bool { return a.Live().Keyboard() == "person:alice" }
 
 // A watcher's key sees and does nothing else.
 func TestPersonWatchOnly(t *testing.T) {
@@ -389,7 +390,7 @@ func TestPersonSentAway(t *testing.T) {
 	w.sandbox("demo")
 	s := w.sit("alice", "demo~build@127.0.0.1")
 	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~build") })
-	n, err := w.hub.Kick(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "build"}, "person:alice")
+	n, err := w.hub.Disconnect(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "build"}, "person:alice")
 	if n != 1 || err != nil {
 		t.Fatalf("kicked %d, %v", n, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/creack/pty"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -47,7 +48,7 @@ func TestLobbyPick(t *testing.T) {
 	s.until("lists both", func() bool { return s.line("1  one") != "" && s.line("2  two") != "" })
 
 	// An agent's question appears by itself.
-	agent, err := w.hub.Standing(t.Context(), aliceAgent, wire.Target{Sandbox: "two", Session: "main"}, gateway.JoinOptions{Create: true})
+	agent, err := w.hub.Shared(t.Context(), aliceAgent, wire.Target{Sandbox: "two", Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}

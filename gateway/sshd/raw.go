@@ -8,7 +8,7 @@ import (
 	"io"
 	"sync"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -18,7 +18,7 @@ import (
 // channel's own, with a generated name, that ends with the channel.
 func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	pty := s.ask.pty
-	o := gateway.JoinOptions{Fresh: fresh, Close: fresh, Cols: int(pty.Cols), Rows: int(pty.Rows), Term: pty.Term, Bare: fresh}
+	o := attach.JoinOptions{Fresh: fresh, Close: fresh, Cols: int(pty.Cols), Rows: int(pty.Rows), Term: pty.Term, Bare: fresh}
 	for _, e := range s.ask.env {
 		o.Env = append(o.Env, e.Name+"="+e.Value)
 	}
@@ -48,7 +48,7 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	switch {
 	case err == nil:
 		s.exit(person.ExitOf(at.Live().State()))
-	case errors.Is(at.Err(), gateway.ErrKicked):
+	case errors.Is(at.Err(), attach.ErrDisconnected):
 		s.complain("you were sent away from " + at.Target().String())
 		s.exit(wire.ExitTransport)
 	default:
@@ -113,7 +113,7 @@ func copyLog(ctx context.Context, w io.Writer, l *live.Session, at uint64) error
 
 // rawInput passes on what the client types. What is refused because somebody else holds the keyboard is said on stderr,
 // once until it goes through again.
-func (s *session) rawInput(ctx context.Context, at *gateway.Attachment) {
+func (s *session) rawInput(ctx context.Context, at *attach.Attachment) {
 	src := s.input()
 	buf := make([]byte, 4<<10)
 	said := false
@@ -147,7 +147,7 @@ func (s *session) complain(line string) {
 }
 
 // rawRequests follows the size of the client's terminal.
-func (s *session) rawRequests(ctx context.Context, at *gateway.Attachment) {
+func (s *session) rawRequests(ctx context.Context, at *attach.Attachment) {
 	for q := range s.channel.Requests {
 		ok := false
 		if q.Type == wire.RequestWindowChange {

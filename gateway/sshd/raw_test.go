@@ -12,6 +12,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -71,7 +72,7 @@ func TestRawJoin(t *testing.T) {
 func TestRawRefusedInput(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	person, err := w.hub.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "main"}, gateway.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	person, err := w.hub.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}

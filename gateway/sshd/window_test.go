@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -81,7 +81,7 @@ func (w *world) window(t *testing.T, session string, cols, rows int, later bool)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	at, err := w.hub.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: session}, gateway.JoinOptions{Watch: true})
+	at, err := w.hub.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: session}, attach.JoinOptions{Watch: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -39,7 +39,7 @@ func pidOf(session string) (pid uint32, ok bool) {
 
 // startTerminal begins a program on a terminal, as startProcess does without one.
 func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
-	o := gateway.JoinOptions{Create: true, Bare: true, Cols: int(req.PTY.Size.Cols), Rows: int(req.PTY.Size.Rows), Argv: append([]string{req.Process.Cmd}, req.Process.Args...)}
+	o := attach.JoinOptions{Create: true, Bare: true, Cols: int(req.PTY.Size.Cols), Rows: int(req.PTY.Size.Rows), Argv: append([]string{req.Process.Cmd}, req.Process.Args...)}
 	env := maps.Clone(req.Process.Env)
 	o.Term = env["TERM"]
 	delete(env, "TERM")
@@ -112,7 +112,7 @@ func (s *Server) expire(v *visit, l *live.Session, sel selector, when time.Time)
 }
 
 // newTerminal joins a session of a name that none has had lately. The caller's agent party drives it from the beginning.
-func (s *Server) newTerminal(ctx context.Context, v *visit, o gateway.JoinOptions) (selector, *gateway.Attachment, error) {
+func (s *Server) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions) (selector, *attach.Attachment, error) {
 	infos, err := s.hub.Sessions(ctx, v.who, v.name)
 	if err != nil {
 		return selector{}, nil, err
@@ -126,7 +126,7 @@ func (s *Server) newTerminal(ctx context.Context, v *visit, o gateway.JoinOption
 	v.lastTerminal++
 	sel := selector{PID: firstTerminal + uint32(v.lastTerminal)}
 	v.mu.Unlock()
-	at, err := s.hub.Standing(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, o)
+	at, err := s.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, o)
 	if err == nil {
 		err = at.Take(ctx)
 	}
@@ -134,8 +134,8 @@ func (s *Server) newTerminal(ctx context.Context, v *visit, o gateway.JoinOption
 }
 
 // terminal is the caller's party on a terminal that is there.
-func (s *Server) terminal(ctx context.Context, v *visit, sel selector) (*gateway.Attachment, error) {
-	at, err := s.hub.Standing(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, gateway.JoinOptions{})
+func (s *Server) terminal(ctx context.Context, v *visit, sel selector) (*attach.Attachment, error) {
+	at, err := s.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, attach.JoinOptions{})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && at.Live().Ended() {
 		return nil, noProcess(sel)
 	}

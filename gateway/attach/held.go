@@ -1,8 +1,10 @@
-package gateway
+package attach
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -174,4 +176,45 @@ func (st *stream) nextLocked(seen uint64, ended bool) (h heldFrame, due bool) {
 	st.held = slices.Delete(st.held, 0, 1)
 	st.changedLocked()
 	return h, true
+}
+
+// farewell ends a stream of a session that was ended because it cannot be recorded. What the guest says of output that
+// nobody may see is not passed on: requests are answered by an error.
+func (st *stream) farewell(why string) error {
+	state := st.live.State()
+	event := wire.Event{Kind: wire.EventEnded, Offset: st.sent, TimeUnix: time.Now().UnixMilli(), State: &state, Text: why}
+	if err := st.client.WriteJSON(wire.FrameEvent, 0, event); err != nil {
+		return err
+	}
+	refused, err := json.Marshal(wire.Reply{Error: lostUnrecorded(st.live)})
+	if err != nil {
+		return err
+	}
+	patience := time.NewTimer(lastFrames)
+	defer patience.Stop()
+	for {
+		st.mu.Lock()
+		more, over, held := st.more, st.over, st.held
+		st.held = nil
+		if len(held) > 0 {
+			st.changedLocked()
+		}
+		st.mu.Unlock()
+		for _, h := range held {
+			if h.frame.Type != wire.FrameReply {
+				continue
+			}
+			if err := st.client.Write(wire.Frame{Type: wire.FrameReply, ID: h.frame.ID, Data: refused}); err != nil {
+				return err
+			}
+		}
+		if over {
+			return errEnded
+		}
+		select {
+		case <-more:
+		case <-patience.C:
+			return errEnded
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package gateway
+package attach
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func (a *Attachment) Whole(ctx context.Context, r *wire.Result, maxOutput int) (
 		return func() {}
 	}
 	select {
-	case a.hub.wholes <- struct{}{}:
+	case a.all.wholes <- struct{}{}:
 	default:
 		r.Unreadable(errWholes)
 		return func() {}
@@ -33,5 +33,5 @@ func (a *Attachment) Whole(ctx context.Context, r *wire.Result, maxOutput int) (
 	} else {
 		r.Complete(output, cut, to, missing)
 	}
-	return func() { <-a.hub.wholes }
+	return func() { <-a.all.wholes }
 }

@@ -1,8 +1,10 @@
-package gateway
+package attach
 
 import (
 	"context"
 
+	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -76,4 +78,41 @@ func (a *Attachment) mayDrive() error {
 		return &wire.Error{Code: wire.CodeDenied, Message: a.party.String() + " may only watch", Hint: "ask for the right to drive"}
 	}
 	return nil
+}
+
+// Private begins or ends a private stretch: from then on what the terminal shows is for this person alone, until the keyboard
+// is given back. It needs the keyboard, or a free one, which it takes.
+func (a *Attachment) Private(ctx context.Context, on bool) error {
+	if err := a.mayDrive(); err != nil {
+		return err
+	}
+	if _, err := a.Request(ctx, wire.Request{Verb: wire.VerbPrivate, On: on}); err != nil {
+		return err
+	}
+	if on {
+		a.took()
+	}
+	return nil
+}
+
+// Screen is the session's screen, but in private mode of the attachment's own what this person alone sees.
+func (a *Attachment) Screen(f func(s *screen.Screen, offset uint64)) error {
+	return a.secret.Screen(a.live, f)
+}
+
+// secretOutput takes output that the guest sends to this party alone.
+func (a *Attachment) secretOutput(off uint64, p []byte) {
+	a.mu.Lock()
+	l := a.live
+	a.mu.Unlock()
+	if l != nil {
+		a.secret.Output(a.life, l, off, p)
+	}
+}
+
+// Situation is how the session stands for the party.
+func (a *Attachment) Situation() live.Situation {
+	s := a.live.Situation(a.party)
+	s.Idle = a.sandbox.StopsAfter()
+	return s
 }

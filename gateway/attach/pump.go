@@ -1,4 +1,4 @@
-package gateway
+package attach
 
 import (
 	"context"
@@ -18,7 +18,8 @@ import (
 // stream is one agent's stream: two connections and the replica between them.
 type stream struct {
 	client, guest *wire.Conn
-	box           *box
+	all           *Attachments
+	sandbox       Sandbox
 	live          *live.Session
 	secret        string // with which the client is the same party again
 	party         wire.Party
@@ -93,7 +94,7 @@ func (st *stream) serve(ctx context.Context) error {
 		cancel()
 	}
 	st.mu.Unlock()
-	pause := st.box.pauses.next()
+	pause := st.sandbox.Pauses().Next()
 	var wg sync.WaitGroup
 	wg.Go(func() { st.loseAtPause(ctx, pause) })
 	wg.Go(func() { st.fromClient(ctx) })
@@ -104,7 +105,7 @@ func (st *stream) serve(ctx context.Context) error {
 	}()
 	st.fail(st.toClient(ctx))
 	wg.Wait()
-	if st.box.get().state != Paused { // else fromGuest ends when the sandbox is resumed, or its connection ends
+	if !st.sandbox.IsPaused() { // else fromGuest ends when the sandbox is resumed, or its connection ends
 		<-told
 	}
 	for _, a := range st.forget() {
@@ -131,7 +132,7 @@ func (st *stream) fromClient(ctx context.Context) {
 			refused, resumes, err = st.check(f)
 		}
 		if err == nil && refused == nil && resumes {
-			err = st.box.wake(ctx)
+			err = st.sandbox.Wake(ctx)
 		}
 		switch {
 		case err != nil:
@@ -164,14 +165,14 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 		if refused := incomplete(st.shell, r); refused != nil {
 			return refused, false, nil
 		}
-		resumes, err := st.box.admits(st.party.Rights, r.Verb, st.live.Name())
+		resumes, err := admits(st.sandbox, st.party.Rights, r.Verb, st.live.Name())
 		if err != nil {
-			return st.box.hub.Public(err), false, nil
+			return st.all.options.Public(err), false, nil
 		}
 		if r.Verb != wire.VerbCancel { // which has no reply of its own
 			// What its answer needs and no more: the guest may never give one.
 			kept := wire.Request{Verb: wire.Verb(live.Cut(string(r.Verb), live.MaxWord)), Op: live.Cut(r.Op, live.MaxWord), MaxOutput: r.MaxOutput}
-			c := beginCall(st.box, st.live, wire.Target{Sandbox: st.box.title(), Session: st.live.Name()}, kept)
+			c := beginCall(st.sandbox, st.live, wire.Target{Sandbox: st.sandbox.Name(), Session: st.live.Name()}, kept)
 			c.Sent()
 			err = st.ask(f.ID, asked{call: c})
 		}
@@ -216,10 +217,10 @@ func (st *stream) loseAtPause(ctx, pause context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		why, _ := errors.AsType[*pausedError](context.Cause(pause))
-		pause = st.box.pauses.next()
-		st.lose(ctx, st.forget(), why.lost)
-		st.lose(ctx, st.dropStuck(), why.lost)
+		why, _ := errors.AsType[*PausedError](context.Cause(pause))
+		pause = st.sandbox.Pauses().Next()
+		st.lose(ctx, st.forget(), why.Lost)
+		st.lose(ctx, st.dropStuck(), why.Lost)
 	}
 }
 
@@ -232,8 +233,8 @@ func (st *stream) loseAll(ctx context.Context) {
 	if none {
 		return
 	}
-	if lost := st.box.answersAgain(ctx); lost != nil && ctx.Err() == nil {
-		st.box.lastWords(ctx, st.live)
+	if lost := st.sandbox.Answers(ctx); lost != nil && ctx.Err() == nil {
+		lastWords(ctx, st.sandbox, st.live)
 		st.lose(ctx, st.forget(), lost)
 	}
 }

@@ -1,15 +1,17 @@
-package gateway
+package attach
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
+	"time"
 
-	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/session/syntax"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -21,26 +23,14 @@ import (
 // what to do.
 type call struct {
 	*live.Call
-	box    *box
-	live   *live.Session
-	target wire.Target
+	sandbox Sandbox
+	live    *live.Session
+	target  wire.Target
 }
 
 // beginCall begins a call of r. The caller ends it.
-func beginCall(b *box, l *live.Session, t wire.Target, r wire.Request) *call {
-	return &call{Call: l.Begin(r), box: b, live: l, target: t}
-}
-
-// admits reports whether a request of a party resumes b, if it is paused, because it does something in it. It refuses the
-// others while b is paused: a frozen guest does not answer.
-func (b *box) admits(rights wire.Rights, verb wire.Verb, session string) (resumes bool, err error) {
-	if wakes(verb) && rights != wire.RightWatch {
-		return true, nil
-	}
-	if b.get().state == Paused && verb != wire.VerbCancel { // which has no answer
-		return false, b.notRunning(session)
-	}
-	return false, nil
+func beginCall(sb Sandbox, l *live.Session, t wire.Target, r wire.Request) *call {
+	return &call{Call: l.Begin(r), sandbox: sb, live: l, target: t}
 }
 
 // incomplete refuses a run of a command that its shell would find unfinished.
@@ -78,7 +68,7 @@ func (c *call) lossOf(reply wire.Reply) *wire.Error {
 	if !empty && !diedWith(reply.Result) {
 		return nil
 	}
-	if over := c.box.over(); over != nil || !empty {
+	if over := c.sandbox.Over(); over != nil || !empty {
 		return over
 	}
 	return wire.LostError(wire.LostGuest, "the guest answered without a result")
@@ -112,8 +102,11 @@ func hasResult(v wire.Verb) bool {
 // diedWith reports whether a guest answers that the session has ended, for which the end of its sandbox may be the reason.
 // Before a sandbox is stopped for its full disk, the daemon has its processes killed: that is how the command ended.
 func diedWith(r *wire.Result) bool {
-	return r != nil && r.Ended == wire.Dead && !slices.Contains(r.Notes, admission.DiskFull)
+	return r != nil && r.Ended == wire.Dead && !slices.Contains(r.Notes, diskFull)
 }
+
+// diskFull is the note of a result that the limit of disk ended.
+const diskFull = "disk_full"
 
 // asLost makes the Result with which a guest that was about to end answered that of a lost call.
 func asLost(r *wire.Result, why *wire.Error) {
@@ -145,3 +138,96 @@ func plainJSON(v any) ([]byte, error) {
 	err := e.Encode(v)
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
+
+// whyLost is the loss of a call to which reply and err are the answer; nil if that is how it ended, or the caller has left
+// one that nothing can come of.
+func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Reply, err error) *wire.Error {
+	answered := reply.Result != nil || reply.Error != nil
+	lost, _ := errors.AsType[*wire.Error](err)
+	var paused *PausedError
+	switch {
+	case diedWith(reply.Result), err == nil:
+		return c.lossOf(reply)
+	case lost != nil && lost.Code == wire.CodeLost && lost.Reason == "": // the session ended, for which its sandbox may be the reason
+		if over := a.sandbox.Over(); over != nil {
+			return over
+		}
+		if reply.Result != nil {
+			return nil
+		}
+		return wire.LostError(wire.LostGuest, lost.Message)
+	case answered && (lost == nil || lost.Code != wire.CodeLost):
+		return nil // it is the guest's answer
+	case caller.Err() != nil:
+		if c.Request.Op != "" && !answered {
+			return a.given(caller)
+		}
+		return nil
+	case lost != nil && lost.Code == wire.CodeLost:
+		return lost
+	case errors.As(context.Cause(ctx), &paused):
+		return paused.Lost
+	case errors.As(err, new(*SilentError)):
+		return wire.LostError(wire.LostHost, text.Line(a.sandbox.Reach(err).Error(), 300))
+	case a.Err() != nil:
+		return wire.LostError(wire.LostDetached, a.all.options.Public(a.Err()).Message)
+	}
+	return a.sandbox.Unreachable(err)
+}
+
+// given is the loss of a request that was sent and whose caller has been cut off: by the end of the daemon, or of its access.
+func (a *Attachment) given(caller context.Context) *wire.Error {
+	why := a.all.options.Public(context.Cause(caller))
+	if errors.Is(context.Cause(caller), ErrClosed) {
+		return wire.LostError(wire.LostGateway, why.Message)
+	}
+	return wire.LostError(wire.LostDetached, why.Message)
+}
+
+// lostUnrecorded answers a request in place of the guest, whose answer may tell of output that nobody may see; nil while
+// the session is recorded.
+func lostUnrecorded(l *live.Session) *wire.Error {
+	why := l.Unrecorded()
+	if why == "" {
+		return nil
+	}
+	return wire.LostError(wire.LostRecord, fmt.Sprintf("session %s was ended: %s", l.Name(), why))
+}
+
+// admits reports whether a request of a party resumes sb, if it is paused, because it does something in it. It refuses the
+// others while sb is paused: a frozen guest does not answer.
+func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (resumes bool, err error) {
+	if wakes(verb) && rights != wire.RightWatch {
+		return true, nil
+	}
+	if sb.IsPaused() && verb != wire.VerbCancel { // which has no answer
+		return false, sb.NotRunning(session)
+	}
+	return false, nil
+}
+
+// wakes reports whether a request resumes a sandbox that is paused. Looking and leaving do not.
+func wakes(v wire.Verb) bool {
+	switch v {
+	case wire.VerbGive, wire.VerbResize, wire.VerbScreen, wire.VerbCancel:
+		return false
+	}
+	return true
+}
+
+// lastWords waits a moment until the copy of a session whose sandbox has ended has all of it.
+func lastWords(ctx context.Context, sb Sandbox, l *live.Session) {
+	if sb.Over() == nil || sb.IsPaused() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lastOutput)
+	defer cancel()
+	for !l.Final() {
+		if _, err := l.Wait(ctx, l.Generation()); err != nil {
+			return
+		}
+	}
+}
+
+// lastOutput is how long the copy of a session may take to end once its sandbox has.
+const lastOutput = time.Second

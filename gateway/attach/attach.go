@@ -1,0 +1,206 @@
+// Package attach is one party's way into a session. An [Attachment] serves a person or a raw agent, a stream an agent
+// that speaks the session protocol itself, and the shared attachment all calls of the command table by one principal.
+// They send requests to the guest, and answer each once: with what the guest said, or as lost. Reach for it with a
+// [Sandbox] and a party that was authorised. It knows no login, no store and no backend.
+package attach
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Causes that end attachments.
+var (
+	ErrDisconnected = errors.New("disconnected") // the owner of the sandbox ended it
+	ErrUnshared     = errors.New("no longer shared")
+	ErrLeft         = errors.New("detached") // the client closed it
+	ErrClosed       = errors.New("the daemon is shutting down")
+)
+
+// Sandbox is what attachments need of the sandbox that they are in. Its methods may be called at once.
+type Sandbox interface {
+	Name() string
+	Sessions() *live.Sessions
+	IsHost() bool                     // a machine taken as it is: its guest is a program of the account
+	IsPaused() bool                   //
+	StopsAfter() time.Duration        // so long after everybody has left it stops, for nothing runs in it; 0 when it does not
+	MayStay(party wire.Party) error   // nil while the party has the rights in it that it came with
+	MayBegin() (done func(), e error) // whether another session fits; done is called when it is there, or will not be
+	Touch()                           // it is used now
+
+	// Control returns its control connection, for a party on a session. A sandbox that does not run is started for a
+	// party that may drive and starts the session; one that is paused is resumed for one that may drive.
+	Control(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error)
+	// Again returns the control connection after one broke, and starts nothing. An error that cannot pass is a
+	// *wire.Error with code lost and a reason.
+	Again(ctx context.Context) (*connect.Control, error)
+	// Answers waits until it answers after a connection broke. An error is the loss of what was under way.
+	Answers(ctx context.Context) *wire.Error
+	// Session returns the copy of a session that the guest has; fresh says that it was just started.
+	Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error)
+	// Wake resumes it if it is paused.
+	Wake(ctx context.Context) error
+	// Listening is ctx, which also ends with a *SilentError when nobody is there to answer. The caller calls over.
+	Listening(ctx context.Context) (_ context.Context, over func())
+
+	Over() *wire.Error                 // the loss of what was under way, if it has ended, is about to, or is paused; else nil
+	Unreachable(err error) *wire.Error // the loss of what was under way while it does not answer
+	Patience() time.Duration           // how long it may take to answer again after a connection broke
+	Reach(err error) error             // err, of reaching it, with what its owner may see
+	Silent(d time.Duration) error      // the error of a guest that has not answered for so long
+	NotRunning(session string) error   // refuses whoever may not start it
+
+	Pauses() *Interrupter // ends with a *PausedError what is under way
+	Stops() *Interrupter  // ends what was not sent yet
+}
+
+// Options are what attachments work with. All fields are required.
+type Options struct {
+	Log    *slog.Logger
+	Bound  func(context.Context) (context.Context, context.CancelFunc) // ends with the daemon, too
+	Public func(error) *wire.Error                                     // what a stranger may see of an error
+}
+
+// Attachments are those of one daemon.
+type Attachments struct {
+	options Options
+	wholes  chan struct{} // slots for outputs that are rendered as a whole: each may be large
+
+	mu     sync.Mutex
+	shared map[sharedKey]*shared // guarded by mu
+	banned map[string]time.Time  // guarded by mu; resume secrets of parties that were disconnected, since when
+}
+
+// New returns attachments without any.
+func New(o Options) *Attachments {
+	return &Attachments{options: o, wholes: make(chan struct{}, maxWholes), shared: make(map[sharedKey]*shared), banned: make(map[string]time.Time)}
+}
+
+const (
+	// reachWithin bounds how long a caller waits for a sandbox that is said to run.
+	reachWithin = 15 * time.Second
+	// rememberedFor is how long a guest remembers a party that was cut off.
+	rememberedFor = 30 * time.Second
+	// bannedFor is how long a party that was disconnected cannot be the same one again. It is longer than a guest remembers
+	// a party: that time begins anew when its keyboard is given back.
+	bannedFor = 2*rememberedFor + giveWithin
+)
+
+// Join attaches party to a session of sb. Joining takes nothing: the attachment watches until it drives. The caller
+// closes it.
+func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target, o JoinOptions) (*Attachment, error) {
+	if o.Fresh {
+		t.Session = wire.NewSession
+	}
+	if _, err := wire.ParseLabel("session name", t.Session); err != nil {
+		return nil, err
+	}
+	ctx, done := all.options.Bound(ctx)
+	defer done()
+	c, err := sb.Control(ctx, party, t.Session, o.Create || o.Fresh, o.Progress)
+	if err != nil {
+		return nil, err
+	}
+	a := &Attachment{all: all, sandbox: sb, target: t, party: party, options: o, opening: make(chan struct{}, 1)}
+	a.cols, a.rows = terminalFor(o.Cols, o.Rows)
+	a.life, a.end = context.WithCancelCause(context.Background())
+	ctx, over := sb.Pauses().Within(ctx)
+	defer over()
+	if err := a.begin(ctx, c); err != nil {
+		err = PausedOr(ctx, err)
+		a.Disconnect(err)
+		return nil, err
+	}
+	if err := sb.MayStay(party); err != nil { // its rights ended meanwhile
+		a.Disconnect(ErrUnshared)
+		return nil, err
+	}
+	return a, nil
+}
+
+// Disconnect ends the attachments of a session of sb that match, for a cause, and returns how many. They lose the
+// keyboard, and the secrets with which they could resume are worth nothing any more.
+func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Session, cause error, match func(wire.Party) bool) (n int) {
+	var stream live.Member // one of those that may have left the keyboard behind
+	stays := make(map[string]bool)
+	for _, m := range l.Members() {
+		if !match(m.Party()) {
+			stays[m.Party().String()] = true
+			continue
+		}
+		if m.Secret() != "" {
+			all.ban(m.Secret())
+			stream = m
+		}
+		m.Disconnect(cause)
+		n++
+	}
+	// An agent holds the keyboard by name: one who stays may be using it.
+	if stream != nil && l.Keyboard() == stream.Party().String() && !stays[stream.Party().String()] {
+		if err := giveFor(ctx, sb, l.Name(), stream); err != nil {
+			all.options.Log.Warn("keyboard of a party that was disconnected not given back", "sandbox", sb.Name(), "session", l.Name(), "err", err)
+		}
+	}
+	return n
+}
+
+// giveFor gives back the keyboard of a party whose stream was cut off, in its name: the guest would keep it for that party.
+func giveFor(ctx context.Context, sb Sandbox, session string, m live.Member) error {
+	ctx, cancel := context.WithTimeout(ctx, giveWithin)
+	defer cancel()
+	party := m.Party()
+	c, err := sb.Control(ctx, party, session, true, nil)
+	if err != nil {
+		return err
+	}
+	s, err := c.OpenStream(ctx)
+	if err != nil {
+		return err
+	}
+	client, err := wire.Open(ctx, s, wire.Attach{Session: session, Resume: m.Secret(), Party: &party, Quiet: true}, wire.Handler{})
+	if err != nil {
+		return err
+	}
+	defer client.Leave()
+	_, err = client.Request(ctx, wire.Request{Verb: wire.VerbGive})
+	return err
+}
+
+// ban makes a resume secret worthless for as long as the guest may know it.
+func (all *Attachments) ban(secret string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for old, since := range all.banned {
+		if time.Since(since) > bannedFor {
+			delete(all.banned, old)
+		}
+	}
+	all.banned[secret] = time.Now()
+}
+
+// isBanned reports whether secret is that of a party that was disconnected.
+func (all *Attachments) isBanned(secret string) bool {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	since, ok := all.banned[secret]
+	return ok && time.Since(since) <= bannedFor
+}
+
+// sleep waits, and reports whether ctx lives still.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

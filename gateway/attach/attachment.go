@@ -1,0 +1,274 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Attachment is one party on a session. Its methods may be called at once.
+//
+// A person who only looks on is known to the daemon alone. The party's own stream to the guest is opened when it first
+// drives, and again, as the same party, after the connection to the sandbox or the daemon's control connection broke.
+type Attachment struct {
+	all     *Attachments
+	sandbox Sandbox
+	live    *live.Session
+	target  wire.Target
+	party   wire.Party
+	options JoinOptions
+	opening chan struct{} // semaphore of who opens the stream
+	away    time.Time     // guarded by opening; since when there is none, although it is wanted; zero while there is
+
+	life context.Context //nolint:containedctx // ends with the attachment; its cause says why
+	end  context.CancelCauseFunc
+
+	imu  sync.Mutex   // serialises Input
+	last *wire.Client // guarded by imu; on which input was sent last
+	sent uint64       // guarded by imu; input bytes of last that the guest dealt with
+
+	calls atomic.Int32 // under way
+
+	secret live.PrivateView // taken before the locks of live and mu
+
+	mu          sync.Mutex
+	client      *wire.Client // guarded by mu; nil before the party first drives
+	resumes     string       // guarded by mu; the secret with which it is the same party again; empty before it first drives
+	incarnation string       // guarded by mu; of the shell that the session had when client was opened
+	cols        int          // guarded by mu
+	rows        int          // guarded by mu
+	holds       bool         // guarded by mu
+	told        bool         // guarded by mu; the guest says by ID who holds the keyboard
+	seq         uint64       // guarded by mu; of the newest event on the party's stream
+	undone      wire.Event   // guarded by mu; the newest command for which the shell threw away what the party had typed
+	leave       func()       // guarded by mu; takes the party off the replica's list
+}
+
+// Live is the daemon's copy of the session.
+func (a *Attachment) Live() *live.Session { return a.live }
+
+// Changed calls JoinOptions.Changed. With Disconnect, Resume, Secret, Calls and Shared it makes a live.Member.
+func (a *Attachment) Changed() {
+	if a.options.Changed != nil {
+		a.options.Changed()
+	}
+}
+
+// Secret is empty: the daemon itself holds the connection.
+func (a *Attachment) Secret() string { return "" }
+
+// Calls is the number of calls under way.
+func (a *Attachment) Calls() int { return int(a.calls.Load()) }
+
+// Shared reports whether it is the shared attachment of a principal.
+func (a *Attachment) Shared() bool { return a.options.shared }
+
+// Target is where the attachment is, with the name that a fresh session was given.
+func (a *Attachment) Target() wire.Target { return a.target }
+
+// Party is how the attachment appears to others.
+func (a *Attachment) Party() wire.Party { return a.party }
+
+// open opens the party's stream to the guest. at says to which session.
+func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attach) (*wire.Client, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, reachWithin, a.sandbox.Silent(reachWithin))
+	defer cancel()
+	s, err := c.OpenStream(ctx)
+	if err != nil {
+		return nil, a.sandbox.Reach(err)
+	}
+	party := a.party
+	at.Party, at.Quiet, at.From = &party, true, wire.Offset{Word: wire.FromNow}
+	client, err := wire.Open(ctx, s, at, wire.Handler{Event: a.event, Output: a.secretOutput})
+	if err != nil {
+		if refused, ok := errors.AsType[*wire.Error](err); ok {
+			return nil, live.InboundError(refused)
+		}
+		return nil, a.sandbox.Reach(err)
+	}
+	a.mu.Lock()
+	err = a.Err()
+	if err == nil {
+		a.client, a.resumes = client, client.Attached().Resume
+		a.incarnation = client.Attached().Incarnation
+		if client.Attached().Keyboard != party.String() {
+			a.holds = false
+		}
+	}
+	a.mu.Unlock()
+	if err != nil {
+		client.Leave()
+		return nil, err
+	}
+	return client, nil
+}
+
+// event watches who holds the keyboard. An agent holds it by name: all its parties are one.
+func (a *Attachment) event(e wire.Event) {
+	if e.Kind == wire.EventPrivate && e.By == "" {
+		a.secret.End()
+	}
+	a.mu.Lock()
+	l := a.live
+	a.seq = max(a.seq, e.Seq)
+	switch {
+	case e.Kind == wire.EventCommand && e.ID != "" && e.ID == a.party.ID:
+		a.undone = e
+	case e.Kind != wire.EventKeyboard:
+		l = nil
+	case e.Keyboard != a.party.String():
+		a.holds = false
+	case e.ID != "" && a.party.Kind == wire.Person:
+		a.holds, a.told = e.ID == a.party.ID, true // also when another has given it to this one
+	}
+	a.mu.Unlock()
+	if l != nil { // which has heard of it before, perhaps, and waits for nothing
+		l.Notify()
+	}
+}
+
+// Undone tells of a line that the party had typed at the shell's prompt and not sent, when the shell emptied it to run a command:
+// by is whose command, and seq grows with each. It is 0 when there was none.
+func (a *Attachment) Undone() (by string, seq uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.undone.By, a.undone.Seq
+}
+
+// calling notes that the party does something, until what it returns is called.
+func (a *Attachment) calling() (done func()) {
+	a.calls.Add(1)
+	a.comesOrGoes()
+	return func() {
+		a.sandbox.Touch()
+		a.calls.Add(-1)
+		a.comesOrGoes()
+	}
+}
+
+// comesOrGoes wakes those who show who is attached: a standing party is while a call of it is under way.
+func (a *Attachment) comesOrGoes() {
+	if a.options.shared {
+		a.live.Notify()
+	}
+}
+
+// The smallest terminal that a session gets from a window: vim draws for no smaller one, and readline 8.2 divides by zero in one of
+// 2 × 1, which ends bash and with it the session of everybody else.
+const (
+	minCols = 12
+	minRows = 2
+)
+
+// terminalFor is the size of a session's terminal whose driver has that much room for it: what of it is too large is clipped there. 0 is a
+// size that is not known.
+func terminalFor(cols, rows int) (int, int) {
+	if cols > 0 {
+		cols = min(max(cols, minCols), wire.MaxCols)
+	}
+	if rows > 0 {
+		rows = min(max(rows, minRows), wire.MaxRows)
+	}
+	return cols, rows
+}
+
+// Resize says how much room the attachment's window has for the session. That becomes the session's size while the attachment drives, but
+// for what is too small or too large for a terminal.
+func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
+	cols, rows = terminalFor(wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0))))
+	a.mu.Lock()
+	a.cols, a.rows = cols, rows
+	drove := a.client != nil
+	a.mu.Unlock()
+	if !drove {
+		return nil
+	}
+	_, err := a.Request(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows})
+	return err
+}
+
+// Err is nil while the attachment lives; ErrDisconnected when somebody ended it.
+func (a *Attachment) Err() error {
+	if a.life.Err() == nil {
+		return nil
+	}
+	return context.Cause(a.life)
+}
+
+// Wait returns the attachment's end: io.EOF when the session ended, ErrDisconnected, or ctx's cause.
+func (a *Attachment) Wait(ctx context.Context) error {
+	ctx, done := a.within(ctx)
+	defer done()
+	for gen := a.live.Generation(); ; {
+		next, err := a.live.Wait(ctx, gen)
+		if err != nil {
+			return err
+		}
+		gen = next
+	}
+}
+
+// Over says why the attachment is at its end, as Wait does; nil while it goes on.
+func (a *Attachment) Over() error {
+	if err := a.Err(); err != nil {
+		return err
+	}
+	return a.live.Over()
+}
+
+// Disconnect ends the attachment for a cause; the first one counts. A party that goes for good gives the keyboard back: the
+// guest keeps that of one which was cut off, for it may come again.
+func (a *Attachment) Disconnect(cause error) {
+	a.mu.Lock()
+	client, holds, leave := a.client, a.holds, a.leave
+	a.holds, a.leave = false, nil
+	a.mu.Unlock()
+	if holds && client != nil && client.Err() == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), giveWithin)
+		if _, err := client.Request(ctx, wire.Request{Verb: wire.VerbGive}); err != nil {
+			a.all.options.Log.Debug("keyboard not given back", "sandbox", a.sandbox.Name(), "session", a.target.Session, "err", err)
+		}
+		cancel()
+	}
+	a.end(cause)
+	if a.options.Changed != nil {
+		a.options.Changed()
+	}
+	// Who opens the stream at this moment closes it again, for it sees the end.
+	a.mu.Lock()
+	client = a.client
+	a.mu.Unlock()
+	if client != nil {
+		client.Leave()
+	}
+	if leave != nil {
+		leave()
+	}
+}
+
+// giveWithin bounds the good manners of one who leaves.
+const giveWithin = 2 * time.Second
+
+// Close detaches. The session goes on unless JoinOptions.Close was set.
+func (a *Attachment) Close() error {
+	var err error
+	if a.options.Close && a.Err() == nil && !a.live.Final() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if _, err = a.Request(ctx, wire.Request{Verb: wire.VerbClose}); err != nil {
+			err = fmt.Errorf("close session %s: %w", a.target, err)
+		}
+		cancel()
+		if a.live.Final() || errors.Is(err, &wire.Error{Code: wire.CodeLost}) {
+			err = nil // its stream ended with the session, as was asked for
+		}
+	}
+	a.Disconnect(ErrLeft)
+	return err
+}

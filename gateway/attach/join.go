@@ -1,0 +1,85 @@
+package attach
+
+import (
+	"context"
+
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// JoinOptions say how to join a session.
+type JoinOptions struct {
+	Create bool     // start the session when it does not exist, and its shell again when that has ended; without it or Fresh no sandbox is started
+	Typed  bool     // for text that a program reads: Create starts no sandbox, and no session in the place of one that ended with it
+	Fresh  bool     // start a new one with a generated name; the target's session is ignored
+	Watch  bool     // never drive, whatever the rights
+	Close  bool     // closing the attachment ends the session: a terminal of its own
+	Cols   int      // that the joining window has for the session, as in Resize; sizes a session that this call starts
+	Rows   int      //
+	Term   string   // TERM of a session that this call starts
+	Bare   bool     // a session that this call starts is a plain terminal, as wire.Start.Bare
+	Argv   []string // a session that this call starts runs this program
+	Env    []string // of a session that this call starts
+
+	// Changed is called after every change of the session, which Live.Generation counts, and when the attachment has ended. Callers of
+	// anything else wait for it meanwhile, so it must neither wait nor call the session. nil wants to know of none.
+	Changed func()
+
+	shared bool // the attachment of all calls of a principal
+
+	// Progress receives lines that a person may want to see while the sandbox starts. nil drops them.
+	Progress func(line string)
+}
+
+// begin finds the session, or starts it.
+func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
+	drives := a.party.Rights != wire.RightWatch
+	l := a.sandbox.Sessions().Get(a.target.Session)
+	alive := l != nil && !l.Ended()
+	// A person only looks on for now. Whoever starts a session, and an agent, is a party of the guest at once.
+	if a.options.Fresh || drives && a.options.Create && !alive || drives && a.party.Kind == wire.Agent {
+		attach := wire.Attach{Session: a.target.Session, Create: a.options.Create, Fresh: a.options.Fresh, Start: &wire.Start{
+			Argv: a.options.Argv, Env: a.options.Env, Term: a.options.Term, Cols: a.cols, Rows: a.rows, Bare: a.options.Bare}}
+		if a.party.Kind == wire.Agent && !a.options.Fresh && !a.options.Bare {
+			attach.Start.Cols, attach.Start.Rows = 0, 0 // an agent's size is pinned
+		}
+		begun := func() {}
+		if attach.Fresh || attach.Create && !alive {
+			var err error
+			if begun, err = a.sandbox.MayBegin(); err != nil {
+				return err
+			}
+		}
+		defer begun()
+		client, err := a.open(ctx, c, attach)
+		if err != nil {
+			return err
+		}
+		at := client.Attached()
+		a.target.Session = at.Session
+		if l, err = a.sandbox.Session(ctx, c, at.Session, at.Created); err != nil {
+			return err
+		}
+		if l.Ended() && at.State.Phase != wire.PhaseDead { // its shell has just been started again
+			if err := l.CaughtUp(ctx, at.Seq); err != nil {
+				return a.sandbox.Reach(err)
+			}
+		}
+	} else if !alive {
+		var err error
+		if l, err = a.sandbox.Session(ctx, c, a.target.Session, false); err != nil {
+			return err
+		}
+	}
+	a.mu.Lock()
+	a.live = l
+	a.mu.Unlock()
+	leave := l.Join(a)
+	a.mu.Lock()
+	a.leave = leave
+	a.mu.Unlock()
+	if a.Err() != nil {
+		leave() // kicked in between
+	}
+	return a.Err()
+}

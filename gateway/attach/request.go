@@ -1,0 +1,231 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Request asks the session for something else: run, type, keys, wait, screen… What it does is done once, also when the
+// connection to the sandbox breaks in the middle. A call whose end is not known, as when its sandbox was stopped, has a Result with
+// Ended lost beside the error.
+func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, error) {
+	if r.Party != nil {
+		return wire.Reply{}, wire.Errorf(wire.CodeUsage, "party comes from the login")
+	}
+	if r.Drives() {
+		if err := a.mayDrive(); err != nil {
+			return wire.Reply{}, err
+		}
+	}
+	if r.Op == "" && (r.Verb == wire.VerbRun || types(r.Verb)) {
+		r.Op = wire.NewOp()
+	}
+	defer a.calling()()
+	caller := ctx
+	ctx, done := a.within(ctx)
+	defer done()
+	ctx, over := a.sandbox.Pauses().Within(ctx) // before the state is read, so that no pause is missed
+	defer over()
+	resumes, err := admits(a.sandbox, a.party.Rights, r.Verb, a.target.Session)
+	if resumes {
+		err = a.sandbox.Wake(ctx)
+	}
+	if err != nil {
+		return wire.Reply{}, err
+	}
+	ctx, heard := a.sandbox.Listening(ctx)
+	defer heard()
+	c := beginCall(a.sandbox, a.live, a.target, r)
+	defer c.End()
+	client, err := a.clientFor(ctx, r)
+	if err != nil {
+		return wire.Reply{}, PausedOr(ctx, err)
+	}
+	if refused := incomplete(client.Attached().Shell, r); refused != nil {
+		return wire.Reply{Error: refused}, refused
+	}
+	reply, err := a.send(ctx, client, c)
+	return a.answer(ctx, caller, c, reply, err)
+}
+
+// types reports whether a request is text for what runs in the session.
+func types(v wire.Verb) bool { return v == wire.VerbType || v == wire.VerbKeys }
+
+// clientFor returns the party's stream for a request. Text that is typed is for the shell that the party knows, or for
+// what runs there: it starts nothing, and is refused when that has ended.
+func (a *Attachment) clientFor(ctx context.Context, r wire.Request) (*wire.Client, error) {
+	if !types(r.Verb) {
+		return a.stream(ctx, a.anew)
+	}
+	was := a.shell()
+	client, err := a.stream(ctx, a.there)
+	if err == nil && was != "" && a.shell() != was {
+		e := wire.Errorf(wire.CodeUnavailable, "what the text was for has ended with the shell of %s", a.target)
+		e.Hint = "nothing was typed; run uses the new shell"
+		return nil, e
+	}
+	return client, err
+}
+
+// send makes a request, and makes it again to the same guest as the same party when the connection breaks, if that does
+// not repeat what it does.
+func (a *Attachment) send(ctx context.Context, client *wire.Client, c *call) (wire.Reply, error) {
+	s, r, shell := &sent{party: client.Attached().Resume}, c.Request, a.shell()
+	c.Sent()
+	reply, err := a.request(ctx, client, r)
+	if r.Op != "" {
+		r.Incarnation = shell
+	}
+	for (r.Op != "" || r.Verb == wire.VerbWait || r.Verb == wire.VerbScreen) && broke(ctx, client, err) {
+		if client, err = a.resumed(ctx, s); err != nil {
+			break
+		}
+		reply, err = a.request(ctx, client, r)
+	}
+	a.shellIs(reply.Incarnation)
+	return reply, err
+}
+
+// answer is what the caller of c gets, to which reply and err are the guest's answer.
+func (a *Attachment) answer(ctx, caller context.Context, c *call, reply wire.Reply, err error) (wire.Reply, error) {
+	lost := a.whyLost(ctx, caller, c, reply, err)
+	if !hasResult(c.Request.Verb) {
+		lost = nil // the error says what there is to say
+	}
+	if lost == nil || reply.Result != nil {
+		settled := err
+		if settled == nil || lost != nil {
+			settled = a.settled(ctx, reply)
+		}
+		c.complete(ctx, &reply, lost)
+		a.noShell(reply.Result)
+		if errors.As(settled, new(*SilentError)) {
+			settled = a.sandbox.Reach(settled)
+		}
+		if err = settled; lost != nil {
+			err = lost // that counts
+		}
+	}
+	if paused, ok := errors.AsType[*PausedError](err); ok && lost == nil && hasResult(c.Request.Verb) { // before its output was here
+		lost, reply.Result = paused.Lost, nil
+	}
+	if lost != nil && reply.Result == nil {
+		lastWords(caller, a.sandbox, a.live)
+		reply, _ = c.lose(ctx, lost, maxReply/2)
+		err = lost
+	}
+	if unrecorded := lostUnrecorded(a.live); unrecorded != nil { // last: what it printed may be seen by nobody
+		reply, err = wire.Reply{Error: unrecorded}, unrecorded
+		if hasResult(c.Request.Verb) {
+			reply.Result = wire.LostResult(a.target, unrecorded)
+		}
+	}
+	return reply, err
+}
+
+// settled waits until the replica knows what an answer tells of: nobody hears of bytes that are not in the record, and
+// who asks the replica next finds it no older than the answer.
+func (a *Attachment) settled(ctx context.Context, reply wire.Reply) error {
+	a.mu.Lock()
+	seq := a.seq
+	a.mu.Unlock()
+	if err := a.live.CaughtUp(ctx, seq); err != nil {
+		return a.sandbox.Reach(err)
+	}
+	if reply.Result == nil {
+		return nil
+	}
+	for gen := a.live.Generation(); a.live.Len() < reply.Result.To; {
+		next, err := a.live.Wait(ctx, gen)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		gen = next
+	}
+	return nil
+}
+
+// request makes a request on a stream, and returns of the guest's answer what a guest may say.
+func (a *Attachment) request(ctx context.Context, client *wire.Client, r wire.Request) (wire.Reply, error) {
+	reply, err := client.Request(ctx, r)
+	if live.InboundReply(&reply); reply.Error != nil {
+		err = reply.Error
+	}
+	return reply, err
+}
+
+// broke reports whether err is that of a connection which broke, rather than the guest's answer or the caller's leaving.
+func broke(ctx context.Context, client *wire.Client, err error) bool {
+	if err == nil || ctx.Err() != nil {
+		return false
+	}
+	if e, ok := errors.AsType[*wire.Error](err); ok && (e.Code != wire.CodeLost || client.Err() == nil) {
+		return false
+	}
+	client.Close() // its reader may not have noticed yet
+	return true
+}
+
+// Input sends bytes to the terminal, taking the keyboard if it is free. A *wire.Error says that they were refused: its
+// message names the holder. When the connection to the sandbox breaks, the bytes that it had not taken are sent again on
+// the next one, and none twice.
+func (a *Attachment) Input(ctx context.Context, p []byte) error {
+	if err := a.mayDrive(); err != nil {
+		return err
+	}
+	defer a.calling()()
+	ctx, done := a.within(ctx)
+	defer done()
+	a.imu.Lock()
+	defer a.imu.Unlock()
+	if err := a.sandbox.Wake(ctx); err != nil {
+		return err
+	}
+	client, err := a.stream(ctx, a.anew)
+	if err != nil {
+		return err
+	}
+	s := &sent{party: client.Attached().Resume}
+	if client != a.last {
+		a.last, a.sent = client, client.Attached().Accepted
+	}
+	for {
+		err = client.Input(ctx, p)
+		if err == nil {
+			a.took()
+		}
+		if !broke(ctx, client, err) {
+			a.sent = client.Sent() // also what was refused, and what nobody waited for any longer
+			return err
+		}
+		if client, err = a.resumed(ctx, s); err != nil {
+			return err
+		}
+		at := client.Attached()
+		if at.Accepted < a.sent {
+			return wire.LostError(wire.LostGuest, "the connection to the sandbox broke; it is not known how much of the input arrived")
+		}
+		p = p[min(at.Accepted-a.sent, uint64(len(p))):]
+		a.last, a.sent = client, at.Accepted
+	}
+}
+
+// noShell completes the error of a call on a machine that waited for a prompt of a shell which has ended instead: what runs there in
+// its place mostly says why.
+func (a *Attachment) noShell(r *wire.Result) {
+	if r == nil || r.Error == nil || r.Phase != wire.PhaseDead || r.Error.Code != wire.CodeUnavailable || !a.sandbox.IsHost() {
+		return
+	}
+	if said := text.Line(a.live.LastLine(), 200); said != "" {
+		r.Error.Message += ", and printed last: " + said
+	}
+	r.Error.Hint = "does the machine run something else than a shell for this account (ForceCommand in its sshd_config)? describe says what is known of it"
+}
