@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -248,7 +249,7 @@ func (b *Backend) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, er
 }
 
 // prepare makes what must exist before the container: the directory, the keys in it, the socket.
-func (s *booting) prepare(id string, k keys) (*door, error) {
+func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
 	if err := os.Mkdir(s.b.dir(id), 0o700); errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
 	} else if err != nil {
@@ -265,18 +266,18 @@ func (s *booting) prepare(id string, k keys) (*door, error) {
 }
 
 // listen opens the sockets on which a guest will call. That for SSH is returned.
-func (b *Backend) listen(id string, k keys) (*door, error) {
+func (b *Backend) listen(id string, k keys) (*guestsock.Server, error) {
 	if k.Guest.TunSocket != "" {
-		if _, err := b.opened(doorKey{id, tunSocketName}); err != nil {
+		if _, err := b.sockets.Open(id, guestsock.Tun); err != nil {
 			return nil, err
 		}
 	}
-	return b.opened(doorKey{id, socketName})
+	return b.sockets.Open(id, guestsock.SSH)
 }
 
 // launch makes the container and starts it, and returns its first process as this machine numbers it. An engine that may
 // not raise the descriptor limit as far as our default gives its own instead; when a limit was asked for that is an error.
-func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool, k keys, d *door) (pid int, err error) {
+func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool, k keys, d *guestsock.Server) (pid int, err error) {
 	for {
 		if err = s.enter(ctx, stageCreate); err != nil {
 			return 0, err
@@ -339,7 +340,7 @@ func (s *booting) undo(ctx context.Context, id string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.b.limits.remove)
 	defer cancel()
-	s.b.shutDoors(id)
+	s.b.sockets.Shut(id)
 	if s.asked {
 		if err := s.b.remove(ctx, id, s.ref); err != nil {
 			s.b.log(id).Error("undo boot", "err", err)

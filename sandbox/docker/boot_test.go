@@ -33,7 +33,7 @@ func nothingLeft(t *testing.T, b *Backend, id string) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.doors[doorKey{id, socketName}] != nil || b.doors[doorKey{id, tunSocketName}] != nil {
+	if b.sockets.IsOpen(id) {
 		t.Error("a socket is left")
 	}
 	if len(b.busy) != 0 || len(b.starts) != 0 {

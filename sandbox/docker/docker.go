@@ -21,6 +21,7 @@ import (
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
@@ -67,8 +68,9 @@ type Backend struct {
 	greeting chan struct{} // semaphore
 	greeted  atomic.Bool   // the version of the API is settled
 
-	files  placer
-	engine engineCache
+	files   placer
+	sockets *guestsock.Set
+	engine  engineCache
 
 	limits limits
 	at     func(stage string) // called when Boot or Start enters a stage; tests end contexts there
@@ -77,8 +79,6 @@ type Backend struct {
 	builds   bool       // guarded by sweeping; this daemon has begun a build
 
 	mu     sync.Mutex
-	closed bool                     // guarded by mu
-	doors  map[doorKey]*door        // guarded by mu
 	busy   map[string]chan struct{} // guarded by mu; by instance ID; closed when what changes it has ended
 	places map[string]places        // guarded by mu; by instance ID; of those that were measured
 }
@@ -124,9 +124,11 @@ func New(o Options) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("docker: engine %s: %w", o.Host, err)
 	}
-	return &Backend{opts: o, api: api, starts: make(chan struct{}, o.MaxStarts), greeting: make(chan struct{}, 1), files: placer{dir: o.GuestDir},
-		limits: defaultLimits, at: func(string) {}, doors: make(map[doorKey]*door), busy: make(map[string]chan struct{}),
-		places: make(map[string]places)}, nil
+	b := &Backend{opts: o, api: api, starts: make(chan struct{}, o.MaxStarts), greeting: make(chan struct{}, 1),
+		files: placer{dir: o.GuestDir}, limits: defaultLimits, at: func(string) {},
+		busy: make(map[string]chan struct{}), places: make(map[string]places)}
+	b.sockets = guestsock.NewSet(b.runDir, o.Log)
+	return b, nil
 }
 
 // checkHost refuses engines that do not share this machine's files.
@@ -147,14 +149,7 @@ func checkHost(host string) error {
 
 // Close stops listening for guests. Containers go on, and their guests call again. Calls under way end with an error.
 func (b *Backend) Close() error {
-	b.mu.Lock()
-	b.closed = true
-	doors := b.doors
-	b.doors = nil
-	b.mu.Unlock()
-	for _, d := range doors {
-		d.close()
-	}
+	b.sockets.Close()
 	return b.api.Close()
 }
 
@@ -166,38 +161,3 @@ func containerName(id string) string { return "sandboxd-" + id }
 
 func (b *Backend) dir(id string) string    { return filepath.Join(b.opts.Dir, id) }
 func (b *Backend) runDir(id string) string { return filepath.Join(b.opts.Dir, id, "run") }
-
-// doorKey names a socket of an instance.
-type doorKey struct{ id, socket string }
-
-// opened returns a listening socket, opening it if need be. A socket file of an earlier daemon is replaced: the guest redials within 250 ms.
-func (b *Backend) opened(key doorKey) (*door, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
-		return nil, errors.New("docker: closed")
-	}
-	if d := b.doors[key]; d != nil {
-		return d, nil
-	}
-	d, err := openDoor(b.runDir(key.id), key.socket, b.log(key.id))
-	if err != nil {
-		return nil, err
-	}
-	b.doors[key] = d
-	return d, nil
-}
-
-// shutDoors closes the sockets of an instance.
-func (b *Backend) shutDoors(id string) {
-	for _, socket := range []string{socketName, tunSocketName} {
-		key := doorKey{id, socket}
-		b.mu.Lock()
-		d := b.doors[key]
-		delete(b.doors, key)
-		b.mu.Unlock()
-		if d != nil {
-			d.close()
-		}
-	}
-}

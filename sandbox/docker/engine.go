@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
 // limits are how long the engine may take for one call. Each call has its own: one that hangs is told from one that is
@@ -326,7 +327,7 @@ func enginePid(ctx context.Context, socket string) int {
 		return 0
 	}
 	defer conn.Close()
-	return peerPid(conn.(*net.UnixConn))
+	return guestsock.PeerPID(conn.(*net.UnixConn))
 }
 
 // engineStart is when the process began that listens on the engine's socket, zero if that cannot be seen.

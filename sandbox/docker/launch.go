@@ -13,6 +13,8 @@ import (
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
 // A guest calls in a few milliseconds after its start. It gives up itself when its keys have not come after 10 s.
@@ -25,7 +27,7 @@ const exitNoLine = 78
 
 // run attaches to the container, hands over the keys, starts it and waits for its guest to call in. It returns the first
 // process of the container, 0 where it cannot be seen.
-func (s *booting) run(ctx context.Context, runtime string, k keys, d *door) (int, error) {
+func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.Server) (int, error) {
 	if err := s.enter(ctx, stageAttach); err != nil {
 		return 0, err
 	}
@@ -59,7 +61,7 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *door) (int
 	}
 	if c.State.Running {
 		pid := visiblePid(runtime, c.State)
-		d.admit(pid)
+		d.Admit(pid)
 		if err = s.await(ctx, d); err == nil {
 			if pid != 0 { // which the guest has just called from
 				if err := capTerminals(pid); err != nil {
@@ -80,7 +82,7 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *door) (int
 }
 
 // await returns when the guest has called in, or errGuestEnded when the container has ended.
-func (s *booting) await(ctx context.Context, d *door) error {
+func (s *booting) await(ctx context.Context, d *guestsock.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, fmt.Errorf("guest did not call in within %v", guestTimeout))
 	defer cancel()
 	ctx, end := context.WithCancelCause(ctx)
@@ -92,7 +94,7 @@ func (s *booting) await(ctx context.Context, d *door) error {
 			end(errGuestEnded)
 		}
 	})
-	return d.wait(ctx)
+	return d.Wait(ctx)
 }
 
 // visiblePid is the container's first process where callers can be compared with it. A runtime with a kernel of its own

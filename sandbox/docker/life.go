@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -85,7 +86,7 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	if err != nil {
 		return sandbox.Peer{}, err
 	}
-	if peer.Conn, err = b.caller(ctx, inst, socketName); err != nil {
+	if peer.Conn, err = b.caller(ctx, inst, guestsock.SSH); err != nil {
 		return sandbox.Peer{}, err
 	}
 	return peer, nil
@@ -93,7 +94,7 @@ func (b *Backend) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 
 // caller takes the connection that the guest keeps waiting on a socket.
 func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket string) (*net.UnixConn, error) {
-	d, err := b.opened(doorKey{inst.ID, socket})
+	d, err := b.sockets.Open(inst.ID, socket)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, gone := b.running(ctx, inst); gone != nil {
 			return nil, gone
@@ -102,21 +103,21 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 	if err != nil {
 		return nil, err
 	}
-	if !d.admits() {
+	if !d.Admitted() {
 		// Opened by this call: a new daemon, an old guest. An engine that is away keeps nobody from his sandbox: the pinned
 		// key still says who answers. Nor does one that hangs: asking again is for who gets no call.
 		soon, cancel := context.WithTimeoutCause(ctx, admission, sandbox.ErrEngine)
 		pid, err := b.running(soon, inst)
 		cancel()
 		if err == nil {
-			d.admit(pid)
+			d.Admit(pid)
 		} else if !errors.Is(err, sandbox.ErrEngine) {
 			return nil, err
 		}
 	}
 	for doubt := firstDoubt; ; doubt = nextDoubt {
 		patience, cancel := context.WithTimeout(ctx, doubt)
-		conn, err := d.take(patience)
+		conn, err := d.Take(patience)
 		cancel()
 		if err == nil {
 			return conn, nil
@@ -124,11 +125,11 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("guest does not call: %w", context.Cause(ctx))
 		}
-		if errors.Is(err, errDoorClosed) {
+		if errors.Is(err, guestsock.ErrClosed) {
 			return nil, err
 		}
 		if pid, err := b.running(ctx, inst); err == nil {
-			d.admit(pid) // somebody may have restarted it
+			d.Admit(pid) // somebody may have restarted it
 		} else if !errors.Is(err, sandbox.ErrEngine) {
 			return nil, err
 		}
@@ -182,7 +183,7 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
 	defer unlock()
-	b.shutDoors(inst.ID)
+	b.sockets.Shut(inst.ID)
 	if err := b.remove(ctx, inst.ID, inst.Ref); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
@@ -248,7 +249,7 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	if err := b.stop(ctx, inst, grace); err != nil {
 		return fmt.Errorf("stop %s: %w", inst.ID, err)
 	}
-	b.shutDoors(inst.ID) // with who waited there
+	b.sockets.Shut(inst.ID) // with who waited there
 	return nil
 }
 
@@ -348,7 +349,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 		s.stage = stageValidate
 		return err
 	}
-	s.b.shutDoors(inst.ID) // who waits there belongs to a life that has ended
+	s.b.sockets.Shut(inst.ID) // who waits there belongs to a life that has ended
 	d, err := s.b.listen(inst.ID, k)
 	if err != nil {
 		return err
@@ -367,7 +368,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	if err == nil {
 		return nil
 	}
-	s.b.shutDoors(inst.ID)
+	s.b.sockets.Shut(inst.ID)
 	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.b.limits.remove)
 	defer cancel()
 	if left := s.b.kill(undo, s.ref); left != nil {

@@ -386,12 +386,12 @@ func TestDialWithoutEngine(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
 	inst := boot(t, b, sandbox.Spec{})
-	b.shutDoors(inst.ID) // as in a new daemon
+	b.sockets.Shut(inst.ID) // as in a new daemon
 	f.set(func(w http.ResponseWriter, _ *http.Request) bool { hangUp(w); return true })
 	mustSh(t, login(t, b, inst), "true")
 
 	// Nor does one that hangs, for more than a moment.
-	b.shutDoors(inst.ID)
+	b.sockets.Shut(inst.ID)
 	f.set(func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true })
 	began := time.Now()
 	mustSh(t, login(t, b, inst), "true")

@@ -30,16 +30,8 @@ func (b *Backend) Usage(ctx context.Context, inst sandbox.Instance) (sandbox.Usa
 
 // firstProcess is the first process of a container that runs, as its door knows it already, or as the engine does.
 func (b *Backend) firstProcess(ctx context.Context, inst sandbox.Instance) (int, error) {
-	b.mu.Lock()
-	d := b.doors[doorKey{inst.ID, socketName}]
-	b.mu.Unlock()
-	if d != nil {
-		d.mu.Lock()
-		pid := d.pid
-		d.mu.Unlock()
-		if pid != 0 {
-			return pid, nil
-		}
+	if pid := b.sockets.PID(inst.ID); pid != 0 {
+		return pid, nil
 	}
 	c, err := b.container(ctx, refOf(inst))
 	switch {

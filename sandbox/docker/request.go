@@ -15,6 +15,7 @@ import (
 	"github.com/moby/moby/api/types/network"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -34,8 +35,8 @@ const (
 	// then the runtime's) and another when it executes, and so be PID 1 at the next start, with its keys and capabilities.
 	guestBin    = "/dev/.sandboxd"
 	guestRun    = "/.sandboxd/run"
-	guestSocket = guestRun + "/" + socketName
-	guestTun    = guestRun + "/" + tunSocketName
+	guestSocket = guestRun + "/" + guestsock.SSH
+	guestTun    = guestRun + "/" + guestsock.Tun
 	guestCA     = "/.sandboxd/ca.crt"
 )
 

@@ -1,4 +1,4 @@
-package docker
+package guestsock
 
 import (
 	"context"
@@ -16,13 +16,15 @@ import (
 	"time"
 )
 
-func testDoor(t *testing.T, dir string) *door {
+var errEnded = errors.New("ended")
+
+func testServer(t *testing.T, dir string) *Server {
 	t.Helper()
-	d, err := openDoor(dir, socketName, slog.New(slog.DiscardHandler))
+	d, err := Listen(dir, SSH, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(d.close)
+	t.Cleanup(d.Close)
 	return d
 }
 
@@ -35,7 +37,7 @@ func call(t *testing.T, dir string) net.Conn {
 	}
 	defer f.Close()
 	for {
-		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), socketName))
+		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), SSH))
 		if errors.Is(err, syscall.EAGAIN) { // as many wait already as may; the guest would wait, see its dial
 			runtime.Gosched()
 			continue
@@ -57,11 +59,11 @@ func hungUp(t *testing.T, conn net.Conn) {
 	}
 }
 
-func take(t *testing.T, d *door) net.Conn {
+func take(t *testing.T, d *Server) net.Conn {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	conn, err := d.take(ctx)
+	conn, err := d.Take(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,21 +72,21 @@ func take(t *testing.T, d *door) net.Conn {
 }
 
 // A state directory may have a path longer than sun_path, and an old daemon's socket in it.
-func TestDoor(t *testing.T) {
+func TestServer(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long", 40))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	old, err := openDoor(dir, socketName, slog.New(slog.DiscardHandler))
+	old, err := Listen(dir, SSH, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	old.close()
-	if _, err := os.Lstat(filepath.Join(dir, socketName)); err != nil {
+	old.Close()
+	if _, err := os.Lstat(filepath.Join(dir, SSH)); err != nil {
 		t.Fatalf("the old socket should still lie there, as after a kill: %v", err)
 	}
-	d := testDoor(t, dir)
-	info, err := os.Lstat(filepath.Join(dir, socketName))
+	d := testServer(t, dir)
+	info, err := os.Lstat(filepath.Join(dir, SSH))
 	if err != nil || info.Mode() != os.ModeSocket|0o600 {
 		t.Errorf("socket: got mode %v, error %v; want 0600", info.Mode(), err)
 	}
@@ -95,42 +97,42 @@ func TestDoor(t *testing.T) {
 	if _, err := io.ReadFull(theirs, b); err != nil || string(b) != "hello" {
 		t.Errorf("got %q, %v; want what the guest sent", b, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errGuestEnded)
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Millisecond, errEnded)
 	defer cancel()
-	if _, err := d.take(ctx); !errors.Is(err, errGuestEnded) {
+	if _, err := d.Take(ctx); !errors.Is(err, errEnded) {
 		t.Errorf("nobody waits: got error %v, want the cause of the context", err)
 	}
 }
 
-func TestDoorAdmitsOneProcess(t *testing.T) {
+func TestServerAdmitsOneProcess(t *testing.T) {
 	dir := t.TempDir()
-	d := testDoor(t, dir)
+	d := testServer(t, dir)
 	early := call(t, dir)
 	waits(t, d)
-	d.admit(os.Getpid() + 1)
+	d.Admit(os.Getpid() + 1)
 	hungUp(t, early)
 	hungUp(t, call(t, dir))
-	d.admit(os.Getpid())
+	d.Admit(os.Getpid())
 	call(t, dir)
 	take(t, d)
-	d.admit(0)
+	d.Admit(0)
 	call(t, dir)
 	take(t, d)
 }
 
-func waits(t *testing.T, d *door) {
+func waits(t *testing.T, d *Server) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := d.wait(ctx); err != nil {
+	if err := d.Wait(ctx); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // Who hung up while waiting is not handed out, and a caller that dials without end takes no more than its places.
-func TestDoorQueue(t *testing.T) {
+func TestServerQueue(t *testing.T) {
 	dir := t.TempDir()
-	d := testDoor(t, dir)
+	d := testServer(t, dir)
 	dead := call(t, dir)
 	waits(t, d)
 	dead.Close()
@@ -152,7 +154,7 @@ func TestDoorQueue(t *testing.T) {
 
 // Root in the sandbox can call without end. What such calls cost the daemon is bounded by their rate, and the guest's own calls
 // are never kept waiting by the daemon.
-func TestDoorPacesStrangers(t *testing.T) {
+func TestServerPacesStrangers(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		admit int // 0: nobody is known
@@ -160,14 +162,14 @@ func TestDoorPacesStrangers(t *testing.T) {
 	}{{"guest", os.Getpid(), false}, {"strangers", os.Getpid() + 1, true}, {"nobody is known", 0, true}} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := t.TempDir()
-			d, err := newDoor(dir, socketName, slog.New(slog.DiscardHandler))
+			d, err := listen(dir, SSH, slog.New(slog.DiscardHandler))
 			if err != nil {
 				t.Fatal(err)
 			}
 			rests := 0 // of the goroutine that accepts, which close waits for
 			d.rest = func(time.Duration) { rests++ }
 			if test.admit != 0 {
-				d.admit(test.admit)
+				d.Admit(test.admit)
 			}
 			began := time.Now()
 			d.wg.Go(d.accept)
@@ -182,10 +184,10 @@ func TestDoorPacesStrangers(t *testing.T) {
 				conn.Close()
 			}
 			// The backlog is taken in order: what comes through now is behind all of them.
-			d.admit(os.Getpid())
+			d.Admit(os.Getpid())
 			call(t, dir)
 			take(t, d)
-			d.close()
+			d.Close()
 			if !test.paced {
 				if rests != 0 {
 					t.Errorf("the guest's calls were kept waiting %d times", rests)
@@ -193,7 +195,7 @@ func TestDoorPacesStrangers(t *testing.T) {
 				return
 			}
 			// Each call that finds no token left is followed by a rest. The last ones may be accepted as the guest's.
-			allowed := strangersBurst + strangersRate*time.Since(began).Seconds() + doorBacklog + 1
+			allowed := strangersBurst + strangersRate*time.Since(began).Seconds() + backlog + 1
 			if least := int(calls - allowed - 1); rests < least {
 				t.Errorf("got %d rests, want at least %d", rests, least)
 			}
@@ -202,13 +204,13 @@ func TestDoorPacesStrangers(t *testing.T) {
 }
 
 // However fast others call, few of them wait at a time, and who waits behind them has its turn.
-func TestDoorBacklog(t *testing.T) {
+func TestServerBacklog(t *testing.T) {
 	dir := t.TempDir()
-	d, err := newDoor(dir, socketName, slog.New(slog.DiscardHandler)) // nobody accepts yet
+	d, err := listen(dir, SSH, slog.New(slog.DiscardHandler)) // nobody accepts yet
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.admit(os.Getpid())
+	d.Admit(os.Getpid())
 	f, err := os.Open(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +218,7 @@ func TestDoorBacklog(t *testing.T) {
 	defer f.Close()
 	waiting := 0
 	for ; ; waiting++ {
-		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), socketName))
+		conn, err := net.Dial("unix", fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), SSH))
 		if errors.Is(err, syscall.EAGAIN) {
 			break
 		}
@@ -225,17 +227,17 @@ func TestDoorBacklog(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	if waiting > doorBacklog+1 {
-		t.Errorf("%d calls wait to be accepted, want at most %d", waiting, doorBacklog+1)
+	if waiting > backlog+1 {
+		t.Errorf("%d calls wait to be accepted, want at most %d", waiting, backlog+1)
 	}
 	d.wg.Go(d.accept)
 	take(t, d)
-	d.close()
+	d.Close()
 }
 
-func TestDoorClose(t *testing.T) {
+func TestServerClose(t *testing.T) {
 	dir := t.TempDir()
-	d, err := openDoor(dir, socketName, slog.New(slog.DiscardHandler))
+	d, err := Listen(dir, SSH, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,23 +245,23 @@ func TestDoorClose(t *testing.T) {
 	taken := make(chan error, 1)
 	waits(t, d)
 	d.clear()
-	go func() { _, err := d.take(context.Background()); taken <- err }()
-	d.close()
-	if err := <-taken; !errors.Is(err, errDoorClosed) {
-		t.Errorf("take: got error %v, want %v", err, errDoorClosed)
+	go func() { _, err := d.Take(context.Background()); taken <- err }()
+	d.Close()
+	if err := <-taken; !errors.Is(err, ErrClosed) {
+		t.Errorf("take: got error %v, want %v", err, ErrClosed)
 	}
 	hungUp(t, conn)
 }
 
 // The directory is ours; a link in its place is not followed.
-func TestDoorNoLink(t *testing.T) {
+func TestServerNoLink(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(t.TempDir(), "run")
 	if err := os.Symlink(dir, link); err != nil {
 		t.Fatal(err)
 	}
-	if d, err := openDoor(link, socketName, slog.New(slog.DiscardHandler)); err == nil {
-		d.close()
+	if d, err := Listen(link, SSH, slog.New(slog.DiscardHandler)); err == nil {
+		d.Close()
 		t.Error("got no error from a symbolic link")
 	}
 }

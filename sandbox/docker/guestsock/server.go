@@ -1,0 +1,325 @@
+// Package guestsock serves the unix sockets on which guests call the daemon. Each sandbox has its
+// own, in a directory that is mounted into it: one for SSH, one to pass its network device.
+//
+// A guest keeps one connection waiting; Take hands it out. Whoever is root in the sandbox can
+// connect as well, so calls are matched with the guest's process, queued in few places and paced.
+// The package knows neither SSH nor what a sandbox is.
+package guestsock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+)
+
+// The sockets of a sandbox. The names are short because an address holds 108 bytes.
+const (
+	SSH = "s"
+	Tun = "n" // to pass the network device
+)
+
+// maxWaiting bounds the connections that wait to be taken. A guest keeps one; more belong to a
+// misbehaving guest or to an earlier life of the sandbox.
+const maxWaiting = 8
+
+// strangersLogged is the interval between log entries about calls from other processes.
+const strangersLogged = 10 * time.Second
+
+// Root in the sandbox can connect as fast as the kernel allows. Once calls that are not known to be
+// the guest's have spent their burst, the server rests between them, so that they cost next to
+// nothing.
+const (
+	strangersRate  = 320 // a second
+	strangersBurst = 64
+	strangersRest  = 50 * time.Millisecond // one wake-up for many calls: it costs more than a call
+
+	// backlog is how many calls the kernel queues. The guest makes one at a time and waits behind
+	// those of others: a longer queue would only make that wait longer.
+	backlog = 4
+)
+
+// ErrClosed is returned by Take and Wait of a closed Server.
+var ErrClosed = errors.New("socket closed")
+
+// Server is one socket. Connections wait in a queue until they are taken. Its methods may be
+// called concurrently.
+type Server struct {
+	listener *net.UnixListener
+	log      *slog.Logger
+	waiting  chan caller
+	done     chan struct{}
+	wg       sync.WaitGroup
+
+	strangers *rate.Limiter         // calls not known to be the guest's
+	rest      func(d time.Duration) // returns after d or at Close; tests replace it
+
+	mu     sync.Mutex
+	known  bool      // guarded by mu; Admit was called
+	pid    int       // guarded by mu; process that may call; 0 means any
+	calls  int       // guarded by mu; of other processes, since they were last logged
+	logged time.Time // guarded by mu; when that was
+}
+
+// caller is a connection that waits to be taken.
+type caller struct {
+	conn *net.UnixConn
+	pid  int // process that dialed, 0 if this side cannot see it
+}
+
+// Listen serves the socket called name in dir, in place of one that an earlier daemon left. dir
+// must not be a symbolic link.
+func Listen(dir, name string, log *slog.Logger) (*Server, error) {
+	s, err := listen(dir, name, log)
+	if err == nil {
+		s.wg.Go(s.accept)
+	}
+	return s, err
+}
+
+// listen is Listen without the goroutine that accepts. It binds through /proc/self/fd: an address
+// holds 108 bytes, and state directories are often longer.
+func listen(dir, name string, log *slog.Logger) (*Server, error) {
+	fd, err := unix.Open(dir, unix.O_DIRECTORY|unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", dir, err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Unlinkat(fd, name, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("remove old socket in %s: %w", dir, err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, name), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen in %s: %w", dir, err)
+	}
+	l.SetUnlinkOnClose(false) // by then the path means another directory
+	if err := unix.Fchmodat(fd, name, 0o600, 0); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("chmod socket in %s: %w", dir, err)
+	}
+	if err := setBacklog(l, backlog); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("listen in %s: %w", dir, err)
+	}
+	s := &Server{listener: l, log: log, waiting: make(chan caller, maxWaiting), done: make(chan struct{}),
+		strangers: rate.NewLimiter(strangersRate, strangersBurst)}
+	s.rest = s.sleep
+	return s, nil
+}
+
+// setBacklog changes how many connections wait to be accepted (listen(2)); package net asks for the
+// system's maximum.
+func setBacklog(l *net.UnixListener, n int) error {
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return errors.Join(raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), n) }), err)
+}
+
+// Admit sets which process may call from now on, and drops waiting connections of others. 0 admits
+// all.
+func (s *Server) Admit(pid int) {
+	s.mu.Lock()
+	same := s.known && s.pid == pid
+	s.known, s.pid = true, pid
+	s.mu.Unlock()
+	if same {
+		return
+	}
+	for range len(s.waiting) {
+		select {
+		case c := <-s.waiting:
+			s.enqueue(c)
+		default:
+			return
+		}
+	}
+}
+
+// Admitted reports whether Admit was called.
+func (s *Server) Admitted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known
+}
+
+// PID returns the process that may call; 0 if that is not known or any may.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pid
+}
+
+// clear drops all waiting connections.
+func (s *Server) clear() {
+	for {
+		select {
+		case c := <-s.waiting:
+			c.conn.Close()
+		default:
+			return
+		}
+	}
+}
+
+func (s *Server) accept() {
+	for {
+		conn, err := s.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors: temporary; the guest waits in the backlog
+			s.log.Error("accept guest", "err", err)
+			s.rest(100 * time.Millisecond)
+			continue
+		}
+		c := caller{conn, PeerPID(conn)}
+		known := s.isGuest(c)
+		s.enqueue(c)
+		if !known && !s.strangers.Allow() {
+			s.rest(strangersRest)
+		}
+	}
+}
+
+func (s *Server) sleep(pause time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.done:
+	}
+}
+
+// isGuest reports whether c is known to come from the guest.
+func (s *Server) isGuest(c caller) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pid != 0 && c.pid == s.pid
+}
+
+// enqueue adds c to the queue, or drops it if its process may not call. The connection that waited
+// longest makes room.
+func (s *Server) enqueue(c caller) {
+	s.mu.Lock()
+	want := s.pid
+	s.mu.Unlock()
+	// Root in the sandbox can connect, too. The pinned host key would expose it; this keeps it
+	// from occupying the queue.
+	if want != 0 && c.pid != 0 && c.pid != want {
+		s.stranger(c.pid, want)
+		c.conn.Close()
+		return
+	}
+	for {
+		select {
+		case s.waiting <- c:
+			return
+		default:
+		}
+		select {
+		case old := <-s.waiting:
+			old.conn.Close()
+		default:
+		}
+	}
+}
+
+// stranger logs, at most once an interval, that another process than the guest called.
+func (s *Server) stranger(pid, want int) {
+	s.mu.Lock()
+	s.calls++
+	n, due := s.calls, time.Since(s.logged) > strangersLogged
+	if due {
+		s.logged, s.calls = time.Now(), 0
+	}
+	s.mu.Unlock()
+	if due {
+		s.log.Warn("a process that is not the guest called", "pid", pid, "want", want, "calls", n)
+	}
+}
+
+// Take waits for the next live connection. The caller closes it.
+func (s *Server) Take(ctx context.Context) (*net.UnixConn, error) {
+	c, err := s.next(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.conn, nil
+}
+
+// Wait returns when a live connection waits, and leaves it in the queue.
+func (s *Server) Wait(ctx context.Context) error {
+	c, err := s.next(ctx)
+	if err == nil {
+		s.enqueue(c)
+	}
+	return err
+}
+
+func (s *Server) next(ctx context.Context) (caller, error) {
+	for {
+		var c caller
+		select {
+		case c = <-s.waiting: // even if ctx has ended
+		default:
+			select {
+			case c = <-s.waiting:
+			case <-ctx.Done():
+				return caller{}, context.Cause(ctx)
+			case <-s.done:
+				return caller{}, ErrClosed
+			}
+		}
+		if alive(c.conn) {
+			return c, nil
+		}
+		c.conn.Close()
+	}
+}
+
+// Close stops listening and drops waiting connections. It must be called once.
+func (s *Server) Close() {
+	close(s.done)
+	s.listener.Close()
+	s.wg.Wait()
+	s.clear()
+}
+
+// PeerPID returns the process at the other end of conn, as numbered in this process's PID
+// namespace; 0 if it cannot be seen.
+func PeerPID(conn *net.UnixConn) int {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	pid := 0
+	_ = raw.Control(func(fd uintptr) { // a connection that is closed has no peer
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			pid = int(cred.Pid)
+		}
+	})
+	return pid
+}
+
+// alive reports whether the other side has not hung up, without consuming what it sent.
+func alive(conn *net.UnixConn) bool {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	ok := false
+	err = raw.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		ok = n > 0 || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR)
+	})
+	return err == nil && ok
+}
