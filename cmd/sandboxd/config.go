@@ -94,7 +94,7 @@ func defaults() config {
 		{key: "record.mode", value: recordBestEffort, help: "best_effort: a session that cannot be recorded goes on; strict: it ends", check: isRecordMode},
 		{key: "hook.exec", value: "", help: "program with its arguments that is told on standard input when what a session needs changes; no shell", check: isProgramOrEmpty},
 		{key: "hook.url", value: "", help: "URL that is told of the same by POST", check: isHTTPOrEmpty},
-		{key: "chord", value: "ctrl-]", help: "key that begins what a person in a session asks of us, such as take and give: ctrl- and a letter or one of \\ ] ^ _, or none", check: sshd.CheckChord},
+		{key: "chord", value: "ctrl-]", help: "key that begins what a person in a session asks of us, such as take and give: ctrl- and a letter or one of \\ ] ^ _, or none", check: sshd.CheckPrefixKey},
 		{key: "agentrun.dependencies_whitelist", value: "*", help: "packages that code of POST /v1/run/ may have installed, by commas or spaces; * is any, none is none", check: isWhitelist},
 		{key: "agentrun.cached_dependencies", value: "", help: "packages that such code has without their being installed for it, by commas or spaces", check: isPackages},
 		{key: "agentrun.cpu_quota", value: "50000", help: "microseconds of processors that it has in each tenth of a second", check: isCount},

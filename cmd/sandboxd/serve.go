@@ -180,15 +180,15 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		return err
 	}
 	d.door, err = sshd.New(sshd.Options{
-		Hub:      d.hub,
-		HostKeys: []ssh.Signer{hostKey},
-		Keys:     keys,
-		Commands: d.lobby,
-		Watches:  command.Watches,
-		MCP:      d.serveMCP,
-		Chord:    d.config.value("chord"),
-		Limits:   sshd.Limits{Exempt: loopback, Own: ownLogins},
-		Log:      d.log,
+		Hub:       d.hub,
+		HostKeys:  []ssh.Signer{hostKey},
+		Keys:      keys,
+		Commands:  d.lobby,
+		Watches:   command.Watches,
+		MCP:       d.serveMCP,
+		PrefixKey: d.config.value("chord"),
+		Limits:    sshd.Limits{Exempt: loopback, Own: ownLogins},
+		Log:       d.log,
 	})
 	if err != nil {
 		return err

@@ -54,7 +54,7 @@ func (s *session) expelled(ctx context.Context) bool {
 
 // checkAccess ends clients whose login no longer holds – it would fail by now, or grant less –
 // until ctx ends.
-func (h *house) checkAccess(ctx context.Context) {
+func (h *tracker) checkAccess(ctx context.Context) {
 	var ending sync.WaitGroup
 	defer ending.Wait()
 	timer := time.NewTimer(accessEvery)
@@ -93,7 +93,7 @@ func (h *house) checkAccess(ctx context.Context) {
 }
 
 // clients are those that have logged in.
-func (h *house) clients() (list []*client) {
+func (h *tracker) clients() (list []*client) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for n := range h.conns {

@@ -19,7 +19,7 @@ import (
 
 // client is one connection that is logged in.
 type client struct {
-	server  *house
+	server  *tracker
 	conn    *sshconn.Conn
 	net     *conn
 	end     context.CancelCauseFunc // of what is served
@@ -29,9 +29,9 @@ type client struct {
 	log     *slog.Logger
 	checked // whether the login still holds
 
-	target wire.Target // by the user name of the login that succeeded
-	lobby  bool
-	wrong  error // why the user name is no target
+	target  wire.Target // by the user name of the login that succeeded
+	control bool
+	wrong   error // why the user name is no target
 
 	dialing chan struct{} // held by the one that dials the sandbox
 
@@ -53,7 +53,7 @@ const maxExtra = 8 << 10
 
 // newClient says who is on the connection and what they want, from what the login settled. end ends
 // what is served there.
-func (h *house) newClient(conn *sshconn.Conn, n *conn, end context.CancelCauseFunc) *client {
+func (h *tracker) newClient(conn *sshconn.Conn, n *conn, end context.CancelCauseFunc) *client {
 	c := &client{server: h, conn: conn, net: n, end: end, meter: n.meter,
 		login: loginOf(conn.Permissions), parted: make(chan struct{}),
 		dialing: make(chan struct{}, 1)}
@@ -65,9 +65,9 @@ func (h *house) newClient(conn *sshconn.Conn, n *conn, end context.CancelCauseFu
 	c.grant = c.login.grant
 	c.log = c.log.With("principal", c.grant.Name)
 	c.target, c.wrong = wire.ParseTarget(conn.User())
-	c.lobby = c.wrong == nil && c.target.Sandbox == wire.Lobby
-	if c.lobby && c.target != (wire.Target{Sandbox: wire.Lobby, Session: wire.DefaultSession}) {
-		c.wrong = wire.Errorf(wire.CodeUsage, "the lobby has no sessions; log in as %s", wire.Lobby)
+	c.control = c.wrong == nil && c.target.Sandbox == wire.Lobby
+	if c.control && c.target != (wire.Target{Sandbox: wire.Lobby, Session: wire.DefaultSession}) {
+		c.wrong = wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s", wire.Lobby)
 	}
 	return c
 }
@@ -205,13 +205,13 @@ func (c *client) relays() error {
 	switch {
 	case c.wrong != nil:
 		return c.wrong
-	case c.lobby:
-		return wire.Errorf(wire.CodeUsage, "the lobby forwards nothing; log in as a sandbox")
+	case c.control:
+		return wire.Errorf(wire.CodeUsage, "the control host forwards nothing; log in as a sandbox")
 	}
 	return nil
 }
 
-// opened serves a channel that the client opens, in a goroutine that the house waits for.
+// opened serves a channel that the client opens, in a goroutine that the tracker waits for.
 func (c *client) opened(ctx context.Context, nc *sshconn.NewChannel) {
 	session := nc.ChannelType() == wire.ChannelSession
 	switch {
@@ -222,7 +222,7 @@ func (c *client) opened(ctx context.Context, nc *sshconn.NewChannel) {
 		nc.Refuse(ssh.Prohibited, "what it is opened with is too long")
 		return
 	case !c.server.enter():
-		nc.Refuse(ssh.ResourceShortage, "the door is closing")
+		nc.Refuse(ssh.ResourceShortage, "the server is shutting down")
 		return
 	}
 	if err := c.enter(session); err != nil {
@@ -230,7 +230,7 @@ func (c *client) opened(ctx context.Context, nc *sshconn.NewChannel) {
 		nc.Refuse(ssh.ResourceShortage, err.Error())
 		return
 	}
-	go func() { // the house waits for it
+	go func() { // the tracker waits for it
 		defer c.server.exit()
 		defer c.leave()
 		c.channel(ctx, nc)

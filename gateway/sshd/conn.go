@@ -29,8 +29,8 @@ type conn struct {
 	started bool           // of the reading goroutine: the version line was read
 
 	open      atomic.Bool // logged in
-	principal string      // guarded by house.mu; whose it is, once it is known
-	client    *client     // guarded by house.mu; from then on
+	principal string      // guarded by tracker.mu; whose it is, once it is known
+	client    *client     // guarded by tracker.mu; from then on
 
 	closing sync.Once
 	closed  func(*conn) // called once, after Close

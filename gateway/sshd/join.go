@@ -30,9 +30,9 @@ func (s *session) join(ctx context.Context, target wire.Target, watch bool) {
 // visit puts a person into a session until they leave or it ends. Then their terminal is their own again, and farewell gets their
 // exit status and the last words. An error says that they did not get in.
 func (s *session) visit(ctx context.Context, target wire.Target, watch bool, farewell func(status int, words string)) error {
-	s.client.server.sit()
-	defer s.client.server.rise()
-	p := person.New(person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows), Chord: s.client.server.chord,
+	s.client.server.beginTTY()
+	defer s.client.server.endTTY()
+	p := person.New(person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows), Chord: s.client.server.prefix,
 		Public: s.client.public, Read: s.readPerson})
 	o := p.JoinOptions()
 	o.Watch = watch

@@ -2,7 +2,7 @@ package sshd
 
 import "unicode/utf8"
 
-// listKey is a key of the lobby's list: a character, or one of the named ones.
+// listKey is a key of the control host's list: a character, or one of the named ones.
 type listKey rune
 
 // Named keys are beyond all characters.

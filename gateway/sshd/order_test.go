@@ -276,7 +276,7 @@ func (l *failing) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// The door outlives a machine without descriptors, and says when its listener is gone.
+// The server outlives a machine without descriptors, and says when its listener is gone.
 func TestAcceptAgain(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

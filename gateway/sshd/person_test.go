@@ -160,7 +160,7 @@ func TestPersonFirstLogin(t *testing.T) {
 	}
 }
 
-// A person watches an agent at work, takes the keyboard by the chord, and gives it back.
+// A person watches an agent at work, takes the keyboard by the prefix key, and gives it back.
 func TestPersonTakesFromAgent(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -384,7 +384,7 @@ func TestTwoPeople(t *testing.T) {
 	two.sees("alone")
 }
 
-// Somebody is sent away; the door closes: each time the terminal is given back and told why.
+// Somebody is sent away; the server closes: each time the terminal is given back and told why.
 func TestPersonSentAway(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
@@ -419,7 +419,7 @@ func TestPersonAtClosingTime(t *testing.T) {
 	}
 }
 
-// A command line that only watches is drawn by the door, and never drives.
+// A command line that only watches is drawn by the server, and never drives.
 func TestLobbyWatch(t *testing.T) {
 	w := newWorld(t, worldOptions{watches: func(args []string) (wire.Target, bool) {
 		return wire.Target{Sandbox: "demo", Session: "main"}, args[0] == "watch"

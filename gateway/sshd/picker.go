@@ -18,7 +18,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// picker is the list of the lobby: what there is and what it needs, kept true, to join by a key. It draws plain text of our own
+// picker is the list of the control host: what there is and what it needs, kept true, to join by a key. It draws plain text of our own
 // by the renderer that draws sessions.
 type picker struct {
 	s      *session
@@ -44,8 +44,8 @@ var errQuit = errors.New("quit")
 
 // pick shows a person their sandboxes and joins what they choose, and again after they have left that, until they quit.
 func (s *session) pick(ctx context.Context) {
-	s.client.server.sit()
-	defer s.client.server.rise()
+	s.client.server.beginTTY()
+	defer s.client.server.endTTY()
 	s.begin()
 	s.final.WantReply = false // it has its answer; joining would give another
 	s.typed = &turns{chunks: make(chan []byte)}

@@ -38,7 +38,7 @@ func (s *seat) line(text string) string {
 	return ""
 }
 
-// The lobby's list: what needs somebody is seen, joined by keys, left again, and the list is there once more.
+// The control host's list: what needs somebody is seen, joined by keys, left again, and the list is there once more.
 func TestLobbyPick(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("one")

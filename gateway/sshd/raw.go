@@ -14,7 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// raw joins a session as a program does: the log's exact bytes, no status line, no chord. A fresh one is a terminal of the
+// raw joins a session as a program does: the log's exact bytes, no status line, no prefix key. A fresh one is a terminal of the
 // channel's own, with a generated name, that ends with the channel.
 func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	pty := s.ask.pty

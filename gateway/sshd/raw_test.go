@@ -242,7 +242,7 @@ func TestOwnTerminalIsRecorded(t *testing.T) {
 	})
 }
 
-// The lobby's commands, with and without a terminal.
+// The control host's commands, with and without a terminal.
 func TestLobby(t *testing.T) {
 	w := newWorld(t, worldOptions{commands: func(ctx context.Context, p gateway.Principal, c CommandIO) int {
 		switch c.Args[0] {

@@ -312,7 +312,7 @@ func TestRule3Refusals(t *testing.T) {
 		{"watch", "demo", "direct-tcpip", "only watch"},
 		{"watch", "demo", "direct-streamlocal@openssh.com", "only watch"},
 		{"watch", "demo", "tun@openssh.com", "only watch"},
-		{"alice", "sandboxd", "direct-tcpip", "lobby"},
+		{"alice", "sandboxd", "direct-tcpip", "control host"},
 		{"alice", "demo", "auth-agent@openssh.com", "not from a client"},
 		{"alice", "demo", "x11", "not from a client"},
 		{"alice", "demo", "forwarded-tcpip", "not from a client"},

@@ -84,11 +84,11 @@ func TestRule5WhileItLasts(t *testing.T) {
 	}
 }
 
-// -J through a sandbox to elsewhere is a forward in the sandbox's network, and through the lobby refused with a reason.
+// -J through a sandbox to elsewhere is a forward in the sandbox's network, and through the control host refused with a reason.
 func TestJump(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	for user, want := range map[string]string{"sandboxd": "the lobby forwards nothing", "nosuch": "no sandbox nosuch"} {
+	for user, want := range map[string]string{"sandboxd": "the control host forwards nothing", "nosuch": "no sandbox nosuch"} {
 		_, err := w.dial("alice", user).Dial("tcp", "127.0.0.1:"+w.port)
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("by %s: %v", user, err)

@@ -18,19 +18,19 @@ type ask struct {
 type route int
 
 const (
-	refuse  route = iota
-	join          // a person in a shared session, drawn by our renderer
-	raw           // an agent in a shared session: the log's bytes
-	fresh         // a terminal of its own that is a session, raw
-	own           // a terminal of its own for one command, relayed and recorded
-	relayed       // no terminal, relayed untouched
-	stream        // the session stream
-	tools         // MCP
-	lobby         // the command table
+	refuse      route = iota
+	join              // a person in a shared session, drawn by our renderer
+	raw               // an agent in a shared session: the log's bytes
+	fresh             // a terminal of its own that is a session, raw
+	own               // a terminal of its own for one command, relayed and recorded
+	relayed           // no terminal, relayed untouched
+	stream            // the session stream
+	tools             // MCP
+	controlHost       // the command table
 )
 
 func (r route) String() string {
-	return [...]string{"refuse", "join", "raw", "fresh", "own", "relay", "stream", "mcp", "lobby"}[r]
+	return [...]string{"refuse", "join", "raw", "fresh", "own", "relay", "stream", "mcp", "control"}[r]
 }
 
 // decide reads from what a client asks for where it goes (docs/protocol.md, "Who lands where"). TERM, the client's name and
@@ -40,11 +40,11 @@ func decide(g *grant, t wire.Target, a ask) (route, error) {
 	terminal := a.pty != nil
 	switch {
 	case t.Sandbox == wire.Lobby && a.kind == wire.RequestSubsystem:
-		return refuse, wire.Errorf(wire.CodeUsage, "the lobby has no subsystems; log in as a sandbox")
+		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no subsystems; log in as a sandbox")
 	case t.Sandbox == wire.Lobby && t.Session != wire.DefaultSession:
-		return refuse, wire.Errorf(wire.CodeUsage, "the lobby has no sessions; log in as %s", wire.Lobby)
+		return refuse, wire.Errorf(wire.CodeUsage, "the control host has no sessions; log in as %s", wire.Lobby)
 	case t.Sandbox == wire.Lobby:
-		return lobby, nil
+		return controlHost, nil
 	case a.kind == wire.RequestSubsystem && a.arg == wire.SessionSubsystem:
 		return stream, nil
 	case a.kind == wire.RequestSubsystem && ours(a.arg):

@@ -40,10 +40,10 @@ func TestDecide(t *testing.T) {
 		{"person", "demo~new", "subsystem mcp", refuse},
 		{"person", "demo", "pty subsystem mcp", refuse},
 		{"person", "sandboxd", "subsystem mcp", refuse},
-		{"person", "sandboxd", "exec ls", lobby},
-		{"person", "sandboxd", "pty exec ls", lobby},
-		{"person", "sandboxd", "pty shell", lobby},
-		{"person", "sandboxd", "shell", lobby},
+		{"person", "sandboxd", "exec ls", controlHost},
+		{"person", "sandboxd", "pty exec ls", controlHost},
+		{"person", "sandboxd", "pty shell", controlHost},
+		{"person", "sandboxd", "shell", controlHost},
 		{"person", "sandboxd", "subsystem sftp", refuse},
 		{"person", "sandboxd", "subsystem session@sandboxd", refuse},
 		{"person", "sandboxd~x", "pty shell", refuse},
@@ -55,7 +55,7 @@ func TestDecide(t *testing.T) {
 		{"agent", "demo", "exec ls", relayed},
 		{"agent", "demo", "subsystem mcp", tools},
 		{"agent", "demo", "subsystem session@sandboxd", stream},
-		{"agent", "sandboxd", "exec ls", lobby},
+		{"agent", "sandboxd", "exec ls", controlHost},
 
 		{"watch", "demo", "pty shell", join},
 		{"watch", "demo~build", "pty shell", join},
@@ -66,7 +66,7 @@ func TestDecide(t *testing.T) {
 		{"watch", "demo", "subsystem sftp", refuse},
 		{"watch", "demo", "subsystem mcp", refuse},
 		{"watch", "demo", "subsystem session@sandboxd", stream}, // the hub holds it to watching
-		{"watch", "sandboxd", "exec ls", lobby},                 // as it holds the commands
+		{"watch", "sandboxd", "exec ls", controlHost},           // as it holds the commands
 		{"watcha", "demo", "pty shell", raw},
 		{"watcha", "demo", "exec ls", refuse},
 	} {
@@ -125,7 +125,7 @@ func FuzzDecide(f *testing.F) {
 			t.Errorf("a watcher gets %v", to)
 		case !pty && (to == join || to == raw || to == fresh || to == own):
 			t.Errorf("%v without a terminal", to)
-		case (to == lobby) != (target.Sandbox == wire.Lobby) && to != refuse:
+		case (to == controlHost) != (target.Sandbox == wire.Lobby) && to != refuse:
 			t.Errorf("%v at %s", to, target)
 		case strings.HasSuffix(arg, "@sandboxd") && kind == wire.RequestSubsystem && to == relayed:
 			t.Errorf("subsystem %q is relayed", arg)

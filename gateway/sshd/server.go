@@ -1,8 +1,8 @@
-// Package sshd is the SSH door of the gateway: it finds out who somebody is, reads from the user name which sandbox they
+// Package sshd is the SSH server of the gateway: it finds out who somebody is, reads from the user name which sandbox they
 // mean and from what they ask for what they want with it, and then either relays their channel to the sandbox's own SSH
 // server or puts them into a session that the hub knows. Reach for it from the daemon's main function.
 //
-// It keeps no sandbox and no session, and knows neither backends nor the other doors.
+// It keeps no sandbox and no session, and knows neither backends nor the HTTP APIs.
 package sshd
 
 import (
@@ -29,22 +29,22 @@ type Options struct {
 	Hub      *gateway.Hub
 	HostKeys []ssh.Signer // at most one of a type
 	Keys     *Keys        // who may log in
-	Commands Commands     // the lobby's command table
-	// Watches reports whether a command line only asks to watch a session: the door draws it. nil means none does.
+	Commands Commands     // the control host's command table
+	// Watches reports whether a command line only asks to watch a session: the server draws it. nil means none does.
 	Watches func(args []string) (wire.Target, bool)
 	// MCP serves the Model Context Protocol to a principal, for whom calls that name no sandbox mean the target, until the client leaves
 	// or ctx ends. nil means that it is not served.
-	MCP    func(ctx context.Context, p gateway.Principal, t wire.Target, rw io.ReadWriteCloser) error
-	Chord  string // of people in a session, as CheckChord takes it; empty is ctrl-]
-	Limits Limits
-	Log    *slog.Logger // nil discards
+	MCP       func(ctx context.Context, p gateway.Principal, t wire.Target, rw io.ReadWriteCloser) error
+	PrefixKey string // of people in a session, such as ctrl-a; empty is ctrl-]
+	Limits    Limits
+	Log       *slog.Logger // nil discards
 }
 
-// Commands runs one command of the lobby for a principal and returns its exit status. ctx ends when the client is gone or
+// Commands runs one command of the control host for a principal and returns its exit status. ctx ends when the client is gone or
 // interrupted it.
 type Commands func(ctx context.Context, p gateway.Principal, c CommandIO) int
 
-// CommandIO is what a command of the lobby reads and writes.
+// CommandIO is what a command of the control host reads and writes.
 type CommandIO struct {
 	Args   []string // the command line, taken apart as a shell would, without expansion
 	Stdin  io.Reader
@@ -60,31 +60,31 @@ type CommandIO struct {
 	Draw func(cols, rows int) *player.Canvas
 }
 
-// Server is the door. Its methods may be called at once.
+// Server is the SSH server. Its methods may be called at once.
 type Server struct {
 	options Options
 	limits  Limits
 	log     *slog.Logger
 	gate    *gate
-	chord   byte // of people, as view.Keys has it
+	prefix  byte // prefix key of people, as view.Keys has it
 }
 
 // New returns a Server that serves nothing yet.
 func New(o Options) (*Server, error) {
 	switch {
 	case len(o.HostKeys) == 0:
-		return nil, errors.New("ssh door: no host key")
+		return nil, errors.New("ssh server: no host key")
 	case o.Keys == nil:
-		return nil, errors.New("ssh door: nobody to let in")
+		return nil, errors.New("ssh server: no keys")
 	}
 	s := &Server{options: o, limits: o.Limits.withDefaults(), log: o.Log}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if o.Chord != "" {
+	if o.PrefixKey != "" {
 		var err error
-		if s.chord, err = view.ParseChord(o.Chord); err != nil {
-			return nil, fmt.Errorf("ssh door: %w", err)
+		if s.prefix, err = view.ParseChord(o.PrefixKey); err != nil {
+			return nil, fmt.Errorf("ssh server: %w", err)
 		}
 	}
 	s.options.HostKeys = make([]ssh.Signer, len(o.HostKeys))
@@ -95,13 +95,13 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// farewell is how long people's terminals may take to be given back when the door closes.
+// farewell is how long people's terminals may take to be given back when the server closes.
 const farewell = time.Second
 
 // Serve lets clients in that come by l until ctx ends, and returns when the last of them has gone; their terminals are
 // given back first. It closes l. The error is nil when ctx ended it.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	h := &house{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}), quiet: make(chan struct{})}
+	h := &tracker{Server: s, conns: make(map[*conn]struct{}), restored: make(chan struct{}), quiet: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	watching, over := context.WithCancel(ctx)
@@ -157,8 +157,8 @@ func (s *Server) public(err error) *wire.Error {
 	return wire.Errorf(wire.CodeInternal, "internal error")
 }
 
-// house is who is inside by one listener.
-type house struct {
+// tracker is who is inside by one listener.
+type tracker struct {
 	*Server
 
 	mu      sync.Mutex
@@ -175,7 +175,7 @@ type house struct {
 const longestPause = time.Second
 
 // receive serves who comes by l, each in a goroutine that close waits for, until l is closed or broken.
-func (h *house) receive(ctx context.Context, l net.Listener) error {
+func (h *tracker) receive(ctx context.Context, l net.Listener) error {
 	var pause time.Duration
 	for {
 		c, err := l.Accept()
@@ -203,7 +203,7 @@ func (h *house) receive(ctx context.Context, l net.Listener) error {
 }
 
 // admit takes over a new connection and counts it in. nil: there was no room for it.
-func (h *house) admit(c net.Conn) *conn {
+func (h *tracker) admit(c net.Conn) *conn {
 	own := h.limits.Own > 0 && peerIsOurs(c)
 	slot, err := h.gate.enter(c.RemoteAddr(), own, func() { c.Close() })
 	if err != nil {
@@ -220,7 +220,7 @@ func (h *house) admit(c net.Conn) *conn {
 }
 
 // serve lets one connection log in and serves it until it has ended.
-func (h *house) serve(ctx context.Context, n *conn) {
+func (h *tracker) serve(ctx context.Context, n *conn) {
 	defer n.Close()
 	sc, err := sshconn.Server(n, h.config(n))
 	if err != nil {
@@ -241,7 +241,7 @@ func (h *house) serve(ctx context.Context, n *conn) {
 }
 
 // holders are the connections, for what they keep in memory.
-func (h *house) holders() []sshconn.Holder {
+func (h *tracker) holders() []sshconn.Holder {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	list := make([]sshconn.Holder, 0, len(h.conns))
@@ -252,15 +252,15 @@ func (h *house) holders() []sshconn.Holder {
 }
 
 // left is called when a connection has been closed.
-func (h *house) left(n *conn) {
+func (h *tracker) left(n *conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.conns, n)
 	h.settleLocked()
 }
 
-// enter counts a goroutine in that serves a client, unless the door is closing.
-func (h *house) enter() bool {
+// enter counts a goroutine in that serves a client, unless the server is closing.
+func (h *tracker) enter() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closing {
@@ -270,28 +270,28 @@ func (h *house) enter() bool {
 	return true
 }
 
-func (h *house) exit() {
+func (h *tracker) exit() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.guests--
 	h.settleLocked()
 }
 
-// sit counts a terminal in that has to be given back, rise out.
-func (h *house) sit() {
+// beginTTY counts a terminal that has to be given back; endTTY takes it back.
+func (h *tracker) beginTTY() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.people++
 }
 
-func (h *house) rise() {
+func (h *tracker) endTTY() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.people--
 	h.settleLocked()
 }
 
-func (h *house) settleLocked() {
+func (h *tracker) settleLocked() {
 	if !h.closing {
 		return
 	}
@@ -313,7 +313,7 @@ func closeOnce(c chan struct{}) {
 }
 
 // close sends everybody away and returns when they have gone. Their terminals have grace to be given back.
-func (h *house) close(grace time.Duration) {
+func (h *tracker) close(grace time.Duration) {
 	h.mu.Lock()
 	h.closing = true
 	h.settleLocked()
@@ -336,8 +336,8 @@ func (h *house) close(grace time.Duration) {
 	<-h.quiet
 }
 
-// CheckChord says why name is not that of a chord: the key that begins what a person in a session asks of us.
-func CheckChord(name string) error {
+// CheckPrefixKey returns an error unless name is that of a prefix key for session commands, such as ctrl-].
+func CheckPrefixKey(name string) error {
 	_, err := view.ParseChord(name)
 	return err
 }

@@ -93,8 +93,8 @@ func (c *client) session(ctx context.Context, nc *sshconn.NewChannel) {
 		s.stream(ctx)
 	case tools:
 		s.tools(ctx)
-	case lobby:
-		s.lobby(ctx)
+	case controlHost:
+		s.controlHost(ctx)
 	case join:
 		s.join(ctx, c.target, false)
 	case raw:

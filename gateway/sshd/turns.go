@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// turns is what a client types on a channel where several read in turn: the list of the lobby, and the sessions that are joined
+// turns is what a client types on a channel where several read in turn: the list of the control host, and the sessions that are joined
 // from it. One goroutine reads the channel, so that nobody who has had their turn takes what is meant for the next.
 type turns struct{ chunks chan []byte }
 

@@ -176,7 +176,7 @@ func TestListeners(t *testing.T) {
 	if ok || err == nil {
 		t.Errorf("one more: %v, %v", ok, err)
 	}
-	c := &client{lobby: false, grant: &grant{}}
+	c := &client{control: false, grant: &grant{}}
 	if err := c.mayListen(&ssh.Request{Type: wire.GlobalUnixForward, Payload: wire.Marshal(wire.UnixForward{Path: string(make128k())})}); err == nil {
 		t.Error("a path of 128 KiB may be listened on")
 	}

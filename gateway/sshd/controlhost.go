@@ -11,8 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// lobby serves the reserved name: a command of the table, or, for a person without one, a list to pick from.
-func (s *session) lobby(ctx context.Context) {
+// controlHost serves the reserved name: a command of the table, or, for a person without one, a list to pick from.
+func (s *session) controlHost(ctx context.Context) {
 	if s.ask.kind == wire.RequestShell {
 		if s.ask.pty == nil {
 			s.fail(&wire.Error{Code: wire.CodeUsage, Message: "no command", Hint: "name one, such as ls, new NAME or help"})

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// whoami asks the lobby.
+// whoami asks the control host.
 func whoami(t testing.TB, c *ssh.Client) string {
 	t.Helper()
 	s, err := c.NewSession()
