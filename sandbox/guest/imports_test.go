@@ -34,6 +34,7 @@ func TestImports(t *testing.T) {
 		"sandbox/session/proc",
 		"sandbox/session/screen",
 		"sandbox/session/text",
+		"sandbox/session/track",
 		"sandbox/signals", // a session server that nohup or a supervisor started
 		"sandbox/sshconn", // the library's connection layer without its traps
 		"sandbox/stdio",   // pipes and terminals that the daemon has the other ends of

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 	"golang.org/x/sys/unix"
 )
@@ -37,9 +38,6 @@ type console struct {
 
 	incarnation string // random
 
-	reads    uint64 // of the session before this terminal
-	answered uint64 // guarded by s.mu; of the session before the last input: what is more may be an answer
-
 	marks   marks.Integration
 	marked  bool     // the shell prints marks
 	handoff *os.File // what the shell reads commands from, for writing
@@ -52,30 +50,20 @@ type console struct {
 
 	parser     *marks.Parser // guarded by s.mu; nil unless marked
 	holding    bool          // guarded by s.mu; a timer to ask parser again is running
-	prompted   uint64        // guarded by s.mu; prompts so far
-	began      bool          // guarded by s.mu; a command has, since the last of them
-	concluded  uint64        // guarded by s.mu; commands that were over at one of them; where that is not known, all of them
-	over       uint64        // guarded by s.mu; the number of the prompt before which what ran was over
-	overAt     uint64        // guarded by s.mu; where in the log that was
-	forged     bool          // guarded by s.mu; some other program prints marks, too: none proves anything any more
-	ranTo      uint64        // guarded by s.mu; where in the log the last command that is over ended
-	continued  uint64        // guarded by s.mu; times that PS2 was shown
-	prompting  *time.Timer   // guarded by s.mu; takes a prompt for complete
-	expecting  bool          // guarded by s.mu; a prompt has begun and was not taken for complete yet
+	forged     bool          // guarded by s.mu; some other program prints marks, too, and that is logged
 	dotDir     string        // guarded by s.mu; where the shell looks for its start-up files, until it has
-	editing    bool          // guarded by s.mu; the present prompt said where it ends
-	editAt     uint64        // guarded by s.mu; and that was here in the log, also when it was drawn again; 0 when it has been typed at
-	since      uint64        // guarded by s.mu; where in the log the present prompt begins, or the output of the command that a run gave
+	editAt     uint64        // guarded by s.mu; where in the log the present prompt ends, also when it was drawn again; 0 when it has been typed at
 	promptFrom uint64        // guarded by s.mu; where in the log the present prompt begins
 	promptTo   uint64        // guarded by s.mu; and where it ended when it was drawn first
 	typist     *party        // guarded by s.mu; who typed last at the present prompt
 	ahead      ahead         // guarded by s.mu; what may come to stand at a prompt, typed before it
 	handed     bool          // guarded by s.mu; what runs is the newest command of the hand-over
-	typing     bool          // guarded by s.mu; a command runs that was typed and not run
-	phase      wire.Phase    // guarded by s.mu; what the marks say: prompt, continuation or running
-	end        Exit          // guarded by s.mu; how its end was told, which may be before exited
-	doubt      bool          // guarded by s.mu; phase is prompt, and another group was in front when the mark came
+	end        Exit          // guarded by s.mu; how its end was reported, which may be before exited
 	echo       *echo         // guarded by s.mu; output that is being dropped
+
+	track *track.Tracker // guarded by s.mu; what it does; set when it becomes the session's
+	due   time.Time      // guarded by s.mu; when track is asked again
+	timer *time.Timer    // guarded by s.mu; does that; nil unless it runs
 }
 
 // defaults is the environment of every session that is not bare, unless the sandbox or the caller says otherwise: no
@@ -85,9 +73,8 @@ var defaults = []string{"PAGER=cat", "GIT_PAGER=cat", "MANPAGER=cat", "SYSTEMD_P
 
 // launch starts a terminal as the session's start says.
 func (s *session) launch(ctx context.Context) (*console, error) {
-	c := &console{s: s, incarnation: rand.Text(), drained: make(chan struct{}), exited: make(chan struct{}), phase: wire.PhaseRunning}
+	c := &console{s: s, incarnation: rand.Text(), drained: make(chan struct{}), exited: make(chan struct{})}
 	s.mu.Lock()
-	c.reads = s.reads
 	start := Start{Session: s.name, Start: s.start}
 	start.Cols, start.Rows = s.size.Cols, s.size.Rows
 	s.mu.Unlock()
@@ -124,6 +111,13 @@ func (s *session) launch(ctx context.Context) (*console, error) {
 	c.term = term
 	c.local, _ = term.(Local)
 	return c, nil
+}
+
+// known is what the tracker of c has to know of it.
+func (c *console) known() track.Options {
+	opt := &c.s.set.opt
+	return track.Options{Program: !c.s.isShell(), Marked: c.marked, TypedMarks: c.marks.Typed, ReadsLines: c.shell == "bash",
+		Probed: opt.Prober != nil, NoScreen: c.s.without(wire.BasisScreen), Prompt: opt.Prompt}
 }
 
 func sameVariable(a, b string) bool {
@@ -307,9 +301,9 @@ func (s *session) restart(ctx context.Context) (restarted bool, err error) {
 			}
 		}
 	}
-	s.console, s.lastExit, s.command = c, nil, nil
-	s.before = look{}
-	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Reason: "starting"})
+	next, news := s.track.Restart(c.known(), s.momentLocked(c))
+	s.console, s.track, c.track = c, next, next
+	s.reportLocked(c, news)
 	if old == nil {
 		s.spawn(s.display.run)
 	}
@@ -386,8 +380,7 @@ func (c *console) reap() {
 func (s *session) printed(c *console, p []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.lastByte = time.Now()
-	s.reads++
+	s.track.Printed(time.Now())
 	if s.sealed {
 		return
 	}
@@ -398,6 +391,7 @@ func (s *session) printed(c *console, p []byte) {
 	out, ms := c.parser.Parse(p)
 	if c.parser.Forged() && !c.forged {
 		c.forged = true
+		c.track.Forge()
 		s.set.log.Warn("the shell's marks contradict each other: a program forges them", "session", s.name)
 		s.fireLocked()
 	}

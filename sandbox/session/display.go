@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -22,8 +23,8 @@ const (
 type display struct {
 	s *session
 
-	calls atomic.Uint64             // count of the last notice that was a bell or a message
-	said  atomic.Pointer[statement] // the program's last of itself; nil when there was none
+	calls atomic.Uint64                   // count of the last notice that was a bell or a message
+	said  atomic.Pointer[track.Statement] // the program's last of itself; nil when there was none
 
 	mu      sync.Mutex
 	screen  *screen.Screen // guarded by mu
@@ -67,7 +68,7 @@ func (d *display) run() {
 		}
 		if status, n := d.screen.Status(); n > told {
 			told = n
-			d.said.Store(&statement{status: status, count: n, at: d.fed, when: time.Now()})
+			d.said.Store(&track.Statement{Status: status, Count: n, At: d.fed, When: time.Now()})
 		}
 		answers := d.answers
 		d.answers = nil

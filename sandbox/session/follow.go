@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -21,50 +22,29 @@ const (
 	catchUp = 1 << 20
 )
 
-// command is a run whose text the shell was given, from then until the next prompt. It outlives the call that asked for
-// it, which comes back when the command waits for input.
-type command struct {
-	op, by     string
-	number     uint64    // which the shell repeats when it starts
-	line       []byte    // what makes the shell take it
-	typed      bool      // what makes the shell take it is being typed, or was
-	started    bool      // its start mark came
-	unfinished bool      // the shell did not run it: its parser wants more, or finds it wrong
-	unread     bool      // the shell did not run it: it could not read it
-	unsure     bool      // whether the shell ran it is not known
-	ended      bool      // its end mark came, or the prompt's
-	over       bool      // the shell is at its prompt again
-	before     offspring // of the shell when it was given the command
-	from       uint64    // of its output
-	to         uint64
-	exit       *int
-}
-
 // follow is a call that waits for what the terminal does next. Its fields are guarded by session.mu, but for those of
 // rendering.
 type follow struct {
-	c         *console
-	keys      bool     // of a call that pressed keys
-	key       string   // of the party whose call it is, empty for a mere wait
-	command   *command // of a run
-	from      uint64   // where the call's output begins; of a run once the command has started
-	prompted  uint64   // prompts, continuations and verdicts up to the write, or up to the beginning of a mere wait
-	continued uint64   //
-	verdicts  uint64   //
-	concluded uint64
-	level     bool // a mere wait: what is so already counts, too
-	phases    []wire.Phase
-	taken     string         // who took the keyboard from the caller
-	handover  *wire.Handover // of a call that a hand-over ended, or is about
-	upTo      uint64         // of a wait for the keyboard: where its output ends
-	stopped   bool           // an interrupt was asked for
-	struck    uint64         // where in the log its last ^C was sent
-	patient   bool           // of the call's own goroutine; only a new prompt answers ^C
-	notices   uint64         // calls for attention that programs had made up to the call
-	started   time.Time
-	notes     []string
-	counters  Counters // at the beginning
-	receipt   *wire.Receipt
+	c        *console
+	keys     bool           // of a call that pressed keys
+	key      string         // of the party whose call it is, empty for a mere wait
+	command  *track.Command // of a run
+	before   offspring      // of the shell when it was given the command
+	from     uint64         // where the call's output begins; of a run once the command has started
+	since    track.Counts   // up to the write, or up to the beginning of a mere wait
+	level    bool           // a mere wait: what is so already counts, too
+	phases   []wire.Phase
+	taken    string         // who took the keyboard from the caller
+	handover *wire.Handover // of a call that a hand-over ended, or is about
+	upTo     uint64         // of a wait for the keyboard: where its output ends
+	stopped  bool           // an interrupt was asked for
+	struck   uint64         // where in the log its last ^C was sent
+	patient  bool           // of the call's own goroutine; only a new prompt answers ^C
+	notices  uint64         // calls for attention that programs had made up to the call
+	started  time.Time
+	notes    []string
+	counters Counters // at the beginning
+	receipt  *wire.Receipt
 
 	jobs background      // that ran beside it from the beginning
 	show wire.ShowScreen // when its Result has the screen
@@ -101,49 +81,50 @@ func timeout(ms int64) (d time.Duration, ok bool) {
 func (s *session) beginLocked(f *follow) {
 	f.c = s.console
 	_, f.from = s.log.bounds()
-	f.prompted, f.continued, f.concluded, f.verdicts = f.c.prompted, f.c.continued, f.c.concluded, s.verdicts
+	f.since = f.c.track.Counts()
 	s.follows[f] = true
 }
 
 // endLocked says whether what f waits for has happened, and what it was.
 func (s *session) endLocked(f *follow) (wire.Ended, bool) {
-	st := &s.state
+	phase := s.track.Phase()
 	switch {
 	case f.taken != "":
 		return wire.TakenOver, true
-	case f.c != s.console || st.Phase == wire.PhaseDead || s.closed:
+	case f.c != s.console || phase == wire.PhaseDead || s.closed:
 		return wire.Dead, true
 	}
-	if f.command != nil {
+	now := s.track.Counts()
+	verdict := now.Verdicts > f.since.Verdicts
+	if cmd := f.command; cmd != nil {
 		switch {
-		case f.command.over && !f.command.started:
+		case cmd.Over && !cmd.Started:
 			return wire.Refused, true
-		case f.command.over && f.stopped:
+		case cmd.Over && f.stopped:
 			return wire.Interrupted, true
-		case f.command.over:
+		case cmd.Over:
 			return wire.Done, true
-		case !f.command.started:
+		case !cmd.Started:
 			return "", false
 		}
 	} else {
 		switch {
-		case st.Phase == wire.PhasePrompt && (f.level || f.c.prompted > f.prompted || s.verdicts > f.verdicts):
+		case phase == wire.PhasePrompt && (f.level || now.Prompted > f.since.Prompted || verdict):
 			if f.stopped {
-				return wire.Interrupted, f.wants(st.Phase)
+				return wire.Interrupted, f.wants(phase)
 			}
-			return wire.Done, f.wants(st.Phase)
-		case st.Phase == wire.PhaseContinuation && (f.level || f.c.continued > f.continued || s.verdicts > f.verdicts):
-			return wire.Continuation, f.wants(st.Phase)
+			return wire.Done, f.wants(phase)
+		case phase == wire.PhaseContinuation && (f.level || now.Continued > f.since.Continued || verdict):
+			return wire.Continuation, f.wants(phase)
 		}
 	}
-	if s.verdicts == f.verdicts {
-		return "", false
-	}
 	switch {
-	case st.Phase == wire.PhaseWaiting:
-		return wire.Waiting, f.wants(st.Phase)
-	case st.Attention == "likely":
-		return wire.Attention, f.wants(st.Phase)
+	case !verdict:
+		return "", false
+	case phase == wire.PhaseWaiting:
+		return wire.Waiting, f.wants(phase)
+	case s.track.Last().Attention == "likely":
+		return wire.Attention, f.wants(phase)
 	}
 	return "", false
 }
@@ -195,18 +176,19 @@ func (s *session) outputLocked(f *follow) (from, to uint64) {
 	switch {
 	case f.upTo > 0:
 		return f.from, f.upTo
-	case cmd == nil && f.c == s.console && f.c.prompted > f.prompted && f.c.over == f.c.prompted && s.state.Phase == wire.PhasePrompt:
-		return f.from, max(f.from, f.c.overAt) // without the prompt behind it
 	case cmd == nil:
+		if f.c == s.console && s.track.Phase() == wire.PhasePrompt && s.track.Counts().Prompted > f.since.Prompted {
+			if over, ok := s.track.OverAt(); ok {
+				to = max(f.from, over) // without the prompt behind it
+			}
+		}
 		return f.from, to
-	case cmd.ended && !cmd.started:
-		return cmd.from, cmd.to
-	case !cmd.started:
+	case cmd.Ended:
+		return cmd.From, cmd.To
+	case !cmd.Started:
 		return to, to
-	case cmd.ended:
-		return cmd.from, cmd.to
 	}
-	return cmd.from, to
+	return cmd.From, to
 }
 
 // render brings the text of f up to to. Only the goroutine that waits for f calls it.
@@ -236,13 +218,11 @@ func (s *session) render(f *follow, from, to uint64) {
 
 // endedNothing reports whether no command was over while f, a call that typed something, lasted.
 func (f *follow) endedNothing() bool {
-	switch {
-	case f.command != nil || f.level:
+	if f.command != nil || f.level {
 		return false
-	case f.c.prompted == f.prompted:
-		return true
 	}
-	return f.keys && f.c.concluded == f.concluded // of a line that was typed, the prompt tells
+	now := f.c.track.Counts()
+	return now.Prompted == f.since.Prompted || f.keys && now.Concluded == f.since.Concluded // of a line that was typed, the prompt tells
 }
 
 // result is what a call that ended like that tells its caller. It ends f.
@@ -261,8 +241,8 @@ func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
 	st.AltScreen = alt
 	r := s.resultLocked(st)
 	r.Ended, r.From, r.To, r.TakenOver = ended, from, to, f.handover
-	if cmd := f.command; cmd != nil && cmd.over {
-		r.ExitCode = cmd.exit
+	if cmd := f.command; cmd != nil && cmd.Over {
+		r.ExitCode = cmd.Exit
 	}
 	if ended == wire.Dead && f.c != s.console && f.c != nil { // another call has started the next shell
 		end := f.c.end

@@ -14,14 +14,16 @@ const (
 	maxTyped  = maxTail // bytes of log that are looked at for one
 )
 
-// handover is the present stretch in which people have or had the keyboard, since an agent last did.
+// handover is the present stretch in which people have or had the keyboard, since an agent last
+// did.
 type handover struct {
 	wire.Handover
 	begun bool // there is one
 	over  bool // an agent has had the keyboard since: the next person begins another
 }
 
-// copy is the stretch as a Result shows it; nil when there is none. One that is over counts for who waited for its end.
+// copy is the stretch as a Result shows it; nil when there is none. One that is over counts for who
+// waited for its end.
 func (h *handover) copy(waited bool) *wire.Handover {
 	if !h.begun || h.over && !waited {
 		return nil
@@ -90,7 +92,8 @@ func (s *session) typedOverLocked(c *console, exit int) {
 	c.handed = false
 }
 
-// waitKeyboard waits until no person but p holds the keyboard, and returns what people did with it meanwhile.
+// waitKeyboard waits until no person but p holds the keyboard, and returns what people did with it
+// meanwhile.
 func (s *session) waitKeyboard(ctx context.Context, p *party, r wire.Request) (*wire.Result, error) {
 	f := s.newFollow(r)
 	bounded, cancel := bound(ctx, r.TimeoutMS)

@@ -1,16 +1,9 @@
 package session
 
-import (
-	"context"
-	"time"
-)
+import "context"
 
-// heedLook is when the prober looks first after output where nobody waits but those who heed: they want to know within a
-// second, at next to no cost.
-const heedLook = 20 * time.Millisecond
-
-// heed makes the prober look, now and then, until ctx ends. Whoever only wants to hear of a state is no reason to look as often
-// as for a call that waits.
+// heed makes the prober look, now and then, until ctx ends. Whoever only wants to hear of a state
+// is no reason to look as often as for a call that waits.
 func (s *session) heed(ctx context.Context) {
 	s.mu.Lock()
 	release := s.waitLocked()
@@ -23,15 +16,5 @@ func (s *session) heed(ctx context.Context) {
 	release()
 }
 
-// heededLocked reports whether nobody waits but those who heed.
-func (s *session) heededLocked() bool { return s.waiters == s.heeders }
-
-// firstRest is how long the prober rests before its first look after output.
-func (s *session) firstRest() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.heededLocked() {
-		return heedLook
-	}
-	return firstLook
-}
+// calmLocked reports whether nobody waits but those who heed.
+func (s *session) calmLocked() bool { return s.waiters == s.heeders }

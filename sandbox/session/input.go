@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -43,7 +44,7 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 		return s.refused(f, err)
 	}
 	f.jobs = s.jobs()
-	var before look
+	var before track.Reader
 	asks := true
 	if r.Answer {
 		before, asks = s.stillAsks(ctx)
@@ -64,7 +65,7 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	n, err := s.put(ctx, p, c, data, func() {
 		o.typed = true
 		s.beginLocked(f)
-		s.before = before
+		s.track.Was(before)
 	})
 	s.unlockWriting()
 	if err != nil {
@@ -154,7 +155,7 @@ func (s *session) checkLines(ctx context.Context, data []byte) error {
 func (s *session) staysCanonical(ctx context.Context) bool {
 	for range lineEditor / lookAgain {
 		s.mu.Lock()
-		c, works := s.console, s.state.Phase == wire.PhaseRunning
+		c, works := s.console, s.track.Phase() == wire.PhaseRunning
 		s.mu.Unlock()
 		switch {
 		case c == nil || c.local == nil || !canonical(c.local.TTY().Master):
@@ -172,15 +173,15 @@ func (s *session) staysCanonical(ctx context.Context) bool {
 }
 
 // baseline is what the program does before it is typed to, so that its waiting now is not taken for its answer.
-func (s *session) baseline() look {
+func (s *session) baseline() track.Reader {
 	s.mu.Lock()
 	c := s.console
 	s.mu.Unlock()
 	facts, err := s.probe(s.ctx, c)
 	if err != nil {
-		return look{}
+		return track.Reader{}
 	}
-	return look{pid: facts.Pid, runs: facts.Runs, blocked: facts.Blocked}
+	return facts.Reader()
 }
 
 // raw takes input of p as it comes, and returns how much of it the terminal took.

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -74,9 +75,9 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 			q.stream.dropInput()
 		}
 	}
-	busy := s.state.Phase == wire.PhaseRunning && s.state.Attention != "likely"
+	busy := s.track.Phase() == wire.PhaseRunning && s.track.Last().Attention != "likely"
 	patience := intTime
-	if s.state.Phase == wire.PhasePrompt {
+	if s.track.Phase() == wire.PhasePrompt {
 		patience = atPromptTime
 	}
 	release := s.waitLocked()
@@ -168,8 +169,8 @@ func (s *session) controlC(ctx context.Context, f *follow, c *console) front {
 		}
 	}
 	s.mu.Lock()
-	s.inputs++
-	s.before = look{}
+	s.track.Writes()
+	s.track.Was(track.Reader{})
 	s.inputTakenLocked([]byte{3})
 	_, f.struck = s.log.bounds()
 	_ = c.term.SetWriteDeadline(time.Now().Add(intTime))
@@ -186,8 +187,7 @@ func (s *session) controlC(ctx context.Context, f *follow, c *console) front {
 		at.members = slices.DeleteFunc(at.members, func(pid int) bool { return !slices.Contains(now, pid) })
 	}
 	s.mu.Lock()
-	s.inputs++
-	s.inputAt = time.Now()
+	s.track.Wrote(time.Now())
 	s.mu.Unlock()
 	if err != nil {
 		s.set.log.Debug("write ^C", "session", s.name, "error", err)
@@ -222,13 +222,13 @@ func (s *session) stopped(ctx context.Context, f *follow, busy bool, d time.Dura
 		switch {
 		case !ok:
 			return false
-		case f.patient && e == wire.Interrupted && f.c.prompted == f.prompted:
+		case f.patient && e == wire.Interrupted && f.c.track.Counts().Prompted == f.since.Prompted:
 			return false
 		case e == wire.Done || e == wire.Interrupted:
 			ended = wire.Interrupted
 		case e == wire.Dead, e == wire.Refused:
 			ended = e
-		case s.state.Phase == wire.PhaseOpaque && !s.answeredLocked(f):
+		case s.track.Phase() == wire.PhaseOpaque && !s.answeredLocked(f):
 			return false
 		case (e == wire.Waiting || e == wire.Attention) && (busy || s.console.bare()):
 			ended = wire.Interrupted
@@ -244,7 +244,7 @@ func (s *session) stopped(ctx context.Context, f *follow, busy bool, d time.Dura
 // nothing: so is a program that ignores ^C, of which there is only the terminal's echo.
 func (s *session) answeredLocked(f *follow) bool {
 	_, end := s.log.bounds()
-	prompt := strings.TrimRight(s.state.Prompt, " ")
+	prompt := strings.TrimRight(s.track.Last().Prompt, " ")
 	return end > f.struck && prompt != "" && !strings.HasSuffix(prompt, "^C")
 }
 

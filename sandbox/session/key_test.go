@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -19,7 +20,8 @@ func TestEchoIsToldFirst(t *testing.T) {
 		waits := func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.setStateLocked(wire.State{Phase: wire.PhaseWaiting})
+			_, news := s.track.Look(track.Look{Facts: Facts{Blocked: true}}, s.momentLocked(s.console))
+			s.reportLocked(s.console, news)
 		}
 		key := func() {
 			if err := bob.Input(t.Context(), []byte("y")); err != nil {

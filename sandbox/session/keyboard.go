@@ -50,7 +50,8 @@ func (s *session) handOnLocked(c keyboard.Change) {
 	s.emitLocked(ev)
 }
 
-// takenFromLocked ends the calls and the write of the holder with that key, who has lost the keyboard.
+// takenFromLocked ends the calls and the write of the holder with that key, who has lost the
+// keyboard.
 func (s *session) takenFromLocked(key string) {
 	for f := range s.follows {
 		if f.key == key {
@@ -86,25 +87,20 @@ func (s *session) keep(p *party) string {
 
 // keyboardAtPromptLocked applies what a prompt, or the end of the shell, means for the keyboard.
 func (s *session) keyboardAtPromptLocked() {
-	if s.state.Phase == wire.PhaseDead {
+	if s.track.Phase() == wire.PhaseDead {
 		s.keyboardLocked(s.keyboard.EndPrivate(nil))
 	}
 	s.keyboardLocked(s.keyboard.Rest())
 	s.freeLaterLocked()
 }
 
-// restingLocked reports whether nothing runs that a keyboard taken by typing could be needed for.
-func (s *session) restingLocked() bool {
-	return s.state.Phase == wire.PhasePrompt || s.state.Phase == wire.PhaseDead
-}
-
-// freeLaterLocked frees a keyboard that was taken by typing once the prompt has been idle long enough.
-// A timer runs only while such a hold is at a prompt.
+// freeLaterLocked frees a keyboard that was taken by typing once the prompt has been idle long
+// enough. A timer runs only while such a hold is at a prompt.
 func (s *session) freeLaterLocked() {
-	if s.idle != nil || !s.restingLocked() {
+	if s.idle != nil || !s.track.Rests() {
 		return
 	}
-	left, ok := s.keyboard.Idle(time.UnixMilli(s.state.SinceUnix), time.Now())
+	left, ok := s.keyboard.Idle(time.UnixMilli(s.track.Last().SinceUnix), time.Now())
 	if !ok {
 		return
 	}
@@ -115,15 +111,16 @@ func (s *session) freeLaterLocked() {
 			return
 		}
 		s.idle = nil
-		if s.restingLocked() {
-			s.keyboardLocked(s.keyboard.FreeIdle(time.UnixMilli(s.state.SinceUnix), time.Now()))
+		if s.track.Rests() {
+			s.keyboardLocked(s.keyboard.FreeIdle(time.UnixMilli(s.track.Last().SinceUnix), time.Now()))
 			s.freeLaterLocked()
 		}
 	})
 }
 
-// take gives p the keyboard until p gives it back or leaves. It returns when no write of the former holder
-// is under way any more. With ask, a holder from whom p cannot take it is asked instead, and returned.
+// take gives p the keyboard until p gives it back or leaves. It returns when no write of the former
+// holder is under way any more. With ask, a holder from whom p cannot take it is asked instead, and
+// returned.
 func (s *session) take(ctx context.Context, p *party, ask bool) (now string, asked bool, err error) {
 	s.mu.Lock()
 	c, refused := s.keyboard.Take(&p.Party, time.Now())
@@ -160,9 +157,9 @@ func (s *session) give(p *party) string {
 	return s.keyboard.String()
 }
 
-// await acquires the keyboard for the call that f follows. With wait it waits while another holds it, and
-// notes what people did with it. A call that comes to nothing afterwards calls undo, which frees a keyboard
-// that was taken for it.
+// await acquires the keyboard for the call that f follows. With wait it waits while another holds
+// it, and notes what people did with it. A call that comes to nothing afterwards calls undo, which
+// frees a keyboard that was taken for it.
 func (s *session) await(ctx context.Context, p *party, f *follow, wait bool) (undo func(), err error) {
 	waited := false
 	for {
@@ -191,8 +188,8 @@ func (s *session) await(ctx context.Context, p *party, f *follow, wait bool) (un
 	}
 }
 
-// awaitPublic waits until private mode that is ending has ended: what is typed before would be a part of it.
-// It returns what undoes the taking of the keyboard, unless p had it before.
+// awaitPublic waits until private mode that is ending has ended: what is typed before would be a
+// part of it. It returns what undoes the taking of the keyboard, unless p had it before.
 func (s *session) awaitPublic(ctx context.Context, p *party, had bool) (undo func(), err error) {
 	undo = func() {
 		s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
+	"github.com/sandboxd/sandboxd/sandbox/session/marks"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -15,7 +16,7 @@ func (m *memorySet) prompt() {
 	s := m.lookup("main")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.readyLocked([]wire.Basis{wire.BasisMark})
+	s.markedLocked(s.console, marks.Mark{Kind: marks.PromptEnd})
 }
 
 func (m *memorySet) holder() string {

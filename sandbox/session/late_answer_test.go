@@ -24,7 +24,7 @@ func TestLateAnswers(t *testing.T) {
 	prompt := func(n int) {
 		t.Helper()
 		term.print(mark("A", n, fmt.Sprintf(";0;0;/;%s", nonce)) + "$ " + mark("B", n, ""))
-		if err := s.until(t.Context(), func() bool { return c.prompted == uint64(n) && s.state.Phase == wire.PhasePrompt }); err != nil {
+		if err := s.until(t.Context(), func() bool { return c.track.Counts().Prompted == uint64(n) && s.track.Phase() == wire.PhasePrompt }); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestLateAnswers(t *testing.T) {
 	typed("when a command has been typed", "")
 
 	term.print(mark("C", 1, ";run;1"))
-	if err := s.until(t.Context(), func() bool { return s.command != nil && s.command.started }); err != nil {
+	if err := s.until(t.Context(), func() bool { return s.track.Command() != nil && s.track.Command().Started }); err != nil {
 		t.Fatal(err)
 	}
 	s.owe([]byte(answer), at)

@@ -48,7 +48,7 @@ func (s *session) lost(ctx context.Context, c *console, before *front, late bool
 		return false
 	case now.group == shell:
 		s.mu.Lock()
-		prompt := c.phase == wire.PhasePrompt || c.phase == wire.PhaseContinuation
+		prompt := c.track.Marked() == wire.PhasePrompt || c.track.Marked() == wire.PhaseContinuation
 		s.mu.Unlock()
 		return prompt && s.rests(ctx, c, before, late)
 	case !before.signals:

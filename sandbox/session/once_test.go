@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -63,7 +64,7 @@ func TestCommandTypedInPart(t *testing.T) {
 		}
 		s.mu.Unlock()
 		f := s.newFollow(wire.Request{})
-		f.command = &command{}
+		f.command = &track.Command{}
 		err := s.typeCommand(t.Context(), &op{}, p, f, strings.Repeat("x", writeChunk+1))
 		if codeOf(err) != wire.CodeLost {
 			t.Errorf("%v", err)

@@ -203,7 +203,7 @@ func (s *session) opOver(p *party, o *op) {
 	if o.name == "" {
 		s.ops = slices.DeleteFunc(s.ops, func(q *op) bool { return q == o })
 	}
-	if !s.restingLocked() {
+	if !s.track.Rests() {
 		return
 	}
 	for _, q := range s.ops {

@@ -32,7 +32,8 @@ func (s *session) askedUpTo(at uint64, n int) int {
 	if c == nil {
 		return n
 	}
-	for _, other := range []uint64{c.ranTo, c.since} {
+	ranTo, since := c.track.Bounds()
+	for _, other := range []uint64{ranTo, since} {
 		if at < other && other < at+uint64(n) {
 			n = int(other - at)
 		}
@@ -44,16 +45,17 @@ func (s *session) askedUpTo(at uint64, n int) int {
 // since: busybox asks at every prompt, and the answer would be what the command reads. A shell that is told to read a command by a key
 // may still be asking when it gets the key, and wait for its answer.
 func (s *session) askerGoneLocked(c *console, end uint64) bool {
+	ranTo, since := c.track.Bounds()
 	switch {
 	case !c.marked:
 		return false
-	case end <= c.ranTo:
+	case end <= ranTo:
 		return true
 	case c.marks.Key:
 		return false
 	}
-	cmd := s.command
-	return end <= c.since || cmd != nil && !cmd.started && c.phase == wire.PhasePrompt
+	cmd := c.track.Command()
+	return end <= since || cmd != nil && !cmd.Started && c.track.Marked() == wire.PhasePrompt
 }
 
 // owe answers queries in the log up to end, once somebody reads. Answers keep their order.
@@ -124,7 +126,7 @@ func (s *session) fateOf(a owed, late bool) fate {
 	c := a.c
 	s.mu.Lock()
 	// At the prompt of a shell that asks nothing, it is a job in the background that asks, or what a key of the line editor started.
-	idle := c.marked && !c.marks.Asks && c.phase == wire.PhasePrompt && c.typist == nil && len(c.ahead.text) == 0
+	idle := c.marked && !c.marks.Asks && c.track.Marked() == wire.PhasePrompt && c.typist == nil && len(c.ahead.text) == 0
 	s.mu.Unlock()
 	facts, err := s.probe(s.ctx, c)
 	switch reads := facts.Blocked || facts.Listens || facts.Opaque; {
@@ -177,13 +179,12 @@ func (s *session) answer(a owed, late bool) fate {
 	}
 	c := a.c
 	s.mu.Lock()
-	s.inputs++
+	s.track.Writes()
 	_ = c.term.SetWriteDeadline(time.Now().Add(answerTime))
 	s.mu.Unlock()
 	_, err := c.term.Write(a.text)
 	s.mu.Lock()
-	s.inputs++
-	s.inputAt = time.Now()
+	s.track.Wrote(time.Now())
 	s.mu.Unlock()
 	if err != nil {
 		s.set.log.Debug("answer to a terminal query", "session", s.name, "error", err)

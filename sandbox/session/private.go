@@ -132,8 +132,7 @@ func (s *session) unveilLocked(cover []byte) {
 	if len(cover) > 0 {
 		s.display.veil = end
 	}
-	s.reads++ // whoever has looked at the screen looks again
-	s.state.Prompt = ""
+	s.track.Erased() // whoever has looked at the screen looks again
 	told := s.stateLocked()
 	s.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -27,7 +28,7 @@ const (
 func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
 	f := s.newFollow(r)
 	f.key = p.Key
-	cmd := &command{op: r.Op, by: p.String()}
+	cmd := &track.Command{Op: r.Op, By: p.String()}
 	f.command = cmd
 	calls, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
@@ -52,14 +53,14 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	if ended == wire.Deadline && r.Kill {
 		s.stop(ctx, f) // the call came back because its time was up; the receipt and the phase say what came of it
 	}
-	if ended == wire.Done && f.c.marked && !s.vouched(s.ctx, f.c, cmd.before) {
+	if ended == wire.Done && f.c.marked && !s.vouched(s.ctx, f.c, f.before) {
 		f.notes = append(f.notes, wire.NoteAdvisory)
 	}
 	res := s.result(f, ended)
 	if ended == wire.Refused {
 		s.mu.Lock()
 		res.Error = s.whyRefusedLocked(cmd)
-		if cmd.unsure {
+		if cmd.Unsure {
 			res.Ended = wire.Lost
 			res.Notes = append(res.Notes, res.Error.Reason)
 		}
@@ -69,15 +70,15 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 }
 
 // whyRefusedLocked is the error of a command that the shell has not started. All say that it did not run, but that of one that is lost.
-func (s *session) whyRefusedLocked(cmd *command) *wire.Error {
+func (s *session) whyRefusedLocked(cmd *track.Command) *wire.Error {
 	switch {
-	case cmd.unfinished:
+	case cmd.Unfinished:
 		return &wire.Error{Code: wire.CodeSyntax, Message: "the command is not complete, or not the shell's language: " + s.console.shell + " does not parse it",
 			Hint: "close what it opens"}
-	case cmd.unread:
+	case cmd.Unread:
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell could not read the command, and ran nothing: a command has closed or replaced its descriptor " +
 			strconv.Itoa(marks.CommandFD) + ", disabled a builtin, or left the terminal so that none can open it", Hint: "end the shell with exit: the next run starts a new one"}
-	case cmd.unsure:
+	case cmd.Unsure:
 		return wire.LostError(wire.LostPartly, "the shell does not say whether it took the command")
 	}
 	return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell did not take the command: another program, or a question of the line editor's, read what was typed",
@@ -113,7 +114,7 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 	s.mu.Lock()
 	c := s.console
 	s.mu.Unlock()
-	if c.byScreen() {
+	if s.byScreen() {
 		if strings.ContainsAny(r.Text, "\r\n") {
 			return nil, &wire.Error{Code: wire.CodeUsage, Message: "this shell takes a command of one line: it is typed to it", Hint: "run the lines one by one"}
 		}
@@ -160,7 +161,7 @@ func (s *session) shows(c *console) bool {
 func (s *session) awaitEditor(ctx context.Context, c *console) error {
 	ctx, cancel := context.WithTimeout(ctx, editorTime)
 	defer cancel()
-	err := s.until(ctx, func() bool { return c.editing || s.state.Phase != wire.PhasePrompt })
+	err := s.until(ctx, func() bool { return c.track.Editing() || s.track.Phase() != wire.PhasePrompt })
 	if err != nil && !errors.Is(err, errClosed) {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " has its line editor switched off",
 			Hint: "type the command"}
@@ -191,7 +192,7 @@ func (s *session) begun(ctx context.Context, f *follow) error {
 		s.revived = false
 	}
 	c := s.console
-	begun := !c.marked || c.prompted > 0
+	begun := !c.marked || c.track.Counts().Prompted > 0
 	if begun {
 		s.mu.Unlock()
 		return nil
@@ -202,7 +203,7 @@ func (s *session) begun(ctx context.Context, f *follow) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	err := s.until(ctx, func() bool {
-		return c.prompted > 0 && s.state.Phase == wire.PhasePrompt || s.state.Phase == wire.PhaseWaiting || s.state.Phase == wire.PhaseDead || c != s.console
+		return c.track.Counts().Prompted > 0 && s.track.Phase() == wire.PhasePrompt || s.track.Phase() == wire.PhaseWaiting || s.track.Phase() == wire.PhaseDead || c != s.console
 	})
 	if err != nil && ctx.Err() == nil {
 		return err
@@ -213,18 +214,18 @@ func (s *session) begun(ctx context.Context, f *follow) error {
 // awaitPrompt returns nil if the shell is at its prompt, or is about to say so, else an error that names what runs.
 func (s *session) awaitPrompt(ctx context.Context, c *console) error {
 	s.mu.Lock()
-	if s.state.Phase == wire.PhasePrompt {
+	if s.track.Phase() == wire.PhasePrompt {
 		s.mu.Unlock()
 		return nil
 	}
-	typed := s.state.Phase == wire.PhaseRunning && c.phase == wire.PhasePrompt
+	typed := s.track.Phase() == wire.PhaseRunning && c.track.Marked() == wire.PhasePrompt
 	release := s.waitLocked()
 	s.mu.Unlock()
 	defer release()
 	if typed {
 		settle, cancel := context.WithTimeout(ctx, settleTime)
 		defer cancel()
-		err := s.until(settle, func() bool { return s.state.Phase != wire.PhaseRunning || c.phase != wire.PhasePrompt })
+		err := s.until(settle, func() bool { return s.track.Phase() != wire.PhaseRunning || c.track.Marked() != wire.PhasePrompt })
 		if errors.Is(err, errClosed) {
 			return err
 		}
@@ -232,7 +233,7 @@ func (s *session) awaitPrompt(ctx context.Context, c *console) error {
 	facts, _ := s.probe(s.ctx, c)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := s.state
+	st := s.track.Last()
 	switch st.Phase {
 	case wire.PhasePrompt:
 		return nil
@@ -256,9 +257,9 @@ func (s *session) occupantLocked(facts Facts) string {
 	switch {
 	case len(facts.Argv) > 0 && !facts.ShellIsForeground:
 		return fmt.Sprintf("%q (process %d)", clip(strings.Join(facts.Argv, " ")), facts.Pid)
-	case s.command != nil:
+	case s.track.Command() != nil:
 		return "a command"
-	case s.console.marked && s.console.prompted == 0:
+	case s.console.marked && s.console.track.Counts().Prompted == 0:
 		return "the start of the shell"
 	}
 	return "a program"
@@ -272,10 +273,10 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	defer s.unlockWriting()
 	s.mu.Lock()
 	c := s.console
-	if s.state.Phase == wire.PhasePrompt && s.keyboard.Free() {
+	if s.track.Phase() == wire.PhasePrompt && s.keyboard.Free() {
 		_ = s.callsLocked(p) // the prompt that prepare waited for has freed it
 	}
-	if s.state.Phase != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) {
+	if s.track.Phase() != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) {
 		// Somebody was faster between the checks and the lock.
 		err := s.keyboard.Refusal()
 		if s.keyboard.Holds(&p.Party) || s.keyboard.Free() {
@@ -291,14 +292,13 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	o.typed = true
 	s.commands++
 	typed, payload := c.marks.Command(command, s.commands)
-	f.command.number, f.command.line, f.command.before = s.commands, typed, c.offspring()
+	f.command.Number, f.command.Line, f.before = s.commands, typed, c.offspring()
 	if err := c.hand(payload); err != nil {
 		s.mu.Unlock()
 		return err
 	}
 	s.beginLocked(f)
-	s.command = f.command
-	told := wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.by, Op: f.command.op}
+	told := wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op}
 	unsent, whose := s.clearLineLocked(c)
 	if whose != nil {
 		told.ID = whose.ID
@@ -307,10 +307,10 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	// Behind what is shown: whoever prints a command's output as it comes begins at this event.
 	s.emitLocked(told)
 	c.beginEchoLocked(typed, unsent)
-	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisMark}})
+	s.reportLocked(c, c.track.Give(f.command, wire.BasisMark, s.momentLocked(c)))
 	s.mu.Unlock()
 
-	_, err := s.put(ctx, p, c, typed, func() { f.command.typed = true })
+	_, err := s.put(ctx, p, c, typed, func() { f.command.Typed = true })
 	if err == nil {
 		return nil
 	}
@@ -321,9 +321,7 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	}
 	delete(s.follows, f)
 	c.takeBack() // else a later line or key could run it
-	if s.command == f.command {
-		s.command = nil
-	}
+	c.track.Withdraw(f.command)
 	if c.echo != nil {
 		s.log.append(c.endEchoLocked().bytes)
 	}

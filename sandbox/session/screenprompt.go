@@ -4,59 +4,15 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Where the shell prints no marks and nobody can look at its processes – network gear, a restricted account – its prompt is
-// known by what stands before the cursor ([Options.Prompt]). Then a command can be run by typing it: it is over when the
-// next prompt stands there. Its exit code is not known, and a program that prints such a line is taken for the shell.
-
-// promptQuiet is how long what looks like a prompt must stand: it may be the beginning of a line.
-const promptQuiet = 150 * time.Millisecond
-
-// byScreen reports whether the prompt of c is known by the screen alone.
-func (c *console) byScreen() bool { return !c.marked && c.s.isShell() && c.s.set.opt.Prompt != nil }
-
+// byScreen reports whether the prompt of the shell is known by the screen alone.
 func (s *session) byScreen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.console != nil && s.console.byScreen()
-}
-
-// screenPromptLocked makes prompt the state, or running, by what stands before the cursor. It reports whether that is all
-// there is to say.
-func (s *session) screenPromptLocked(c *console, alt bool, before string) bool {
-	if !c.byScreen() || s.without(wire.BasisScreen) || s.reads == c.reads {
-		return false // what is on the screen is not this terminal's
-	}
-	if s.command != nil && !s.command.started {
-		return true // it is being typed
-	}
-	stands := !alt && before != "" && s.set.opt.Prompt(before)
-	// What has been typed since is not answered yet, not even by its echo.
-	answered := s.reads > c.answered
-	switch {
-	case stands && answered && s.state.Phase == wire.PhasePrompt:
-		return true
-	case stands && answered && s.quietLocked() >= promptQuiet:
-		c.phase = wire.PhasePrompt
-		c.prompted++
-		_, end := s.log.bounds()
-		c.over, c.overAt = c.prompted, s.lineStart(end)
-		if cmd := s.command; cmd != nil && !cmd.ended {
-			s.overLocked(cmd, max(cmd.from, c.overAt))
-		}
-		s.readyLocked([]wire.Basis{wire.BasisScreen})
-		s.verdicts++
-		s.fireLocked()
-		return true
-	case !stands && s.state.Phase == wire.PhasePrompt:
-		c.phase = wire.PhaseRunning
-		s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisScreen}})
-	}
-	return false
+	return s.console != nil && s.track.ByScreen()
 }
 
 // maxTail bounds how far back the log is looked at.
@@ -116,13 +72,13 @@ func (s *session) awaitScreenPrompt(ctx context.Context) error {
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, editorTime)
 	defer cancel()
-	err := s.until(ctx, func() bool { return s.state.Phase == wire.PhasePrompt || s.state.Phase == wire.PhaseDead })
+	err := s.until(ctx, func() bool { return s.track.Rests() })
 	if errors.Is(err, errClosed) {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch s.state.Phase {
+	switch s.track.Phase() {
 	case wire.PhasePrompt:
 		return nil
 	case wire.PhaseDead:
@@ -139,7 +95,7 @@ func (s *session) typeCommand(ctx context.Context, o *op, p *party, f *follow, c
 	}
 	defer s.unlockWriting()
 	s.mu.Lock()
-	if s.state.Phase != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) || ctx.Err() != nil {
+	if s.track.Phase() != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) || ctx.Err() != nil {
 		s.mu.Unlock()
 		return &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell has left its prompt, or somebody took the keyboard", Hint: "wait for it"}
 	}
@@ -147,25 +103,21 @@ func (s *session) typeCommand(ctx context.Context, o *op, p *party, f *follow, c
 	c := s.console
 	s.beginLocked(f)
 	_, end := s.log.bounds()
-	s.command = f.command
-	s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.by, Op: f.command.op})
-	s.setStateLocked(wire.State{Phase: wire.PhaseRunning, Basis: []wire.Basis{wire.BasisScreen}})
+	s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op})
+	s.reportLocked(c, c.track.Give(f.command, wire.BasisScreen, s.momentLocked(c)))
 	s.mu.Unlock()
-	n, err := s.put(ctx, p, c, []byte(command+"\r"), func() { f.command.typed = true })
+	n, err := s.put(ctx, p, c, []byte(command+"\r"), func() { f.command.Typed = true })
 	from := s.behindEcho(ctx, end, command)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil && f.taken == "" {
 		delete(s.follows, f)
-		if s.command == f.command {
-			s.command = nil
-		}
+		c.track.Withdraw(f.command)
 		if n > 0 {
 			return s.partlyError(err, n, len(command)+1)
 		}
 		return err
 	}
-	f.command.started, f.command.from = true, from
-	s.emitLocked(wire.Event{Kind: wire.EventBegun, Offset: from, Op: f.command.op, By: f.command.by})
+	s.reportLocked(c, c.track.Start(f.command, from))
 	return nil
 }

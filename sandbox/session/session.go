@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -46,12 +47,8 @@ type session struct {
 	mu        sync.Mutex
 	console   *console          // guarded by mu; the present terminal; nil before the first start
 	past      []*console        // guarded by mu; terminals whose shell ended while other processes still hold them
-	state     wire.State        // guarded by mu
-	lastExit  *int              // guarded by mu; of the last command
+	track     *track.Tracker    // guarded by mu; what the present terminal does
 	revived   bool              // guarded by mu; an attach started the shell again, and no run has said so yet
-	cwd       string            // guarded by mu; of the shell, from its last prompt
-	lastByte  time.Time         // guarded by mu; when the terminal last printed
-	reads     uint64            // guarded by mu; how often it did, marks included
 	size      keyboard.Size     // guarded by mu; of the terminal
 	events    events            // guarded by mu
 	wake      chan struct{}     // guarded by mu; closed when anything under mu that somebody waits for has changed
@@ -63,20 +60,11 @@ type session struct {
 	paste     paste             // guarded by mu
 	writer    *write            // guarded by mu; the write under way
 	owed      []owed            // guarded by mu; answers to queries, in their order
-	inputs    uint64            // guarded by mu; writes of input so far, begun or done
-	inputAt   time.Time         // guarded by mu; end of the last write
-	before    look              // guarded by mu; what the prober saw before the last write
-	speaker   speaker           // guarded by mu; who made the display's statement
-	listener  listener          // guarded by mu
-	blind     blind             // guarded by mu; what is known of processes that may not be traced
-	called    uint64            // guarded by mu; display.calls at the last input
-	command   *command          // guarded by mu; the run whose command the shell has, nil when there is none
 	commands  uint64            // guarded by mu; number of the newest run
 	follows   map[*follow]bool  // guarded by mu; calls under way
 	stopping  int               // guarded by mu; interrupts under way
 	ops       []*op             // guarded by mu; oldest first
 	spent     spent             // guarded by mu
-	verdicts  uint64            // guarded by mu; how often the prober found that somebody should be told
 	waiters   int               // guarded by mu; callers for whom the prober looks
 	watching  bool              // guarded by mu; the goroutine that makes it look is running
 	unwatched chan struct{}     // guarded by mu; closed when waiters becomes 0
@@ -107,8 +95,7 @@ func newSession(set *Set, name string, start wire.Start) *session {
 		follows: make(map[*follow]bool),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.state = wire.State{Phase: wire.PhaseRunning, Reason: "starting", SinceUnix: s.created.UnixMilli()}
-	s.lastByte = s.created
+	s.track = track.New(s.created)
 	s.display.init(s)
 	return s
 }
@@ -157,21 +144,21 @@ func (s *session) isShell() bool { return len(s.start.Argv) == 0 }
 
 // aliveLocked reports whether there is a terminal whose process has not ended.
 func (s *session) aliveLocked() bool {
-	return !s.closed && s.console != nil && s.state.Phase != wire.PhaseDead
+	return !s.closed && s.console != nil && s.track.Phase() != wire.PhaseDead
 }
 
 // alive reports whether the session has a terminal, or will have one soon.
 func (s *session) alive() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.closed && s.state.Phase != wire.PhaseDead
+	return !s.closed && s.track.Phase() != wire.PhaseDead
 }
 
 // deadSince returns since when the session is dead, in milliseconds of Unix time; false if it lives or is kept all the same.
 func (s *session) deadSince() (unixMilli int64, dead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state.SinceUnix, s.state.Phase == wire.PhaseDead && !s.kept && !s.closed
+	return s.track.Last().SinceUnix, s.track.Phase() == wire.PhaseDead && !s.kept && !s.closed
 }
 
 // end ends the session: its processes, its streams and its calls. It returns when the processes are gone.
@@ -182,13 +169,10 @@ func (s *session) end(reason string) {
 		return
 	}
 	s.closed = true
-	if s.state.Phase != wire.PhaseDead {
-		st := wire.State{Phase: wire.PhaseDead, Reason: reason, Cwd: s.cwd, Basis: []wire.Basis{wire.BasisExit}}
-		s.setStateLocked(st)
-	}
+	s.reportLocked(s.console, s.track.Close(reason, s.momentLocked(s.console)))
 	s.sealed = s.keyboard.Private() != nil
 	s.keyboardLocked(s.keyboard.EndPrivate(nil))
-	ended := s.state
+	ended := s.track.Last()
 	s.emitLocked(wire.Event{Kind: wire.EventEnded, State: &ended, Text: reason})
 	if s.idle != nil {
 		s.idle.Stop()

@@ -25,8 +25,8 @@ func (s *session) resize(p *party, cols, rows int) error {
 	return nil
 }
 
-// resizeDead gives a session whose shell has ended the size that a brings along: a starts it again, as it
-// would a new one.
+// resizeDead gives a session whose shell has ended the size that a brings along: a starts it again,
+// as it would a new one.
 func (s *session) resizeDead(a wire.Attach) {
 	if a.Start == nil || a.Start.Cols <= 0 || a.Start.Rows <= 0 {
 		return

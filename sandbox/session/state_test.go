@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestLatePromptEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSession(NewSet(Options{}), "main", wire.Start{})
-		c := &console{s: s, marked: true, phase: wire.PhaseRunning}
+		c := &console{s: s, marked: true, track: s.track}
 		s.console = c
 		mark := func(m marks.Mark) {
 			s.mu.Lock()
@@ -24,26 +25,25 @@ func TestLatePromptEnd(t *testing.T) {
 		phase := func() wire.Phase {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.state.Phase
+			return s.track.Phase()
 		}
 		mark(marks.Mark{Kind: marks.PromptStart})
-		time.Sleep(2 * promptPatience)
+		time.Sleep(100 * time.Millisecond)
 		if got := phase(); got != wire.PhasePrompt {
 			t.Fatalf("without the prompt's end: %s, want prompt", got)
 		}
-		cmd := &command{op: "1"}
+		cmd := &track.Command{Op: "1"}
 		s.mu.Lock()
-		s.command = cmd
-		s.setStateLocked(wire.State{Phase: wire.PhaseRunning})
+		s.reportLocked(c, s.track.Give(cmd, wire.BasisMark, s.momentLocked(c)))
 		s.mu.Unlock()
 		mark(marks.Mark{Kind: marks.PromptEnd})
-		if cmd.over || phase() != wire.PhaseRunning {
-			t.Fatalf("after the late end of the prompt: %s, command over: %v", phase(), cmd.over)
+		if cmd.Over || phase() != wire.PhaseRunning {
+			t.Fatalf("after the late end of the prompt: %s, command over: %v", phase(), cmd.Over)
 		}
 		for _, m := range []marks.Mark{{Kind: marks.CommandStart, Run: true}, {Kind: marks.CommandEnd, Exit: 3}, {Kind: marks.PromptStart, Exit: 3}, {Kind: marks.PromptEnd}} {
 			mark(m)
 		}
-		if !cmd.started || !cmd.over || cmd.exit == nil || *cmd.exit != 3 || phase() != wire.PhasePrompt {
+		if !cmd.Started || !cmd.Over || cmd.Exit == nil || *cmd.Exit != 3 || phase() != wire.PhasePrompt {
 			t.Errorf("after its own marks: %s, command %+v", phase(), cmd)
 		}
 	})

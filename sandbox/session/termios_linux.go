@@ -6,17 +6,14 @@ import (
 	"os"
 	"sync/atomic"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"golang.org/x/sys/unix"
 )
 
 // canonical reports whether the terminal whose master this is gathers lines before a program reads them.
 func canonical(master *os.File) bool {
-	return inputModes(master).lines
+	return inputModes(master).Lines
 }
-
-// inputMode says what a terminal does with input: whether it gathers lines before a program reads them, and whether it shows
-// them.
-type inputMode struct{ lines, echo bool }
 
 // signals reports whether the terminal whose master this is makes a signal of ^C. Else it is a byte like any other.
 func signals(master *os.File) (is bool) {
@@ -28,10 +25,10 @@ func signals(master *os.File) (is bool) {
 }
 
 // inputModes returns the mode of the terminal whose master this is.
-func inputModes(master *os.File) (m inputMode) {
+func inputModes(master *os.File) (m track.Modes) {
 	withFD(master, func(fd int) {
 		if t, err := unix.IoctlGetTermios(fd, unix.TCGETS); err == nil {
-			m = inputMode{lines: t.Lflag&unix.ICANON != 0, echo: t.Lflag&unix.ECHO != 0}
+			m = track.Modes{Lines: t.Lflag&unix.ICANON != 0, Echo: t.Lflag&unix.ECHO != 0}
 		}
 	})
 	return m

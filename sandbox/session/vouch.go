@@ -40,7 +40,7 @@ func (s *session) vouched(ctx context.Context, c *console, before offspring) boo
 	for until := time.Now().Add(vouchTime); time.Now().Before(until); {
 		facts, err := s.probe(ctx, c)
 		s.mu.Lock()
-		left := c != s.console || s.state.Phase != wire.PhasePrompt
+		left := c != s.console || s.track.Phase() != wire.PhasePrompt
 		s.mu.Unlock()
 		if err != nil || left || facts.Pending { // the shell goes on with what was typed ahead
 			return false

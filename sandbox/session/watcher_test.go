@@ -55,7 +55,7 @@ func TestWatcherVerbs(t *testing.T) {
 						holder = "agent:alice"
 					case "dead":
 						term.die(Exit{Code: 3})
-						if err := s.until(t.Context(), func() bool { return s.state.Phase == wire.PhaseDead }); err != nil {
+						if err := s.until(t.Context(), func() bool { return s.track.Phase() == wire.PhaseDead }); err != nil {
 							t.Fatal(err)
 						}
 					}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/track"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -31,7 +32,8 @@ var (
 	errDropped = errors.New("dropped by an interrupt")
 )
 
-// endLocked makes a write return without the rest of its bytes. Not by the session's terminal: that may be the next one.
+// endLocked makes a write return without the rest of its bytes. Not by the session's terminal: that
+// may be the next one.
 func (w *write) endLocked(why error) {
 	if w.abandoned == nil {
 		w.abandoned = why
@@ -58,9 +60,10 @@ func (s *session) lockWriting(ctx context.Context) error {
 
 func (s *session) unlockWriting() { <-s.writing }
 
-// put writes bytes of p, who has to hold the keyboard at the moment when they are written, and returns how many the
-// terminal took. They are for the shell on want and no later one; nil is for whichever there is. begin is called with mu held when all is ready for the first byte; it may be nil. From then until put
-// returns no reading of the prober counts. The caller holds writing.
+// put writes bytes of p, who has to hold the keyboard at the moment when they are written, and
+// returns how many the terminal took. They are for the shell on want and no later one; nil is for
+// whichever there is. begin is called with mu held when all is ready for the first byte; it may be
+// nil. From then until put returns no reading of the prober counts. The caller holds writing.
 func (s *session) put(ctx context.Context, p *party, want *console, data []byte, begin func()) (n int, err error) {
 	if err := s.awaitBrackets(ctx, p); err != nil {
 		return 0, err
@@ -79,18 +82,19 @@ func (s *session) put(ctx context.Context, p *party, want *console, data []byte,
 	broken := s.pasteBrokenLocked(p, c)
 	w := &write{key: p.Key, term: c.term, done: make(chan struct{})}
 	s.writer = w
-	s.inputs++
-	c.answered = s.reads
-	s.before = look{} // begin may know better
+	c.track.Writes()
+	c.track.Typed()
+	c.track.Was(track.Reader{}) // begin may know better
 	if begin != nil {
 		begin()
 	}
 	hidden := hides(c)
-	if s.state.Phase == wire.PhasePrompt {
+	if s.track.Phase() == wire.PhasePrompt {
 		c.typist = p
 	}
 	c.ahead.typed(p, data)
-	// Before the first byte, because the shell may be at its next prompt before the write has returned.
+	// Before the first byte, because the shell may be at its next prompt before the write has
+	// returned.
 	s.inputTakenLocked(data)
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() {
@@ -128,8 +132,7 @@ func (s *session) put(ctx context.Context, p *party, want *console, data []byte,
 	}
 	s.writer = nil
 	s.pastedLocked(p, c, data[:n])
-	s.inputs++
-	s.inputAt = time.Now()
+	s.track.Wrote(time.Now())
 	if n > 0 {
 		s.countInputLocked(p.String(), n, hidden)
 	}
@@ -140,14 +143,14 @@ func (s *session) put(ctx context.Context, p *party, want *console, data []byte,
 	return n, s.shortLocked(err)
 }
 
-// hides reports whether the terminal takes lines and shows nothing of them, as programs have it that ask for a password. Of
-// one that is elsewhere that is not known.
+// hides reports whether the terminal takes lines and shows nothing of them, as programs have it
+// that ask for a password. Of one that is elsewhere that is not known.
 func hides(c *console) bool {
 	if c.local == nil {
 		return false
 	}
 	m := inputModes(c.local.TTY().Master)
-	return m.lines && !m.echo
+	return m.Lines && !m.Echo
 }
 
 // shortLocked is the error for input that was taken in part.
@@ -171,28 +174,11 @@ func deadError(name string) *wire.Error {
 		Hint: "join it or run a command: both start a new shell"}
 }
 
-// inputTakenLocked makes a state that the program is given input for no longer the present one. What it is instead
-// is for marks and the prober to say.
+// inputTakenLocked makes a state that the program is given p for no longer the present one.
 func (s *session) inputTakenLocked(p []byte) {
-	s.called = s.display.calls.Load()
-	switch s.state.Phase {
-	case wire.PhaseWaiting, wire.PhaseOpaque:
-	case wire.PhasePrompt, wire.PhaseContinuation:
-		// Only what ends a line or a shell takes a shell from its prompt.
-		ends := false
-		for _, b := range p {
-			ends = ends || b == '\r' || b == '\n' || b == 3 || b == 4
-		}
-		if !ends {
-			s.freeLaterLocked()
-			return
-		}
-	case wire.PhaseRunning:
-		if !s.state.Listens {
-			return
-		}
-	default:
-		return
+	for _, ev := range s.track.Input(p, s.display.calls.Load(), s.momentLocked(s.console)).Events {
+		s.veilLocked(ev.State)
+		s.emitLateLocked(ev)
 	}
-	s.emitLateLocked(s.becomeLocked(wire.State{Phase: wire.PhaseRunning, Foreground: s.state.Foreground, Basis: s.state.Basis}))
+	s.freeLaterLocked()
 }

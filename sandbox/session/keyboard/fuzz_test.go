@@ -8,8 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// FuzzKeyboard applies operations of parties in any order, two bytes each, and holds after each of them
-// what a keyboard promises.
+// FuzzKeyboard applies operations of parties in any order, two bytes each, and holds after each of
+// them what a keyboard promises.
 func FuzzKeyboard(f *testing.F) {
 	f.Add([]byte{0x20, 0, 0x23, 1, 0x33, 2, 0x50, 3})
 	f.Add([]byte{0x23, 0, 0x75, 1, 0x85, 2, 0x43, 3, 0xa3, 4})

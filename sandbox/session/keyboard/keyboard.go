@@ -1,14 +1,14 @@
-// Package keyboard decides who may type on a shared terminal, who sees it in private mode, and whose
-// window gives it its size.
+// Package keyboard decides who may type on a shared terminal, who sees it in private mode, and
+// whose window gives it its size.
 //
-// A [Keyboard] has at most one holder. Joining a session takes nothing. Typing and calls take a free
-// keyboard. A person takes it from an agent at any time, and the owner of the sandbox takes it from
-// a person who is not the owner. Everybody else asks the holder, and has it next when it is given
-// back. All parties of one agent hold it together; each person holds it alone.
+// A [Keyboard] has at most one holder. Joining a session takes nothing. Typing and calls take a
+// free keyboard. A person takes it from an agent at any time, and the owner of the sandbox takes it
+// from a person who is not the owner. Everybody else asks the holder, and has it next when it is
+// given back. All parties of one agent hold it together; each person holds it alone.
 //
-// The package is pure: it has no lock, no timer, no clock and no I/O. The caller passes the time, and
-// carries out and reports the [Change] that a method returns. It knows nothing of terminals, streams
-// or logs.
+// The package is pure: it has no lock, no timer, no clock and no I/O. The caller passes the time,
+// and carries out and reports the [Change] that a method returns. It knows nothing of terminals,
+// streams or logs.
 package keyboard
 
 import (
@@ -20,8 +20,8 @@ import (
 const (
 	// IdleHold is how long a prompt must be idle before a keyboard that typing took is free again.
 	IdleHold = 5 * time.Second
-	// TypingPause is how long a person whose input was refused must type nothing before typing takes
-	// a free keyboard again.
+	// TypingPause is how long a person whose input was refused must type nothing before typing
+	// takes a free keyboard again.
 	TypingPause = time.Second
 )
 
@@ -118,9 +118,9 @@ func (k *Keyboard) Refusal() *wire.Error {
 	return e
 }
 
-// Type takes the keyboard for input of p, if it is free or p's. It holds until the prompt has been idle
-// for IdleHold. The rest of a line whose beginning was refused is refused too, although the keyboard may
-// have come free in the middle of it: the tail of a command is another command.
+// Type takes the keyboard for input of p, if it is free or p's. It holds until the prompt has been
+// idle for IdleHold. The rest of a line whose beginning was refused is refused too, although the
+// keyboard may have come free in the middle of it: the tail of a command is another command.
 func (k *Keyboard) Type(p *Party, now time.Time) (Change, *wire.Error) {
 	var c Change
 	var refused *wire.Error
@@ -143,8 +143,8 @@ func (k *Keyboard) Call(p *Party, now time.Time) (Change, *wire.Error) {
 	return k.acquire(p, call, now)
 }
 
-// Take takes the keyboard for p, if it is free, p's, or held by somebody from whom p may take it. It
-// holds until p gives it back.
+// Take takes the keyboard for p, if it is free, p's, or held by somebody from whom p may take it.
+// It holds until p gives it back.
 func (k *Keyboard) Take(p *Party, now time.Time) (Change, *wire.Error) {
 	return k.acquire(p, taken, now)
 }
@@ -180,7 +180,8 @@ func (k *Keyboard) yields(p *Party) bool {
 	return p.Kind == wire.Person && (k.who.Kind == wire.Agent || p.Owner && !k.who.Owner)
 }
 
-// Ask asks the holder for the keyboard on behalf of p, who was refused it. One party asks at a time.
+// Ask asks the holder for the keyboard on behalf of p, who was refused it. One party asks at a
+// time.
 func (k *Keyboard) Ask(p *Party) (Change, *wire.Error) {
 	switch {
 	case k.asker == p:
@@ -221,8 +222,8 @@ func (k *Keyboard) Give(p *Party) Change {
 	return Change{}
 }
 
-// Leave frees the keyboard of p, who leaves, if p holds it. The caller makes sure that no other party
-// with p's key stays, and calls Withdraw before.
+// Leave frees the keyboard of p, who leaves, if p holds it. The caller makes sure that no other
+// party with p's key stays, and calls Withdraw before.
 func (k *Keyboard) Leave(p *Party) Change {
 	if !k.Holds(p) {
 		return Change{}
@@ -254,8 +255,8 @@ func (k *Keyboard) Rest() Change {
 	return k.release()
 }
 
-// Idle returns how long a keyboard that typing took is still held at a prompt that has been there since
-// the time given: 0 or less if FreeIdle would free it. ok is false if typing did not take it.
+// Idle returns how long a keyboard that typing took is still held at a prompt that has been there
+// since the time given: 0 or less if FreeIdle would free it. ok is false if typing did not take it.
 func (k *Keyboard) Idle(since, now time.Time) (left time.Duration, ok bool) {
 	if k.why != typed {
 		return 0, false

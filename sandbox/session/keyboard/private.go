@@ -6,8 +6,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Private mode: the screen is for the person who drives alone. It ends with that person's hold on the
-// keyboard. Until the caller has erased its traces it goes on, for nobody.
+// Private mode: the screen is for the person who drives alone. It ends with that person's hold on
+// the keyboard. Until the caller has erased its traces it goes on, for nobody.
 
 // NoPrivacy is the error for a party that cannot make the session private; nil for a person.
 func NoPrivacy(p *Party) *wire.Error {
@@ -17,8 +17,8 @@ func NoPrivacy(p *Party) *wire.Error {
 	return &wire.Error{Code: wire.CodeDenied, Message: "only a person makes a session private"}
 }
 
-// TakePrivate takes the keyboard for p, who is about to make the session private, until p gives it back.
-// Unlike Take it takes it from nobody.
+// TakePrivate takes the keyboard for p, who is about to make the session private, until p gives it
+// back. Unlike Take it takes it from nobody.
 func (k *Keyboard) TakePrivate(p *Party, now time.Time) (Change, *wire.Error) {
 	if refused := NoPrivacy(p); refused != nil {
 		return Change{}, refused
@@ -29,8 +29,9 @@ func (k *Keyboard) TakePrivate(p *Party, now time.Time) (Change, *wire.Error) {
 	return k.acquire(p, taken, now)
 }
 
-// MakePrivate begins private mode for p, who called TakePrivate before. It reports whether p had none; it
-// is an error if p no longer holds the keyboard, or if the private mode of another is ending.
+// MakePrivate begins private mode for p, who called TakePrivate before. It reports whether p had
+// none; it is an error if p no longer holds the keyboard, or if the private mode of another is
+// ending.
 func (k *Keyboard) MakePrivate(p *Party) (began bool, refused *wire.Error) {
 	switch {
 	case k.private == p:

@@ -5,9 +5,9 @@ import "github.com/sandboxd/sandboxd/sandbox/wire"
 // Size is that of a terminal, in cells. The zero value is not known.
 type Size struct{ Cols, Rows int }
 
-// SizeFor returns the size that the terminal gets from p, who has just become its driver: the one that p
-// gave. An agent that gave none gets the size from before people drove, else that of the session's
-// start. It is zero if the size stays as it is now.
+// SizeFor returns the size that the terminal gets from p, who has just become its driver: the one
+// that p gave. An agent that gave none gets the size from before people drove, else that of the
+// session's start. It is zero if the size stays as it is now.
 func (k *Keyboard) SizeFor(p *Party, now, start Size) Size {
 	size := p.Size
 	if p.Kind == wire.Person {
@@ -26,8 +26,8 @@ func (k *Keyboard) SizeFor(p *Party, now, start Size) Size {
 	return size
 }
 
-// RestoreSize returns the size from before people drove, once the keyboard is free again. It is zero if
-// the size stays as it is.
+// RestoreSize returns the size from before people drove, once the keyboard is free again. It is
+// zero if the size stays as it is.
 func (k *Keyboard) RestoreSize() Size {
 	if k.why != free {
 		return Size{}
@@ -37,8 +37,8 @@ func (k *Keyboard) RestoreSize() Size {
 	return size
 }
 
-// Sizes reports whether the window of p gives the terminal its size: p holds the keyboard, or nobody does
-// and p is the only party that could, which alone says.
+// Sizes reports whether the window of p gives the terminal its size: p holds the keyboard, or
+// nobody does and p is the only party that could, which alone says.
 func (k *Keyboard) Sizes(p *Party, alone bool) bool {
 	return p.Rights != wire.RightWatch && (k.Holds(p) || k.why == free && alone)
 }

@@ -1,15 +1,15 @@
-package session
+package track
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestRests says when a program that listens has come to rest, by what it prints, what is typed and what it says of itself.
+// TestRests says when a program that listens has come to rest, by what it prints, what is typed and
+// what it says of itself.
 func TestRests(t *testing.T) {
 	const (
 		never = time.Hour
@@ -49,27 +49,24 @@ func TestRests(t *testing.T) {
 		{name: "the one before it asked", printed: 300 * ms, typed: never, status: screen.StatusBlocked, said: never, before: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSession(NewSet(Options{}), "main", wire.Start{})
-				c := &console{s: s, overAt: 10}
-				now := time.Now()
-				s.inputAt = now.Add(-tt.typed)
-				tt.facts.Foreground = 7
-				if tt.status != "" {
-					said := &statement{status: tt.status, count: 1, at: 11, when: now.Add(-tt.said)}
-					if tt.before {
-						said.at = 10
-					}
-					s.display.said.Store(said)
+			now := time.Unix(1_000_000, 0)
+			tr := &Tracker{opt: Options{Program: true}, state: wire.State{Phase: wire.PhaseRunning}, overAt: 10,
+				printed: now.Add(-tt.printed), typed: now.Add(-tt.typed)}
+			l := Look{Facts: tt.facts}
+			l.Facts.Foreground, l.Facts.Listens = 7, true
+			if tt.status != "" {
+				l.Said = Statement{Status: tt.status, Count: 1, At: 11, When: now.Add(-tt.said)}
+				if tt.before {
+					l.Said.At = 10
 				}
-				if tt.gone {
-					s.speaker = speaker{count: 1, group: 6}
-				}
-				quiet := min(tt.printed, tt.typed)
-				if got := s.restsLocked(c, tt.facts, quiet); got != tt.rests {
-					t.Errorf("rests %t, want %t", got, tt.rests)
-				}
-			})
+			}
+			if tt.gone {
+				tr.speaker = speaker{count: 1, group: 6}
+			}
+			tr.Look(l, Moment{Time: now})
+			if st := tr.Last(); (st.Attention == "likely") != tt.rests || !st.Listens {
+				t.Errorf("got %+v, want that it rests: %t", st, tt.rests)
+			}
 		})
 	}
 }
