@@ -10,14 +10,14 @@ import (
 
 // Counts are what there is of all owners together, and what happened since the daemon started. They name nobody and nothing.
 type Counts struct {
-	Sandboxes map[State]int          // by state; what stands ready is Warm
+	Sandboxes map[State]int          // by state; pooled ones are Warm
 	Sessions  int                    // that live
 	Partly    int                    // of these, not recorded fully
 	Needs     map[attention.Kind]int // sessions that need something
 	Carried   int                    // sandboxes whose connections are carried now
 
-	Boots, BootsFailed   uint64 // by a backend; what stands ready included
-	Claims, ClaimsFailed uint64 // of what stands ready
+	Boots, BootsFailed   uint64 // by a backend; of pooled sandboxes, too
+	Claims, ClaimsFailed uint64 // of pooled sandboxes
 
 	Connections    map[egress.Kind]uint64  // by what became of them
 	Limited        map[egress.Limit]uint64 // of the refused ones those that were beyond a limit

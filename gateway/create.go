@@ -48,7 +48,7 @@ func (h *Hub) Create(ctx context.Context, p Principal, spec NewSpec, progress fu
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
-	ready := h.warm.take
+	ready := h.pooled.take
 	if made.build != nil || len(made.setup) > 0 {
 		ready = nil
 	}
@@ -193,7 +193,7 @@ func (b *box) create(ctx context.Context, progress func(string)) (err error) {
 	defer b.unlock()
 	f := b.get()
 	if !f.isPooled() {
-		defer h.warm.somebodyWaits()()
+		defer h.pooled.SomebodyWaits()()
 	}
 	undo := func() {
 		b.mu.Lock()

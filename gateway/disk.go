@@ -230,7 +230,7 @@ func (b *box) stopFull(ctx context.Context, f facts, why string) {
 	h.log.Warn("sandbox stopped", "id", b.id, "name", f.name, "why", why)
 	h.journal.add(b.id, "limit", map[string]any{"limit": admission.DiskFull, "why": why})
 	if f.state == Warm {
-		h.warm.rest(b, why)
+		h.pooled.Rest(b, oneLine(why, 300), time.Now())
 		b.giveUp(ctx, why)
 		return
 	}

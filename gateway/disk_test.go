@@ -402,7 +402,7 @@ func TestDiskLimitOfSetUp(t *testing.T) {
 	}
 }
 
-// What stands ready is held to its limit as well, and is not replaced at once by another that does the same.
+// A pooled sandbox is held to its limit as well, and is not replaced at once by another that does the same.
 func TestDiskLimitOfPool(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
@@ -417,7 +417,7 @@ func TestDiskLimitOfPool(t *testing.T) {
 	if got := d.Pool(); len(got) != 1 || got[0].Ready != 0 || !strings.Contains(got[0].Trouble, "disk_full: its files occupy more than 1 GiB") {
 		t.Errorf("Pool = %+v", got)
 	}
-	if s, wait := d.warm.due(time.Now(), 1, ""); s != nil || wait < lastRefill/2 {
+	if _, due, wait := d.pooled.Due(time.Now(), 1, "", 2); due || wait < 30*time.Second {
 		t.Errorf("another is due in %v", wait)
 	}
 }

@@ -119,7 +119,7 @@ type Hub struct {
 	attachments *attach.Attachments
 	board       *attention.Board
 	hook        *attention.Hook
-	warm        warm
+	pooled      *pooling
 	counts      counters
 }
 
@@ -162,7 +162,7 @@ func New(o Options) (*Hub, error) {
 	if err := h.mayAllow(Principal{Name: o.Owner}, sandbox.NetworkFiltered, o.Allow); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
-	if err := h.warm.init(h); err != nil {
+	if h.pooled, err = newPooling(h); err != nil {
 		return nil, fmt.Errorf("gateway: pool: %w", err)
 	}
 	h.journal.init(h)
@@ -201,7 +201,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	h.tasks.start(h.journal.run)
 	h.tasks.start(h.recover)
 	h.tasks.start(h.hook.Run)
-	h.tasks.start(h.warm.run)
+	h.tasks.start(h.pooled.run)
 	for name, be := range h.options.Backends {
 		if s, ok := be.(sandbox.Finder); ok {
 			h.tasks.start(func(ctx context.Context) { h.sweep(ctx, name, s) })
@@ -237,7 +237,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	cancel(ErrClosed)
 	h.pool.Close()
 	h.tasks.close()
-	h.warm.end(context.WithoutCancel(ctx))
+	h.pooled.end(context.WithoutCancel(ctx))
 	for _, l := range h.lives() {
 		l.Close(ErrClosed)
 	}
@@ -311,7 +311,7 @@ func (h *Hub) unregister(b *box) {
 	defer h.mu.Unlock()
 	delete(h.boxes, b.id)
 	h.board.Change()
-	h.warm.kick() // there may be room for another
+	h.pooled.Kick() // there may be room for another
 }
 
 // find returns p's sandbox called name. Whose it is not, for them it is not there; with whom it is shared, they are told that

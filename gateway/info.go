@@ -12,7 +12,7 @@ import (
 type State string
 
 const (
-	Warm     State = "warm"     // booted ahead: nobody's, and in no list
+	Warm     State = "warm"     // pooled: nobody's, and in no list
 	Creating State = "creating" // Boot is under way; after a crash it is undone
 	Running  State = "running"  //
 	Paused   State = "paused"   // frozen by its backend

@@ -220,7 +220,7 @@ func (b *box) halt(ctx context.Context, f facts, why string) error {
 	}
 	b.hold(false)
 	b.letGo(errors.New("stopped"))
-	defer h.warm.kick() // there may be room for another
+	defer h.pooled.Kick() // there may be room for another
 	return b.become(ctx, func(f *facts) { f.state, f.reason = Stopped, why })
 }
 

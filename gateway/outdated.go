@@ -4,10 +4,11 @@ import (
 	"context"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/pool"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// What stands ready is to be what would be booted now. staleEvery is between two looks whether it is.
+// Pooled sandboxes are to be what would be booted now. staleEvery is between two looks whether it is.
 const staleEvery = 10 * time.Second
 
 const madeOtherwise = "what is made now has another guest or runtime"
@@ -39,22 +40,17 @@ func (r *revisions) differ(ctx context.Context, f facts) bool {
 }
 
 // renew gives up what was made from an image that its name no longer means, or with a guest or a runtime that nothing is made with any more.
-func (w *warm) renew(ctx context.Context) {
+func (p *pooling) renew(ctx context.Context) {
 	means := make(map[string]string) // images, by name
-	revised := &revisions{w.hub, make(map[string]bool)}
-	for _, b := range w.members() {
+	revised := &revisions{p.hub, make(map[string]bool)}
+	for _, b := range p.Members(func(pool.Kind[facts]) bool { return true }) {
 		f := b.get()
-		be, err := w.hub.backend(f.inst.Backend)
+		be, err := p.hub.backend(f.inst.Backend)
 		if err != nil {
 			continue
 		}
 		if revised.differ(ctx, f) {
-			if b.lockNow() {
-				if b.get().state == Warm {
-					b.giveUp(ctx, madeOtherwise)
-				}
-				b.unlock()
-			}
+			b.giveUpIfPooled(ctx, madeOtherwise)
 			continue
 		}
 		r, ok := be.(sandbox.Finder)
@@ -71,12 +67,8 @@ func (w *warm) renew(ctx context.Context) {
 			}
 			means[f.inst.Image] = digest
 		}
-		if digest == "" || digest == f.inst.Digest || !b.lockNow() {
-			continue
+		if digest != "" && digest != f.inst.Digest {
+			b.giveUpIfPooled(ctx, "its image is an older one")
 		}
-		if b.get().state == Warm {
-			b.giveUp(ctx, "its image is an older one")
-		}
-		b.unlock()
 	}
 }

@@ -25,7 +25,7 @@ func (h *Hub) mayStart(b *box) (done func(), err error) {
 		return nil, err
 	}
 	h.starting[b] = true
-	h.warm.kick() // it may have to make room
+	h.pooled.Kick() // it may have to make room
 	return func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()

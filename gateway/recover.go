@@ -59,7 +59,7 @@ func (h *Hub) recover(ctx context.Context) {
 			why := "the daemon is configured without it"
 			if revised.differ(ctx, f) {
 				why = madeOtherwise // the daemon that made it was another
-			} else if h.warm.put(b) {
+			} else if h.pooled.put(b) {
 				b.keep()
 				continue
 			}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/pool"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -231,7 +231,7 @@ func (c *cli) downCommand() *cobra.Command {
 }
 
 // pool asks the daemon what stands ready; none does any more if it is to be removed.
-func (c *cli) pool(ctx context.Context, drain bool) ([]gateway.PoolInfo, error) {
+func (c *cli) pool(ctx context.Context, drain bool) ([]pool.Info, error) {
 	words := []string{"pool", "--json"}
 	if drain {
 		words = append(words, "--drain")
@@ -243,9 +243,9 @@ func (c *cli) pool(ctx context.Context, drain bool) ([]gateway.PoolInfo, error) 
 	if err != nil {
 		return nil, err
 	}
-	var all []gateway.PoolInfo
+	var all []pool.Info
 	for lines := json.NewDecoder(bytes.NewReader(out)); ; {
-		var i gateway.PoolInfo
+		var i pool.Info
 		if err := lines.Decode(&i); errors.Is(err, io.EOF) {
 			return all, nil
 		} else if err != nil {

@@ -195,7 +195,7 @@ func (c *call) run(ctx context.Context) (Result, error) {
 		return Result{}, err
 	}
 	spec := r.spec(image)
-	if err := r.o.Hub.KeepWarm(c.p, use, spec, r.o.Warm, keepWarm); err != nil {
+	if err := r.o.Hub.KeepPooled(c.p, use, spec, r.o.Warm, keepWarm); err != nil {
 		return Result{}, err
 	}
 	box, err := c.open(ctx, spec)

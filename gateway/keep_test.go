@@ -10,13 +10,13 @@ import (
 )
 
 // A daemon that ends in order leaves none behind of what it kept for a use, and all of the pool.
-func TestKeepWarmEnds(t *testing.T) {
+func TestKeepPooledEnds(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool = PoolOptions{Size: 1}
 	d := w.start()
 	w.ready(d, 1)
 	pool := w.members()
-	if err := d.KeepWarm(alice, "runs", NewSpec{Limits: sandbox.Limits{Memory: 100 << 20}}, 2, time.Hour); err != nil {
+	if err := d.KeepPooled(alice, "runs", NewSpec{Limits: sandbox.Limits{Memory: 100 << 20}}, 2, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	w.ready(d, 3)
@@ -33,13 +33,13 @@ func TestKeepWarmEnds(t *testing.T) {
 }
 
 // What a door keeps ready for somebody is theirs alone, for what it was made for, and for as long as was said.
-func TestKeepWarm(t *testing.T) {
+func TestKeepPooled(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	spec := NewSpec{Limits: sandbox.Limits{Memory: 100 << 20, Swap: 412 << 20}, TTL: time.Minute, DeleteAfter: time.Minute}
 	keep := func(s NewSpec, n int, long time.Duration) {
 		t.Helper()
-		if err := d.KeepWarm(alice, "runs", s, n, long); err != nil {
+		if err := d.KeepPooled(alice, "runs", s, n, long); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,8 +87,8 @@ func TestKeepWarm(t *testing.T) {
 	keep(other, 1, 0)
 	w.eventually("none stands ready when nobody needs it", func() bool { return len(w.members()) == 0 })
 
-	wantCode(t, d.KeepWarm(Principal{Name: "alice", Rights: wire.RightWatch}, "runs", spec, 1, time.Hour), wire.CodeDenied)
-	wantCode(t, d.KeepWarm(alice, "runs", NewSpec{Setup: []string{"true"}}, 1, time.Hour), wire.CodeUsage)
+	wantCode(t, d.KeepPooled(Principal{Name: "alice", Rights: wire.RightWatch}, "runs", spec, 1, time.Hour), wire.CodeDenied)
+	wantCode(t, d.KeepPooled(alice, "runs", NewSpec{Setup: []string{"true"}}, 1, time.Hour), wire.CodeUsage)
 	if err := d.Drain(w.ctx(), alice); err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func TestClaimIsCutShort(t *testing.T) {
 				w.ready(d, 1)
 				before := w.members()
 				for range cap(d.boots) {
-					d.warm.somebodyWaits() // no refill: what is there afterwards is what the claim left
+					d.pooled.SomebodyWaits() // no refill: what is there afterwards is what the claim left
 				}
 				ended := make(chan struct{})
 				go func() {
