@@ -4,14 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -143,40 +141,9 @@ func (b *box) run(ctx context.Context, inst sandbox.Instance, command string, li
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	client := ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs)
-	s, err := client.NewSession()
-	if err != nil {
-		return nil, err
-	}
-	defer s.Close()
-	enough := func() { conn.Close() }
-	out := &head{limit: limit, full: enough}
-	s.Stdout, s.Stderr = out, &head{limit: limit, full: enough}
-	err = s.Run(command)
-	if cause := context.Cause(ctx); cause != nil {
-		err = cause
-	}
-	return out.kept, err
-}
-
-// head keeps the first bytes that are written to it. It is no more than an io.Writer: io.Copy looks for other ways in.
-type head struct {
-	limit int
-	full  func() // called when there is more, at each write
-	kept  []byte
-}
-
-func (h *head) Write(p []byte) (int, error) {
-	n := min(len(p), h.limit-len(h.kept))
-	h.kept = append(h.kept, p[:n]...)
-	if n < len(p) {
-		h.full()
-		return n, io.ErrShortWrite
-	}
-	return n, nil
+	client := conn.Client()
+	defer client.Close()
+	return connect.Output(ctx, client, command, limit)
 }
 
 // fill takes over what was found inside.

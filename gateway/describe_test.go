@@ -1,11 +1,12 @@
 package gateway
 
 import (
-	"io"
+	"errors"
 	"strings"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -99,16 +100,14 @@ func TestRelayedTerminalIsRecorded(t *testing.T) {
 	}
 }
 
-// What a machine prints without end is neither kept nor read on: by no way in that io.Copy finds.
-func TestHeadIsNoMore(t *testing.T) {
-	full := 0
-	h := &head{limit: 100, full: func() { full++ }}
-	n, err := io.Copy(h, io.LimitReader(endless{}, 1<<30))
-	if len(h.kept) != 100 || err == nil || n > 1<<20 || full != 1 {
-		t.Errorf("kept %d bytes of %d read, %v, told %d times; want 100, and an end", len(h.kept), n, err, full)
+// A command that prints without end is hung up on, and what it printed first is kept.
+func TestRunKeepsNoMoreThanItsLimit(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	b := d.boxOf()
+	out, err := b.run(w.ctx(), b.get().inst, "yes", 100)
+	if string(out) != strings.Repeat("y\n", 50) || !errors.Is(err, connect.ErrTooMuch) {
+		t.Errorf("%d bytes, %v", len(out), err)
 	}
 }
-
-type endless struct{}
-
-func (endless) Read(p []byte) (int, error) { return len(p), nil }

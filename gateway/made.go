@@ -12,9 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -319,29 +318,22 @@ func (b *box) setUpStep(ctx context.Context, inst sandbox.Instance, command stri
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	s, err := ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs).NewSession()
-	if err != nil {
-		return err
-	}
-	defer s.Close()
+	client := conn.Client()
+	defer client.Close()
 	said := &lines{each: func(line string) { progress("  " + line) }}
-	s.Stdout, s.Stderr = said, said
-	err = s.Run(command)
+	err = connect.Run(ctx, client, connect.Command{Line: command, Stdout: said, Stderr: said})
 	said.end()
 	failed := &sandbox.StepError{Step: text.Line(command, 120), Output: strings.Join(said.last, "; ")}
-	var exit *ssh.ExitError
+	var exit *connect.ExitError
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case errors.As(err, &exit) && exit.Signal() == "":
-		failed.Code = exit.ExitStatus()
+	case errors.As(err, &exit) && exit.Signal == "":
+		failed.Code = exit.Status
 	case errors.As(err, &exit):
-		failed.Output = "ended by signal " + text.Line(exit.Signal(), 20) + ": " + failed.Output
+		failed.Output = "ended by signal " + text.Line(exit.Signal, 20) + ": " + failed.Output
 	default:
 		return err
 	}

@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
@@ -371,7 +369,7 @@ func (b *box) proxyOnce(ctx context.Context, inst sandbox.Instance) (err error) 
 	if err != nil {
 		return err
 	}
-	client := ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs)
+	client := conn.Client()
 	defer context.AfterFunc(ctx, func() { client.Close() })()
 	defer client.Close()
 	l, err := client.Listen("tcp", b.hub.options.proxyAddress)
