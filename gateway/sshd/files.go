@@ -11,6 +11,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/host/files"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -83,18 +84,16 @@ func (b *begun) Read(p []byte) (int, error) {
 	return b.Reader.Read(p)
 }
 
-// run runs a command at the sandbox, without a terminal.
+// run runs a command at the sandbox, without a terminal; see files.Run.
 func (u *upstream) run(ctx context.Context, command string, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
-	var session *ssh.Session
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for late := time.Now().Add(slotTime); session == nil; {
-		var err error
-		session, err = (&ssh.Client{Conn: u.conn}).NewSession()
-		if err == nil {
-			break
-		}
+	for late := time.Now().Add(slotTime); ; {
+		err := connect.Run(ctx, u.conn, connect.Command{Line: command, Stdin: stdin, Stdout: stdout, Stderr: stderr})
 		if !errors.As(err, new(*ssh.OpenChannelError)) || time.Now().After(late) {
+			if exit, ok := errors.AsType[*connect.ExitError](err); ok {
+				return exit.Status, nil
+			}
 			return 0, err
 		}
 		select {
@@ -103,19 +102,4 @@ func (u *upstream) run(ctx context.Context, command string, stdin io.Reader, std
 			return 0, context.Cause(ctx)
 		}
 	}
-	defer session.Close()
-	stop := context.AfterFunc(ctx, func() { session.Close() })
-	defer stop()
-	session.Stdin, session.Stdout, session.Stderr = stdin, stdout, stderr
-	err := session.Run(command)
-	var exit *ssh.ExitError
-	switch {
-	case ctx.Err() != nil:
-		return 0, context.Cause(ctx)
-	case errors.As(err, &exit):
-		return exit.ExitStatus(), nil
-	case err == io.EOF: //nolint:errorlint // of the library's own Write, as it is: it ended with 0 and did not read all of its input
-		return 0, nil
-	}
-	return 0, err
 }

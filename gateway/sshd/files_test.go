@@ -1,8 +1,18 @@
 package sshd
 
 import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/pkg/sftp"
+	"golang.org/x/crypto/ssh"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // What answers an SFTP client without speaking SFTP is named, once; nothing is said of what does.
@@ -30,5 +40,70 @@ func TestGreeting(t *testing.T) {
 		if got := strings.Join(said, "|"); tt.want == "" && got != "" || !strings.Contains(got, tt.want) || len(said) > 1 {
 			t.Errorf("%s: said %q, want %q", tt.name, got, tt.want)
 		}
+	}
+}
+
+// shell serves a session channel as a machine does that has a shell, and no SFTP.
+func shell(ch ssh.Channel, reqs <-chan *ssh.Request) {
+	defer ssh.DiscardRequests(reqs)
+	defer ch.Close()
+	for q := range reqs {
+		var e wire.Exec
+		if q.Type != wire.RequestExec || wire.Unmarshal(q.Payload, &e) != nil {
+			_ = q.Reply(false, nil)
+			continue
+		}
+		_ = q.Reply(true, nil)
+		cmd := exec.Command("sh", "-c", e.Command)
+		cmd.Stdout, cmd.Stderr = ch, ch.Stderr()
+		in, err := cmd.StdinPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		status := 255
+		if err == nil {
+			go func() { // ends with the channel
+				_, _ = io.Copy(in, ch)
+				_ = in.Close()
+			}()
+			_ = cmd.Wait()
+			status = cmd.ProcessState.ExitCode()
+		}
+		_, _ = ch.SendRequest(wire.RequestExitStatus, false, exitStatus(uint32(status)))
+		return
+	}
+}
+
+// Files go to and from a machine without SFTP by commands.
+func TestFilesByCommands(t *testing.T) {
+	w := newWorld(t, worldOptions{})
+	w.sandbox("demo")
+	w.play(sessions(shell))
+	c, err := sftp.NewClient(w.dial("alice", "demo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	dir := t.TempDir()
+	content := bytes.Repeat([]byte("0123456789abcdef"), 50_000)
+	f, err := c.Create(dir + "/file")
+	if err == nil {
+		_, err = f.Write(content)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(dir + "/file"); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("on the machine: %d bytes, %v", len(got), err)
+	}
+	if f, err = c.Open(dir + "/file"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(f); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("read: %d bytes, %v", len(got), err)
+	}
+	if _, err := c.Open(dir + "/nothing"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no such file: %v", err)
 	}
 }
