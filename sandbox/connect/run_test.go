@@ -251,7 +251,8 @@ func TestRunOnHostileServer(t *testing.T) {
 			within(t, patience, "the command", func() {
 				err = Run(ctx, client, Command{Line: "x", Pty: &wire.PtyReq{}})
 			})
-			if _, refused := tt.want.(*ssh.OpenChannelError); !errors.Is(err, tt.want) && !(refused && errors.As(err, new(*ssh.OpenChannelError))) {
+			refused := errors.As(tt.want, new(*ssh.OpenChannelError)) && errors.As(err, new(*ssh.OpenChannelError))
+			if !errors.Is(err, tt.want) && !refused {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
 		})

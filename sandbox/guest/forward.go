@@ -71,13 +71,13 @@ func join(ch *sshconn.Channel, conn duplex) {
 func (c *client) serveDirectTCP(nc *sshconn.NewChannel) {
 	var req wire.DirectTCP
 	if err := wire.Unmarshal(nc.ExtraData(), &req); err != nil || req.Port > 0xffff {
-		c.refuse(nc, ssh.ConnectionFailed, "malformed request")
+		_ = nc.Reject(ssh.ConnectionFailed, "malformed request")
 		return
 	}
 	d := net.Dialer{Timeout: dialTimeout}
 	conn, err := d.DialContext(c.ctx, "tcp", net.JoinHostPort(req.Host, strconv.Itoa(int(req.Port))))
 	if err != nil {
-		c.refuse(nc, ssh.ConnectionFailed, reason(err))
+		_ = nc.Reject(ssh.ConnectionFailed, reason(err))
 		return
 	}
 	c.accept(nc, conn.(*net.TCPConn))
@@ -87,12 +87,12 @@ func (c *client) serveDirectTCP(nc *sshconn.NewChannel) {
 func (c *client) serveDirectUnix(nc *sshconn.NewChannel) {
 	var req wire.DirectUnix
 	if err := wire.Unmarshal(nc.ExtraData(), &req); err != nil || !socketPath(req.Path) {
-		c.refuse(nc, ssh.ConnectionFailed, "malformed request")
+		_ = nc.Reject(ssh.ConnectionFailed, "malformed request")
 		return
 	}
 	conn, err := dialUnix(c.g.identity(), req.Path)
 	if err != nil {
-		c.refuse(nc, ssh.ConnectionFailed, reason(err))
+		_ = nc.Reject(ssh.ConnectionFailed, reason(err))
 		return
 	}
 	c.accept(nc, conn)

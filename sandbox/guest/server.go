@@ -139,11 +139,6 @@ func (c *client) serveChannel(ch *sshconn.NewChannel) {
 	})
 }
 
-// refuse rejects a channel. When that cannot be sent the connection is broken, which its readers notice.
-func (c *client) refuse(ch *sshconn.NewChannel, reason ssh.RejectionReason, text string) {
-	_ = ch.Reject(reason, text)
-}
-
 // reply answers a request if an answer is wanted; a broken connection is noticed elsewhere.
 func reply(r *ssh.Request, ok bool, payload []byte) {
 	if r.WantReply {

@@ -144,7 +144,7 @@ func TestChannel(t *testing.T) {
 	}
 	_ = ch.Close()
 	within(t, "the end of the channel", ch.Drain)
-	if _, err := ch.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := ch.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,7 @@
 package stdio
 
 import (
+	"errors"
 	"io"
 	"testing"
 	"testing/synctest"
@@ -105,7 +106,7 @@ func TestReleaseUnread(t *testing.T) {
 	close(in)
 	go p.follow(in, make(chan *ssh.Request))
 	p.release()
-	if _, err := p.Read(make([]byte, 1)); err != io.EOF {
+	if _, err := p.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("got %v, want io.EOF", err)
 	}
 }

@@ -105,7 +105,7 @@ func (p *Programs) Program(ctx context.Context, channel *sshconn.Channel, kind K
 	case errors.Is(err, &wire.Error{Code: wire.CodeLimitPtys}):
 		return nil, drop(channel, err)
 	case err != nil:
-		return plain, nil // what cannot be opened here the guest may be able to
+		return plain, nil //nolint:nilerr // what cannot be opened here the guest may be able to
 	}
 	requests := make(chan *ssh.Request)
 	go passed.follow(channel.Requests, requests) // ends with the channel
