@@ -6,7 +6,6 @@ toolchain go1.26.8
 
 require (
 	connectrpc.com/connect v1.21.1 // the Connect protocol, as the SDKs of E2B speak it
-	github.com/Netflix/go-expect v0.0.0-20220104043353-73e0943537d2 // the agent library's patterns
 	github.com/adrg/xdg v0.5.3 // where a user keeps state and configuration
 	github.com/chromedp/cdproto v0.159.0 // what tests of the page ask of a browser
 	github.com/chromedp/chromedp v0.23.0 // a browser, for them

@@ -19,51 +19,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-type (
-	// Result is what one call did and what the terminal does now; docs/protocol.md explains every field.
-	Result = wire.Result
-	// State is what a session is doing, and why we say so.
-	State = wire.State
-	// Error is a code to branch on, what happened, and what to do.
-	Error = wire.Error
-	// Screen is what a terminal shows.
-	Screen = wire.Screen
-	// ShowScreen says when a Result has it.
-	ShowScreen = wire.ShowScreen
-)
-
-// Why a call came back; see wire.Ended.
-const (
-	EndedDone         = wire.Done
-	EndedWaiting      = wire.Waiting
-	EndedAttention    = wire.Attention
-	EndedDeadline     = wire.Deadline
-	EndedTakenOver    = wire.TakenOver
-	EndedReturned     = wire.Returned
-	EndedInterrupted  = wire.Interrupted
-	EndedDead         = wire.Dead
-	EndedContinuation = wire.Continuation
-	EndedRefused      = wire.Refused
-	EndedLost         = wire.Lost
-)
-
-// What a session is doing; see wire.Phase.
-const (
-	PhasePrompt       = wire.PhasePrompt
-	PhaseRunning      = wire.PhaseRunning
-	PhaseWaiting      = wire.PhaseWaiting
-	PhaseContinuation = wire.PhaseContinuation
-	PhaseOpaque       = wire.PhaseOpaque
-	PhaseDead         = wire.PhaseDead
-)
-
-// When a Result has the screen.
-const (
-	ScreenAuto   = wire.ScreenAuto
-	ScreenAlways = wire.ScreenAlways
-	ScreenNever  = wire.ScreenNever
-)
-
 // Client is a connection to one sandbox or host. It reconnects by itself when the link breaks. Its methods may be called at once.
 type Client struct {
 	name    string // of the sandbox

@@ -11,18 +11,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// ShellOptions say how to attach to a session. The zero value is the session of the client's URI, else main, from now, made
-// if it is missing.
-type ShellOptions struct {
-	Session string      // "new" with Fresh for a generated name
-	Fresh   bool        // a session of its own that did not exist
-	NoNew   bool        // fail with not_found instead of starting a missing session
-	From    wire.Offset // where output begins; the zero value is now
-	Start   wire.Start  // how to start the session if this call makes it
-	Resume  string      // Shell.Resume of an earlier shell: the same party, the same keyboard; Session is not used
-	Window  int         // bytes that Expect looks back at; 0 is 64 KiB
-}
-
 // Attach attaches to a session. ctx bounds the attaching. The caller closes the Shell.
 func (c *Client) Attach(ctx context.Context, o ShellOptions) (*Shell, error) {
 	if o.Session == "" {
@@ -31,12 +19,12 @@ func (c *Client) Attach(ctx context.Context, o ShellOptions) (*Shell, error) {
 	s := &Shell{client: c, window: expect.NewWindow(o.Window), attaching: make(chan struct{}, 1),
 		taps: make(map[*tap]bool), changed: make(chan struct{})}
 	s.life, s.end = context.WithCancelCause(context.Background())
-	a := wire.Attach{Session: o.Session, Resume: o.Resume, Fresh: o.Fresh, Create: !o.NoNew, From: o.From, Start: &o.Start}
+	a := wire.Attach{Session: o.Session, Resume: o.Resume, Fresh: o.Fresh, Create: !o.NoNew, From: o.From.at, Start: o.Start.wire()}
 	if o.Resume != "" {
-		a = wire.Attach{Resume: o.Resume, From: o.From}
+		a = wire.Attach{Resume: o.Resume, From: o.From.at}
 	}
 	if _, err := s.open(ctx, a); err != nil {
-		return nil, fmt.Errorf("attach to %s in %s: %w", o.Session, c.name, err)
+		return nil, public(fmt.Errorf("attach to %s in %s: %w", o.Session, c.name, err))
 	}
 	return s, nil
 }
@@ -190,7 +178,7 @@ func (s *Shell) live(ctx context.Context) (*wire.Client, error) {
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		return nil, &Error{Code: wire.CodeLost, Message: fmt.Sprintf("session %s of %s is out of reach: %v", session, s.client.name, err),
+		return nil, &Error{Code: CodeLost, Message: fmt.Sprintf("session %s of %s is out of reach: %v", session, s.client.name, err),
 			Hint: "what runs in it goes on; attach again"}
 	}
 }
@@ -260,7 +248,7 @@ func (s *Shell) ask(ctx context.Context, r wire.Request) (wire.Reply, error) {
 
 // lostFor is err as the loss of a request that was sent before the connection broke with which it was.
 func lostFor(err error) error {
-	known, ok := errors.AsType[*Error](err)
+	known, ok := errors.AsType[*wire.Error](err)
 	switch {
 	case ok && known.Code == wire.CodeLost && known.Reason != "":
 		return err
@@ -272,8 +260,8 @@ func lostFor(err error) error {
 
 // notSent is err as that of a request that was not sent: what is lost is the shell's party, not the request.
 func notSent(err error) error {
-	if known, ok := errors.AsType[*Error](err); ok && known.Code == wire.CodeLost && known.Reason != "" {
-		return &Error{Code: wire.CodeUnavailable, Message: known.Message, Hint: "nothing was done; attach again"}
+	if known, ok := errors.AsType[*wire.Error](err); ok && known.Code == wire.CodeLost && known.Reason != "" {
+		return &Error{Code: CodeUnavailable, Message: known.Message, Hint: "nothing was done; attach again"}
 	}
 	return err
 }
@@ -291,29 +279,29 @@ func repeatable(r wire.Request) bool {
 
 // result completes what a session answered. A refusal is a Result, not an error: Ended says refused and Error why. What was lost, or
 // ended with the connection, is both.
-func (s *Shell) result(reply wire.Reply, err error) (Result, error) {
-	lost, _ := errors.AsType[*Error](err)
+func (s *Shell) result(reply wire.Reply, err error) (wire.Result, error) {
+	lost, _ := errors.AsType[*wire.Error](err)
 	switch {
 	case reply.Result != nil:
 	case lost != nil && lost.Code == wire.CodeLost && lost.Reason != "":
 		reply.Result = wire.LostResult(wire.Target{Session: s.Session()}, lost)
 	case reply.Error == nil || reply.Error.Code == wire.CodeLost:
-		return Result{}, err
+		return wire.Result{}, err
 	default:
 		reply.Result = s.refused(reply.Error)
 	}
 	reply.Result.Sandbox = s.client.name
-	if reply.Result.Ended == EndedLost && reply.Result.Error != nil {
+	if reply.Result.Ended == wire.Lost && reply.Result.Error != nil {
 		return *reply.Result, reply.Result.Error
 	}
 	return *reply.Result, s.linkLost(reply.Result.Ended)
 }
 
 // refused is the Result of a call that was not made.
-func (s *Shell) refused(why *Error) *Result {
+func (s *Shell) refused(why *wire.Error) *wire.Result {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &Result{Session: s.attached.Session, Ended: EndedRefused, Phase: s.state.Phase, Cwd: s.state.Cwd, Foreground: s.state.Foreground,
+	return &wire.Result{Session: s.attached.Session, Ended: wire.Refused, Phase: s.state.Phase, Cwd: s.state.Cwd, Foreground: s.state.Foreground,
 		Attention: "no", Basis: s.state.Basis, Disputed: []wire.Basis{}, Keyboard: s.keyboard, Notes: []string{}, Denied: []wire.Denial{},
 		From: s.state.Offset, To: s.state.Offset, Error: why}
 }

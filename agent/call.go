@@ -77,17 +77,17 @@ func (c Call) verb() (wire.Verb, error) {
 	}
 	switch {
 	case set != 1:
-		return "", &Error{Code: wire.CodeUsage, Message: "a call has one of Command, Text and Keys", Hint: `to press Enter alone, use Keys "Enter"`}
+		return "", &Error{Code: CodeUsage, Message: "a call has one of Command, Text and Keys", Hint: `to press Enter alone, use Keys "Enter"`}
 	case verb == wire.VerbRun && c.Answer:
-		return "", &Error{Code: wire.CodeUsage, Message: "Answer is for Text and Keys"}
+		return "", &Error{Code: CodeUsage, Message: "Answer is for Text and Keys"}
 	case verb != wire.VerbRun && (c.Stdout != nil || c.Kill):
-		return "", &Error{Code: wire.CodeUsage, Message: "Stdout and Kill are for a Command"}
+		return "", &Error{Code: CodeUsage, Message: "Stdout and Kill are for a Command"}
 	}
 	return verb, nil
 }
 
 func (c Call) request(ctx context.Context, verb wire.Verb) wire.Request {
-	r := wire.Request{Verb: verb, Op: c.Op, Incarnation: c.Incarnation, TimeoutMS: callTimeout(ctx, c.Timeout), Kill: c.Kill, Hold: c.Hold, Answer: c.Answer, MaxOutput: c.MaxOutput, Screen: c.Screen}
+	r := wire.Request{Verb: verb, Op: c.Op, Incarnation: c.Incarnation, TimeoutMS: callTimeout(ctx, c.Timeout), Kill: c.Kill, Hold: c.Hold, Answer: c.Answer, MaxOutput: c.MaxOutput, Screen: wire.ShowScreen(c.Screen)}
 	switch verb {
 	case wire.VerbKeys:
 		r.Keys = c.Keys

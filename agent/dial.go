@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/adrg/xdg"
@@ -78,6 +76,11 @@ func DefaultState() string {
 // Hint: usage for what cannot be meant, denied for a host key that is not known, or has changed, and for a refused login,
 // unavailable for the rest.
 func Dial(ctx context.Context, uri string, o Options) (*Client, error) {
+	c, err := dial(ctx, uri, o)
+	return c, public(err)
+}
+
+func dial(ctx context.Context, uri string, o Options) (*Client, error) {
 	t, err := parseURI(uri)
 	if err != nil {
 		return nil, err
@@ -104,7 +107,7 @@ func Dial(ctx context.Context, uri string, o Options) (*Client, error) {
 		return d.host(ctx)
 	}
 	if o.Kind == KindHost {
-		return nil, &Error{Code: wire.CodeUsage, Message: s.target.addr() + " is a gateway and not a host", Hint: "leave Options.Kind out, and name a sandbox"}
+		return nil, &Error{Code: CodeUsage, Message: s.target.addr() + " is a gateway and not a host", Hint: "leave Options.Kind out, and name a sandbox"}
 	}
 	return d.gateway(ctx, uri)
 }
@@ -184,7 +187,7 @@ func (d *dialer) reachAny(ctx context.Context) (*server, error) {
 // gateway makes a client of a sandbox.
 func (d *dialer) gateway(ctx context.Context, uri string) (*Client, error) {
 	if d.target.user == "" {
-		return nil, &Error{Code: wire.CodeUsage, Message: fmt.Sprintf("ssh URI %q names no sandbox", uri), Hint: "write ssh://NAME@HOST:PORT"}
+		return nil, &Error{Code: CodeUsage, Message: fmt.Sprintf("ssh URI %q names no sandbox", uri), Hint: "write ssh://NAME@HOST:PORT"}
 	}
 	name, session := d.target.user, wire.DefaultSession
 	if name != wire.Lobby {
@@ -219,16 +222,10 @@ func (d *dialer) create(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
-	if exit.Code == 0 {
-		return nil
+	if err := CommandError("new", exit.Code, stdout.Bytes(), stderr.String()); err != nil {
+		return fmt.Errorf("create %s: %w", name, err)
 	}
-	var answer struct {
-		Error *Error `json:"error"`
-	}
-	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil || answer.Error == nil {
-		return &Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("create %s: exit %d: %s", name, exit.Code, strings.TrimSpace(stderr.String()))}
-	}
-	return fmt.Errorf("create %s: %w", name, answer.Error)
+	return nil
 }
 
 // login makes one connection to the gateway as user.
@@ -280,20 +277,20 @@ func (d *dialer) enter(ctx context.Context, s *server, user string) (*connect.Co
 func (t target) notEntered(err error) error {
 	switch {
 	case errors.Is(err, connect.ErrIdentity):
-		return because(err, wire.CodeDenied, err.Error(), fmt.Sprintf("somebody may be in between; when the daemon was set up anew: ssh-keygen -R '%s', or remove "+
+		return because(err, CodeDenied, err.Error(), fmt.Sprintf("somebody may be in between; when the daemon was set up anew: ssh-keygen -R '%s', or remove "+
 			"the line from the file of Options.KnownHosts, and log in once with ssh", knownhosts.Normalize(t.addr())))
 	case errors.Is(err, connect.ErrLogin):
-		return because(err, wire.CodeDenied, err.Error(), "name another key with Options.Identity or Signers, for a daemon of this machine its directory with "+
+		return because(err, CodeDenied, err.Error(), "name another key with Options.Identity or Signers, for a daemon of this machine its directory with "+
 			"Options.State, or add the public key to authorized_keys in that directory")
 	case errors.Is(err, context.Canceled):
 		return err
 	}
-	return because(err, wire.CodeUnavailable, err.Error(), "is the daemon up, and the port right? it says so when it starts, and sandboxd doctor does")
+	return because(err, CodeUnavailable, err.Error(), "is the daemon up, and the port right? it says so when it starts, and sandboxd doctor does")
 }
 
 // notGateway says that a sandbox cannot be there.
 func notGateway(s *server) error {
-	return &Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("no gateway answers at %s, but %q", s.target.addr(), s.version),
+	return &Error{Code: CodeUnavailable, Message: fmt.Sprintf("no gateway answers at %s, but %q", s.target.addr(), s.version),
 		Hint: "is the port the daemon's? it says so when it starts, and sandboxd doctor does"}
 }
 
@@ -311,14 +308,14 @@ func hostKeys(t target, o Options) ([]ssh.PublicKey, error) {
 	if len(files) > 0 {
 		db, err := knownhosts.NewDB(files...)
 		if err != nil {
-			return nil, because(err, wire.CodeUsage, "known_hosts: "+err.Error(), "name files that can be read with Options.KnownHosts")
+			return nil, because(err, CodeUsage, "known_hosts: "+err.Error(), "name files that can be read with Options.KnownHosts")
 		}
 		for _, k := range db.HostKeys(t.addr()) {
 			keys = append(keys, k.PublicKey)
 		}
 	}
 	if len(keys) == 0 {
-		return nil, &Error{Code: wire.CodeDenied, Message: "the host key of " + t.addr() + " is not known",
+		return nil, &Error{Code: CodeDenied, Message: "the host key of " + t.addr() + " is not known",
 			Hint: fmt.Sprintf("for a daemon of this machine name its directory with --state (in Go, Options.State), else log in once with ssh -p %s %s@%s and compare the fingerprint", t.port, t.user, t.host)}
 	}
 	return keys, nil
@@ -382,7 +379,7 @@ func signers(ctx context.Context, o Options, identities []string) ([]ssh.Signer,
 		}
 	}
 	if len(found) == 0 {
-		return nil, nil, &Error{Code: wire.CodeDenied, Message: "there is no key to log in with",
+		return nil, nil, &Error{Code: CodeDenied, Message: "there is no key to log in with",
 			Hint: "name one with Options.Identity, for a daemon of this machine its directory with Options.State, or make one with ssh-keygen and add it to the daemon's authorized_keys"}
 	}
 	return found, closeAgent, nil
@@ -391,11 +388,11 @@ func signers(ctx context.Context, o Options, identities []string) ([]ssh.Signer,
 func readKey(file string) (ssh.Signer, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, because(err, wire.CodeUsage, "identity: "+err.Error(), "name the file of a private key with Options.Identity")
+		return nil, because(err, CodeUsage, "identity: "+err.Error(), "name the file of a private key with Options.Identity")
 	}
 	signer, err := ssh.ParsePrivateKey(pem)
 	if err != nil {
-		return nil, because(err, wire.CodeUsage, fmt.Sprintf("identity %s: %s", file, err), "name the file of a private key without a passphrase with Options.Identity; keys of an ssh agent are "+
+		return nil, because(err, CodeUsage, fmt.Sprintf("identity %s: %s", file, err), "name the file of a private key without a passphrase with Options.Identity; keys of an ssh agent are "+
 			"found by themselves")
 	}
 	return signer, nil

@@ -6,12 +6,12 @@ import (
 	"io"
 	"log"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/agent/expect"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
 )
 
@@ -281,7 +281,7 @@ func ExampleShell_Expect() {
 	if _, err := sh.Type(ctx, "print('it is', answer)"); err != nil {
 		log.Fatal(err)
 	}
-	m, err := sh.Expect(ctx, expect.Pattern(`it is \d+\r\n`))
+	m, err := sh.Expect(ctx, regexp.MustCompile(`it is \d+\r\n`))
 	if err != nil {
 		log.Fatal(err)
 	}

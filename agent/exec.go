@@ -16,12 +16,22 @@ import (
 type Cmd struct {
 	Command        string // run by the sandbox user's shell
 	Stdin          io.Reader
-	Stdout, Stderr io.Writer                // nil discards
-	Env            map[string]string        // LANG, LC_*, TERM, COLORTERM and GIT_PROTOCOL reach the command
-	Pty            *wire.PtyReq             // a terminal of its own; stdout and stderr are one then
-	Resized        <-chan wire.WindowChange // changes of the terminal's size
-	Signals        <-chan string            // names without SIG, passed on to the command
+	Stdout, Stderr io.Writer         // nil discards
+	Env            map[string]string // LANG, LC_*, TERM, COLORTERM and GIT_PROTOCOL reach the command
+	Pty            *Pty              // a terminal of its own; stdout and stderr are one then
+	Resized        <-chan Size       // changes of the terminal's size
+	Signals        <-chan string     // names without SIG, passed on to the command
 }
+
+// Pty is a terminal for a command.
+type Pty struct {
+	Term string // TERM, such as xterm-256color
+	Cols int
+	Rows int
+}
+
+// Size is the size of a terminal.
+type Size struct{ Cols, Rows int }
 
 // Exit is how a command ended.
 type Exit struct {
@@ -32,6 +42,11 @@ type Exit struct {
 // Exec runs a command and waits for it. When ctx ends first the command gets HUP by the end of its channel, and ctx's cause
 // is returned. Stdout and Stderr are not written to after Exec has returned.
 func (c *Client) Exec(ctx context.Context, cmd Cmd) (Exit, error) {
+	exit, err := c.exec(ctx, cmd)
+	return exit, public(err)
+}
+
+func (c *Client) exec(ctx context.Context, cmd Cmd) (Exit, error) {
 	session, err := opened(ctx, c, (*ssh.Client).NewSession)
 	if err != nil {
 		return Exit{}, fmt.Errorf("exec in %s: %w", c.name, err)
@@ -75,7 +90,7 @@ func (cmd Cmd) run(session *ssh.Session) (Exit, error) {
 		}
 	}
 	if cmd.Pty != nil {
-		ok, err := session.SendRequest(wire.RequestPty, true, wire.Marshal(cmd.Pty))
+		ok, err := session.SendRequest(wire.RequestPty, true, wire.Marshal(wire.PtyReq{Term: cmd.Pty.Term, Cols: uint32(cmd.Pty.Cols), Rows: uint32(cmd.Pty.Rows)}))
 		if err == nil && !ok {
 			err = errors.New("refused")
 		}
@@ -116,7 +131,7 @@ func (cmd Cmd) pass(session *ssh.Session, ended <-chan struct{}) {
 				cmd.Resized = nil
 				continue
 			}
-			_, _ = session.SendRequest(wire.RequestWindowChange, false, wire.Marshal(w)) // too late is no error
+			_, _ = session.SendRequest(wire.RequestWindowChange, false, wire.Marshal(wire.WindowChange{Cols: uint32(w.Cols), Rows: uint32(w.Rows)})) // too late is no error
 		case name, ok := <-cmd.Signals:
 			if !ok {
 				cmd.Signals = nil

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func TestExec(t *testing.T) {
@@ -37,7 +36,7 @@ func TestExec(t *testing.T) {
 		{name: "signal", cmd: agent.Cmd{Command: "kill -TERM $$"}, exit: agent.Exit{Code: 143, Signal: "TERM"}},
 		{name: "environment", cmd: agent.Cmd{Command: "echo $LC_TEST", Env: map[string]string{"LC_TEST": "x y"}}, out: "x y\n"},
 		{name: "no terminal", cmd: agent.Cmd{Command: "test -t 0 || echo none"}, out: "none\n"},
-		{name: "a terminal", cmd: agent.Cmd{Command: "stty size; tty >/dev/null && echo $TERM", Pty: &wire.PtyReq{Term: "vt100", Cols: 90, Rows: 20}}, out: "20 90\r\nvt100\r\n"},
+		{name: "a terminal", cmd: agent.Cmd{Command: "stty size; tty >/dev/null && echo $TERM", Pty: &agent.Pty{Term: "vt100", Cols: 90, Rows: 20}}, out: "20 90\r\nvt100\r\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var out, errs bytes.Buffer
@@ -73,7 +72,7 @@ func TestExecRefusesEnvironment(t *testing.T) {
 
 func TestExecSignalsAndSizes(t *testing.T) {
 	c := dial(t)
-	signals, sizes := make(chan string, 1), make(chan wire.WindowChange, 1)
+	signals, sizes := make(chan string, 1), make(chan agent.Size, 1)
 	out := &watcher{changed: make(chan struct{})}
 	type answer struct {
 		exit agent.Exit
@@ -82,11 +81,11 @@ func TestExecSignalsAndSizes(t *testing.T) {
 	ended := make(chan answer, 1)
 	go func() {
 		exit, err := c.Exec(bounded(t), agent.Cmd{Command: `trap 'stty size; exit 4' USR1; trap 'echo sized' WINCH; echo begun; while :; do sleep 0.02; done`,
-			Pty: &wire.PtyReq{Term: "vt100", Cols: 80, Rows: 24}, Stdout: out, Signals: signals, Resized: sizes})
+			Pty: &agent.Pty{Term: "vt100", Cols: 80, Rows: 24}, Stdout: out, Signals: signals, Resized: sizes})
 		ended <- answer{exit, err}
 	}()
 	out.wait(bounded(t), t, "begun")
-	sizes <- wire.WindowChange{Cols: 100, Rows: 30}
+	sizes <- agent.Size{Cols: 100, Rows: 30}
 	close(sizes)
 	out.wait(bounded(t), t, "sized")
 	signals <- "USR1"

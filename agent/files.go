@@ -33,6 +33,11 @@ func (c *Client) Files(ctx context.Context) (*sftp.Client, error) {
 
 // BoundedFiles is Files for who cannot trust the sandbox with their own memory and time: see connect.Files.
 func (c *Client) BoundedFiles(ctx context.Context) (*connect.Files, error) {
+	f, err := c.files(ctx)
+	return f, public(err)
+}
+
+func (c *Client) files(ctx context.Context) (*connect.Files, error) {
 	ch, err := c.subsystem(ctx, wire.SubsystemSFTP)
 	if errors.Is(err, errSubsystem) && c.machine != nil {
 		return c.filesByCommands(ctx)

@@ -63,7 +63,7 @@ func DialGateway(ctx context.Context, uri string, o Options) (*Gateway, error) {
 	d.target.user = wire.Lobby
 	control, err := d.gateway(ctx, uri)
 	if err != nil {
-		return nil, err
+		return nil, public(err)
 	}
 	g := NewGateway(&remote{dialer: d, control: control})
 	g.close = control.Close
@@ -83,7 +83,7 @@ func (g *Gateway) Create(ctx context.Context, spec Spec) (Sandbox, error) {
 
 // List returns the sandboxes of the caller, and those that others share with it, by name.
 func (g *Gateway) List(ctx context.Context) ([]Sandbox, error) {
-	out, err := g.daemon.Command(ctx, nil, "ls", "--json")
+	out, err := g.Command(ctx, nil, "ls", "--json")
 	if err != nil {
 		return nil, err
 	}
@@ -112,7 +112,7 @@ func (g *Gateway) DescribePackages(ctx context.Context, name string) (Descriptio
 
 func (g *Gateway) describe(ctx context.Context, words ...string) (Description, error) {
 	if _, err := wire.ParseSandbox(words[len(words)-1]); err != nil {
-		return Description{}, err
+		return Description{}, public(err)
 	}
 	var d Description
 	return d, g.decode(ctx, nil, &d, words...)
@@ -122,9 +122,9 @@ func (g *Gateway) describe(ctx context.Context, words ...string) (Description, e
 func (g *Gateway) Remove(ctx context.Context, names ...string) error {
 	for _, name := range names {
 		if _, err := wire.ParseSandbox(name); err != nil {
-			return err
+			return public(err)
 		}
-		if _, err := g.daemon.Command(ctx, nil, "rm", "--json", "--", name); err != nil {
+		if _, err := g.Command(ctx, nil, "rm", "--json", "--", name); err != nil {
 			return err
 		}
 		g.forget(name)
@@ -134,7 +134,8 @@ func (g *Gateway) Remove(ctx context.Context, names ...string) error {
 
 // Dial connects to a sandbox that exists. The caller closes the Client.
 func (g *Gateway) Dial(ctx context.Context, sandbox string) (*Client, error) {
-	return g.daemon.Dial(ctx, sandbox)
+	c, err := g.daemon.Dial(ctx, sandbox)
+	return c, public(err)
 }
 
 // Shell attaches to a session of a sandbox and starts it if it is missing: target is SANDBOX for
@@ -143,7 +144,7 @@ func (g *Gateway) Dial(ctx context.Context, sandbox string) (*Client, error) {
 func (g *Gateway) Shell(ctx context.Context, target string) (*Shell, error) {
 	t, err := wire.ParseTarget(target)
 	if err != nil {
-		return nil, err
+		return nil, public(err)
 	}
 	c, err := g.client(ctx, t.Sandbox)
 	if err != nil {
@@ -156,7 +157,8 @@ func (g *Gateway) Shell(ctx context.Context, target string) (*Shell, error) {
 // It returns what the command prints; most print JSON with --json. progress receives what it
 // prints for people; nil discards that.
 func (g *Gateway) Command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
-	return g.daemon.Command(ctx, progress, words...)
+	out, err := g.daemon.Command(ctx, progress, words...)
+	return out, public(err)
 }
 
 // Close ends the connection to the daemon and the shells of the Gateway. Sandboxes and what runs
@@ -181,7 +183,7 @@ func (g *Gateway) client(ctx context.Context, sandbox string) (*Client, error) {
 	if c != nil {
 		return c, nil
 	}
-	c, err := g.daemon.Dial(ctx, sandbox)
+	c, err := g.Dial(ctx, sandbox)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +213,7 @@ func (g *Gateway) forget(sandbox string) {
 
 // decode runs a command and reads the one JSON object that it prints.
 func (g *Gateway) decode(ctx context.Context, progress io.Writer, into any, words ...string) error {
-	out, err := g.daemon.Command(ctx, progress, words...)
+	out, err := g.Command(ctx, progress, words...)
 	if err != nil {
 		return err
 	}
@@ -261,9 +263,9 @@ func CommandError(name string, code int, stdout []byte, stderr string) error {
 		return failed.Error
 	}
 	said := strings.TrimSpace(strings.TrimPrefix(stderr, "sandboxd: "))
-	reason := wire.CodeUnavailable
+	reason := CodeUnavailable
 	if code == wire.ExitUsage {
-		reason = wire.CodeUsage
+		reason = CodeUsage
 	}
 	return &Error{Code: reason, Message: fmt.Sprintf("%s: exit code %d: %s", name, code, said)}
 }
@@ -282,7 +284,7 @@ type answer struct {
 
 func (a *answer) Write(p []byte) (int, error) {
 	if len(p) > maxAnswer-a.Len() {
-		err := &Error{Code: wire.CodeUnavailable,
+		err := &Error{Code: CodeUnavailable,
 			Message: fmt.Sprintf("the daemon's answer is longer than %d MiB", maxAnswer>>20),
 			Hint:    "check that the URI names a daemon that you trust"}
 		a.cancel(err)

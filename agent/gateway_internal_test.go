@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func TestSpecWords(t *testing.T) {
@@ -44,9 +43,9 @@ func TestCommandError(t *testing.T) {
 		want           *Error // nil is no error
 	}{
 		{0, "{}", "note: x", nil},
-		{125, `{"error":{"code":"exists","message":"m","hint":"h"}}`, "", &Error{Code: wire.CodeExists, Message: "m", Hint: "h"}},
-		{2, "", "sandboxd: unknown command fly\n", &Error{Code: wire.CodeUsage, Message: "new: exit code 2: unknown command fly"}},
-		{125, `{"error":`, "sandboxd: it failed", &Error{Code: wire.CodeUnavailable, Message: "new: exit code 125: it failed"}},
+		{125, `{"error":{"code":"exists","message":"m","hint":"h"}}`, "", &Error{Code: CodeExists, Message: "m", Hint: "h"}},
+		{2, "", "sandboxd: unknown command fly\n", &Error{Code: CodeUsage, Message: "new: exit code 2: unknown command fly"}},
+		{125, `{"error":`, "sandboxd: it failed", &Error{Code: CodeUnavailable, Message: "new: exit code 125: it failed"}},
 	} {
 		err := CommandError("new", tt.code, []byte(tt.stdout), tt.stderr)
 		got, _ := errors.AsType[*Error](err)
@@ -65,7 +64,7 @@ func TestDaemonAnswersAreBounded(t *testing.T) {
 	for err == nil && a.Len() < 2*maxAnswer {
 		_, err = a.Write(block)
 	}
-	if a.Len() > maxAnswer || !errors.Is(err, &Error{Code: wire.CodeUnavailable}) || !errors.Is(err, cause) {
+	if a.Len() > maxAnswer || !errors.Is(err, &Error{Code: CodeUnavailable}) || !errors.Is(err, cause) {
 		t.Errorf("%d bytes, %v, cause %v", a.Len(), err, cause)
 	}
 	var passed strings.Builder

@@ -79,21 +79,21 @@ func TestGatewayErrors(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		call func() error
-		want wire.Code
+		want agent.Code
 	}{
-		"a name that exists":   {create(agent.Spec{Name: "twice"}), wire.CodeExists},
-		"no label":             {create(agent.Spec{Name: "Not A Label"}), wire.CodeUsage},
-		"a flag as a name":     {create(agent.Spec{Name: "--json"}), wire.CodeUsage},
-		"an unknown network":   {create(agent.Spec{Network: "open"}), wire.CodeUsage},
-		"swap":                 {create(agent.Spec{Limits: sandbox.Limits{Swap: 1 << 30}}), wire.CodeUsage},
-		"a build of nothing":   {create(agent.Spec{Build: &agent.Build{Target: "x"}}), wire.CodeUsage},
-		"an environment":       {create(agent.Spec{Env: []string{"no equals sign"}}), wire.CodeUsage},
-		"describe of nothing":  {func() error { _, err := g.Describe(ctx, "nothing"); return err }, wire.CodeNotFound},
-		"describe of a flag":   {func() error { _, err := g.Describe(ctx, "-h"); return err }, wire.CodeUsage},
-		"remove of nothing":    {func() error { return g.Remove(ctx, "nothing") }, wire.CodeNotFound},
-		"remove of a flag":     {func() error { return g.Remove(ctx, "--all") }, wire.CodeUsage},
-		"an unknown command":   {func() error { _, err := g.Command(ctx, nil, "fly"); return err }, wire.CodeUsage},
-		"a shell in no target": {func() error { _, err := g.Shell(ctx, "a~b~c"); return err }, wire.CodeUsage},
+		"a name that exists":   {create(agent.Spec{Name: "twice"}), agent.CodeExists},
+		"no label":             {create(agent.Spec{Name: "Not A Label"}), agent.CodeUsage},
+		"a flag as a name":     {create(agent.Spec{Name: "--json"}), agent.CodeUsage},
+		"an unknown network":   {create(agent.Spec{Network: "open"}), agent.CodeUsage},
+		"swap":                 {create(agent.Spec{Limits: sandbox.Limits{Swap: 1 << 30}}), agent.CodeUsage},
+		"a build of nothing":   {create(agent.Spec{Build: &agent.Build{Target: "x"}}), agent.CodeUsage},
+		"an environment":       {create(agent.Spec{Env: []string{"no equals sign"}}), agent.CodeUsage},
+		"describe of nothing":  {func() error { _, err := g.Describe(ctx, "nothing"); return err }, agent.CodeNotFound},
+		"describe of a flag":   {func() error { _, err := g.Describe(ctx, "-h"); return err }, agent.CodeUsage},
+		"remove of nothing":    {func() error { return g.Remove(ctx, "nothing") }, agent.CodeNotFound},
+		"remove of a flag":     {func() error { return g.Remove(ctx, "--all") }, agent.CodeUsage},
+		"an unknown command":   {func() error { _, err := g.Command(ctx, nil, "fly"); return err }, agent.CodeUsage},
+		"a shell in no target": {func() error { _, err := g.Shell(ctx, "a~b~c"); return err }, agent.CodeUsage},
 	} {
 		if err := tt.call(); !errors.Is(err, &agent.Error{Code: tt.want}) {
 			t.Errorf("%s: got %v, want code %s", name, err, tt.want)

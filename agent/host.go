@@ -61,9 +61,9 @@ func (c *Client) Tier() (tier, why string) {
 // closes the client. Sessions that a daemon has there are not touched. It is an error through a gateway.
 func (c *Client) Remove(ctx context.Context) error {
 	if c.machine == nil {
-		return &Error{Code: wire.CodeUnavailable, Message: c.name + " is behind a gateway", Hint: "the gateway removes sandboxes: sandboxd rm"}
+		return &Error{Code: CodeUnavailable, Message: c.name + " is behind a gateway", Hint: "the gateway removes sandboxes: sandboxd rm"}
 	}
-	return errors.Join(c.machine.remove(ctx), c.Close())
+	return public(errors.Join(c.machine.remove(ctx), c.Close()))
 }
 
 // reasonLink is State.Reason of a session that ended with the connection to its machine.
@@ -71,7 +71,7 @@ const reasonLink = "link"
 
 // linkLost is the error of a call whose session ended with the connection, nil for all others.
 func (s *Shell) linkLost(ended wire.Ended) error {
-	if ended != EndedDead {
+	if ended != wire.Dead {
 		return nil
 	}
 	if m := s.client.machine; m != nil && m.tier != TierGuest && s.client.life.Err() != nil {
@@ -87,7 +87,7 @@ func (s *Shell) linkLostLocked() error {
 	if s.client.machine == nil || s.state.Phase != wire.PhaseDead || s.state.Reason != reasonLink {
 		return nil
 	}
-	return &Error{Code: wire.CodeLost, Message: fmt.Sprintf("session %s of %s ended with the connection", s.attached.Session, s.client.name),
+	return &Error{Code: CodeLost, Message: fmt.Sprintf("session %s of %s ended with the connection", s.attached.Session, s.client.name),
 		Hint: "the next Run connects again and starts a new shell; on tier guest sessions outlive the connection"}
 }
 
@@ -105,6 +105,6 @@ func (e *dialError) Error() string {
 }
 func (e *dialError) Unwrap() []error { return []error{&e.what, e.cause} }
 
-func because(cause error, code wire.Code, message, hint string) error {
+func because(cause error, code Code, message, hint string) error {
 	return &dialError{Error{Code: code, Message: message, Hint: hint}, cause}
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/openssh"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // guestBinary is the real guest, built once.
@@ -87,12 +86,12 @@ func dialHost(t testing.TB, uri string, o agent.Options, tier string) *agent.Cli
 // tiers are the ways in which a machine with OpenSSH is used.
 var tiers = []struct {
 	tier  string
-	basis []wire.Basis
+	basis []agent.Basis
 	o     agent.HostOptions
 }{
-	{agent.TierGuest, []wire.Basis{wire.BasisProcess, wire.BasisMark}, agent.HostOptions{Guest: guestOf}},
-	{agent.TierMarks, []wire.Basis{wire.BasisMark}, agent.HostOptions{Guest: noGuest}},
-	{agent.TierScreen, []wire.Basis{wire.BasisScreen}, agent.HostOptions{Tier: agent.TierScreen}},
+	{agent.TierGuest, []agent.Basis{agent.BasisProcess, agent.BasisMark}, agent.HostOptions{Guest: guestOf}},
+	{agent.TierMarks, []agent.Basis{agent.BasisMark}, agent.HostOptions{Guest: noGuest}},
+	{agent.TierScreen, []agent.Basis{agent.BasisScreen}, agent.HostOptions{Tier: agent.TierScreen}},
 }
 
 // A machine with any sshd has the same Shell as a sandbox, as far as its tier knows.
@@ -137,7 +136,7 @@ func TestHost(t *testing.T) {
 				t.Errorf("interrupt: %s, %v", describe(res), err)
 			}
 			go func() { _, _ = sh.Run(bounded(t), "echo ready; sleep 0.2; echo ste''ady") }()
-			if m, err := sh.Expect(bounded(t), expectString("steady\r\n")); err != nil || !strings.Contains(m.Text, "ready\r\n") {
+			if m, err := sh.Expect(bounded(t), agent.Text("steady\r\n")); err != nil || !strings.Contains(m.Text, "ready\r\n") {
 				t.Errorf("expect: %q, %v", m.Text, err)
 			}
 			if res, err = sh.Wait(bounded(t), agent.PhasePrompt); err != nil || res.Phase != agent.PhasePrompt {
@@ -244,7 +243,7 @@ func TestHostLinkGuest(t *testing.T) {
 		res, err = sh.Do(bounded(t), agent.Call{Command: "n=$((n+1)); echo begun; while [ ! -e go ]; do sleep 0.02; done; seq 20000; echo $n", Stdout: &stdout, MaxOutput: -1})
 		answer <- err
 	}()
-	if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
+	if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	network.setDown(true)
@@ -294,26 +293,26 @@ func TestHostLinkLocal(t *testing.T) {
 				res, err := sh.Run(bounded(t), "echo begun; sleep 1000")
 				answers <- answer{res, err}
 			}()
-			if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
+			if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
 				t.Fatal(err)
 			}
 			go func() {
-				_, err := sh.Expect(bounded(t), expectString("never"))
+				_, err := sh.Expect(bounded(t), agent.Text("never"))
 				expected <- err
 			}()
 			network.setDown(true) // nobody comes back: it must not be waited for
 			network.cut()
 			a := <-answers
-			if !isCode(a.err, wire.CodeLost) || a.res.Ended != agent.EndedDead || !strings.Contains(a.res.Output, "begun\n") {
+			if !isCode(a.err, agent.CodeLost) || a.res.Ended != agent.EndedDead || !strings.Contains(a.res.Output, "begun\n") {
 				t.Errorf("run: %s, %v, want lost", describe(a.res), a.err)
 			}
 			if st := sh.State(); st.Phase != agent.PhaseDead || st.Reason != "link" {
 				t.Errorf("state %+v, want dead by its link", st)
 			}
-			if err := <-expected; !isCode(err, wire.CodeLost) {
+			if err := <-expected; !isCode(err, agent.CodeLost) {
 				t.Errorf("expect: %v, want lost", err)
 			}
-			if res, err := sh.Run(bounded(t), "true"); !isCode(err, wire.CodeUnavailable) && !isCode(err, wire.CodeLost) {
+			if res, err := sh.Run(bounded(t), "true"); !isCode(err, agent.CodeUnavailable) && !isCode(err, agent.CodeLost) {
 				t.Errorf("run without a network: %s, %v", describe(res), err)
 			}
 			network.setDown(false)
@@ -336,7 +335,7 @@ func TestHostClose(t *testing.T) {
 			sh := attach(t, c, agent.ShellOptions{})
 			ended := make(chan error, 1)
 			go func() { _, err := sh.Run(bounded(t), "echo begun; sleep 1000"); ended <- err }()
-			if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
+			if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
 				t.Fatal(err)
 			}
 			if err := c.Close(); err != nil {

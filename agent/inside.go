@@ -14,7 +14,7 @@ import (
 func (c *Client) DialInside(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := opened(ctx, c, func(conn *ssh.Client) (net.Conn, error) { return conn.Dial(network, address) })
 	if err != nil {
-		return nil, fmt.Errorf("%s in %s: %w", address, c.name, err)
+		return nil, public(fmt.Errorf("%s in %s: %w", address, c.name, err))
 	}
 	return conn, nil
 }

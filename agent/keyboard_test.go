@@ -37,7 +37,7 @@ func TestPersonTakesAndGives(t *testing.T) {
 		res, _ := sh.Run(bounded(t), `sh -c 'echo begun; while [ ! -e go ]; do sleep 0.05; done; exit 3'`)
 		ran <- res
 	}()
-	if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
+	if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Take(bounded(t)); err != nil {
@@ -133,7 +133,7 @@ func TestRunHolds(t *testing.T) {
 	if err := p.Input(bounded(t), []byte("echo person\r")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sh.Expect(bounded(t), expectString("\rperson\r\n")); err != nil {
+	if _, err := sh.Expect(bounded(t), agent.Text("\rperson\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	select {

@@ -64,7 +64,7 @@ func within(ctx, life context.Context) (context.Context, context.CancelFunc) {
 // ssh returns the live connection, or makes one.
 func (c *Client) ssh(ctx context.Context) (*link, error) {
 	if c.dial == nil {
-		return nil, &Error{Code: wire.CodeUnavailable, Message: "this client has no SSH connection of its own"}
+		return nil, &Error{Code: CodeUnavailable, Message: "this client has no SSH connection of its own"}
 	}
 	ctx, done := within(ctx, c.life)
 	defer done()

@@ -6,9 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	goexpect "github.com/Netflix/go-expect"
-
-	"github.com/sandboxd/sandboxd/agent/expect"
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -27,7 +25,7 @@ func local(t testing.TB, stdin, name string, args ...string) string {
 	return string(out)
 }
 
-func expectString(s string) goexpect.ExpectOpt { return expect.String(s) }
-
 // isCode reports whether err is of that kind.
-func isCode(err error, code wire.Code) bool { return errors.Is(err, &wire.Error{Code: code}) }
+func isCode(err error, code agent.Code) bool {
+	return errors.Is(err, &wire.Error{Code: wire.Code(code)}) // of the hub, or of this library
+}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // A command whose sandbox is stopped is lost: the library neither runs it again nor starts the sandbox. The next attach does, and an
@@ -28,21 +27,21 @@ func TestRunReturnsLost(t *testing.T) {
 		res, err := sh.Do(bounded(t), call)
 		answered <- answer{res, err}
 	}()
-	if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
+	if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	if err := world.hub.Stop(bounded(t), alice, c.Sandbox()); err != nil {
 		t.Fatal(err)
 	}
 	a := <-answered
-	if !isCode(a.err, wire.CodeLost) || a.res.Ended != agent.EndedLost || !slices.Contains(a.res.Notes, wire.LostStopped) || a.res.ExitCode != nil {
+	if !isCode(a.err, agent.CodeLost) || a.res.Ended != agent.EndedLost || !slices.Contains(a.res.Notes, agent.LostStopped) || a.res.ExitCode != nil {
 		t.Fatalf("%s, notes %v, %v", describe(a.res), a.res.Notes, a.err)
 	}
 	if a.res.Output != "begun\n" {
 		t.Errorf("output %q", a.res.Output)
 	}
 	// Unavailable where the shell knows already that its stream has ended, and so does not send the call.
-	if res, err := sh.Run(bounded(t), "true"); !isCode(err, wire.CodeLost) && !isCode(err, wire.CodeUnavailable) {
+	if res, err := sh.Run(bounded(t), "true"); !isCode(err, agent.CodeLost) && !isCode(err, agent.CodeUnavailable) {
 		t.Errorf("on the shell that was: %s, %v", describe(res), err)
 	}
 	if info, err := world.hub.Get(bounded(t), alice, c.Sandbox()); err != nil || info.State != "stopped" {
@@ -50,7 +49,7 @@ func TestRunReturnsLost(t *testing.T) {
 	}
 	again := attach(t, c, agent.ShellOptions{})
 	res, err := again.Do(bounded(t), call)
-	if lost := (*agent.Error)(nil); !errors.As(err, &lost) || lost.Reason != wire.LostShell || res.Ended != agent.EndedLost {
+	if lost := (*agent.Error)(nil); !errors.As(err, &lost) || lost.Reason != agent.LostShell || res.Ended != agent.EndedLost {
 		t.Errorf("the same call after a restart: %s, %v", describe(res), err)
 	}
 	if text, err := os.ReadFile(ran); err != nil || strings.Count(string(text), "\n") != 1 {

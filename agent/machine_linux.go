@@ -59,7 +59,7 @@ func (d *dialer) host(ctx context.Context) (*Client, error) {
 	case o.Create, t.user == wire.Lobby && o.Kind != KindHost:
 		return nil, notGateway(s)
 	case t.path != "":
-		return nil, &Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s is a host: its URI has no path", s.target.addr()), Hint: "name the directory in ShellOptions.Start.Dir"}
+		return nil, &Error{Code: CodeUsage, Message: fmt.Sprintf("%s is a host: its URI has no path", s.target.addr()), Hint: "name the directory in ShellOptions.Start.Dir"}
 	}
 	if err := o.check(); err != nil {
 		return nil, err
@@ -220,30 +220,30 @@ func (m *machine) explain(ctx context.Context, err error) error {
 func explain(err error, o Options) error {
 	var unknown *host.UnknownKeyError
 	var changed *host.ChangedKeyError
-	var public *Error
+	var known *wire.Error
 	file, where := "~/.ssh/known_hosts", ""
 	if len(o.KnownHosts) > 0 {
 		file = "'" + strings.ReplaceAll(o.KnownHosts[0], "'", `'\''`) + "'"
 		where = " -f " + file
 	}
 	switch {
-	case errors.As(err, &public):
+	case errors.As(err, &known):
 		return err
 	case errors.As(err, &unknown):
-		return because(err, wire.CodeDenied, unknown.Error(), fmt.Sprintf("if that is the host's (there: ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), "+
+		return because(err, CodeDenied, unknown.Error(), fmt.Sprintf("if that is the host's (there: ssh-keygen -lf /etc/ssh/ssh_host_…_key.pub), "+
 			"accept it with Options.Host.Accept, or: echo '%s' >>%s", unknown.Line, file))
 	case errors.As(err, &changed):
-		return because(err, wire.CodeDenied, changed.Error(),
+		return because(err, CodeDenied, changed.Error(),
 			fmt.Sprintf("somebody may be in between; when the host was made anew: ssh-keygen%s -R '%s'", where, knownhosts.Normalize(changed.Host)))
 	case errors.Is(err, connect.ErrIdentity):
-		return because(err, wire.CodeDenied, err.Error(), "")
+		return because(err, CodeDenied, err.Error(), "")
 	case errors.Is(err, connect.ErrLogin):
-		return because(err, wire.CodeDenied, err.Error(),
+		return because(err, CodeDenied, err.Error(),
 			"name a key with Options.Identity or Signers, a password with Options.Host.Password, or add the key there: ssh-copy-id")
 	case errors.As(err, new(net.Error)):
-		return because(err, wire.CodeUnavailable, err.Error(), "is the host up, and the name and the port right?")
+		return because(err, CodeUnavailable, err.Error(), "is the host up, and the name and the port right?")
 	}
-	return because(err, wire.CodeUnavailable, err.Error(), "")
+	return because(err, CodeUnavailable, err.Error(), "")
 }
 
 // findGuest looks for the guest binary where make build and the packages put it.

@@ -31,7 +31,7 @@ func reach(ctx context.Context, t target, _ func(ctx context.Context, user, host
 
 // host says that sessions take Linux on this side, too.
 func (d *dialer) host(context.Context) (*Client, error) {
-	return nil, &Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s is a host and no gateway; hosts are dialled from Linux only", d.first.target.addr()),
+	return nil, &Error{Code: CodeUnavailable, Message: fmt.Sprintf("%s is a host and no gateway; hosts are dialled from Linux only", d.first.target.addr()),
 		Hint: "add it to a daemon on Linux: sandboxd add NAME ssh://USER@HOST, and dial that"}
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // proxied is a client of the test's sandbox behind a network that can be cut.
@@ -41,7 +40,7 @@ func TestReconnectDuringRun(t *testing.T) {
 		}
 		ran <- res
 	}()
-	if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
+	if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	secret := sh.Resume()
@@ -81,7 +80,7 @@ func TestResume(t *testing.T) {
 		_, err := sh.Do(bounded(t), agent.Call{Command: onceCommand, Op: op})
 		broken <- err
 	}()
-	if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
+	if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	secret := sh.Resume()
@@ -97,7 +96,7 @@ func TestResume(t *testing.T) {
 	if _, err := second.Attach(bounded(t), agent.ShellOptions{Resume: strings.Repeat("0", len(secret))}); !isCode(err, "not_found") {
 		t.Errorf("resume with another secret: %v", err)
 	}
-	again := attach(t, second, agent.ShellOptions{Resume: secret, From: wire.Offset{Word: wire.FromStart}})
+	again := attach(t, second, agent.ShellOptions{Resume: secret, From: agent.At(0)})
 	if again.Session() != "main" || again.Resume() != secret {
 		t.Errorf("session %s", again.Session())
 	}
@@ -124,7 +123,7 @@ func TestResume(t *testing.T) {
 	if out := done(t, res, err, 5); out != "begun\nover\n1\n" {
 		t.Errorf("output %q", out)
 	}
-	if m, err := again.Expect(bounded(t), expectString("over\r\n1\r\n")); err != nil || strings.Count(m.Text, "begun\r\n") != 1 {
+	if m, err := again.Expect(bounded(t), agent.Text("over\r\n1\r\n")); err != nil || strings.Count(m.Text, "begun\r\n") != 1 {
 		t.Errorf("the log has %q, %v", m.Text, err)
 	}
 }
@@ -192,7 +191,7 @@ func TestExpectReconnects(t *testing.T) {
 	}
 	found, free := make(chan error, 1), make(chan error, 1)
 	go func() {
-		m, err := sh.Expect(bounded(t), expectString("found\r\n"))
+		m, err := sh.Expect(bounded(t), agent.Text("found\r\n"))
 		if err == nil && m.Missed > 0 {
 			err = fmt.Errorf("%d bytes missed", m.Missed)
 		}
@@ -242,8 +241,8 @@ func TestClose(t *testing.T) {
 	sh := attach(t, c, agent.ShellOptions{})
 	errs := make(chan error, 3)
 	go func() { _, err := sh.Run(bounded(t), "sleep 31"); errs <- err }()
-	go func() { _, err := sh.Expect(bounded(t), expectString("never")); errs <- err }()
-	if _, err := sh.Expect(bounded(t), expectString("sleep 31\r\n")); err != nil {
+	go func() { _, err := sh.Expect(bounded(t), agent.Text("never")); errs <- err }()
+	if _, err := sh.Expect(bounded(t), agent.Text("sleep 31\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	if err := sh.Close(); err != nil {

@@ -183,7 +183,7 @@ func TestSecondRun(t *testing.T) {
 		res, _ := sh.Run(bounded(t), `sh -c 'echo begun; while :; do :; done'`)
 		first <- res
 	}()
-	if _, err := sh.Expect(bounded(t), expectString("begun\r\n")); err != nil {
+	if _, err := sh.Expect(bounded(t), agent.Text("begun\r\n")); err != nil {
 		t.Fatal(err)
 	}
 	res, err := sh.Run(bounded(t), "echo second")

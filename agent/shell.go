@@ -6,8 +6,6 @@ import (
 	"sync"
 	"time"
 
-	goexpect "github.com/Netflix/go-expect"
-
 	"github.com/sandboxd/sandboxd/agent/expect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -70,7 +68,7 @@ func (s *Shell) Incarnation() string {
 func (s *Shell) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state
+	return newState(s.state)
 }
 
 // Close detaches. The session and what runs in it go on; a keyboard that was taken is given back.
@@ -108,25 +106,25 @@ const giveWithin = 2 * time.Second
 // beside its Result, which has Ended dead and the output so far; State().Reason is link. The next Run connects again and gives
 // the command to a new shell, which Notes say: shell_restarted.
 func (s *Shell) Run(ctx context.Context, command string) (Result, error) {
-	return s.call(ctx, wire.VerbRun, Call{Command: command})
+	return called(s.call(ctx, wire.VerbRun, Call{Command: command}))
 }
 
 // Type types text and Enter to the program that runs, and returns as Run does. A line longer than the 4,095 bytes that a
 // terminal takes is refused.
 func (s *Shell) Type(ctx context.Context, text string) (Result, error) {
-	return s.call(ctx, wire.VerbType, Call{Text: text})
+	return called(s.call(ctx, wire.VerbType, Call{Text: text}))
 }
 
 // Answer is Type to a program that asks: it waits for input, or listens and has come to rest. To anything else nothing is typed, and
 // the Result is refused with not_waiting and what runs. It is for callers who know the question and not who else answers it.
 func (s *Shell) Answer(ctx context.Context, text string) (Result, error) {
-	return s.call(ctx, wire.VerbType, Call{Text: text, Answer: true})
+	return called(s.call(ctx, wire.VerbType, Call{Text: text, Answer: true}))
 }
 
 // Keys sends named keys ("^C", "Up", "Enter") and single characters ("q"), and returns as Run does. ExitCode is that of a command that
 // they ended; nil is none. An unknown name is an error, and nothing is sent: text is for Type.
 func (s *Shell) Keys(ctx context.Context, keys ...string) (Result, error) {
-	return s.call(ctx, wire.VerbKeys, Call{Keys: keys})
+	return called(s.call(ctx, wire.VerbKeys, Call{Keys: keys}))
 }
 
 // Do makes a call with its options.
@@ -135,10 +133,13 @@ func (s *Shell) Do(ctx context.Context, c Call) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	return s.call(ctx, verb, c)
+	return called(s.call(ctx, verb, c))
 }
 
-func (s *Shell) call(ctx context.Context, verb wire.Verb, c Call) (Result, error) {
+// called is what a call returned, in the types of this package.
+func called(r wire.Result, err error) (Result, error) { return newResult(r), public(err) }
+
+func (s *Shell) call(ctx context.Context, verb wire.Verb, c Call) (wire.Result, error) {
 	if c.Op == "" {
 		c.Op = NewOp()
 	}
@@ -171,26 +172,28 @@ func (s *Shell) call(ctx context.Context, verb wire.Verb, c Call) (Result, error
 
 // Wait returns when the session is in one of the phases, at once if it is; none means any but running. A timeout of ctx, or
 // 120 s, ends it with Deadline.
-func (s *Shell) Wait(ctx context.Context, phases ...wire.Phase) (Result, error) {
-	return s.result(s.ask(ctx, wire.Request{Verb: wire.VerbWait, For: phases, TimeoutMS: callTimeout(ctx, 0)}))
+func (s *Shell) Wait(ctx context.Context, phases ...Phase) (Result, error) {
+	r := wire.Request{Verb: wire.VerbWait, TimeoutMS: callTimeout(ctx, 0)}
+	r.For = each(phases, func(p Phase) wire.Phase { return wire.Phase(p) })
+	return called(s.result(s.ask(ctx, r)))
 }
 
 // Interrupt stops what runs: ^C, then TERM, then KILL to everything of the session, each step only if the one before did
 // not do. Result.Receipt lists what was signalled and what died.
 func (s *Shell) Interrupt(ctx context.Context) (Result, error) {
-	return s.result(s.ask(ctx, wire.Request{Verb: wire.VerbInterrupt, TimeoutMS: callTimeout(ctx, 0)}))
+	return called(s.result(s.ask(ctx, wire.Request{Verb: wire.VerbInterrupt, TimeoutMS: callTimeout(ctx, 0)})))
 }
 
 // Screen returns what the terminal shows now.
-func (s *Shell) Screen(ctx context.Context) (wire.Screen, error) {
+func (s *Shell) Screen(ctx context.Context) (Screen, error) {
 	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbScreen})
 	if err != nil {
-		return wire.Screen{}, err
+		return Screen{}, public(err)
 	}
 	if reply.Screen == nil {
-		return wire.Screen{}, errors.New("screen: the answer has none")
+		return Screen{}, errors.New("screen: the answer has none")
 	}
-	return *reply.Screen, nil
+	return newScreen(*reply.Screen), nil
 }
 
 // Take takes the keyboard and keeps it until Give or Close. It fails with keyboard_held while another party holds it.
@@ -201,7 +204,7 @@ func (s *Shell) Take(ctx context.Context) error {
 		s.taken = true
 		s.mu.Unlock()
 	}
-	return err
+	return public(err)
 }
 
 // Give gives the keyboard back. Giving what one does not hold is not an error.
@@ -212,13 +215,13 @@ func (s *Shell) Give(ctx context.Context) error {
 		s.taken = false
 		s.mu.Unlock()
 	}
-	return err
+	return public(err)
 }
 
 // Resize sets the terminal's size. It needs the keyboard, or that nobody has it.
 func (s *Shell) Resize(ctx context.Context, cols, rows int) error {
 	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbResize, Cols: cols, Rows: rows})
-	return err
+	return public(err)
 }
 
 // Ask is Take, but asks a holder from whom the keyboard cannot be taken; held is who that is, empty when the keyboard is the
@@ -226,7 +229,7 @@ func (s *Shell) Resize(ctx context.Context, cols, rows int) error {
 func (s *Shell) Ask(ctx context.Context) (held string, err error) {
 	reply, err := s.ask(ctx, wire.Request{Verb: wire.VerbTake, Ask: true})
 	if err != nil {
-		return "", err
+		return "", public(err)
 	}
 	s.mu.Lock()
 	s.taken = true // or soon: who leaves gives it back, or asks no more
@@ -244,14 +247,35 @@ func (s *Shell) WaitKeyboard(ctx context.Context) (Result, error) {
 	res, err := s.result(s.ask(ctx, wire.Request{Verb: wire.VerbWait, Keyboard: true, TimeoutMS: callTimeout(ctx, -1)}))
 	if err == nil && res.Ended == wire.Deadline {
 		<-ctx.Done() // the session gives up a little earlier
-		return res, context.Cause(ctx)
+		return newResult(res), context.Cause(ctx)
 	}
-	return res, err
+	return called(res, err)
 }
 
-// Expect waits until one of the patterns has been printed, whatever the state. The text before it counts from the end of the
-// previous match. Reach for it when a program has no other way of telling; it looks back at ShellOptions.Window bytes.
-func (s *Shell) Expect(ctx context.Context, patterns ...goexpect.ExpectOpt) (expect.Match, error) {
+// Pattern is what [Shell.Expect] waits for: a [Text], or a *regexp.Regexp. Match gets what was printed since the last match.
+type Pattern interface {
+	Match(printed []byte) bool
+}
+
+// Text is a Pattern: these characters, as they are.
+type Text string
+
+// Match reports whether t was printed.
+func (t Text) Match(printed []byte) bool { return expect.Text(t).Match(printed) }
+
+// Match is what [Shell.Expect] found.
+type Match struct {
+	Index  int    // which of the patterns matched
+	Text   string // what was printed, from the end of the previous match to the end of this one
+	From   uint64 // offset of Text's first byte in the log
+	To     uint64 // offset behind its last byte
+	Missed uint64 // bytes in front of From that were not looked at, because more was printed than ShellOptions.Window
+}
+
+// Expect waits until one of the patterns has been printed, whatever the state. It looks at the exact bytes, in which a line
+// ends with \r\n, since the previous match, and back at most ShellOptions.Window bytes. Reach for it when a program has
+// no other way to tell: that a program waits for input, Run and Wait report by themselves.
+func (s *Shell) Expect(ctx context.Context, patterns ...Pattern) (Match, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watching := make(chan struct{})
@@ -281,14 +305,14 @@ func (s *Shell) Expect(ctx context.Context, patterns ...goexpect.ExpectOpt) (exp
 			}
 		}
 	}()
-	m, err := s.window.Expect(ctx, patterns...)
+	m, err := s.window.Expect(ctx, each(patterns, func(p Pattern) expect.Pattern { return p })...)
 	cancel(nil)
 	<-watching
-	return m, err
+	return Match(m), public(err)
 }
 
 // End ends the session: its programs get HUP, then KILL.
 func (s *Shell) End(ctx context.Context) error {
 	_, err := s.ask(ctx, wire.Request{Verb: wire.VerbClose})
-	return err
+	return public(err)
 }

@@ -103,7 +103,7 @@ func (s Spec) words() ([]string, error) {
 	flag("image", s.Image)
 	if b := s.Build; b != nil {
 		if b.Dockerfile == "" {
-			return nil, &Error{Code: wire.CodeUsage, Message: "Build: no Dockerfile", Hint: "name a file on the daemon's machine"}
+			return nil, &Error{Code: CodeUsage, Message: "Build: no Dockerfile", Hint: "name a file on the daemon's machine"}
 		}
 		flag("dockerfile", b.Dockerfile)
 		flag("build-context", b.Context)
@@ -117,7 +117,7 @@ func (s Spec) words() ([]string, error) {
 	flag("network", network)
 	flags("allow", s.Allow)
 	if s.Limits.Swap != 0 {
-		return nil, &Error{Code: wire.CodeUsage, Message: "Limits.Swap cannot be set", Hint: "leave it 0"}
+		return nil, &Error{Code: CodeUsage, Message: "Limits.Swap cannot be set", Hint: "leave it 0"}
 	}
 	for _, limit := range sandbox.AllLimits {
 		flag(limit.Name, limit.Text(s.Limits))
@@ -142,7 +142,7 @@ func (s Spec) words() ([]string, error) {
 	set("no-entrypoint", s.Entrypoint == sandbox.EntrypointOff)
 	if s.Name != "" {
 		if _, err := wire.ParseSandbox(s.Name); err != nil {
-			return nil, err
+			return nil, public(err)
 		}
 		words = append(words, "--", s.Name)
 	}

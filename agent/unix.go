@@ -13,7 +13,7 @@ import (
 func (c *Client) DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	conn, err := opened(ctx, c, func(conn *ssh.Client) (net.Conn, error) { return conn.Dial("unix", path) })
 	if err != nil {
-		return nil, fmt.Errorf("socket %s in %s: %w", path, c.name, err)
+		return nil, public(fmt.Errorf("socket %s in %s: %w", path, c.name, err))
 	}
 	return conn, nil
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/sandboxd/sandboxd/sandbox/host"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // target is where a URI leads.
@@ -43,7 +42,7 @@ func (t target) uri() string {
 func parseURI(s string) (target, error) {
 	u, err := host.ParseURI(s)
 	if err != nil {
-		return target{}, &Error{Code: wire.CodeUsage, Message: err.Error(), Hint: "write ssh://NAME@HOST:PORT for a sandbox, ssh://USER@HOST for a host"}
+		return target{}, &Error{Code: CodeUsage, Message: err.Error(), Hint: "write ssh://NAME@HOST:PORT for a sandbox, ssh://USER@HOST for a host"}
 	}
 	return target{user: u.User, host: u.Host, port: u.Port, path: u.Path}, nil
 }
@@ -73,7 +72,7 @@ func (t *target) resolve(ctx context.Context) error {
 			}
 		case "proxycommand", "proxyjump":
 			if value != "none" {
-				return &Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s is reached through a %s, which this library does not use yet", t.host, key)}
+				return &Error{Code: CodeUnavailable, Message: fmt.Sprintf("%s is reached through a %s, which this library does not use yet", t.host, key)}
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 // complete gives r what the frame that it came in had no room for: the log, read again on a stream of its own, up to
 // wire.MaxWhole bytes. Where that cannot be read r says so in its notes, and has what came in the frame.
-func (s *Shell) complete(ctx context.Context, r *Result, maxOutput int) {
+func (s *Shell) complete(ctx context.Context, r *wire.Result, maxOutput int) {
 	w := &whole{to: min(r.To, r.From+wire.MaxWhole), at: r.From, text: text.NewWriter(maxOutput), done: make(chan struct{})}
 	if err := s.read(ctx, r.From, w); err != nil {
 		r.Unreadable(err)

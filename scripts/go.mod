@@ -7,7 +7,6 @@ go 1.26.3
 toolchain go1.26.8
 
 require (
-	github.com/Netflix/go-expect v0.0.0-20220104043353-73e0943537d2 // programs that ask on a terminal
 	github.com/coder/websocket v1.8.15 // Jupyter's protocol, to measure beside
 	github.com/creack/pty v1.1.24 // terminals of people, to measure
 	github.com/gliderlabs/ssh v0.3.8 // a server that sandboxes reach, or not

@@ -28,14 +28,14 @@ const (
 var Tiers = []Tier{Full, NoProcess, NoMarks, Neither}
 
 // Without are the layers that a session of the tier goes without.
-func (t Tier) Without() []wire.Basis {
+func (t Tier) Without() []agent.Basis {
 	switch t {
 	case NoProcess:
-		return []wire.Basis{wire.BasisProcess}
+		return []agent.Basis{agent.BasisProcess}
 	case NoMarks:
-		return []wire.Basis{wire.BasisMark}
+		return []agent.Basis{agent.BasisMark}
 	case Neither:
-		return []wire.Basis{wire.BasisProcess, wire.BasisMark}
+		return []agent.Basis{agent.BasisProcess, agent.BasisMark}
 	}
 	return nil
 }
@@ -84,7 +84,7 @@ type World struct {
 
 // Attach opens a fresh session with the layers of the tier.
 func (w World) Attach(ctx context.Context, c *agent.Client) (*agent.Shell, error) {
-	return c.Attach(ctx, agent.ShellOptions{Session: wire.NewSession, Fresh: true, Start: wire.Start{Without: w.Tier.Without()}})
+	return c.Attach(ctx, agent.ShellOptions{Session: wire.NewSession, Fresh: true, Start: agent.Start{Without: w.Tier.Without()}})
 }
 
 // File is a file of a case. A relative path is one below the home directory.
@@ -119,13 +119,13 @@ const (
 
 // Step is one call and what must be true of its answer.
 type Step struct {
-	Do    Verb         `json:"do"`
-	Text  string       `json:"text,omitempty"`
-	Keys  []string     `json:"keys,omitempty"`
-	For   []wire.Phase `json:"for,omitempty"`
-	Stdin string       `json:"stdin,omitempty"`
-	Kill  bool         `json:"kill,omitempty"`  // run: interrupt what still runs when the time is up
-	Shell string       `json:"shell,omitempty"` // another session of the case, opened when it is first named
+	Do    Verb          `json:"do"`
+	Text  string        `json:"text,omitempty"`
+	Keys  []string      `json:"keys,omitempty"`
+	For   []agent.Phase `json:"for,omitempty"`
+	Stdin string        `json:"stdin,omitempty"`
+	Kill  bool          `json:"kill,omitempty"`  // run: interrupt what still runs when the time is up
+	Shell string        `json:"shell,omitempty"` // another session of the case, opened when it is first named
 
 	TimeoutMS int64 `json:"timeout_ms,omitempty"` // 20,000 when 0
 
@@ -162,18 +162,18 @@ func (s Step) want(t Tier) Want {
 // Want is what must be true of an answer; its words are those of a Result in docs/protocol.md. A field that is not set is
 // not looked at.
 type Want struct {
-	Ended      []wire.Ended `json:"ended,omitempty"` // one of
-	Phase      []wire.Phase `json:"phase,omitempty"` // one of
-	Want       []wire.Want  `json:"want,omitempty"`  // one of
-	Listens    *bool        `json:"listens,omitempty"`
-	Attention  string       `json:"attention,omitempty"`
-	ExitCode   *int         `json:"exit_code,omitempty"`
-	Signal     string       `json:"signal,omitempty"`
-	Error      wire.Code    `json:"error,omitempty"`
-	Note       string       `json:"note,omitempty"` // among the notes
-	Cwd        string       `json:"cwd,omitempty"`
-	Foreground string       `json:"foreground,omitempty"` // base name of the program in front
-	Basis      []wire.Basis `json:"basis,omitempty"`      // one of them is the strongest layer
+	Ended      []agent.Ended `json:"ended,omitempty"` // one of
+	Phase      []agent.Phase `json:"phase,omitempty"` // one of
+	Want       []agent.Want  `json:"want,omitempty"`  // one of
+	Listens    *bool         `json:"listens,omitempty"`
+	Attention  string        `json:"attention,omitempty"`
+	ExitCode   *int          `json:"exit_code,omitempty"`
+	Signal     string        `json:"signal,omitempty"`
+	Error      agent.Code    `json:"error,omitempty"`
+	Note       string        `json:"note,omitempty"` // among the notes
+	Cwd        string        `json:"cwd,omitempty"`
+	Foreground string        `json:"foreground,omitempty"` // base name of the program in front
+	Basis      []agent.Basis `json:"basis,omitempty"`      // one of them is the strongest layer
 
 	Prompt *Text `json:"prompt,omitempty"`
 	Output *Text `json:"output,omitempty"` // as a person would read it; of exec standard output, exact

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"github.com/sandboxd/sandboxd/agent"
 )
 
 // Facts are fields of an answer by name, as they are reported.
@@ -18,7 +18,7 @@ type Facts map[string]any
 
 // answer is what a step got.
 type answer struct {
-	result  wire.Result
+	result  agent.Result
 	bytes   string
 	stderr  string
 	elapsed time.Duration

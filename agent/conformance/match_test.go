@@ -6,34 +6,34 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"github.com/sandboxd/sandboxd/agent"
 )
 
 func TestWant(t *testing.T) {
 	zero, three, yes, sig := 0, 3, true, "TERM"
 	exact, empty := "x\n", ""
-	base := answer{elapsed: 40 * time.Millisecond, bytes: "x\r\n", stderr: "oops", result: wire.Result{
-		Ended: wire.Done, Phase: wire.PhasePrompt, ExitCode: &three, Output: "x\n", Prompt: "name? ", Cwd: "/tmp", Notes: []string{"shell_restarted"},
-		Basis: []wire.Basis{wire.BasisProcess, wire.BasisMark}, Foreground: &wire.Process{Argv: []string{"/usr/bin/cat"}},
-		Attention: "no", Signal: &sig, Error: &wire.Error{Code: wire.CodeSyntax},
-		Receipt: &wire.Receipt{Steps: []string{"^C", "TERM"}, Died: []int{4}}}}
+	base := answer{elapsed: 40 * time.Millisecond, bytes: "x\r\n", stderr: "oops", result: agent.Result{
+		Ended: agent.EndedDone, Phase: agent.PhasePrompt, ExitCode: &three, Output: "x\n", Prompt: "name? ", Cwd: "/tmp", Notes: []string{"shell_restarted"},
+		Basis: []agent.Basis{agent.BasisProcess, agent.BasisMark}, Foreground: &agent.Process{Argv: []string{"/usr/bin/cat"}},
+		Attention: "no", Signal: &sig, Error: &agent.Error{Code: agent.CodeSyntax},
+		Receipt: &agent.Receipt{Steps: []string{"^C", "TERM"}, Died: []int{4}}}}
 	for name, c := range map[string]struct {
 		want   Want
 		failed string // fields, in order
 	}{
 		"nothing":           {Want{}, ""},
-		"ended":             {Want{Ended: []wire.Ended{wire.Waiting, wire.Done}}, ""},
-		"other end":         {Want{Ended: []wire.Ended{wire.Waiting}}, "ended"},
+		"ended":             {Want{Ended: []agent.Ended{agent.EndedWaiting, agent.EndedDone}}, ""},
+		"other end":         {Want{Ended: []agent.Ended{agent.EndedWaiting}}, "ended"},
 		"exit code":         {Want{ExitCode: &three}, ""},
 		"other exit code":   {Want{ExitCode: &zero}, "exit_code"},
-		"kind of input":     {Want{Want: []wire.Want{wire.WantLine}}, "want"},
+		"kind of input":     {Want{Want: []agent.Want{agent.WantLine}}, "want"},
 		"signal":            {Want{Signal: "TERM"}, ""},
-		"error":             {Want{Error: wire.CodeSyntax, Note: "shell_restarted"}, ""},
-		"other error":       {Want{Error: wire.CodeDenied, Note: "oom_killed"}, "error notes"},
+		"error":             {Want{Error: agent.CodeSyntax, Note: "shell_restarted"}, ""},
+		"other error":       {Want{Error: agent.CodeDenied, Note: "oom_killed"}, "error notes"},
 		"front":             {Want{Foreground: "cat", Cwd: "/tmp"}, ""},
 		"other front":       {Want{Foreground: "tac", Cwd: "/"}, "cwd foreground"},
-		"layer":             {Want{Basis: []wire.Basis{wire.BasisProcess}}, ""},
-		"not the strongest": {Want{Basis: []wire.Basis{wire.BasisMark}}, "basis"},
+		"layer":             {Want{Basis: []agent.Basis{agent.BasisProcess}}, ""},
+		"not the strongest": {Want{Basis: []agent.Basis{agent.BasisMark}}, "basis"},
 		"texts":             {Want{Prompt: &Text{Has: []string{"name"}}, Output: &Text{Is: &exact}, Bytes: &Text{Length: &three}, Stderr: &Text{Matches: "^o+ps$"}}, ""},
 		"other texts":       {Want{Prompt: &Text{Lacks: []string{"name"}}, Output: &Text{Is: &empty}, Bytes: &Text{Length: &zero}, Stderr: &Text{Matches: "^p"}}, "prompt output bytes stderr"},
 		"no expression":     {Want{Output: &Text{Matches: "("}}, "output"},
@@ -57,8 +57,8 @@ func TestWant(t *testing.T) {
 // TestWantOfNothing holds that an answer which lacks a thing fails, and does not panic.
 func TestWantOfNothing(t *testing.T) {
 	n, yes := 0, true
-	w := Want{Ended: []wire.Ended{wire.Done}, Phase: []wire.Phase{wire.PhasePrompt}, Want: []wire.Want{wire.WantLine}, Listens: &yes, Attention: "no",
-		ExitCode: &n, Signal: "INT", Error: wire.CodeLost, Note: "n", Cwd: "/", Foreground: "sh", Basis: []wire.Basis{wire.BasisExit},
+	w := Want{Ended: []agent.Ended{agent.EndedDone}, Phase: []agent.Phase{agent.PhasePrompt}, Want: []agent.Want{agent.WantLine}, Listens: &yes, Attention: "no",
+		ExitCode: &n, Signal: "INT", Error: agent.CodeLost, Note: "n", Cwd: "/", Foreground: "sh", Basis: []agent.Basis{agent.BasisExit},
 		Prompt: &Text{Has: []string{"x"}}, Steps: []string{"^C"}, Died: true, EarliestMS: 1}
 	_, want, failed := w.check(answer{}, 1)
 	if len(failed) != len(want) || len(failed) != 16 {

@@ -74,7 +74,7 @@ func (p *play) shell(ctx context.Context, name string) (*agent.Shell, error) {
 	if sh := p.shells[name]; sh != nil {
 		return sh, nil
 	}
-	sh, err := p.client.Attach(ctx, agent.ShellOptions{Session: wire.NewSession, Fresh: true, Start: wire.Start{
+	sh, err := p.client.Attach(ctx, agent.ShellOptions{Session: wire.NewSession, Fresh: true, Start: agent.Start{
 		Argv: p.Start.Argv, Env: p.Start.Env, Cols: p.Start.Cols, Rows: p.Start.Rows, Without: p.tier.Without()}})
 	if err == nil {
 		p.shells[name] = sh
@@ -196,9 +196,9 @@ func (p *play) call(ctx context.Context, s Step) (a answer, err error) {
 	case Interrupt:
 		a.result, err = sh.Interrupt(timed)
 	case Screen:
-		var shown wire.Screen
+		var shown agent.Screen
 		shown, err = sh.Screen(timed)
-		a.result.Output, a.result.Basis = shown.Text, []wire.Basis{wire.BasisScreen}
+		a.result.Output, a.result.Basis = shown.Text, []agent.Basis{agent.BasisScreen}
 	case End:
 		err = sh.End(timed)
 		sh.Close()
@@ -209,7 +209,7 @@ func (p *play) call(ctx context.Context, s Step) (a answer, err error) {
 		err = fmt.Errorf("there is no step %q", s.Do)
 	}
 	a.elapsed = time.Since(began)
-	if a.result.Ended == wire.Lost { // an answer that a case can want, with its reason in the result
+	if a.result.Ended == agent.EndedLost { // an answer that a case can want, with its reason in the result
 		err = nil
 	}
 	return a, err
@@ -230,7 +230,7 @@ func (p *play) exec(ctx context.Context, s Step) (a answer, err error) {
 	if err != nil {
 		return a, err
 	}
-	a.result = wire.Result{Ended: wire.Done, ExitCode: &exit.Code, Output: stdout.String(), Basis: []wire.Basis{wire.BasisExit}}
+	a.result = agent.Result{Ended: agent.EndedDone, ExitCode: &exit.Code, Output: stdout.String(), Basis: []agent.Basis{agent.BasisExit}}
 	if exit.Signal != "" {
 		a.result.Signal = &exit.Signal
 	}
@@ -253,7 +253,7 @@ func plain(v any) any {
 		return *v
 	case string:
 		return fmt.Sprintf("%q", v)
-	case *wire.Receipt:
+	case *agent.Receipt:
 		if v == nil {
 			return "none"
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/kballard/go-shellquote"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Options say how cases are run. Client is required, the zero value of everything else works.
@@ -33,15 +32,15 @@ type Options struct {
 
 // Outcome is what became of one case on one tier.
 type Outcome struct {
-	Case   string       `json:"case"`
-	Group  string       `json:"group"`
-	Tier   Tier         `json:"tier"`
-	Pass   bool         `json:"pass"`
-	Basis  []wire.Basis `json:"basis"`  // of the last verdict
-	Got    Facts        `json:"got"`    // of the step that failed, else of the last
-	Want   Facts        `json:"want"`   // the same fields
-	MS     int64        `json:"ms"`     // the whole case
-	Reason string       `json:"reason"` // why it did not pass; empty when it did
+	Case   string        `json:"case"`
+	Group  string        `json:"group"`
+	Tier   Tier          `json:"tier"`
+	Pass   bool          `json:"pass"`
+	Basis  []agent.Basis `json:"basis"`  // of the last verdict
+	Got    Facts         `json:"got"`    // of the step that failed, else of the last
+	Want   Facts         `json:"want"`   // the same fields
+	MS     int64         `json:"ms"`     // the whole case
+	Reason string        `json:"reason"` // why it did not pass; empty when it did
 
 	Excused bool `json:"excused,omitempty"` // the case says that it cannot pass on this tier; it was not run
 	NotRun  bool `json:"not_run,omitempty"` // it must pass, and what it needs could not be had
@@ -92,7 +91,7 @@ func All(ctx context.Context, cases []Case, o Options) ([]Outcome, error) {
 
 // one runs a case.
 func (o Options) one(ctx context.Context, c Case, tier Tier, missing map[*agent.Client]map[string]string) (out Outcome) {
-	out = Outcome{Case: c.Name, Group: c.Group, Tier: tier, Basis: []wire.Basis{}, Got: Facts{}, Want: Facts{}}
+	out = Outcome{Case: c.Name, Group: c.Group, Tier: tier, Basis: []agent.Basis{}, Got: Facts{}, Want: Facts{}}
 	if why := c.Cannot[tier]; why != "" {
 		out.Excused, out.Reason = true, why
 		return out

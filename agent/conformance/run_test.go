@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
 	"github.com/sandboxd/sandboxd/agent/conformance/corpus"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // TestRunner runs cases that hold, that do not, and that go wrong in every way, and reads what is said of each.
@@ -22,12 +22,12 @@ func TestRunner(t *testing.T) {
 	}
 	defer client.Close()
 	done := func(exit int) conformance.Want {
-		return conformance.Want{Ended: []wire.Ended{wire.Done}, ExitCode: &exit}
+		return conformance.Want{Ended: []agent.Ended{agent.EndedDone}, ExitCode: &exit}
 	}
 	run := func(command string, w conformance.Want) conformance.Step {
 		return conformance.Step{Do: conformance.Run, Text: command, Want: w}
 	}
-	waits := conformance.Want{Ended: []wire.Ended{wire.Waiting}}
+	waits := conformance.Want{Ended: []agent.Ended{agent.EndedWaiting}}
 	x := "x"
 	cases := []conformance.Case{
 		{Name: "holds", Steps: []conformance.Step{run("exit_with() { return $1; }; exit_with 3", done(3)), run("true", done(0))}},
@@ -41,15 +41,15 @@ func TestRunner(t *testing.T) {
 		{Name: "answers", Steps: []conformance.Step{run("read -r x; echo $x", waits),
 			{Do: conformance.Type, Text: "x", Want: conformance.Want{ExitCode: new(int)}}, {Do: conformance.Screen, Want: conformance.Want{Output: &conformance.Text{Has: []string{"x"}}}}}},
 		{Name: "keys", Steps: []conformance.Step{run("cat", waits), {Do: conformance.Raw, Text: "x", TimeoutMS: 100},
-			{Do: conformance.Keys, Keys: []string{"^D", "^D"}, Want: done(0)}, {Do: conformance.Wait, For: []wire.Phase{wire.PhasePrompt}, Want: done(0)}}},
+			{Do: conformance.Keys, Keys: []string{"^D", "^D"}, Want: done(0)}, {Do: conformance.Wait, For: []agent.Phase{agent.PhasePrompt}, Want: done(0)}}},
 		// The shell is there before the time of the command runs: it may take longer to start.
 		{Name: "stops", Steps: []conformance.Step{run("true", done(0)),
-			{Do: conformance.Run, Text: "sleep 100", TimeoutMS: 2000, Want: conformance.Want{Ended: []wire.Ended{wire.Deadline}}},
+			{Do: conformance.Run, Text: "sleep 100", TimeoutMS: 2000, Want: conformance.Want{Ended: []agent.Ended{agent.EndedDeadline}}},
 			{Do: conformance.Interrupt, Want: conformance.Want{Steps: []string{"^C"}}}}},
-		{Name: "two-shells", Steps: []conformance.Step{{Do: conformance.Run, Text: ": >two-shells; sleep 100", Want: conformance.Want{Ended: []wire.Ended{wire.Interrupted}},
+		{Name: "two-shells", Steps: []conformance.Step{{Do: conformance.Run, Text: ": >two-shells; sleep 100", Want: conformance.Want{Ended: []agent.Ended{agent.EndedInterrupted}},
 			Meanwhile: []conformance.Step{{Do: conformance.Run, Shell: "b", Text: "until test -e two-shells; do sleep 0.1; done", Want: done(0)}, {Do: conformance.End, Shell: "b"}, {Do: conformance.Interrupt}}}}, Cleanup: "rm two-shells"},
 		{Name: "exec", Steps: []conformance.Step{{Do: conformance.Exec, Text: "cat; echo e >&2; exit 2", Stdin: "x", Want: conformance.Want{
-			Output: &conformance.Text{Is: &x}, Stderr: &conformance.Text{Has: []string{"e"}}, Basis: []wire.Basis{wire.BasisExit}}}}},
+			Output: &conformance.Text{Is: &x}, Stderr: &conformance.Text{Has: []string{"e"}}, Basis: []agent.Basis{agent.BasisExit}}}}},
 		{Name: "no-verb", Steps: []conformance.Step{{Do: "dance"}}},
 		{Name: "no-program", Needs: []string{"no-such-program-of-any-package"}},
 		{Name: "privileged", Privileged: true},

@@ -4,9 +4,9 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
 	"github.com/sandboxd/sandboxd/agent/conformance/corpus"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // TestBackgroundCasesPassWhenProgramsStartLate plays cases that start a program beside the shell
@@ -28,7 +28,7 @@ func TestBackgroundCasesPassWhenProgramsStartLate(t *testing.T) {
 			file := conformance.File{Path: "late/sleep", Text: "#!/bin/bash\n" + late, Mode: "755"}
 			c.Files = append(slices.Clone(c.Files), file)
 			first := conformance.Step{Do: conformance.Run, Text: "PATH=$HOME/late:$PATH",
-				Want: conformance.Want{Ended: []wire.Ended{wire.Done}, ExitCode: new(int)}}
+				Want: conformance.Want{Ended: []agent.Ended{agent.EndedDone}, ExitCode: new(int)}}
 			c.Steps = append([]conformance.Step{first}, c.Steps...)
 			cases = append(cases, c)
 		}

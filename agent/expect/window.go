@@ -1,9 +1,7 @@
 // Package expect waits for patterns on a byte stream that has offsets, such as the log of a session.
 //
-// The patterns are those of github.com/Netflix/go-expect: String, Regexp, RegexpPattern, All, Any of them. Its Console is
-// not used: it would push everything through a terminal of its own and match rune by rune over a buffer without bound.
-// Reach for this package when a program's output is the only thing that tells – to learn that a program waits for input,
-// ask the session's state instead.
+// Reach for it when a program's output is the only thing that tells. To learn that a program waits for input, ask the
+// session's state instead.
 package expect
 
 import (
@@ -11,18 +9,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
-	"time"
 	"unicode/utf8"
-
-	expect "github.com/Netflix/go-expect"
 )
+
+// Pattern tells whether text matches. A *regexp.Regexp is one.
+type Pattern interface {
+	Match(text []byte) bool
+}
+
+// Text is a Pattern that matches where these characters stand anywhere.
+type Text string
+
+// Match reports whether text has t in it.
+func (t Text) Match(text []byte) bool { return bytes.Contains(text, []byte(t)) }
 
 // DefaultSize is the size of a Window that was given none, in bytes.
 const DefaultSize = 64 << 10
 
 // Match is what a call of Expect found.
 type Match struct {
+	Index  int    // which of the patterns matched
 	Text   string // from the end of the previous match, or the window's beginning, to the end of this one
 	From   uint64 // offset of Text's first byte
 	To     uint64 // offset after its last
@@ -98,31 +106,20 @@ func (w *Window) Close(err error) {
 }
 
 // Expect waits until one of the patterns matches, and takes the text up to the end of the match out of the window. The
-// shortest text that matches is taken, as far as the pattern lets one find it by halving: exact for String, and for a
-// Regexp that still matches when text follows. A timeout among opts bounds the call as ctx does.
-func (w *Window) Expect(ctx context.Context, opts ...expect.ExpectOpt) (Match, error) {
-	var options expect.ExpectOpts
-	for _, opt := range opts {
-		if err := opt(&options); err != nil {
-			return Match{}, fmt.Errorf("expect: %w", err)
-		}
-	}
-	if len(options.Matchers) == 0 {
+// shortest text that matches is taken, as far as the pattern lets one find it by halving: exact for Text, and for a
+// regular expression that still matches when text follows.
+func (w *Window) Expect(ctx context.Context, patterns ...Pattern) (Match, error) {
+	if len(patterns) == 0 {
 		return Match{}, errors.New("expect: no pattern given")
-	}
-	if options.ReadTimeout != nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, *options.ReadTimeout, context.DeadlineExceeded)
-		defer cancel()
 	}
 	for {
 		w.mu.Lock()
-		match, matcher := w.matchLocked(options)
+		match, found := w.matchLocked(patterns)
 		err, more := w.err, w.more
 		w.mu.Unlock()
 		switch {
-		case matcher != nil:
-			return match, then(matcher, match)
+		case found:
+			return match, nil
 		case err != nil:
 			return Match{}, fmt.Errorf("expect: %w", err)
 		}
@@ -134,24 +131,21 @@ func (w *Window) Expect(ctx context.Context, opts ...expect.ExpectOpt) (Match, e
 	}
 }
 
-// then calls what ExpectOpt.Then attached to the matcher.
-func then(matcher expect.Matcher, m Match) error {
-	if call, ok := matcher.(expect.CallbackMatcher); ok {
-		return call.Callback(bytes.NewBufferString(m.Text))
-	}
-	return nil
+// first is the index of the first pattern that matches text, else -1.
+func first(patterns []Pattern, text []byte) int {
+	return slices.IndexFunc(patterns, func(p Pattern) bool { return p.Match(text) })
 }
 
-func (w *Window) matchLocked(options expect.ExpectOpts) (Match, expect.Matcher) {
-	matcher := options.Match(bytes.NewBuffer(w.buf))
-	if matcher == nil {
-		return Match{}, nil
+func (w *Window) matchLocked(patterns []Pattern) (Match, bool) {
+	index := first(patterns, w.buf)
+	if index < 0 {
+		return Match{}, false
 	}
 	low, high := 0, len(w.buf) // the shortest match is in (low, high]
 	for high-low > 1 {
 		mid := (low + high) / 2
-		if m := options.Match(bytes.NewBuffer(w.buf[:mid])); m != nil {
-			matcher, high = m, mid
+		if i := first(patterns, w.buf[:mid]); i >= 0 {
+			index, high = i, mid
 		} else {
 			low = mid
 		}
@@ -159,10 +153,10 @@ func (w *Window) matchLocked(options expect.ExpectOpts) (Match, expect.Matcher) 
 	// Do not split a character; a longer run of continuation bytes is none.
 	for end := high + utf8.UTFMax - 1; high < min(end, len(w.buf)) && !utf8.RuneStart(w.buf[high]); high++ {
 	}
-	match := Match{Text: string(w.buf[:high]), From: w.from, To: w.from + uint64(high), Missed: w.missed}
+	match := Match{Index: index, Text: string(w.buf[:high]), From: w.from, To: w.from + uint64(high), Missed: w.missed}
 	w.dropLocked(high)
 	w.missed = 0
-	return match, matcher
+	return match, true
 }
 
 func (w *Window) dropLocked(n int) {
@@ -174,12 +168,3 @@ func (w *Window) wakeLocked() {
 	close(w.more)
 	w.more = make(chan struct{})
 }
-
-// String matches when one of the texts has been printed.
-func String(texts ...string) expect.ExpectOpt { return expect.String(texts...) }
-
-// Pattern matches when one of the regular expressions (RE2 syntax) matches what has been printed.
-func Pattern(res ...string) expect.ExpectOpt { return expect.RegexpPattern(res...) }
-
-// Timeout bounds one call of Expect.
-func Timeout(d time.Duration) expect.ExpectOpt { return expect.WithTimeout(d) }

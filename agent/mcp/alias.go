@@ -32,7 +32,7 @@ func (s *Server) addAliases() {
 				return answer{}, err
 			}
 			if strings.TrimSpace(in.Cmd) == "" {
-				return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "exec_command: the command is empty", Hint: "give cmd shell text"}
+				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "exec_command: the command is empty", Hint: "give cmd shell text"}
 			}
 			if in.Workdir != "" {
 				in.Cmd = "cd -- " + shellquote.Join(in.Workdir) + " && {\n" + in.Cmd + "\n}"
@@ -54,7 +54,7 @@ func (s *Server) addAliases() {
 			}
 			known, ok := a.running(in.SessionID)
 			if !ok {
-				return answer{}, &agent.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("write_stdin: nothing runs in session %d", in.SessionID), Hint: "use the session_id that exec_command returned; it is null once the command has ended"}
+				return answer{}, &agent.Error{Code: agent.CodeNotFound, Message: fmt.Sprintf("write_stdin: nothing runs in session %d", in.SessionID), Hint: "use the session_id that exec_command returned; it is null once the command has ended"}
 			}
 			sc := sessionCall{where: where{Session: a.name(in.SessionID)}, bounds: b}
 			if in.Chars == "" {
@@ -70,9 +70,9 @@ func (s *Server) addAliases() {
 func yields(ms, tokens int) (bounds, error) {
 	switch {
 	case ms < 0 || ms > int(maxTimeout/time.Millisecond) || ms > 0 && ms < 100:
-		return bounds{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("yield_time_ms: %d is not 100 to %d", ms, maxTimeout/time.Millisecond), Hint: "leave it out, or wait again with write_stdin"}
+		return bounds{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("yield_time_ms: %d is not 100 to %d", ms, maxTimeout/time.Millisecond), Hint: "leave it out, or wait again with write_stdin"}
 	case tokens < 0 || tokens > maxOutput/4:
-		return bounds{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("max_output_tokens: %d is not 1 to %d", tokens, maxOutput/4), Hint: "leave it out; log gives more"}
+		return bounds{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("max_output_tokens: %d is not 1 to %d", tokens, maxOutput/4), Hint: "leave it out; log gives more"}
 	case ms == 0:
 		ms = 10_000
 	}
@@ -116,7 +116,7 @@ func (a *aliases) take(n int) (int, error) {
 			return n, nil
 		}
 	}
-	return 0, &agent.Error{Code: wire.CodeLimitSessions, Message: fmt.Sprintf("%d commands have not ended", maxAliases), Hint: "go on with one of them by write_stdin"}
+	return 0, &agent.Error{Code: agent.CodeLimitSessions, Message: fmt.Sprintf("%d commands have not ended", maxAliases), Hint: "go on with one of them by write_stdin"}
 }
 
 // exec runs a command in the first session that has room for it: somebody else may be using one.
@@ -129,7 +129,7 @@ func (a *aliases) exec(ctx context.Context, c *call, sc sessionCall) (answer, er
 		sc.where.Session = a.name(n)
 		got, err := a.told(n)(c.do(ctx, sc))
 		out, ok := got.object.(aliasOut)
-		busy := ok && out.Error != nil && (out.Error.Code == wire.CodeNotPrompt || out.Error.Code == wire.CodeKeyboardHeld)
+		busy := ok && out.Error != nil && (out.Error.Code == agent.CodeNotPrompt || out.Error.Code == agent.CodeKeyboardHeld)
 		if err != nil || !busy || n == maxAliases {
 			return got, err
 		}
@@ -154,7 +154,7 @@ func (a *aliases) told(n int) func(answer, error) (answer, error) {
 		}
 		out := aliasOut{Result: res}
 		switch res.Ended {
-		case wire.Waiting, wire.Attention, wire.Deadline, wire.TakenOver, wire.Continuation:
+		case agent.EndedWaiting, agent.EndedAttention, agent.EndedDeadline, agent.EndedTakenOver, agent.EndedContinuation:
 			a.runs[n] = res.To
 			out.SessionID = &n
 			got.text = fmt.Sprintf("session_id: %d\n%s", n, got.text)

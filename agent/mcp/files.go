@@ -19,7 +19,6 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 const (
@@ -98,7 +97,7 @@ func withFiles(ctx context.Context, c *call, f *file, do func(*connect.Files) (a
 		f.Path = path
 	}
 	if f.Path == "" || strings.ContainsRune(f.Path, 0) {
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: c.request.Params.Name + ": path is empty or has a zero byte", Hint: "give an absolute path, or one below the home directory"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: c.request.Params.Name + ": path is empty or has a zero byte", Hint: "give an absolute path, or one below the home directory"}
 	}
 	t, err := c.server.places.target(ctx, where{Sandbox: f.Sandbox})
 	if err != nil {
@@ -121,7 +120,7 @@ func withFiles(ctx context.Context, c *call, f *file, do func(*connect.Files) (a
 	case d := <-done:
 		if d.err != nil {
 			err := fileError(f.Path, d.err)
-			if broke(err) && !errors.Is(err, &agent.Error{Code: wire.CodeNotFound}) {
+			if broke(err) && !errors.Is(err, &agent.Error{Code: agent.CodeNotFound}) {
 				c.server.places.lost(t.Sandbox)
 			}
 			return answer{}, err
@@ -141,22 +140,22 @@ func fileError(name string, err error) error {
 	case errors.As(err, &known):
 		return err
 	case errors.Is(err, connect.ErrEntries):
-		return &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s has more than %d entries", name, connect.MaxEntries), Hint: "run ls or find for a part"}
+		return &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("%s has more than %d entries", name, connect.MaxEntries), Hint: "run ls or find for a part"}
 	case errors.Is(err, fs.ErrNotExist):
-		return &agent.Error{Code: wire.CodeNotFound, Message: name + " does not exist", Hint: "list_files shows what its directory has"}
+		return &agent.Error{Code: agent.CodeNotFound, Message: name + " does not exist", Hint: "list_files shows what its directory has"}
 	case errors.Is(err, fs.ErrPermission):
-		return &agent.Error{Code: wire.CodeDenied, Message: name + ": permission denied", Hint: "the sandbox's user may not; run with sudo may, where the sandbox allows it"}
+		return &agent.Error{Code: agent.CodeDenied, Message: name + ": permission denied", Hint: "the sandbox's user may not; run with sudo may, where the sandbox allows it"}
 	}
 	var status *sftp.StatusError
 	if errors.As(err, &status) {
-		return &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s: %v", name, text.Line(err.Error(), 200))}
+		return &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("%s: %v", name, text.Line(err.Error(), 200))}
 	}
 	return err
 }
 
 func readFile(client *connect.Files, in readIn) (answer, error) {
 	if in.Offset < 0 || in.Bytes < 0 || in.Bytes > maxRead {
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("read_file: offset is from 0 on, bytes 1 to %d", maxRead), Hint: "read it a part at a time: next is the next offset"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("read_file: offset is from 0 on, bytes 1 to %d", maxRead), Hint: "read it a part at a time: next is the next offset"}
 	}
 	if in.Bytes == 0 {
 		in.Bytes = readBytes
@@ -166,7 +165,7 @@ func readFile(client *connect.Files, in readIn) (answer, error) {
 		return answer{}, err
 	}
 	if !info.Mode().IsRegular() { // a pipe would never be read to its end
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "read_file: " + text.Line(in.Path, 200) + " is no regular file", Hint: "list_files lists a directory"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "read_file: " + text.Line(in.Path, 200) + " is no regular file", Hint: "list_files lists a directory"}
 	}
 	f, err := client.Open(in.Path)
 	if err != nil {
@@ -212,24 +211,24 @@ func writeFile(client *connect.Files, in writeIn) (answer, error) {
 	case "base64":
 		var err error
 		if content, err = base64.StdEncoding.DecodeString(in.Content); err != nil {
-			return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "write_file: content is no base64", Hint: "leave encoding out for text"}
+			return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "write_file: content is no base64", Hint: "leave encoding out for text"}
 		}
 	default:
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("write_file: encoding %q", in.Encoding), Hint: "utf-8 or base64"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("write_file: encoding %q", in.Encoding), Hint: "utf-8 or base64"}
 	}
 	if len(content) > maxWrite {
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("write_file: %d bytes are more than %d", len(content), maxWrite), Hint: "write it in parts, with append"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("write_file: %d bytes are more than %d", len(content), maxWrite), Hint: "write it in parts, with append"}
 	}
 	var mode os.FileMode
 	if in.Mode != "" {
 		var bits uint32
 		if n, err := fmt.Sscanf(in.Mode, "%o", &bits); n != 1 || err != nil || bits > 0o777 || strings.Trim(in.Mode, "01234567") != "" {
-			return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("write_file: mode %q", in.Mode), Hint: "three octal digits, such as 755"}
+			return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("write_file: mode %q", in.Mode), Hint: "three octal digits, such as 755"}
 		}
 		mode = os.FileMode(bits)
 	}
 	if info, err := client.Stat(in.Path); err == nil && !info.Mode().IsRegular() {
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "write_file: " + text.Line(in.Path, 200) + " is there, and no regular file"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "write_file: " + text.Line(in.Path, 200) + " is there, and no regular file"}
 	}
 	if dir := path.Dir(in.Path); dir != "." && dir != "/" {
 		if err := client.MkdirAll(dir); err != nil {

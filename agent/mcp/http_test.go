@@ -12,9 +12,9 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/agent/mcp"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // bearer sends a token with every request.
@@ -65,7 +65,7 @@ func TestHTTP(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, _ := result(t, c, "run", args{"command": "cd /usr; echo here"}); ended(t, r, wire.Done).Output != "here\n" {
+	if r, _ := result(t, c, "run", args{"command": "cd /usr; echo here"}); ended(t, r, agent.EndedDone).Output != "here\n" {
 		t.Errorf("%+v", r)
 	}
 	if c.ID() == "" {
@@ -119,7 +119,7 @@ func TestHTTP(t *testing.T) {
 		called <- err
 	}()
 	waiting, _ := result(t, c, "wait", args{"session": "eve", "timeout_s": 0.1})
-	for waiting.Phase != wire.PhaseRunning {
+	for waiting.Phase != agent.PhaseRunning {
 		waiting, _ = result(t, c, "wait", args{"session": "eve", "timeout_s": 0.1})
 	}
 	revoke()
@@ -128,7 +128,7 @@ func TestHTTP(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("a call goes on whose token was revoked")
 	}
-	if r, _ := result(t, c, "wait", args{"session": "eve", "timeout_s": 0.1}); r.Phase != wire.PhaseRunning {
+	if r, _ := result(t, c, "wait", args{"session": "eve", "timeout_s": 0.1}); r.Phase != agent.PhaseRunning {
 		t.Errorf("what it started ended: %+v", r)
 	}
 	result(t, c, "interrupt", args{"session": "eve"})

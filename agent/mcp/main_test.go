@@ -14,7 +14,6 @@ import (
 	"github.com/sandboxd/sandboxd/agent/agenttest"
 	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,7 +91,7 @@ func result(t testing.TB, c *sdk.ClientSession, tool string, a any) (agent.Resul
 }
 
 // ended checks why a call came back.
-func ended(t testing.TB, r agent.Result, want wire.Ended) agent.Result {
+func ended(t testing.TB, r agent.Result, want agent.Ended) agent.Result {
 	t.Helper()
 	if r.Ended != want {
 		t.Fatalf("ended %s, want %s: %+v, error %+v", r.Ended, want, r, r.Error)

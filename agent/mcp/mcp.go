@@ -147,7 +147,7 @@ func (s *Server) enter() error {
 	select {
 	case s.room <- struct{}{}:
 	default:
-		return &agent.Error{Code: wire.CodeLimitOps, Message: "too many calls at once", Hint: "wait for the answers of those under way"}
+		return &agent.Error{Code: agent.CodeLimitOps, Message: "too many calls at once", Hint: "wait for the answers of those under way"}
 	}
 	s.calls.Add(1)
 	return nil

@@ -11,7 +11,6 @@ import (
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Tool is one of a Server's tools as a program offers it that asks a model itself, and speaks no MCP with it.
@@ -40,7 +39,7 @@ func (s *Server) Tools() []Tool { return slices.Clone(s.tools) }
 func (s *Server) Call(ctx context.Context, tool string, arguments json.RawMessage) Answer {
 	i := slices.IndexFunc(s.tools, func(t Tool) bool { return t.Name == tool })
 	if i < 0 {
-		a := refusal(&agent.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("there is no tool %.40q", tool)})
+		a := refusal(&agent.Error{Code: agent.CodeNotFound, Message: fmt.Sprintf("there is no tool %.40q", tool)})
 		return Answer{Text: a.text, Object: a.object, Failed: true}
 	}
 	a := s.tools[i].answered(ctx, &sdk.CallToolRequest{Params: &sdk.CallToolParamsRaw{Name: tool, Arguments: arguments}})
@@ -65,7 +64,7 @@ func (s *Server) EndSessions(ctx context.Context) error {
 		if err == nil {
 			err = sh.End(ctx)
 		}
-		if err != nil && !errors.Is(err, &agent.Error{Code: wire.CodeNotFound}) {
+		if err != nil && !errors.Is(err, &agent.Error{Code: agent.CodeNotFound}) {
 			all = errors.Join(all, fmt.Errorf("end session %s: %w", t, err))
 		}
 	}

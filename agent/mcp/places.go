@@ -58,7 +58,7 @@ func (p *places) target(ctx context.Context, w where) (wire.Target, error) {
 			return t, err
 		}
 		if name == wire.NewSession {
-			return t, &agent.Error{Code: wire.CodeUsage, Message: "session \"new\" is reserved", Hint: "choose another name: a session that does not exist is started"}
+			return t, &agent.Error{Code: agent.CodeUsage, Message: "session \"new\" is reserved", Hint: "choose another name: a session that does not exist is started"}
 		}
 		t.Session = name
 		if own := p.server.options.Session; p.server.options.Own && name != own {
@@ -80,7 +80,7 @@ func (p *places) own(ctx context.Context) (string, error) {
 	o := p.server.options
 	if o.Ensure == nil {
 		if o.Sandbox == "" {
-			return "", &agent.Error{Code: wire.CodeUsage, Message: "no sandbox named", Hint: "name one with the argument sandbox; sandboxes lists them, new_sandbox makes one"}
+			return "", &agent.Error{Code: agent.CodeUsage, Message: "no sandbox named", Hint: "name one with the argument sandbox; sandboxes lists them, new_sandbox makes one"}
 		}
 		return o.Sandbox, nil
 	}
@@ -140,7 +140,7 @@ func (p *places) at(name string) (*place, error) {
 	case at != nil:
 		return at, nil
 	case len(p.byName) >= maxPlaces:
-		return nil, &agent.Error{Code: wire.CodeLimitSandboxes, Message: fmt.Sprintf("this connection has %d sandboxes open, and may have no more", maxPlaces),
+		return nil, &agent.Error{Code: agent.CodeLimitSandboxes, Message: fmt.Sprintf("this connection has %d sandboxes open, and may have no more", maxPlaces),
 			Hint: "go on in one of those, or connect again"}
 	case p.byName == nil:
 		p.byName = make(map[string]*place)
@@ -245,7 +245,7 @@ func (p *places) enter() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.shells >= maxShells {
-		return &agent.Error{Code: wire.CodeLimitSessions, Message: fmt.Sprintf("this connection has %d sessions open, and may have no more", maxShells), Hint: "go on in one of those"}
+		return &agent.Error{Code: agent.CodeLimitSessions, Message: fmt.Sprintf("this connection has %d sessions open, and may have no more", maxShells), Hint: "go on in one of those"}
 	}
 	p.shells++
 	return nil

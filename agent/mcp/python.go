@@ -51,7 +51,7 @@ func (s *Server) addPython() {
 			}
 		}
 		if given > 1 || given == 0 && !in.Restart {
-			return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "python: it takes one of code, input and packages"}
+			return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "python: it takes one of code, input and packages"}
 		}
 		timeout, _, err := bounds{TimeoutS: in.TimeoutS}.read()
 		if err != nil {

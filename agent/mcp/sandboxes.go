@@ -11,7 +11,6 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // sandboxOut is what a model is told of a sandbox.
@@ -97,7 +96,7 @@ func (d description) String() string {
 // describe tells of one sandbox.
 func (s *Server) describe(ctx context.Context, name string) (answer, error) {
 	d, err := s.gateway.DescribePackages(ctx, name)
-	if refused, ok := errors.AsType[*agent.Error](err); ok && refused.Code == wire.CodeDenied { // of a watcher
+	if refused, ok := errors.AsType[*agent.Error](err); ok && refused.Code == agent.CodeDenied { // of a watcher
 		d, err = s.gateway.Describe(ctx, name)
 	}
 	if err != nil {
@@ -149,7 +148,7 @@ func (s *Server) addSandboxes() {
 			switch in.Network {
 			case "", sandbox.NetworkFiltered, sandbox.NetworkNone:
 			default:
-				return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("new_sandbox: network %q is not for tools", in.Network), Hint: "filtered or none; a person opens more"}
+				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("new_sandbox: network %q is not for tools", in.Network), Hint: "filtered or none; a person opens more"}
 			}
 			done := c.progress(ctx)
 			defer done()

@@ -41,12 +41,12 @@ func (b bounds) read() (timeout time.Duration, output int, err error) {
 	if b.TimeoutS != 0 {
 		timeout = time.Duration(b.TimeoutS * float64(time.Second))
 		if b.TimeoutS > maxTimeout.Seconds() || timeout < 100*time.Millisecond {
-			return 0, 0, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("timeout_s: %g is not 0.1 to %g seconds", b.TimeoutS, maxTimeout.Seconds()),
+			return 0, 0, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("timeout_s: %g is not 0.1 to %g seconds", b.TimeoutS, maxTimeout.Seconds()),
 				Hint: "leave it out, or call wait again: the program goes on when the time is over"}
 		}
 	}
 	if b.MaxOutput < 0 || b.MaxOutput > maxOutput {
-		return 0, 0, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("max_output: %d is not 1 to %d bytes", b.MaxOutput, maxOutput), Hint: "log gives more of it, a part at a time"}
+		return 0, 0, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("max_output: %d is not 1 to %d bytes", b.MaxOutput, maxOutput), Hint: "log gives more of it, a part at a time"}
 	}
 	return timeout, b.MaxOutput, nil
 }
@@ -71,7 +71,7 @@ const (
 )
 
 type waitFor struct {
-	phases   []wire.Phase
+	phases   []agent.Phase
 	keyboard bool
 }
 
@@ -101,7 +101,7 @@ func (s *Server) addSession() {
 			call := agent.Call{Text: in.Text, Raw: in.Enter != nil && !*in.Enter, Answer: true}
 			if in.Text == "" {
 				if call.Raw {
-					return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "answer: nothing to type", Hint: "give a text, or leave enter out to press Enter"}
+					return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "answer: nothing to type", Hint: "give a text, or leave enter out to press Enter"}
 				}
 				call = agent.Call{Keys: []string{"Enter"}, Answer: true}
 			}
@@ -117,7 +117,7 @@ func (s *Server) addSession() {
 		"has come to rest; screen shows what it looks like then."},
 		func(ctx context.Context, c *call, in keysIn) (answer, error) {
 			if len(in.Keys) == 0 {
-				return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "keys: no key named", Hint: `such as ["^C"] or ["Down", "Enter"]`}
+				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "keys: no key named", Hint: `such as ["^C"] or ["Down", "Enter"]`}
 			}
 			return c.do(ctx, sessionCall{where: in.where, bounds: in.bounds, Call: agent.Call{Keys: in.Keys}})
 		})
@@ -131,17 +131,17 @@ func (s *Server) addSession() {
 		func(ctx context.Context, c *call, in waitIn) (answer, error) {
 			var w waitFor
 			for _, until := range in.Until {
-				switch p := wire.Phase(until); p {
-				case wire.PhasePrompt, wire.PhaseWaiting, wire.PhaseContinuation, wire.PhaseOpaque, wire.PhaseDead:
+				switch p := agent.Phase(until); p {
+				case agent.PhasePrompt, agent.PhaseWaiting, agent.PhaseContinuation, agent.PhaseOpaque, agent.PhaseDead:
 					w.phases = append(w.phases, p)
 				case "keyboard":
 					w.keyboard = true
 				default:
-					return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("wait: nobody can wait for %q", until), Hint: "until takes prompt, waiting, continuation, opaque, dead, or keyboard alone"}
+					return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("wait: nobody can wait for %q", until), Hint: "until takes prompt, waiting, continuation, opaque, dead, or keyboard alone"}
 				}
 			}
 			if w.keyboard && len(w.phases) > 0 {
-				return answer{}, &agent.Error{Code: wire.CodeUsage, Message: "wait: keyboard stands alone", Hint: `until=["keyboard"]`}
+				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "wait: keyboard stands alone", Hint: `until=["keyboard"]`}
 			}
 			if err := c.lives(ctx, in.where); err != nil {
 				return answer{}, err
@@ -170,15 +170,17 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 		return answer{}, err
 	}
 	if sc.wait == nil && sc.Keys == nil && strings.TrimSpace(sc.Command) == "" && sc.Text == "" {
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: c.request.Params.Name + ": the command is empty", Hint: "give it shell text"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: c.request.Params.Name + ": the command is empty", Hint: "give it shell text"}
 	}
 	if len(sc.Command)+len(sc.Text) > maxCommand {
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s: it is longer than %d bytes", c.request.Params.Name, maxCommand), Hint: "write a file with write_file, and run that"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("%s: it is longer than %d bytes", c.request.Params.Name, maxCommand), Hint: "write a file with write_file, and run that"}
 	}
 	sc.Timeout, sc.MaxOutput = timeout, output
-	if sc.Screen, err = wire.ParseShowScreen(sc.bounds.Screen); err != nil {
+	show, err := wire.ParseShowScreen(sc.bounds.Screen)
+	if err != nil {
 		return answer{}, err
 	}
+	sc.Screen = agent.ShowScreen(show)
 	if sc.Command != "" {
 		sc.Stdout = c.server.options.Output
 	}
@@ -198,7 +200,7 @@ func (c *call) do(ctx context.Context, sc sessionCall) (answer, error) {
 			defer cancel()
 			if sc.wait.keyboard {
 				res, err = sh.WaitKeyboard(bounded)
-				if err != nil && res.Ended == wire.Deadline && ctx.Err() == nil {
+				if err != nil && res.Ended == agent.EndedDeadline && ctx.Err() == nil {
 					err = nil
 				}
 			} else {
@@ -240,9 +242,9 @@ func showing(ctx context.Context, sh *agent.Shell, r *agent.Result, show agent.S
 func stands(ctx context.Context, sh *agent.Shell) (agent.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, goodbye)
 	defer cancel()
-	res, err := sh.Wait(ctx, wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseContinuation, wire.PhaseOpaque, wire.PhaseDead)
-	if err == nil && res.Phase == wire.PhaseRunning {
-		res.Ended = wire.Deadline
+	res, err := sh.Wait(ctx, agent.PhasePrompt, agent.PhaseRunning, agent.PhaseWaiting, agent.PhaseContinuation, agent.PhaseOpaque, agent.PhaseDead)
+	if err == nil && res.Phase == agent.PhaseRunning {
+		res.Ended = agent.EndedDeadline
 	}
 	return res, err
 }
@@ -258,9 +260,15 @@ func (c *call) on(ctx context.Context, w where, open opener, do func(context.Con
 	}
 	res, err := c.in(ctx, t, open, do)
 	if err != nil && res.Ended == "" {
-		res = *wire.RefusedResult(t, public(err))
+		res = refused(t, public(err))
 	}
-	return answer{object: res, text: resultText(res), failed: res.Ended == wire.Refused || res.Ended == wire.Lost}, nil
+	return answer{object: res, text: resultText(res), failed: res.Ended == agent.EndedRefused || res.Ended == agent.EndedLost}, nil
+}
+
+// refused is the Result of a call that was not made on session t, because of why.
+func refused(t wire.Target, why *agent.Error) agent.Result {
+	return agent.Result{Sandbox: t.Sandbox, Session: t.Session, Ended: agent.EndedRefused, Phase: agent.PhaseOpaque, Attention: "no", Error: why,
+		Basis: []agent.Basis{}, Disputed: []agent.Basis{}, Notes: []string{}, Denied: []agent.Denial{}}
 }
 
 // in is on without the answer.
@@ -331,7 +339,7 @@ func showScreen(ctx context.Context, c *call, in where) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	var screen wire.Screen
+	var screen agent.Screen
 	if err := json.Unmarshal(text, &screen); err != nil {
 		return answer{}, fmt.Errorf("screen: %w", err)
 	}
@@ -364,7 +372,7 @@ func (c *call) lives(ctx context.Context, w where) error {
 			return nil
 		}
 	}
-	return &agent.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("no session %s in sandbox %s: there is nothing to wait for", t.Session, t.Sandbox),
+	return &agent.Error{Code: agent.CodeNotFound, Message: fmt.Sprintf("no session %s in sandbox %s: there is nothing to wait for", t.Session, t.Sandbox),
 		Hint: "run starts a session, and a sandbox that is stopped"}
 }
 
@@ -389,7 +397,7 @@ const maxLog = 256 << 10
 
 func readLog(ctx context.Context, c *call, in logIn) (answer, error) {
 	if in.Bytes < 0 || in.Bytes > maxLog {
-		return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("log: %d is not 1 to %d bytes", in.Bytes, maxLog), Hint: "read it a part at a time"}
+		return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("log: %d is not 1 to %d bytes", in.Bytes, maxLog), Hint: "read it a part at a time"}
 	}
 	if in.Bytes == 0 {
 		in.Bytes = 32 << 10

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/agenttest"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // The tools that only read start no sandbox that is stopped, and no session.
@@ -13,7 +13,7 @@ func TestReadingStartsNothing(t *testing.T) {
 	g := agenttest.New(t)
 	c := client(t, g, nil)
 	r, _ := result(t, c, "run", args{"command": "echo seen"})
-	ended(t, r, wire.Done)
+	ended(t, r, agent.EndedDone)
 	if _, said, failed := call(t, c, "wait", args{"session": "other"}); !failed || !strings.Contains(said, "no session other") {
 		t.Errorf("wait for a session that is not there: %s", said)
 	}
@@ -38,7 +38,7 @@ func TestTypingStartsNothing(t *testing.T) {
 		for _, attached := range []bool{true, false} {
 			c := client(t, g, nil)
 			r, _ := result(t, c, "run", args{"command": "echo seen"})
-			ended(t, r, wire.Done)
+			ended(t, r, agent.EndedDone)
 			if !attached {
 				c = client(t, g, nil)
 			}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // instructions are for the model, once.
@@ -46,13 +45,13 @@ func resultText(r agent.Result) string {
 	fmt.Fprintf(&b, "%s (%s~%s, %d ms)\n", happened(r), r.Sandbox, r.Session, r.ElapsedMS)
 	for _, note := range r.Notes {
 		switch note {
-		case wire.NoteTruncated:
+		case agent.NoteTruncated:
 			continue // which is said with the output
-		case wire.NoteAdvisory:
+		case agent.NoteAdvisory:
 			continue // of every command on a host whose processes cannot be seen
-		case wire.NoteBackgroundJobs:
+		case agent.NoteBackgroundJobs:
 			note = "jobs in the background may have printed some of the output"
-		case wire.NoteShellRestarted:
+		case agent.NoteShellRestarted:
 			note = "the shell had ended: this is a fresh one, in its first directory and without earlier variables"
 		}
 		fmt.Fprintf(&b, "note: %s\n", text.Line(note, 200))
@@ -77,28 +76,28 @@ func resultText(r agent.Result) string {
 }
 
 // cursorText is how large a screen is and where its cursor stands, in one line.
-func cursorText(s wire.Screen) string {
+func cursorText(s agent.Screen) string {
 	return fmt.Sprintf("screen: %d columns, %d rows, cursor in column %d of row %d\n", s.Cols, s.Rows, s.CursorX+1, s.CursorY+1)
 }
 
 // happened is why a call came back, in one line.
 func happened(r agent.Result) string {
 	switch r.Ended {
-	case wire.Done:
+	case agent.EndedDone:
 		if r.ExitCode == nil {
 			return "the shell is at its prompt; no exit code is known"
 		}
 		return fmt.Sprintf("exit code %d", *r.ExitCode)
-	case wire.Waiting:
+	case agent.EndedWaiting:
 		want := "a line"
 		switch r.Want {
-		case wire.WantPassword:
+		case agent.WantPassword:
 			want = "a password"
-		case wire.WantRaw:
+		case agent.WantRaw:
 			want = "a key"
-		case wire.WantPager:
+		case agent.WantPager:
 			want = "a key of its pager"
-		case wire.WantFullscreen:
+		case agent.WantFullscreen:
 			want = "keys, on the whole screen"
 		}
 		said := fmt.Sprintf("waiting: %s asks for %s", program(r), want)
@@ -106,15 +105,15 @@ func happened(r agent.Result) string {
 			said += fmt.Sprintf(", after %q", prompt)
 		}
 		return said
-	case wire.Attention:
+	case agent.EndedAttention:
 		return fmt.Sprintf("attention: %s listens and has come to rest", program(r))
-	case wire.Deadline:
+	case agent.EndedDeadline:
 		return fmt.Sprintf("deadline: %s still runs", program(r))
-	case wire.TakenOver:
+	case agent.EndedTakenOver:
 		return "taken_over: a person took the keyboard; the program goes on"
-	case wire.Interrupted:
+	case agent.EndedInterrupted:
 		return "interrupted"
-	case wire.Dead:
+	case agent.EndedDead:
 		switch {
 		case r.Signal != nil:
 			return "dead: the shell was ended by signal " + text.Line(*r.Signal, 20)
@@ -122,16 +121,16 @@ func happened(r agent.Result) string {
 			return fmt.Sprintf("dead: the shell ended with exit code %d", *r.ExitCode)
 		}
 		return "dead: the shell ended"
-	case wire.Continuation:
+	case agent.EndedContinuation:
 		return "continuation: the shell waits for the rest of an unfinished command"
-	case wire.Returned:
+	case agent.EndedReturned:
 		return "returned: no person holds the keyboard"
-	case wire.Lost:
+	case agent.EndedLost:
 		if r.Error != nil {
 			return fmt.Sprintf("lost, it may have run: %s: %s", text.Line(r.Error.Reason, 40), text.Line(r.Error.Message, 400))
 		}
 		return "lost, it may have run"
-	case wire.Refused:
+	case agent.EndedRefused:
 		if r.Error != nil {
 			return fmt.Sprintf("refused, nothing was done: %s: %s", r.Error.Code, text.Line(r.Error.Message, 400))
 		}
@@ -150,34 +149,34 @@ func program(r agent.Result) string {
 // next is what a model may do now.
 func next(r agent.Result) string {
 	switch r.Ended {
-	case wire.Waiting:
-		if r.Want == wire.WantLine || r.Want == wire.WantPassword || r.Want == "" {
+	case agent.EndedWaiting:
+		if r.Want == agent.WantLine || r.Want == agent.WantPassword || r.Want == "" {
 			return "answer types a line and Enter; keys sends single keys; interrupt stops the program"
 		}
 		return "screen shows the terminal, keys sends keys (q leaves most pagers), interrupt stops the program"
-	case wire.Attention:
+	case agent.EndedAttention:
 		return "screen shows the terminal, keys and answer type, interrupt stops the program"
-	case wire.Deadline:
+	case agent.EndedDeadline:
 		return "wait follows it further, interrupt stops it, run in another session does something else meanwhile"
-	case wire.TakenOver:
+	case agent.EndedTakenOver:
 		return `wait with until=["keyboard"] returns when the person is done, and says what they did`
-	case wire.Dead:
+	case agent.EndedDead:
 		return "run starts a fresh shell"
-	case wire.Lost:
+	case agent.EndedLost:
 		if r.Error != nil && r.Error.Hint != "" {
 			return text.Line(r.Error.Hint, 400)
 		}
 		return "look at what it does before you repeat it; run starts a fresh shell"
-	case wire.Continuation:
+	case agent.EndedContinuation:
 		return "answer gives the rest, keys with ^C drops the command"
-	case wire.Refused:
+	case agent.EndedRefused:
 		switch {
 		case r.Error == nil:
-		case r.Error.Code == wire.CodeKeyboardHeld:
+		case r.Error.Code == agent.CodeKeyboardHeld:
 			return `wait with until=["keyboard"], or use another session`
-		case r.Error.Code == wire.CodeNotPrompt:
+		case r.Error.Code == agent.CodeNotPrompt:
 			return "wait for it, answer it if it asks, interrupt it, or use another session"
-		case r.Error.Code == wire.CodeNotWaiting:
+		case r.Error.Code == agent.CodeNotWaiting:
 			return "nobody asks: run starts a command, keys types to a program all the same"
 		default:
 			return text.Line(r.Error.Hint, 400)

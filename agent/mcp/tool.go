@@ -61,7 +61,7 @@ func add[In any](s *Server, t tool, do func(ctx context.Context, c *call, in In)
 		a, err := s.run(ctx, func(ctx context.Context) (answer, error) {
 			in, err := arguments[In](r.Params.Arguments, valid)
 			if err != nil {
-				return answer{}, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("%s: %v", t.name, err), Hint: "its arguments are: " + describe(schema)}
+				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("%s: %v", t.name, err), Hint: "its arguments are: " + describe(schema)}
 			}
 			return do(ctx, &call{server: s, request: r}, in)
 		})
@@ -141,13 +141,16 @@ func refusal(err error) answer {
 // public gives every error the shape that clients branch on. Here nothing needs hiding: a gateway has chosen what it says.
 func public(err error) *agent.Error {
 	var known *agent.Error
+	var named *wire.Error // of the parsers of names
 	switch {
 	case errors.As(err, &known):
 		return known
+	case errors.As(err, &named):
+		return &agent.Error{Code: agent.Code(named.Code), Message: named.Message, Hint: named.Hint, Reason: named.Reason}
 	case errors.Is(err, context.Canceled), errors.Is(err, errGone):
-		return &agent.Error{Code: wire.CodeUnavailable, Message: "the call was given up"}
+		return &agent.Error{Code: agent.CodeUnavailable, Message: "the call was given up"}
 	}
-	return &agent.Error{Code: wire.CodeUnavailable, Message: err.Error()}
+	return &agent.Error{Code: agent.CodeUnavailable, Message: err.Error()}
 }
 
 func errorText(e *agent.Error) string {
@@ -162,7 +165,7 @@ func errorText(e *agent.Error) string {
 func broke(err error) bool {
 	var known *agent.Error
 	if errors.As(err, &known) {
-		return known.Code == wire.CodeLost || known.Code == wire.CodeNotFound || known.Code == wire.CodeUnavailable
+		return known.Code == agent.CodeLost || known.Code == agent.CodeNotFound || known.Code == agent.CodeUnavailable
 	}
 	return err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, errGone)
 }

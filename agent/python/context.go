@@ -133,7 +133,7 @@ func (c *Context) connected(ctx context.Context) (*link, error) {
 
 // notStarted is what a caller is told whose kernel does not come up.
 func (c *Context) notStarted(err error) error {
-	return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("context %s: its kernel does not start: %v", c.name, err),
+	return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("context %s: its kernel does not start: %v", c.name, err),
 		Hint: "why may be in the server's log, /tmp/.sandboxd-python-UID/log in the sandbox; sandboxd new --image sandboxd/python NAME makes one where it does"}
 }
 
@@ -503,7 +503,7 @@ func (c *Context) order(ctx context.Context, method, what string) error {
 // busy is why a call is refused.
 func (c *Context) busy(r *run) error {
 	if r.asks() {
-		return &agent.Error{Code: wire.CodeNotPrompt, Message: "context " + c.name + " waits for input", Hint: "answer it, or interrupt it"}
+		return &agent.Error{Code: agent.CodeNotPrompt, Message: "context " + c.name + " waits for input", Hint: "answer it, or interrupt it"}
 	}
-	return &agent.Error{Code: wire.CodeNotPrompt, Message: "context " + c.name + " runs a call", Hint: "wait for it, interrupt it, or use another context"}
+	return &agent.Error{Code: agent.CodeNotPrompt, Message: "context " + c.name + " runs a call", Hint: "wait for it, interrupt it, or use another context"}
 }

@@ -44,11 +44,11 @@ const grace = 5 * time.Second
 func (c *Context) Execute(ctx context.Context, call Call) (Result, error) {
 	switch {
 	case len(call.Code) > maxCode:
-		return Result{}, &agent.Error{Code: wire.CodeUsage, Message: "the code is longer than 8 MiB", Hint: "write it to a file and import or run that"}
+		return Result{}, &agent.Error{Code: agent.CodeUsage, Message: "the code is longer than 8 MiB", Hint: "write it to a file and import or run that"}
 	case strings.ContainsRune(call.Code, 0):
-		return Result{}, &agent.Error{Code: wire.CodeUsage, Message: "the code has a NUL byte, which Python does not take"}
+		return Result{}, &agent.Error{Code: agent.CodeUsage, Message: "the code has a NUL byte, which Python does not take"}
 	case call.Timeout < 0:
-		return Result{}, &agent.Error{Code: wire.CodeUsage, Message: "python: the timeout is negative"}
+		return Result{}, &agent.Error{Code: agent.CodeUsage, Message: "python: the timeout is negative"}
 	}
 	r := newRun(call.Output, c.in.o.Limits, c.in.room)
 	r.passing = call.Passing
@@ -85,7 +85,7 @@ func (c *Context) Answer(ctx context.Context, line string) (Result, error) {
 	r, l := c.run, c.link
 	c.mu.Unlock()
 	if r == nil || l == nil || !r.take() {
-		return Result{}, &agent.Error{Code: wire.CodeNotWaiting, Message: "context " + c.name + " does not wait for input"}
+		return Result{}, &agent.Error{Code: agent.CodeNotWaiting, Message: "context " + c.name + " does not wait for input"}
 	}
 	r.listen()
 	r.send(ctx, l, wire.NewOp(), "input_reply", "stdin", map[string]string{"value": line, "status": "ok"})

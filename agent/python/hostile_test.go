@@ -166,7 +166,7 @@ print('mine')`)
 func TestBadCalls(t *testing.T) {
 	c := fresh(t, python.Options{})
 	for _, call := range []python.Call{{Code: "1\x00"}, {Code: strings.Repeat(" ", 9<<20)}, {Timeout: -1}} {
-		if _, err := c.Execute(bounded(t), call); !errors.Is(err, &agent.Error{Code: wire.CodeUsage}) {
+		if _, err := c.Execute(bounded(t), call); !errors.Is(err, &agent.Error{Code: agent.CodeUsage}) {
 			t.Errorf("%.5q: %v", call.Code, err)
 		}
 	}

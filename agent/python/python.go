@@ -112,7 +112,7 @@ func Open(ctx context.Context, client *agent.Client, o Options) (*Interpreter, e
 		o.Dir = DataDir
 	}
 	if !path.IsAbs(o.Dir) || o.Timeout < 0 {
-		return nil, &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("python: directory %q, timeout %v: one is absolute, the other positive", o.Dir, o.Timeout)}
+		return nil, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("python: directory %q, timeout %v: one is absolute, the other positive", o.Dir, o.Timeout)}
 	}
 	o.Limits = o.Limits.orDefaults()
 	in := newInterpreter(client, o)
@@ -145,7 +145,7 @@ var errNotConnected = errors.New("no connection to the server is open")
 
 // bound is ctx with an end of its own: what says nothing in the sandbox would be waited for for ever.
 func (in *Interpreter) bound(ctx context.Context, what string) (context.Context, context.CancelFunc) {
-	return context.WithTimeoutCause(ctx, in.patience, &agent.Error{Code: wire.CodeUnavailable,
+	return context.WithTimeoutCause(ctx, in.patience, &agent.Error{Code: agent.CodeUnavailable,
 		Message: fmt.Sprintf("python in %s: %s took longer than %v", in.client.Sandbox(), what, in.patience), Hint: "look at what runs there: sandboxd run " + in.client.Sandbox() + " ps aux"})
 }
 
@@ -232,13 +232,13 @@ func (in *Interpreter) start(ctx context.Context) error {
 	var s server
 	switch err := json.Unmarshal(out.Bytes(), &s); {
 	case exit.Code == 126 || exit.Code == 127:
-		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python in %s: its image has no python3", name), Hint: remedy}
+		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("python in %s: its image has no python3", name), Hint: remedy}
 	case len(s.Missing) > 0:
-		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python in %s: its image lacks %s", name, strings.Join(s.Missing, " and ")), Hint: remedy}
+		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("python in %s: its image lacks %s", name, strings.Join(s.Missing, " and ")), Hint: remedy}
 	case s.Error != "":
-		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python in %s: %s", name, s.Error), Hint: remedy}
+		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("python in %s: %s", name, s.Error), Hint: remedy}
 	case err != nil || exit.Code != 0 || !path.IsAbs(s.Sock) || strings.ContainsFunc(s.Token, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python in %s: the server was not started: exit %d: %s", name, exit.Code, lastLine(said.String())), Hint: remedy}
+		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("python in %s: the server was not started: exit %d: %s", name, exit.Code, lastLine(said.String())), Hint: remedy}
 	}
 	in.mu.Lock()
 	in.server = s
@@ -298,7 +298,7 @@ func (in *Interpreter) call(ctx context.Context, method, path string, body, answ
 	case resp.StatusCode/100 != 2:
 		var e struct{ Message string }
 		_ = json.Unmarshal(text, &e) // else there is the status
-		return &agent.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("jupyter server of %s: %s: %.500s", in.client.Sandbox(), resp.Status, e.Message)}
+		return &agent.Error{Code: agent.CodeUnavailable, Message: fmt.Sprintf("jupyter server of %s: %s: %.500s", in.client.Sandbox(), resp.Status, e.Message)}
 	case err != nil:
 		return fmt.Errorf("jupyter server of %s: %w", in.client.Sandbox(), err)
 	case answer == nil || len(text) == 0:
@@ -358,7 +358,7 @@ func (in *Interpreter) Context(ctx context.Context, name string) (*Context, erro
 	c := in.contexts[name]
 	if c == nil && !in.closed && len(in.contexts) >= maxContexts && !in.forgetLocked() {
 		in.mu.Unlock()
-		return nil, &agent.Error{Code: wire.CodeLimitSessions, Message: fmt.Sprintf("python in %s: %d contexts are open, and there may be no more", in.client.Sandbox(), maxContexts), Hint: "use one of them, or end one"}
+		return nil, &agent.Error{Code: agent.CodeLimitSessions, Message: fmt.Sprintf("python in %s: %d contexts are open, and there may be no more", in.client.Sandbox(), maxContexts), Hint: "use one of them, or end one"}
 	}
 	if c == nil && !in.closed {
 		c = &Context{in: in, name: name}

@@ -71,14 +71,14 @@ func TestPlot(t *testing.T) {
 // input() and getpass come back as waiting, and are answered.
 func TestInput(t *testing.T) {
 	c := fresh(t, python.Options{})
-	if _, err := c.Answer(bounded(t), "early"); !errors.Is(err, &agent.Error{Code: wire.CodeNotWaiting}) {
+	if _, err := c.Answer(bounded(t), "early"); !errors.Is(err, &agent.Error{Code: agent.CodeNotWaiting}) {
 		t.Errorf("an answer that nobody asked for: %v", err)
 	}
 	res := execute(t, c, "name = input('who? '); import getpass; word = getpass.getpass('word: '); print(name, word)")
 	if res.Ended != wire.Waiting || res.Prompt != "who? " || res.Password {
 		t.Fatalf("%+v", res)
 	}
-	if _, err := c.Execute(bounded(t), python.Call{Code: "1"}); !errors.Is(err, &agent.Error{Code: wire.CodeNotPrompt}) {
+	if _, err := c.Execute(bounded(t), python.Call{Code: "1"}); !errors.Is(err, &agent.Error{Code: agent.CodeNotPrompt}) {
 		t.Errorf("a call while another one waits: %v", err)
 	}
 	if res, err := c.Answer(bounded(t), "ann"); err != nil || res.Ended != wire.Waiting || res.Prompt != "word: " || !res.Password {
@@ -125,7 +125,7 @@ func TestMissing(t *testing.T) {
 	for image, what := range map[string]string{"sandboxd/busybox": "no python3", "sandboxd/base": "jupyter_server and ipykernel"} {
 		_, err := python.Open(bounded(t), dial(t, boot(t, image)), python.Options{})
 		var e *agent.Error
-		if !errors.As(err, &e) || e.Code != wire.CodeUnavailable || !strings.Contains(e.Message, what) || !strings.Contains(e.Hint, "--image sandboxd/python") {
+		if !errors.As(err, &e) || e.Code != agent.CodeUnavailable || !strings.Contains(e.Message, what) || !strings.Contains(e.Hint, "--image sandboxd/python") {
 			t.Errorf("%s: %v", image, err)
 		}
 	}

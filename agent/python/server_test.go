@@ -129,7 +129,7 @@ func TestSilence(t *testing.T) {
 	} {
 		in.patience = 200 * time.Millisecond
 		soon(t, what, func() {
-			if _, err := in.Context(t.Context(), "main"); !errors.Is(err, &agent.Error{Code: wire.CodeUnavailable}) || !strings.Contains(err.Error(), "took longer") {
+			if _, err := in.Context(t.Context(), "main"); !errors.Is(err, &agent.Error{Code: agent.CodeUnavailable}) || !strings.Contains(err.Error(), "took longer") {
 				t.Errorf("%s: %v", what, err)
 			}
 		})
@@ -318,7 +318,7 @@ func TestManyContexts(t *testing.T) {
 		}
 	}
 	for i := range maxContexts {
-		if _, err := in.Context(t.Context(), "x"+strconv.Itoa(i)); errors.Is(err, &agent.Error{Code: wire.CodeLimitSessions}) {
+		if _, err := in.Context(t.Context(), "x"+strconv.Itoa(i)); errors.Is(err, &agent.Error{Code: agent.CodeLimitSessions}) {
 			return
 		} else if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/mcp"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Names of the two tools that end a task. The others are package mcp's.
@@ -155,7 +154,7 @@ func lastWord(c toolCall) (string, error) {
 func (r *run) again(c toolCall, a mcp.Answer) int {
 	object := a.Object
 	if res, ok := object.(agent.Result); ok {
-		if res.Ended == wire.Deadline {
+		if res.Ended == agent.EndedDeadline {
 			return 1
 		}
 		object = []any{res.Ended, res.ExitCode, res.Output, res.Prompt, res.Error}
@@ -177,13 +176,13 @@ func (r *run) again(c toolCall, a mcp.Answer) int {
 // well reports whether a call did what it was to do.
 func well(a mcp.Answer) bool {
 	res, ok := a.Object.(agent.Result)
-	return !a.Failed && (!ok || res.Ended == wire.Done && (res.ExitCode == nil || *res.ExitCode == 0))
+	return !a.Failed && (!ok || res.Ended == agent.EndedDone && (res.ExitCode == nil || *res.ExitCode == 0))
 }
 
 // gone reports whether there is no sandbox any more that calls could be made in.
 func gone(a mcp.Answer) bool {
 	res, ok := a.Object.(agent.Result)
-	return ok && res.Error != nil && res.Error.Code == wire.CodeNotFound
+	return ok && res.Error != nil && res.Error.Code == agent.CodeNotFound
 }
 
 func refused(format string, args ...any) mcp.Answer {

@@ -143,7 +143,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		return endpointOutcome(err), nil
 	}
 	if strings.TrimSpace(o.Task) == "" {
-		return Outcome{}, &agent.Error{Code: wire.CodeUsage, Message: "task: nothing to do", Hint: `say what: sandboxd task "convert cat.jpg to png"`}
+		return Outcome{}, &agent.Error{Code: agent.CodeUsage, Message: "task: nothing to do", Hint: `say what: sandboxd task "convert cat.jpg to png"`}
 	}
 	o.MaxRounds = cmp.Or(o.MaxRounds, DefaultRounds)
 	r := &run{Options: o, seen: make(map[string]int)}
@@ -238,7 +238,7 @@ func (r *run) begin(ctx context.Context) error {
 	words, err := shellquote.Split(r.Shell)
 	switch {
 	case err != nil || r.Shell != "" && len(words) == 0:
-		return &agent.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("task: %q is no shell command", r.Shell), Hint: "such as --shell-command bash"}
+		return &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("task: %q is no shell command", r.Shell), Hint: "such as --shell-command bash"}
 	case len(words) > 0:
 		command = "command -v -- " + shellquote.Join(words[0]) + " >/dev/null"
 	}
@@ -251,14 +251,14 @@ func (r *run) begin(ctx context.Context) error {
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case ok && res.Ended == wire.Done && res.ExitCode != nil && *res.ExitCode == 0, ok && res.Ended == wire.Done && res.ExitCode == nil:
+	case ok && res.Ended == agent.EndedDone && res.ExitCode != nil && *res.ExitCode == 0, ok && res.Ended == agent.EndedDone && res.ExitCode == nil:
 		return nil
 	case ok && res.Error != nil:
 		return res.Error
-	case ok && res.Ended == wire.Done && len(words) > 0:
-		return &agent.Error{Code: wire.CodeNotFound, Message: fmt.Sprintf("the sandbox %s has no shell %q", r.Sandbox, words[0]), Hint: "install it there, or choose another --image with --wipe"}
+	case ok && res.Ended == agent.EndedDone && len(words) > 0:
+		return &agent.Error{Code: agent.CodeNotFound, Message: fmt.Sprintf("the sandbox %s has no shell %q", r.Sandbox, words[0]), Hint: "install it there, or choose another --image with --wipe"}
 	}
-	return &agent.Error{Code: wire.CodeUnavailable, Message: "the sandbox's shell does not work: " + strings.TrimSpace(a.Text)}
+	return &agent.Error{Code: agent.CodeUnavailable, Message: "the sandbox's shell does not work: " + strings.TrimSpace(a.Text)}
 }
 
 // call calls a tool. When ctx ends, what the tool started is interrupted before call returns.

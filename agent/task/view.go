@@ -10,7 +10,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // View shows a task to a person while it goes on. What a model says and a program prints means nothing to their terminal, and each of its
@@ -98,7 +97,7 @@ func (v *View) resultLocked(e Event) {
 		fallthrough
 	default:
 		v.endLocked()
-		if said, _, _ := strings.Cut(e.Text, "\n"); res.Ended != wire.Done || res.ExitCode == nil || *res.ExitCode != 0 {
+		if said, _, _ := strings.Cut(e.Text, "\n"); res.Ended != agent.EndedDone || res.ExitCode == nil || *res.ExitCode != 0 {
 			v.printLocked("| ", "("+said+")")
 		}
 	}

@@ -152,11 +152,11 @@ func ofResult(res agent.Result) answer {
 	}
 	text := fmt.Sprintf("%s: %s", res.Ended, why)
 	switch res.Ended {
-	case wire.Done, wire.Waiting:
+	case agent.EndedDone, agent.EndedWaiting:
 		return answerOf(answeredDone, text)
-	case wire.Lost:
+	case agent.EndedLost:
 		return answerOf(answeredLost, text)
-	case wire.Refused:
+	case agent.EndedRefused:
 		return answerOf(answeredRefused, text)
 	}
 	return answerOf(answeredOther, text)

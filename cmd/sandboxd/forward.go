@@ -264,7 +264,7 @@ func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd,
 		defer said.Close()
 		remote.Stderr = said
 	}
-	resized := make(chan wire.WindowChange)
+	resized := make(chan agent.Size)
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)
 	ctx, cancel := context.WithCancel(ctx)
@@ -276,7 +276,7 @@ func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd,
 			case <-changes:
 				if cols, rows, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 					select {
-					case resized <- wire.WindowChange{Cols: uint32(cols), Rows: uint32(rows)}:
+					case resized <- agent.Size{Cols: cols, Rows: rows}:
 					case <-ctx.Done():
 					}
 				}
@@ -286,7 +286,7 @@ func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd,
 		}
 	}()
 	remote.Stdin = os.Stdin
-	remote.Pty = &wire.PtyReq{Term: os.Getenv("TERM"), Cols: uint32(cols), Rows: uint32(rows)}
+	remote.Pty = &agent.Pty{Term: os.Getenv("TERM"), Cols: cols, Rows: rows}
 	remote.Resized = resized
 	return forward(ctx, lobby, remote)
 }

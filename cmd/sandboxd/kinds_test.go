@@ -92,7 +92,7 @@ func TestR10KindsOfErrors(t *testing.T) {
 	wants := func(what string, err error, want failure) {
 		t.Helper()
 		var e *agent.Error
-		if !errors.As(err, &e) || e.Code != want.code || !strings.Contains(e.Message+"; "+e.Hint, want.says) {
+		if !errors.As(err, &e) || wire.Code(e.Code) != want.code || !strings.Contains(e.Message+"; "+e.Hint, want.says) {
 			t.Errorf("%s: got %v, want %s that says %q", what, err, want.code, want.says)
 		}
 	}

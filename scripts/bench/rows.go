@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"time"
 
-	expect "github.com/Netflix/go-expect"
 	"github.com/creack/pty"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
@@ -253,7 +252,7 @@ func shellRun(ctx context.Context, b *bench) ([]row, error) {
 		question := fmt.Sprintf("name %d? ", i)
 		printed := make(chan time.Time, 1)
 		go func() { // ends with the question, or with ctx
-			if _, err := sh.Expect(ctx, expect.String(question)); err == nil {
+			if _, err := sh.Expect(ctx, agent.Text(question)); err == nil {
 				printed <- time.Now()
 			}
 			close(printed)

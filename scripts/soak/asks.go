@@ -10,7 +10,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	expect "github.com/Netflix/go-expect"
 
 	"github.com/sandboxd/sandboxd/agent"
 )
@@ -189,7 +188,7 @@ func (a *asker) play(ctx context.Context, s step, k int) error {
 	if question != "" {
 		go func() { // ends with the question, or with ctx
 			defer close(printed)
-			if _, err := a.sh.Expect(ctx, expect.String(question)); err == nil {
+			if _, err := a.sh.Expect(ctx, agent.Text(question)); err == nil {
 				printed <- time.Now()
 			}
 		}()

@@ -145,7 +145,7 @@ func (k *worker) play(ctx context.Context, sh *agent.Shell, j job) error {
 		if res, err = sh.Interrupt(ctx); err != nil {
 			return err
 		}
-		if res.Phase != wire.PhasePrompt {
+		if res.Phase != agent.PhasePrompt {
 			return fmt.Errorf("after an interrupt: %s", said(res))
 		}
 	case res.Ended != agent.EndedDone:

@@ -1,8 +1,8 @@
 package corpus
 
 import (
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // background is about what runs beside the prompt.
@@ -30,10 +30,10 @@ func background() []conformance.Case {
 			runs("echo one", soon(with(done(0), outputHas("one\n")))), runs("sleep 1", with(done(0), outputHas("noise\n"))),
 			runs("(exit 3)", soon(done(3))), conformance.Step{Do: conformance.Screen, Want: conformance.Want{Output: has("noise")}}, runs("kill %1", done(0)))},
 		{Name: "noise-waiting", Cannot: cannotBlind(noisy), About: "nor does it hide that a program waits", Steps: steps(
-			run("(while :; do echo noise; sleep 0.2; done) &"), runs("read x; echo got $x", conformance.Want{Ended: ends(wire.Waiting), Want: []wire.Want{wire.WantLine}, LatestMS: 3000}),
+			run("(while :; do echo noise; sleep 0.2; done) &"), runs("read x; echo got $x", conformance.Want{Ended: ends(agent.EndedWaiting), Want: []agent.Want{agent.WantLine}, LatestMS: 3000}),
 			types("a", contains("got a")), runs("kill %1", done(0)))},
 		{Name: "ended", About: "a job that ends while nobody looks changes no status", Steps: steps(
-			run("(sleep 0.2; exit 9) &"), runs("sleep 0.5", done(0)), runs("(exit 3)", done(3)), runs("wait %1", conformance.Want{Ended: ends(wire.Done)}))},
+			run("(sleep 0.2; exit 9) &"), runs("sleep 0.5", done(0)), runs("(exit 3)", done(3)), runs("wait %1", conformance.Want{Ended: ends(agent.EndedDone)}))},
 		{Name: "wait", About: "wait gives a job's status", Steps: steps(run("(sleep 0.3; exit 9) & P=$!"), runs("wait $P", done(9)))},
 		{Name: "nohup", About: "nohup", Steps: steps(runs("nohup sleep 4721 >/dev/null 2>&1 &", soon(done(0))), run("true"), run("kill $!"))},
 		{Name: "disown", About: "disown", Steps: steps(run("sleep 4722 & disown"), runs("jobs", prints("")), run("kill $!"))},

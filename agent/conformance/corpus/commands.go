@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // sum is the SHA-256 of a text as sha256sum(1) prints it.
@@ -50,7 +50,7 @@ func commands() []conformance.Case {
 	}
 	refused := func(name, command string) {
 		all = append(all, conformance.Case{Name: "syntax-" + name, About: "an unfinished command is refused before anything runs", Steps: steps(
-			runs("touch /tmp/conformance-ran\n"+command, conformance.Want{Ended: ends(wire.Refused), Error: wire.CodeSyntax}),
+			runs("touch /tmp/conformance-ran\n"+command, conformance.Want{Ended: ends(agent.EndedRefused), Error: agent.CodeSyntax}),
 			conformance.Step{Do: conformance.Exec, Text: "test ! -e /tmp/conformance-ran", Want: conformance.Want{ExitCode: code(0)}}, run("true")), Cleanup: "rm -f /tmp/conformance-ran"})
 	}
 	refused("single-quote", "echo 'unclosed")
@@ -64,8 +64,8 @@ func commands() []conformance.Case {
 	typed := func(name, text string) {
 		all = append(all, conformance.Case{Name: "typed-" + name, About: "typed, it leaves the shell at its second prompt, from where an interrupt leads back", Steps: steps(
 			run("true"),
-			types(text, conformance.Want{Ended: ends(wire.Continuation), Phase: []wire.Phase{wire.PhaseContinuation}, LatestMS: 10}),
-			conformance.Step{Do: conformance.Interrupt, Want: conformance.Want{Phase: []wire.Phase{wire.PhasePrompt}, Steps: []string{"^C"}}}, runs("echo back", prints("back\n")))})
+			types(text, conformance.Want{Ended: ends(agent.EndedContinuation), Phase: []agent.Phase{agent.PhaseContinuation}, LatestMS: 10}),
+			conformance.Step{Do: conformance.Interrupt, Want: conformance.Want{Phase: []agent.Phase{agent.PhasePrompt}, Steps: []string{"^C"}}}, runs("echo back", prints("back\n")))})
 	}
 	typed("quote", "echo 'unclosed")
 	typed("heredoc", "cat <<EOF")
@@ -74,7 +74,7 @@ func commands() []conformance.Case {
 	typed("if", "if true; then")
 	all = append(all,
 		conformance.Case{Name: "typed-rest", About: "what is typed at the second prompt ends the command", Steps: steps(
-			run("true"), types("echo 'one", conformance.Want{Ended: ends(wire.Continuation)}), types("two'", with(done(0), outputHas("one\ntwo"))))},
+			run("true"), types("echo 'one", conformance.Want{Ended: ends(agent.EndedContinuation)}), types("two'", with(done(0), outputHas("one\ntwo"))))},
 		conformance.Case{Name: "lines", About: "several commands are one call, with the last one's status", Steps: steps(
 			runs("echo one\necho two\n(exit 3)", with(done(3), func(w *conformance.Want) { w.Output = text("one\ntwo\n") })))},
 		conformance.Case{Name: "loop", About: "a loop over many lines: no second prompt in the output", Steps: steps(

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
 	"github.com/sandboxd/sandboxd/agent/conformance/programs"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Packages are the Debian packages of programs that have another name.
@@ -116,12 +116,12 @@ func exec(command, stdout string) conformance.Step {
 
 // interrupts stops what runs and wants the prompt back.
 func interrupts() conformance.Step {
-	return conformance.Step{Do: conformance.Interrupt, Want: conformance.Want{Ended: []wire.Ended{wire.Interrupted}, Phase: []wire.Phase{wire.PhasePrompt}}}
+	return conformance.Step{Do: conformance.Interrupt, Want: conformance.Want{Ended: []agent.Ended{agent.EndedInterrupted}, Phase: []agent.Phase{agent.PhasePrompt}}}
 }
 
 // done is the end of a command.
 func done(exit int) conformance.Want {
-	return conformance.Want{Ended: []wire.Ended{wire.Done}, Phase: []wire.Phase{wire.PhasePrompt}, ExitCode: code(exit)}
+	return conformance.Want{Ended: []agent.Ended{agent.EndedDone}, Phase: []agent.Phase{agent.PhasePrompt}, ExitCode: code(exit)}
 }
 
 // prints is the end of a command with 0 that printed exactly that.
@@ -132,8 +132,8 @@ func prints(output string) conformance.Want {
 }
 
 // asks is a program that waits for input of that kind. prompt is part of the text before the cursor.
-func asks(want wire.Want, prompt string) conformance.Want {
-	w := conformance.Want{Ended: []wire.Ended{wire.Waiting}, Phase: []wire.Phase{wire.PhaseWaiting}, Want: []wire.Want{want}, Listens: no()}
+func asks(want agent.Want, prompt string) conformance.Want {
+	w := conformance.Want{Ended: []agent.Ended{agent.EndedWaiting}, Phase: []agent.Phase{agent.PhaseWaiting}, Want: []agent.Want{want}, Listens: no()}
 	if prompt != "" {
 		w.Prompt = has(prompt)
 	}
@@ -142,18 +142,18 @@ func asks(want wire.Want, prompt string) conformance.Want {
 
 // rests is a program that listens beside its work and has come to rest.
 func rests() conformance.Want {
-	return conformance.Want{Ended: []wire.Ended{wire.Attention}, Phase: []wire.Phase{wire.PhaseRunning}, Listens: yes(), Attention: "likely"}
+	return conformance.Want{Ended: []agent.Ended{agent.EndedAttention}, Phase: []agent.Phase{agent.PhaseRunning}, Listens: yes(), Attention: "likely"}
 }
 
 // dies is the end of the shell.
 func dies(exit int) conformance.Want {
-	return conformance.Want{Ended: []wire.Ended{wire.Dead}, Phase: []wire.Phase{wire.PhaseDead}, ExitCode: code(exit)}
+	return conformance.Want{Ended: []agent.Ended{agent.EndedDead}, Phase: []agent.Phase{agent.PhaseDead}, ExitCode: code(exit)}
 }
 
 // works is a command that runs on and waits for nothing, for ms milliseconds.
 func works(command string, ms int64) conformance.Step {
-	return conformance.Step{Do: conformance.Run, Text: command, TimeoutMS: ms, Want: conformance.Want{Ended: ends(wire.Deadline),
-		Phase: []wire.Phase{wire.PhaseRunning}, Attention: "no"}}
+	return conformance.Step{Do: conformance.Run, Text: command, TimeoutMS: ms, Want: conformance.Want{Ended: ends(agent.EndedDeadline),
+		Phase: []agent.Phase{agent.PhaseRunning}, Attention: "no"}}
 }
 
 // shows is w with that on the screen that comes with the answer. Without any, no screen comes.
@@ -166,7 +166,7 @@ func shows(w conformance.Want, on ...string) conformance.Want {
 }
 
 func steps(all ...conformance.Step) []conformance.Step { return all }
-func ends(how ...wire.Ended) []wire.Ended              { return how }
+func ends(how ...agent.Ended) []agent.Ended            { return how }
 
 // with is w with something more.
 func with(w conformance.Want, more func(w *conformance.Want)) conformance.Want {
@@ -188,17 +188,17 @@ func contains(parts ...string) conformance.Want { return with(done(0), outputHas
 
 // prompted is the prompt, after a command that ended so.
 func prompted(exit int) conformance.Want {
-	return conformance.Want{Phase: []wire.Phase{wire.PhasePrompt}, ExitCode: code(exit)}
+	return conformance.Want{Phase: []agent.Phase{agent.PhasePrompt}, ExitCode: code(exit)}
 }
 
 // stopped is the prompt after ^C, whatever the program made of it.
 func stopped() conformance.Want {
-	return conformance.Want{Ended: ends(wire.Done, wire.Interrupted), Phase: []wire.Phase{wire.PhasePrompt}}
+	return conformance.Want{Ended: ends(agent.EndedDone, agent.EndedInterrupted), Phase: []agent.Phase{agent.PhasePrompt}}
 }
 
 // wait waits for the prompt.
 func wait(w conformance.Want) conformance.Step {
-	return conformance.Step{Do: conformance.Wait, For: []wire.Phase{wire.PhasePrompt}, Want: w}
+	return conformance.Step{Do: conformance.Wait, For: []agent.Phase{agent.PhasePrompt}, Want: w}
 }
 
 // rawText is typed without Enter.
@@ -207,7 +207,7 @@ func rawText(s string, w conformance.Want) conformance.Step {
 }
 
 // asksAny is asks with one of several kinds of input.
-func asksAny(prompt string, want ...wire.Want) conformance.Want {
+func asksAny(prompt string, want ...agent.Want) conformance.Want {
 	w := asks("", prompt)
 	w.Want = want
 	return w
@@ -215,5 +215,5 @@ func asksAny(prompt string, want ...wire.Want) conformance.Want {
 
 // attends is a full-screen program in whose turn it is not: its user is asked, whether it reads or polls the terminal.
 func attends(program string) conformance.Want {
-	return conformance.Want{Ended: ends(wire.Attention, wire.Waiting), Foreground: program}
+	return conformance.Want{Ended: ends(agent.EndedAttention, agent.EndedWaiting), Foreground: program}
 }

@@ -1,8 +1,8 @@
 package corpus
 
 import (
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // death is about shells that end: told at once, with how, and the next command gets a fresh one and is told.
@@ -20,7 +20,7 @@ func death() []conformance.Case {
 		{Name: "errexit-next", About: "set -e stays, and the command that fails later is the last", Steps: steps(
 			run("set -e"), run("true"), runs("false", dies(1)), fresh)},
 		{Name: "nounset", About: "set -u ends a command, not the shell, as at a keyboard", Steps: steps(
-			run("set -u"), runs("echo $no_such_variable", conformance.Want{Ended: ends(wire.Done), ExitCode: code(1), Output: has("unbound variable")}), run("true"))},
+			run("set -u"), runs("echo $no_such_variable", conformance.Want{Ended: ends(agent.EndedDone), ExitCode: code(1), Output: has("unbound variable")}), run("true"))},
 		{Name: "xtrace", About: "set -x shows commands, and ours are not among them", Steps: steps(
 			run("set -x"), runs("echo one", with(done(0), func(w *conformance.Want) {
 				w.Output = &conformance.Text{Matches: `^\++ echo one\none\n$`}
@@ -31,10 +31,10 @@ func death() []conformance.Case {
 		{Name: "exec-ls", About: "exec ls: output and status are kept", Steps: steps(
 			runs("exec ls -d /etc", with(dies(0), outputHas("/etc\n"))), fresh)},
 		{Name: "kill", About: "a shell that was killed: dead with the signal, at once", Steps: steps(
-			runs("kill -9 $$", conformance.Want{Ended: ends(wire.Dead), Phase: []wire.Phase{wire.PhaseDead}, Signal: "KILL", LatestMS: 1000}), fresh)},
+			runs("kill -9 $$", conformance.Want{Ended: ends(agent.EndedDead), Phase: []agent.Phase{agent.PhaseDead}, Signal: "KILL", LatestMS: 1000}), fresh)},
 		{Name: "killed-elsewhere", About: "also when it was at its prompt", Steps: steps(
 			runs("echo $$ >/tmp/conformance-pid; echo one", prints("one\n")), exec("kill -9 $(cat /tmp/conformance-pid)", ""),
-			conformance.Step{Do: conformance.Wait, For: []wire.Phase{wire.PhaseDead}, Want: conformance.Want{Phase: []wire.Phase{wire.PhaseDead}, Signal: "KILL"}}, fresh), Cleanup: "rm -f /tmp/conformance-pid"},
+			conformance.Step{Do: conformance.Wait, For: []agent.Phase{agent.PhaseDead}, Want: conformance.Want{Phase: []agent.Phase{agent.PhaseDead}, Signal: "KILL"}}, fresh), Cleanup: "rm -f /tmp/conformance-pid"},
 		{Name: "eof", About: "^D at the prompt ends the shell", Steps: steps(
 			runs("(exit 5)", done(5)), keys(dies(5), "^D"), fresh)},
 		{Name: "state-lost", About: "the fresh shell has none of the old one's variables", Steps: steps(
@@ -42,6 +42,6 @@ func death() []conformance.Case {
 				w.Output = &conformance.Text{Has: []string{"A=\n"}, Lacks: []string{"/tmp"}}
 			})))},
 		{Name: "oom", Cannot: cannotBlind(quietUnknown), About: "a shell that the kernel kills for its memory: dead by KILL, with the reason", Steps: steps(
-			conformance.Step{Do: conformance.Run, Text: "x=$(tr '\\0' x </dev/zero | head -c 4G)", TimeoutMS: 120_000, Want: conformance.Want{Ended: ends(wire.Dead), Signal: "KILL", Note: "oom_killed"}}, fresh)},
+			conformance.Step{Do: conformance.Run, Text: "x=$(tr '\\0' x </dev/zero | head -c 4G)", TimeoutMS: 120_000, Want: conformance.Want{Ended: ends(agent.EndedDead), Signal: "KILL", Note: "oom_killed"}}, fresh)},
 	}
 }

@@ -3,8 +3,8 @@ package corpus
 import (
 	"fmt"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // exits are about the exit status of commands.
@@ -39,11 +39,11 @@ func exits() []conformance.Case {
 	all = append(all,
 		conformance.Case{Name: "exec", About: "a command without a terminal: exact status, separate outputs", Steps: []conformance.Step{
 			{Do: conformance.Exec, Text: "echo out; echo err >&2; exit 7", Want: conformance.Want{ExitCode: code(7), Output: text("out\n"), Stderr: text("err\n"),
-				Basis: []wire.Basis{wire.BasisExit}}}}},
+				Basis: []agent.Basis{agent.BasisExit}}}}},
 		conformance.Case{Name: "exec-signal", About: "without a terminal a signal is told by its name (RFC 4254, section 6.10)", Steps: []conformance.Step{
 			{Do: conformance.Exec, Text: "kill -TERM $$", Want: conformance.Want{Signal: "TERM"}}}},
 		conformance.Case{Name: "quick", About: "true costs no more than a few milliseconds above the round trip", Steps: []conformance.Step{
-			run("true"), {Do: conformance.Run, Text: "true", Want: conformance.Want{Ended: []wire.Ended{wire.Done}, ExitCode: code(0), LatestMS: 20}}}},
+			run("true"), {Do: conformance.Run, Text: "true", Want: conformance.Want{Ended: []agent.Ended{agent.EndedDone}, ExitCode: code(0), LatestMS: 20}}}},
 	)
 	return all
 }

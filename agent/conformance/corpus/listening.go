@@ -1,8 +1,8 @@
 package corpus
 
 import (
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // listening are programs that read the keyboard beside their work: whether they ask is told by whether they have come to rest.
@@ -32,7 +32,7 @@ func main() {
 }
 `
 	either := func(prompt string) conformance.Want {
-		return conformance.Want{Ended: ends(wire.Attention, wire.Waiting), Want: []wire.Want{wire.WantLine}, Prompt: has(prompt), LatestMS: 20_000}
+		return conformance.Want{Ended: ends(agent.EndedAttention, agent.EndedWaiting), Want: []agent.Want{agent.WantLine}, Prompt: has(prompt), LatestMS: 20_000}
 	}
 	return []conformance.Case{
 		{Name: "top", About: "top polls the keyboard and repaints: at rest between two paintings it is asked for", Needs: []string{"top"}, Steps: steps(
@@ -53,7 +53,7 @@ print("got", sys.stdin.readline().strip())'`, likely(4000)), types("z", contains
 		{Name: "poller-at-work", About: "the same while it prints asks nobody", Needs: []string{"python3"}, Steps: steps(
 			conformance.Step{Do: conformance.Run, Text: `python3 -c 'import select, sys
 while not select.select([0], [], [], 0.2)[0]: print("working", flush=True)
-'`, TimeoutMS: 3000, Want: conformance.Want{Ended: ends(wire.Deadline), Phase: []wire.Phase{wire.PhaseRunning}, Listens: yes(), Attention: "no"}}, keys(done(0), "Enter"))},
+'`, TimeoutMS: 3000, Want: conformance.Want{Ended: ends(agent.EndedDeadline), Phase: []agent.Phase{agent.PhaseRunning}, Listens: yes(), Attention: "no"}}, keys(done(0), "Enter"))},
 		{Name: "raw-poller", About: "one in raw mode, as full-screen programs are", Needs: []string{"python3"}, Steps: steps(
 			runs(`python3 -c 'import select, sys, tty, termios
 old = termios.tcgetattr(0); tty.setraw(0)
@@ -65,7 +65,7 @@ sys.stdout.write("\x1b[?1049l"); termios.tcsetattr(0, termios.TCSANOW, old)'`, l
 time.sleep(0.3); sys.stdout.write("\a"); sys.stdout.flush()
 t = time.time()
 while not select.select([0], [], [], 0.1)[0]: sys.stdout.write("."); sys.stdout.flush()
-'`, conformance.Want{Ended: ends(wire.Attention), Attention: "likely", Listens: yes(), LatestMS: 3000}), keys(done(0), "Enter"))},
+'`, conformance.Want{Ended: ends(agent.EndedAttention), Attention: "likely", Listens: yes(), LatestMS: 3000}), keys(done(0), "Enter"))},
 		{Name: "go-scanln", About: "Go's fmt.Scanln: its runtime keeps timed futexes for ever", Needs: []string{"go"}, Files: []conformance.File{{Path: "conformance-go/main.go", Text: goScan}},
 			Setup: "cd conformance-go && go build -o ask main.go", Steps: steps(runs("conformance-go/ask", either("who? ")), types("Ada", contains("hi Ada"))), Cleanup: "rm -rf conformance-go"},
 		{Name: "java-scanner", About: "Java's Scanner: so does every JVM", Needs: []string{"java"}, Files: []conformance.File{{Path: "conformance-java/Ask.java", Text: javaScan}},
@@ -77,11 +77,11 @@ class Ask(App):
     def on_input_submitted(self, e): self.exit(0)
 Ask().run()
 `}}, Setup: "[ -e /var/tmp/conformance-venv/whole ] || { python3 -m venv --clear /var/tmp/conformance-venv && /var/tmp/conformance-venv/bin/pip install -q textual==0.89.1 && touch /var/tmp/conformance-venv/whole; }", Steps: steps(
-			conformance.Step{Do: conformance.Run, Text: "/var/tmp/conformance-venv/bin/python conformance-textual.py", Want: conformance.Want{Ended: ends(wire.Attention), Listens: yes(), Attention: "likely"}},
+			conformance.Step{Do: conformance.Run, Text: "/var/tmp/conformance-venv/bin/python conformance-textual.py", Want: conformance.Want{Ended: ends(agent.EndedAttention), Listens: yes(), Attention: "likely"}},
 			types("Ada", done(0))), Cleanup: "rm -f conformance-textual.py"},
 		{Name: "bubbletea", About: "a bubbletea program at rest", Needs: []string{"go"}, Files: []conformance.File{{Path: "conformance-tea/main.go", Text: bubbletea}},
 			Setup: "cd conformance-tea && { [ -f go.mod ] || go mod init ask >/dev/null 2>&1; } && go get github.com/charmbracelet/bubbletea@v0.24.2 >/dev/null && go build -o ask . ", Steps: steps(
-				runs("conformance-tea/ask", conformance.Want{Ended: ends(wire.Attention), Listens: yes(), Attention: "likely"}), rawText("q", done(0))), Cleanup: "rm -rf conformance-tea"},
+				runs("conformance-tea/ask", conformance.Want{Ended: ends(agent.EndedAttention), Listens: yes(), Attention: "likely"}), rawText("q", done(0))), Cleanup: "rm -rf conformance-tea"},
 	}
 }
 

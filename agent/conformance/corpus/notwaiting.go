@@ -1,8 +1,8 @@
 package corpus
 
 import (
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // notWaiting are programs that run and wait for nobody: they must never be told as waiting.
@@ -43,7 +43,7 @@ http.server.test(http.server.SimpleHTTPRequestHandler, port=0, bind="127.0.0.1")
 		{Name: "threads", About: "a thread reads the keyboard while another works: it listens, and never waits", Needs: []string{"python3"},
 			Files: []conformance.File{{Path: "conformance-threads.py", Text: threads}}, Steps: steps(
 				conformance.Step{Do: conformance.Run, Text: "python3 conformance-threads.py", TimeoutMS: 3000, Want: conformance.Want{
-					Ended: ends(wire.Attention, wire.Deadline), Phase: []wire.Phase{wire.PhaseRunning}, Listens: yes()}},
+					Ended: ends(agent.EndedAttention, agent.EndedDeadline), Phase: []agent.Phase{agent.PhaseRunning}, Listens: yes()}},
 				keys(done(0), "Enter")), Cleanup: "rm -f conformance-threads.py"},
 	}
 }

@@ -3,8 +3,8 @@ package corpus
 import (
 	"encoding/hex"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Checksums of what programs print whose output is too long to stand here: seq 1 20000 and seq 1 1500000, as they are and
@@ -126,13 +126,13 @@ while not got.endswith(b"c"): got += os.read(0, 100)
 termios.tcsetattr(0, termios.TCSANOW, old)
 print(len(got))'`, contains("9\n")))},
 		{Name: "screen-less", About: "what a pager shows comes with the answer, and nothing of it after its end", Needs: []string{"less"}, Setup: "seq 1000 >conformance-lines", Steps: steps(
-			runs("less -S conformance-lines", shows(asks(wire.WantPager, ""), "1\n2\n3\n")), keys(shows(asks(wire.WantPager, ""), "\n52\n53\n"), "Space"),
+			runs("less -S conformance-lines", shows(asks(agent.WantPager, ""), "1\n2\n3\n")), keys(shows(asks(agent.WantPager, ""), "\n52\n53\n"), "Space"),
 			keys(shows(done(0)), "q")), Cleanup: "rm -f conformance-lines"},
 		{Name: "screen-vim", About: "what an editor shows comes with each answer", Needs: []string{"vim"}, Steps: steps(
 			runs("vim -u NONE conformance-screen", shows(attends("vim"), "~\n~\n")), rawText("ihello, vim\x1b", shows(attends("vim"), "hello, vim\n~")),
 			types(":q!", shows(done(0)))), Cleanup: "rm -f conformance-screen"},
 		{Name: "screen-top", About: "what a program shows that draws again and again comes with the answer", Needs: []string{"top"}, Steps: steps(
-			runs("top -d 60", shows(conformance.Want{Ended: ends(wire.Attention, wire.Waiting)}, "load average", "PID", "COMMAND")), keys(done(0), "q"))},
+			runs("top -d 60", shows(conformance.Want{Ended: ends(agent.EndedAttention, agent.EndedWaiting)}, "load average", "PID", "COMMAND")), keys(done(0), "q"))},
 		{Name: "size", About: "the terminal has the size that was asked for", Start: conformance.Start{Cols: 91, Rows: 27}, Steps: steps(runs("stty size", prints("27 91\n")))},
 	}
 }

@@ -3,16 +3,16 @@ package corpus
 import (
 	"fmt"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // prompts are about what tells the end of a command: nothing that a program or a user's own settings do may fake it, break
 // it, or be broken by it.
 func prompts() []conformance.Case {
-	prompt := []wire.Phase{wire.PhasePrompt}
+	prompt := []agent.Phase{agent.PhasePrompt}
 	// still are commands that must work whatever was done before.
-	still := steps(runs("echo one", prints("one\n")), runs("(exit 3)", done(3)), runs("read -p '? ' x", asks(wire.WantLine, "? ")), types("a", done(0)))
+	still := steps(runs("echo one", prints("one\n")), runs("(exit 3)", done(3)), runs("read -p '? ' x", asks(agent.WantLine, "? ")), types("a", done(0)))
 	after := func(name, about string, first ...conformance.Step) conformance.Case {
 		return conformance.Case{Name: name, About: about, Steps: append(first, still...)}
 	}
@@ -21,7 +21,7 @@ func prompts() []conformance.Case {
 		return c
 	}
 	quiet := with(prints(""), nothing)
-	cannotRead := conformance.Want{Ended: ends(wire.Refused), Error: wire.CodeUnavailable}
+	cannotRead := conformance.Want{Ended: ends(agent.EndedRefused), Error: agent.CodeUnavailable}
 	return []conformance.Case{
 		{Name: "interrupted-prompt", About: "^C at an empty prompt is no command, and its 130 belongs to none", Steps: steps(
 			run("true"), keys(conformance.Want{Phase: prompt}, "^C"), keys(conformance.Want{Phase: prompt}, "^C"), runs("echo one", prints("one\n")))},
@@ -81,24 +81,24 @@ func prompts() []conformance.Case {
 		after("posix", "posix mode", run("set -o posix")),
 		after("noclobber", "noclobber, nullglob, extglob, globstar", run("set -C; shopt -s nullglob extglob globstar dotglob")),
 		{Name: "exec-bash", About: "exec bash: a shell without integration is at its prompt; weaker layers tell, or its own marks", Steps: steps(
-			runs("exec bash --norc", conformance.Want{Ended: ends(wire.Done, wire.Waiting), LatestMS: 2000}), types("echo in-$((40+2))", conformance.Want{Ended: ends(wire.Done, wire.Waiting), Output: has("in-42")}))},
+			runs("exec bash --norc", conformance.Want{Ended: ends(agent.EndedDone, agent.EndedWaiting), LatestMS: 2000}), types("echo in-$((40+2))", conformance.Want{Ended: ends(agent.EndedDone, agent.EndedWaiting), Output: has("in-42")}))},
 		{Name: "repl", About: "answers of a REPL are not shifted by one", Needs: []string{"python3"}, Steps: append(append(
-			steps(runs("python3 -q", asksAny(">>> ", wire.WantRaw, wire.WantLine))), replSteps(20)...), types("exit()", done(0)))},
+			steps(runs("python3 -q", asksAny(">>> ", agent.WantRaw, agent.WantLine))), replSteps(20)...), types("exit()", done(0)))},
 		{Name: "mixed", About: "interactive and plain commands mixed in one shell", Steps: steps(
-			runs("echo one", prints("one\n")), runs("read x; echo got $x", asks(wire.WantLine, "")), types("a", contains("got a")), runs("echo two", prints("two\n")),
-			runs("cat", asks(wire.WantLine, "")), keys(done(0), "^D"), runs("(exit 3)", done(3)), types("echo typed", contains("typed")), runs("echo three", prints("three\n")))},
+			runs("echo one", prints("one\n")), runs("read x; echo got $x", asks(agent.WantLine, "")), types("a", contains("got a")), runs("echo two", prints("two\n")),
+			runs("cat", asks(agent.WantLine, "")), keys(done(0), "^D"), runs("(exit 3)", done(3)), types("echo typed", contains("typed")), runs("echo three", prints("three\n")))},
 		{Name: "rc-typed", About: "input typed while rc files run is not lost", Files: []conformance.File{{Path: "conformance-rc", Text: "sleep 1\n"}}, Steps: steps(
 			run("true"), conformance.Step{Do: conformance.Type, Text: "exec bash --rcfile conformance-rc", TimeoutMS: 300}, conformance.Step{Do: conformance.Type, Text: "echo typed-$((40+2)) early", TimeoutMS: 4000, Want: conformance.Want{Output: has("typed-42 early")}}),
 			Cleanup: "rm -f conformance-rc"},
 		{Name: "rc-zsh", Cannot: cannotBlind("without process facts nothing tells that a shell without marks reads"), About: "an rc file that does exec zsh: the shell inside is at its prompt", Needs: []string{"zsh"},
 			Files: []conformance.File{{Path: "/tmp/conformance-home/.bashrc", Text: "exec zsh -f\n"}}, Start: conformance.Start{Env: []string{"HOME=/tmp/conformance-home"}},
 			Steps: steps(conformance.Step{Do: conformance.Type, Text: "echo in-$ZSH_VERSION", TimeoutMS: 6000, Want: conformance.Want{
-				Ended: ends(wire.Done, wire.Waiting), Output: &conformance.Text{Matches: `in-[0-9]`}}}), Cleanup: "rm -rf /tmp/conformance-home"},
+				Ended: ends(agent.EndedDone, agent.EndedWaiting), Output: &conformance.Text{Matches: `in-[0-9]`}}}), Cleanup: "rm -rf /tmp/conformance-home"},
 		{Name: "typed-alone", About: "a typed command is followed to its end, as one that is run", Steps: steps(
 			run("true"), types("(exit 6)", done(6)), types("sleep 0.5; echo typed", with(contains("typed"), func(w *conformance.Want) { w.EarliestMS = 450 })))},
 		{Name: "hidden", About: "a person sees no trace of the marks", Steps: steps(
 			run("echo one"), conformance.Step{Do: conformance.Screen, Want: conformance.Want{Output: &conformance.Text{Has: []string{"one"}, Lacks: []string{"7337", "]133", "\x1b"}}}},
-			runs("read x", asks(wire.WantLine, "")), types("a", done(0)))},
+			runs("read x", asks(agent.WantLine, "")), types("a", done(0)))},
 		{Name: "cwd", About: "the shell's directory is told with the prompt", Steps: steps(
 			runs("cd /usr/share", with(done(0), func(w *conformance.Want) { w.Cwd = "/usr/share" })), runs("mkdir -p '/tmp/conformance dir; é' && cd '/tmp/conformance dir; é'", with(done(0), func(w *conformance.Want) { w.Cwd = "/tmp/conformance dir; é" }))),
 			Cleanup: "rm -rf '/tmp/conformance dir; é'"},
@@ -109,7 +109,7 @@ func prompts() []conformance.Case {
 func replSteps(n int) []conformance.Step {
 	var all []conformance.Step
 	for i := range n {
-		all = append(all, types(fmt.Sprintf("1000+%d", i), with(asksAny(">>> ", wire.WantRaw, wire.WantLine), func(w *conformance.Want) {
+		all = append(all, types(fmt.Sprintf("1000+%d", i), with(asksAny(">>> ", agent.WantRaw, agent.WantLine), func(w *conformance.Want) {
 			w.Output = &conformance.Text{Has: []string{fmt.Sprintf("\n%d\n", 1000+i)}}
 		})))
 	}

@@ -1,8 +1,8 @@
 package corpus
 
 import (
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // stdin is about standard input that is open, closed, or not a terminal: nobody waits for input that cannot come.
@@ -32,7 +32,7 @@ func stdin() []conformance.Case {
 		{Name: "closed", About: "standard input that is closed", Steps: steps(runs("cat <&-; echo $?", contains("1\n")), runs("echo one", prints("one\n")))},
 		{Name: "dev-null", About: "a reader of /dev/null does not wait", Steps: steps(runs("cat </dev/null", prints("")), runs("read x </dev/null", done(1)))},
 		{Name: "shell-stdin", About: "a command that closes or redirects the shell's own input ends the shell, and does not hang it", Steps: steps(
-			runs("exec </dev/null", conformance.Want{Ended: ends(wire.Dead, wire.Done)}),
-			conformance.Step{Do: conformance.Wait, For: []wire.Phase{wire.PhaseDead}, Want: conformance.Want{Phase: []wire.Phase{wire.PhaseDead}}}, runs("echo one", contains("one\n")))},
+			runs("exec </dev/null", conformance.Want{Ended: ends(agent.EndedDead, agent.EndedDone)}),
+			conformance.Step{Do: conformance.Wait, For: []agent.Phase{agent.PhaseDead}, Want: conformance.Want{Phase: []agent.Phase{agent.PhaseDead}}}, runs("echo one", contains("one\n")))},
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Why cases cannot hold where a layer is missing.
@@ -84,33 +84,33 @@ func weakerSteps(all []conformance.Step, cannot map[conformance.Tier]string) []c
 func weaker(w conformance.Want, t conformance.Tier) conformance.Want {
 	w.Ended, w.Phase = slices.Clone(w.Ended), slices.Clone(w.Phase)
 	if t != conformance.NoMarks { // no process facts: who waits and who listens is a guess, told as such, and later
-		asks := slices.Contains(w.Ended, wire.Waiting) || slices.Contains(w.Ended, wire.Attention)
+		asks := slices.Contains(w.Ended, agent.EndedWaiting) || slices.Contains(w.Ended, agent.EndedAttention)
 		if asks {
-			w.Ended = append(w.Ended, wire.Attention)
+			w.Ended = append(w.Ended, agent.EndedAttention)
 			w.LatestMS = 0
 		}
-		if slices.Contains(w.Phase, wire.PhaseWaiting) || asks && slices.Contains(w.Phase, wire.PhaseRunning) {
-			w.Phase = append(w.Phase, wire.PhaseOpaque)
+		if slices.Contains(w.Phase, agent.PhaseWaiting) || asks && slices.Contains(w.Phase, agent.PhaseRunning) {
+			w.Phase = append(w.Phase, agent.PhaseOpaque)
 		}
-		if !slices.Equal(w.Want, []wire.Want{wire.WantPassword}) { // that, the terminal's own modes say
+		if !slices.Equal(w.Want, []agent.Want{agent.WantPassword}) { // that, the terminal's own modes say
 			w.Want = nil
 		}
 		w.Listens, w.Foreground = nil, ""
 	}
 	if !t.Marks() { // a shell at its prompt is a program that waits
-		if slices.Contains(w.Ended, wire.Done) || slices.Contains(w.Ended, wire.Interrupted) {
-			w.Ended = append(w.Ended, wire.Waiting)
+		if slices.Contains(w.Ended, agent.EndedDone) || slices.Contains(w.Ended, agent.EndedInterrupted) {
+			w.Ended = append(w.Ended, agent.EndedWaiting)
 			if t == conformance.Neither {
-				w.Ended, w.LatestMS = append(w.Ended, wire.Attention), 0
+				w.Ended, w.LatestMS = append(w.Ended, agent.EndedAttention), 0
 			}
 		}
-		if slices.Contains(w.Phase, wire.PhasePrompt) {
-			w.Phase = append(w.Phase, wire.PhaseWaiting)
+		if slices.Contains(w.Phase, agent.PhasePrompt) {
+			w.Phase = append(w.Phase, agent.PhaseWaiting)
 			if t == conformance.Neither {
-				w.Phase = append(w.Phase, wire.PhaseOpaque)
+				w.Phase = append(w.Phase, agent.PhaseOpaque)
 			}
 		}
-		if !slices.Contains(w.Ended, wire.Dead) {
+		if !slices.Contains(w.Ended, agent.EndedDead) {
 			w.ExitCode = nil
 		}
 		w.Bytes, w.Cwd, w.Output = nil, "", within(w.Output)

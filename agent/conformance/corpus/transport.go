@@ -8,11 +8,8 @@ import (
 	"sync"
 	"time"
 
-	goexpect "github.com/Netflix/go-expect"
-
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // transport is about connections: order, numbers, and what breaks them.
@@ -77,7 +74,7 @@ func sessions(ctx context.Context, w conformance.World) (err error) {
 	for range most + 1 {
 		sh, err := w.Attach(ctx, clients[len(open)%len(clients)])
 		if err != nil {
-			if !errors.Is(err, &wire.Error{Code: wire.CodeLimitSessions}) {
+			if !errors.Is(err, &agent.Error{Code: agent.CodeLimitSessions}) {
 				return fmt.Errorf("session %d: %w", len(open)+1, err)
 			}
 			if len(open) < most-1 { // the sandbox may have one already
@@ -202,7 +199,7 @@ func cutRun(ctx context.Context, w conformance.World) error {
 	call := agent.Call{Command: "echo be''gun; sleep 1; echo once >>/tmp/conformance-once; wc -l </tmp/conformance-once; rm /tmp/conformance-once; (exit 6)", Op: agent.NewOp()}
 	return cut(ctx, w, func(sh *agent.Shell) error {
 		go func() { _, _ = sh.Do(ctx, call) }() // cut off with its connection
-		_, err := sh.Expect(ctx, goexpect.String("begun\r\n"))
+		_, err := sh.Expect(ctx, agent.Text("begun\r\n"))
 		return err
 	}, func(sh *agent.Shell) error {
 		res, err := sh.Do(ctx, call)
@@ -227,11 +224,11 @@ func cutWaiting(ctx context.Context, w conformance.World) error {
 		}
 		return err
 	}, func(sh *agent.Shell) error {
-		res, err := sh.Wait(ctx, wire.PhaseWaiting)
+		res, err := sh.Wait(ctx, agent.PhaseWaiting)
 		if err != nil {
 			return err
 		}
-		if res.Phase != wire.PhaseWaiting && (w.Tier != conformance.NoProcess || res.Phase != wire.PhaseOpaque) || !strings.Contains(res.Prompt, "who? ") {
+		if res.Phase != agent.PhaseWaiting && (w.Tier != conformance.NoProcess || res.Phase != agent.PhaseOpaque) || !strings.Contains(res.Prompt, "who? ") {
 			return fmt.Errorf("the question is %s at %q", res.Phase, res.Prompt)
 		}
 		if res, err = sh.Type(ctx, "Ada"); err != nil {
@@ -264,12 +261,12 @@ func resumeOffset(ctx context.Context, w conformance.World) error {
 	if err != nil {
 		return err
 	}
-	again, err := w.Client.Attach(ctx, agent.ShellOptions{Session: name, NoNew: true, From: wire.At(res.From + uint64(len("first\r\n")))})
+	again, err := w.Client.Attach(ctx, agent.ShellOptions{Session: name, NoNew: true, From: agent.At(res.From + uint64(len("first\r\n")))})
 	if err != nil {
 		return err
 	}
 	defer again.Close()
-	m, err := again.Expect(ctx, goexpect.String("third"))
+	m, err := again.Expect(ctx, agent.Text("third"))
 	if err == nil && m.Text != "second\r\nthird" {
 		err = fmt.Errorf("from the offset of the second line came %q", m.Text)
 	}

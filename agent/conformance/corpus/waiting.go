@@ -1,20 +1,20 @@
 package corpus
 
 import (
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // waiting are programs that wait for input: told as such, with what they want.
 func waiting() []conformance.Case {
-	line, password, raw := wire.WantLine, wire.WantPassword, wire.WantRaw
+	line, password, raw := agent.WantLine, agent.WantPassword, agent.WantRaw
 	// node is a question of node's, whose loop may have a timer at first: then it is told as one that listens.
 	node := func(prompt string) conformance.Want {
-		return conformance.Want{Ended: ends(wire.Waiting, wire.Attention), Phase: []wire.Phase{wire.PhaseWaiting, wire.PhaseRunning},
-			Want: []wire.Want{raw}, Prompt: has(prompt), LatestMS: 3000}
+		return conformance.Want{Ended: ends(agent.EndedWaiting, agent.EndedAttention), Phase: []agent.Phase{agent.PhaseWaiting, agent.PhaseRunning},
+			Want: []agent.Want{raw}, Prompt: has(prompt), LatestMS: 3000}
 	}
 	still := func(w conformance.Want) conformance.Step {
-		return conformance.Step{Do: conformance.Wait, For: []wire.Phase{wire.PhaseWaiting}, Want: w}
+		return conformance.Step{Do: conformance.Wait, For: []agent.Phase{agent.PhaseWaiting}, Want: w}
 	}
 	idle := conformance.Step{Do: conformance.Exec, Text: "sleep 18", TimeoutMS: 60_000, Want: conformance.Want{ExitCode: code(0)}}
 	// collected ends when the collector's timers have run out: the newest node polls without a time-out (epoll_wait's and epoll_pwait's
@@ -29,7 +29,7 @@ func waiting() []conformance.Case {
 		{Name: "read-s", About: "bash's read without echo wants a password", Steps: steps(
 			runs(`read -s -p 'secret: ' x; echo; echo ${#x}`, asks(password, "secret: ")), types("abcd", prints("\n4\n")))},
 		{Name: "read-t", Cannot: cannotBlind(listenUnknown), About: "bash's read with a time-out polls: it listens, and goes on by itself", Steps: steps(
-			runs(`read -t 2 -p 'quick: ' x; echo "code $?"`, conformance.Want{Ended: ends(wire.Attention), Listens: yes(), Attention: "likely", EarliestMS: 700}),
+			runs(`read -t 2 -p 'quick: ' x; echo "code $?"`, conformance.Want{Ended: ends(agent.EndedAttention), Listens: yes(), Attention: "likely", EarliestMS: 700}),
 			wait(prompted(0)))},
 		{Name: "select", About: "bash's select menu", Steps: steps(
 			runs(`select x in red green; do echo "chose $x"; break; done`, asks(line, "#? ")), types("2", contains("chose green")))},
@@ -86,8 +86,8 @@ asyncio.run(main())
 			collected, still(asksAny("who? ", raw)), types("Ada", contains("hi Ada")))},
 		{Name: "node-timer", About: "one whose own timer is due goes on without an answer: it never waits", Needs: []string{"node"}, Cannot: cannotBlind(listenUnknown), Steps: steps(
 			runs(`node -e 'const r=require("readline").createInterface({input:process.stdin,output:process.stdout}); r.question("who? ",()=>{}); r.on("SIGINT",()=>process.exit()); setTimeout(()=>r.close(),60000)'`,
-				conformance.Want{Ended: ends(wire.Attention), Phase: []wire.Phase{wire.PhaseRunning}, Listens: yes(), Prompt: has("who? ")}),
-			idle, still(conformance.Want{Ended: ends(wire.Attention), Phase: []wire.Phase{wire.PhaseRunning}, Listens: yes()}),
+				conformance.Want{Ended: ends(agent.EndedAttention), Phase: []agent.Phase{agent.PhaseRunning}, Listens: yes(), Prompt: has("who? ")}),
+			idle, still(conformance.Want{Ended: ends(agent.EndedAttention), Phase: []agent.Phase{agent.PhaseRunning}, Listens: yes()}),
 			keys(done(0), "^C"))},
 		{Name: "passwd", About: "passwd wants a password, twice", Needs: []string{"passwd"}, Setup: "id conformance-pw >/dev/null 2>&1 || useradd conformance-pw", Steps: steps(
 			runs("passwd conformance-pw", asks(password, "New password: ")), types("cheese-4711", asks(password, "Retype new password: ")),
@@ -99,14 +99,14 @@ asyncio.run(main())
 			conformance.Step{Do: conformance.Run, Text: "apt-get install toilet", TimeoutMS: 60_000, Want: asks(line, "Do you want to continue? [Y/n] ")},
 			types("n", with(done(1), outputHas("Abort."))))},
 		{Name: "git-log", About: "git log with a pager waits for it", Needs: []string{"git", "less"}, Setup: "rm -rf conformance-git && git init -q conformance-git && cd conformance-git && for i in $(seq 80); do git -c user.name=a -c user.email=a@b commit -q --allow-empty -m \"number $i\"; done",
-			Steps: steps(runs("GIT_PAGER='less -+F' git -C conformance-git log", asks(wire.WantPager, ":")), keys(asks(wire.WantPager, ":"), "Space"), keys(done(0), "q")), Cleanup: "rm -rf conformance-git"},
+			Steps: steps(runs("GIT_PAGER='less -+F' git -C conformance-git log", asks(agent.WantPager, ":")), keys(asks(agent.WantPager, ":"), "Space"), keys(done(0), "q")), Cleanup: "rm -rf conformance-git"},
 		{Name: "git-commit", About: "git commit opens an editor, whose user is asked", Needs: []string{"git", "vim"}, Setup: "rm -rf conformance-git && git init -q conformance-git",
 			Steps: steps(runs("GIT_EDITOR='vim -u NONE' git -C conformance-git -c user.name=a -c user.email=a@b commit --allow-empty", attends("vim")),
 				rawText("ithe message\x1b", attends("")), types(":wq", with(done(0), outputHas("the message"))), exec("git -C conformance-git log --format=%s", "the message\n")), Cleanup: "rm -rf conformance-git"},
 		{Name: "man", About: "man with a pager", Needs: []string{"man", "less"}, Files: []conformance.File{{Path: "conformance.1", Text: ".TH X 1\n.SH NAME\nx\n" + repeat(200, ".PP\nline\n")}},
-			Steps: steps(runs("MANPAGER='less -+F' man -l ./conformance.1", asks(wire.WantPager, "")), keys(done(0), "q")), Cleanup: "rm -f conformance.1"},
+			Steps: steps(runs("MANPAGER='less -+F' man -l ./conformance.1", asks(agent.WantPager, "")), keys(done(0), "q")), Cleanup: "rm -f conformance.1"},
 		{Name: "less", About: "less waits as a pager", Needs: []string{"less"}, Steps: steps(
-			runs("less /etc/services", asks(wire.WantPager, "")), keys(asks(wire.WantPager, ""), "Space"), keys(done(0), "q"))},
+			runs("less /etc/services", asks(agent.WantPager, "")), keys(asks(agent.WantPager, ""), "Space"), keys(done(0), "q"))},
 		{Name: "vim", About: "vim at rest asks its user", Needs: []string{"vim"}, Steps: steps(
 			runs("vim -u NONE conformance-vim", attends("vim")), rawText("ihello\x1b", attends("vim")), types(":wq", done(0)), exec("cat conformance-vim", "hello\n")), Cleanup: "rm -f conformance-vim"},
 		{Name: "nano", About: "nano at rest asks its user", Needs: []string{"nano"}, Steps: steps(
@@ -142,7 +142,7 @@ asyncio.run(main())
 		{Name: "su-password", About: "su asks for a password", Privileged: true, Needs: []string{"su"}, Setup: userSetup, Steps: steps(
 			runs("su - conformance -c 'su -'", asks(password, "Password: ")), conformance.Step{Do: conformance.Keys, Keys: []string{"^C"}, Want: stopped(), Without: map[conformance.Tier]conformance.Want{
 				conformance.NoProcess: {}}}, // the outer su takes two seconds to end, with the terminal as a question left it
-			wait(conformance.Want{Phase: []wire.Phase{wire.PhasePrompt}})), Cleanup: userCleanup},
+			wait(conformance.Want{Phase: []agent.Phase{agent.PhasePrompt}})), Cleanup: userCleanup},
 		{Name: "no-setuid", About: "where setuid programs do not work sudo says so, and nobody waits", Needs: []string{"sudo"}, Setup: userSetup, Steps: steps(
 			runs("su - conformance -c 'sudo true'", with(done(1), outputHas("no new privileges")))), Cleanup: userCleanup},
 	}
