@@ -36,6 +36,15 @@ type finding struct {
 // checkPatience bounds each check.
 const checkPatience = 5 * time.Second
 
+// doctor checks what the daemon of a command line needs on this machine.
+type doctor struct{ cli *cli }
+
+// checks are all checks, in the order in which they are shown.
+func (d doctor) checks() []func(context.Context) []finding {
+	return []func(context.Context) []finding{d.checkEngine, d.checkImage, d.checkFilter, d.checkGuests, d.checkState, d.checkLeft,
+		d.checkDoor, d.checkRoom, d.checkPool, d.checkHook, d.checkModel, d.checkTools}
+}
+
 func (c *cli) doctorCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -44,7 +53,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			bad := 0
-			for _, check := range []func(context.Context) []finding{c.checkEngine, c.checkImage, c.checkFilter, c.checkGuests, c.checkState, c.checkLeft, c.checkDoor, c.checkRoom, c.checkPool, c.checkHook, c.checkModel, c.checkTools} {
+			for _, check := range (doctor{c}).checks() {
 				ctx, cancel := context.WithTimeout(cmd.Context(), checkPatience)
 				findings := check(ctx)
 				cancel()
@@ -85,9 +94,9 @@ func printFinding(w io.Writer, f finding) {
 	}
 }
 
-func (c *cli) checkEngine(ctx context.Context) []finding {
+func (d doctor) checkEngine(ctx context.Context) []finding {
 	missing := finding{Check: "engine", Fix: "start Docker; on Debian: scripts/setup demo, or apt-get install docker.io"}
-	engine, err := newEngine(c.config)
+	engine, err := newEngine(d.cli.config)
 	if err != nil {
 		missing.Found = err.Error()
 		return []finding{missing}
@@ -125,9 +134,9 @@ func otherEngine(v client.ServerVersionResult) string {
 	return fmt.Sprintf("%.60q %.40q", name, v.Version)
 }
 
-func (c *cli) checkImage(ctx context.Context) []finding {
-	image := c.config.value("image")
-	engine, err := newEngine(c.config)
+func (d doctor) checkImage(ctx context.Context) []finding {
+	image := d.cli.config.value("image")
+	engine, err := newEngine(d.cli.config)
 	if err != nil {
 		return nil // checkEngine said so
 	}
@@ -145,8 +154,8 @@ func (c *cli) checkImage(ctx context.Context) []finding {
 	return []finding{{Check: "image", OK: true, Found: image}}
 }
 
-func (c *cli) checkGuests(context.Context) []finding {
-	guests, err := findGuests(c.config.value("guest_dir"))
+func (d doctor) checkGuests(context.Context) []finding {
+	guests, err := findGuests(d.cli.config.value("guest_dir"))
 	if err != nil {
 		found := public(err)
 		return []finding{{Check: "guest", Found: found.Message, Fix: found.Hint}}
@@ -162,8 +171,8 @@ func (c *cli) checkGuests(context.Context) []finding {
 }
 
 // checkState looks at the state directory without making one.
-func (c *cli) checkState(context.Context) []finding {
-	dir := c.config.value("state")
+func (d doctor) checkState(context.Context) []finding {
+	dir := d.cli.config.value("state")
 	info, err := os.Lstat(dir)
 	if os.IsNotExist(err) {
 		return []finding{{Check: "state", OK: true, Found: dir + " does not exist yet"}}
@@ -184,11 +193,11 @@ func (c *cli) checkState(context.Context) []finding {
 	return all
 }
 
-func (c *cli) checkDoor(ctx context.Context) []finding {
-	if e, err := c.daemon(); err == nil {
+func (d doctor) checkDoor(ctx context.Context) []finding {
+	if e, err := d.cli.daemon(); err == nil {
 		return []finding{{Check: "daemon", OK: true, Found: fmt.Sprintf("%s at %s, pid %d", e.Version, e.SSH, e.PID)}}
 	}
-	addr := c.config.value("ssh")
+	addr := d.cli.config.value("ssh")
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return []finding{{Check: "port", Found: err.Error(), Fix: "sandboxd up takes the next free one; or set ssh in the configuration"}}
@@ -198,12 +207,12 @@ func (c *cli) checkDoor(ctx context.Context) []finding {
 }
 
 // checkRoom asks a daemon that runs how many more sandboxes it may have.
-func (c *cli) checkRoom(ctx context.Context) []finding {
-	if _, err := c.daemon(); err != nil {
+func (d doctor) checkRoom(ctx context.Context) []finding {
+	if _, err := d.cli.daemon(); err != nil {
 		return nil // checkDoor said so
 	}
 	var out, said bytes.Buffer
-	if err := c.lobby(ctx, &out, &said, "quota", "--json"); err != nil {
+	if err := d.cli.lobby(ctx, &out, &said, "quota", "--json"); err != nil {
 		return []finding{{Check: "sandboxes", Found: strings.TrimSpace(said.String() + out.String()), Fix: "see: sandboxd quota"}}
 	}
 	var all []finding
@@ -227,11 +236,11 @@ func (c *cli) checkRoom(ctx context.Context) []finding {
 }
 
 // checkPool asks a daemon that runs how many sandboxes stand ready.
-func (c *cli) checkPool(ctx context.Context) []finding {
-	if _, err := c.daemon(); err != nil {
+func (d doctor) checkPool(ctx context.Context) []finding {
+	if _, err := d.cli.daemon(); err != nil {
 		return nil // checkDoor said so
 	}
-	pool, err := c.pool(ctx, false)
+	pool, err := d.cli.pool(ctx, false)
 	if err != nil {
 		return []finding{{Check: "pool", Found: err.Error(), Fix: "see: sandboxd pool"}}
 	}
@@ -247,7 +256,7 @@ func (c *cli) checkPool(ctx context.Context) []finding {
 	return all
 }
 
-func (c *cli) checkTools(context.Context) []finding {
+func (d doctor) checkTools(context.Context) []finding {
 	var missing []string
 	for _, name := range []string{"ssh", "scp"} {
 		if _, err := exec.LookPath(name); err != nil {

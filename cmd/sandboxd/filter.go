@@ -58,13 +58,13 @@ func filterProbeCommand() *cobra.Command {
 // checkFilter tells what the engine's filter of system calls leaves open. Neither the engine's version nor its interface
 // says so – distributions carry fixes back, and dockerd may have a profile of its own – so a container tries it, with the
 // configured image and this program. What cannot be tried is not a fault.
-func (c *cli) checkFilter(ctx context.Context) []finding {
-	engine, err := newEngine(c.config)
+func (d doctor) checkFilter(ctx context.Context) []finding {
+	engine, err := newEngine(d.cli.config)
 	if err != nil {
 		return nil // checkEngine said so
 	}
 	defer engine.Close()
-	image := c.config.value("image")
+	image := d.cli.config.value("image")
 	if !hasImage(ctx, engine, image) {
 		return nil // checkImage said so
 	}

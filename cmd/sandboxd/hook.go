@@ -47,8 +47,8 @@ func isHTTPOrEmpty(s string) error {
 }
 
 // checkHook looks whether the program of hook.exec is there. Without one there is nothing to say.
-func (c *cli) checkHook(context.Context) []finding {
-	argv := hookOptions(c.config).Exec
+func (d doctor) checkHook(context.Context) []finding {
+	argv := hookOptions(d.cli.config).Exec
 	if len(argv) == 0 {
 		return nil
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 // checkLeft looks for containers whose daemon has no state directory any more: no daemon knows of them, and none will remove them.
-func (c *cli) checkLeft(ctx context.Context) []finding {
-	engine, err := newEngine(c.config)
+func (d doctor) checkLeft(ctx context.Context) []finding {
+	engine, err := newEngine(d.cli.config)
 	if err != nil {
 		return nil // checkEngine said so
 	}

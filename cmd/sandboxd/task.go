@@ -89,7 +89,7 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 		return usage("task: --max-rounds is 1 or more, --max-tokens and --timeout are 0 or more", "see: sandboxd task --help")
 	}
 	dir := absolute(f.dir)
-	o := task.Options{Endpoint: c.modelEndpoint(f.model), Task: what, Dir: dir, Shell: f.shell, MaxRounds: f.rounds, MaxTokens: f.tokens}
+	o := task.Options{Endpoint: c.config.modelEndpoint(f.model), Task: what, Dir: dir, Shell: f.shell, MaxRounds: f.rounds, MaxTokens: f.tokens}
 	for _, name := range []string{"OPENAI_API_KEY", "SANDBOXD_OPENAI_API_KEY"} {
 		if err := os.Unsetenv(name); err != nil { // a daemon that is started does not have it either
 			return err
@@ -259,7 +259,7 @@ func (c *cli) joinCommand(target string) (string, error) {
 }
 
 // modelEndpoint is the model's server as the environment of OpenAI's programs names it, else as ours does.
-func (c *cli) modelEndpoint(model string) task.Endpoint {
+func (c config) modelEndpoint(model string) task.Endpoint {
 	first := func(values ...string) string {
 		for _, v := range values {
 			if v != "" {
@@ -269,11 +269,11 @@ func (c *cli) modelEndpoint(model string) task.Endpoint {
 		return ""
 	}
 	e := task.Endpoint{
-		URL:   first(os.Getenv("OPENAI_BASE_URL"), c.config.value("openai.base_url")),
-		Key:   first(os.Getenv("OPENAI_API_KEY"), c.config.value("openai.api_key")),
-		Model: first(model, os.Getenv("OPENAI_MODEL"), c.config.value("openai.model")),
+		URL:   first(os.Getenv("OPENAI_BASE_URL"), c.value("openai.base_url")),
+		Key:   first(os.Getenv("OPENAI_API_KEY"), c.value("openai.api_key")),
+		Model: first(model, os.Getenv("OPENAI_MODEL"), c.value("openai.model")),
 	}
-	e.Timeout, _ = command.ParseAge(c.config.value("openai.timeout")) // which was checked when it was read
+	e.Timeout, _ = command.ParseAge(c.value("openai.timeout")) // which was checked when it was read
 	return e
 }
 
@@ -303,13 +303,13 @@ func createIn(dir, path string) (*os.File, error) {
 }
 
 // checkModel asks the model's server, if one is configured, what models it has.
-func (c *cli) checkModel(ctx context.Context) []finding {
-	e := c.modelEndpoint("")
-	if e.Key == "" && e.Model == "" && os.Getenv("OPENAI_BASE_URL") == "" && c.config.find("openai.base_url").from == "default" {
+func (d doctor) checkModel(ctx context.Context) []finding {
+	e := d.cli.config.modelEndpoint("")
+	if e.Key == "" && e.Model == "" && os.Getenv("OPENAI_BASE_URL") == "" && d.cli.config.find("openai.base_url").from == "default" {
 		return nil
 	}
 	var all []finding
-	if s := c.config.find("openai.api_key"); s.value != "" {
+	if s := d.cli.config.find("openai.api_key"); s.value != "" {
 		path, _, _ := strings.Cut(s.from, ":") // and the line, where it is a file's
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
 			all = append(all, finding{Check: "key", Found: fmt.Sprintf("%s has a key and can be read by others (%v)", path, info.Mode()), Fix: "chmod 600 " + path})
