@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"strings"
 	"time"
 
 	"golang.org/x/crypto/ssh"
@@ -128,6 +129,9 @@ func (f *keyFile) certified(cert *ssh.Certificate, now time.Time) (*grant, error
 			return nil, errors.New("its forced command is not its authority's")
 		}
 		g.Options.Command = command
+	}
+	if source, ok := cert.CriticalOptions[optSource]; ok && len(g.Options.From) == 0 {
+		g.Options.From = strings.Split(source, ",")
 	}
 	lacks := func(extension string) bool { _, ok := cert.Extensions[extension]; return !ok }
 	g.Options.NoPty = g.Options.NoPty || lacks("permit-pty")

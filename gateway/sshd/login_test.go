@@ -123,14 +123,20 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("logged in as %+v", g)
 		}
 	})
-	t.Run("source-address is left to the library", func(t *testing.T) {
+	t.Run("source-address", func(t *testing.T) {
 		k := OpenKeys(writeKeys(t, keyLine("cert-authority", ca.PublicKey())), "owner", nil)
 		c := certify(t, ca, user.PublicKey(), func(c *ssh.Certificate) {
-			c.CriticalOptions = map[string]string{"source-address": "198.51.100.0/24"}
+			c.CriticalOptions = map[string]string{"source-address": "198.51.100.0/24,203.0.113.7"}
 		})
-		p, err := k.login(attempt{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}}, c, testTime)
-		if err != nil || p.CriticalOptions["source-address"] != "198.51.100.0/24" {
-			t.Errorf("permissions %+v, err %v", p, err)
+		if _, err := k.login(attempt{addr: &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1)}}, c, testTime); err == nil {
+			t.Error("logged in from another address")
+		}
+		p, err := k.login(attempt{addr: &net.TCPAddr{IP: net.IPv4(203, 0, 113, 7)}}, c, testTime)
+		if err != nil || p.CriticalOptions["source-address"] == "" {
+			t.Fatalf("permissions %+v, err %v", p, err)
+		}
+		if g := grantOf(p); g == nil || len(g.Options.Unheld()) == 0 {
+			t.Errorf("grant %+v: a token could be made, and used from anywhere", g)
 		}
 	})
 }
