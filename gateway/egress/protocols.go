@@ -77,13 +77,18 @@ func readPostgres(b []byte) (opening, int) {
 	}
 	length, code := binary.BigEndian.Uint32(b), binary.BigEndian.Uint32(b[4:])
 	const encryptTLS, encryptGSS, cancel, versionThree = 80877103, 80877104, 80877102, 3
+	const maxStartup = 10000 // MAX_STARTUP_PACKET_LENGTH of the server
 	switch {
 	case length == 8 && (code == encryptTLS || code == encryptGSS):
 		return openingPrelude, 8
-	case length > 8 && length < 1<<16 && (code>>16 == versionThree || code == cancel):
-		return openingOther, 0
+	case length <= 8 || length > maxStartup || code>>16 != versionThree && code != cancel:
+		return openingUnknown, 0
+	case len(b) < int(length):
+		return openingPartial, 0
+	case saysHTTP(string(b[:length])): // a server that skips what it cannot read would take it for a request
+		return openingUnknown, 0
 	}
-	return openingUnknown, 0
+	return openingOther, 0
 }
 
 var (

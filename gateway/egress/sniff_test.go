@@ -187,10 +187,13 @@ func TestOpeningOfHTTP(t *testing.T) {
 		"0032git-upload-pack /a.git\x00host=a.test\x00\x00version=2\x00": {openingOther, ""},
 		"\x00\x00\x00\x08\x04\xd2\x16\x2f":                               {openingPrelude, ""}, // PostgreSQL asks for TLS
 		"\x00\x00\x00\x08\x04\xd2\x16\x30":                               {openingPrelude, ""},
-		"\x00\x00\x00\x29\x00\x03\x00\x00user\x00":                       {openingOther, ""},
+		"\x00\x00\x00\x14\x00\x03\x00\x00user\x00alice\x00\x00":          {openingOther, ""},
+		"\x00\x00\x00\x29\x00\x03\x00\x00user\x00":                       {openingPartial, ""},
 		"\x00\x00\x00\x29": {openingPartial, ""},
-		"GET / HTTP/1.1\r\nA: " + strings.Repeat("a", maxOpening): {openingUnnamed, ""},
-		strings.Repeat("a", maxOpening):                           {openingUnnamed, ""},
+		"\x00\x00\x00\x2b\x00\x03\x00\x00GET / HTTP/1.1\r\nHost: evil.test\r\n\r\n": {openingUnknown, ""},
+		"\x00\x00\x27\x11\x00\x03\x00\x00user\x00":                                  {openingUnknown, ""}, // longer than a server reads
+		"GET / HTTP/1.1\r\nA: " + strings.Repeat("a", maxOpening):                   {openingUnnamed, ""},
+		strings.Repeat("a", maxOpening):                                             {openingUnnamed, ""},
 	} {
 		if what, said, _ := readOpening([]byte(text)); what != want.what || said != want.said {
 			t.Errorf("%.60q: got %v %q, want %v %q", text, what, said, want.what, want.said)
