@@ -111,7 +111,7 @@ func listCases(cases []conformance.Case, asJSON bool) error {
 func (c *cli) conformance(ctx context.Context, name string, f conformanceFlags, cases []conformance.Case, tiers []conformance.Tier) error {
 	o := conformance.Options{Packages: corpus.Packages, Tiers: tiers, Slow: f.slow,
 		Dial:    func(ctx context.Context) (*agent.Client, error) { return c.dialTarget(ctx, name) },
-		Install: func(what string) { fmt.Fprintf(os.Stderr, "installing %s\n", what) },
+		Install: func(what string) { fmt.Fprintf(os.Stderr, "installing %s\n", text.Line(what, 200)) },
 		Report:  func(out conformance.Outcome) { printOutcome(os.Stdout, out) }}
 	if f.json {
 		o.Report = func(out conformance.Outcome) { _ = text.WriteJSON(os.Stdout, out) } // to a pipe that is gone: the exit code says it

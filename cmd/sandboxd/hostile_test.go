@@ -253,6 +253,7 @@ func TestHostileServerLocalCommands(t *testing.T) {
 		t.Errorf("cp: got %q", got)
 	}
 	isSafe(t, s.onTerminal(t, "port", "web", "80"))
+	isSafe(t, s.onTerminal(t, "conformance", "web", "--tier", "full", "--group", "waiting"))
 	isSafe(t, s.onTerminal(t, "cp", "sandbox:/x", "."))
 	var exit *exec.ExitError
 	out, err := s.command(t.Context(), "__complete", "rm", "").Output()
