@@ -116,7 +116,13 @@ func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func
 	if o.asking == 0 && (errors.Is(cause, errCancelled) || o.name == "") {
 		o.abandonLocked()
 	}
+	goesOn := o.typed || o.asking > 0
 	s.mu.Unlock()
+	if errors.Is(cause, errCancelled) && goesOn {
+		e := wire.LostError(wire.LostDetached, "the request was cancelled; what it began goes on")
+		e.Hint = "repeat the call with its op for the result, or interrupt"
+		return nil, e
+	}
 	if errors.Is(cause, errCancelled) {
 		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "the request was cancelled"}
 	}

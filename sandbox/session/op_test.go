@@ -1,11 +1,13 @@
 package session
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/keyboard"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -62,6 +64,51 @@ func TestCalls(t *testing.T) {
 		}
 		if full == 0 {
 			t.Error("no limit")
+		}
+		alice.leave()
+		m.close()
+	})
+}
+
+// A request that is cancelled when its text was typed is lost, and not refused; its op has the result.
+func TestCancelledCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemorySet(t, Options{})
+		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice"), Start: &wire.Start{Argv: []string{"x"}}})
+		s := m.lookup("main")
+		p := &party{Party: keyboard.Party{Party: *agent("alice"), Key: "alice"}}
+		for _, tt := range []struct {
+			name  string
+			typed bool
+			want  wire.Code
+		}{
+			{"typed", true, wire.CodeLost},
+			{"not typed", false, wire.CodeUnavailable},
+		} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			release := make(chan struct{})
+			do := func(ctx context.Context, o *op) *wire.Result {
+				s.mu.Lock()
+				o.typed = tt.typed
+				s.mu.Unlock()
+				cancel(errCancelled)
+				select {
+				case <-release:
+					return &wire.Result{Ended: wire.Done}
+				case <-ctx.Done():
+					return &wire.Result{Ended: wire.Refused}
+				}
+			}
+			r := wire.Request{Verb: wire.VerbType, Text: tt.name, Op: wire.NewOp()}
+			if _, err := s.perform(ctx, p, r, do); codeOf(err) != tt.want {
+				t.Errorf("%s: got %v, want code %s", tt.name, err, tt.want)
+			}
+			close(release)
+			if tt.typed {
+				if again, err := s.perform(t.Context(), p, r, do); err != nil || again.Ended != wire.Done {
+					t.Errorf("%s: the op has %+v, %v", tt.name, again, err)
+				}
+			}
 		}
 		alice.leave()
 		m.close()
