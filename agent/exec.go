@@ -40,7 +40,7 @@ type Exit struct {
 }
 
 // Exec runs a command and waits for it. When ctx ends first the command gets HUP by the end of its channel, and ctx's cause
-// is returned. Stdout and Stderr are not written to after Exec has returned.
+// is returned. Where the connection ends first the error has code lost: the command may have run. Stdout and Stderr are not written to after Exec has returned.
 func (c *Client) Exec(ctx context.Context, cmd Cmd) (Exit, error) {
 	exit, err := c.exec(ctx, cmd)
 	return exit, public(err)
@@ -73,6 +73,9 @@ func (c *Client) exec(ctx context.Context, cmd Cmd) (Exit, error) {
 	}()
 	select {
 	case a := <-answered:
+		if errors.Is(a.err, errNoEnd) {
+			return Exit{}, c.lostExec()
+		}
 		if a.err != nil {
 			return Exit{}, fmt.Errorf("exec in %s: %w", c.name, a.err)
 		}
@@ -99,6 +102,9 @@ func (cmd Cmd) run(session *ssh.Session) (Exit, error) {
 		}
 	}
 	if err := session.Start(cmd.Command); err != nil {
+		if errors.Is(err, io.EOF) { // the request was sent, and not answered
+			return Exit{}, errNoEnd
+		}
 		return Exit{}, err
 	}
 	ended, passed := make(chan struct{}), make(chan struct{})
@@ -119,7 +125,19 @@ func (cmd Cmd) run(session *ssh.Session) (Exit, error) {
 		// It ended with 0 and did not read all of its input: that came too late for the channel.
 		return Exit{}, nil
 	}
-	return Exit{}, err
+	return Exit{}, errNoEnd
+}
+
+// errNoEnd is the error of a command that was sent and whose end was not reported.
+var errNoEnd = errors.New("the connection ended before the command")
+
+// lostExec is the error of a command that may have run, and of which nothing more is known.
+func (c *Client) lostExec() *Error {
+	reason := wire.LostGateway
+	if c.machine != nil {
+		reason = wire.LostHost
+	}
+	return newError(wire.LostError(reason, "exec in "+c.name+": the connection ended before the command did"))
 }
 
 // pass tells the command of signals and sizes until it has ended.

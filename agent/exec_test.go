@@ -173,6 +173,23 @@ func (s signal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// A command of which nothing more is known may have run.
+func TestExecLost(t *testing.T) {
+	c, network := proxied(t)
+	out := &watcher{changed: make(chan struct{})}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(bounded(t), agent.Cmd{Command: "echo begun; sleep 100", Stdout: out})
+		ended <- err
+	}()
+	out.wait(bounded(t), t, "begun")
+	network.cut()
+	var e *agent.Error
+	if err := <-ended; !errors.As(err, &e) || e.Code != agent.CodeLost || e.Reason != agent.LostGateway {
+		t.Errorf("got %v, want lost", err)
+	}
+}
+
 func TestExecReconnects(t *testing.T) {
 	c, network := proxied(t)
 	for range 5 {

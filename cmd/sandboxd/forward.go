@@ -19,7 +19,6 @@ import (
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/crypto/ssh"
 	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/agent"
@@ -230,7 +229,7 @@ func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return exitCode(wire.ExitInterrupt)
-	case errors.As(err, new(*ssh.ExitMissingError)):
+	case errors.Is(err, &wire.Error{Code: wire.CodeLost}):
 		return &wire.Error{Code: wire.CodeLost, Reason: wire.LostGateway, Message: "the connection to the daemon ended in the middle of the call",
 			Hint: "what runs in a terminal goes on, but on a host of tier marks or screen; when the daemon is back, sandboxd ls and sandboxd log show it"}
 	case err != nil:
