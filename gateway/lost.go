@@ -141,6 +141,10 @@ func (h *Hub) Lost(ctx context.Context, p Principal, name string) error {
 	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: the connection to its guest broke", name))
 }
 
+// CutOff returns the loss of a call that was sent and whose caller was cut off for cause: by the
+// end of the daemon, or of the caller's access.
+func (h *Hub) CutOff(cause error) *wire.Error { return attach.CutOff(cause, h.Public(cause)) }
+
 // pausedError says what a pause of b does to the calls that are under way.
 func (b *box) pausedError() *attach.PausedError {
 	name := b.Name()

@@ -177,11 +177,17 @@ func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Re
 
 // given is the loss of a request that was sent and whose caller has been cut off: by the end of the daemon, or of its access.
 func (a *Attachment) given(caller context.Context) *wire.Error {
-	why := a.all.options.Public(context.Cause(caller))
-	if errors.Is(context.Cause(caller), ErrClosed) {
-		return wire.LostError(wire.LostGateway, why.Message)
+	cause := context.Cause(caller)
+	return CutOff(cause, a.all.options.Public(cause))
+}
+
+// CutOff returns the loss of a call that was sent and whose caller was cut off. public is what the
+// caller may see of cause.
+func CutOff(cause error, public *wire.Error) *wire.Error {
+	if errors.Is(cause, ErrClosed) {
+		return wire.LostError(wire.LostGateway, public.Message)
 	}
-	return wire.LostError(wire.LostDetached, why.Message)
+	return wire.LostError(wire.LostDetached, public.Message)
 }
 
 // lostUnrecorded answers a request in place of the guest, whose answer may tell of output that nobody may see; nil while

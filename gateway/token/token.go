@@ -30,11 +30,11 @@ const (
 	maxTokens = 1000
 )
 
-// Errors that end the context of a token in use.
+// Errors that end the context of a token in use. Clients may see the last two.
 var (
-	ErrUnbacked = errors.New("the token is no longer good")
-	ErrRevoked  = errors.New("the token was revoked")
-	ErrExpired  = errors.New("the token has expired")
+	ErrUnbacked       = errors.New("the token is no longer good")
+	ErrRevoked  error = &wire.Error{Code: wire.CodeDenied, Message: "the token was revoked"}
+	ErrExpired  error = &wire.Error{Code: wire.CodeDenied, Message: "the token has expired"}
 )
 
 // ErrNone is the error of a secret, or of an ID, that no token has: nobody made it, or it has

@@ -133,7 +133,7 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 		err = b.kill(ctx, ended)
 	}
 	if ctx.Err() != nil {
-		return Result{}, context.Cause(ctx)
+		return Result{}, b.r.o.Hub.CutOff(context.Cause(ctx)) // the code has begun
 	}
 	result := Result{Status: OK, Output: out.String(), Truncated: out.cut()}
 	exit, known := errors.AsType[*connect.ExitError](err)
