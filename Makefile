@@ -21,7 +21,8 @@ lint_tool := go tool -modfile=$(CURDIR)/scripts/tools/lint/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-all build check lint fuzz bench install uninstall clean bin/sandboxd $(guests)
+.PHONY: help demo test test-slow test-all build check lint fuzz bench install uninstall clean
+.PHONY: bin/sandboxd $(guests)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -77,7 +78,7 @@ fuzz: ## run every fuzz target for FUZZTIME (10s)
 bench: ## measure sandboxd beside docker and OpenSSH, in one run (BENCHFLAGS='-run exec')
 	@$(MAKE) --no-print-directory -C scripts bench
 
-install: build ## install under PREFIX (/usr/local), below DESTDIR if set; asks for sudo where that takes it
+install: build ## install under PREFIX (/usr/local), below DESTDIR if set; uses sudo where needed
 	@scripts/install $(DESTDIR)$(PREFIX)
 
 uninstall: ## remove what install put there

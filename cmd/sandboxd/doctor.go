@@ -165,7 +165,8 @@ func (d doctor) checkGuests(context.Context) []finding {
 		return []finding{{Check: "guest", Found: err.Error(), Fix: "build it: make build"}}
 	}
 	if path == guests.self {
-		return []finding{{Check: "guest", OK: true, Found: path + " itself: there are no guest binaries beside it, which would need less memory"}}
+		return []finding{{Check: "guest", OK: true,
+			Found: path + " itself; guest binaries beside it would need less memory"}}
 	}
 	return []finding{{Check: "guest", OK: true, Found: path}}
 }

@@ -52,14 +52,21 @@ func findGuests(configured string) (guests, error) {
 		self = real
 	}
 	here := filepath.Dir(self)
-	for _, dir := range []string{here, filepath.Join(here, "..", "libexec", "sandboxd"), filepath.Join(here, "..", "lib", "sandboxd")} {
+	for _, dir := range []string{".", "../libexec/sandboxd", "../lib/sandboxd"} {
+		dir = filepath.Join(here, dir)
 		if found, _ := filepath.Glob(filepath.Join(dir, guestPrefix+"*")); len(found) > 0 {
-			return guests{dir: filepath.Clean(dir)}, nil
+			return guests{dir: dir}, nil
 		}
 	}
 	if err := checkStatic(self); err != nil {
-		return guests{}, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("there are no guest binaries beside %s, which cannot be the guest: %v", self, err),
-			Hint: "build a static one: CGO_ENABLED=0 go install github.com/sandboxd/sandboxd/cmd/sandboxd@latest; or build guests with make build, and name their directory: guest_dir"}
+		return guests{}, &wire.Error{
+			Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("there are no guest binaries beside %s, which cannot be the guest: %v",
+				self, err),
+			Hint: "build a static one: CGO_ENABLED=0 go install " +
+				"github.com/sandboxd/sandboxd/cmd/sandboxd@latest; " +
+				"or build guests with make build, and name their directory: guest_dir",
+		}
 	}
 	return guests{self: self}, nil
 }
@@ -68,7 +75,8 @@ func findGuests(configured string) (guests, error) {
 func (g guests) path(arch string) (string, error) {
 	if g.dir == "" {
 		if arch != runtime.GOARCH {
-			return "", fmt.Errorf("there is no guest binary for %s, and sandboxd itself is of %s; build one with make build, and name its directory: guest_dir", arch, runtime.GOARCH)
+			return "", fmt.Errorf("there is no guest binary for %s, and sandboxd itself is of %s; "+
+				"build one with make build, and name its directory: guest_dir", arch, runtime.GOARCH)
 		}
 		return g.self, nil
 	}

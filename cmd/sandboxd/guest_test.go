@@ -13,14 +13,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// goInstallCmd installs this program into a directory, as go install does where there is no C compiler.
+// goInstallCmd installs this program into a directory, as go install does without a C compiler.
 //
 //	goinstall DIR
 func goInstallCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: goinstall DIR")
 	}
-	install := exec.Command("go", "install", "-trimpath", ".") // the build has its parts in the cache by that flag
+	// With -trimpath as in make build, whose parts are in the cache.
+	install := exec.Command("go", "install", "-trimpath", ".")
 	install.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+ts.MkAbs(args[0]))
 	if out, err := install.CombinedOutput(); err != nil {
 		ts.Fatalf("go install: %v: %s", err, out)
@@ -35,7 +36,7 @@ func TestRunsAsGuest(t *testing.T) {
 		{"sandboxd serve", ""},
 		{"/usr/local/bin/sandboxd exec guest", ""},
 		{"/dev/.sandboxd/guest-0123456789ab", "/dev/.sandboxd/guest-0123456789ab"},
-		{"/home/me/.cache/sandboxd-guest/guest-01 stdio /x", "/home/me/.cache/sandboxd-guest/guest-01 stdio /x"},
+		{"/home/me/.cache/guest-01 stdio /x", "/home/me/.cache/guest-01 stdio /x"},
 		{"sandboxd-guest keep", "sandboxd-guest keep"},
 		{"sandboxd guest version", "sandboxd-guest version"},
 		{"sandboxd guest", "sandboxd-guest"},
@@ -53,8 +54,9 @@ func TestGuestOfAnotherArchitecture(t *testing.T) {
 	if got, err := g.path(runtime.GOARCH); got != g.self || err != nil {
 		t.Errorf("got %q, %v, want %q", got, err, g.self)
 	}
-	if got, err := g.path("riscv64"); err == nil || !strings.Contains(err.Error(), "there is no guest binary for riscv64") {
-		t.Errorf("got %q, %v, want an error", got, err)
+	const want = "there is no guest binary for riscv64"
+	if got, err := g.path("riscv64"); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %q, %v, want an error: %s", got, err, want)
 	}
 }
 
