@@ -84,7 +84,7 @@ func TestAttackMemoryOfPID1(t *testing.T) {
 		t.Errorf("afterwards: got health %q", got)
 	}
 	// What root may see of PID 1 holds nothing that opens a door.
-	k, err := b.readKeys(inst.ID)
+	k, err := b.state.readKeys(inst.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestAttackMemoryOfPID1(t *testing.T) {
 // PID 1 obeys no signal that a Go program can take, and kill -1 leaves the sandbox standing.
 func TestAttackSignals(t *testing.T) {
 	b, inst, c := attacked(t, sandbox.Spec{})
-	before, err := b.container(t.Context(), inst.Ref)
+	before, err := b.engine.container(t.Context(), inst.Ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestAttackSignals(t *testing.T) {
 		sh(t, c, "kill -9 -1")
 		sh(t, c, "kill -QUIT 1; kill -ABRT 1; kill -SEGV 1; kill -STOP 1; kill -9 1; pkill guest; killall5 -9")
 	}
-	after, err := b.container(t.Context(), inst.Ref)
+	after, err := b.engine.container(t.Context(), inst.Ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ done`, program))
 			t.Errorf("afterwards: got %q", got)
 		}
 	}
-	_, err := b.api.ContainerStatPath(t.Context(), inst.Ref, client.ContainerStatPathOptions{Path: "/won"})
+	_, err := b.engine.api.ContainerStatPath(t.Context(), inst.Ref, client.ContainerStatPathOptions{Path: "/won"})
 	if !cerrdefs.IsNotFound(err) {
 		t.Errorf("the sandbox's own program ran as PID 1: got error %v for what it writes, want not found", err)
 	}
@@ -238,7 +238,7 @@ func TestAttackMounts(t *testing.T) {
 	// Docker's own files of a container count as its disk; nobody but root gets to them from outside, so that a setuid
 	// file there helps nobody.
 	mustSh(t, c, "cp /bin/su /etc/hosts && chmod 4755 /etc/hosts && test -u /etc/hosts")
-	full, err := b.container(t.Context(), inst.Ref)
+	full, err := b.engine.container(t.Context(), inst.Ref)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,22 +20,22 @@ func BenchmarkBoot(b *testing.B) {
 	}
 	defer back.Close()
 	ctx := context.Background()
-	if _, err := back.inspectImage(ctx, busybox); err != nil {
+	if _, err := back.engine.inspectImage(ctx, busybox); err != nil {
 		b.Skipf("no engine or no image %s: %v", busybox, err)
 	}
 	b.Run("engine", func(b *testing.B) {
 		for b.Loop() {
-			r, err := back.api.ContainerCreate(ctx, client.ContainerCreateOptions{
+			r, err := back.engine.api.ContainerCreate(ctx, client.ContainerCreateOptions{
 				Config:     &container.Config{Image: busybox, Cmd: []string{"sleep", "1000"}},
 				HostConfig: &container.HostConfig{NetworkMode: "none"}})
 			if err != nil {
 				b.Fatal(err)
 			}
-			if _, err := back.api.ContainerStart(ctx, r.ID, client.ContainerStartOptions{}); err != nil {
+			if _, err := back.engine.api.ContainerStart(ctx, r.ID, client.ContainerStartOptions{}); err != nil {
 				b.Fatal(err)
 			}
 			b.StopTimer()
-			if _, err := back.api.ContainerRemove(ctx, r.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
+			if _, err := back.engine.api.ContainerRemove(ctx, r.ID, client.ContainerRemoveOptions{Force: true}); err != nil {
 				b.Fatal(err)
 			}
 			b.StartTimer()

@@ -27,7 +27,7 @@ type bound struct {
 
 // bind looks at the directories that spec wants, and settles in it their paths and what follows from them: whose sessions
 // there are, where they begin.
-func (b *Backend) bind(spec *sandbox.Spec) (bound, error) {
+func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 	var all bound
 	if len(spec.Mounts) > maxMounts {
 		return all, fmt.Errorf("%d mounts are more than %d", len(spec.Mounts), maxMounts)
@@ -35,7 +35,7 @@ func (b *Backend) bind(spec *sandbox.Spec) (bound, error) {
 	spec.Mounts = slices.Clone(spec.Mounts)
 	var owner *hostdir.Dir // of the first that can be written to
 	for i, m := range spec.Mounts {
-		dir, err := b.checkDir(m.Path)
+		dir, err := checkDir(rules, m.Path)
 		if err != nil {
 			return all, err
 		}
@@ -111,10 +111,10 @@ func (all bound) fit(f facts, runtime string) error {
 func (all bound) tell(g *wire.GuestConfig) { g.Mounts, g.Account = all.mounts, all.account }
 
 // bindAgain looks at the directories of a sandbox that is to start again: they may have been made anew since, or be gone.
-func (b *Backend) bindAgain(g *wire.GuestConfig) error {
+func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 	for i := range g.Mounts {
 		m := &g.Mounts[i]
-		dir, err := b.checkDir(m.Path)
+		dir, err := checkDir(rules, m.Path)
 		if err != nil {
 			return err
 		}
@@ -127,8 +127,8 @@ func (b *Backend) bindAgain(g *wire.GuestConfig) error {
 }
 
 // checkDir asks the rules, and says it as this package says errors.
-func (b *Backend) checkDir(path string) (hostdir.Dir, error) {
-	dir, err := b.opts.Dirs.Check(path)
+func checkDir(rules hostdir.Rules, path string) (hostdir.Dir, error) {
+	dir, err := rules.Check(path)
 	if e, ok := errors.AsType[*hostdir.Error](err); ok {
 		return dir, hinted{fmt.Errorf("mount: %w", err), e.Hint}
 	}

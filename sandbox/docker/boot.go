@@ -82,14 +82,14 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if spec, err = validate(spec); err != nil {
 		return none, err
 	}
-	if err := s.b.mayBoot(spec); err != nil {
+	if err := s.b.images.mayBoot(spec); err != nil {
 		return none, err
 	}
-	bound, err := s.b.bind(&spec)
+	bound, err := bind(s.b.opts.Dirs, &spec)
 	if err != nil {
 		return none, err
 	}
-	unlock, err := s.b.lock(ctx, spec.ID)
+	unlock, err := s.b.instances.lock(ctx, spec.ID)
 	if err != nil {
 		return none, err
 	}
@@ -107,7 +107,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if progress == nil {
 		progress = func(string) {}
 	}
-	img, err := s.b.image(ctx, spec.Image, progress)
+	img, err := s.b.images.image(ctx, spec.Image, progress)
 	if err != nil {
 		return none, err
 	}
@@ -149,7 +149,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	if inst.Limits.NoFile == 0 { // the engine's own, whatever that is
 		inst.Limits.NoFile, _ = noFileOf(pid)
 	}
-	if err := writeJSON(s.b.notePath(spec.ID), note{Name: spec.Name, Instance: inst}); err != nil {
+	if err := writeJSON(s.b.state.notePath(spec.ID), note{Name: spec.Name, Instance: inst}); err != nil {
 		return none, err
 	}
 	if ctx.Err() != nil { // ended while nothing looked at it
@@ -163,19 +163,19 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	if err := s.enter(ctx, stageEngine); err != nil {
 		return p, f, err
 	}
-	if f, err = s.b.facts(ctx); err != nil {
+	if f, err = s.b.engine.facts(ctx); err != nil {
 		return p, f, err
 	}
 	p = plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
-		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.runDir(spec.ID), Mounts: spec.Mounts, Options: own}
+		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.state.runDir(spec.ID), Mounts: spec.Mounts, Options: own}
 	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
 		p.Host = "" // of a member of the pool: nobody knows its name yet, and no process of it may change the host name
 	}
-	p.Limits, err = fit(*spec, f, s.b.engine.defaultNoFile(f))
+	p.Limits, err = fit(*spec, f, s.b.engine.cache.defaultNoFile(f))
 	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
-		s.b.engine.forget()
-		if f, err = s.b.facts(ctx); err == nil {
-			p.Limits, err = fit(*spec, f, s.b.engine.defaultNoFile(f))
+		s.b.engine.cache.forget()
+		if f, err = s.b.engine.facts(ctx); err == nil {
+			p.Limits, err = fit(*spec, f, s.b.engine.cache.defaultNoFile(f))
 		}
 	}
 	if err != nil {
@@ -191,14 +191,14 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	if err := dirs.fit(f, spec.Isolation); err != nil {
 		return p, f, err
 	}
-	p.Sized = s.b.engine.sized(f)
-	if p.GuestFile, p.CAFile, err = s.b.placeFiles(f, spec.Trust); err != nil {
+	p.Sized = s.b.engine.cache.sized(f)
+	if p.GuestFile, p.CAFile, err = s.b.files.placeFiles(f, spec.Trust); err != nil {
 		return p, f, err
 	}
-	if p.Filter, err = s.b.filter(f); err != nil {
+	if p.Filter, err = s.b.files.filter(f); err != nil {
 		return p, f, err
 	}
-	if p.Resolver, err = s.b.resolver(f, *spec); err != nil {
+	if p.Resolver, err = s.b.files.resolver(f, *spec); err != nil {
 		return p, f, err
 	}
 	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.CAFile)...)
@@ -210,11 +210,11 @@ func revision(guest, runtime string) string { return filepath.Base(guest) + " " 
 
 // Revision is revision of what would be made now. See sandbox.Finder.
 func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, error) {
-	f, err := b.facts(ctx)
+	f, err := b.engine.facts(ctx)
 	if err != nil {
 		return "", err
 	}
-	guest, _, err := b.placeFiles(f, sandbox.TrustImage)
+	guest, _, err := b.files.placeFiles(f, sandbox.TrustImage)
 	if err != nil {
 		return "", err
 	}
@@ -222,23 +222,23 @@ func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, erro
 }
 
 // placeFiles puts what is mounted into a sandbox where it will not change.
-func (b *Backend) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err error) {
-	source, err := b.opts.Guest(f.arch)
+func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err error) {
+	source, err := fs.guest(f.arch)
 	if err != nil {
 		return "", "", fmt.Errorf("guest program for %s: %w", f.arch, err)
 	}
-	if guest, err = b.files.place(source, "guest", 0o555); err != nil {
+	if guest, err = fs.copies.place(source, "guest", 0o555); err != nil {
 		return "", "", fmt.Errorf("guest program: %w", err)
 	}
 	if trust == sandbox.TrustImage {
 		return guest, "", nil
 	}
-	bundle, err := findBundle(b.opts.CABundle)
+	bundle, err := findBundle(fs.bundle)
 	switch {
 	case err != nil:
 		return "", "", err
 	case bundle != "":
-		if ca, err = b.files.place(bundle, "ca", 0o444); err != nil {
+		if ca, err = fs.copies.place(bundle, "ca", 0o444); err != nil {
 			return "", "", fmt.Errorf("certificate bundle: %w", err)
 		}
 	case trust == sandbox.TrustHost:
@@ -250,16 +250,16 @@ func (b *Backend) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, er
 
 // prepare makes what must exist before the container: the directory, the keys in it, the socket.
 func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
-	if err := os.Mkdir(s.b.dir(id), 0o700); errors.Is(err, fs.ErrExist) {
+	if err := os.Mkdir(s.b.state.dir(id), 0o700); errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
 	} else if err != nil {
 		return nil, err
 	}
 	s.madeDir = true
-	if err := os.Mkdir(s.b.runDir(id), 0o700); err != nil {
+	if err := os.Mkdir(s.b.state.runDir(id), 0o700); err != nil {
 		return nil, err
 	}
-	if err := writeJSON(s.b.keysPath(id), k); err != nil {
+	if err := writeJSON(s.b.state.keysPath(id), k); err != nil {
 		return nil, err
 	}
 	return s.b.listen(id, k)
@@ -284,7 +284,7 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 		}
 		err = s.create(ctx, *p)
 		if err != nil && p.Sized && strings.Contains(err.Error(), "storage-opt") && ctx.Err() == nil {
-			s.b.engine.refusedSize()
+			s.b.engine.cache.refusedSize()
 			p.Sized = false
 			continue // what it writes is measured then
 		}
@@ -301,9 +301,9 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 		if fixed {
 			return 0, fmt.Errorf("%d open files: %w: the engine cannot raise the limit so far: %w", p.Limits.NoFile, sandbox.ErrUnsupported, err)
 		}
-		s.b.engine.refusedNoFile()
+		s.b.engine.cache.refusedNoFile()
 		p.Limits.NoFile = 0
-		if err := s.b.remove(ctx, p.ID, s.ref); err != nil {
+		if err := s.b.engine.remove(ctx, p.ID, s.ref); err != nil {
 			return 0, err
 		}
 	}
@@ -319,8 +319,8 @@ func limitRefused(err error) bool {
 func (s *booting) create(ctx context.Context, p plan) error {
 	s.asked = true
 	r := createRequest(p)
-	return s.b.call(context.WithoutCancel(ctx), s.b.limits.create, "create container", func(ctx context.Context) error {
-		got, err := s.b.api.ContainerCreate(ctx, client.ContainerCreateOptions{Name: containerName(p.ID),
+	return s.b.engine.call(context.WithoutCancel(ctx), s.b.engine.limits.create, "create container", func(ctx context.Context) error {
+		got, err := s.b.engine.api.ContainerCreate(ctx, client.ContainerCreateOptions{Name: containerName(p.ID),
 			Config: r.Config, HostConfig: r.HostConfig, NetworkingConfig: r.NetworkingConfig})
 		s.ref = got.ID
 		for _, warning := range got.Warnings {
@@ -338,16 +338,16 @@ func (s *booting) undo(ctx context.Context, id string) error {
 	if !s.madeDir {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.b.limits.remove)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.b.engine.limits.remove)
 	defer cancel()
 	s.b.sockets.Shut(id)
 	if s.asked {
-		if err := s.b.remove(ctx, id, s.ref); err != nil {
+		if err := s.b.engine.remove(ctx, id, s.ref); err != nil {
 			s.b.log(id).Error("undo boot", "err", err)
 			return fmt.Errorf("a container is left behind: %w", err)
 		}
 	}
-	return os.RemoveAll(s.b.dir(id))
+	return os.RemoveAll(s.b.state.dir(id))
 }
 
 // notes are what a person should know about a sandbox.

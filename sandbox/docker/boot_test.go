@@ -25,19 +25,17 @@ var stages = []string{stageValidate, stageEngine, stageImage, stageKeys, stageCr
 // nothingLeft fails the test when there is a container, a directory or a socket of id.
 func nothingLeft(t *testing.T, b *Backend, id string) {
 	t.Helper()
-	if c, err := b.container(context.Background(), containerName(id)); !errors.Is(err, sandbox.ErrGone) {
+	if c, err := b.engine.container(context.Background(), containerName(id)); !errors.Is(err, sandbox.ErrGone) {
 		t.Errorf("container is left: %v, error %v", c.ID, err)
 	}
-	if _, err := os.Lstat(b.dir(id)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Lstat(b.state.dir(id)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("directory is left: %v", err)
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if b.sockets.IsOpen(id) {
 		t.Error("a socket is left")
 	}
-	if len(b.busy) != 0 || len(b.starts) != 0 {
-		t.Errorf("left: %d locks, %d slots", len(b.busy), len(b.starts))
+	if b.instances.changing(id) || len(b.starts) != 0 {
+		t.Errorf("left: locked %v, %d slots", b.instances.changing(id), len(b.starts))
 	}
 }
 
@@ -173,7 +171,7 @@ func forward(t *testing.T, r *http.Request) {
 func TestBootEngineStaysAway(t *testing.T) {
 	f := newFlaky(t)
 	b := testBackend(t, f.use)
-	b.limits.remove = 300 * time.Millisecond
+	b.engine.limits.remove = 300 * time.Millisecond
 	var away atomic.Bool
 	f.set(func(w http.ResponseWriter, r *http.Request) bool {
 		if asks(r, "POST /containers/*/start") {
@@ -191,7 +189,7 @@ func TestBootEngineStaysAway(t *testing.T) {
 		t.Errorf("got error %v, want it to say that a container is left", err)
 	}
 	f.set(nil)
-	b.limits = defaultLimits
+	b.engine.limits = defaultLimits
 	list, err := b.List(t.Context())
 	if err != nil || len(list) != 1 || list[0].ID != id {
 		t.Fatalf("list: got %v, error %v; want the one left behind", list, err)
@@ -226,8 +224,8 @@ func TestEngineDoesNotAnswer(t *testing.T) {
 		f := newFlaky(t)
 		b := testBackend(t, f.use)
 		defer f.set(nil)
-		b.limits.quick = 50 * time.Millisecond
-		defer func() { b.limits = defaultLimits }()
+		b.engine.limits.quick = 50 * time.Millisecond
+		defer func() { b.engine.limits = defaultLimits }()
 		f.set(func(_ http.ResponseWriter, r *http.Request) bool { <-r.Context().Done(); return true })
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: newID(), Image: busybox})
 		boot := wantStage(t, err, stageEngine)
@@ -295,7 +293,7 @@ func TestImageMissing(t *testing.T) {
 		if !errors.Is(err, broken) || len(lines) != 2 || lines[1] != "half of it" {
 			t.Errorf("got error %v, progress %q; want %v and the lines of the build", err, lines, broken)
 		}
-		b.opts.Build = func(context.Context, string, func(string)) error {
+		b.images.make = func(context.Context, string, func(string)) error {
 			f.set(func(w http.ResponseWriter, r *http.Request) bool {
 				// The image that was built: here any other.
 				r.URL.Path = strings.Replace(r.URL.Path, sandbox.DefaultImage, busybox, 1)
@@ -320,7 +318,7 @@ func TestPullProgress(t *testing.T) {
 			fmt.Fprint(w, answer)
 			return true
 		})
-		return lines, b.pull(t.Context(), "a:b", func(s string) { lines = append(lines, s) })
+		return lines, b.engine.pull(t.Context(), "a:b", func(s string) { lines = append(lines, s) })
 	}
 	lines, err := pull(`{"status":"Pulling from a","id":"b"}
 {"status":"Downloading","progressDetail":{"current":1,"total":3},"id":"c0ffee"}
@@ -464,18 +462,18 @@ func TestR5LateContainer(t *testing.T) {
 	}{{"never started", false, false, false}, {"with keys", true, false, true}, {"has run", false, true, true}} {
 		t.Run(tt.name, func(t *testing.T) {
 			id := newID()
-			c, err := b.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: containerName(id), Config: &container.Config{Image: busybox,
+			c, err := b.engine.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: containerName(id), Config: &container.Config{Image: busybox,
 				Cmd: []string{"true"}, Labels: map[string]string{labelDaemon: b.opts.DaemonID, labelID: id}}})
 			if err != nil {
 				t.Fatal(err)
 			}
 			if tt.keys {
-				if err := os.Mkdir(b.dir(id), 0o700); err != nil {
+				if err := os.Mkdir(b.state.dir(id), 0o700); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if tt.ran {
-				if _, err := b.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{}); err != nil {
+				if _, err := b.engine.api.ContainerStart(t.Context(), c.ID, client.ContainerStartOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -515,7 +513,7 @@ func TestRevision(t *testing.T) {
 	if err := os.WriteFile(other, []byte("newer"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b.opts.Guest = func(string) (string, error) { return other, nil }
+	b.files.guest = func(string) (string, error) { return other, nil }
 	if got := now(sandbox.Spec{}); got == inst.Revision {
 		t.Errorf("with another guest: %q", got)
 	}

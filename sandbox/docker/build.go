@@ -32,16 +32,27 @@ const (
 	lastLines     = 12 // of a step, in its error
 )
 
+// builder builds images of Dockerfiles by the engine's own builder.
+type builder struct {
+	engine    *engine
+	instances *instances
+	images    *images
+	meter     *meter // of what a step writes
+
+	sweeping sync.Mutex // held for calls of the engine
+	builds   bool       // guarded by sweeping; this daemon has begun a build
+}
+
 // Build makes an image by the engine's own builder. See sandbox.Imager.
-func (b *Backend) Build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
-	ref, err := b.build(ctx, s)
+func (bd *builder) Build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
+	ref, err := bd.build(ctx, s)
 	if err != nil {
 		return "", &sandbox.BootError{Stage: stageBuild, Hint: hintOf(err), Err: err}
 	}
 	return ref, nil
 }
 
-func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
+func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, error) {
 	if s.Progress == nil {
 		s.Progress = func(string) {}
 	}
@@ -51,17 +62,17 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 	if err := validateEnv(s.Args); err != nil {
 		return "", fmt.Errorf("arguments: %w", err)
 	}
-	f, err := b.facts(ctx)
+	f, err := bd.engine.facts(ctx)
 	if err != nil {
 		return "", err
 	}
 	if err := f.mayBuild(); err != nil {
 		return "", err
 	}
-	b.beginBuild(ctx)
+	bd.beginBuild(ctx)
 	// The engine finds steps again by what they say. Those that had another network, such as one with this machine's own services, are others.
-	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+b.opts.DaemonID+" "+labelNetwork+"="+string(s.Network), s.Args, func(ref string) (image, error) {
-		return b.baseImage(ctx, s.Owner, ref, s.Progress)
+	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+bd.engine.daemon+" "+labelNetwork+"="+string(s.Network), s.Args, func(ref string) (image, error) {
+		return bd.images.baseImage(ctx, s.Owner, ref, s.Progress)
 	})
 	if err != nil {
 		return "", err
@@ -78,45 +89,45 @@ func (b *Backend) build(ctx context.Context, s sandbox.BuildSpec) (string, error
 	if err != nil {
 		return "", err
 	}
-	ref := b.madeImage(buildPrefix, s.Owner, "1", d.out.String(), strings.Join(slices.Sorted(slices.Values(s.Args)), "\x00"), s.Target, sum)
+	ref := bd.images.madeImage(buildPrefix, s.Owner, "1", d.out.String(), strings.Join(slices.Sorted(slices.Values(s.Args)), "\x00"), s.Target, sum)
 	// One after the other: the second finds what the first has built, and one that fails does not take the name from another's.
-	unlock, err := b.lock(ctx, ref)
+	unlock, err := bd.instances.lock(ctx, ref)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	switch had, err := b.inspectImage(ctx, ref); {
+	switch had, err := bd.engine.inspectImage(ctx, ref); {
 	case err == nil:
 		s.Progress("found the image of " + s.Name)
-		b.used(ctx, ref)
+		bd.engine.used(ctx, ref)
 		return ref, nil
 	case !errors.Is(err, sandbox.ErrNoImage):
 		return "", fmt.Errorf("image %s: %w", had.id, err)
 	}
-	b.trimMade(ctx)
-	options, release, err := b.buildOptions(ctx, s, d, f, ref)
+	bd.images.trimMade(ctx)
+	options, release, err := bd.buildOptions(ctx, s, d, f, ref)
 	if err != nil {
 		return "", err
 	}
 	defer func() {
 		if left := release(); left != nil {
-			b.opts.Log.Warn("what carried the network of a build is not gone yet", "err", left)
+			bd.engine.log.Warn("what carried the network of a build is not gone yet", "err", left)
 		}
 	}()
 	s.Progress("building the image of " + s.Name)
-	if err := b.runBuild(ctx, d, files, sum, options, s); err != nil {
-		b.removeImage(context.WithoutCancel(ctx), ref) // an engine that was given up may have tagged it all the same
+	if err := bd.runBuild(ctx, d, files, sum, options, s); err != nil {
+		bd.engine.removeImage(context.WithoutCancel(ctx), ref) // an engine that was given up may have tagged it all the same
 		return "", err
 	}
-	if _, err := b.inspectImage(ctx, ref); err != nil {
+	if _, err := bd.engine.inspectImage(ctx, ref); err != nil {
 		return "", err
 	}
 	return ref, nil
 }
 
 // buildOptions are what the engine is asked for. What its steps may use is what a sandbox may, as far as its builder knows such limits.
-func (b *Backend) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dockerfile, f facts, ref string) (o client.ImageBuildOptions, release func() error, err error) {
-	l, err := fit(sandbox.Spec{Limits: s.Limits}, f, b.engine.defaultNoFile(f))
+func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dockerfile, f facts, ref string) (o client.ImageBuildOptions, release func() error, err error) {
+	l, err := fit(sandbox.Spec{Limits: s.Limits}, f, bd.engine.cache.defaultNoFile(f))
 	if err != nil {
 		return o, nil, err
 	}
@@ -150,9 +161,9 @@ func (b *Backend) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dock
 }
 
 // runBuild sends what there is to build and follows it to its end.
-func (b *Backend) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string, o client.ImageBuildOptions, s sandbox.BuildSpec) error {
+func (bd *builder) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string, o client.ImageBuildOptions, s sandbox.BuildSpec) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	h := &holding{b: b, limits: s.Limits.Or(sandbox.DefaultLimits), room: s.MinFree, base: d.sizes, end: cancel}
+	h := &holding{bd: bd, limits: s.Limits.Or(sandbox.DefaultLimits), room: s.MinFree, base: d.sizes, end: cancel}
 	var held sync.WaitGroup
 	defer held.Wait()
 	defer cancel(nil)
@@ -165,7 +176,7 @@ func (b *Backend) runBuild(ctx context.Context, d *dockerfile, files *buildConte
 		w.CloseWithError(err)
 		sent <- err
 	}()
-	followed := b.followBuild(ctx, step, r, o)
+	followed := bd.followBuild(ctx, step, r, o)
 	r.CloseWithError(errors.New("the engine takes no more"))
 	if err := <-sent; err != nil && hintOf(err) != "" {
 		return err // why the engine ended it
@@ -173,7 +184,7 @@ func (b *Backend) runBuild(ctx context.Context, d *dockerfile, files *buildConte
 	return followed
 }
 
-func (b *Backend) followBuild(ctx context.Context, step *buildStep, archive io.Reader, o client.ImageBuildOptions) error {
+func (bd *builder) followBuild(ctx context.Context, step *buildStep, archive io.Reader, o client.ImageBuildOptions) error {
 	fail := func(err error) error {
 		switch {
 		case ctx.Err() != nil:
@@ -183,7 +194,7 @@ func (b *Backend) followBuild(ctx context.Context, step *buildStep, archive io.R
 		}
 		return errors.New(printable(err.Error()))
 	}
-	got, err := b.api.ImageBuild(ctx, archive, o)
+	got, err := bd.engine.api.ImageBuild(ctx, archive, o)
 	if err != nil {
 		return fail(err)
 	}
@@ -291,12 +302,12 @@ const (
 )
 
 // madeImage names the image that is made of something.
-func (b *Backend) madeImage(prefix, owner string, of ...string) string {
+func (im *images) madeImage(prefix, owner string, of ...string) string {
 	sum := sha256.New()
 	for _, part := range of {
 		fmt.Fprintf(sum, "%d\n%s", len(part), part)
 	}
-	return b.ownRepo(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
+	return im.ownRepo(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
 // isMade tells images that are made here and may be made again.
@@ -305,19 +316,19 @@ func isMade(ref string) bool {
 }
 
 // madeFor reports whether ref is such an image of owner's.
-func (b *Backend) madeFor(owner, ref string) bool {
-	return strings.HasPrefix(ref, b.ownRepo(buildPrefix, owner)+":") || strings.HasPrefix(ref, b.ownRepo(setupPrefix, owner)+":")
+func (im *images) madeFor(owner, ref string) bool {
+	return strings.HasPrefix(ref, im.ownRepo(buildPrefix, owner)+":") || strings.HasPrefix(ref, im.ownRepo(setupPrefix, owner)+":")
 }
 
 // Forget removes images that may be made again. See sandbox.Imager.
-func (b *Backend) Forget(ctx context.Context, owner, keep string) (n int, err error) {
-	list, err := b.madeImages(ctx)
+func (im *images) Forget(ctx context.Context, owner, keep string) (n int, err error) {
+	list, err := im.madeImages(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("forget images: %w", err)
 	}
 	for _, item := range list {
 		for _, ref := range item.RepoTags {
-			if ref != keep && b.madeFor(owner, ref) && b.removeUnused(ctx, ref) {
+			if ref != keep && im.madeFor(owner, ref) && im.engine.removeUnused(ctx, ref) {
 				n++
 			}
 		}
@@ -326,9 +337,9 @@ func (b *Backend) Forget(ctx context.Context, owner, keep string) (n int, err er
 }
 
 // madeImages lists what builds and set-ups of this daemon left, steps that have no name included.
-func (b *Backend) madeImages(ctx context.Context) (list []engineimage.Summary, err error) {
-	err = b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) error {
-		r, err := b.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+func (im *images) madeImages(ctx context.Context) (list []engineimage.Summary, err error) {
+	err = im.engine.call(ctx, im.engine.limits.quick, "list images", func(ctx context.Context) error {
+		r, err := im.engine.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+im.engine.daemon)})
 		list = dockersNames(r.Items)
 		return err
 	})
@@ -336,62 +347,62 @@ func (b *Backend) madeImages(ctx context.Context) (list []engineimage.Summary, e
 }
 
 // removeUnused removes an image, and reports whether it went: not by force, so that one which a sandbox is made of stays.
-func (b *Backend) removeUnused(ctx context.Context, ref string) bool {
-	err := b.call(ctx, b.limits.remove, "remove image", func(ctx context.Context) error {
-		_, err := b.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
+func (e *engine) removeUnused(ctx context.Context, ref string) bool {
+	err := e.call(ctx, e.limits.remove, "remove image", func(ctx context.Context) error {
+		_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
 		return err
 	})
 	if err != nil {
-		b.opts.Log.Debug("image stays", "image", ref, "err", err)
+		e.log.Debug("image stays", "image", ref, "err", err)
 	}
 	return err == nil
 }
 
 // used notes that an image was: the engine remembers when a name was given.
-func (b *Backend) used(ctx context.Context, ref string) {
-	err := b.call(ctx, b.limits.quick, "tag image", func(ctx context.Context) error {
-		_, err := b.api.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: ref})
+func (e *engine) used(ctx context.Context, ref string) {
+	err := e.call(ctx, e.limits.quick, "tag image", func(ctx context.Context) error {
+		_, err := e.api.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: ref})
 		return err
 	})
 	if err != nil {
-		b.opts.Log.Debug("use of an image not noted", "image", ref, "err", err)
+		e.log.Debug("use of an image not noted", "image", ref, "err", err)
 	}
 }
 
 // Sweep removes what builds left that ended with an earlier daemon: steps that the engine has not ended yet, and images without a name. What a
 // build of this daemon has made so far has no name either: once one has begun, nothing is removed any more. See sandbox.Finder.
-func (b *Backend) Sweep(ctx context.Context) error {
-	b.sweeping.Lock()
-	defer b.sweeping.Unlock()
-	return b.sweep(ctx)
+func (bd *builder) Sweep(ctx context.Context) error {
+	bd.sweeping.Lock()
+	defer bd.sweeping.Unlock()
+	return bd.sweep(ctx)
 }
 
-func (b *Backend) sweep(ctx context.Context) error {
-	if b.builds {
+func (bd *builder) sweep(ctx context.Context) error {
+	if bd.builds {
 		return nil
 	}
-	if err := b.removeSteps(ctx); err != nil {
+	if err := bd.removeSteps(ctx); err != nil {
 		return err
 	}
-	return b.prune(ctx, "")
+	return bd.engine.prune(ctx, "")
 }
 
 // beginBuild sweeps for the last time.
-func (b *Backend) beginBuild(ctx context.Context) {
-	b.sweeping.Lock()
-	defer b.sweeping.Unlock()
-	if err := b.sweep(ctx); err != nil {
-		b.opts.Log.Warn("something of a build of an earlier daemon is left", "err", err)
+func (bd *builder) beginBuild(ctx context.Context) {
+	bd.sweeping.Lock()
+	defer bd.sweeping.Unlock()
+	if err := bd.sweep(ctx); err != nil {
+		bd.engine.log.Warn("something of a build of an earlier daemon is left", "err", err)
 	}
-	b.builds = true
+	bd.builds = true
 }
 
 // removeSteps removes the containers of all builds. What somebody runs of an image that was built has its label as well: a step's image has no
 // name.
-func (b *Backend) removeSteps(ctx context.Context) error {
+func (bd *builder) removeSteps(ctx context.Context) error {
 	var found []container.Summary
-	err := b.call(ctx, b.limits.quick, "list containers", func(ctx context.Context) error {
-		r, err := b.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+	err := bd.engine.call(ctx, bd.engine.limits.quick, "list containers", func(ctx context.Context) error {
+		r, err := bd.engine.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", labelMade+"="+bd.engine.daemon)})
 		found = r.Items
 		return err
 	})
@@ -400,44 +411,44 @@ func (b *Backend) removeSteps(ctx context.Context) error {
 			continue
 		}
 		var of client.ImageInspectResult
-		err = b.call(ctx, b.limits.quick, "look up image", func(ctx context.Context) (err error) {
-			of, err = b.api.ImageInspect(ctx, c.ImageID)
+		err = bd.engine.call(ctx, bd.engine.limits.quick, "look up image", func(ctx context.Context) (err error) {
+			of, err = bd.engine.api.ImageInspect(ctx, c.ImageID)
 			return err
 		})
 		switch {
 		case cerrdefs.IsNotFound(err):
 			err = nil
 		case err == nil && len(of.RepoTags) == 0:
-			err = b.remove(ctx, "", c.ID)
+			err = bd.engine.remove(ctx, "", c.ID)
 		}
 	}
 	return err
 }
 
 // prune removes images of builds that have no name, and of which none is made, if they are older than that; empty is of any age.
-func (b *Backend) prune(ctx context.Context, older string) error {
-	which := make(client.Filters).Add("dangling", "true").Add("label", labelMade+"="+b.opts.DaemonID)
+func (e *engine) prune(ctx context.Context, older string) error {
+	which := make(client.Filters).Add("dangling", "true").Add("label", labelMade+"="+e.daemon)
 	if older != "" {
 		which.Add("until", older)
 	}
-	return b.call(ctx, b.limits.remove, "prune images", func(ctx context.Context) error {
-		_, err := b.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: which})
+	return e.call(ctx, e.limits.remove, "prune images", func(ctx context.Context) error {
+		_, err := e.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: which})
 		return err
 	})
 }
 
 // trimMade makes room for one more image, and removes what earlier builds left that no image is made of.
-func (b *Backend) trimMade(ctx context.Context) {
-	if err := b.trim(ctx); err != nil && ctx.Err() == nil {
-		b.opts.Log.Warn("images of earlier builds are left", "err", err)
+func (im *images) trimMade(ctx context.Context) {
+	if err := im.trim(ctx); err != nil && ctx.Err() == nil {
+		im.engine.log.Warn("images of earlier builds are left", "err", err)
 	}
 }
 
-func (b *Backend) trim(ctx context.Context) error {
-	if err := b.prune(ctx, keepSteps); err != nil {
+func (im *images) trim(ctx context.Context) error {
+	if err := im.engine.prune(ctx, keepSteps); err != nil {
 		return err
 	}
-	list, err := b.madeImages(ctx)
+	list, err := im.madeImages(ctx)
 	if err != nil {
 		return err
 	}
@@ -448,8 +459,8 @@ func (b *Backend) trim(ctx context.Context) error {
 				continue
 			}
 			var got client.ImageInspectResult
-			if err := b.call(ctx, b.limits.quick, "look up image", func(ctx context.Context) (err error) {
-				got, err = b.api.ImageInspect(ctx, ref)
+			if err := im.engine.call(ctx, im.engine.limits.quick, "look up image", func(ctx context.Context) (err error) {
+				got, err = im.engine.api.ImageInspect(ctx, ref)
 				return err
 			}); err != nil {
 				continue
@@ -459,7 +470,7 @@ func (b *Backend) trim(ctx context.Context) error {
 	}
 	oldest := slices.SortedFunc(maps.Keys(since), func(a, b string) int { return int(since[a]/1e6 - since[b]/1e6) })
 	for _, ref := range oldest[:max(0, len(oldest)-maxMade+1)] {
-		b.removeUnused(ctx, ref)
+		im.engine.removeUnused(ctx, ref)
 	}
 	return nil
 }

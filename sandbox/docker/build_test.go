@@ -133,7 +133,7 @@ func TestBuild(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, strings.Join(*lines, "\n"))
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
 	for _, want := range []string{"Dockerfile:5: RUN echo hello $WHO >/said; echo out; ls /sys/class/net", "  out", "  lo"} {
 		if !slices.Contains(*lines, want) {
 			t.Errorf("progress does not say %q", want)
@@ -153,7 +153,7 @@ func TestBuild(t *testing.T) {
 	if want := []string{"found the image of Dockerfile"}; !slices.Equal(*lines, want) {
 		t.Errorf("again: progress %q, want %q", *lines, want)
 	}
-	of, err := b.inspectImage(t.Context(), ref)
+	of, err := b.engine.inspectImage(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestBuild(t *testing.T) {
 	if err != nil || other == ref {
 		t.Errorf("another file: %s, %v", other, err)
 	}
-	b.removeImage(t.Context(), other)
+	b.engine.removeImage(t.Context(), other)
 }
 
 // What builds and set-ups made is their owner's disk, all the steps of one, and without what the base image has; what is below two of them
@@ -197,7 +197,7 @@ func TestMadeImagesCount(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, strings.Join(*lines, "\n"))
 		}
-		t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+		t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
 		return ref
 	}
 	first := build("")
@@ -209,7 +209,7 @@ func TestMadeImagesCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), set) })
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), set) })
 	want("a set-up on top of it", "alice", 9)
 	build("RUN head -c 1000000 /dev/urandom >/one")
 	want("another image, the first steps of which are the same", "alice", 10)
@@ -237,23 +237,23 @@ func TestBuildOfSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), base) })
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), base) })
 	inst := boot(t, b, sandbox.Spec{Owner: "alice", Image: base})
 	snapshot, err := b.Snapshot(t.Context(), inst, "alice", "demo", "one")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), snapshot) })
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), snapshot) })
 	spec, lines := building(directory(t, nil), "FROM "+snapshot+"\nRUN id -un; pwd\n")
 	ref, err := b.Build(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
 	if want := []string{"building the image of Dockerfile", "Dockerfile:1: FROM " + snapshot, "Dockerfile:2: RUN id -un; pwd", "  dev", "  /home"}; !slices.Equal(*lines, want) {
 		t.Errorf("progress %q, want %q", *lines, want)
 	}
-	got, err := b.inspectImage(t.Context(), ref)
+	got, err := b.engine.inspectImage(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}

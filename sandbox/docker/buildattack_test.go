@@ -23,7 +23,7 @@ import (
 // steps are the containers in which this backend's builds run.
 func (b *Backend) steps(t *testing.T) []string {
 	t.Helper()
-	list, err := b.api.ContainerList(context.Background(), client.ContainerListOptions{All: true,
+	list, err := b.engine.api.ContainerList(context.Background(), client.ContainerListOptions{All: true,
 		Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
 	if err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestAttackBuildForkBomb(t *testing.T) {
 	spec.Limits.PIDs = 100
 	ref, err := b.Build(t.Context(), spec)
 	if err == nil {
-		b.removeImage(t.Context(), ref)
+		b.engine.removeImage(t.Context(), ref)
 		t.Error("300 processes were had, and the limit is 100")
 	}
 	if said := strings.Join(*lines, "\n"); !strings.Contains(said, "n=9") || strings.Contains(said, "n=100") {
@@ -97,7 +97,7 @@ func TestAttackBuildDisk(t *testing.T) {
 			spec.Limits.Disk, spec.MinFree = 100<<20, tt.room
 			ref, err := b.Build(t.Context(), spec)
 			if err == nil {
-				b.removeImage(t.Context(), ref)
+				b.engine.removeImage(t.Context(), ref)
 			}
 			if !errors.Is(err, errDiskFull) || hintOf(err) == "" {
 				t.Errorf("got %v, want disk_full and what to do", err)
@@ -142,7 +142,7 @@ func TestAttackBuildReach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec, lines := building(directory(t, nil), "FROM sandboxd/busybox\nRUN "+command+"\n")
 			if ref, err := b.Build(t.Context(), spec); err == nil {
-				b.removeImage(t.Context(), ref)
+				b.engine.removeImage(t.Context(), ref)
 				t.Errorf("it reaches %s: %q", name, *lines)
 			}
 		})
@@ -157,7 +157,7 @@ func TestAttackBuildLabels(t *testing.T) {
 		spec, _ := building(directory(t, nil), "FROM sandboxd/busybox\n"+line+"\n")
 		ref, err := b.Build(t.Context(), spec)
 		if err == nil {
-			b.removeImage(t.Context(), ref)
+			b.engine.removeImage(t.Context(), ref)
 		}
 		if err == nil || !strings.Contains(err.Error(), "sandboxd's own") {
 			t.Errorf("%q: got %v", line, err)
@@ -199,7 +199,7 @@ func TestAttackBuildAtOnce(t *testing.T) {
 	if err := errors.Join(errs[1:]...); err != nil || refs[1] != refs[2] {
 		t.Fatalf("%v, %v", refs, err)
 	}
-	if _, err := b.inspectImage(t.Context(), refs[1]); err != nil {
+	if _, err := b.engine.inspectImage(t.Context(), refs[1]); err != nil {
 		t.Error(err)
 	}
 	built := 0
@@ -211,7 +211,7 @@ func TestAttackBuildAtOnce(t *testing.T) {
 	if built != 1 {
 		t.Errorf("%d of two built it", built)
 	}
-	b.removeImage(t.Context(), refs[1])
+	b.engine.removeImage(t.Context(), refs[1])
 }
 
 // packed packs a directory while do changes it, and returns the names that were in the archive.

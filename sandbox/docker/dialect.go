@@ -55,7 +55,7 @@ func (f facts) mayMount(paths ...string) error {
 
 // filter returns the file of the system calls that sandboxes have where the engine's own default is not Docker's: Podman's lets through
 // unshare, mount and keyctl, upon which root in a sandbox has every capability in a namespace of its own. Empty leaves the engine's.
-func (b *Backend) filter(f facts) (string, error) {
+func (fs *files) filter(f facts) (string, error) {
 	if !f.speaks {
 		return "", nil
 	}
@@ -63,7 +63,7 @@ func (b *Backend) filter(f facts) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("filter of system calls: %w", err)
 	}
-	path, err := b.files.write(text, "seccomp", 0o444)
+	path, err := fs.copies.write(text, "seccomp", 0o444)
 	if err != nil {
 		return "", fmt.Errorf("filter of system calls: %w", err)
 	}
@@ -72,11 +72,11 @@ func (b *Backend) filter(f facts) (string, error) {
 
 // resolver returns the resolv.conf of sandboxes whose network the daemon carries, where the engine makes none for a container without a
 // network, whatever name server it is asked for. Empty leaves it to the engine.
-func (b *Backend) resolver(f facts, spec sandbox.Spec) (string, error) {
+func (fs *files) resolver(f facts, spec sandbox.Spec) (string, error) {
 	if !f.speaks || !spec.Network.Carried() || spec.Via == sandbox.ViaProxy {
 		return "", nil
 	}
-	path, err := b.files.write([]byte("nameserver "+netip.AddrFrom4(wire.TunDNS).String()+"\n"), "resolv", 0o444)
+	path, err := fs.copies.write([]byte("nameserver "+netip.AddrFrom4(wire.TunDNS).String()+"\n"), "resolv", 0o444)
 	if err != nil {
 		return "", fmt.Errorf("resolv.conf: %w", err)
 	}

@@ -15,10 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"sync"
-	"sync/atomic"
-
-	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
@@ -58,29 +54,25 @@ type Options struct {
 	Log       *slog.Logger // nil discards
 }
 
-// Backend makes sandboxes of containers. It implements every group of a sandbox.Backend. Its methods
-// may be called concurrently.
+// Backend makes sandboxes of containers. It implements every group of a sandbox.Backend. Its
+// methods may be called concurrently.
+//
+// It has the life cycle of instances itself. Its parts have the rest, and ask the engine alone:
+// none of them knows the Backend.
 type Backend struct {
-	opts   Options
-	api    *client.Client
-	starts chan struct{} // slots
+	*images  // sandbox.Imager, without Build
+	*builder // Build, and the Sweep of what builds left
+	*meter   // sandbox.Meter
 
-	greeting chan struct{} // semaphore
-	greeted  atomic.Bool   // the version of the API is settled
+	opts      Options
+	engine    *engine
+	instances *instances
+	sockets   *guestsock.Set
+	state     stateDir
+	files     *files
 
-	files   placer
-	sockets *guestsock.Set
-	engine  engineCache
-
-	limits limits
-	at     func(stage string) // called when Boot or Start enters a stage; tests end contexts there
-
-	sweeping sync.Mutex // held for calls of the engine
-	builds   bool       // guarded by sweeping; this daemon has begun a build
-
-	mu     sync.Mutex
-	busy   map[string]chan struct{} // guarded by mu; by instance ID; closed when what changes it has ended
-	places map[string]places        // guarded by mu; by instance ID; of those that were measured
+	starts chan struct{}      // slots for containers that are created and started at once
+	at     func(stage string) // called when Boot or Start enters a stage; tests replace it
 }
 
 var (
@@ -120,14 +112,17 @@ func New(o Options) (*Backend, error) {
 			return nil, fmt.Errorf("docker: %w", err)
 		}
 	}
-	api, err := client.New(client.WithHost(o.Host), client.WithUserAgent("sandboxd"))
+	e, err := newEngine(o.Host, o.DaemonID, o.Log)
 	if err != nil {
-		return nil, fmt.Errorf("docker: engine %s: %w", o.Host, err)
+		return nil, err
 	}
-	b := &Backend{opts: o, api: api, starts: make(chan struct{}, o.MaxStarts), greeting: make(chan struct{}, 1),
-		files: placer{dir: o.GuestDir}, limits: defaultLimits, at: func(string) {},
-		busy: make(map[string]chan struct{}), places: make(map[string]places)}
-	b.sockets = guestsock.NewSet(b.runDir, o.Log)
+	b := &Backend{opts: o, engine: e, instances: newInstances(e), state: stateDir(o.Dir), at: func(string) {},
+		files:  &files{copies: placer{dir: o.GuestDir}, guest: o.Guest, bundle: o.CABundle},
+		starts: make(chan struct{}, o.MaxStarts)}
+	b.sockets = guestsock.NewSet(b.state.runDir, o.Log)
+	b.images = &images{engine: e, instances: b.instances, make: o.Build, makes: o.Builds}
+	b.meter = newMeter(e, b.sockets)
+	b.builder = &builder{engine: e, instances: b.instances, images: b.images, meter: b.meter}
 	return b, nil
 }
 
@@ -150,7 +145,7 @@ func checkHost(host string) error {
 // Close stops listening for guests. Containers go on, and their guests call again. Calls under way end with an error.
 func (b *Backend) Close() error {
 	b.sockets.Close()
-	return b.api.Close()
+	return b.engine.close()
 }
 
 func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox", id) }
@@ -158,6 +153,3 @@ func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox"
 // containerName is what docker ps shows. It also tells our containers from those that somebody started from a committed
 // image, which inherit the labels.
 func containerName(id string) string { return "sandboxd-" + id }
-
-func (b *Backend) dir(id string) string    { return filepath.Join(b.opts.Dir, id) }
-func (b *Backend) runDir(id string) string { return filepath.Join(b.opts.Dir, id, "run") }

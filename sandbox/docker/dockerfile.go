@@ -329,13 +329,13 @@ func (d *dockerfile) nested(node *parser.Node) error {
 }
 
 // baseImage finds an image for a FROM of owner's.
-func (b *Backend) baseImage(ctx context.Context, owner, ref string, progress func(string)) (image, error) {
+func (im *images) baseImage(ctx context.Context, owner, ref string, progress func(string)) (image, error) {
 	name, err := parseImage(ref)
 	if err != nil {
 		return image{}, err
 	}
-	if err := b.mayBoot(sandbox.Spec{Owner: owner, Image: name}); err != nil {
+	if err := im.mayBoot(sandbox.Spec{Owner: owner, Image: name}); err != nil {
 		return image{}, err
 	}
-	return b.image(ctx, name, progress)
+	return im.image(ctx, name, progress)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,11 +26,39 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
-// limits are how long the engine may take for one call. Each call has its own: one that hangs is told from one that is
-// busy. They are fields so that tests of an engine that hangs end soon.
+// engine asks the Docker Engine one thing at a time: each call is bounded, and its error says
+// whether the engine was away, refused, or did it not. It knows what a container is, not what a
+// sandbox is. Its methods may be called concurrently.
+type engine struct {
+	api    *client.Client
+	socket string // path
+	daemon string // ID; what we made carries it in labelDaemon or labelMade
+	log    *slog.Logger
+	limits limits
+	cache  engineCache
+
+	greeting chan struct{} // semaphore
+	greeted  atomic.Bool   // the version of the API is settled
+}
+
+func newEngine(host, daemon string, log *slog.Logger) (*engine, error) {
+	api, err := client.New(client.WithHost(host), client.WithUserAgent("sandboxd"))
+	if err != nil {
+		return nil, fmt.Errorf("docker: engine %s: %w", host, err)
+	}
+	return &engine{api: api, socket: strings.TrimPrefix(host, "unix://"), daemon: daemon, log: log,
+		limits: defaultLimits, greeting: make(chan struct{}, 1)}, nil
+}
+
+func (e *engine) close() error { return e.api.Close() }
+
+// limits bound one call of the engine by its kind, so that an engine that hangs is told from one
+// that is busy. Tests shorten them.
 type limits struct{ quick, create, start, remove time.Duration }
 
-var defaultLimits = limits{quick: 10 * time.Second, create: 30 * time.Second, start: 60 * time.Second, remove: 60 * time.Second}
+var defaultLimits = limits{
+	quick: 10 * time.Second, create: 30 * time.Second, start: 60 * time.Second, remove: 60 * time.Second,
+}
 
 // What an engine can do seldom changes while it runs.
 const factsAge = 5 * time.Minute
@@ -51,10 +81,10 @@ func hintOf(err error) string {
 
 // call asks the engine for one thing, for at most d. Errors: ctx's cause when ctx ended, ErrEngine when the engine did not
 // answer, else what it answered.
-func (b *Backend) call(ctx context.Context, d time.Duration, what string, f func(context.Context) error) error {
+func (e *engine) call(ctx context.Context, d time.Duration, what string, f func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	err := b.greet(bounded)
+	err := e.greet(bounded)
 	if err == nil {
 		err = f(bounded)
 	}
@@ -64,10 +94,10 @@ func (b *Backend) call(ctx context.Context, d time.Duration, what string, f func
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	case bounded.Err() != nil:
-		b.engine.forget()
+		e.cache.forget()
 		return hinted{fmt.Errorf("%s: %w within %v", what, sandbox.ErrEngine, d), "see the engine's log (journalctl -u docker)"}
 	case isUnreachable(err):
-		b.engine.forget()
+		e.cache.forget()
 		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err), unreachableHint(err)}
 	}
 	err = fmt.Errorf("%s: %w", what, err)
@@ -84,21 +114,21 @@ func (e refused) Unwrap() []error { return []error{e.error, sandbox.ErrRefused} 
 
 // greet settles the version of the API, once. The client does so by itself at its first call, under a lock for which nobody's patience
 // counts: while an engine hangs, all would wait as long as the most patient one.
-func (b *Backend) greet(ctx context.Context) error {
-	if b.greeted.Load() {
+func (e *engine) greet(ctx context.Context) error {
+	if e.greeted.Load() {
 		return nil
 	}
 	select {
-	case b.greeting <- struct{}{}:
-		defer func() { <-b.greeting }()
+	case e.greeting <- struct{}{}:
+		defer func() { <-e.greeting }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if b.greeted.Load() {
+	if e.greeted.Load() {
 		return nil
 	}
-	_, err := b.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
-	b.greeted.Store(err == nil)
+	_, err := e.api.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true})
+	e.greeted.Store(err == nil)
 	return err
 }
 
@@ -185,16 +215,16 @@ func (c *engineCache) defaultNoFile(f facts) int64 {
 }
 
 // facts asks the engine, or the memory of an earlier answer, and refuses an engine that cannot hold a sandbox.
-func (b *Backend) facts(ctx context.Context) (facts, error) {
-	b.engine.mu.Lock()
-	f, fresh := b.engine.facts, time.Since(b.engine.at) < factsAge
-	b.engine.mu.Unlock()
+func (e *engine) facts(ctx context.Context) (facts, error) {
+	e.cache.mu.Lock()
+	f, fresh := e.cache.facts, time.Since(e.cache.at) < factsAge
+	e.cache.mu.Unlock()
 	if fresh {
 		return f, nil
 	}
 	var info system.Info
-	err := b.call(ctx, b.limits.quick, "ask engine", func(ctx context.Context) error {
-		r, err := b.api.Info(ctx, client.InfoOptions{})
+	err := e.call(ctx, e.limits.quick, "ask engine", func(ctx context.Context) error {
+		r, err := e.api.Info(ctx, client.InfoOptions{})
 		info = r.Info
 		return err
 	})
@@ -204,8 +234,8 @@ func (b *Backend) facts(ctx context.Context) (facts, error) {
 	if f, err = factsOf(info); err != nil {
 		return facts{}, err
 	}
-	err = b.call(ctx, b.limits.quick, "ask engine", func(ctx context.Context) error {
-		v, err := b.api.ServerVersion(ctx, client.ServerVersionOptions{})
+	err = e.call(ctx, e.limits.quick, "ask engine", func(ctx context.Context) error {
+		v, err := e.api.ServerVersion(ctx, client.ServerVersionOptions{})
 		if err == nil && !IsDockers(v) {
 			f.speaker(info)
 		}
@@ -214,10 +244,10 @@ func (b *Backend) facts(ctx context.Context) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	f.noFile = engineNoFile(ctx, strings.TrimPrefix(b.opts.Host, "unix://"))
-	b.engine.mu.Lock()
-	b.engine.facts, b.engine.at = f, time.Now()
-	b.engine.mu.Unlock()
+	f.noFile = engineNoFile(ctx, e.socket)
+	e.cache.mu.Lock()
+	e.cache.facts, e.cache.at = f, time.Now()
+	e.cache.mu.Unlock()
 	return f, nil
 }
 

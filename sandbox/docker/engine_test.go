@@ -91,7 +91,7 @@ func needEngine(t *testing.T) {
 // needImage builds a test image that is missing.
 func needImage(t *testing.T, b *Backend, ref string) {
 	t.Helper()
-	if _, err := b.inspectImage(t.Context(), ref); err == nil {
+	if _, err := b.engine.inspectImage(t.Context(), ref); err == nil {
 		return
 	}
 	name := strings.TrimSuffix(strings.TrimPrefix(ref, "sandboxd/"), ":latest")
@@ -104,7 +104,7 @@ func needImage(t *testing.T, b *Backend, ref string) {
 
 func factsFor(t *testing.T, b *Backend) facts {
 	t.Helper()
-	f, err := b.facts(t.Context())
+	f, err := b.engine.facts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +140,12 @@ func testBackend(t *testing.T, change ...func(*Options)) *Backend {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		sweep(ctx, t, b)
-		made, err := b.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
+		made, err := b.engine.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+b.opts.DaemonID)})
 		if err != nil {
 			t.Error(err)
 		}
 		for _, image := range made.Items {
-			b.removeImage(ctx, image.ID)
+			b.engine.removeImage(ctx, image.ID)
 		}
 		b.Close()
 	})

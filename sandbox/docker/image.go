@@ -21,6 +21,15 @@ import (
 // A registry that has not said anything for so long is not there.
 const pullSilence = 10 * time.Second
 
+// images makes, finds and removes images, and decides who may boot which.
+type images struct {
+	engine    *engine
+	instances *instances
+
+	make  func(ctx context.Context, ref string, progress func(string)) error // Options.Build
+	makes func(ref string) bool                                              // Options.Builds
+}
+
 // image is what an image brings to a sandbox.
 type image struct {
 	id       string
@@ -31,35 +40,35 @@ type image struct {
 }
 
 // image finds ref on the engine. What is missing is built, if it is the default image or another one of ours, or pulled.
-func (b *Backend) image(ctx context.Context, ref string, progress func(string)) (image, error) {
-	got, err := b.inspectImage(ctx, ref)
+func (im *images) image(ctx context.Context, ref string, progress func(string)) (image, error) {
+	got, err := im.engine.inspectImage(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return got, err
 	}
 	if isSnapshot(ref) || strings.HasPrefix(ref, buildPrefix) {
 		return image{}, err
 	}
-	if ref == sandbox.DefaultImage || b.opts.Builds != nil && b.opts.Builds(ref) {
+	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {
 		// Never pulled: whoever takes that name in a public registry would run in every sandbox.
-		if b.opts.Build == nil {
+		if im.make == nil {
 			return image{}, hinted{err, "build it: images/base/build"}
 		}
 		progress("building " + ref)
-		if err := b.opts.Build(ctx, ref, progress); err != nil {
+		if err := im.make(ctx, ref, progress); err != nil {
 			return image{}, fmt.Errorf("build %s: %w", ref, err)
 		}
-		return b.inspectImage(ctx, ref)
+		return im.engine.inspectImage(ctx, ref)
 	}
-	if err := b.pull(ctx, ref, progress); err != nil {
+	if err := im.engine.pull(ctx, ref, progress); err != nil {
 		return image{}, err
 	}
-	return b.inspectImage(ctx, ref)
+	return im.engine.inspectImage(ctx, ref)
 }
 
-func (b *Backend) inspectImage(ctx context.Context, ref string) (image, error) {
+func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
 	var got client.ImageInspectResult
-	err := b.call(ctx, b.limits.quick, "look up image", func(ctx context.Context) (err error) {
-		got, err = b.api.ImageInspect(ctx, ref)
+	err := e.call(ctx, e.limits.quick, "look up image", func(ctx context.Context) (err error) {
+		got, err = e.api.ImageInspect(ctx, ref)
 		return err
 	})
 	switch {
@@ -84,18 +93,18 @@ func (b *Backend) inspectImage(ctx context.Context, ref string) (image, error) {
 }
 
 // Resolve returns the ID of an image that is here. See sandbox.Finder.
-func (b *Backend) Resolve(ctx context.Context, ref string) (string, error) {
+func (im *images) Resolve(ctx context.Context, ref string) (string, error) {
 	ref, err := parseImage(ref)
 	if err != nil {
 		return "", err
 	}
-	i, err := b.inspectImage(ctx, ref)
+	i, err := im.engine.inspectImage(ctx, ref)
 	return i.id, err
 }
 
 // pull fetches ref, telling a person how it goes. A registry that does not answer ends it within pullSilence; one that
 // answers may take its time.
-func (b *Backend) pull(ctx context.Context, ref string, progress func(string)) error {
+func (e *engine) pull(ctx context.Context, ref string, progress func(string)) error {
 	noImage := func(err error) error {
 		return hinted{fmt.Errorf("%w: %s is not here and could not be pulled: %w", sandbox.ErrNoImage, ref, err),
 			"check the name and docker pull " + ref + ", or leave --image out for " + sandbox.DefaultImage}
@@ -117,7 +126,7 @@ func (b *Backend) pull(ctx context.Context, ref string, progress func(string)) e
 		}
 		return noImage(err)
 	}
-	stream, err := b.api.ImagePull(pulling, ref, client.ImagePullOptions{})
+	stream, err := e.api.ImagePull(pulling, ref, client.ImagePullOptions{})
 	if err != nil {
 		return fail(err)
 	}

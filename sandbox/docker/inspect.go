@@ -5,37 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
 )
 
 // Inspect says how the container of inst is. See sandbox.Finder.
 func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
-	c, err := b.container(ctx, refOf(inst))
+	c, err := b.engine.container(ctx, refOf(inst))
 	if err != nil {
 		return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
 	}
 	s := sandbox.Status{Running: c.State.Running, Paused: c.State.Paused, ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled}
 	if s.Running {
 		// The engine's flag is often false when a process other than the first was killed; the cgroup counts them.
-		if u, err := usageOf(c.State.Pid, c.ID); err == nil && u.OOMKills > 0 {
+		if u, err := usage.Counters(c.State.Pid, c.ID); err == nil && u.OOMKills > 0 {
 			s.OOMKilled = true
 		}
 		return s, nil
 	}
 	if !s.OOMKilled && c.State.ExitCode != 0 {
-		if err := b.listens(ctx); err != nil {
+		if err := b.engine.listens(ctx); err != nil {
 			return sandbox.Status{}, fmt.Errorf("inspect %s: %w", inst.ID, err)
 		}
-		s.EngineRestarted = b.endedByEngine(ctx, c.State)
+		s.EngineRestarted = b.engine.endedByEngine(ctx, c.State)
 	}
 	if c.State.Error != "" {
 		s.Notes = append(s.Notes, c.State.Error)
@@ -43,31 +42,11 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	return s, nil
 }
 
-// listens returns an error if the engine takes no connections any more: one that ends closes its socket, ends its containers, and answers all
-// the while on the connections that it has.
-func (b *Backend) listens(ctx context.Context) error {
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(b.opts.Host, "unix://"))
-	if err != nil {
-		return fmt.Errorf("%w: it is ending: %w", sandbox.ErrEngine, err)
-	}
-	return conn.Close()
-}
-
-// endedByEngine reports whether a container that does not run was ended when its engine ended or began: it was started before the engine
-// that answers now, and had not ended long before. Where another process holds the socket for the engine that is not seen.
-func (b *Backend) endedByEngine(ctx context.Context, s *container.State) bool {
-	engine := engineStart(ctx, strings.TrimPrefix(b.opts.Host, "unix://"))
-	started, err1 := time.Parse(time.RFC3339Nano, s.StartedAt)
-	finished, err2 := time.Parse(time.RFC3339Nano, s.FinishedAt)
-	const shutdown = time.Minute // of an engine that stops its containers first, and of the time until it is started again
-	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) && finished.After(engine.Add(-shutdown))
-}
-
 // List returns the instances that this daemon made. See sandbox.Finder.
 func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	var found []container.Summary
-	err := b.call(ctx, b.limits.start, "list containers", func(ctx context.Context) error {
-		r, err := b.api.ContainerList(ctx, client.ContainerListOptions{All: true,
+	err := b.engine.call(ctx, b.engine.limits.start, "list containers", func(ctx context.Context) error {
+		r, err := b.engine.api.ContainerList(ctx, client.ContainerListOptions{All: true,
 			Filters: make(client.Filters).Add("label", labelDaemon+"="+b.opts.DaemonID)})
 		found = r.Items
 		return err
@@ -103,36 +82,33 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 
 // forsaken reports whether nothing is kept of an instance beside its container, and nobody is making it.
 func (b *Backend) forsaken(id string) bool {
-	b.mu.Lock()
-	busy := b.busy[id] != nil
-	b.mu.Unlock()
-	_, err := os.Lstat(b.dir(id))
-	return !busy && errors.Is(err, fs.ErrNotExist)
+	_, err := os.Lstat(b.state.dir(id))
+	return !b.instances.changing(id) && errors.Is(err, fs.ErrNotExist)
 }
 
 // recall returns what Boot returned for a container, or as much of it as the engine knows when the note is missing.
 func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (sandbox.Instance, error) {
 	var n note
-	err := readJSON(b.notePath(id), &n)
+	err := readJSON(b.state.notePath(id), &n)
 	if err == nil && n.Instance.ID == id && n.Instance.Ref == c.ID {
 		return n.Instance, nil
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		b.log(id).Error("read note", "err", err)
 	}
-	full, err := b.container(ctx, c.ID)
+	full, err := b.engine.container(ctx, c.ID)
 	if err != nil {
 		return sandbox.Instance{}, err
 	}
 	inst := instanceOf(id, full)
-	f, err := b.facts(ctx)
+	f, err := b.engine.facts(ctx)
 	if err != nil {
 		return sandbox.Instance{}, err
 	}
 	if f.speaks {
 		inst.Runtime = f.defaultRuntime // it says "oci" of each
 	}
-	if k, err := b.readKeys(id); err == nil {
+	if k, err := b.state.readKeys(id); err == nil {
 		inst.User = userOf(k.Guest)
 	}
 	return inst, nil

@@ -15,6 +15,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// stateDir is the directory of all instances' state, with a directory for each.
+type stateDir string
+
+func (d stateDir) dir(id string) string    { return filepath.Join(string(d), id) }
+func (d stateDir) runDir(id string) string { return filepath.Join(string(d), id, "run") } // sockets
+
 // keys is what keys.json holds: all that a guest is told, and our half of its login. It never leaves this machine but on
 // the guest's standard input.
 type keys struct {
@@ -69,11 +75,11 @@ func (k keys) peer() (sandbox.Peer, error) {
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(client)}}, nil
 }
 
-func (b *Backend) keysPath(id string) string { return filepath.Join(b.dir(id), "keys.json") }
+func (d stateDir) keysPath(id string) string { return filepath.Join(d.dir(id), "keys.json") }
 
-func (b *Backend) readKeys(id string) (keys, error) {
+func (d stateDir) readKeys(id string) (keys, error) {
 	var k keys
-	return k, readJSON(b.keysPath(id), &k)
+	return k, readJSON(d.keysPath(id), &k)
 }
 
 // note is what name.json holds: what a lost store can be rebuilt from. It stays outside the sandbox.
@@ -82,7 +88,7 @@ type note struct {
 	Instance sandbox.Instance `json:"instance"`
 }
 
-func (b *Backend) notePath(id string) string { return filepath.Join(b.dir(id), "name.json") }
+func (d stateDir) notePath(id string) string { return filepath.Join(d.dir(id), "name.json") }
 
 func readJSON(path string, v any) error {
 	data, err := os.ReadFile(path)

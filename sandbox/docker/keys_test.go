@@ -12,17 +12,17 @@ func TestKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &Backend{opts: Options{Dir: t.TempDir()}}
-	if err := os.Mkdir(b.dir("s1"), 0o700); err != nil {
+	b := &Backend{state: stateDir(t.TempDir())}
+	if err := os.Mkdir(b.state.dir("s1"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeJSON(b.keysPath("s1"), k); err != nil {
+	if err := writeJSON(b.state.keysPath("s1"), k); err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat(b.keysPath("s1")); err != nil || info.Mode() != 0o600 {
+	if info, err := os.Stat(b.state.keysPath("s1")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("got mode %v, %v; want 0600", info.Mode(), err)
 	}
-	again, err := b.readKeys("s1")
+	again, err := b.state.readKeys("s1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +44,10 @@ func TestKeys(t *testing.T) {
 	if err != nil || line[len(line)-1] != '\n' {
 		t.Errorf("line: got %q, %v; want one line", line, err)
 	}
-	if err := os.WriteFile(b.keysPath("s1"), []byte("{"), 0o600); err != nil {
+	if err := os.WriteFile(b.state.keysPath("s1"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.readKeys("s1"); err == nil {
+	if _, err := b.state.readKeys("s1"); err == nil {
 		t.Error("damaged file: got no error")
 	}
 }

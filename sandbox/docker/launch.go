@@ -1,16 +1,12 @@
 package docker
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/client"
 
@@ -35,7 +31,7 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	if err != nil {
 		return 0, err
 	}
-	a, err := s.b.attach(ctx, s.ref, line)
+	a, err := s.b.engine.attach(ctx, s.ref, line)
 	if err != nil {
 		return 0, err
 	}
@@ -44,8 +40,8 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	if err := s.enter(ctx, stageStart); err != nil {
 		return 0, err
 	}
-	err = s.b.call(ctx, s.b.limits.start, "start container", func(ctx context.Context) error {
-		_, err := s.b.api.ContainerStart(ctx, s.ref, client.ContainerStartOptions{})
+	err = s.b.engine.call(ctx, s.b.engine.limits.start, "start container", func(ctx context.Context) error {
+		_, err := s.b.engine.api.ContainerStart(ctx, s.ref, client.ContainerStartOptions{})
 		return err
 	})
 	if err != nil {
@@ -55,7 +51,7 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	if err := s.enter(ctx, stageGuest); err != nil {
 		return 0, err
 	}
-	c, err := s.b.container(ctx, s.ref)
+	c, err := s.b.engine.container(ctx, s.ref)
 	if err != nil {
 		return 0, err
 	}
@@ -73,12 +69,12 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 		if !errors.Is(err, errGuestEnded) {
 			return 0, err
 		}
-		if c, err = s.b.container(ctx, s.ref); err != nil {
+		if c, err = s.b.engine.container(ctx, s.ref); err != nil {
 			return 0, err
 		}
 	}
 	s.exit = c.State.ExitCode
-	return 0, fmt.Errorf("guest ended with exit code %d%s", s.exit, s.b.lastWords(ctx, s.ref))
+	return 0, fmt.Errorf("guest ended with exit code %d%s", s.exit, s.b.engine.lastWords(ctx, s.ref))
 }
 
 // await returns when the guest has called in, or errGuestEnded when the container has ended.
@@ -90,7 +86,7 @@ func (s *booting) await(ctx context.Context, d *guestsock.Server) error {
 	defer wg.Wait()
 	defer end(nil)
 	wg.Go(func() {
-		if s.b.waitEnded(ctx, s.ref, 2*guestTimeout) == nil {
+		if s.b.engine.waitEnded(ctx, s.ref, 2*guestTimeout) == nil {
 			end(errGuestEnded)
 		}
 	})
@@ -115,78 +111,3 @@ func passesDescriptors(runtime string) bool {
 	}
 	return false
 }
-
-// attachment is the standard input of a container that is about to start. Its output is not attached: the engine would hold
-// that connection for as long as the container runs.
-type attachment struct {
-	conn    client.HijackedResponse
-	written chan error // what became of the line
-}
-
-// attach connects to the input of a container that has not been started, and hands over line and the end of input. Nobody
-// reads it before the start, so it is written beside.
-func (b *Backend) attach(ctx context.Context, ref string, line []byte) (*attachment, error) {
-	a := &attachment{written: make(chan error, 1)}
-	err := b.call(ctx, b.limits.quick, "attach to container", func(ctx context.Context) error {
-		r, err := b.api.ContainerAttach(ctx, ref, client.ContainerAttachOptions{Stream: true, Stdin: true})
-		a.conn = r.HijackedResponse
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	go func() { // ends with close
-		_, err := a.conn.Conn.Write(line)
-		if err == nil {
-			err = a.conn.CloseWrite()
-		}
-		a.written <- err
-	}()
-	return a, nil
-}
-
-// close ends the attachment; what the guest has not read is lost. It returns what became of the line.
-func (a *attachment) close() error {
-	a.conn.Close()
-	return <-a.written
-}
-
-// lastWords is the end of what a container printed, as the end of an error: ": text", or nothing.
-func (b *Backend) lastWords(ctx context.Context, ref string) string {
-	var text bytes.Buffer
-	err := b.call(ctx, b.limits.quick, "read log", func(ctx context.Context) error {
-		r, err := b.api.ContainerLogs(ctx, ref, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "10"})
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		_, err = stdcopy.StdCopy(&text, &text, io.LimitReader(r, maxWords))
-		return err
-	})
-	// The image's programs may have written it.
-	var lines []string
-	for line := range strings.Lines(printable(text.String())) {
-		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, line)
-		}
-	}
-	if len(lines) == 0 && err != nil {
-		return ": " + err.Error()
-	}
-	if len(lines) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(lines, "; ")
-}
-
-// printable is text of others of which nothing acts on a terminal. Its lines stay lines.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
-			return '?'
-		}
-		return r
-	}, text)
-}
-
-const maxWords = 4 << 10

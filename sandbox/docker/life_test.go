@@ -216,7 +216,7 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 	})
 	t.Run("name is the host name alone", func(t *testing.T) {
 		inst := boot(t, b, sandbox.Spec{Name: "demo"})
-		c, err := b.container(t.Context(), inst.Ref)
+		c, err := b.engine.container(t.Context(), inst.Ref)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +235,7 @@ func TestSpecReachesTheSandbox(t *testing.T) {
 			}
 		}
 		var n note
-		if err := readJSON(b.notePath(inst.ID), &n); err != nil || n.Name != "demo" {
+		if err := readJSON(b.state.notePath(inst.ID), &n); err != nil || n.Name != "demo" {
 			t.Errorf("note: got %+v, %v; want the name", n, err)
 		}
 	})
@@ -267,27 +267,27 @@ func TestImageConfig(t *testing.T) {
 	b := testBackend(t)
 	ref := "sandboxd-test/" + newID()
 	ctx := t.Context()
-	made, err := b.api.ContainerCreate(ctx, client.ContainerCreateOptions{Config: &container.Config{Image: busybox, Cmd: []string{"mkdir", "-p", "/srv/app"}}})
+	made, err := b.engine.api.ContainerCreate(ctx, client.ContainerCreateOptions{Config: &container.Config{Image: busybox, Cmd: []string{"mkdir", "-p", "/srv/app"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
+	if _, err := b.engine.api.ContainerStart(ctx, made.ID, client.ContainerStartOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.waitEnded(ctx, made.ID, time.Minute); err != nil {
+	if err := b.engine.waitEnded(ctx, made.ID, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.api.ContainerCommit(ctx, made.ID, client.ContainerCommitOptions{Reference: ref, Changes: []string{
+	_, err = b.engine.api.ContainerCommit(ctx, made.ID, client.ContainerCommitOptions{Reference: ref, Changes: []string{
 		`ENV GREETING=hello PATH=/bin:/opt GODEBUG=madvdontneed=1`, `WORKDIR /srv/app`, `USER 12:34`, `VOLUME /data`,
 		`ENTRYPOINT ["/bin/sh", "-c"]`, `CMD ["echo $GREETING >/tmp/ran; id -u >>/tmp/ran; pwd >>/tmp/ran; exec sleep 1000"]`,
 		`HEALTHCHECK --interval=1s CMD touch /tmp/checked`}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.api.ContainerRemove(ctx, made.ID, client.ContainerRemoveOptions{}); err != nil {
+	if _, err := b.engine.api.ContainerRemove(ctx, made.ID, client.ContainerRemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.api.ImageRemove(context.Background(), ref, client.ImageRemoveOptions{Force: true}) })
+	t.Cleanup(func() { b.engine.api.ImageRemove(context.Background(), ref, client.ImageRemoveOptions{Force: true}) })
 
 	inst := boot(t, b, sandbox.Spec{Image: ref})
 	c := login(t, b, inst)
@@ -300,7 +300,7 @@ func TestImageConfig(t *testing.T) {
 	if inst.User != "12:34" {
 		t.Errorf("got user %q", inst.User)
 	}
-	full, err := b.container(ctx, inst.Ref)
+	full, err := b.engine.container(ctx, inst.Ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func TestImageConfig(t *testing.T) {
 	if err := b.Destroy(ctx, inst); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.api.VolumeInspect(ctx, volume, client.VolumeInspectOptions{}); err == nil {
+	if _, err := b.engine.api.VolumeInspect(ctx, volume, client.VolumeInspectOptions{}); err == nil {
 		t.Error("the volume outlives its sandbox")
 	}
 }
@@ -354,7 +354,7 @@ func TestDaemonRestart(t *testing.T) {
 	}
 
 	// Without the note on disk the engine is asked.
-	if err := os.Remove(second.notePath(inst.ID)); err != nil {
+	if err := os.Remove(second.state.notePath(inst.ID)); err != nil {
 		t.Fatal(err)
 	}
 	if list, err = second.List(t.Context()); err != nil || len(list) != 1 {
@@ -369,7 +369,7 @@ func TestDaemonRestart(t *testing.T) {
 	mustSh(t, login(t, second, list[0]), "true")
 
 	// Without the keys nobody gets in, and it is not called gone.
-	if err := os.Remove(second.keysPath(inst.ID)); err != nil {
+	if err := os.Remove(second.state.keysPath(inst.ID)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := second.Dial(t.Context(), inst); err == nil || errors.Is(err, sandbox.ErrGone) || !strings.Contains(err.Error(), "keys are missing") {
@@ -439,11 +439,11 @@ func TestKilledFromOutside(t *testing.T) {
 	inst := boot(t, b, sandbox.Spec{})
 	c := login(t, b, inst)
 	mustSh(t, c, "echo kept >/kept")
-	if _, err := b.api.ContainerKill(t.Context(), inst.Ref, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
+	if _, err := b.engine.api.ContainerKill(t.Context(), inst.Ref, client.ContainerKillOptions{Signal: "KILL"}); err != nil {
 		t.Fatal(err)
 	}
 	c.Wait()
-	if err := b.waitEnded(t.Context(), inst.Ref, 10*time.Second); err != nil {
+	if err := b.engine.waitEnded(t.Context(), inst.Ref, 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
 	got, err := b.Inspect(t.Context(), inst)
@@ -523,7 +523,7 @@ func TestStop(t *testing.T) {
 
 	// A guest that cannot obey is killed: here it is frozen until the order has been given up.
 	pause := func() {
-		if _, err := b.api.ContainerPause(t.Context(), inst.Ref, client.ContainerPauseOptions{}); err != nil {
+		if _, err := b.engine.api.ContainerPause(t.Context(), inst.Ref, client.ContainerPauseOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -549,12 +549,12 @@ func TestStrangersAreLeftAlone(t *testing.T) {
 		containerName(mine): {labelDaemon: "else", labelID: mine},
 	}
 	for name, labels := range strangers {
-		r, err := b.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: name, Config: &container.Config{Image: busybox, Labels: labels}})
+		r, err := b.engine.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Name: name, Config: &container.Config{Image: busybox, Labels: labels}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer func() {
-			if _, err := b.api.ContainerRemove(context.Background(), r.ID, client.ContainerRemoveOptions{}); err != nil {
+			if _, err := b.engine.api.ContainerRemove(context.Background(), r.ID, client.ContainerRemoveOptions{}); err != nil {
 				t.Errorf("%s is not there any more: %v", name, err)
 			}
 		}()

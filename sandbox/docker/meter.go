@@ -2,147 +2,58 @@ package docker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
+	"sync"
 
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
+	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
 )
 
+// meter is the backend's sandbox.Meter. It reads files and counters itself and asks the engine only
+// where this user may not.
+type meter struct {
+	engine  *engine
+	sockets *guestsock.Set
+
+	mu     sync.Mutex
+	places map[string]places // guarded by mu; by instance ID
+}
+
+func newMeter(e *engine, s *guestsock.Set) *meter {
+	return &meter{engine: e, sockets: s, places: make(map[string]places)}
+}
+
+// places are where a container's files are on this machine. They do not change while it exists.
+type places struct {
+	ref   string
+	layer string   // directory of what it wrote; empty if only the engine can measure that
+	trees []string // its volumes
+	files []string // the engine's, writable inside: /etc/hosts and others
+}
+
 // Usage reads the control groups of a container. See sandbox.Meter.
-func (b *Backend) Usage(ctx context.Context, inst sandbox.Instance) (sandbox.Usage, error) {
-	pid, err := b.firstProcess(ctx, inst)
+func (m *meter) Usage(ctx context.Context, inst sandbox.Instance) (sandbox.Usage, error) {
+	pid, err := m.firstProcess(ctx, inst)
 	if err != nil {
 		return sandbox.Usage{}, fmt.Errorf("usage of %s: %w", inst.ID, err)
 	}
-	u, err := usageOf(pid, inst.Ref)
+	u, err := usage.Counters(pid, inst.Ref)
 	if err != nil {
 		return u, fmt.Errorf("usage of %s: %w", inst.ID, err)
 	}
 	return u, nil
 }
 
-// firstProcess is the first process of a container that runs, as its door knows it already, or as the engine does.
-func (b *Backend) firstProcess(ctx context.Context, inst sandbox.Instance) (int, error) {
-	if pid := b.sockets.PID(inst.ID); pid != 0 {
-		return pid, nil
-	}
-	c, err := b.container(ctx, refOf(inst))
-	switch {
-	case err != nil:
-		return 0, err
-	case !c.State.Running || c.State.Pid == 0:
-		return 0, sandbox.ErrStopped
-	}
-	return c.State.Pid, nil
-}
-
-// groupsOf is what proc(5) says of the control groups of pid, a process of the container ref. Its number may be another's by now.
-func groupsOf(pid int, ref string) (string, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
-	switch {
-	case err != nil:
-		return "", fmt.Errorf("%w: %w", sandbox.ErrStopped, err)
-	case !strings.Contains(string(text), ref):
-		return "", fmt.Errorf("%w: process %d is another's", sandbox.ErrStopped, pid)
-	}
-	return string(text), nil
-}
-
-// usageOf reads the counters of the control groups of a container, of either version (cgroups(7)), by one of its processes.
-// One that cannot be seen is 0.
-func usageOf(pid int, ref string) (sandbox.Usage, error) {
-	text, err := groupsOf(pid, ref)
-	if err != nil {
-		return sandbox.Usage{}, err
-	}
-	var u sandbox.Usage
-	for line := range strings.Lines(text) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3) // hierarchy:controllers:path
-		if len(parts) != 3 || parts[2] == "/" {                  // the root's are the machine's, not a container's
-			continue
-		}
-		one := func(controller string) string { return filepath.Join("/sys/fs/cgroup", controller, parts[2]) }
-		for _, controller := range strings.Split(parts[1], ",") {
-			switch controller {
-			case "": // version 2, or the named hierarchy of systemd beside version 1, where nothing below is found
-				u.Memory = max(u.Memory, counter(one("")+"/memory.current", ""))
-				u.OOMKills = max(u.OOMKills, counter(one("")+"/memory.events", "oom_kill"))
-				u.PIDs = max(u.PIDs, counter(one("")+"/pids.current", ""))
-				u.PIDsRefused = max(u.PIDsRefused, counter(one("")+"/pids.events", "max"))
-				u.CPU = max(u.CPU, time.Duration(counter(one("")+"/cpu.stat", "usage_usec"))*time.Microsecond)
-			case "memory":
-				u.Memory = counter(one("memory")+"/memory.usage_in_bytes", "")
-				u.OOMKills = counter(one("memory")+"/memory.oom_control", "oom_kill")
-			case "pids":
-				u.PIDs = counter(one("pids")+"/pids.current", "")
-				u.PIDsRefused = counter(one("pids")+"/pids.events", "max")
-			case "cpuacct":
-				u.CPU = time.Duration(counter(one("cpuacct")+"/cpuacct.usage", ""))
-			}
-		}
-	}
-	return u, nil
-}
-
-// counter reads a file that holds a number, or lines of a key and a number. What is not there is 0.
-func counter(file, key string) int64 {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(text)) {
-		words := strings.Fields(line)
-		if key == "" {
-			words = append([]string{""}, words...)
-		}
-		if len(words) == 2 && words[0] == key {
-			n, _ := strconv.ParseInt(words[1], 10, 64) // the kernel writes numbers
-			return n
-		}
-	}
-	return 0
-}
-
-// processesOf are the processes of a container. Groups below its own it cannot make.
-func processesOf(pid int, ref string) []int {
-	text, err := groupsOf(pid, ref)
-	if err != nil {
-		return nil
-	}
-	for line := range strings.Lines(text) {
-		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(parts) != 3 || parts[1] != "" && !slices.Contains(strings.Split(parts[1], ","), "pids") {
-			continue
-		}
-		controller := ""
-		if parts[1] != "" {
-			controller = "pids"
-		}
-		list, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, parts[2], "cgroup.procs"))
-		if err != nil {
-			continue // the other version's
-		}
-		var pids []int
-		for _, word := range strings.Fields(string(list)) {
-			if n, err := strconv.Atoi(word); err == nil {
-				pids = append(pids, n)
-			}
-		}
-		return pids
-	}
-	return nil
-}
-
-// Room is what is free on the engine's disk. See sandbox.Meter.
-func (b *Backend) Room(ctx context.Context) (int64, error) {
-	f, err := b.facts(ctx)
+// Room returns what is free on the engine's disk. See sandbox.Meter.
+func (m *meter) Room(ctx context.Context) (int64, error) {
+	f, err := m.engine.facts(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("room: %w", err)
 	}
@@ -151,4 +62,118 @@ func (b *Backend) Room(ctx context.Context) (int64, error) {
 		return 0, fmt.Errorf("room: %s: %w", f.root, os.NewSyscallError("statfs", err))
 	}
 	return int64(fs.Bavail) * fs.Bsize, nil
+}
+
+// Disk looks at each file that a container wrote. Where this user may not, or the engine stores
+// files in another way, the engine measures: without volumes, and with holes as if they were full.
+// See sandbox.Meter.
+func (m *meter) Disk(ctx context.Context, inst sandbox.Instance, limit sandbox.DiskUsage) (sandbox.DiskUsage, error) {
+	p, err := m.placesOf(ctx, inst)
+	if err != nil {
+		return sandbox.DiskUsage{}, fmt.Errorf("disk of %s: %w", inst.ID, err)
+	}
+	pid, err := m.firstProcess(ctx, inst)
+	if err != nil {
+		pid = 0
+	}
+	got, err := m.measure(ctx, p, pid, limit)
+	if err != nil {
+		return got, fmt.Errorf("disk of %s: %w", inst.ID, err)
+	}
+	return got, nil
+}
+
+// measure adds up the files of a container and, unless pid is 0, removed files that its processes
+// hold open. It may stop at limit.
+func (m *meter) measure(ctx context.Context, p places, pid int, limit sandbox.DiskUsage) (sandbox.DiskUsage, error) {
+	w := &usage.Walk{Limit: limit}
+	for _, file := range p.files {
+		w.File(file)
+	}
+	err := m.written(ctx, p, w)
+	for _, dir := range p.trees {
+		if err != nil {
+			break
+		}
+		if err = w.Tree(ctx, dir); errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+	}
+	if err == nil && pid != 0 {
+		w.Removed(usage.Processes(pid, p.ref))
+	}
+	if err != nil && !errors.Is(err, usage.ErrLimit) {
+		return sandbox.DiskUsage{}, err
+	}
+	return w.DiskUsage, nil
+}
+
+// written adds what a container wrote beside its volumes.
+func (m *meter) written(ctx context.Context, p places, w *usage.Walk) error {
+	before := w.DiskUsage
+	if p.layer != "" {
+		err := w.Tree(ctx, p.layer)
+		if err == nil || ctx.Err() != nil || errors.Is(err, usage.ErrLimit) {
+			return err
+		}
+	}
+	w.DiskUsage = before
+	n, err := m.engine.size(ctx, p.ref)
+	w.Bytes += n
+	return err
+}
+
+// placesOf asks the engine once for each container.
+func (m *meter) placesOf(ctx context.Context, inst sandbox.Instance) (places, error) {
+	m.mu.Lock()
+	p := m.places[inst.ID]
+	m.mu.Unlock()
+	if p.ref != "" && p.ref == inst.Ref {
+		return p, nil
+	}
+	c, err := m.engine.container(ctx, refOf(inst))
+	if err != nil {
+		return p, err
+	}
+	p = placesIn(c)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.places[inst.ID] = p
+	return p, nil
+}
+
+// forget drops what is known of an instance that is gone.
+func (m *meter) forget(id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.places, id)
+}
+
+func placesIn(c container.InspectResponse) places {
+	p := places{ref: c.ID, files: []string{c.HostsPath, c.HostnamePath, c.ResolvConfPath}}
+	if c.GraphDriver != nil {
+		p.layer = c.GraphDriver.Data["UpperDir"]
+	}
+	for _, m := range c.Mounts {
+		if m.Type == mount.TypeVolume {
+			p.trees = append(p.trees, m.Source)
+		}
+	}
+	return p
+}
+
+// firstProcess returns the first process of a running container: as its socket knows it, else as
+// the engine does.
+func (m *meter) firstProcess(ctx context.Context, inst sandbox.Instance) (int, error) {
+	if pid := m.sockets.PID(inst.ID); pid != 0 {
+		return pid, nil
+	}
+	c, err := m.engine.container(ctx, refOf(inst))
+	switch {
+	case err != nil:
+		return 0, err
+	case !c.State.Running || c.State.Pid == 0:
+		return 0, sandbox.ErrStopped
+	}
+	return c.State.Pid, nil
 }

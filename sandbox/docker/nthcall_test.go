@@ -88,7 +88,7 @@ func TestR5NthCallFails(t *testing.T) {
 					// It is done again, as often as one likes, and then it is so.
 					for range 2 {
 						if act.name == "fork" {
-							b.removeImage(t.Context(), forkImage("f"+inst.ID[1:]))
+							b.engine.removeImage(t.Context(), forkImage("f"+inst.ID[1:]))
 						}
 						if again := act.do(t.Context(), b, inst); again != nil {
 							t.Errorf("it failed with %v; again: %v", err, again)
@@ -102,7 +102,7 @@ func TestR5NthCallFails(t *testing.T) {
 							t.Errorf("after call %d failed: dial of what was stopped: %v", at, err)
 						}
 					case "fork":
-						b.removeImage(t.Context(), forkImage("f"+inst.ID[1:]))
+						b.engine.removeImage(t.Context(), forkImage("f"+inst.ID[1:]))
 					}
 					if err := b.Destroy(t.Context(), inst); err != nil {
 						t.Errorf("destroy: %v", err)

@@ -87,7 +87,7 @@ func TestOptions(t *testing.T) {
 			if _, err := os.Stat("/sys/fs/cgroup/blkio/blkio.weight"); err != nil && tt.name == "blkio-weight" {
 				// The engine makes the container without it.
 				if inst, err := b.Boot(t.Context(), spec); err == nil {
-					if c, err := b.container(t.Context(), inst.Ref); err != nil || !tt.engine(c) {
+					if c, err := b.engine.container(t.Context(), inst.Ref); err != nil || !tt.engine(c) {
 						t.Errorf("the engine has not heard of it, and nobody was told: %v", err)
 					}
 				} else if !errors.Is(err, sandbox.ErrUnsupported) {
@@ -97,7 +97,7 @@ func TestOptions(t *testing.T) {
 			}
 			inst := boot(t, b, spec)
 			look := func(when string) {
-				c, err := b.container(t.Context(), inst.Ref)
+				c, err := b.engine.container(t.Context(), inst.Ref)
 				if err != nil || !tt.engine(c) {
 					t.Errorf("%s: the engine has not heard of it: %v", when, err)
 				}
@@ -228,7 +228,7 @@ func TestOptionsThatTheEngineDiscards(t *testing.T) {
 			return false
 		}
 		forward(t, r.WithContext(context.WithoutCancel(r.Context())))
-		c, err := b.container(context.WithoutCancel(r.Context()), r.URL.Query().Get("name"))
+		c, err := b.engine.container(context.WithoutCancel(r.Context()), r.URL.Query().Get("name"))
 		if err != nil {
 			t.Error(err)
 		}

@@ -49,9 +49,9 @@ while True: held.append(socket.socket(socket.AF_UNIX))'; done`},
 		}
 		go func() { ended <- s.Wait() }()
 		latency() // until it is under way
-		worked := usage(t, b, inst).CPU
+		worked := usageOf(t, b, inst).CPU
 		during := latency()
-		worked = usage(t, b, inst).CPU - worked
+		worked = usageOf(t, b, inst).CPU - worked
 		t.Logf("%s: %v before, %v during (%.1f times), in which it took %v of a processor", tt.name, before, during, during.Seconds()/before.Seconds(), worked)
 		if worked == 0 {
 			t.Errorf("%s: it did nothing", tt.name)
@@ -65,7 +65,7 @@ while True: held.append(socket.socket(socket.AF_UNIX))'; done`},
 		<-ended
 		mustSh(t, c, "rm -rf /fill /many /dev/shm/x")
 	}
-	if u := usage(t, b, inst); u.OOMKills == 0 || u.PIDsRefused == 0 {
+	if u := usageOf(t, b, inst); u.OOMKills == 0 || u.PIDsRefused == 0 {
 		t.Errorf("got %+v, want the bombs counted", u)
 	}
 	if got := mustSh(t, c, "echo here"); got != "here" {
@@ -73,7 +73,7 @@ while True: held.append(socket.socket(socket.AF_UNIX))'; done`},
 	}
 }
 
-func usage(t *testing.T, b *Backend, inst sandbox.Instance) sandbox.Usage {
+func usageOf(t *testing.T, b *Backend, inst sandbox.Instance) sandbox.Usage {
 	t.Helper()
 	u, err := b.Usage(t.Context(), inst)
 	if err != nil {

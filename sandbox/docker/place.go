@@ -12,6 +12,13 @@ import (
 	"time"
 )
 
+// files places what is mounted into every sandbox.
+type files struct {
+	copies placer
+	guest  func(arch string) (string, error) // Options.Guest
+	bundle string                            // Options.CABundle
+}
+
 // placer keeps copies of files that are mounted into containers, named by checksum. A container mounts the file that it was
 // made with for as long as it exists, so a copy is never replaced.
 type placer struct {

@@ -33,26 +33,26 @@ const (
 const labelImage = "sandboxd.image"
 
 // snapshotRepo is where an owner's snapshots are. The name tells by itself whose they are, also to a daemon that lost its store.
-func (b *Backend) snapshotRepo(owner string) string {
-	return b.ownRepo(snapshotPrefix, owner) + "/"
+func (im *images) snapshotRepo(owner string) string {
+	return im.ownRepo(snapshotPrefix, owner) + "/"
 }
 
 // ownRepo is where an owner's images of one kind are.
-func (b *Backend) ownRepo(prefix, owner string) string {
-	sum := sha256.Sum256([]byte(b.opts.DaemonID + "\x00" + owner))
+func (im *images) ownRepo(prefix, owner string) string {
+	sum := sha256.Sum256([]byte(im.engine.daemon + "\x00" + owner))
 	return prefix + hex.EncodeToString(sum[:6])
 }
 
 func forkImage(id string) string { return forkPrefix + id + ":latest" }
 
 // mayBoot refuses images of sandboxes to those whose they are not; for them there are none.
-func (b *Backend) mayBoot(spec sandbox.Spec) error {
+func (im *images) mayBoot(spec sandbox.Spec) error {
 	switch {
 	case strings.HasPrefix(spec.Image, "sha256:"): // the engine would take it for an image's ID, whosever that is
 		return fmt.Errorf("image %s: images are named, not numbered", spec.Image)
-	case strings.HasPrefix(spec.Image, snapshotPrefix) && !strings.HasPrefix(spec.Image, b.snapshotRepo(spec.Owner)),
+	case strings.HasPrefix(spec.Image, snapshotPrefix) && !strings.HasPrefix(spec.Image, im.snapshotRepo(spec.Owner)),
 		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID),
-		isMade(spec.Image) && !b.madeFor(spec.Owner, spec.Image):
+		isMade(spec.Image) && !im.madeFor(spec.Owner, spec.Image):
 		return fmt.Errorf("%w: %s", sandbox.ErrNoImage, spec.Image)
 	}
 	return nil
@@ -64,79 +64,79 @@ func isSnapshot(ref string) bool {
 }
 
 // Snapshot keeps the files of inst as an image. See sandbox.Imager.
-func (b *Backend) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
+func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
 	for what, label := range map[string]string{"snapshot": name, "tag": tag} {
 		if _, err := wire.ParseLabel(what, label); err != nil {
 			return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
 		}
 	}
-	ref := b.snapshotRepo(owner) + name + ":" + tag
-	switch _, err := b.inspectImage(ctx, ref); {
+	ref := im.snapshotRepo(owner) + name + ":" + tag
+	switch _, err := im.engine.inspectImage(ctx, ref); {
 	case err == nil:
 		return "", fmt.Errorf("snapshot %s: %s: %w", inst.ID, ref, fs.ErrExist)
 	case !errors.Is(err, sandbox.ErrNoImage):
 		return "", fmt.Errorf("snapshot %s: %w", inst.ID, err)
 	}
-	return ref, b.commit(ctx, inst, ref, "")
+	return ref, im.commit(ctx, inst, ref, "")
 }
 
 // Fork makes the image of another instance. See sandbox.Imager.
-func (b *Backend) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
+func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
 	if !validID.MatchString(id) {
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
 	}
 	ref := forkImage(id)
-	return ref, b.commit(ctx, inst, ref, "")
+	return ref, im.commit(ctx, inst, ref, "")
 }
 
 // Prepared looks for what Prepare kept. See sandbox.Imager.
-func (b *Backend) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
-	ref, err := b.prepared(ctx, spec, key)
+func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+	ref, err := im.prepared(ctx, spec, key)
 	if err != nil {
 		return "", &sandbox.BootError{Stage: stageImage, Hint: hintOf(err), Err: err}
 	}
 	return ref, nil
 }
 
-func (b *Backend) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
 	var err error
 	if spec.Image, err = parseImage(spec.Image); err != nil {
 		return "", err
 	}
-	if err := b.mayBoot(spec); err != nil {
+	if err := im.mayBoot(spec); err != nil {
 		return "", err
 	}
 	progress := spec.Progress
 	if progress == nil {
 		progress = func(string) {}
 	}
-	base, err := b.image(ctx, spec.Image, progress)
+	base, err := im.image(ctx, spec.Image, progress)
 	if err != nil {
 		return "", err
 	}
-	ref := b.madeImage(setupPrefix, spec.Owner, "1", base.id, key)
-	switch _, err := b.inspectImage(ctx, ref); {
+	ref := im.madeImage(setupPrefix, spec.Owner, "1", base.id, key)
+	switch _, err := im.engine.inspectImage(ctx, ref); {
 	case errors.Is(err, sandbox.ErrNoImage):
 		return "", nil
 	case err != nil:
 		return "", err
 	}
-	b.used(ctx, ref)
+	im.engine.used(ctx, ref)
 	return ref, nil
 }
 
 // Prepare keeps the files of inst for others of the same owner, image and key. See sandbox.Imager.
-func (b *Backend) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
-	b.trimMade(ctx)
-	ref := b.madeImage(setupPrefix, owner, "1", inst.Digest, key)
-	return ref, b.commit(ctx, inst, ref, b.opts.DaemonID)
+func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
+	im.trimMade(ctx)
+	ref := im.madeImage(setupPrefix, owner, "1", inst.Digest, key)
+	return ref, im.commit(ctx, inst, ref, im.engine.daemon)
 }
 
 // commit makes an image of the container of inst; made is the daemon whose set-up it is of, if it is. The engine freezes the container
 // meanwhile. What was mounted – the guest, its socket, what programs have in /dev/shm – is no part of it, and the keys never were in a file.
-func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref, made string) error {
-	return b.change(ctx, "snapshot", inst, func(id string, _, _ bool) error {
-		c, err := b.container(ctx, id)
+func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made string) error {
+	return im.instances.change(ctx, "snapshot", inst, func(id string, _, _ bool) error {
+		c, err := im.engine.container(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -144,7 +144,7 @@ func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 			return fmt.Errorf("%w: %s is a volume of its image, and no image keeps the files of volumes: copy them yourself, with sandboxd cp",
 				sandbox.ErrUnsupported, strings.Join(dirs, ", "))
 		}
-		img, err := b.inspectImage(ctx, c.Image)
+		img, err := im.engine.inspectImage(ctx, c.Image)
 		if err != nil {
 			return err
 		}
@@ -153,11 +153,11 @@ func (b *Backend) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 			return err
 		}
 		// Files are copied: how long that takes is the disk's to say. One that was given up may be there all the same.
-		_, err = b.api.ContainerCommit(ctx, id, client.ContainerCommitOptions{Reference: ref, Config: &container.Config{
+		_, err = im.engine.api.ContainerCommit(ctx, id, client.ContainerCommitOptions{Reference: ref, Config: &container.Config{
 			User: img.config.User, Env: img.config.Env, WorkingDir: img.config.WorkingDir, Entrypoint: img.config.Entrypoint, Cmd: img.config.Cmd,
 			Labels: map[string]string{labelImage: string(original), labelDaemon: "", labelID: "", labelCreated: "", labelMade: made}}})
 		if err != nil {
-			b.removeImage(context.WithoutCancel(ctx), ref)
+			im.engine.removeImage(context.WithoutCancel(ctx), ref)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
@@ -180,8 +180,8 @@ func volumesOf(c container.InspectResponse) []string {
 }
 
 // Weight asks the engine, which looks at the length of each file. See sandbox.Imager.
-func (b *Backend) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
-	n, err := b.engineSize(ctx, refOf(inst))
+func (im *images) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
+	n, err := im.engine.size(ctx, refOf(inst))
 	if err != nil {
 		return 0, fmt.Errorf("weight of %s: %w", inst.ID, err)
 	}
@@ -189,22 +189,24 @@ func (b *Backend) Weight(ctx context.Context, inst sandbox.Instance) (int64, err
 }
 
 // Kept goes by the names of images. See sandbox.Imager.
-func (b *Backend) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
+func (im *images) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
 	var images []engineimage.Summary
-	err := b.call(ctx, b.limits.quick, "list images", func(ctx context.Context) error {
-		r, err := b.api.ImageList(ctx, client.ImageListOptions{All: true})
+	err := im.engine.call(ctx, im.engine.limits.quick, "list images", func(ctx context.Context) error {
+		r, err := im.engine.api.ImageList(ctx, client.ImageListOptions{All: true})
 		images = dockersNames(r.Items)
 		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("kept images: %w", err)
 	}
-	snapshots, forks := b.snapshotRepo(owner), make(map[string]bool)
+	snapshots, forks := im.snapshotRepo(owner), make(map[string]bool)
 	for _, id := range ids {
 		forks[forkImage(id)] = true
 	}
-	return keptOf(images, func(tag string) bool { return strings.HasPrefix(tag, snapshots) || forks[tag] || b.madeFor(owner, tag) },
-		func(i engineimage.Summary) bool { return i.Labels[labelMade] == b.opts.DaemonID }), nil
+	return keptOf(images, func(tag string) bool {
+		return strings.HasPrefix(tag, snapshots) || forks[tag] || im.madeFor(owner, tag)
+	},
+		func(i engineimage.Summary) bool { return i.Labels[labelMade] == im.engine.daemon }), nil
 }
 
 // keptOf sums what the images with such a tag have beyond the first image below them that was not made with them. What several have
@@ -230,13 +232,13 @@ func keptOf(images []engineimage.Summary, ours func(tag string) bool, made func(
 }
 
 // removeImage removes an image of ours, if there is one.
-func (b *Backend) removeImage(ctx context.Context, ref string) {
-	err := b.call(ctx, b.limits.remove, "remove image", func(ctx context.Context) error {
-		_, err := b.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+func (e *engine) removeImage(ctx context.Context, ref string) {
+	err := e.call(ctx, e.limits.remove, "remove image", func(ctx context.Context) error {
+		_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
 		return err
 	})
 	if err != nil && !cerrdefs.IsNotFound(err) {
-		b.opts.Log.Warn("an image is left behind", "image", ref, "err", err)
+		e.log.Warn("an image is left behind", "image", ref, "err", err)
 	}
 }
 

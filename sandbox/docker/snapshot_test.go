@@ -24,7 +24,7 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
 	if _, err := b.Snapshot(t.Context(), inst, "alice", "demo", "before"); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("the same tag again: %v, want fs.ErrExist", err)
 	}
@@ -35,7 +35,7 @@ func TestSnapshot(t *testing.T) {
 	if out := mustSh(t, login(t, b, got), "cat /file; echo ${TOKEN-none}"); out != "kept\nnone" {
 		t.Errorf("of the snapshot: got %q", out)
 	}
-	of, err := b.inspectImage(t.Context(), ref)
+	of, err := b.engine.inspectImage(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 
-	saved, err := b.api.ImageSave(t.Context(), []string{ref})
+	saved, err := b.engine.api.ImageSave(t.Context(), []string{ref})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestSnapshot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k, err := b.readKeys(inst.ID)
+	k, err := b.state.readKeys(inst.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,16 +75,16 @@ func TestSnapshot(t *testing.T) {
 func TestSnapshotOfVolumes(t *testing.T) {
 	b := testBackend(t)
 	ref := "sandboxd-test/" + newID()
-	made, err := b.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: busybox}})
+	made, err := b.engine.api.ContainerCreate(t.Context(), client.ContainerCreateOptions{Config: &container.Config{Image: busybox}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = b.api.ContainerCommit(t.Context(), made.ID, client.ContainerCommitOptions{Reference: ref, Changes: []string{`VOLUME /data`}})
+	_, err = b.engine.api.ContainerCommit(t.Context(), made.ID, client.ContainerCommitOptions{Reference: ref, Changes: []string{`VOLUME /data`}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
-	if _, err := b.api.ContainerRemove(t.Context(), made.ID, client.ContainerRemoveOptions{}); err != nil {
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
+	if _, err := b.engine.api.ContainerRemove(t.Context(), made.ID, client.ContainerRemoveOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	inst := boot(t, b, sandbox.Spec{Image: ref})
@@ -95,7 +95,7 @@ func TestSnapshotOfVolumes(t *testing.T) {
 	id := newID()
 	if image, err := b.Fork(t.Context(), inst, id); !errors.Is(err, sandbox.ErrUnsupported) {
 		t.Errorf("fork: error %v, want ErrUnsupported", err)
-		b.removeImage(t.Context(), image)
+		b.engine.removeImage(t.Context(), image)
 	}
 }
 
@@ -112,13 +112,13 @@ func TestSnapshotWeight(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), ref) })
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
 	id := newID()
 	fork, err := b.Fork(t.Context(), inst, id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { b.removeImage(context.Background(), fork) })
+	t.Cleanup(func() { b.engine.removeImage(context.Background(), fork) })
 	for _, tt := range []struct {
 		owner string
 		ids   []string

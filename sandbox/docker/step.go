@@ -27,7 +27,7 @@ const (
 // A step may print what looks like the builder's line: then it is held twice, or another build's of this daemon's is. It cannot keep its
 // own line from coming first.
 type holding struct {
-	b      *Backend
+	bd     *builder
 	limits sandbox.Limits
 	room   int64            // bytes of the engine's disk that stay free; 0 is none
 	base   map[string]int64 // sizes of the images that it began with
@@ -42,7 +42,7 @@ var running = regexp.MustCompile(`^ ---> Running in ([0-9a-f]{12})$`)
 
 // step holds the container id until it is gone, or ctx ends.
 func (h *holding) step(ctx context.Context, id string) {
-	c, err := h.b.container(ctx, id)
+	c, err := h.bd.engine.container(ctx, id)
 	if err == nil && !h.isStep(c) {
 		return
 	}
@@ -62,14 +62,14 @@ func (h *holding) step(ctx context.Context, id string) {
 
 // isStep tells the builder's containers from sandboxes, which have a label of an image that was built as well.
 func (h *holding) isStep(c container.InspectResponse) bool {
-	return c.Config.Labels[labelMade] == h.b.opts.DaemonID && c.Config.Labels[labelID] == ""
+	return c.Config.Labels[labelMade] == h.bd.engine.daemon && c.Config.Labels[labelID] == ""
 }
 
 // bound sets the limit of processes.
 func (h *holding) bound(ctx context.Context, id string) error {
 	pids := h.limits.PIDs
-	err := h.b.call(ctx, h.b.limits.quick, "limit processes of a step", func(ctx context.Context) error {
-		_, err := h.b.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{Resources: &container.Resources{PidsLimit: &pids}})
+	err := h.bd.engine.call(ctx, h.bd.engine.limits.quick, "limit processes of a step", func(ctx context.Context) error {
+		_, err := h.bd.engine.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{Resources: &container.Resources{PidsLimit: &pids}})
 		return err
 	})
 	if err == nil {
@@ -77,9 +77,9 @@ func (h *holding) bound(ctx context.Context, id string) error {
 	}
 	// It may have ended meanwhile, which engines tell in several ways; Docker's runtime knows before Docker does.
 	if strings.Contains(err.Error(), "not running") {
-		_ = h.b.waitEnded(ctx, id, h.b.limits.quick) // then it is looked at
+		_ = h.bd.engine.waitEnded(ctx, id, h.bd.engine.limits.quick) // then it is looked at
 	}
-	if c, gone := h.b.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil && hasEnded(c.State) {
+	if c, gone := h.bd.engine.container(ctx, id); errors.Is(gone, sandbox.ErrGone) || gone == nil && hasEnded(c.State) {
 		return sandbox.ErrGone
 	}
 	return err
@@ -92,8 +92,8 @@ func hasEnded(s *container.State) bool {
 // weigh looks at what the steps before have left in the image of which a step begins.
 func (h *holding) weigh(ctx context.Context, image string) error {
 	var got client.ImageInspectResult
-	err := h.b.call(ctx, h.b.limits.quick, "look up image", func(ctx context.Context) (err error) {
-		got, err = h.b.api.ImageInspect(ctx, image)
+	err := h.bd.engine.call(ctx, h.bd.engine.limits.quick, "look up image", func(ctx context.Context) (err error) {
+		got, err = h.bd.engine.api.ImageInspect(ctx, image)
 		return err
 	})
 	if cerrdefs.IsNotFound(err) {
@@ -130,16 +130,16 @@ func (h *holding) watch(ctx context.Context, c container.InspectResponse) error 
 		case <-ctx.Done():
 			return nil
 		}
-		now, err := h.b.container(ctx, c.ID)
+		now, err := h.bd.engine.container(ctx, c.ID)
 		var used sandbox.DiskUsage
 		if err == nil && now.State.Running {
 			if !capped {
 				capped = true
 				if err := capTerminals(now.State.Pid); err != nil {
-					h.b.opts.Log.Debug("terminals of a step have no limit of their own", "container", c.ID, "err", err)
+					h.bd.engine.log.Debug("terminals of a step have no limit of their own", "container", c.ID, "err", err)
 				}
 			}
-			used, err = h.b.measure(ctx, p, now.State.Pid, sandbox.DiskUsage{Bytes: h.limits.Disk, Files: sandbox.MaxFiles(h.limits.Disk)})
+			used, err = h.bd.meter.measure(ctx, p, now.State.Pid, sandbox.DiskUsage{Bytes: h.limits.Disk, Files: sandbox.MaxFiles(h.limits.Disk)})
 		}
 		switch {
 		case errors.Is(err, sandbox.ErrGone):
@@ -171,7 +171,7 @@ func (h *holding) watchRoom(ctx context.Context) {
 	tick := time.NewTicker(stepEvery)
 	defer tick.Stop()
 	for h.room > 0 {
-		if room, err := h.b.Room(ctx); err == nil && room < h.room {
+		if room, err := h.bd.meter.Room(ctx); err == nil && room < h.room {
 			h.end(hinted{fmt.Errorf("%w: this machine has %s of disk left, and %s are to stay free", errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(h.room)),
 				"make room, such as by sandboxd rm or docker image prune"})
 			return

@@ -111,12 +111,3 @@ func onFile(f *os.File, do func(fd int) error) error {
 	err = raw.Control(func(fd uintptr) { inner = do(int(fd)) })
 	return errors.Join(err, inner)
 }
-
-func openFiles(t *testing.T) []os.DirEntry {
-	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return list
-}

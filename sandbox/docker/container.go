@@ -1,0 +1,253 @@
+package docker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/api/pkg/stdcopy"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// container asks the engine; ErrGone when there is none.
+func (e *engine) container(ctx context.Context, ref string) (container.InspectResponse, error) {
+	var c container.InspectResponse
+	err := e.call(ctx, e.limits.quick, "look up container", func(ctx context.Context) error {
+		r, err := e.api.ContainerInspect(ctx, ref, client.ContainerInspectOptions{})
+		c = r.Container
+		return err
+	})
+	if cerrdefs.IsNotFound(err) {
+		err = sandbox.ErrGone
+	}
+	if err == nil && (c.State == nil || c.Config == nil) {
+		err = errors.New("look up container: engine sent no state")
+	}
+	return c, err
+}
+
+// remove removes the container of id, if there is one and it is ours. ref may be empty.
+func (e *engine) remove(ctx context.Context, id, ref string) error {
+	if ref == "" {
+		c, err := e.container(ctx, containerName(id))
+		if errors.Is(err, sandbox.ErrGone) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if c.Config.Labels[labelDaemon] != e.daemon || c.Config.Labels[labelID] != id {
+			return nil // another daemon's, or no sandbox at all
+		}
+		ref = c.ID
+	}
+	pause := 10 * time.Millisecond
+	for {
+		err := e.call(ctx, e.limits.remove, "remove container", func(ctx context.Context) error {
+			_, err := e.api.ContainerRemove(ctx, ref, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+			return err
+		})
+		if err == nil || cerrdefs.IsNotFound(err) {
+			return nil
+		}
+		// One that was killed and whose runtime was not waited for yet is a zombie to some engines, which soon do that.
+		if !cerrdefs.IsConflict(err) && !strings.Contains(err.Error(), "is zombie") {
+			return err
+		}
+		// Somebody removes it already, or it is just being started. Until that has ended it is not gone.
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, time.Second)
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// waitEnded returns when the container does not run any more, or an error after d.
+func (e *engine) waitEnded(ctx context.Context, ref string, d time.Duration) error {
+	return e.call(ctx, d, "wait for the end of the container", func(ctx context.Context) error {
+		wait := e.api.ContainerWait(ctx, ref, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
+		// The client's goroutine ends when one of the two is received; ctx ends it with an error.
+		select {
+		case <-wait.Result:
+			return nil
+		case err := <-wait.Error:
+			if cerrdefs.IsNotFound(err) {
+				return nil
+			}
+			return err
+		}
+	})
+}
+
+// kill ends a container at once, if it runs.
+func (e *engine) kill(ctx context.Context, ref string) error {
+	err := e.call(ctx, e.limits.quick, "kill container", func(ctx context.Context) error {
+		_, err := e.api.ContainerKill(ctx, ref, client.ContainerKillOptions{Signal: "KILL"})
+		return err
+	})
+	switch {
+	case cerrdefs.IsConflict(err), cerrdefs.IsNotFound(err): // it does not run
+		return nil
+	case err != nil:
+		return err
+	}
+	return e.waitEnded(ctx, ref, stopMargin)
+}
+
+// running returns the first process of an instance that runs, else ErrGone or ErrStopped.
+func (e *engine) running(ctx context.Context, inst sandbox.Instance) (int, error) {
+	c, err := e.container(ctx, refOf(inst))
+	if err != nil {
+		return 0, err
+	}
+	if !c.State.Running {
+		return 0, sandbox.ErrStopped
+	}
+	return visiblePid(inst.Runtime, c.State), nil
+}
+
+// listens returns an error if the engine takes no connections any more: one that ends closes its socket, ends its containers, and answers all
+// the while on the connections that it has.
+func (e *engine) listens(ctx context.Context) error {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", e.socket)
+	if err != nil {
+		return fmt.Errorf("%w: it is ending: %w", sandbox.ErrEngine, err)
+	}
+	return conn.Close()
+}
+
+// endedByEngine reports whether a container that does not run was ended when its engine ended or began: it was started before the engine
+// that answers now, and had not ended long before. Where another process holds the socket for the engine that is not seen.
+func (e *engine) endedByEngine(ctx context.Context, s *container.State) bool {
+	engine := engineStart(ctx, e.socket)
+	started, err1 := time.Parse(time.RFC3339Nano, s.StartedAt)
+	finished, err2 := time.Parse(time.RFC3339Nano, s.FinishedAt)
+	const shutdown = time.Minute // of an engine that stops its containers first, and of the time until it is started again
+	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) && finished.After(engine.Add(-shutdown))
+}
+
+// attachment is the standard input of a container that is about to start. Its output is not attached: the engine would hold
+// that connection for as long as the container runs.
+type attachment struct {
+	conn    client.HijackedResponse
+	written chan error // what became of the line
+}
+
+// attach connects to the input of a container that has not been started, and hands over line and the end of input. Nobody
+// reads it before the start, so it is written beside.
+func (e *engine) attach(ctx context.Context, ref string, line []byte) (*attachment, error) {
+	a := &attachment{written: make(chan error, 1)}
+	err := e.call(ctx, e.limits.quick, "attach to container", func(ctx context.Context) error {
+		r, err := e.api.ContainerAttach(ctx, ref, client.ContainerAttachOptions{Stream: true, Stdin: true})
+		a.conn = r.HijackedResponse
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	go func() { // ends with close
+		_, err := a.conn.Conn.Write(line)
+		if err == nil {
+			err = a.conn.CloseWrite()
+		}
+		a.written <- err
+	}()
+	return a, nil
+}
+
+// close ends the attachment; what the guest has not read is lost. It returns what became of the line.
+func (a *attachment) close() error {
+	a.conn.Close()
+	return <-a.written
+}
+
+// lastWords is the end of what a container printed, as the end of an error: ": text", or nothing.
+func (e *engine) lastWords(ctx context.Context, ref string) string {
+	var text bytes.Buffer
+	err := e.call(ctx, e.limits.quick, "read log", func(ctx context.Context) error {
+		r, err := e.api.ContainerLogs(ctx, ref, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "10"})
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		_, err = stdcopy.StdCopy(&text, &text, io.LimitReader(r, maxWords))
+		return err
+	})
+	// The image's programs may have written it.
+	var lines []string
+	for line := range strings.Lines(printable(text.String())) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) == 0 && err != nil {
+		return ": " + err.Error()
+	}
+	if len(lines) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(lines, "; ")
+}
+
+// printable is text of others of which nothing acts on a terminal. Its lines stay lines.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// engineSize is how long all files together are that a container wrote, as the engine has it; 0 with an error.
+func (e *engine) size(ctx context.Context, ref string) (int64, error) {
+	var c container.InspectResponse
+	err := e.call(ctx, e.limits.remove, "measure container", func(ctx context.Context) error {
+		r, err := e.api.ContainerInspect(ctx, ref, client.ContainerInspectOptions{Size: true})
+		c = r.Container
+		return err
+	})
+	if err == nil && (c.SizeRw == nil || *c.SizeRw < 0) {
+		err = errors.New("measure container: the engine did not say")
+	}
+	if cerrdefs.IsNotFound(err) {
+		err = sandbox.ErrGone
+	}
+	if err != nil {
+		return 0, err
+	}
+	return *c.SizeRw, nil
+}
+
+func (e *engine) unpause(ctx context.Context, ref string) error {
+	return e.call(ctx, e.limits.start, "unpause container", func(ctx context.Context) error {
+		_, err := e.api.ContainerUnpause(ctx, ref, client.ContainerUnpauseOptions{})
+		return e.unlessSo(ctx, ref, false, err)
+	})
+}
+
+// unlessSo is err of a call that was to pause or to resume a container, or nil where it is so already: a call that was given up, or whose
+// answer was lost, goes on in the engine, and comes between our look and the call that asks for the same again.
+func (e *engine) unlessSo(ctx context.Context, ref string, paused bool, err error) error {
+	if err == nil {
+		return nil
+	}
+	r, inspectErr := e.api.ContainerInspect(ctx, ref, client.ContainerInspectOptions{})
+	if inspectErr == nil && r.Container.State != nil && r.Container.State.Running && r.Container.State.Paused == paused {
+		return nil
+	}
+	return err
+}
+
+const maxWords = 4 << 10

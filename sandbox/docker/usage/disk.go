@@ -1,0 +1,248 @@
+package usage
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Walk adds up what files occupy. It follows no link, and files may change meanwhile. The zero
+// value counts without a limit.
+type Walk struct {
+	sandbox.DiskUsage                   // the sum so far
+	Limit             sandbox.DiskUsage // zero fields are no limit
+
+	links map[[2]uint64]bool // counted files with several names, by device and inode
+}
+
+// ErrLimit ends a Walk that has found more than its limit.
+var ErrLimit = errors.New("more than the limit")
+
+// File adds one file. A file that cannot be seen counts nothing.
+func (w *Walk) File(path string) {
+	var st unix.Stat_t
+	if unix.Lstat(path, &st) == nil {
+		w.Bytes += st.Blocks * 512
+	}
+}
+
+// dir is a directory below its parent.
+type dir struct {
+	above    *dir // nil for the root
+	name     string
+	dev, ino uint64 // set when it is opened
+}
+
+// Tree adds a directory with everything below it. Errors: ErrLimit; the cause of ctx; what opening
+// root returned.
+//
+// It moves from one directory to the next and holds one descriptor, so that it finds what is
+// nested deeper than a path can be long, and never walks down again from the root.
+func (w *Walk) Tree(ctx context.Context, root string) error {
+	top, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer unix.Close(top)
+	at, where := -1, (*dir)(nil) // the directory that was looked at last
+	defer func() {
+		if at >= 0 {
+			unix.Close(at)
+		}
+	}()
+	for left := []*dir{{}}; len(left) > 0; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		next := left[len(left)-1]
+		left = left[:len(left)-1]
+		for at >= 0 && where != next.above { // which is above it
+			at, where = climb(at, where)
+		}
+		from, path := top, "."
+		switch {
+		case next.above == nil:
+		case at >= 0:
+			from, path = at, next.name
+		default: // something was moved
+			path = next.path()
+		}
+		fd, err := openBelow(from, path)
+		if err != nil {
+			if next.above == nil || !gone(err) {
+				return &os.PathError{Op: "open", Path: root, Err: err}
+			}
+			continue // removed or moved meanwhile: the next time it is found where it is
+		}
+		if at >= 0 {
+			unix.Close(at)
+		}
+		at, where = fd, next
+		if next.dev, next.ino, err = identity(fd); err != nil {
+			return &os.PathError{Op: "stat", Path: root, Err: err}
+		}
+		below, err := w.entries(ctx, fd)
+		if err != nil {
+			return err
+		}
+		for _, name := range below {
+			left = append(left, &dir{above: next, name: name})
+		}
+	}
+	return nil
+}
+
+// climb moves from the directory at fd, which it closes, to its parent. It returns -1 if that is no
+// longer d's parent: what is there instead may lie outside the tree.
+func climb(fd int, d *dir) (int, *dir) {
+	defer unix.Close(fd)
+	up, err := unix.Openat(fd, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, nil
+	}
+	if dev, ino, err := identity(up); err != nil || dev != d.above.dev || ino != d.above.ino {
+		unix.Close(up)
+		return -1, nil
+	}
+	return up, d.above
+}
+
+func identity(fd int) (dev, ino uint64, err error) {
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	return uint64(st.Dev), st.Ino, err //nolint:unconvert // of 32 bits elsewhere
+}
+
+// path returns the path of d below the root.
+func (d *dir) path() string {
+	var names []string
+	for ; d.above != nil; d = d.above {
+		names = append(names, d.name)
+	}
+	slices.Reverse(names)
+	return strings.Join(names, "/")
+}
+
+func gone(err error) bool {
+	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
+}
+
+// openBelow opens a directory below another without following a link, however long the path.
+func openBelow(from int, path string) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS}
+	begun := from
+	for len(path) >= unix.PathMax {
+		cut := strings.LastIndexByte(path[:unix.PathMax], '/') // names have at most 255 bytes
+		fd, err := unix.Openat2(begun, path[:cut], &how)
+		if begun != from {
+			unix.Close(begun)
+		}
+		if err != nil {
+			return -1, err
+		}
+		begun, path = fd, path[cut+1:]
+	}
+	fd, err := unix.Openat2(begun, path, &how)
+	if begun != from {
+		unix.Close(begun)
+	}
+	return fd, err
+}
+
+// entries adds what is in a directory, and returns the names of its directories. It leaves fd open.
+func (w *Walk) entries(ctx context.Context, fd int) ([]string, error) {
+	again, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	f := os.NewFile(uintptr(again), "")
+	defer f.Close()
+	var below []string
+	for {
+		list, err := f.ReadDir(1024)
+		if errors.Is(err, io.EOF) || err != nil && gone(err) {
+			return below, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range list {
+			var st unix.Stat_t
+			if unix.Fstatat(fd, e.Name(), &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+				continue // removed meanwhile
+			}
+			if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+				below = append(below, e.Name())
+			}
+			w.count(&st)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case w.Limit.Bytes > 0 && w.Bytes > w.Limit.Bytes, w.Limit.Files > 0 && w.Files > w.Limit.Files:
+			return nil, ErrLimit
+		}
+	}
+}
+
+func (w *Walk) count(st *unix.Stat_t) {
+	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		id := [2]uint64{st.Dev, st.Ino}
+		if w.links[id] {
+			return
+		}
+		if w.links == nil {
+			w.links = make(map[[2]uint64]bool)
+		}
+		w.links[id] = true
+	}
+	w.Bytes += st.Blocks * 512
+	w.Files++
+}
+
+// maxOpen bounds the descriptors that Removed looks at: a sandbox can have millions.
+const maxOpen = 64 << 10
+
+// Removed adds files that were removed and that these processes still hold open. It adds none if
+// this user may not look there.
+func (w *Walk) Removed(pids []int) {
+	seen := make(map[[2]uint64]bool)
+	looked := 0
+	for _, pid := range pids {
+		path := "/proc/" + strconv.Itoa(pid) + "/fd"
+		d, err := os.Open(path)
+		if err != nil {
+			continue
+		}
+		for looked < maxOpen {
+			names, err := d.Readdirnames(1024)
+			if err != nil {
+				break
+			}
+			for _, name := range names {
+				looked++
+				var st unix.Stat_t
+				if unix.Stat(path+"/"+name, &st) != nil || st.Nlink > 0 || st.Mode&unix.S_IFMT != unix.S_IFREG || seen[[2]uint64{st.Dev, st.Ino}] {
+					continue
+				}
+				var fs unix.Statfs_t
+				if unix.Statfs(path+"/"+name, &fs) != nil || fs.Type == unix.TMPFS_MAGIC { // which counts as memory
+					continue
+				}
+				seen[[2]uint64{st.Dev, st.Ino}] = true
+				w.Bytes += st.Blocks * 512
+				w.Files++
+			}
+		}
+		d.Close()
+	}
+}
