@@ -96,7 +96,7 @@ func New(o Options) (*Server, error) {
 	s.metrics = newMetrics()
 	s.guard.metrics = s.metrics
 	s.kernels = kernels.New(o.Hub, o.Python)
-	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels, Secret: o.E2B.Secret, Templates: o.E2B.Templates, Log: o.Log}); err != nil {
+	if s.e2b, err = e2b.New(e2b.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels, Secret: o.E2B.Secret, Templates: o.E2B.Templates}); err != nil {
 		return nil, err
 	}
 	s.jupyter = jupyter.New(jupyter.Options{Hub: o.Hub, Tokens: o.Tokens, Kernels: s.kernels})

@@ -26,9 +26,16 @@ const (
 	trafficHeader = "E2b-Traffic-Access-Token" // has the same, where the SDKs send no other: contexts of the code interpreter
 )
 
+// access decides who may do something with a sandbox.
+type access struct {
+	hub    *gateway.Hub
+	tokens *token.Registry
+	secret []byte // of access tokens and idempotent names
+}
+
 // Access is the token that opens the sandbox with that ID as long as the token called by does: nothing of it is stored.
-func (s *Server) Access(id, by string) string {
-	mac := hmac.New(sha256.New, s.secret)
+func (ac *access) Access(id, by string) string {
+	mac := hmac.New(sha256.New, ac.secret)
 	mac.Write([]byte("e2b access\x00" + id + "\x00" + by))
 	return accessPrefix + by + "_" + hex.EncodeToString(mac.Sum(nil)[:16])
 }
@@ -60,7 +67,7 @@ func IsEnvd(r *http.Request) bool {
 
 // Admit says by whose token a request to a sandbox is made; live ends with that. Whoever shows a token that is not this sandbox's is
 // told what they are told of one that does not exist.
-func (s *Server) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
+func (ac *access) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
 	name, shown := r.Header.Get(sandboxHeader), r.Header.Get(accessHeader)
 	if r.URL.Query().Has("signature") {
 		return t, nil, errSigned
@@ -72,12 +79,12 @@ func (s *Server) Admit(r *http.Request) (t token.Token, live context.Context, er
 		return t, nil, &apiError{http.StatusUnauthorized, "the sandbox's access token is needed as " + accessHeader + ": Sandbox.create and Sandbox.connect answer with it"}
 	}
 	by, _, _ := strings.Cut(strings.TrimPrefix(shown, accessPrefix), "_")
-	t, live, denied := s.tokens.ByID(by)
+	t, live, denied := ac.tokens.ByID(by)
 	if denied != nil && !errors.Is(denied, token.ErrUnbacked) {
 		return t, nil, notFound(name)
 	}
-	info, err := s.mine(r.Context(), t.AsPrincipal(), name)
-	if err != nil || !hmac.Equal([]byte(s.Access(info.ID, by)), []byte(shown)) {
+	info, err := ac.mine(r.Context(), t.AsPrincipal(), name)
+	if err != nil || !hmac.Equal([]byte(ac.Access(info.ID, by)), []byte(shown)) {
 		return t, nil, notFound(name)
 	}
 	if denied != nil {
@@ -86,8 +93,10 @@ func (s *Server) Admit(r *http.Request) (t token.Token, live context.Context, er
 	return t, live, nil
 }
 
-// Refuse answers a request that Admit has not let in.
-func (s *Server) Refuse(w http.ResponseWriter, r *http.Request, err error) { s.fail(w, r, err) }
+// Refuse answers a request that Admit denied.
+func (s *Server) Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	s.problems.fail(w, r, err)
+}
 
 // notFound is what the SDKs take for a sandbox that has ended.
 func notFound(name string) error {
@@ -98,8 +107,8 @@ func notFound(name string) error {
 }
 
 // mine is p's own sandbox called name. Those that are only shared with p are none here: what E2B's shape can do is for owners.
-func (s *Server) mine(ctx context.Context, p gateway.Principal, name string) (gateway.Info, error) {
-	info, err := s.hub.Get(ctx, p, name)
+func (ac *access) mine(ctx context.Context, p gateway.Principal, name string) (gateway.Info, error) {
+	info, err := ac.hub.Get(ctx, p, name)
 	if err == nil && info.Owner != p.Name {
 		err = wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
 	}
@@ -107,9 +116,9 @@ func (s *Server) mine(ctx context.Context, p gateway.Principal, name string) (ga
 }
 
 // target is the sandbox that a request which was let in is for, running.
-func (s *Server) target(r *http.Request) (*visit, error) {
+func (ps *places) target(r *http.Request) (*visit, error) {
 	p := rest.Principal(r.Context())
-	info, err := s.mine(r.Context(), p, r.Header.Get(sandboxHeader))
+	info, err := ps.access.mine(r.Context(), p, r.Header.Get(sandboxHeader))
 	if err != nil {
 		return nil, notFound(r.Header.Get(sandboxHeader))
 	}
@@ -120,7 +129,7 @@ func (s *Server) target(r *http.Request) (*visit, error) {
 	if info.State != gateway.Running {
 		return nil, &apiError{http.StatusBadGateway, "the sandbox " + info.Name + " was not found: it is " + string(info.State) + "; Sandbox.connect has it go on"}
 	}
-	pl := s.place(info)
+	pl := ps.place(info)
 	if pl == nil {
 		return nil, errClosed
 	}
@@ -156,16 +165,16 @@ func visitOf(ctx context.Context) *visit {
 }
 
 // inside is next for requests to a sandbox that runs.
-func (s *Server) inside(next http.Handler) http.Handler {
+func (ps *places) inside(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v, err := s.target(r)
+		v, err := ps.target(r)
 		if err != nil {
-			s.fail(w, r, err)
+			ps.problems.fail(w, r, err)
 			return
 		}
 		leave, err := v.enter()
 		if err != nil {
-			s.fail(w, r, err)
+			ps.problems.fail(w, r, err)
 			return
 		}
 		defer leave()

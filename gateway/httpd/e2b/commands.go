@@ -41,6 +41,9 @@ type input struct {
 	PTY   []byte `json:"pty"`
 }
 
+// processAPI is envd's service Process: commands, and terminals by the same calls.
+type processAPI struct{ terminals *terminals }
+
 // find returns the process that is meant.
 func (pl *place) find(sel selector) (*process, error) {
 	pl.mu.Lock()
@@ -64,9 +67,9 @@ func noProcess(sel selector) error {
 
 // startProcess begins a command and says what it prints until it has ended. A client that leaves leaves it running; the deadline
 // of its call kills the command, whether it is there still or not.
-func (s *Server) startProcess(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
+func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
 	if req.PTY != nil {
-		return s.startTerminal(ctx, v, req, say)
+		return pa.terminals.startTerminal(ctx, v, req, say)
 	}
 	p, l, err := v.begin(ctx, req.Process, req.Tag, req.Stdin == nil || *req.Stdin)
 	if err != nil {
@@ -80,9 +83,9 @@ func (s *Server) startProcess(ctx context.Context, v *visit, req *startRequest, 
 }
 
 // connectProcess says what a process prints from now on.
-func (s *Server) connectProcess(ctx context.Context, v *visit, req *selected, say *sayer[said]) error {
+func (pa *processAPI) connectProcess(ctx context.Context, v *visit, req *selected, say *sayer[said]) error {
 	if isTerminal(req.Process) {
-		return s.connectTerminal(ctx, v, req.Process, say)
+		return pa.terminals.connectTerminal(ctx, v, req.Process, say)
 	}
 	p, err := v.find(req.Process)
 	if err != nil {
@@ -110,8 +113,8 @@ type processes struct {
 }
 
 // listProcesses lists the commands that were begun here, and the terminals.
-func (s *Server) listProcesses(ctx context.Context, v *visit, _ *empty) (*processes, error) {
-	all, err := s.terminals(ctx, v)
+func (pa *processAPI) listProcesses(ctx context.Context, v *visit, _ *empty) (*processes, error) {
+	all, err := pa.terminals.list(ctx, v)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +132,7 @@ type updateRequest struct {
 	PTY *ptyConfig `json:"pty"`
 }
 
-func (s *Server) update(ctx context.Context, v *visit, req *updateRequest) (*empty, error) {
+func (pa *processAPI) update(ctx context.Context, v *visit, req *updateRequest) (*empty, error) {
 	if req.PTY == nil {
 		return &empty{}, nil
 	}
@@ -139,7 +142,7 @@ func (s *Server) update(ctx context.Context, v *visit, req *updateRequest) (*emp
 		}
 		return nil, invalid("process %d has no terminal", req.Process.PID)
 	}
-	return &empty{}, s.resize(ctx, v, req.Process, int(req.PTY.Size.Cols), int(req.PTY.Size.Rows))
+	return &empty{}, pa.terminals.resize(ctx, v, req.Process, int(req.PTY.Size.Cols), int(req.PTY.Size.Rows))
 }
 
 type inputRequest struct {
@@ -147,13 +150,13 @@ type inputRequest struct {
 	Input input `json:"input"`
 }
 
-func (s *Server) sendInput(ctx context.Context, v *visit, req *inputRequest) (*empty, error) {
-	return &empty{}, s.input(ctx, v, req.Process, req.Input)
+func (pa *processAPI) sendInput(ctx context.Context, v *visit, req *inputRequest) (*empty, error) {
+	return &empty{}, pa.input(ctx, v, req.Process, req.Input)
 }
 
-func (s *Server) input(ctx context.Context, v *visit, sel selector, in input) error {
+func (pa *processAPI) input(ctx context.Context, v *visit, sel selector, in input) error {
 	if isTerminal(sel) {
-		return s.typeInto(ctx, v, sel, append(in.PTY, in.Stdin...))
+		return pa.terminals.typeInto(ctx, v, sel, append(in.PTY, in.Stdin...))
 	}
 	p, err := v.find(sel)
 	if err != nil {
@@ -174,7 +177,7 @@ type inputEvent struct {
 	Keepalive *empty `json:"keepalive"`
 }
 
-func (s *Server) streamInput(ctx context.Context, v *visit, in *connect.ClientStream[inputEvent]) error {
+func (pa *processAPI) streamInput(ctx context.Context, v *visit, in *connect.ClientStream[inputEvent]) error {
 	leave, err := v.stream()
 	if err != nil {
 		return err
@@ -193,7 +196,7 @@ func (s *Server) streamInput(ctx context.Context, v *visit, in *connect.ClientSt
 		case m.Data != nil && to == nil:
 			return invalid("input for no process: the first message says for which")
 		case m.Data != nil:
-			if err := s.input(ctx, v, *to, m.Data.Input); err != nil {
+			if err := pa.input(ctx, v, *to, m.Data.Input); err != nil {
 				return err
 			}
 		}
@@ -206,13 +209,13 @@ type signalRequest struct {
 	Signal string `json:"signal"`
 }
 
-func (s *Server) sendSignal(ctx context.Context, v *visit, req *signalRequest) (*empty, error) {
+func (pa *processAPI) sendSignal(ctx context.Context, v *visit, req *signalRequest) (*empty, error) {
 	name, ok := map[string]string{"SIGNAL_SIGKILL": "KILL", "SIGNAL_SIGTERM": "TERM"}[req.Signal]
 	if !ok {
 		return nil, invalid("signal: SIGNAL_SIGKILL or SIGNAL_SIGTERM")
 	}
 	if isTerminal(req.Process) {
-		return &empty{}, s.endTerminal(ctx, v, req.Process)
+		return &empty{}, pa.terminals.endTerminal(ctx, v, req.Process)
 	}
 	p, err := v.find(req.Process)
 	if err != nil {
@@ -224,7 +227,7 @@ func (s *Server) sendSignal(ctx context.Context, v *visit, req *signalRequest) (
 	return &empty{}, nil
 }
 
-func (s *Server) closeStdin(ctx context.Context, v *visit, req *selected) (*empty, error) {
+func (pa *processAPI) closeStdin(ctx context.Context, v *visit, req *selected) (*empty, error) {
 	if isTerminal(req.Process) {
 		return nil, invalid("a terminal's input does not end: send it ^D")
 	}

@@ -37,25 +37,33 @@ const (
 // defaultTemplate is that of callers who name none.
 const defaultTemplate = "base"
 
-// control serves requests about sandboxes.
-func (s *Server) control(mux *http.ServeMux) {
+// controlPlane makes, lists, changes and ends sandboxes.
+type controlPlane struct {
+	hub       *gateway.Hub
+	access    *access
+	problems  *problems
+	templates map[string]string // images by the names that callers have for them
+}
+
+// routes serves requests about sandboxes.
+func (cp *controlPlane) routes(mux *http.ServeMux) {
 	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"POST /sandboxes":                 s.create,
-		"POST /v2/sandboxes":              s.create,
-		"GET /sandboxes":                  s.list,
-		"GET /v2/sandboxes":               s.list,
-		"GET /sandboxes/{id}":             s.get,
-		"DELETE /sandboxes/{id}":          s.kill,
-		"POST /sandboxes/{id}/timeout":    s.setTimeout,
-		"POST /sandboxes/{id}/connect":    s.connect,
-		"POST /v2/sandboxes/{id}/connect": s.connect,
-		"POST /sandboxes/{id}/resume":     s.connect,
-		"POST /sandboxes/{id}/pause":      s.pause,
-		"GET /sandboxes/{id}/metrics":     s.metrics,
+		"POST /sandboxes":                 cp.create,
+		"POST /v2/sandboxes":              cp.create,
+		"GET /sandboxes":                  cp.list,
+		"GET /v2/sandboxes":               cp.list,
+		"GET /sandboxes/{id}":             cp.get,
+		"DELETE /sandboxes/{id}":          cp.kill,
+		"POST /sandboxes/{id}/timeout":    cp.setTimeout,
+		"POST /sandboxes/{id}/connect":    cp.connect,
+		"POST /v2/sandboxes/{id}/connect": cp.connect,
+		"POST /sandboxes/{id}/resume":     cp.connect,
+		"POST /sandboxes/{id}/pause":      cp.pause,
+		"GET /sandboxes/{id}/metrics":     cp.metrics,
 	} {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := f(w, r); err != nil {
-				s.fail(w, r, err)
+				cp.problems.fail(w, r, err)
 			}
 		})
 	}
@@ -115,11 +123,11 @@ type lifecycle struct {
 // clientID is what E2B calls the node that a sandbox is on. There is one.
 const clientID = "sandboxd"
 
-func (s *Server) madeOf(r *http.Request, i gateway.Info) made {
+func (cp *controlPlane) madeOf(r *http.Request, i gateway.Info) made {
 	template := cmp.Or(i.Labels[templateLabel], i.ShortImage())
 	m := made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion, Domain: portsDomain}
 	if mayWork(rest.Principal(r.Context())) == nil {
-		m.Access = s.Access(i.ID, rest.Caller(r.Context()).ID)
+		m.Access = cp.access.Access(i.ID, rest.Caller(r.Context()).ID)
 		m.Traffic = &m.Access
 	}
 	return m
@@ -128,8 +136,8 @@ func (s *Server) madeOf(r *http.Request, i gateway.Info) made {
 // never is the end of a sandbox that has none: the SDKs need a time.
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func (s *Server) listedOf(r *http.Request, i gateway.Info) listed {
-	l := listed{made: s.madeOf(r, i), Started: i.Created.UTC(), End: never, CPUs: int(max(1, i.Limits.CPUs)), MemoryMB: i.Limits.Memory >> 20, DiskMB: i.Limits.Disk >> 20,
+func (cp *controlPlane) listedOf(r *http.Request, i gateway.Info) listed {
+	l := listed{made: cp.madeOf(r, i), Started: i.Created.UTC(), End: never, CPUs: int(max(1, i.Limits.CPUs)), MemoryMB: i.Limits.Memory >> 20, DiskMB: i.Limits.Disk >> 20,
 		State: "running", Metadata: maps.Clone(i.Labels)}
 	maps.DeleteFunc(l.Metadata, func(key, _ string) bool { return strings.HasPrefix(key, ownLabels) })
 	if l.Metadata == nil {
@@ -150,43 +158,43 @@ func (s *Server) listedOf(r *http.Request, i gateway.Info) listed {
 	return l
 }
 
-func (s *Server) create(w http.ResponseWriter, r *http.Request) error {
+func (cp *controlPlane) create(w http.ResponseWriter, r *http.Request) error {
 	var ask newSandbox
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
 		return err
 	}
-	spec, err := s.specOf(ask)
+	spec, err := cp.specOf(ask)
 	if err != nil {
 		return err
 	}
 	spec.Name = "e2b-" + strings.ToLower(rand.Text()[:12])
 	if key := r.Header.Get("Idempotency-Key"); key != "" {
 		// The same request again, whose answer was lost, finds what the first one made.
-		spec.Name, spec.Reuse = s.nameFor(rest.Principal(r.Context()), key), true
+		spec.Name, spec.Reuse = cp.nameFor(rest.Principal(r.Context()), key), true
 	}
-	info, err := s.hub.Create(r.Context(), rest.Principal(r.Context()), spec, nil)
+	info, err := cp.hub.Create(r.Context(), rest.Principal(r.Context()), spec, nil)
 	if err != nil {
 		return err
 	}
-	rest.WriteJSON(w, http.StatusCreated, s.madeOf(r, info))
+	rest.WriteJSON(w, http.StatusCreated, cp.madeOf(r, info))
 	return nil
 }
 
 // nameFor is the name of the sandbox that p makes by an Idempotency-Key.
-func (s *Server) nameFor(p gateway.Principal, key string) string {
-	mac := hmac.New(sha256.New, s.secret)
+func (cp *controlPlane) nameFor(p gateway.Principal, key string) string {
+	mac := hmac.New(sha256.New, cp.access.secret)
 	mac.Write([]byte("e2b idempotency\x00" + p.Name + "\x00" + key))
 	return "e2b-" + strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil))[:12])
 }
 
-func (s *Server) specOf(ask newSandbox) (gateway.NewSpec, error) {
+func (cp *controlPlane) specOf(ask newSandbox) (gateway.NewSpec, error) {
 	none := gateway.NewSpec{}
 	if ask.Template == "" {
 		ask.Template = defaultTemplate
 	}
-	image, ok := s.templates[ask.Template]
+	image, ok := cp.templates[ask.Template]
 	if !ok && ask.Template != defaultTemplate {
-		known := slices.Sorted(maps.Keys(s.templates))
+		known := slices.Sorted(maps.Keys(cp.templates))
 		if !slices.Contains(known, defaultTemplate) {
 			known = append([]string{defaultTemplate}, known...)
 		}
@@ -244,10 +252,10 @@ func endAfter(seconds *int64, pause bool) (gateway.End, error) {
 }
 
 // own is the caller's sandbox of the request's path.
-func (s *Server) own(r *http.Request) (gateway.Principal, gateway.Info, error) {
+func (cp *controlPlane) own(r *http.Request) (gateway.Principal, gateway.Info, error) {
 	p := rest.Principal(r.Context())
 	name := r.PathValue("id")
-	info, err := s.mine(r.Context(), p, name)
+	info, err := cp.access.mine(r.Context(), p, name)
 	if err != nil || info.State == gateway.Creating {
 		if _, err := wire.ParseSandbox(name); err != nil {
 			name = "of that name"
@@ -257,21 +265,21 @@ func (s *Server) own(r *http.Request) (gateway.Principal, gateway.Info, error) {
 	return p, info, nil
 }
 
-func (s *Server) get(w http.ResponseWriter, r *http.Request) error {
-	_, info, err := s.own(r)
+func (cp *controlPlane) get(w http.ResponseWriter, r *http.Request) error {
+	_, info, err := cp.own(r)
 	if err != nil {
 		return err
 	}
-	rest.WriteJSON(w, http.StatusOK, s.listedOf(r, info))
+	rest.WriteJSON(w, http.StatusOK, cp.listedOf(r, info))
 	return nil
 }
 
-func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
-	p, info, err := s.own(r)
+func (cp *controlPlane) kill(w http.ResponseWriter, r *http.Request) error {
+	p, info, err := cp.own(r)
 	if err != nil {
 		return err
 	}
-	if _, err := s.hub.Remove(r.Context(), p, info.Name); err != nil {
+	if _, err := cp.hub.Remove(r.Context(), p, info.Name); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -284,12 +292,12 @@ type lasting struct {
 	Memory  *bool  `json:"memory"` // connect: whether what was paused goes on, or starts anew. pause: whether its memory is kept
 }
 
-func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request) error {
+func (cp *controlPlane) setTimeout(w http.ResponseWriter, r *http.Request) error {
 	var ask lasting
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
 		return err
 	}
-	p, info, err := s.own(r)
+	p, info, err := cp.own(r)
 	if err != nil {
 		return err
 	}
@@ -300,7 +308,7 @@ func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.hub.SetEnd(r.Context(), p, info.Name, end); err != nil {
+	if _, err := cp.hub.SetEnd(r.Context(), p, info.Name, end); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)
@@ -309,12 +317,12 @@ func (s *Server) setTimeout(w http.ResponseWriter, r *http.Request) error {
 
 // connect answers with what it takes to use a sandbox, which goes on if it was paused. One that runs ends no sooner than it would
 // have; one that was not made here, and has no end, gets none.
-func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
+func (cp *controlPlane) connect(w http.ResponseWriter, r *http.Request) error {
 	ask := lasting{}
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
 		return err
 	}
-	p, info, err := s.own(r)
+	p, info, err := cp.own(r)
 	if err == nil {
 		err = mayWork(p)
 	}
@@ -322,7 +330,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if ask.Memory != nil && !*ask.Memory && info.State == gateway.Paused {
-		if err := s.hub.Stop(r.Context(), p, info.Name); err != nil { // it is to start anew
+		if err := cp.hub.Stop(r.Context(), p, info.Name); err != nil { // it is to start anew
 			return err
 		}
 	}
@@ -330,7 +338,7 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 	was := info.End
 	if info.State != gateway.Running {
 		status = http.StatusCreated
-		if info, err = s.hub.Start(r.Context(), p, info.Name, nil); err != nil {
+		if info, err = cp.hub.Start(r.Context(), p, info.Name, nil); err != nil {
 			return err
 		}
 	}
@@ -340,39 +348,39 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 		if end.At.After(was.At) {
-			if info, err = s.hub.SetEnd(r.Context(), p, info.Name, end); err != nil {
+			if info, err = cp.hub.SetEnd(r.Context(), p, info.Name, end); err != nil {
 				return err
 			}
 		}
 	}
-	rest.WriteJSON(w, status, s.madeOf(r, info))
+	rest.WriteJSON(w, status, cp.madeOf(r, info))
 	return nil
 }
 
 // pause freezes a sandbox with its memory, or stops it without; it then has no end until somebody connects.
-func (s *Server) pause(w http.ResponseWriter, r *http.Request) error {
+func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 	var ask lasting
 	if r.ContentLength != 0 {
 		if err := rest.DecodeOpen(w, r, &ask); err != nil {
 			return err
 		}
 	}
-	p, info, err := s.own(r)
+	p, info, err := cp.own(r)
 	if err != nil {
 		return err
 	}
 	if info.State != gateway.Running {
 		return &apiError{http.StatusConflict, "sandbox " + info.Name + " is " + string(info.State) + " already"}
 	}
-	act := s.hub.Pause
+	act := cp.hub.Pause
 	if ask.Memory != nil && !*ask.Memory {
-		act = s.hub.Stop
+		act = cp.hub.Stop
 	}
 	if err := act(r.Context(), p, info.Name); err != nil {
 		return err
 	}
 	if info.End != nil {
-		if _, err := s.hub.SetEnd(context.WithoutCancel(r.Context()), p, info.Name, gateway.End{Pause: info.End.Pause}); err != nil {
+		if _, err := cp.hub.SetEnd(context.WithoutCancel(r.Context()), p, info.Name, gateway.End{Pause: info.End.Pause}); err != nil {
 			return err
 		}
 	}
@@ -394,12 +402,12 @@ type metric struct {
 }
 
 // metrics answers with what a sandbox uses now. No history is kept.
-func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
-	p, info, err := s.own(r)
+func (cp *controlPlane) metrics(w http.ResponseWriter, r *http.Request) error {
+	p, info, err := cp.own(r)
 	if err != nil {
 		return err
 	}
-	d, err := s.hub.Describe(r.Context(), p, info.Name)
+	d, err := cp.hub.Describe(r.Context(), p, info.Name)
 	if err != nil {
 		return err
 	}

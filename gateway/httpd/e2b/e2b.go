@@ -6,15 +6,11 @@
 package e2b
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"net/http"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
@@ -38,24 +34,16 @@ type Options struct {
 	Templates map[string]string
 	// Kernels are the Python of sandboxes.
 	Kernels *kernels.Pool
-	Log     *slog.Logger
 }
 
-// Server serves E2B's shape. Make one with New, and let Run run while it serves.
+// Server serves the E2B-compatible API. Make one with New, and run Run while it serves.
 type Server struct {
-	hub       *gateway.Hub
-	tokens    *token.Registry
-	secret    []byte
-	templates map[string]string
-	kernels   *kernels.Pool
-	log       *slog.Logger
-
-	tasks sync.WaitGroup // of places; Run waits for them
-	ended chan struct{}  // closed when Run is about to return
-
-	mu     sync.Mutex
-	places map[string]*place // guarded by mu; by the sandbox's ID
-	closed bool              // guarded by mu
+	*access
+	hub         *gateway.Hub
+	problems    *problems
+	places      *places
+	control     *controlPlane
+	interpreter *interpreter
 }
 
 // New makes a Server.
@@ -63,67 +51,28 @@ func New(o Options) (*Server, error) {
 	if o.Hub == nil || o.Tokens == nil || o.Kernels == nil || len(o.Secret) < 32 {
 		return nil, errors.New("e2b: Hub, Tokens, Kernels and a Secret of 32 bytes are required")
 	}
-	return &Server{hub: o.Hub, tokens: o.Tokens, secret: o.Secret, templates: maps.Clone(o.Templates), kernels: o.Kernels,
-		log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), places: make(map[string]*place), ended: make(chan struct{})}, nil
+	s := &Server{hub: o.Hub, access: &access{hub: o.Hub, tokens: o.Tokens, secret: o.Secret}, problems: &problems{o.Hub}}
+	s.places = newPlaces(o.Hub, s.access, s.problems)
+	s.control = &controlPlane{hub: o.Hub, access: s.access, problems: s.problems, templates: maps.Clone(o.Templates)}
+	s.interpreter = &interpreter{hub: o.Hub, kernels: o.Kernels, problems: s.problems, places: s.places}
+	return s, nil
 }
 
 // Handler serves what is below Prefix, for requests that were let in: those for which IsEnvd holds by Admit, all others by a token.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
-	s.control(mux)
+	s.control.routes(mux)
 	s.envd(mux)
-	s.interpreter(mux)
+	s.interpreter.routes(mux)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, &apiError{http.StatusNotImplemented, r.Method + " " + strings.TrimPrefix(r.URL.Path, Prefix) + " is not in this version"})
+		s.problems.fail(w, r, &apiError{http.StatusNotImplemented, r.Method + " " + strings.TrimPrefix(r.URL.Path, Prefix) + " is not in this version"})
 	})
 	return http.StripPrefix(Prefix, mux)
 }
 
-// placesEvery is how often connections are looked for that nobody uses.
-const placesEvery = 5 * time.Second
-
-// Run ends what nobody uses any more, and everything when ctx ends. It returns when nothing of the Server runs.
-func (s *Server) Run(ctx context.Context) {
-	tick := time.NewTicker(placesEvery)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		select {
-		case <-tick.C:
-			s.tidy()
-		case <-ctx.Done():
-		}
-	}
-	s.mu.Lock()
-	s.closed = true
-	all := s.places
-	s.places = nil
-	s.mu.Unlock()
-	close(s.ended)
-	for _, pl := range all {
-		pl.close()
-	}
-	s.tasks.Wait()
-}
-
-// tidy closes the connections that nobody uses, and forgets the places of sandboxes that are gone.
-func (s *Server) tidy() {
-	s.mu.Lock()
-	all := maps.Clone(s.places)
-	s.mu.Unlock()
-	for id, pl := range all {
-		if !pl.rest() {
-			continue
-		}
-		s.mu.Lock()
-		if s.places[id] == pl && pl.unused() {
-			delete(s.places, id)
-		}
-		s.mu.Unlock()
-	}
-}
-
-// start runs f, which ends soon after its place is closed.
-func (s *Server) start(f func()) { s.tasks.Go(f) }
+// Run ends what nobody uses any more, and everything when ctx ends. It returns when nothing of the
+// Server runs.
+func (s *Server) Run(ctx context.Context) { s.places.run(ctx) }
 
 // errClosed ends what is under way when the daemon does.
 var errClosed = &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon is ending"}

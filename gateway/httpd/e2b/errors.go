@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -22,12 +23,15 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.Message }
 
+// problems turns errors into what the SDKs read.
+type problems struct{ hub *gateway.Hub }
+
 // apiErrorOf is what a client sees of err.
-func (s *Server) apiErrorOf(err error) *apiError {
+func (pr *problems) apiErrorOf(err error) *apiError {
 	if e, ok := errors.AsType[*apiError](err); ok {
 		return e
 	}
-	p := rest.NewProblem(s.hub, err)
+	p := rest.NewProblem(pr.hub, err)
 	e := &apiError{p.Status, p.Detail}
 	if p.Hint != "" {
 		e.Message += " (" + p.Hint + ")"
@@ -39,11 +43,11 @@ func (s *Server) apiErrorOf(err error) *apiError {
 var rpcErrors = connect.NewErrorWriter(connect.WithRequireConnectProtocolHeader())
 
 // fail answers with err. A client that has gone gets nothing.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+func (pr *problems) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(r.Context().Err(), context.Canceled) && errors.Is(context.Cause(r.Context()), context.Canceled) {
 		return
 	}
-	e := s.apiErrorOf(err)
+	e := pr.apiErrorOf(err)
 	// Not what is no longer there: of that the SDKs know by the status, as of a proxy in front of envd. The SDK for JavaScript reads
 	// the text of no other answer to a call.
 	call := strings.Contains(r.URL.Path, "/process.Process/") || strings.Contains(r.URL.Path, "/filesystem.Filesystem/")
@@ -59,7 +63,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // rpcError is err for a client of the Connect protocol.
-func (s *Server) rpcError(err error) error {
+func (pr *problems) rpcError(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -76,7 +80,7 @@ func (s *Server) rpcError(err error) error {
 	if e, ok := errors.AsType[*apiError](err); ok {
 		return connect.NewError(codeOf(e.Code), e)
 	}
-	e := s.hub.Public(err)
+	e := pr.hub.Public(err)
 	text := e.Message
 	if e.Hint != "" {
 		text += " (" + e.Hint + ")"

@@ -28,7 +28,7 @@ type execution struct {
 
 // execute runs code and tells what it does as it does it, a JSON object in each line. Calls of one context wait for each other. A client
 // that leaves, as the SDKs do when their timeout is over, has its code interrupted.
-func (s *Server) execute(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
 	var ask execution
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (s *Server) execute(w http.ResponseWriter, r *http.Request, v *visit, in *k
 	if !res.OK {
 		exit = 1
 	}
-	s.hub.Record(context.WithoutCancel(ctx), v.who, v.name, gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit, Bytes: t.bytes})
+	ip.hub.Record(context.WithoutCancel(ctx), v.who, v.name, gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit, Bytes: t.bytes})
 	t.end(res, err)
 	return nil
 }

@@ -33,15 +33,18 @@ type written struct {
 	Path string `json:"path"`
 }
 
+// fileAPI moves whole files: envd's /files.
+type fileAPI struct{ problems *problems }
+
 // download answers with a file's bytes.
-func (s *Server) download(w http.ResponseWriter, r *http.Request) {
-	if err := s.send(w, r); err != nil {
-		s.fail(w, r, s.fileError(err))
+func (fa *fileAPI) download(w http.ResponseWriter, r *http.Request) {
+	if err := fa.send(w, r); err != nil {
+		fa.problems.fail(w, r, fileError(err))
 	}
 }
 
-func (s *Server) send(w http.ResponseWriter, r *http.Request) error {
-	lk, a, err := s.files(r)
+func (fa *fileAPI) send(w http.ResponseWriter, r *http.Request) error {
+	lk, a, err := visitOf(r.Context()).asUser(r.Context())
 	if err != nil {
 		return err
 	}
@@ -105,16 +108,16 @@ func (p *announced) Write(b []byte) (int, error) {
 }
 
 // upload writes files: the body as one, or each part of a form.
-func (s *Server) upload(w http.ResponseWriter, r *http.Request) {
-	all, err := s.receive(w, r)
+func (fa *fileAPI) upload(w http.ResponseWriter, r *http.Request) {
+	all, err := fa.receive(w, r)
 	if err != nil {
-		s.fail(w, r, s.fileError(err))
+		fa.problems.fail(w, r, fileError(err))
 		return
 	}
 	rest.WriteJSON(w, http.StatusOK, all)
 }
 
-func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, error) {
+func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, error) {
 	if coding := r.Header.Get("Content-Encoding"); coding != "" && coding != "identity" {
 		return nil, &apiError{http.StatusUnsupportedMediaType, "Content-Encoding: a compressed upload is not taken; send it as it is"}
 	}
@@ -123,7 +126,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request) ([]written, err
 			return nil, invalid("metadata of files is not in this version")
 		}
 	}
-	lk, a, err := s.files(r)
+	lk, a, err := visitOf(r.Context()).asUser(r.Context())
 	if err != nil {
 		return nil, err
 	}
@@ -275,22 +278,11 @@ func arrival(err error) error {
 	return invalid("the body did not arrive whole: %v", err)
 }
 
-// files is the connection and the account of a request for files.
-func (s *Server) files(r *http.Request) (*link, account, error) {
-	v := visitOf(r.Context())
-	lk, err := v.prepared(r.Context())
-	if err != nil {
-		return nil, account{}, err
-	}
-	a, err := lk.as(v.user)
-	return lk, a, err
-}
-
 // at says which file an error is of.
 func at(p string, err error) error { return fmt.Errorf("path %q: %w", p, err) }
 
 // fileError is an error of the sandbox's file system as a client sees it: it says no more than what it is.
-func (s *Server) fileError(err error) error {
+func fileError(err error) error {
 	if errors.As(err, new(*apiError)) {
 		return err
 	}

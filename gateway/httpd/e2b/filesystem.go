@@ -52,13 +52,9 @@ type entryAnswer struct {
 	Entry entry `json:"entry"`
 }
 
-// on calls f with the connection, the account and the path of a request.
-func (s *Server) on(ctx context.Context, v *visit, p string, f func(lk *link, a account, p string) error) error {
-	lk, err := v.prepared(ctx)
-	if err != nil {
-		return err
-	}
-	a, err := lk.as(v.user)
+// on calls f with the connection, the account and the path that a request means.
+func (v *visit) on(ctx context.Context, p string, f func(lk *link, a account, p string) error) error {
+	lk, a, err := v.asUser(ctx)
 	if err != nil {
 		return err
 	}
@@ -66,7 +62,7 @@ func (s *Server) on(ctx context.Context, v *visit, p string, f func(lk *link, a 
 		return err
 	}
 	if err := f(lk, a, p); err != nil {
-		return s.fileError(err)
+		return fileError(err)
 	}
 	return nil
 }
@@ -111,18 +107,18 @@ func typeOf(info fs.FileInfo) string {
 	return typeUnspecified
 }
 
-func (s *Server) stat(ctx context.Context, v *visit, req *pathRequest) (*entryAnswer, error) {
+func statFile(ctx context.Context, v *visit, req *pathRequest) (*entryAnswer, error) {
 	var res entryAnswer
-	err := s.on(ctx, v, req.Path, func(lk *link, _ account, p string) (err error) {
+	err := v.on(ctx, req.Path, func(lk *link, _ account, p string) (err error) {
 		res.Entry, err = lk.entry(p, lk.names())
 		return err
 	})
 	return &res, err
 }
 
-func (s *Server) makeDir(ctx context.Context, v *visit, req *pathRequest) (*entryAnswer, error) {
+func makeDir(ctx context.Context, v *visit, req *pathRequest) (*entryAnswer, error) {
 	var res entryAnswer
-	err := s.on(ctx, v, req.Path, func(lk *link, a account, p string) error {
+	err := v.on(ctx, req.Path, func(lk *link, a account, p string) error {
 		made, err := lk.mkdirs(a, p)
 		if err != nil {
 			return err
@@ -185,9 +181,9 @@ type moveRequest struct {
 	Destination string `json:"destination"`
 }
 
-func (s *Server) move(ctx context.Context, v *visit, req *moveRequest) (*entryAnswer, error) {
+func moveFile(ctx context.Context, v *visit, req *moveRequest) (*entryAnswer, error) {
 	var res entryAnswer
-	err := s.on(ctx, v, req.Source, func(lk *link, a account, from string) error {
+	err := v.on(ctx, req.Source, func(lk *link, a account, from string) error {
 		to, err := a.path(req.Destination)
 		if err != nil {
 			return err
@@ -217,9 +213,9 @@ type listAnswer struct {
 }
 
 // listDir lists a directory and those in it, as deep as asked; links are not followed.
-func (s *Server) listDir(ctx context.Context, v *visit, req *listRequest) (*listAnswer, error) {
+func listDir(ctx context.Context, v *visit, req *listRequest) (*listAnswer, error) {
 	res := listAnswer{Entries: []entry{}}
-	err := s.on(ctx, v, req.Path, func(lk *link, _ account, p string) error {
+	err := v.on(ctx, req.Path, func(lk *link, _ account, p string) error {
 		info, err := lk.files.Stat(p)
 		if err != nil {
 			return at(p, err)
@@ -264,8 +260,8 @@ func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string
 }
 
 // remove removes a file, or a directory with all that is in it. What is not there is removed already.
-func (s *Server) remove(ctx context.Context, v *visit, req *pathRequest) (*empty, error) {
-	err := s.on(ctx, v, req.Path, func(lk *link, _ account, p string) error {
+func removeFile(ctx context.Context, v *visit, req *pathRequest) (*empty, error) {
+	err := v.on(ctx, req.Path, func(lk *link, _ account, p string) error {
 		if p == "/" {
 			return invalid("path: / is not removed")
 		}

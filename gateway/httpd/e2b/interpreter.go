@@ -32,24 +32,32 @@ const (
 	sureFor      = 10 * time.Second // how long after a call its kernel is taken to be there still
 )
 
-// interpreter serves run_code and contexts.
-func (s *Server) interpreter(mux *http.ServeMux) {
+// interpreter is the code interpreter of sandboxes.
+type interpreter struct {
+	hub      *gateway.Hub
+	kernels  *kernels.Pool
+	problems *problems
+	places   *places
+}
+
+// routes serves run_code and contexts.
+func (ip *interpreter) routes(mux *http.ServeMux) {
 	for pattern, f := range map[string]func(http.ResponseWriter, *http.Request, *visit, *kernels.Lease) error{
-		"POST /execute":               s.execute,
-		"GET /contexts":               s.listContexts,
-		"POST /contexts":              s.createContext,
-		"DELETE /contexts/{id}":       s.removeContext,
-		"POST /contexts/{id}/restart": s.restartContext,
+		"POST /execute":               ip.execute,
+		"GET /contexts":               ip.listContexts,
+		"POST /contexts":              ip.createContext,
+		"DELETE /contexts/{id}":       ip.removeContext,
+		"POST /contexts/{id}/restart": ip.restartContext,
 	} {
-		mux.Handle(pattern, s.inside(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mux.Handle(pattern, ip.places.inside(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			v := visitOf(r.Context())
-			lease, err := s.kernels.Lease(r.Context(), v.who, gateway.Info{ID: v.id, Name: v.name})
+			lease, err := ip.kernels.Lease(r.Context(), v.who, gateway.Info{ID: v.id, Name: v.name})
 			if err == nil {
 				defer lease.Release()
 				err = f(w, r, v, lease)
 			}
 			if err != nil {
-				s.fail(w, r, s.pythonError(r, err))
+				ip.problems.fail(w, r, ip.pythonError(r, err))
 			}
 		})))
 	}
@@ -57,11 +65,11 @@ func (s *Server) interpreter(mux *http.ServeMux) {
 
 // pythonError is err as the SDKs show it: that for JavaScript reads the text of no other answer than 404, and of 502, which it takes for a
 // sandbox that has ended.
-func (s *Server) pythonError(r *http.Request, err error) error {
+func (ip *interpreter) pythonError(r *http.Request, err error) error {
 	if r.Context().Err() != nil || errors.As(err, new(*apiError)) {
 		return err
 	}
-	e := kernels.Reason(s.hub, err)
+	e := kernels.Reason(ip.hub, err)
 	text := e.Message
 	if e.Hint != "" {
 		text += " (" + e.Hint + ")"
@@ -220,7 +228,7 @@ type codeContext struct {
 	Dir      string `json:"cwd"`
 }
 
-func (s *Server) createContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) createContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
 	var ask newContext
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
 		return err
@@ -266,7 +274,7 @@ func (pl *place) forget(name string) {
 	delete(pl.notebooks, name)
 }
 
-func (s *Server) listContexts(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) listContexts(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
 	all, err := in.List(r.Context())
 	if err != nil {
 		return err
@@ -302,7 +310,7 @@ func (v *visit) cwdOf(ctx context.Context, in *kernels.Lease, i python.Info) str
 	return nb.cwd
 }
 
-func (s *Server) removeContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) removeContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
 	c, _, err := v.context(r, in)
 	if err == nil {
 		err = c.Close(r.Context())
@@ -316,7 +324,7 @@ func (s *Server) removeContext(w http.ResponseWriter, r *http.Request, v *visit,
 }
 
 // restartContext has a context begin anew; code that it runs ends.
-func (s *Server) restartContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
+func (ip *interpreter) restartContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
 	c, nb, err := v.context(r, in)
 	if err == nil {
 		err = c.Restart(r.Context())

@@ -29,13 +29,13 @@ type query struct {
 
 // list answers with the caller's sandboxes that were made here, newest first. Others that the caller has are not theirs to see who look
 // for what to remove; by name they can be had.
-func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
+func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 	q, err := queryOf(r.URL.Query())
 	if err != nil {
 		return err
 	}
 	p := rest.Principal(r.Context())
-	all, err := s.hub.List(r.Context(), p)
+	all, err := cp.hub.List(r.Context(), p)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("X-Next-Token", base64.RawURLEncoding.EncodeToString([]byte(page[len(page)-1].position())))
 			break
 		}
-		one := s.listedOf(r, i)
+		one := cp.listedOf(r, i)
 		one.Access = ""
 		page = append(page, one)
 	}

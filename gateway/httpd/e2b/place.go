@@ -1,11 +1,9 @@
 package e2b
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,7 +12,6 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/time/rate"
 
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -25,9 +22,9 @@ const idlePlace = 20 * time.Second
 // place is what is held of one sandbox on behalf of its owner: an SSH connection, the commands that run on it, and watchers. What runs
 // on a connection ends with it, so it is kept as long as something does.
 type place struct {
-	s    *Server
-	id   string // the sandbox's
-	name string
+	places *places
+	id     string // the sandbox's
+	name   string
 
 	opening chan struct{} // semaphore of who dials
 	looks   *rate.Limiter // of entries that watchers look at
@@ -57,24 +54,6 @@ type link struct {
 	files     *connect.Files
 	filesGone chan struct{} // closed when files have ended, as they do when their server gives no answers
 	account   account       // that commands run as
-}
-
-// place returns the place of a sandbox, nil when the Server has ended.
-func (s *Server) place(i gateway.Info) *place {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return nil
-	}
-	pl := s.places[i.ID]
-	if pl == nil {
-		pl = &place{s: s, id: i.ID, name: i.Name, opening: make(chan struct{}, 1), looks: rate.NewLimiter(watchedRate, maxWatched), processes: make(map[uint32]*process), watchers: make(map[string]*watcher), notebooks: make(map[string]*notebook)}
-		s.places[i.ID] = pl
-	}
-	pl.mu.Lock()
-	pl.left = time.Now() // nobody forgets it before its visit begins
-	pl.mu.Unlock()
-	return pl
 }
 
 // maxVisits bounds the requests of one sandbox that are under way: one that does not answer keeps them waiting.
@@ -197,12 +176,12 @@ func (v *visit) connection(ctx context.Context) (*link, error) {
 }
 
 func (v *visit) dial(ctx context.Context) (*link, error) {
-	conn, err := v.s.hub.Upstream(ctx, v.who, v.name, nil)
+	conn, err := v.places.hub.Upstream(ctx, v.who, v.name, nil)
 	if err != nil {
 		return nil, err
 	}
-	lk := &link{client: ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs), done: make(chan struct{}), preparing: make(chan struct{}, 1)}
-	v.s.start(func() {
+	lk := &link{client: conn.Client(), done: make(chan struct{}), preparing: make(chan struct{}, 1)}
+	v.places.start(func() {
 		_ = lk.client.Wait()
 		close(lk.done)
 	})
@@ -264,7 +243,7 @@ func (v *visit) prepared(ctx context.Context) (*link, error) {
 	}
 	slow := time.AfterFunc(openWithin, func() { lk.client.Close() })
 	defer slow.Stop()
-	a, err := lk.whoami()
+	a, err := lk.whoami(ctx)
 	var files *connect.Files
 	if err == nil {
 		files, err = connect.OpenFiles(lk.client, filesOptions...)
@@ -273,12 +252,22 @@ func (v *visit) prepared(ctx context.Context) (*link, error) {
 		return nil, unreachable(v.name, err)
 	}
 	gone := make(chan struct{})
-	v.s.start(func() { // ends with the connection at the latest
+	v.places.start(func() { // ends with the connection at the latest
 		_ = files.Wait()
 		close(gone)
 	})
 	lk.prepared = &link{client: lk.client, done: lk.done, files: files, filesGone: gone, account: a}
 	return lk.prepared, nil
+}
+
+// asUser is prepared, with the account that a request asks for.
+func (v *visit) asUser(ctx context.Context) (*link, account, error) {
+	lk, err := v.prepared(ctx)
+	if err != nil {
+		return nil, account{}, err
+	}
+	a, err := lk.as(v.user)
+	return lk, a, err
 }
 
 // unreachable says that a sandbox which runs did not do what was asked.
@@ -290,8 +279,9 @@ func unreachable(name string, err error) error {
 }
 
 // whoami asks the account's shell who it is.
-func (lk *link) whoami() (account, error) {
-	out, err := lk.run(`printf '%s\n%s\n' "$HOME" "$PWD"; id -u; id -g; id -un`, 8<<10)
+func (lk *link) whoami(ctx context.Context) (account, error) {
+	text, err := connect.Output(ctx, lk.client, `printf '%s\n%s\n' "$HOME" "$PWD"; id -u; id -g; id -un`, 8<<10)
+	out := string(text)
 	lines := strings.Split(out, "\n")
 	if err != nil || len(lines) < 5 {
 		return account{}, fmt.Errorf("its account has no shell that says who it is: %w", errors.Join(err, errors.New(strings.TrimSpace(out))))
@@ -304,25 +294,4 @@ func (lk *link) whoami() (account, error) {
 		a.home = lines[1]
 	}
 	return a, nil
-}
-
-// run runs a short command and returns what it printed, no more than limit bytes of it.
-func (lk *link) run(command string, limit int) (string, error) {
-	session, err := lk.client.NewSession()
-	if err != nil {
-		return "", err
-	}
-	defer session.Close()
-	stdout, err := session.StdoutPipe()
-	if err == nil {
-		err = session.Start(command)
-	}
-	if err != nil {
-		return "", err
-	}
-	var text bytes.Buffer
-	if _, err := io.Copy(&text, io.LimitReader(stdout, int64(limit))); err != nil {
-		return "", err
-	}
-	return text.String(), session.Wait()
 }

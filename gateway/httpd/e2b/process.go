@@ -272,7 +272,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 		p.expire = time.AfterFunc(time.Until(at), func() { _ = p.signal("KILL") })
 	}
 	who := v.who
-	v.s.start(func() { defer release(); v.follow(p, requests, who) })
+	v.places.start(func() { defer release(); v.follow(p, requests, who) })
 	return p, l, nil
 }
 
@@ -283,10 +283,7 @@ func (v *visit) told(ctx context.Context, c processConfig, word string) (lk *lin
 	}
 	a := account{own: true}
 	if v.user != "" || c.Cwd != nil && !strings.HasPrefix(*c.Cwd, "/") {
-		if lk, err = v.prepared(ctx); err != nil {
-			return nil, "", err
-		}
-		if a, err = lk.as(v.user); err != nil {
+		if lk, a, err = v.asUser(ctx); err != nil {
 			return nil, "", err
 		}
 	}
@@ -414,7 +411,7 @@ func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Pri
 	v.mu.Unlock()
 	p.tell(&said{event{End: &end}})
 	p.ch.Close()
-	v.s.hub.Record(context.Background(), who, v.name, gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...), " "), Exit: end.Code, Bytes: stdout + stderr})
+	v.places.hub.Record(context.Background(), who, v.name, gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...), " "), Exit: end.Code, Bytes: stdout + stderr})
 }
 
 func exited(code int) endEvent {

@@ -29,68 +29,86 @@ func options() []connect.HandlerOption {
 	return []connect.HandlerOption{connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
 }
 
+// router registers handlers of requests to a sandbox.
+type router struct {
+	mux      *http.ServeMux
+	places   *places
+	problems *problems
+}
+
+func (rt *router) handle(pattern string, h http.Handler) { rt.mux.Handle(pattern, rt.places.inside(h)) }
+
 // envd serves requests to a sandbox.
 func (s *Server) envd(mux *http.ServeMux) {
-	serve := func(pattern string, h http.Handler) { mux.Handle(pattern, s.inside(h)) }
-	serve("GET /health", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNoContent) }))
-	serve("GET /files", http.HandlerFunc(s.download))
-	serve("POST /files", http.HandlerFunc(s.upload))
+	rt := &router{mux, s.places, s.problems}
+	rt.handle("GET /health", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	files := &fileAPI{s.problems}
+	rt.handle("GET /files", http.HandlerFunc(files.download))
+	rt.handle("POST /files", http.HandlerFunc(files.upload))
 
-	unary(s, serve, "/process.Process/List", s.listProcesses)
-	unary(s, serve, "/process.Process/Update", s.update)
-	unary(s, serve, "/process.Process/SendInput", s.sendInput)
-	unary(s, serve, "/process.Process/SendSignal", s.sendSignal)
-	unary(s, serve, "/process.Process/CloseStdin", s.closeStdin)
-	stream(s, serve, "/process.Process/Start", s.startProcess)
-	stream(s, serve, "/process.Process/Connect", s.connectProcess)
-	const streamInput = "/process.Process/StreamInput"
-	serve("POST "+streamInput, connect.NewClientStreamHandler(streamInput, func(ctx context.Context, in *connect.ClientStream[inputEvent]) (*connect.Response[empty], error) {
-		if err := s.streamInput(ctx, visitOf(ctx), in); err != nil {
-			return nil, s.rpcError(err)
-		}
-		return connect.NewResponse(&empty{}), nil
-	}, options()...))
+	pa := &processAPI{&terminals{s.hub, s.places}}
+	unary(rt, "/process.Process/List", pa.listProcesses)
+	unary(rt, "/process.Process/Update", pa.update)
+	unary(rt, "/process.Process/SendInput", pa.sendInput)
+	unary(rt, "/process.Process/SendSignal", pa.sendSignal)
+	unary(rt, "/process.Process/CloseStdin", pa.closeStdin)
+	serverStream(rt, "/process.Process/Start", pa.startProcess)
+	serverStream(rt, "/process.Process/Connect", pa.connectProcess)
+	clientStream(rt, "/process.Process/StreamInput", pa.streamInput)
 
-	unary(s, serve, "/filesystem.Filesystem/Stat", s.stat)
-	unary(s, serve, "/filesystem.Filesystem/MakeDir", s.makeDir)
-	unary(s, serve, "/filesystem.Filesystem/Move", s.move)
-	unary(s, serve, "/filesystem.Filesystem/ListDir", s.listDir)
-	unary(s, serve, "/filesystem.Filesystem/Remove", s.remove)
-	unary(s, serve, "/filesystem.Filesystem/CreateWatcher", s.createWatcher)
-	unary(s, serve, "/filesystem.Filesystem/GetWatcherEvents", s.watcherEvents)
-	unary(s, serve, "/filesystem.Filesystem/RemoveWatcher", s.removeWatcher)
-	stream(s, serve, "/filesystem.Filesystem/WatchDir", s.watchDir)
+	unary(rt, "/filesystem.Filesystem/Stat", statFile)
+	unary(rt, "/filesystem.Filesystem/MakeDir", makeDir)
+	unary(rt, "/filesystem.Filesystem/Move", moveFile)
+	unary(rt, "/filesystem.Filesystem/ListDir", listDir)
+	unary(rt, "/filesystem.Filesystem/Remove", removeFile)
+	unary(rt, "/filesystem.Filesystem/CreateWatcher", createWatcher)
+	unary(rt, "/filesystem.Filesystem/GetWatcherEvents", watcherEvents)
+	unary(rt, "/filesystem.Filesystem/RemoveWatcher", removeWatcher)
+	serverStream(rt, "/filesystem.Filesystem/WatchDir", watchDir)
 }
 
 // empty is a message that says nothing.
 type empty struct{}
 
 // unary serves a procedure with one answer.
-func unary[Req, Res any](s *Server, serve func(string, http.Handler), procedure string, f func(context.Context, *visit, *Req) (*Res, error)) {
+func unary[Req, Res any](rt *router, procedure string, f func(context.Context, *visit, *Req) (*Res, error)) {
 	h := connect.NewUnaryHandler(procedure, func(ctx context.Context, req *connect.Request[Req]) (*connect.Response[Res], error) {
 		res, err := f(ctx, visitOf(ctx), req.Msg)
 		if err != nil {
-			return nil, s.rpcError(err)
+			return nil, rt.problems.rpcError(err)
 		}
 		return connect.NewResponse(res), nil
 	}, options()...)
-	serve("POST "+procedure, timely(h))
+	rt.handle("POST "+procedure, timely(h))
 }
 
-// stream serves a procedure whose answer goes on. say sends a message, and a sign of life when nothing was said for as long as the
-// client wants to wait.
-func stream[Req, Res any](s *Server, serve func(string, http.Handler), procedure string, f func(ctx context.Context, v *visit, req *Req, say *sayer[Res]) error) {
+// clientStream serves a procedure whose request goes on.
+func clientStream[Req any](rt *router, procedure string, f func(context.Context, *visit, *connect.ClientStream[Req]) error) {
+	h := connect.NewClientStreamHandler(procedure, func(ctx context.Context, in *connect.ClientStream[Req]) (*connect.Response[empty], error) {
+		if err := f(ctx, visitOf(ctx), in); err != nil {
+			return nil, rt.problems.rpcError(err)
+		}
+		return connect.NewResponse(&empty{}), nil
+	}, options()...)
+	rt.handle("POST "+procedure, h)
+}
+
+// serverStream serves a procedure whose answer goes on. say sends messages, and a sign of life when
+// there was none for as long as the client wants to wait.
+func serverStream[Req, Res any](rt *router, procedure string, f func(ctx context.Context, v *visit, req *Req, say *sayer[Res]) error) {
 	h := connect.NewServerStreamHandler(procedure, func(ctx context.Context, req *connect.Request[Req], out *connect.ServerStream[Res]) error {
 		arrived(ctx)
 		v := visitOf(ctx)
 		leave, err := v.stream()
 		if err != nil {
-			return s.rpcError(err)
+			return rt.problems.rpcError(err)
 		}
 		defer leave()
-		return s.rpcError(f(ctx, v, req.Msg, &sayer[Res]{out: out, every: pingInterval(req.Header())}))
+		return rt.problems.rpcError(f(ctx, v, req.Msg, &sayer[Res]{out: out, every: pingInterval(req.Header())}))
 	}, options()...)
-	serve("POST "+procedure, timely(h))
+	rt.handle("POST "+procedure, timely(h))
 }
 
 // defaultPing is how often a client hears of an answer that goes on, unless it asks for another interval.

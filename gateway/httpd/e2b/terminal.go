@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -37,8 +38,14 @@ func pidOf(session string) (pid uint32, ok bool) {
 	return uint32(firstTerminal + n), ok && err == nil && n > 0
 }
 
+// terminals are the terminals of sandboxes, as processes.
+type terminals struct {
+	hub    *gateway.Hub
+	places *places
+}
+
 // startTerminal begins a program on a terminal, as startProcess does without one.
-func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
+func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
 	o := attach.JoinOptions{Create: true, Bare: true, Cols: int(req.PTY.Size.Cols), Rows: int(req.PTY.Size.Rows), Argv: append([]string{req.Process.Cmd}, req.Process.Args...)}
 	env := maps.Clone(req.Process.Env)
 	o.Term = env["TERM"]
@@ -56,11 +63,7 @@ func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest,
 		}
 	}
 	if v.user != "" || req.Process.Cwd != nil {
-		lk, err := v.prepared(ctx)
-		if err != nil {
-			return err
-		}
-		a, err := lk.as(v.user)
+		lk, a, err := v.asUser(ctx)
 		if err != nil {
 			return err
 		}
@@ -75,23 +78,23 @@ func (s *Server) startTerminal(ctx context.Context, v *visit, req *startRequest,
 		}
 		o.Argv = []string{"/bin/sh", "-c", strings.Replace(line, "echo : $$; ", "", 1)}
 	}
-	sel, at, err := s.newTerminal(ctx, v, o)
+	sel, at, err := ts.newTerminal(ctx, v, o)
 	if err != nil {
 		return err
 	}
 	if when, ok := ctx.Deadline(); ok {
-		s.start(func() { s.expire(v, at.Live(), sel, when) })
+		ts.places.start(func() { ts.expire(v, at.Live(), sel, when) })
 	}
-	return s.follow(ctx, at.Live(), 0, sel, say)
+	return ts.follow(ctx, at.Live(), 0, sel, say)
 }
 
 // expire kills what runs on a terminal, if it does still, when the deadline of the call that began it has come.
-func (s *Server) expire(v *visit, l *live.Session, sel selector, when time.Time) {
+func (ts *terminals) expire(v *visit, l *live.Session, sel selector, when time.Time) {
 	waiting, stop := context.WithDeadline(context.Background(), when)
 	defer stop()
 	go func() { // ends with waiting
 		select {
-		case <-s.ended:
+		case <-ts.places.ended:
 			stop()
 		case <-waiting.Done():
 		}
@@ -108,12 +111,12 @@ func (s *Server) expire(v *visit, l *live.Session, sel selector, when time.Time)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stalled)
 	defer cancel()
-	_ = s.endTerminal(ctx, v, sel) // it has ended, or the sandbox has
+	_ = ts.endTerminal(ctx, v, sel) // it has ended, or the sandbox has
 }
 
 // newTerminal joins a session of a name that none has had lately. The caller's agent party drives it from the beginning.
-func (s *Server) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions) (selector, *attach.Attachment, error) {
-	infos, err := s.hub.Sessions(ctx, v.who, v.name)
+func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions) (selector, *attach.Attachment, error) {
+	infos, err := ts.hub.Sessions(ctx, v.who, v.name)
 	if err != nil {
 		return selector{}, nil, err
 	}
@@ -126,7 +129,7 @@ func (s *Server) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions
 	v.lastTerminal++
 	sel := selector{PID: firstTerminal + uint32(v.lastTerminal)}
 	v.mu.Unlock()
-	at, err := s.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, o)
+	at, err := ts.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, o)
 	if err == nil {
 		err = at.Take(ctx)
 	}
@@ -134,8 +137,8 @@ func (s *Server) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions
 }
 
 // terminal is the caller's party on a terminal that is there.
-func (s *Server) terminal(ctx context.Context, v *visit, sel selector) (*attach.Attachment, error) {
-	at, err := s.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, attach.JoinOptions{})
+func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*attach.Attachment, error) {
+	at, err := ts.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, attach.JoinOptions{})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && at.Live().Ended() {
 		return nil, noProcess(sel)
 	}
@@ -143,19 +146,19 @@ func (s *Server) terminal(ctx context.Context, v *visit, sel selector) (*attach.
 }
 
 // connectTerminal says what a terminal prints from now on.
-func (s *Server) connectTerminal(ctx context.Context, v *visit, sel selector, say *sayer[said]) error {
-	l, err := s.hub.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
+func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector, say *sayer[said]) error {
+	l, err := ts.hub.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && l.Ended() {
 		return noProcess(sel)
 	}
 	if err != nil {
 		return err
 	}
-	return s.follow(ctx, l, l.Len(), sel, say)
+	return ts.follow(ctx, l, l.Len(), sel, say)
 }
 
 // follow says what a session prints from off on, until its program has ended.
-func (s *Server) follow(ctx context.Context, l *live.Session, off uint64, sel selector, say *sayer[said]) error {
+func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, sel selector, say *sayer[said]) error {
 	if err := say.out.Send(&said{event{Start: &startEvent{sel.PID}}}); err != nil {
 		return err
 	}
@@ -206,16 +209,16 @@ func read(ctx context.Context, l *live.Session, off uint64) (e *said, next uint6
 }
 
 // typeInto gives a terminal input. While a person has the keyboard, it is theirs alone.
-func (s *Server) typeInto(ctx context.Context, v *visit, sel selector, data []byte) error {
-	at, err := s.terminal(ctx, v, sel)
+func (ts *terminals) typeInto(ctx context.Context, v *visit, sel selector, data []byte) error {
+	at, err := ts.terminal(ctx, v, sel)
 	if err != nil {
 		return err
 	}
 	return at.Input(ctx, data)
 }
 
-func (s *Server) resize(ctx context.Context, v *visit, sel selector, cols, rows int) error {
-	at, err := s.terminal(ctx, v, sel)
+func (ts *terminals) resize(ctx context.Context, v *visit, sel selector, cols, rows int) error {
+	at, err := ts.terminal(ctx, v, sel)
 	if err != nil {
 		return err
 	}
@@ -223,16 +226,16 @@ func (s *Server) resize(ctx context.Context, v *visit, sel selector, cols, rows 
 }
 
 // endTerminal kills what runs on a terminal.
-func (s *Server) endTerminal(ctx context.Context, v *visit, sel selector) error {
-	if _, err := s.terminal(ctx, v, sel); err != nil {
+func (ts *terminals) endTerminal(ctx context.Context, v *visit, sel selector) error {
+	if _, err := ts.terminal(ctx, v, sel); err != nil {
 		return err
 	}
-	return s.hub.CloseSession(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
+	return ts.hub.CloseSession(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
 }
 
 // terminals lists those that there are.
-func (s *Server) terminals(ctx context.Context, v *visit) ([]processInfo, error) {
-	infos, err := s.hub.Sessions(ctx, v.who, v.name)
+func (ts *terminals) list(ctx context.Context, v *visit) ([]processInfo, error) {
+	infos, err := ts.hub.Sessions(ctx, v.who, v.name)
 	if err != nil {
 		return nil, err
 	}

@@ -71,9 +71,9 @@ type watchSaid struct {
 }
 
 // watch begins to watch. What there is now is known when it returns.
-func (s *Server) watch(ctx context.Context, v *visit, req *watchRequest, polled bool) (w *watcher, id string, err error) {
+func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *watcher, id string, err error) {
 	id = strings.ToLower(rand.Text())
-	err = s.on(ctx, v, req.Path, func(lk *link, a account, dir string) error {
+	err = v.on(ctx, req.Path, func(lk *link, a account, dir string) error {
 		info, err := lk.files.Stat(dir)
 		if err != nil {
 			return at(dir, err)
@@ -148,7 +148,7 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		}
 		return watchError(v.name, err)
 	}
-	v.s.start(func() {
+	v.places.start(func() {
 		tick := time.NewTicker(watchEvery)
 		defer tick.Stop()
 		defer session.Close()
@@ -249,7 +249,7 @@ func (pl *place) dropWatcher(id string) bool {
 }
 
 // events are changes for a client.
-func (s *Server) events(ctx context.Context, v *visit, w *watcher, all []change) []fsEvent {
+func (v *visit) events(ctx context.Context, w *watcher, all []change) []fsEvent {
 	events := make([]fsEvent, len(all))
 	var lk *link
 	var n names
@@ -273,8 +273,8 @@ func (s *Server) events(ctx context.Context, v *visit, w *watcher, all []change)
 }
 
 // watchDir says what happens in a directory until the client leaves.
-func (s *Server) watchDir(ctx context.Context, v *visit, req *watchRequest, say *sayer[watchSaid]) error {
-	w, id, err := s.watch(ctx, v, req, false)
+func watchDir(ctx context.Context, v *visit, req *watchRequest, say *sayer[watchSaid]) error {
+	w, id, err := v.watch(ctx, req, false)
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (s *Server) watchDir(ctx context.Context, v *visit, req *watchRequest, say 
 	defer ping.Stop()
 	for {
 		all, wake, err := w.take()
-		for _, e := range s.events(ctx, v, w, all) {
+		for _, e := range v.events(ctx, w, all) {
 			if err := say.out.Send(&watchSaid{Filesystem: &e}); err != nil {
 				return err
 			}
@@ -310,8 +310,8 @@ type watcherID struct {
 	ID string `json:"watcherId"`
 }
 
-func (s *Server) createWatcher(ctx context.Context, v *visit, req *watchRequest) (*watcherID, error) {
-	_, id, err := s.watch(ctx, v, req, true)
+func createWatcher(ctx context.Context, v *visit, req *watchRequest) (*watcherID, error) {
+	_, id, err := v.watch(ctx, req, true)
 	return &watcherID{id}, err
 }
 
@@ -319,7 +319,7 @@ type fsEvents struct {
 	Events []fsEvent `json:"events"`
 }
 
-func (s *Server) watcherEvents(ctx context.Context, v *visit, req *watcherID) (*fsEvents, error) {
+func watcherEvents(ctx context.Context, v *visit, req *watcherID) (*fsEvents, error) {
 	v.mu.Lock()
 	w := v.watchers[req.ID]
 	v.mu.Unlock()
@@ -327,10 +327,10 @@ func (s *Server) watcherEvents(ctx context.Context, v *visit, req *watcherID) (*
 		return nil, &wire.Error{Code: wire.CodeNotFound, Message: "watcher not found"}
 	}
 	all, _, err := w.take()
-	return &fsEvents{s.events(ctx, v, w, all)}, err
+	return &fsEvents{v.events(ctx, w, all)}, err
 }
 
-func (s *Server) removeWatcher(_ context.Context, v *visit, req *watcherID) (*empty, error) {
+func removeWatcher(_ context.Context, v *visit, req *watcherID) (*empty, error) {
 	if !v.dropWatcher(req.ID) {
 		return nil, &wire.Error{Code: wire.CodeNotFound, Message: "watcher not found"}
 	}
