@@ -15,10 +15,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// accessPrefix begins the access tokens of sandboxes: they open one sandbox, for the owner of the token that they were given to.
+// accessPrefix begins access tokens. Each opens one sandbox, for the owner of the token that it
+// was issued for.
 const accessPrefix = "sbe_"
 
-// Headers by which the SDKs say which sandbox they mean, and show that they may.
+// Headers by which the SDKs name a sandbox and authenticate.
 const (
 	sandboxHeader = "E2b-Sandbox-Id"
 	portHeader    = "E2b-Sandbox-Port"
@@ -33,17 +34,18 @@ type access struct {
 	secret []byte // of access tokens and idempotent names
 }
 
-// Access is the token that opens the sandbox with that ID as long as the token called by does: nothing of it is stored.
+// Access returns the token that opens the sandbox with that ID, as long as the token called by is
+// valid. It is derived, not stored.
 func (ac *access) Access(id, by string) string {
 	mac := hmac.New(sha256.New, ac.secret)
 	mac.Write([]byte("e2b access\x00" + id + "\x00" + by))
 	return accessPrefix + by + "_" + hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
-// envdPaths are those of requests to a sandbox, as against requests about sandboxes.
+// envdPaths are the paths of requests to a sandbox. Others are requests about sandboxes.
 var envdPaths = append([]string{"/health", "/files", "/process.Process/", "/filesystem.Filesystem/", "/metrics", "/envs", "/init"}, interpreterPaths...)
 
-// interpreterPaths are those to its code interpreter.
+// interpreterPaths are the paths of the code interpreter.
 var interpreterPaths = []string{"/execute", "/contexts"}
 
 func isInterpreter(r *http.Request) bool {
@@ -51,7 +53,7 @@ func isInterpreter(r *http.Request) bool {
 	return below(path, interpreterPaths[0]) || below(path, interpreterPaths[1])
 }
 
-// IsEnvd reports whether a request is for a sandbox: it is let in by the sandbox's access token and by no other.
+// IsEnvd reports whether a request is for a sandbox, which only its access token opens.
 func IsEnvd(r *http.Request) bool {
 	path, ok := strings.CutPrefix(r.URL.Path, Prefix)
 	if !ok {
@@ -65,8 +67,8 @@ func IsEnvd(r *http.Request) bool {
 	return false
 }
 
-// Admit says by whose token a request to a sandbox is made; live ends with that. Whoever shows a token that is not this sandbox's is
-// told what they are told of one that does not exist.
+// Admit returns the token that a request to a sandbox is made with; live ends when that does. A
+// token of another sandbox gets the answer for a sandbox that does not exist.
 func (ac *access) Admit(r *http.Request) (t token.Token, live context.Context, err error) {
 	name, shown := r.Header.Get(sandboxHeader), r.Header.Get(accessHeader)
 	if r.URL.Query().Has("signature") {
@@ -98,7 +100,7 @@ func (s *Server) Refuse(w http.ResponseWriter, r *http.Request, err error) {
 	s.problems.fail(w, r, err)
 }
 
-// notFound is what the SDKs take for a sandbox that has ended.
+// notFound is the error that the SDKs take for a sandbox that has ended.
 func notFound(name string) error {
 	if _, err := wire.ParseSandbox(name); err != nil {
 		name = "of that name"
@@ -106,7 +108,8 @@ func notFound(name string) error {
 	return &apiError{http.StatusBadGateway, "the sandbox " + name + " was not found"}
 }
 
-// mine is p's own sandbox called name. Those that are only shared with p are none here: what E2B's shape can do is for owners.
+// mine returns p's own sandbox called name. Shared sandboxes are not found: this API is for
+// owners.
 func (ac *access) mine(ctx context.Context, p gateway.Principal, name string) (gateway.Info, error) {
 	info, err := ac.hub.Get(ctx, p, name)
 	if err == nil && info.Owner != p.Name {
@@ -115,14 +118,14 @@ func (ac *access) mine(ctx context.Context, p gateway.Principal, name string) (g
 	return info, err
 }
 
-// target is the sandbox that a request which was let in is for, running.
+// target returns the running sandbox that a request is for.
 func (ps *places) target(r *http.Request) (*visit, error) {
 	p := rest.Principal(r.Context())
 	info, err := ps.access.mine(r.Context(), p, r.Header.Get(sandboxHeader))
 	if err != nil {
 		return nil, notFound(r.Header.Get(sandboxHeader))
 	}
-	// Asked here, not where a connection is made: all programs of the owner share one.
+	// Checked for each request: connections are shared by all programs of the owner.
 	if err := mayWork(p); err != nil {
 		return nil, err
 	}
@@ -140,7 +143,7 @@ func (ps *places) target(r *http.Request) (*visit, error) {
 	return &visit{place: pl, who: p, disk: info.Limits.Disk, user: user}, nil
 }
 
-// mayWork refuses whoever may only watch: all that an access token opens is more than a look.
+// mayWork denies principals that are read-only: an access token allows more.
 func mayWork(p gateway.Principal) error {
 	if p.Rights == wire.RightWatch {
 		return &wire.Error{Code: wire.CodeDenied, Message: "this token may only watch", Hint: "commands and files need one that was made without --watch"}
@@ -158,13 +161,13 @@ type visit struct {
 
 type visitKey struct{}
 
-// visitOf is the visit of a request's context.
+// visitOf returns the visit of a request's context.
 func visitOf(ctx context.Context) *visit {
 	v, _ := ctx.Value(visitKey{}).(*visit)
 	return v
 }
 
-// inside is next for requests to a sandbox that runs.
+// inside wraps next for requests to a running sandbox.
 func (ps *places) inside(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := ps.target(r)

@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// account is who does something in a sandbox.
+// account is a user of a sandbox.
 type account struct {
 	name     string
 	uid, gid uint32
@@ -17,10 +17,11 @@ type account struct {
 	own      bool // the one that the sandbox's commands run as, unless asked otherwise
 }
 
-// maxDatabase bounds what is read of a sandbox's list of users or groups: it says what it likes.
+// maxDatabase bounds what is read of a sandbox's list of users or groups, which is not trusted.
 const maxDatabase = 1 << 20
 
-// as is the account called name; empty is the sandbox's own. Only root can do something as somebody else.
+// as returns the account called name; empty means the sandbox's own. Only root can act as another
+// user.
 func (lk *link) as(name string) (account, error) {
 	if name == "" || name == lk.account.name {
 		return lk.account, nil
@@ -50,7 +51,7 @@ type names struct{ users, groups map[uint32]string }
 func (lk *link) names() names {
 	read := func(file string) map[uint32]string {
 		all := make(map[uint32]string)
-		// A sandbox without such a file has numbers only.
+		// Without the file there are only numbers.
 		_ = lk.eachRow(file, func(f []string) bool {
 			if len(f) > 2 {
 				if id, err := strconv.ParseUint(f[2], 10, 32); err == nil && all[uint32(id)] == "" {
@@ -97,7 +98,7 @@ func (lk *link) eachRow(file string, f func(fields []string) bool) error {
 	return nil
 }
 
-// path is p as the account means it: relative paths begin in its home directory.
+// path resolves p for the account: relative paths begin in its home directory.
 func (a account) path(p string) (string, error) {
 	switch {
 	case strings.ContainsRune(p, 0):
@@ -112,7 +113,7 @@ func (a account) path(p string) (string, error) {
 	return path.Clean(p), nil
 }
 
-// give makes what a is to own a's: what is made over SFTP is the connection's account's.
+// give makes a the owner of p: files made over SFTP belong to the connection's account.
 func (a account) give(files *connect.Files, p string) error {
 	if a.own {
 		return nil

@@ -26,7 +26,7 @@ type ptyConfig struct {
 	} `json:"size"`
 }
 
-// selector says which process is meant.
+// selector names a process.
 type selector struct {
 	PID uint32  `json:"pid"`
 	Tag *string `json:"tag"`
@@ -44,7 +44,7 @@ type input struct {
 // processAPI is envd's service Process: commands, and terminals by the same calls.
 type processAPI struct{ terminals *terminals }
 
-// find returns the process that is meant.
+// find returns the process that sel names.
 func (pl *place) find(sel selector) (*process, error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -65,8 +65,8 @@ func noProcess(sel selector) error {
 	return &apiError{http.StatusNotFound, fmt.Sprintf("process with pid %d not found", sel.PID)}
 }
 
-// startProcess begins a command and says what it prints until it has ended. A client that leaves leaves it running; the deadline
-// of its call kills the command, whether it is there still or not.
+// startProcess starts a command and streams its output until it ends. The command keeps running
+// when the client disconnects. The deadline of the call kills it, with or without a client.
 func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
 	if req.PTY != nil {
 		return pa.terminals.startTerminal(ctx, v, req, say)
@@ -82,7 +82,7 @@ func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequ
 	return say.each(ctx, l.events, keepalive, isEnd)
 }
 
-// connectProcess says what a process prints from now on.
+// connectProcess streams what a process prints from now on.
 func (pa *processAPI) connectProcess(ctx context.Context, v *visit, req *selected, say *sayer[said]) error {
 	if isTerminal(req.Process) {
 		return pa.terminals.connectTerminal(ctx, v, req.Process, say)
@@ -112,7 +112,7 @@ type processes struct {
 	All []processInfo `json:"processes"`
 }
 
-// listProcesses lists the commands that were begun here, and the terminals.
+// listProcesses lists the commands that were started through this API, and the terminals.
 func (pa *processAPI) listProcesses(ctx context.Context, v *visit, _ *empty) (*processes, error) {
 	all, err := pa.terminals.list(ctx, v)
 	if err != nil {
@@ -168,7 +168,7 @@ func (pa *processAPI) input(ctx context.Context, v *visit, sel selector, in inpu
 	return p.write(ctx, in.Stdin)
 }
 
-// inputEvent is a part of input that goes on.
+// inputEvent is a part of streamed input.
 type inputEvent struct {
 	Start *selected `json:"start"`
 	Data  *struct {

@@ -22,19 +22,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// How long a sandbox lasts whose maker does not say, and the most that they may.
+// The default lifetime of a sandbox, and the longest.
 const (
 	defaultTimeout = 5 * time.Minute
 	maxTimeout     = 31 * 24 * time.Hour
 )
 
-// templateLabel is the label of the sandboxes that are made here: from which template. Callers' own labels do not begin with ours.
+// templateLabel marks sandboxes that this API made, with their template. Callers' labels must not
+// begin with ownLabels.
 const (
 	ownLabels     = "sandboxd."
 	templateLabel = ownLabels + "e2b.template"
 )
 
-// defaultTemplate is that of callers who name none.
+// defaultTemplate is used if a caller names none.
 const defaultTemplate = "base"
 
 // controlPlane makes, lists, changes and ends sandboxes.
@@ -69,7 +70,7 @@ func (cp *controlPlane) routes(mux *http.ServeMux) {
 	}
 }
 
-// newSandbox is what create asks for. What is in it and cannot be had is refused, not passed over.
+// newSandbox is the request of create. A field that cannot be honored is an error.
 type newSandbox struct {
 	Template  string            `json:"templateID"`
 	Timeout   *int64            `json:"timeout"` // seconds
@@ -90,7 +91,7 @@ type newSandbox struct {
 	Volumes         jsontext.Value `json:"volumeMounts"`
 }
 
-// made is a sandbox as its maker, and whoever connects to it, is told of it.
+// made describes a sandbox to the caller who created it or connects to it.
 type made struct {
 	ID          string  `json:"sandboxID"`
 	Template    string  `json:"templateID"`
@@ -120,7 +121,7 @@ type lifecycle struct {
 	AutoResume bool   `json:"autoResume"`
 }
 
-// clientID is what E2B calls the node that a sandbox is on. There is one.
+// clientID is what E2B calls the node of a sandbox. There is only one.
 const clientID = "sandboxd"
 
 func (cp *controlPlane) madeOf(r *http.Request, i gateway.Info) made {
@@ -169,7 +170,7 @@ func (cp *controlPlane) create(w http.ResponseWriter, r *http.Request) error {
 	}
 	spec.Name = "e2b-" + strings.ToLower(rand.Text()[:12])
 	if key := r.Header.Get("Idempotency-Key"); key != "" {
-		// The same request again, whose answer was lost, finds what the first one made.
+		// A repeated request finds what the first one made.
 		spec.Name, spec.Reuse = cp.nameFor(rest.Principal(r.Context()), key), true
 	}
 	info, err := cp.hub.Create(r.Context(), rest.Principal(r.Context()), spec, nil)
@@ -180,7 +181,7 @@ func (cp *controlPlane) create(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// nameFor is the name of the sandbox that p makes by an Idempotency-Key.
+// nameFor returns the name of the sandbox that p makes with an Idempotency-Key.
 func (cp *controlPlane) nameFor(p gateway.Principal, key string) string {
 	mac := hmac.New(sha256.New, cp.access.secret)
 	mac.Write([]byte("e2b idempotency\x00" + p.Name + "\x00" + key))
@@ -239,7 +240,7 @@ func (cp *controlPlane) specOf(ask newSandbox) (gateway.NewSpec, error) {
 	return spec, nil
 }
 
-// endAfter is the end of a sandbox that is to last for so many seconds from now.
+// endAfter returns the end of a sandbox that is to last so many seconds from now.
 func endAfter(seconds *int64, pause bool) (gateway.End, error) {
 	d := defaultTimeout
 	if seconds != nil {
@@ -251,7 +252,7 @@ func endAfter(seconds *int64, pause bool) (gateway.End, error) {
 	return gateway.End{At: time.Now().Add(d).Truncate(time.Millisecond), Pause: pause}, nil
 }
 
-// own is the caller's sandbox of the request's path.
+// own returns the caller's sandbox that the request's path names.
 func (cp *controlPlane) own(r *http.Request) (gateway.Principal, gateway.Info, error) {
 	p := rest.Principal(r.Context())
 	name := r.PathValue("id")
@@ -286,7 +287,7 @@ func (cp *controlPlane) kill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// lasting is how long a sandbox is to last from now.
+// lasting is a request that sets how long a sandbox lasts from now.
 type lasting struct {
 	Timeout *int64 `json:"timeout"`
 	Memory  *bool  `json:"memory"` // connect: whether what was paused goes on, or starts anew. pause: whether its memory is kept
@@ -315,8 +316,8 @@ func (cp *controlPlane) setTimeout(w http.ResponseWriter, r *http.Request) error
 	return nil
 }
 
-// connect answers with what it takes to use a sandbox, which goes on if it was paused. One that runs ends no sooner than it would
-// have; one that was not made here, and has no end, gets none.
+// connect resumes or starts a sandbox and returns how to use it. It never brings a sandbox's end
+// forward, and gives none to a sandbox without an end.
 func (cp *controlPlane) connect(w http.ResponseWriter, r *http.Request) error {
 	ask := lasting{}
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
@@ -357,7 +358,8 @@ func (cp *controlPlane) connect(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// pause freezes a sandbox with its memory, or stops it without; it then has no end until somebody connects.
+// pause freezes a sandbox with its memory, or stops it without. It has no end then until somebody
+// connects.
 func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 	var ask lasting
 	if r.ContentLength != 0 {
@@ -401,7 +403,7 @@ type metric struct {
 	DiskAll  int64     `json:"diskTotal"`
 }
 
-// metrics answers with what a sandbox uses now. No history is kept.
+// metrics returns what a sandbox uses now. No history is kept.
 func (cp *controlPlane) metrics(w http.ResponseWriter, r *http.Request) error {
 	p, info, err := cp.own(r)
 	if err != nil {

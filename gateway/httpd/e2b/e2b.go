@@ -1,8 +1,9 @@
-// Package e2b serves what the SDKs of E2B ask for, unmodified: the control plane, which makes, lists and ends sandboxes, envd, by
-// which they run commands and move files in one, and the code interpreter, by which they run Python that remembers. All answer below one path; a sandbox is an ordinary one of the hub's, and what is
-// done in it is done over SSH, so that it knows of no second way in.
+// Package e2b serves an E2B-compatible API to E2B's own SDKs: the control plane, which makes,
+// lists and ends sandboxes; envd, for commands and files; and the code interpreter, for stateful
+// Python. Everything is below one path. Sandboxes are ordinary ones of the hub, and what is done
+// in them is done over SSH.
 //
-// What the SDKs can ask for and this cannot do is refused by name. docs/e2b.md lists it.
+// Requests that are not supported are refused by name; docs/e2b.md lists them.
 package e2b
 
 import (
@@ -18,21 +19,24 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Prefix is the path below which everything is served: E2B_API_URL and E2B_SANDBOX_URL are the door's address with it.
+// Prefix is the path of the API. E2B_API_URL and E2B_SANDBOX_URL are the server's address with it.
 const Prefix = "/e2b"
 
-// envdVersion is the envd whose abilities the SDKs take for granted here. Older ones make them send a user with each request.
+// envdVersion is the envd version that the SDKs see. For older ones they send a user with each
+// request.
 const envdVersion = "0.6.4"
 
-// Options are what a Server needs.
+// Options configure a Server.
 type Options struct {
 	Hub    *gateway.Hub
 	Tokens *token.Registry
-	// Secret makes the access tokens of sandboxes: at least 32 random bytes, the same after a restart.
+	// Secret signs the access tokens of sandboxes: at least 32 random bytes, the same after a
+	// restart.
 	Secret []byte
-	// Templates are images by the names that callers have for them. "base", unless it is listed, is the daemon's default image.
+	// Templates are images by the names that callers use. "base", unless listed, is the daemon's
+	// default image.
 	Templates map[string]string
-	// Kernels are the Python of sandboxes.
+	// Kernels run the stateful Python of sandboxes.
 	Kernels *kernels.Pool
 }
 
@@ -58,7 +62,8 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Handler serves what is below Prefix, for requests that were let in: those for which IsEnvd holds by Admit, all others by a token.
+// Handler serves the paths below Prefix. Its caller authenticates requests first: by Admit if
+// IsEnvd holds, else by a token.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	s.control.routes(mux)
@@ -74,5 +79,5 @@ func (s *Server) Handler() http.Handler {
 // Server runs.
 func (s *Server) Run(ctx context.Context) { s.places.run(ctx) }
 
-// errClosed ends what is under way when the daemon does.
+// errClosed ends requests when the daemon shuts down.
 var errClosed = &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon is ending"}

@@ -15,7 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// apiError is an error as the SDKs read it: they decide by the status, and in the case of 502 by words of the message.
+// apiError is an error as the SDKs read it: they branch on the status, and for 502 on words of the
+// message.
 type apiError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -26,7 +27,7 @@ func (e *apiError) Error() string { return e.Message }
 // problems turns errors into what the SDKs read.
 type problems struct{ hub *gateway.Hub }
 
-// apiErrorOf is what a client sees of err.
+// apiErrorOf returns what a client sees of err.
 func (pr *problems) apiErrorOf(err error) *apiError {
 	if e, ok := errors.AsType[*apiError](err); ok {
 		return e
@@ -39,30 +40,31 @@ func (pr *problems) apiErrorOf(err error) *apiError {
 	return e
 }
 
-// rpcErrors writes errors as the Connect protocol has them, for a call or for a stream.
+// rpcErrors writes errors of the Connect protocol, for a call or a stream.
 var rpcErrors = connect.NewErrorWriter(connect.WithRequireConnectProtocolHeader())
 
-// fail answers with err. A client that has gone gets nothing.
+// fail answers with err. A client that has disconnected gets nothing.
 func (pr *problems) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(r.Context().Err(), context.Canceled) && errors.Is(context.Cause(r.Context()), context.Canceled) {
 		return
 	}
 	e := pr.apiErrorOf(err)
-	// Not what is no longer there: of that the SDKs know by the status, as of a proxy in front of envd. The SDK for JavaScript reads
-	// the text of no other answer to a call.
+	// Except for 502: the SDKs recognize an ended sandbox by the status, as from a proxy in front
+	// of envd. The SDK for JavaScript shows the text of no other answer to a call.
 	call := strings.Contains(r.URL.Path, "/process.Process/") || strings.Contains(r.URL.Path, "/filesystem.Filesystem/")
 	if call && e.Code != http.StatusBadGateway && rpcErrors.IsSupported(r) {
 		_ = rpcErrors.Write(w, r, connect.NewError(codeOf(e.Code), e)) // a client that has gone
 		return
 	}
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") {
-		// A stream: the SDKs read what is answered as plain JSON by its status, as of a proxy in front of envd.
+		// The SDKs read a plain JSON answer to a stream by its status, as from a proxy in front of
+		// envd.
 		w.Header().Set("Connection", "close")
 	}
 	rest.WriteJSON(w, e.Code, e)
 }
 
-// rpcError is err for a client of the Connect protocol.
+// rpcError converts err for a client of the Connect protocol.
 func (pr *problems) rpcError(err error) error {
 	switch {
 	case err == nil:
@@ -99,7 +101,7 @@ func (pr *problems) rpcError(err error) error {
 	return connect.NewError(code, errors.New(text))
 }
 
-// codeOf is the code that the SDKs take a status for.
+// codeOf returns the code that the SDKs take a status for.
 func codeOf(status int) connect.Code {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnsupportedMediaType:
@@ -122,7 +124,7 @@ func codeOf(status int) connect.Code {
 	return connect.CodeInternal
 }
 
-// invalid is the error of a request that makes no sense.
+// invalid is the error of a malformed request.
 func invalid(format string, args ...any) error {
 	return &apiError{http.StatusBadRequest, wire.Errorf(wire.CodeUsage, format, args...).Message}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// execution is what run_code asks for.
+// execution is the request of run_code.
 type execution struct {
 	Code     string            `json:"code"`
 	Context  *string           `json:"context_id"`
@@ -26,8 +26,9 @@ type execution struct {
 	Env      map[string]string `json:"env_vars"`
 }
 
-// execute runs code and tells what it does as it does it, a JSON object in each line. Calls of one context wait for each other. A client
-// that leaves, as the SDKs do when their timeout is over, has its code interrupted.
+// execute runs code and streams what it does, a JSON object on each line. Calls of one context
+// wait for each other. When the client disconnects, as the SDKs do at their timeout, its code is
+// interrupted.
 func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
 	var ask execution
 	if err := rest.DecodeOpen(w, r, &ask); err != nil {
@@ -102,7 +103,7 @@ func withEnv(ctx context.Context, c *python.Context, env map[string]string) (und
 	case !res.OK:
 		return nil, wire.Errorf(wire.CodeUnavailable, "env_vars: context %s: %s", c.Name(), cmp.Or(res.Why, string(res.Ended)))
 	}
-	// Whether somebody listens yet or not. A kernel that died has taken them along.
+	// Also after a disconnect. A kernel that died has no variables left.
 	return func() { _, _ = run(context.WithoutCancel(ctx), cell(unsetEnv, map[string]any{})) }, nil
 }
 
@@ -128,13 +129,13 @@ type (
 	}
 )
 
-// formats are the SDKs' names of what a result has; all others are extra, by MIME type.
+// formats are the SDKs' names of representations; all others are extra, by MIME type.
 var formats = map[string]string{
 	"text/plain": "text", "text/html": "html", "text/markdown": "markdown", "image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpeg",
 	"application/pdf": "pdf", "text/latex": "latex", "application/javascript": "javascript", "application/json": "json",
 }
 
-// shown is a result as the SDKs read it.
+// shown converts a result for the SDKs.
 func shown(o python.Output) map[string]any {
 	line := map[string]any{"type": "result", "is_main_result": o.Type == python.Value}
 	extra := map[string]json.RawMessage{}
@@ -148,7 +149,7 @@ func shown(o python.Output) map[string]any {
 			line[name] = o.Text(mime)
 		}
 	}
-	// E2B's shows a string as it is, where Python would show it as a literal.
+	// E2B shows a string itself, not Python's literal.
 	if text, ok := line["text"].(string); ok && len(text) > 1 && text[0] == '\'' && text[len(text)-1] == '\'' {
 		line["text"] = text[1 : len(text)-1]
 	}
@@ -156,7 +157,8 @@ func shown(o python.Output) map[string]any {
 	return line
 }
 
-// teller writes the answer. The kernel waits for it, so that nothing piles up here for a client that reads slowly.
+// teller writes the answer. The kernel waits for it, so that nothing accumulates for a slow
+// client.
 type teller struct {
 	w      http.ResponseWriter
 	c      *http.ResponseController
@@ -164,7 +166,7 @@ type teller struct {
 	bytes  int64
 }
 
-// begin answers before anything is printed: the SDK for JavaScript counts its timeout from then.
+// begin sends the header before any output: the SDK for JavaScript counts its timeout from then.
 func (t *teller) begin() {
 	t.w.Header().Set("Content-Type", "application/json")
 	t.w.WriteHeader(http.StatusOK)
@@ -173,8 +175,9 @@ func (t *teller) begin() {
 	}
 }
 
-// The door ends an answer of which a client takes nothing for a while. One that takes a little now and then would have the room that large
-// messages share for hours: each line has slack and the time that it takes at slowest.
+// The server ends an answer that a client does not read for a while. A client that reads a little
+// now and then could still hold the memory that large messages share for hours: each line has
+// slack plus its time at the slowest rate.
 const (
 	slack   = time.Minute
 	slowest = 256 << 10 // bytes a second
@@ -213,7 +216,7 @@ func (t *teller) output(o python.Output) {
 	}
 }
 
-// end tells how it ended.
+// end writes how the execution ended.
 func (t *teller) end(res python.Result, err error) {
 	note := func(text string) { t.line(printed{"stderr", "sandboxd: " + text + "\n", time.Now().UnixNano()}) }
 	if res.Dropped > 0 {

@@ -23,10 +23,10 @@ import (
 // stalled is how long a transfer may stand still before it is given up.
 const stalled = time.Minute
 
-// maxParts is how many files one form has: the answer names each.
+// maxParts bounds the files of one form: the answer names each.
 const maxParts = 10_000
 
-// written is a file that was uploaded.
+// written is an uploaded file.
 type written struct {
 	Name string `json:"name"`
 	Type string `json:"type"`
@@ -36,7 +36,7 @@ type written struct {
 // fileAPI moves whole files: envd's /files.
 type fileAPI struct{ problems *problems }
 
-// download answers with a file's bytes.
+// download returns a file's bytes.
 func (fa *fileAPI) download(w http.ResponseWriter, r *http.Request) {
 	if err := fa.send(w, r); err != nil {
 		fa.problems.fail(w, r, fileError(err))
@@ -59,7 +59,7 @@ func (fa *fileAPI) send(w http.ResponseWriter, r *http.Request) error {
 	case info.IsDir():
 		return invalid("path %q is a directory", p)
 	case !info.Mode().IsRegular():
-		// Opening a FIFO waits for its other end, and a device has none.
+		// Opening a FIFO would wait for its other end; a device has no end.
 		return invalid("path %q is not a regular file", p)
 	}
 	f, err := lk.files.Open(p)
@@ -84,15 +84,16 @@ func (fa *fileAPI) send(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// filesAtOnce is how many pieces of a file, of 32 KiB each, are under way at once, in either direction. What is asked of a sandbox is kept
-// in memory until it has gone on, and there are as many clients that do not read as they like: more pieces are hardly faster.
+// filesAtOnce is how many 32 KiB pieces of a file are in flight, in either direction. Answers of a
+// sandbox stay in memory until the client has read them, and many clients may not read; more
+// pieces are hardly faster.
 const filesAtOnce = 16
 
 var filesOptions = []sftp.ClientOption{sftp.UseConcurrentWrites(true), sftp.MaxConcurrentRequestsPerFile(filesAtOnce)}
 
 var errFull = errors.New("the file has grown")
 
-// announced writes no more than was announced.
+// announced writes no more bytes than were announced.
 type announced struct {
 	w    io.Writer
 	left int64
@@ -167,7 +168,7 @@ func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, e
 		}
 		p := to
 		if p == "" {
-			// Not Part.FileName, which keeps no directory.
+			// Not Part.FileName, which drops directories.
 			_, params, err := mime.ParseMediaType(part.Header.Get("Content-Disposition"))
 			if p = unescape.Replace(params["filename"]); err != nil || p == "" {
 				return nil, invalid("the form: a file has no name")
@@ -187,10 +188,11 @@ func (fa *fileAPI) receive(w http.ResponseWriter, r *http.Request) ([]written, e
 	return all, nil
 }
 
-// unescape undoes what clients write for characters that a header cannot have (HTML, multipart/form-data encoding algorithm).
+// unescape decodes what clients write for characters that a header cannot have (HTML,
+// multipart/form-data encoding algorithm).
 var unescape = strings.NewReplacer("%0A", "\n", "%0D", "\r", "%22", `"`)
 
-// store writes what r has to a file, in directories that are made if there are none.
+// store writes r to a file and creates missing directories.
 func (lk *link) store(a account, p string, r io.Reader) (written, error) {
 	p, err := a.path(p)
 	if err != nil {
@@ -232,7 +234,7 @@ func (lk *link) store(a account, p string, r io.Reader) (written, error) {
 	return written{Name: path.Base(p), Type: "file", Path: p}, nil
 }
 
-// remembering tells a failure of reading from one of writing.
+// remembering tells a read error from a write error.
 type remembering struct {
 	r   io.Reader
 	err error
@@ -246,7 +248,7 @@ func (m *remembering) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// arriving is a body of which something arrives every minute, and which has no more than fits.
+// arriving is a body that must make progress every minute and fit on the disk.
 type arriving struct {
 	r     io.Reader
 	c     *http.ResponseController
@@ -270,7 +272,7 @@ func tooLarge(limit int64) error {
 	return &apiError{http.StatusInsufficientStorage, fmt.Sprintf("it is more than the sandbox's disk may have (%d bytes)", limit)}
 }
 
-// arrival is an error of a body.
+// arrival converts an error of a body.
 func arrival(err error) error {
 	if errors.As(err, new(*apiError)) {
 		return err
@@ -278,10 +280,10 @@ func arrival(err error) error {
 	return invalid("the body did not arrive whole: %v", err)
 }
 
-// at says which file an error is of.
+// at adds the file to an error.
 func at(p string, err error) error { return fmt.Errorf("path %q: %w", p, err) }
 
-// fileError is an error of the sandbox's file system as a client sees it: it says no more than what it is.
+// fileError converts an error of a sandbox's file system for clients.
 func fileError(err error) error {
 	if errors.As(err, new(*apiError)) {
 		return err

@@ -38,7 +38,7 @@ const (
 	typeUnspecified = "FILE_TYPE_UNSPECIFIED"
 )
 
-// What one call may walk through.
+// Bounds of one call.
 const (
 	maxEntries = connect.MaxEntries
 	maxDepth   = 256
@@ -67,7 +67,7 @@ func (v *visit) on(ctx context.Context, p string, f func(lk *link, a account, p 
 	return nil
 }
 
-// entry is what there is at p.
+// entry returns what is at p.
 func (lk *link) entry(p string, n names) (entry, error) {
 	info, err := lk.files.Lstat(p)
 	if err != nil {
@@ -132,7 +132,7 @@ func makeDir(ctx context.Context, v *visit, req *pathRequest) (*entryAnswer, err
 	return &res, err
 }
 
-// mkdirs makes a directory and those above it, and reports whether there was anything to make.
+// mkdirs creates a directory and its missing parents, and reports whether any was missing.
 func (lk *link) mkdirs(a account, p string) (made bool, err error) {
 	var missing []string
 	for up := p; ; up = path.Dir(up) {
@@ -164,7 +164,7 @@ func (lk *link) mkdirs(a account, p string) (made bool, err error) {
 	return len(missing) > 0, nil
 }
 
-// isDir says that p, as a means it, is no directory, where it is not.
+// isDir returns an error unless p, resolved for a, is a directory.
 func (lk *link) isDir(a account, p string) error {
 	p, err := a.path(p)
 	if err != nil {
@@ -212,7 +212,7 @@ type listAnswer struct {
 	Entries []entry `json:"entries"`
 }
 
-// listDir lists a directory and those in it, as deep as asked; links are not followed.
+// listDir lists a directory to the given depth. It follows no links.
 func listDir(ctx context.Context, v *visit, req *listRequest) (*listAnswer, error) {
 	res := listAnswer{Entries: []entry{}}
 	err := v.on(ctx, req.Path, func(lk *link, _ account, p string) error {
@@ -235,7 +235,7 @@ func listDir(ctx context.Context, v *visit, req *listRequest) (*listAnswer, erro
 	return &res, err
 }
 
-// walk calls f with all that is in a directory, each directory before what is in it.
+// walk calls f for everything in a directory, for each directory before its content.
 func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string, info fs.FileInfo) error) error {
 	infos, err := lk.files.ReadDirContext(ctx, dir)
 	if err != nil {
@@ -259,7 +259,8 @@ func (lk *link) walk(ctx context.Context, dir string, depth int, f func(p string
 	return nil
 }
 
-// remove removes a file, or a directory with all that is in it. What is not there is removed already.
+// removeFile removes a file, or a directory with its content. Removing what is not there is no
+// error.
 func removeFile(ctx context.Context, v *visit, req *pathRequest) (*empty, error) {
 	err := v.on(ctx, req.Path, func(lk *link, _ account, p string) error {
 		if p == "/" {

@@ -19,10 +19,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The code interpreter: what E2B serves at a port of its own, 49999, by which the SDKs say that they mean it. With one address for all
-// ports the paths tell.
+// The code interpreter. E2B serves it at port 49999, by which the SDKs select it. Here all ports
+// have one address, and the path selects it.
 
-// defaultContext is that of callers who name none; contexts of theirs have its name and more. Others of the sandbox are none of E2B's.
+// defaultContext is the context of callers that name none. Names of other contexts begin with it;
+// contexts of a sandbox without that prefix are not E2B's.
 const defaultContext = "e2b"
 
 const (
@@ -63,8 +64,8 @@ func (ip *interpreter) routes(mux *http.ServeMux) {
 	}
 }
 
-// pythonError is err as the SDKs show it: that for JavaScript reads the text of no other answer than 404, and of 502, which it takes for a
-// sandbox that has ended.
+// pythonError converts err for the SDKs: the one for JavaScript shows the text of 404 only, and
+// takes 502 for a sandbox that has ended.
 func (ip *interpreter) pythonError(r *http.Request, err error) error {
 	if r.Context().Err() != nil || errors.As(err, new(*apiError)) {
 		return err
@@ -80,7 +81,8 @@ func (ip *interpreter) pythonError(r *http.Request, err error) error {
 	return err
 }
 
-// notebook is a context as it is known here. What a kernel holds lives in the sandbox; this may be forgotten.
+// notebook is what is known here of a context. It may be forgotten: the kernel's state is in the
+// sandbox.
 type notebook struct {
 	turn chan struct{} // held by who runs code: calls wait for each other
 
@@ -88,7 +90,7 @@ type notebook struct {
 	ready time.Time // of the holder of turn; when its kernel was last seen with cwd as its directory
 }
 
-// notebook is the context called name, known here from now on.
+// notebook returns the context called name, which is known from now on.
 func (pl *place) notebook(name string) *notebook {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -103,7 +105,7 @@ func (pl *place) notebook(name string) *notebook {
 	return nb
 }
 
-// take waits for the turn of a call.
+// take waits for the call's turn.
 func (nb *notebook) take(ctx context.Context) (leave func(), err error) {
 	select {
 	case nb.turn <- struct{}{}:
@@ -119,12 +121,12 @@ func (pl *place) knows(name string) bool {
 	return pl.notebooks[name] != nil
 }
 
-// isContext reports whether a context of the sandbox is one of E2B's clients.
+// isContext reports whether a context belongs to this API.
 func isContext(name string) bool {
 	return name == defaultContext || strings.HasPrefix(name, defaultContext+"-")
 }
 
-// named is the context that a client means.
+// named returns the context that a client names.
 func (v *visit) named(ctx context.Context, in *kernels.Lease, id string) (*notebook, error) {
 	gone := &apiError{http.StatusNotFound, "context " + cutText(id, 64) + " not found"}
 	if _, err := wire.ParseLabel("context name", id); err != nil || !isContext(id) {
@@ -150,7 +152,7 @@ func onlyPython(language *string) error {
 	return &apiError{http.StatusNotFound, fmt.Sprintf("language %.32q is not in this version: run_code runs python; programs of others run by commands.run", *language)}
 }
 
-// kernelOf is the kernel of a context, begun in its directory. The caller has its turn.
+// kernelOf returns the kernel of a context, started in its directory. The caller has its turn.
 func (v *visit) kernelOf(ctx context.Context, in *kernels.Lease, name string, nb *notebook, dir string) (*python.Context, error) {
 	c, err := in.Context(ctx, name)
 	if err != nil || time.Since(nb.ready) < sureFor {
@@ -207,7 +209,7 @@ for k, v in sys.__dict__.pop("_sandboxd_env", {}).items():
 `
 )
 
-// cell is code to be run with variables of its own.
+// cell returns code that runs with its own variables.
 func cell(code string, with map[string]any) string {
 	text, _ := json.Marshal(code)  // of a string
 	names, _ := json.Marshal(with) // of strings
@@ -215,13 +217,13 @@ func cell(code string, with map[string]any) string {
 	return "exec(" + string(text) + ", __import__('json').loads(" + string(quoted) + "))"
 }
 
-// newContext is what create_code_context asks for.
+// newContext is the request of create_code_context.
 type newContext struct {
 	Language *string `json:"language"`
 	Dir      *string `json:"cwd"`
 }
 
-// codeContext is a context as the SDKs have it.
+// codeContext is a context as the SDKs show it.
 type codeContext struct {
 	ID       string `json:"id"`
 	Language string `json:"language"`
@@ -289,7 +291,8 @@ func (ip *interpreter) listContexts(w http.ResponseWriter, r *http.Request, v *v
 	return nil
 }
 
-// cwdOf is where a context's code began. Of one that was made before the daemon was, and is busy, it is not told.
+// cwdOf returns where a context's code began; empty if the context is older than the daemon and
+// busy.
 func (v *visit) cwdOf(ctx context.Context, in *kernels.Lease, i python.Info) string {
 	nb := v.notebook(i.Name)
 	v.mu.Lock()
@@ -323,7 +326,7 @@ func (ip *interpreter) removeContext(w http.ResponseWriter, r *http.Request, v *
 	return nil
 }
 
-// restartContext has a context begin anew; code that it runs ends.
+// restartContext restarts a context's kernel. Running code ends.
 func (ip *interpreter) restartContext(w http.ResponseWriter, r *http.Request, v *visit, in *kernels.Lease) error {
 	c, nb, err := v.context(r, in)
 	if err == nil {
@@ -342,7 +345,7 @@ func (ip *interpreter) restartContext(w http.ResponseWriter, r *http.Request, v 
 	return nil
 }
 
-// context is that of the request's path.
+// context returns the context that the request's path names.
 func (v *visit) context(r *http.Request, in *kernels.Lease) (*python.Context, *notebook, error) {
 	id := r.PathValue("id")
 	nb, err := v.named(r.Context(), in, id)

@@ -13,10 +13,10 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 )
 
-// maxPage is the most sandboxes of one answer.
+// maxPage is the most sandboxes in one answer.
 const maxPage = 100
 
-// query is which sandboxes a caller wants to see.
+// query selects sandboxes.
 type query struct {
 	metadata map[string]string
 	states   []string
@@ -27,8 +27,8 @@ type query struct {
 	next     string // of the answer before: the last one that it had
 }
 
-// list answers with the caller's sandboxes that were made here, newest first. Others that the caller has are not theirs to see who look
-// for what to remove; by name they can be had.
+// list returns the caller's sandboxes that this API made, newest first. Clients remove what they
+// find here, so other sandboxes are reachable by name only.
 func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 	q, err := queryOf(r.URL.Query())
 	if err != nil {
@@ -64,7 +64,7 @@ func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// position orders sandboxes by when they were made.
+// position orders sandboxes by creation.
 func position(i gateway.Info) string { return positionOf(i.Created, i.Name) }
 
 func (l listed) position() string { return positionOf(l.Started, l.ID) }
@@ -95,7 +95,7 @@ func (q query) matches(i gateway.Info) bool {
 
 func queryOf(v url.Values) (query, error) {
 	q := query{states: []string{"running", "paused"}, limit: maxPage, template: v.Get("template"), metadata: make(map[string]string)}
-	// Pairs as in a query, each part of them escaped once more.
+	// A query inside a query: keys and values are escaped twice.
 	pairs, err := url.ParseQuery(v.Get("metadata"))
 	if err != nil {
 		return q, invalid("metadata: %v", err)

@@ -8,16 +8,16 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/token"
 )
 
-// portsDomain is the domain that the SDKs are told for the ports of sandboxes (get_host), and that they would ask themselves without
-// E2B_SANDBOX_URL. No such name ever has an address (RFC 6761, section 6.4): told none, they take e2b.app, and whoever follows get_host,
-// or forgot the variable, would send the sandbox's access token there.
+// portsDomain is the domain of sandboxes' ports (get_host) for the SDKs, which they also use
+// without E2B_SANDBOX_URL. The name never has an address (RFC 6761, section 6.4). Without it the
+// SDKs take e2b.app, and would send a sandbox's access token there.
 const portsDomain = "not-served-here.set-e2b-sandbox-url.invalid"
 
-// misplacedPaths are where the SDKs ask if their addresses lack Prefix.
+// misplacedPaths are the SDKs' paths if their addresses lack Prefix.
 var misplacedPaths = append([]string{"/sandboxes", "/v2/sandboxes", "/v3/templates", "/snapshots", "/volumes", "/execute", "/contexts"}, envdPaths[1:4]...)
 
-// Misplaced reports whether a request is an SDK's and comes to where none is answered: below no Prefix, or below one with a slash more.
-// There the SDKs take only their own shape for an answer.
+// Misplaced reports whether a request comes from an SDK to a path without Prefix, or with one
+// slash too many. The SDKs understand only E2B's errors there.
 func Misplaced(r *http.Request) bool {
 	if strings.HasPrefix(r.URL.Path, Prefix+"//") {
 		return true
@@ -30,7 +30,7 @@ func Misplaced(r *http.Request) bool {
 	return false
 }
 
-// NoPlace lets no request in: it says where the SDK should have asked.
+// NoPlace denies every request and says which address the SDK should use.
 func NoPlace(r *http.Request) (token.Token, context.Context, error) {
 	if r.URL.Query().Has("signature") {
 		return token.Token{}, nil, errSigned

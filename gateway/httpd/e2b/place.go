@@ -16,11 +16,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// idlePlace is how long a connection is kept that nobody uses.
+// idlePlace is how long an unused connection is kept.
 const idlePlace = 20 * time.Second
 
-// place is what is held of one sandbox on behalf of its owner: an SSH connection, the commands that run on it, and watchers. What runs
-// on a connection ends with it, so it is kept as long as something does.
+// place is what the daemon holds for one sandbox on behalf of its owner: an SSH connection, the
+// commands on it, and watchers. The commands end with the connection, so it is kept as long as one
+// runs.
 type place struct {
 	places *places
 	id     string // the sandbox's
@@ -56,10 +57,10 @@ type link struct {
 	account   account       // that commands run as
 }
 
-// maxVisits bounds the requests of one sandbox that are under way: one that does not answer keeps them waiting.
+// maxVisits bounds concurrent requests to one sandbox, which wait while it does not answer.
 const maxVisits = 1024
 
-// enter notes a request that is under way until leave is called.
+// enter counts a request until leave is called.
 func (pl *place) enter() (leave func(), err error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -75,10 +76,10 @@ func (pl *place) enter() (leave func(), err error) {
 	}, nil
 }
 
-// maxStreams bounds the answers of one sandbox that go on at once.
+// maxStreams bounds the concurrent streams of one sandbox.
 const maxStreams = 512
 
-// stream is enter for an answer that goes on.
+// stream counts a stream until leave is called.
 func (pl *place) stream() (leave func(), err error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -103,7 +104,7 @@ func (pl *place) unusedLocked() bool {
 	return pl.visits == 0 && pl.commands == 0 && len(pl.watchers) == 0 && time.Since(pl.left) > idlePlace
 }
 
-// rest closes the connection if nobody uses it, and the watchers that nobody asks. It reports whether there is nothing here.
+// rest closes an unused connection and forgotten watchers. It reports whether nothing is left.
 func (pl *place) rest() bool {
 	pl.mu.Lock()
 	for id, w := range pl.watchers {
@@ -124,7 +125,7 @@ func (pl *place) rest() bool {
 	return idle
 }
 
-// close ends everything here for good.
+// close ends everything of the place for good.
 func (pl *place) close() {
 	pl.mu.Lock()
 	pl.ended = true
@@ -140,7 +141,7 @@ func (pl *place) close() {
 	}
 }
 
-// connection returns the live connection, made if there is none.
+// connection returns the live connection, and makes one if there is none.
 func (v *visit) connection(ctx context.Context) (*link, error) {
 	select {
 	case v.opening <- struct{}{}:
@@ -188,13 +189,14 @@ func (v *visit) dial(ctx context.Context) (*link, error) {
 	return lk, nil
 }
 
-// How long a sandbox that runs may take for what takes no time, before its connection is given up with all that runs on it.
+// How long a sandbox may take for what should take no time, before its connection is closed with
+// all that runs on it.
 const (
 	openWithin  = time.Minute      // to open a channel
 	closeWithin = 10 * time.Second // to close one that was closed
 )
 
-// open opens a channel for a command. ctx ends the waiting.
+// open opens a channel for a command. It returns when ctx ends.
 func (lk *link) open(ctx context.Context) (ssh.Channel, <-chan *ssh.Request, error) {
 	type opened struct {
 		ch       ssh.Channel
@@ -222,7 +224,8 @@ func (lk *link) open(ctx context.Context) (ssh.Channel, <-chan *ssh.Request, err
 	return nil, nil, context.Cause(ctx)
 }
 
-// prepared is connection for who needs files or accounts: a command that needs neither is not kept waiting for them.
+// prepared returns the connection with files and account, for requests that need them. Commands
+// that need neither do not wait for them.
 func (v *visit) prepared(ctx context.Context) (*link, error) {
 	lk, err := v.connection(ctx)
 	if err != nil {
@@ -260,7 +263,7 @@ func (v *visit) prepared(ctx context.Context) (*link, error) {
 	return lk.prepared, nil
 }
 
-// asUser is prepared, with the account that a request asks for.
+// asUser returns prepared and the account that the request asks for.
 func (v *visit) asUser(ctx context.Context) (*link, account, error) {
 	lk, err := v.prepared(ctx)
 	if err != nil {
@@ -270,7 +273,7 @@ func (v *visit) asUser(ctx context.Context) (*link, account, error) {
 	return lk, a, err
 }
 
-// unreachable says that a sandbox which runs did not do what was asked.
+// unreachable is the error of a running sandbox that did not do what was asked.
 func unreachable(name string, err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -278,7 +281,7 @@ func unreachable(name string, err error) error {
 	return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the sandbox %s does not answer: %.200s", name, err)}
 }
 
-// whoami asks the account's shell who it is.
+// whoami asks the account's shell for its user, group and home.
 func (lk *link) whoami(ctx context.Context) (account, error) {
 	text, err := connect.Output(ctx, lk.client, `printf '%s\n%s\n' "$HOME" "$PWD"; id -u; id -g; id -un`, 8<<10)
 	out := string(text)

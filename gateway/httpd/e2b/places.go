@@ -11,7 +11,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 )
 
-// places are the sandboxes that requests were made to.
+// places are the sandboxes with recent requests.
 type places struct {
 	hub      *gateway.Hub
 	access   *access
@@ -29,10 +29,10 @@ func newPlaces(hub *gateway.Hub, a *access, pr *problems) *places {
 	return &places{hub: hub, access: a, problems: pr, all: make(map[string]*place), ended: make(chan struct{})}
 }
 
-// placesEvery is how often connections are looked for that nobody uses.
+// placesEvery is the interval of tidy.
 const placesEvery = 5 * time.Second
 
-// Run ends what nobody uses any more, and everything when ctx ends. It returns when nothing of the Server runs.
+// run closes what is unused, and everything when ctx ends. It returns when nothing is left.
 func (ps *places) run(ctx context.Context) {
 	tick := time.NewTicker(placesEvery)
 	defer tick.Stop()
@@ -55,7 +55,7 @@ func (ps *places) run(ctx context.Context) {
 	ps.tasks.Wait()
 }
 
-// tidy closes the connections that nobody uses, and forgets the places of sandboxes that are gone.
+// tidy closes unused connections and forgets unused places.
 func (ps *places) tidy() {
 	ps.mu.Lock()
 	all := maps.Clone(ps.all)
@@ -72,10 +72,10 @@ func (ps *places) tidy() {
 	}
 }
 
-// start runs f, which ends soon after its place is closed.
+// start runs f, which must end soon after its place is closed.
 func (ps *places) start(f func()) { ps.tasks.Go(f) }
 
-// place returns the place of a sandbox, nil when the Server has ended.
+// place returns the place of a sandbox; nil after run has ended.
 func (ps *places) place(i gateway.Info) *place {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

@@ -20,11 +20,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxProcesses bounds the commands of one sandbox that run at once: the daemon holds a channel of each.
+// maxProcesses bounds concurrent commands of one sandbox: each holds a channel in the daemon.
 const maxProcesses = 256
 
-// Bounds of what a command says of itself. The account's shell gets it as one argument, of which Linux takes 128 KiB (MAX_ARG_STRLEN,
-// execve(2)); and what does not fit in a packet of SSH would end the connection, with all that runs on it.
+// Bounds of a command. The account's shell gets it as one argument, of which Linux takes 128 KiB
+// (MAX_ARG_STRLEN, execve(2)). More than an SSH packet holds would end the connection with all
+// that runs on it.
 const (
 	maxLine = 128<<10 - 1<<10
 	maxTag  = 256
@@ -38,7 +39,7 @@ type processConfig struct {
 	Cwd  *string           `json:"cwd,omitzero"`
 }
 
-// event is what a client hears of a process: that it has begun, what it prints, how it ended. One field is set.
+// event is a message about a process: its start, output or end. One field is set.
 type event struct {
 	Start     *startEvent `json:"start,omitzero"`
 	Data      *dataEvent  `json:"data,omitzero"`
@@ -56,7 +57,7 @@ type dataEvent struct {
 	PTY    []byte `json:"pty,omitempty"`
 }
 
-// endEvent says it as os.ProcessState does: the code is -1 of what a signal ended.
+// endEvent is how a process ended, as os.ProcessState has it: the code is -1 after a signal.
 type endEvent struct {
 	Code   int    `json:"exitCode"`
 	Exited bool   `json:"exited"`
@@ -73,8 +74,8 @@ func isEnd(s *said) bool { return s.Event.End != nil }
 
 var keepalive = &said{event{Keepalive: &empty{}}}
 
-// process is a command that was begun through this door. It runs on a channel of the place's connection; what it prints goes to
-// whoever listens, at the pace of the slowest, and nowhere when nobody does.
+// process is a command that this API started. It runs on a channel of the place's connection. Its
+// output goes to all listeners, at the pace of the slowest, and is dropped without one.
 type process struct {
 	pid    uint32
 	tag    *string
@@ -87,13 +88,13 @@ type process struct {
 	listeners map[*listener]bool // guarded by mu
 }
 
-// listener is a client of a process's output.
+// listener receives a process's output.
 type listener struct {
 	events chan *said
 	gone   chan struct{} // closed by the client
 }
 
-// listen begins with what the process prints from now on. Nil when it has ended.
+// listen subscribes to output from now on. It returns nil if the process has ended.
 func (p *process) listen() *listener {
 	l := &listener{events: make(chan *said, 8), gone: make(chan struct{})}
 	p.mu.Lock()
@@ -112,7 +113,7 @@ func (p *process) leave(l *listener) {
 	close(l.gone)
 }
 
-// tell gives an event to all who listen, waiting for each.
+// tell sends an event to all listeners and waits for each.
 func (p *process) tell(e *said) {
 	p.mu.Lock()
 	all := slices.Collect(maps.Keys(p.listeners))
@@ -128,10 +129,10 @@ func (p *process) tell(e *said) {
 	}
 }
 
-// chunk is the most that one event carries.
+// chunk is the most bytes of one event.
 const chunk = 32 << 10
 
-// pump tells what comes from r until that ends, and how much it was.
+// pump sends the bytes of r to listeners until r ends, and returns how many there were.
 func (p *process) pump(r io.Reader, data func([]byte) *dataEvent) (n int64) {
 	buf := make([]byte, chunk)
 	for {
@@ -147,11 +148,11 @@ func (p *process) pump(r io.Reader, data func([]byte) *dataEvent) (n int64) {
 
 const bash = "/bin/bash"
 
-// quote is s as one word of a POSIX shell.
+// quote returns s as one word of a POSIX shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// line is what the account's shell runs: it says the number of the process, with a word before it that nobody else knows, and becomes
-// the command.
+// line returns the shell command that prints word and the process number, and then becomes the
+// command. word is secret, so that output of start-up files is not mistaken for it.
 func (c processConfig) line(a account, word string) (string, error) {
 	var b strings.Builder
 	if !a.own {
@@ -176,12 +177,12 @@ func (c processConfig) line(a account, word string) (string, error) {
 		fmt.Fprintf(&b, "cd %s 2>/dev/null || cd /; ", quote(a.home))
 	}
 	if c.Cmd == bash {
-		// The SDKs run every command in it. Where an image has none, what it has instead does for most.
+		// The SDKs run every command in bash. In an image without it, sh runs most of them.
 		fmt.Fprintf(&b, "b=%s; [ -x $b ] || b=/bin/sh; ", bash)
 	}
 	fmt.Fprintf(&b, "echo %s $$; exec ", word)
 	if !a.own {
-		// As the account, in this very process: su(1) would put one between.
+		// In this very process: su(1) would add one.
 		fmt.Fprintf(&b, "setpriv --reuid=%d --regid=%d --init-groups -- ", a.uid, a.gid)
 	}
 	words := append([]string{c.Cmd}, c.Args...)
@@ -198,7 +199,7 @@ func (c processConfig) line(a account, word string) (string, error) {
 	return b.String(), nil
 }
 
-// isName reports whether a shell takes s for the name of a variable.
+// isName reports whether s is a valid name of a shell variable.
 func isName(s string) bool {
 	for i, c := range s {
 		if c != '_' && (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (i == 0 || c < '0' || c > '9') {
@@ -208,7 +209,7 @@ func isName(s string) bool {
 	return s != ""
 }
 
-// begin starts a command. Its output goes to l, and what comes next is run's to do.
+// begin starts a command whose output goes to l.
 func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin bool) (p *process, l *listener, err error) {
 	if c.Cmd == "" {
 		return nil, nil, invalid("the command is empty")
@@ -268,7 +269,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 		return nil, nil, err
 	}
 	if at, ok := ctx.Deadline(); ok {
-		// Not by ctx: the SDKs hang up at that moment, or have done so long before.
+		// Not by ctx: the SDKs disconnect at the deadline, or have done so before.
 		p.expire = time.AfterFunc(time.Until(at), func() { _ = p.signal("KILL") })
 	}
 	who := v.who
@@ -276,7 +277,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	return p, l, nil
 }
 
-// told is what the account's shell is told to run c, and the connection on which.
+// told returns the shell command for c and the connection to run it on.
 func (v *visit) told(ctx context.Context, c processConfig, word string) (lk *link, line string, err error) {
 	if lk, err = v.connection(ctx); err != nil {
 		return nil, "", err
@@ -296,7 +297,7 @@ func (v *visit) told(ctx context.Context, c processConfig, word string) (lk *lin
 	return lk, line, nil
 }
 
-// list makes p one of the processes that can be asked for by their numbers, which are the sandbox's word.
+// list registers p by its number, which the sandbox chose and is not trusted.
 func (v *visit) list(p *process) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -310,7 +311,8 @@ func (v *visit) list(p *process) error {
 	return nil
 }
 
-// reserve makes room for a process, until it has ended. It is counted by itself: the numbers of processes are the sandbox's word.
+// reserve counts a process until it has ended. It does not count by numbers, which the sandbox
+// chooses.
 func (pl *place) reserve() (release func(), err error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -327,7 +329,8 @@ func (pl *place) reserve() (release func(), err error) {
 
 var errNoDir = errors.New("no such directory")
 
-// greet reads up to the line with word, which has the number of the process. before is what the shell's own start-up files printed.
+// greet reads up to the line with word and the process number. before is what the shell's start-up
+// files printed.
 func greet(r io.Reader, word string) (pid uint32, before []byte, err error) {
 	var text []byte
 	one := make([]byte, 1) // what follows the line is the command's
@@ -352,8 +355,8 @@ func greet(r io.Reader, word string) (pid uint32, before []byte, err error) {
 
 var errNoCommand = errors.New("it starts no command")
 
-// startError says why a command did not begin, whose channel was closed. One of which the sandbox said
-// neither that it starts none nor how its shell ended may have run.
+// startError returns why a command did not begin; its channel is closed. Unless the sandbox
+// refused it or reported how its shell ended, the command may have run.
 func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c processConfig, err error) error {
 	if errors.Is(err, errNoDir) {
 		go ssh.DiscardRequests(requests) // which ends with the channel
@@ -375,7 +378,7 @@ func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c proce
 	return &wire.Error{Code: wire.CodeUnavailable, Message: strings.TrimSpace("the command did not begin: " + cutText(strings.ToValidUTF8(string(text), ""), 300))}
 }
 
-// follow tells what p prints and how it ends, and forgets it.
+// follow sends what p prints and how it ends, and removes it.
 func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Principal) {
 	var outputs sync.WaitGroup
 	var stdout, stderr int64
@@ -430,13 +433,14 @@ func signaled(name string) endEvent {
 	return endEvent{Code: -1, Status: text, Error: text}
 }
 
-// signal sends a signal to the group of p.
+// signal sends a signal to p's process group.
 func (p *process) signal(name string) error {
 	_, err := p.ch.SendRequest(wire.RequestSignal, false, wire.Marshal(wire.Signal{Name: name}))
 	return err
 }
 
-// write gives p input. It returns when that is sent, or ctx has ended: then the rest may arrive yet, before any later input.
+// write sends input to p. It returns when that is sent or ctx has ended: then the rest may still
+// be sent, before any later input.
 func (p *process) write(ctx context.Context, data []byte) error {
 	select {
 	case p.typing <- struct{}{}:

@@ -12,10 +12,12 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
 )
 
-// maxMessage bounds one message of a client: more input than that comes in several, and files do not come here.
+// maxMessage bounds one message of a client. Longer input is split by the SDKs; files do not come
+// this way.
 const maxMessage = 4 << 20
 
-// codec is the JSON of the SDKs, which is protobuf's. They may say more than we know of; they may not say anything twice.
+// codec is the JSON of the SDKs, which is protobuf's. Unknown fields are ignored, duplicate ones
+// are errors.
 type codec struct{}
 
 func (codec) Name() string                  { return "json" }
@@ -24,7 +26,7 @@ func (codec) Unmarshal(text []byte, v any) error {
 	return rest.Unmarshal(text, v)
 }
 
-// options of all procedures: JSON that is not compressed, since a small message may unpack to a large one.
+// options of all procedures: no compression, since a small message may unpack to a large one.
 func options() []connect.HandlerOption {
 	return []connect.HandlerOption{connect.WithCodec(codec{}), connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
 }
@@ -84,7 +86,7 @@ func unary[Req, Res any](rt *router, procedure string, f func(context.Context, *
 	rt.handle("POST "+procedure, timely(h))
 }
 
-// clientStream serves a procedure whose request goes on.
+// clientStream serves a procedure with a stream of requests.
 func clientStream[Req any](rt *router, procedure string, f func(context.Context, *visit, *connect.ClientStream[Req]) error) {
 	h := connect.NewClientStreamHandler(procedure, func(ctx context.Context, in *connect.ClientStream[Req]) (*connect.Response[empty], error) {
 		if err := f(ctx, visitOf(ctx), in); err != nil {
@@ -95,8 +97,8 @@ func clientStream[Req any](rt *router, procedure string, f func(context.Context,
 	rt.handle("POST "+procedure, h)
 }
 
-// serverStream serves a procedure whose answer goes on. say sends messages, and a sign of life when
-// there was none for as long as the client wants to wait.
+// serverStream serves a procedure with a stream of answers. say also sends a keepalive at the
+// interval that the client asks for.
 func serverStream[Req, Res any](rt *router, procedure string, f func(ctx context.Context, v *visit, req *Req, say *sayer[Res]) error) {
 	h := connect.NewServerStreamHandler(procedure, func(ctx context.Context, req *connect.Request[Req], out *connect.ServerStream[Res]) error {
 		arrived(ctx)
@@ -111,7 +113,7 @@ func serverStream[Req, Res any](rt *router, procedure string, f func(ctx context
 	rt.handle("POST "+procedure, timely(h))
 }
 
-// defaultPing is how often a client hears of an answer that goes on, unless it asks for another interval.
+// defaultPing is the longest interval of keepalives.
 const defaultPing = 90 * time.Second
 
 func pingInterval(h http.Header) time.Duration {
@@ -122,13 +124,13 @@ func pingInterval(h http.Header) time.Duration {
 	return min(seconds, defaultPing)
 }
 
-// sayer is an answer that goes on.
+// sayer sends a stream of answers.
 type sayer[Res any] struct {
 	out   *connect.ServerStream[Res]
 	every time.Duration
 }
 
-// each says what comes, and alive when nothing has come for long, until what has come is the last of it.
+// each sends what next delivers, and alive when that takes long, up to the last message.
 func (y *sayer[Res]) each(ctx context.Context, next <-chan *Res, alive *Res, last func(*Res) bool) error {
 	ping := time.NewTicker(y.every)
 	defer ping.Stop()
@@ -167,7 +169,7 @@ func (b timedBody) Read(p []byte) (int, error) {
 
 type arrivedKey struct{}
 
-// timely is next for requests whose body is one message.
+// timely wraps next for requests whose body is one message.
 func timely(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
@@ -183,7 +185,7 @@ func timely(next http.Handler) http.Handler {
 	})
 }
 
-// arrived says that all of the request is here: it may wait from now on.
+// arrived lifts the deadline of the body: the request has arrived.
 func arrived(ctx context.Context) {
 	if f, ok := ctx.Value(arrivedKey{}).(func()); ok {
 		f()

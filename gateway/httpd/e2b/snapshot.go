@@ -11,14 +11,14 @@ import (
 	"strings"
 )
 
-// fileState is what tells that a file has changed.
+// fileState is what shows that a file has changed.
 type fileState struct {
 	inode, modified, size, mode string
 	dir                         bool
 }
 
-// snapshotOf is what find(1) printed of a directory in the format of snapshotCommand, by path relative to it. It reads up to the empty
-// record that ends it. size is what it takes here, of which there may be room bytes.
+// snapshotOf parses find(1)'s output of a directory in the format of snapshotCommand, by relative
+// path, up to the empty record at its end. size is the memory that it takes, at most room bytes.
 func snapshotOf(r *bufio.Reader, room int) (all map[string]fileState, size int, err error) {
 	all = make(map[string]fileState)
 	for records := 0; ; records++ {
@@ -42,7 +42,7 @@ func snapshotOf(r *bufio.Reader, room int) (all map[string]fileState, size int, 
 	}
 }
 
-// snapshotCommand prints one for each line of its input. find has to be GNU's.
+// snapshotCommand prints a snapshot for each line of its input. It needs GNU find.
 func snapshotCommand(dir string, recursive bool) string {
 	depth := "-maxdepth 1 "
 	if recursive {
@@ -63,8 +63,8 @@ const (
 	chmodded = "EVENT_TYPE_CHMOD"
 )
 
-// changes are the events that make the state after of the state before, as inotify would tell them: the old name of what was renamed
-// is renamed, its new one created.
+// changes returns the events between two states, as inotify would report them: a rename is an
+// event of the old name, and a creation of the new one.
 func changes(before, after map[string]fileState) []change {
 	var all []change
 	moved := make(map[string]bool) // inodes that are somewhere now

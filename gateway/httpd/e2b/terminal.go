@@ -17,8 +17,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A terminal is a session called pty-N: it is recorded, people join it by ssh and take it over, and it outlives the daemon. To the SDKs
-// its number is firstTerminal+N, which no process of Linux has.
+// A terminal is a session called pty-N: it is recorded, people can join it by ssh and take it
+// over, and it outlives the daemon. For the SDKs its number is firstTerminal+N, which no Linux
+// process has.
 const (
 	terminalName  = "pty-"
 	firstTerminal = 1 << 22 // PID_MAX_LIMIT of proc(5)
@@ -26,12 +27,12 @@ const (
 
 func isTerminal(sel selector) bool { return sel.PID > firstTerminal }
 
-// session is the name of a terminal.
+// session returns the name of a terminal's session.
 func (sel selector) session() string {
 	return terminalName + strconv.FormatUint(uint64(sel.PID-firstTerminal), 10)
 }
 
-// pidOf is the number of a session, if that is a terminal of ours.
+// pidOf returns the number of a session, if that is such a terminal.
 func pidOf(session string) (pid uint32, ok bool) {
 	text, ok := strings.CutPrefix(session, terminalName)
 	n, err := strconv.ParseUint(text, 10, 20)
@@ -44,7 +45,7 @@ type terminals struct {
 	places *places
 }
 
-// startTerminal begins a program on a terminal, as startProcess does without one.
+// startTerminal starts a program on a terminal, as startProcess does without one.
 func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
 	o := attach.JoinOptions{Create: true, Bare: true, Cols: int(req.PTY.Size.Cols), Rows: int(req.PTY.Size.Rows), Argv: append([]string{req.Process.Cmd}, req.Process.Args...)}
 	env := maps.Clone(req.Process.Env)
@@ -88,7 +89,7 @@ func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequ
 	return ts.follow(ctx, at.Live(), 0, sel, say)
 }
 
-// expire kills what runs on a terminal, if it does still, when the deadline of the call that began it has come.
+// expire kills what runs on a terminal at the deadline of the call that started it.
 func (ts *terminals) expire(v *visit, l *live.Session, sel selector, when time.Time) {
 	waiting, stop := context.WithDeadline(context.Background(), when)
 	defer stop()
@@ -114,7 +115,7 @@ func (ts *terminals) expire(v *visit, l *live.Session, sel selector, when time.T
 	_ = ts.endTerminal(ctx, v, sel) // it has ended, or the sandbox has
 }
 
-// newTerminal joins a session of a name that none has had lately. The caller's agent party drives it from the beginning.
+// newTerminal joins a session with a new name. The caller's agent party drives it.
 func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions) (selector, *attach.Attachment, error) {
 	infos, err := ts.hub.Sessions(ctx, v.who, v.name)
 	if err != nil {
@@ -136,7 +137,7 @@ func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOpt
 	return sel, at, err
 }
 
-// terminal is the caller's party on a terminal that is there.
+// terminal returns the caller's party on an existing terminal.
 func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*attach.Attachment, error) {
 	at, err := ts.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, attach.JoinOptions{})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && at.Live().Ended() {
@@ -145,7 +146,7 @@ func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*att
 	return at, err
 }
 
-// connectTerminal says what a terminal prints from now on.
+// connectTerminal streams what a terminal prints from now on.
 func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector, say *sayer[said]) error {
 	l, err := ts.hub.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && l.Ended() {
@@ -157,7 +158,7 @@ func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector
 	return ts.follow(ctx, l, l.Len(), sel, say)
 }
 
-// follow says what a session prints from off on, until its program has ended.
+// follow streams what a session prints from off on, until its program ends.
 func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, sel selector, say *sayer[said]) error {
 	if err := say.out.Send(&said{event{Start: &startEvent{sel.PID}}}); err != nil {
 		return err
@@ -183,7 +184,7 @@ func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, se
 	return say.each(ctx, events, keepalive, isEnd)
 }
 
-// read is what a session printed at off, or that it has ended.
+// read returns what a session printed at off, or its end.
 func read(ctx context.Context, l *live.Session, off uint64) (e *said, next uint64) {
 	buf := make([]byte, chunk)
 	for {
@@ -208,7 +209,7 @@ func read(ctx context.Context, l *live.Session, off uint64) (e *said, next uint6
 	}
 }
 
-// typeInto gives a terminal input. While a person has the keyboard, it is theirs alone.
+// typeInto sends input to a terminal. It fails while a person has the keyboard.
 func (ts *terminals) typeInto(ctx context.Context, v *visit, sel selector, data []byte) error {
 	at, err := ts.terminal(ctx, v, sel)
 	if err != nil {
@@ -233,7 +234,7 @@ func (ts *terminals) endTerminal(ctx context.Context, v *visit, sel selector) er
 	return ts.hub.CloseSession(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
 }
 
-// terminals lists those that there are.
+// list lists the terminals of a sandbox.
 func (ts *terminals) list(ctx context.Context, v *visit) ([]processInfo, error) {
 	infos, err := ts.hub.Sessions(ctx, v.who, v.name)
 	if err != nil {

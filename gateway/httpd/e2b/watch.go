@@ -18,7 +18,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Directories are watched by looking at them again and again from outside: SFTP tells of no changes, and any image has find(1).
+// Directories are watched by polling with find(1): SFTP reports no changes, and every image has
+// find.
 const (
 	watchEvery     = 200 * time.Millisecond
 	maxWatchers    = 32      // of a sandbox
@@ -33,7 +34,7 @@ const (
 	lookedWithin   = 30 * time.Second // until a look has come back
 )
 
-// watcher looks at one directory until it is closed.
+// watcher polls one directory until it is closed.
 type watcher struct {
 	dir     string
 	entries bool // events come with what the file is
@@ -70,7 +71,7 @@ type watchSaid struct {
 	Keepalive  *empty   `json:"keepalive,omitzero"`
 }
 
-// watch begins to watch. What there is now is known when it returns.
+// watch starts a watcher. It has the current state when it returns.
 func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *watcher, id string, err error) {
 	id = strings.ToLower(rand.Text())
 	err = v.on(ctx, req.Path, func(lk *link, a account, dir string) error {
@@ -154,7 +155,7 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		defer session.Close()
 		defer v.hold(w, 0)
 		for before := first; ; <-tick.C {
-			// Paid for afterwards: how much it is is not known before.
+			// Paid for afterwards: the size is not known before.
 			if v.looks.WaitN(w.life, min(len(before)+1, maxWatched)) != nil {
 				return // it was closed
 			}
@@ -170,7 +171,8 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 	return nil
 }
 
-// hold notes how many bytes a watcher holds from now on; it is false, and nothing is noted, if all of the place's would hold too much.
+// hold sets how many bytes a watcher holds. It returns false, and changes nothing, if all watchers
+// of the place would hold too much.
 func (pl *place) hold(w *watcher, size int) bool {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
@@ -189,7 +191,7 @@ func watchError(name string, err error) error {
 	return unreachable(name, err)
 }
 
-// add notes what has happened.
+// add queues events.
 func (w *watcher) add(all []change, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -207,7 +209,8 @@ func (w *watcher) add(all []change, err error) {
 	w.wake = make(chan struct{})
 }
 
-// take returns what has happened since it was called last, and what tells that more has. The error comes after all that came before.
+// take returns the events since the last call, and a channel that is closed when there are more.
+// The error comes after all events before it.
 func (w *watcher) take() (all []change, wake <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,7 +222,7 @@ func (w *watcher) take() (all []change, wake <-chan struct{}, err error) {
 	return all, w.wake, err
 }
 
-// forgotten reports whether nobody asks any more.
+// forgotten reports whether its client polls no more.
 func (w *watcher) forgotten() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -248,7 +251,7 @@ func (pl *place) dropWatcher(id string) bool {
 	return w != nil
 }
 
-// events are changes for a client.
+// events converts changes for a client.
 func (v *visit) events(ctx context.Context, w *watcher, all []change) []fsEvent {
 	events := make([]fsEvent, len(all))
 	var lk *link
@@ -272,7 +275,7 @@ func (v *visit) events(ctx context.Context, w *watcher, all []change) []fsEvent 
 	return events
 }
 
-// watchDir says what happens in a directory until the client leaves.
+// watchDir streams the events of a directory until the client disconnects.
 func watchDir(ctx context.Context, v *visit, req *watchRequest, say *sayer[watchSaid]) error {
 	w, id, err := v.watch(ctx, req, false)
 	if err != nil {
