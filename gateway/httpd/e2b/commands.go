@@ -67,7 +67,7 @@ func noProcess(sel selector) error {
 
 // startProcess starts a command and streams its output until it ends. The command keeps running
 // when the client disconnects. The deadline of the call kills it, with or without a client.
-func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
+func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequest, say *sender[said]) error {
 	if req.PTY != nil {
 		return pa.terminals.startTerminal(ctx, v, req, say)
 	}
@@ -83,7 +83,7 @@ func (pa *processAPI) startProcess(ctx context.Context, v *visit, req *startRequ
 }
 
 // connectProcess streams what a process prints from now on.
-func (pa *processAPI) connectProcess(ctx context.Context, v *visit, req *selected, say *sayer[said]) error {
+func (pa *processAPI) connectProcess(ctx context.Context, v *visit, req *selected, say *sender[said]) error {
 	if isTerminal(req.Process) {
 		return pa.terminals.connectTerminal(ctx, v, req.Process, say)
 	}

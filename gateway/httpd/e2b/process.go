@@ -227,7 +227,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 		}
 	}()
 	word := rand.Text()
-	lk, line, err := v.told(ctx, c, word)
+	lk, line, err := v.shellCommand(ctx, c, word)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -277,8 +277,8 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	return p, l, nil
 }
 
-// told returns the shell command for c and the connection to run it on.
-func (v *visit) told(ctx context.Context, c processConfig, word string) (lk *link, line string, err error) {
+// shellCommand returns the shell command for c and the connection to run it on.
+func (v *visit) shellCommand(ctx context.Context, c processConfig, word string) (lk *link, line string, err error) {
 	if lk, err = v.connection(ctx); err != nil {
 		return nil, "", err
 	}

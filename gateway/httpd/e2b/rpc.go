@@ -99,7 +99,7 @@ func clientStream[Req any](rt *router, procedure string, f func(context.Context,
 
 // serverStream serves a procedure with a stream of answers. say also sends a keepalive at the
 // interval that the client asks for.
-func serverStream[Req, Res any](rt *router, procedure string, f func(ctx context.Context, v *visit, req *Req, say *sayer[Res]) error) {
+func serverStream[Req, Res any](rt *router, procedure string, f func(ctx context.Context, v *visit, req *Req, say *sender[Res]) error) {
 	h := connect.NewServerStreamHandler(procedure, func(ctx context.Context, req *connect.Request[Req], out *connect.ServerStream[Res]) error {
 		arrived(ctx)
 		v := visitOf(ctx)
@@ -108,7 +108,7 @@ func serverStream[Req, Res any](rt *router, procedure string, f func(ctx context
 			return rt.problems.rpcError(err)
 		}
 		defer leave()
-		return rt.problems.rpcError(f(ctx, v, req.Msg, &sayer[Res]{out: out, every: pingInterval(req.Header())}))
+		return rt.problems.rpcError(f(ctx, v, req.Msg, &sender[Res]{out: out, every: pingInterval(req.Header())}))
 	}, options()...)
 	rt.handle("POST "+procedure, timely(h))
 }
@@ -124,14 +124,14 @@ func pingInterval(h http.Header) time.Duration {
 	return min(seconds, defaultPing)
 }
 
-// sayer sends a stream of answers.
-type sayer[Res any] struct {
+// sender sends a stream of answers.
+type sender[Res any] struct {
 	out   *connect.ServerStream[Res]
 	every time.Duration
 }
 
 // each sends what next delivers, and alive when that takes long, up to the last message.
-func (y *sayer[Res]) each(ctx context.Context, next <-chan *Res, alive *Res, last func(*Res) bool) error {
+func (y *sender[Res]) each(ctx context.Context, next <-chan *Res, alive *Res, last func(*Res) bool) error {
 	ping := time.NewTicker(y.every)
 	defer ping.Stop()
 	for {

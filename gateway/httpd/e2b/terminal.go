@@ -46,7 +46,7 @@ type terminals struct {
 }
 
 // startTerminal starts a program on a terminal, as startProcess does without one.
-func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequest, say *sayer[said]) error {
+func (ts *terminals) startTerminal(ctx context.Context, v *visit, req *startRequest, say *sender[said]) error {
 	o := attach.JoinOptions{Create: true, Bare: true, Cols: int(req.PTY.Size.Cols), Rows: int(req.PTY.Size.Rows), Argv: append([]string{req.Process.Cmd}, req.Process.Args...)}
 	env := maps.Clone(req.Process.Env)
 	o.Term = env["TERM"]
@@ -147,7 +147,7 @@ func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*att
 }
 
 // connectTerminal streams what a terminal prints from now on.
-func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector, say *sayer[said]) error {
+func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector, say *sender[said]) error {
 	l, err := ts.hub.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && l.Ended() {
 		return noProcess(sel)
@@ -159,7 +159,7 @@ func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector
 }
 
 // follow streams what a session prints from off on, until its program ends.
-func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, sel selector, say *sayer[said]) error {
+func (ts *terminals) follow(ctx context.Context, l *live.Session, off uint64, sel selector, say *sender[said]) error {
 	if err := say.out.Send(&said{event{Start: &startEvent{sel.PID}}}); err != nil {
 		return err
 	}

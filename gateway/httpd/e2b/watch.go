@@ -276,7 +276,7 @@ func (v *visit) events(ctx context.Context, w *watcher, all []change) []fsEvent 
 }
 
 // watchDir streams the events of a directory until the client disconnects.
-func watchDir(ctx context.Context, v *visit, req *watchRequest, say *sayer[watchSaid]) error {
+func watchDir(ctx context.Context, v *visit, req *watchRequest, say *sender[watchSaid]) error {
 	w, id, err := v.watch(ctx, req, false)
 	if err != nil {
 		return err
