@@ -18,15 +18,15 @@ import (
 // maxMounts is how many directories of the machine a sandbox may be given.
 const maxMounts = 16
 
-// bound is what becomes of a sandbox's Mounts.
+// bound is the result of checking a sandbox's Mounts.
 type bound struct {
 	mounts  []wire.GuestMount
 	account string   // to be made for who owns them; empty: none
 	notes   []string // for describe
 }
 
-// bind looks at the directories that spec wants, and settles in it their paths and what follows from them: whose sessions
-// there are, where they begin.
+// bind checks the directories of spec, and settles their paths, the user of sessions and the
+// working directory.
 func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 	var all bound
 	if len(spec.Mounts) > maxMounts {
@@ -74,14 +74,15 @@ func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 	return all, nil
 }
 
-// sudoer is the number of a user who is named by it and may use sudo(8), which refuses whoever has no account.
+// sudoer returns the number of a user who is given by number and may use sudo(8), which requires
+// an account.
 func sudoer(spec *sandbox.Spec) (uint32, bool) {
 	number, _, _ := strings.Cut(spec.User, ":")
 	uid, err := strconv.ParseUint(number, 10, 32)
 	return uint32(uid), err == nil && uid != 0 && spec.Sudo
 }
 
-// paths are those of the directories.
+// paths returns the directories.
 func (all bound) paths() (paths []string) {
 	for _, m := range all.mounts {
 		paths = append(paths, m.Path)
@@ -89,7 +90,7 @@ func (all bound) paths() (paths []string) {
 	return paths
 }
 
-// fit refuses an engine on which the directories would not be what they are here.
+// fit refuses an engine where the directories would not be those of this machine.
 func (all bound) fit(f facts, runtime string) error {
 	switch {
 	case len(all.mounts) == 0:
@@ -107,10 +108,11 @@ func (all bound) fit(f facts, runtime string) error {
 	return nil
 }
 
-// tell puts what the guest has to know into its configuration.
+// tell adds the directories to the guest's configuration.
 func (all bound) tell(g *wire.GuestConfig) { g.Mounts, g.Account = all.mounts, all.account }
 
-// bindAgain looks at the directories of a sandbox that is to start again: they may have been made anew since, or be gone.
+// bindAgain checks the directories of a sandbox that starts again: they may be new ones by now, or
+// gone.
 func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 	for i := range g.Mounts {
 		m := &g.Mounts[i]
@@ -126,7 +128,7 @@ func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 	return nil
 }
 
-// checkDir asks the rules, and says it as this package says errors.
+// checkDir applies the rules, and adds their hint to an error.
 func checkDir(rules hostdir.Rules, path string) (hostdir.Dir, error) {
 	dir, err := rules.Check(path)
 	if e, ok := errors.AsType[*hostdir.Error](err); ok {
@@ -137,7 +139,8 @@ func checkDir(rules hostdir.Rules, path string) (hostdir.Dir, error) {
 
 var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)
 
-// accountName is what an account for uid is called inside: as on this machine, where that is a plain name.
+// accountName returns the account's name inside for uid: as on this machine, if that is a plain
+// name.
 func accountName(uid uint32) string {
 	if u, err := user.LookupId(strconv.FormatUint(uint64(uid), 10)); err == nil && plainName.MatchString(u.Username) && u.Username != "root" {
 		return u.Username

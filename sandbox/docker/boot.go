@@ -42,7 +42,7 @@ type booting struct {
 	exit    int    // what its guest ended with, if it did
 }
 
-// enter begins a stage, unless ctx has ended.
+// enter begins a stage. It returns the cause of ctx if that has ended.
 func (s *booting) enter(ctx context.Context, stage string) error {
 	s.stage = stage
 	s.b.at(stage)
@@ -56,7 +56,8 @@ func (s *booting) error(err error) error {
 	return &sandbox.BootError{Stage: s.stage, Hint: hintOf(err), Err: err}
 }
 
-// Boot makes and starts a container and returns when its guest has called in. See sandbox.Backend.
+// Boot creates and starts a container and returns when its guest has connected. See
+// sandbox.Backend.
 func (b *Backend) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
 	s := &booting{b: b}
 	inst, err := s.boot(ctx, spec)
@@ -158,7 +159,7 @@ func (s *booting) boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance
 	return inst, nil
 }
 
-// plan asks the engine whether it can have what spec wants, and settles in spec what was left to it.
+// plan checks with the engine whether spec can be had, and settles in spec what was left open.
 func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dirs bound) (p plan, f facts, err error) {
 	if err := s.enter(ctx, stageEngine); err != nil {
 		return p, f, err
@@ -166,10 +167,13 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	if f, err = s.b.engine.facts(ctx); err != nil {
 		return p, f, err
 	}
-	p = plan{Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
-		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs, RunDir: s.b.state.runDir(spec.ID), Mounts: spec.Mounts, Options: own}
+	p = plan{
+		Daemon: s.b.opts.DaemonID, ID: spec.ID, Created: time.Now().UTC().Truncate(time.Second),
+		Network: spec.Network, Sudo: spec.Sudo, Runtime: spec.Isolation, Logs: f.logs,
+		RunDir: s.b.state.runDir(spec.ID), Mounts: spec.Mounts, Options: own,
+	}
 	if p.Host, err = wire.ParseLabel("sandbox name", spec.Name); err != nil {
-		p.Host = "" // of a member of the pool: nobody knows its name yet, and no process of it may change the host name
+		p.Host = "" // a pooled sandbox has no name yet, and no process of it may change the host name
 	}
 	p.Limits, err = fit(*spec, f, s.b.engine.cache.defaultNoFile(f))
 	if errors.Is(err, sandbox.ErrUnsupported) { // perhaps not any more: a runtime was installed
@@ -204,11 +208,11 @@ func (s *booting) plan(ctx context.Context, spec *sandbox.Spec, own options, dir
 	return p, f, f.mayMount(append(dirs.paths(), p.GuestFile, p.RunDir, p.CAFile)...)
 }
 
-// revision is what besides its image and its spec an instance was made with: which program of the guest, and which runtime where the
-// spec leaves that to the engine.
+// revision is what an instance was made with besides its image and spec: the guest program, and
+// the runtime if the spec leaves it to the engine.
 func revision(guest, runtime string) string { return filepath.Base(guest) + " " + runtime }
 
-// Revision is revision of what would be made now. See sandbox.Finder.
+// Revision returns the revision of an instance made now. See sandbox.Finder.
 func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, error) {
 	f, err := b.engine.facts(ctx)
 	if err != nil {
@@ -221,7 +225,7 @@ func (b *Backend) Revision(ctx context.Context, spec sandbox.Spec) (string, erro
 	return revision(guest, cmp.Or(spec.Isolation, f.defaultRuntime)), nil
 }
 
-// placeFiles puts what is mounted into a sandbox where it will not change.
+// placeFiles copies what is mounted into sandboxes to where it never changes.
 func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err error) {
 	source, err := fs.guest(f.arch)
 	if err != nil {
@@ -242,13 +246,14 @@ func (fs *files) placeFiles(f facts, trust sandbox.Trust) (guest, ca string, err
 			return "", "", fmt.Errorf("certificate bundle: %w", err)
 		}
 	case trust == sandbox.TrustHost:
-		return "", "", hinted{fmt.Errorf("trust host: %w: this machine has no bundle of certificate authorities", sandbox.ErrUnsupported),
+		return "", "", hinted{fmt.Errorf("trust host: %w: this machine has no bundle of certificate authorities",
+			sandbox.ErrUnsupported),
 			"install ca-certificates, or use --trust image"}
 	}
 	return guest, ca, nil
 }
 
-// prepare makes what must exist before the container: the directory, the keys in it, the socket.
+// prepare makes what must exist before the container: its directory, keys and sockets.
 func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
 	if err := os.Mkdir(s.b.state.dir(id), 0o700); errors.Is(err, fs.ErrExist) {
 		return nil, fmt.Errorf("sandbox %s: %w", id, fs.ErrExist)
@@ -265,7 +270,7 @@ func (s *booting) prepare(id string, k keys) (*guestsock.Server, error) {
 	return s.b.listen(id, k)
 }
 
-// listen opens the sockets on which a guest will call. That for SSH is returned.
+// listen opens the sockets on which a guest will call, and returns the one for SSH.
 func (b *Backend) listen(id string, k keys) (*guestsock.Server, error) {
 	if k.Guest.TunSocket != "" {
 		if _, err := b.sockets.Open(id, guestsock.Tun); err != nil {
@@ -275,8 +280,9 @@ func (b *Backend) listen(id string, k keys) (*guestsock.Server, error) {
 	return b.sockets.Open(id, guestsock.SSH)
 }
 
-// launch makes the container and starts it, and returns its first process as this machine numbers it. An engine that may
-// not raise the descriptor limit as far as our default gives its own instead; when a limit was asked for that is an error.
+// launch creates and starts the container, and returns its first process as this machine numbers
+// it. If the engine cannot raise the descriptor limit to our default, the container gets the
+// engine's own limit; a limit that was asked for is an error then.
 func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed bool, k keys, d *guestsock.Server) (pid int, err error) {
 	for {
 		if err = s.enter(ctx, stageCreate); err != nil {
@@ -296,10 +302,12 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 			return pid, err
 		}
 		if len(p.Options.Ulimits) > 0 {
-			return 0, hinted{fmt.Errorf("docker option ulimit: %w: the engine cannot raise a limit so far: %w", sandbox.ErrUnsupported, err), "leave it out"}
+			return 0, hinted{fmt.Errorf("docker option ulimit: %w: the engine cannot raise a limit so far: %w",
+				sandbox.ErrUnsupported, err), "leave it out"}
 		}
 		if fixed {
-			return 0, fmt.Errorf("%d open files: %w: the engine cannot raise the limit so far: %w", p.Limits.NoFile, sandbox.ErrUnsupported, err)
+			return 0, fmt.Errorf("%d open files: %w: the engine cannot raise the limit so far: %w",
+				p.Limits.NoFile, sandbox.ErrUnsupported, err)
 		}
 		s.b.engine.cache.refusedNoFile()
 		p.Limits.NoFile = 0
@@ -309,13 +317,14 @@ func (s *booting) launch(ctx context.Context, p *plan, runtime string, fixed boo
 	}
 }
 
-// limitRefused tells that the runtime may not raise the descriptor limit, in the words of runc or of crun.
+// limitRefused reports whether the runtime could not raise the descriptor limit, in the words of
+// runc or crun.
 func limitRefused(err error) bool {
 	return strings.Contains(err.Error(), "setting rlimit") || strings.Contains(err.Error(), "setrlimit `RLIMIT_NOFILE`")
 }
 
-// create asks the engine for the container. It is not cut short by ctx: a request that was given up may still make one,
-// after we have looked whether it did.
+// create creates the container. It ignores the end of ctx: an abandoned request could still create
+// one after undo has looked for it.
 func (s *booting) create(ctx context.Context, p plan) error {
 	s.asked = true
 	r := createRequest(p)
@@ -333,7 +342,7 @@ func (s *booting) create(ctx context.Context, p plan) error {
 	})
 }
 
-// undo removes what a failed Boot made. ctx may have ended: it is what made Boot fail.
+// undo removes what a failed Boot made. ctx may have ended, which made Boot fail.
 func (s *booting) undo(ctx context.Context, id string) error {
 	if !s.madeDir {
 		return nil
@@ -350,7 +359,7 @@ func (s *booting) undo(ctx context.Context, id string) error {
 	return os.RemoveAll(s.b.state.dir(id))
 }
 
-// notes are what a person should know about a sandbox.
+// notes returns what a person should know about a sandbox.
 func notes(p plan, f facts, img image) []string {
 	var notes []string
 	if p.Network == sandbox.NetworkBridge {

@@ -2,13 +2,10 @@ package docker
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,7 +15,6 @@ import (
 	cerrdefs "github.com/containerd/errdefs"
 	"github.com/moby/moby/api/types/build"
 	"github.com/moby/moby/api/types/container"
-	engineimage "github.com/moby/moby/api/types/image"
 	"github.com/moby/moby/api/types/jsonstream"
 	"github.com/moby/moby/client"
 
@@ -70,15 +66,18 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 		return "", err
 	}
 	bd.beginBuild(ctx)
-	// The engine finds steps again by what they say. Those that had another network, such as one with this machine's own services, are others.
-	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labelMade+"="+bd.engine.daemon+" "+labelNetwork+"="+string(s.Network), s.Args, func(ref string) (image, error) {
+	// The engine reuses steps by their text. A step that had another network, such as one with the
+	// host's services, must not match; the label makes it differ.
+	labels := bd.engine.made() + " " + labelNetwork + "=" + string(s.Network)
+	d, err := pinDockerfile(s.Dockerfile, s.Name, f.arch, labels, s.Args, func(ref string) (image, error) {
 		return bd.images.baseImage(ctx, s.Owner, ref, s.Progress)
 	})
 	if err != nil {
 		return "", err
 	}
 	if d.runs && s.Isolation != "" && s.Isolation != f.defaultRuntime {
-		return "", hinted{fmt.Errorf("isolation %q: %w: the engine runs the steps of %s by its default runtime, %s", s.Isolation, sandbox.ErrUnsupported, s.Name, f.defaultRuntime),
+		return "", hinted{fmt.Errorf("isolation %q: %w: the engine runs the steps of %s by its default runtime, %s",
+			s.Isolation, sandbox.ErrUnsupported, s.Name, f.defaultRuntime),
 			"name an image that was built before, and do in setup: what the RUN steps do"}
 	}
 	files, err := openContext(s.Context)
@@ -89,8 +88,10 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	if err != nil {
 		return "", err
 	}
-	ref := bd.images.madeImage(buildPrefix, s.Owner, "1", d.out.String(), strings.Join(slices.Sorted(slices.Values(s.Args)), "\x00"), s.Target, sum)
-	// One after the other: the second finds what the first has built, and one that fails does not take the name from another's.
+	args := strings.Join(slices.Sorted(slices.Values(s.Args)), "\x00")
+	ref := bd.images.madeImage(buildPrefix, s.Owner, "1", d.out.String(), args, s.Target, sum)
+	// One at a time: the second finds what the first built, and one that fails cannot remove the
+	// other's name.
 	unlock, err := bd.instances.lock(ctx, ref)
 	if err != nil {
 		return "", err
@@ -116,7 +117,7 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	}()
 	s.Progress("building the image of " + s.Name)
 	if err := bd.runBuild(ctx, d, files, sum, options, s); err != nil {
-		bd.engine.removeImage(context.WithoutCancel(ctx), ref) // an engine that was given up may have tagged it all the same
+		bd.engine.removeImage(context.WithoutCancel(ctx), ref) // an abandoned request may still tag it
 		return "", err
 	}
 	if _, err := bd.engine.inspectImage(ctx, ref); err != nil {
@@ -125,16 +126,22 @@ func (bd *builder) build(ctx context.Context, s sandbox.BuildSpec) (string, erro
 	return ref, nil
 }
 
-// buildOptions are what the engine is asked for. What its steps may use is what a sandbox may, as far as its builder knows such limits.
-func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dockerfile, f facts, ref string) (o client.ImageBuildOptions, release func() error, err error) {
+// buildOptions returns the engine's options. Steps have the limits of a sandbox as far as the
+// builder knows them; holding enforces the others.
+func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *dockerfile, f facts, ref string) (
+	o client.ImageBuildOptions, release func() error, err error) {
 	l, err := fit(sandbox.Spec{Limits: s.Limits}, f, bd.engine.cache.defaultNoFile(f))
 	if err != nil {
 		return o, nil, err
 	}
 	const period = 100_000
-	o = client.ImageBuildOptions{Version: build.BuilderV1, Tags: []string{ref}, Dockerfile: sentDockerfile, Target: s.Target, Remove: true, ForceRemove: true,
-		NetworkMode: string(sandbox.NetworkNone), Memory: l.Memory, MemorySwap: l.Memory, CPUPeriod: period, CPUQuota: int64(l.CPUs * period), ShmSize: l.Shm,
-		Ulimits: []*container.Ulimit{{Name: "core"}}, BuildArgs: make(map[string]*string)}
+	o = client.ImageBuildOptions{
+		Version: build.BuilderV1, Tags: []string{ref}, Dockerfile: sentDockerfile, Target: s.Target,
+		Remove: true, ForceRemove: true, NetworkMode: string(sandbox.NetworkNone),
+		Memory: l.Memory, MemorySwap: l.Memory, ShmSize: l.Shm,
+		CPUPeriod: period, CPUQuota: int64(l.CPUs * period),
+		Ulimits: []*container.Ulimit{{Name: "core"}}, BuildArgs: make(map[string]*string),
+	}
 	if l.NoFile > 0 {
 		o.Ulimits = append(o.Ulimits, &container.Ulimit{Name: "nofile", Soft: l.NoFile, Hard: l.NoFile})
 	}
@@ -149,7 +156,8 @@ func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *doc
 	case s.Network.Carried() && d.runs && len(d.bases) > 0:
 		inst, done, err := s.Carrier(ctx, d.bases[0])
 		if errors.Is(err, sandbox.ErrUnsupported) { // a sandbox would do with less
-			err = hinted{err, "RUN steps with a network take the device: modprobe tun, where that is missing; or --network none; or an image that is built already, by --image"}
+			err = hinted{err, "RUN steps with a network take the device: modprobe tun, where that is missing; " +
+				"or --network none; or an image that is built already, by --image"}
 		}
 		if err != nil {
 			return o, nil, fmt.Errorf("network of the build: %w", err)
@@ -160,15 +168,17 @@ func (bd *builder) buildOptions(ctx context.Context, s sandbox.BuildSpec, d *doc
 	return o, nothing, nil
 }
 
-// runBuild sends what there is to build and follows it to its end.
-func (bd *builder) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string, o client.ImageBuildOptions, s sandbox.BuildSpec) error {
+// runBuild sends the build context and follows the build to its end.
+func (bd *builder) runBuild(ctx context.Context, d *dockerfile, files *buildContext, sum string,
+	o client.ImageBuildOptions, s sandbox.BuildSpec) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	h := &holding{bd: bd, limits: s.Limits.Or(sandbox.DefaultLimits), room: s.MinFree, base: d.sizes, end: cancel}
 	var held sync.WaitGroup
 	defer held.Wait()
 	defer cancel(nil)
 	held.Go(func() { h.watchRoom(ctx) })
-	step := &buildStep{steps: d.steps, progress: s.Progress, started: func(id string) { held.Go(func() { h.step(ctx, id) }) }}
+	step := &buildStep{steps: d.steps, progress: s.Progress,
+		started: func(id string) { held.Go(func() { h.step(ctx, id) }) }}
 	r, w := io.Pipe()
 	sent := make(chan error, 1)
 	go func() {
@@ -213,7 +223,8 @@ func (bd *builder) followBuild(ctx context.Context, step *buildStep, archive io.
 	}
 }
 
-// buildStep follows what the builder says. A program in a step may print what looks like it: that misleads a message, and nothing else.
+// buildStep parses the builder's output. A program in a step can imitate it, which only misleads
+// messages.
 type buildStep struct {
 	steps    []string
 	progress func(string)
@@ -227,7 +238,8 @@ type buildStep struct {
 var (
 	stepLine  = regexp.MustCompile(`^Step (\d+)/(\d+) : `)
 	stepNoise = regexp.MustCompile(`^( ---> |Successfully (built|tagged) )`)
-	// Also behind a last line that has no end; and the colors that the builder gives to what is printed on stderr.
+	// Also at the end of an unfinished line; and the colors that the builder gives to standard
+	// error.
 	stepExtra = regexp.MustCompile(`Removing intermediate container [0-9a-f]{12}$|\x1b\[[0-9;]*m`)
 )
 
@@ -264,7 +276,7 @@ func (s *buildStep) ended(line string) {
 	if line == "" || stepNoise.MatchString(line) {
 		return
 	}
-	line = line[strings.LastIndexByte(line, '\r')+1:] // of one that counts upwards, as apt's does, what it came to
+	line = line[strings.LastIndexByte(line, '\r')+1:] // the last state of a progress line, such as apt's
 	line = printable(strings.ReplaceAll(line, "\t", "  "))
 	if s.last = append(s.last, strings.TrimSpace(line)); len(s.last) > lastLines {
 		s.last = s.last[1:]
@@ -286,91 +298,9 @@ func (s *buildStep) failed(e *jsonstream.Error) error {
 	return failed
 }
 
-// Names of images that are made here and may be made again. As those of snapshots they are one owner's.
-const (
-	buildPrefix = "sandboxd-build/"
-	setupPrefix = "sandboxd-setup/"
-
-	// labelMade is on all that a build leaves, with the daemon that it was for: what has it and no name is nobody's.
-	labelMade = "sandboxd.made"
-	// labelNetwork is the network that the steps of a build had.
-	labelNetwork = "sandboxd.network"
-	// maxMade is how many of them are kept; those that were not used for longest go, unless a sandbox is of one.
-	maxMade = 32
-	// Steps of builds are kept for the next one for so long.
-	keepSteps = "24h"
-)
-
-// madeImage names the image that is made of something.
-func (im *images) madeImage(prefix, owner string, of ...string) string {
-	sum := sha256.New()
-	for _, part := range of {
-		fmt.Fprintf(sum, "%d\n%s", len(part), part)
-	}
-	return im.ownRepo(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
-}
-
-// isMade tells images that are made here and may be made again.
-func isMade(ref string) bool {
-	return strings.HasPrefix(ref, buildPrefix) || strings.HasPrefix(ref, setupPrefix)
-}
-
-// madeFor reports whether ref is such an image of owner's.
-func (im *images) madeFor(owner, ref string) bool {
-	return strings.HasPrefix(ref, im.ownRepo(buildPrefix, owner)+":") || strings.HasPrefix(ref, im.ownRepo(setupPrefix, owner)+":")
-}
-
-// Forget removes images that may be made again. See sandbox.Imager.
-func (im *images) Forget(ctx context.Context, owner, keep string) (n int, err error) {
-	list, err := im.madeImages(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("forget images: %w", err)
-	}
-	for _, item := range list {
-		for _, ref := range item.RepoTags {
-			if ref != keep && im.madeFor(owner, ref) && im.engine.removeUnused(ctx, ref) {
-				n++
-			}
-		}
-	}
-	return n, nil
-}
-
-// madeImages lists what builds and set-ups of this daemon left, steps that have no name included.
-func (im *images) madeImages(ctx context.Context) (list []engineimage.Summary, err error) {
-	err = im.engine.call(ctx, im.engine.limits.quick, "list images", func(ctx context.Context) error {
-		r, err := im.engine.api.ImageList(ctx, client.ImageListOptions{Filters: make(client.Filters).Add("label", labelMade+"="+im.engine.daemon)})
-		list = dockersNames(r.Items)
-		return err
-	})
-	return list, err
-}
-
-// removeUnused removes an image, and reports whether it went: not by force, so that one which a sandbox is made of stays.
-func (e *engine) removeUnused(ctx context.Context, ref string) bool {
-	err := e.call(ctx, e.limits.remove, "remove image", func(ctx context.Context) error {
-		_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
-		return err
-	})
-	if err != nil {
-		e.log.Debug("image stays", "image", ref, "err", err)
-	}
-	return err == nil
-}
-
-// used notes that an image was: the engine remembers when a name was given.
-func (e *engine) used(ctx context.Context, ref string) {
-	err := e.call(ctx, e.limits.quick, "tag image", func(ctx context.Context) error {
-		_, err := e.api.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: ref})
-		return err
-	})
-	if err != nil {
-		e.log.Debug("use of an image not noted", "image", ref, "err", err)
-	}
-}
-
-// Sweep removes what builds left that ended with an earlier daemon: steps that the engine has not ended yet, and images without a name. What a
-// build of this daemon has made so far has no name either: once one has begun, nothing is removed any more. See sandbox.Finder.
+// Sweep removes what builds of an earlier daemon left: running steps, and images without a name.
+// This daemon's unfinished builds have no name either, so Sweep does nothing once one has begun.
+// See sandbox.Finder.
 func (bd *builder) Sweep(ctx context.Context) error {
 	bd.sweeping.Lock()
 	defer bd.sweeping.Unlock()
@@ -397,80 +327,25 @@ func (bd *builder) beginBuild(ctx context.Context) {
 	bd.builds = true
 }
 
-// removeSteps removes the containers of all builds. What somebody runs of an image that was built has its label as well: a step's image has no
-// name.
+// removeSteps removes the containers of build steps. Containers that somebody runs of a built
+// image have the label, too; but a step's image has no name.
 func (bd *builder) removeSteps(ctx context.Context) error {
-	var found []container.Summary
-	err := bd.engine.call(ctx, bd.engine.limits.quick, "list containers", func(ctx context.Context) error {
-		r, err := bd.engine.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", labelMade+"="+bd.engine.daemon)})
-		found = r.Items
-		return err
-	})
+	found, err := bd.engine.listContainers(ctx, bd.engine.limits.quick, bd.engine.made())
 	for _, c := range found {
-		if c.Labels[labelID] != "" || err != nil { // sandboxes of images that were built have both
+		if err != nil {
+			break
+		}
+		if c.Labels[labelID] != "" { // a sandbox of a built image has both
 			continue
 		}
-		var of client.ImageInspectResult
-		err = bd.engine.call(ctx, bd.engine.limits.quick, "look up image", func(ctx context.Context) (err error) {
-			of, err = bd.engine.api.ImageInspect(ctx, c.ImageID)
-			return err
-		})
+		var image client.ImageInspectResult
+		image, err = bd.engine.rawImage(ctx, c.ImageID)
 		switch {
 		case cerrdefs.IsNotFound(err):
 			err = nil
-		case err == nil && len(of.RepoTags) == 0:
+		case err == nil && len(image.RepoTags) == 0:
 			err = bd.engine.remove(ctx, "", c.ID)
 		}
 	}
 	return err
-}
-
-// prune removes images of builds that have no name, and of which none is made, if they are older than that; empty is of any age.
-func (e *engine) prune(ctx context.Context, older string) error {
-	which := make(client.Filters).Add("dangling", "true").Add("label", labelMade+"="+e.daemon)
-	if older != "" {
-		which.Add("until", older)
-	}
-	return e.call(ctx, e.limits.remove, "prune images", func(ctx context.Context) error {
-		_, err := e.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: which})
-		return err
-	})
-}
-
-// trimMade makes room for one more image, and removes what earlier builds left that no image is made of.
-func (im *images) trimMade(ctx context.Context) {
-	if err := im.trim(ctx); err != nil && ctx.Err() == nil {
-		im.engine.log.Warn("images of earlier builds are left", "err", err)
-	}
-}
-
-func (im *images) trim(ctx context.Context) error {
-	if err := im.engine.prune(ctx, keepSteps); err != nil {
-		return err
-	}
-	list, err := im.madeImages(ctx)
-	if err != nil {
-		return err
-	}
-	since := make(map[string]int64) // when a name was used, in nanoseconds
-	for _, item := range list {
-		for _, ref := range item.RepoTags {
-			if !isMade(ref) {
-				continue
-			}
-			var got client.ImageInspectResult
-			if err := im.engine.call(ctx, im.engine.limits.quick, "look up image", func(ctx context.Context) (err error) {
-				got, err = im.engine.api.ImageInspect(ctx, ref)
-				return err
-			}); err != nil {
-				continue
-			}
-			since[ref] = got.Metadata.LastTagTime.UnixNano()
-		}
-	}
-	oldest := slices.SortedFunc(maps.Keys(since), func(a, b string) int { return int(since[a]/1e6 - since[b]/1e6) })
-	for _, ref := range oldest[:max(0, len(oldest)-maxMade+1)] {
-		im.engine.removeUnused(ctx, ref)
-	}
-	return nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// container asks the engine; ErrGone when there is none.
+// container returns a container's state. ErrGone: there is none.
 func (e *engine) container(ctx context.Context, ref string) (container.InspectResponse, error) {
 	var c container.InspectResponse
 	err := e.call(ctx, e.limits.quick, "look up container", func(ctx context.Context) error {
@@ -33,6 +33,16 @@ func (e *engine) container(ctx context.Context, ref string) (container.InspectRe
 		err = errors.New("look up container: engine sent no state")
 	}
 	return c, err
+}
+
+// listContainers lists all containers with a label, running or not, for at most d.
+func (e *engine) listContainers(ctx context.Context, d time.Duration, label string) (list []container.Summary, err error) {
+	err = e.call(ctx, d, "list containers", func(ctx context.Context) error {
+		r, err := e.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", label)})
+		list = r.Items
+		return err
+	})
+	return list, err
 }
 
 // remove removes the container of id, if there is one and it is ours. ref may be empty.
@@ -59,11 +69,12 @@ func (e *engine) remove(ctx context.Context, id, ref string) error {
 		if err == nil || cerrdefs.IsNotFound(err) {
 			return nil
 		}
-		// One that was killed and whose runtime was not waited for yet is a zombie to some engines, which soon do that.
+		// Some engines report a killed container as a zombie until they have waited for its
+		// runtime.
 		if !cerrdefs.IsConflict(err) && !strings.Contains(err.Error(), "is zombie") {
 			return err
 		}
-		// Somebody removes it already, or it is just being started. Until that has ended it is not gone.
+		// It is being removed or started by somebody else, and not gone until that has ended.
 		select {
 		case <-time.After(pause):
 			pause = min(2*pause, time.Second)
@@ -73,7 +84,7 @@ func (e *engine) remove(ctx context.Context, id, ref string) error {
 	}
 }
 
-// waitEnded returns when the container does not run any more, or an error after d.
+// waitEnded waits until the container does not run. It returns an error after d.
 func (e *engine) waitEnded(ctx context.Context, ref string, d time.Duration) error {
 	return e.call(ctx, d, "wait for the end of the container", func(ctx context.Context) error {
 		wait := e.api.ContainerWait(ctx, ref, client.ContainerWaitOptions{Condition: container.WaitConditionNotRunning})
@@ -105,7 +116,7 @@ func (e *engine) kill(ctx context.Context, ref string) error {
 	return e.waitEnded(ctx, ref, stopMargin)
 }
 
-// running returns the first process of an instance that runs, else ErrGone or ErrStopped.
+// running returns the first process of an instance. ErrGone, ErrStopped: it does not run.
 func (e *engine) running(ctx context.Context, inst sandbox.Instance) (int, error) {
 	c, err := e.container(ctx, refOf(inst))
 	if err != nil {
@@ -117,8 +128,8 @@ func (e *engine) running(ctx context.Context, inst sandbox.Instance) (int, error
 	return visiblePid(inst.Runtime, c.State), nil
 }
 
-// listens returns an error if the engine takes no connections any more: one that ends closes its socket, ends its containers, and answers all
-// the while on the connections that it has.
+// listens returns an error if the engine accepts no connections. An engine that is shutting down
+// closes its socket and ends its containers, and still answers on open connections.
 func (e *engine) listens(ctx context.Context) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", e.socket)
 	if err != nil {
@@ -127,25 +138,26 @@ func (e *engine) listens(ctx context.Context) error {
 	return conn.Close()
 }
 
-// endedByEngine reports whether a container that does not run was ended when its engine ended or began: it was started before the engine
-// that answers now, and had not ended long before. Where another process holds the socket for the engine that is not seen.
+// endedByEngine reports whether a stopped container was ended by a restart of its engine: it was
+// started before the current engine process, and had not ended long before that. It cannot tell if
+// another process holds the socket for the engine.
 func (e *engine) endedByEngine(ctx context.Context, s *container.State) bool {
 	engine := engineStart(ctx, e.socket)
 	started, err1 := time.Parse(time.RFC3339Nano, s.StartedAt)
 	finished, err2 := time.Parse(time.RFC3339Nano, s.FinishedAt)
-	const shutdown = time.Minute // of an engine that stops its containers first, and of the time until it is started again
+	const shutdown = time.Minute // an engine stops its containers first, and is started again
 	return err1 == nil && err2 == nil && !engine.IsZero() && started.Before(engine) && finished.After(engine.Add(-shutdown))
 }
 
-// attachment is the standard input of a container that is about to start. Its output is not attached: the engine would hold
-// that connection for as long as the container runs.
+// attachment is the standard input of a container that is about to start. Output is not attached:
+// the engine would keep that connection for the container's whole life.
 type attachment struct {
 	conn    client.HijackedResponse
 	written chan error // what became of the line
 }
 
-// attach connects to the input of a container that has not been started, and hands over line and the end of input. Nobody
-// reads it before the start, so it is written beside.
+// attach connects to the input of a container before its start, and sends line and the end of
+// input. Nothing reads before the start, so a goroutine writes.
 func (e *engine) attach(ctx context.Context, ref string, line []byte) (*attachment, error) {
 	a := &attachment{written: make(chan error, 1)}
 	err := e.call(ctx, e.limits.quick, "attach to container", func(ctx context.Context) error {
@@ -166,13 +178,14 @@ func (e *engine) attach(ctx context.Context, ref string, line []byte) (*attachme
 	return a, nil
 }
 
-// close ends the attachment; what the guest has not read is lost. It returns what became of the line.
+// close ends the attachment; what the guest has not read is lost. It returns the error of writing
+// the line.
 func (a *attachment) close() error {
 	a.conn.Close()
 	return <-a.written
 }
 
-// lastWords is the end of what a container printed, as the end of an error: ": text", or nothing.
+// lastWords returns the end of a container's output as the end of an error: ": text", or nothing.
 func (e *engine) lastWords(ctx context.Context, ref string) string {
 	var text bytes.Buffer
 	err := e.call(ctx, e.limits.quick, "read log", func(ctx context.Context) error {
@@ -184,7 +197,7 @@ func (e *engine) lastWords(ctx context.Context, ref string) string {
 		_, err = stdcopy.StdCopy(&text, &text, io.LimitReader(r, maxWords))
 		return err
 	})
-	// The image's programs may have written it.
+	// Programs of the image may have written it.
 	var lines []string
 	for line := range strings.Lines(printable(text.String())) {
 		if line = strings.TrimSpace(line); line != "" {
@@ -200,7 +213,7 @@ func (e *engine) lastWords(ctx context.Context, ref string) string {
 	return ": " + strings.Join(lines, "; ")
 }
 
-// printable is text of others of which nothing acts on a terminal. Its lines stay lines.
+// printable returns foreign text without anything that acts on a terminal. Line ends stay.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r != '\n' && r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
@@ -210,7 +223,7 @@ func printable(text string) string {
 	}, text)
 }
 
-// engineSize is how long all files together are that a container wrote, as the engine has it; 0 with an error.
+// size returns the total length of the files that a container wrote, as the engine measures it.
 func (e *engine) size(ctx context.Context, ref string) (int64, error) {
 	var c container.InspectResponse
 	err := e.call(ctx, e.limits.remove, "measure container", func(ctx context.Context) error {
@@ -237,8 +250,8 @@ func (e *engine) unpause(ctx context.Context, ref string) error {
 	})
 }
 
-// unlessSo is err of a call that was to pause or to resume a container, or nil where it is so already: a call that was given up, or whose
-// answer was lost, goes on in the engine, and comes between our look and the call that asks for the same again.
+// unlessSo returns err of a call to pause or resume, or nil if the container is in that state: a
+// call that was given up, or whose answer was lost, still completes in the engine.
 func (e *engine) unlessSo(ctx context.Context, ref string, paused bool, err error) error {
 	if err == nil {
 		return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
-// What a build may be given of a directory.
+// Bounds of a build context.
 const (
 	maxContext      = 1 << 30 // bytes of all files
 	maxContextFiles = 100_000
@@ -32,7 +32,7 @@ const (
 
 const ignoreFile = ".dockerignore"
 
-// buildContext is the directory of which the steps of a build copy. It is read without following a link out of it.
+// buildContext is the directory that steps of a build copy from. No link out of it is followed.
 type buildContext struct {
 	root    *os.Root
 	ignored *patternmatcher.PatternMatcher
@@ -60,8 +60,9 @@ func openContext(root *os.Root) (*buildContext, error) {
 	return c, nil
 }
 
-// pack writes the files as a tar archive and returns a checksum of what steps can tell of them: names, kinds, modes and contents,
-// not times. Files of other kinds than regular ones, directories and links are left out. Everything is root's, as docker build has it.
+// pack writes the files as a tar archive and returns a checksum of what steps can see of them:
+// names, kinds, modes and contents, but not times. It skips everything but regular files,
+// directories and links. Everything belongs to root, as with docker build.
 func (c *buildContext) pack(ctx context.Context, w io.Writer) (sum string, err error) {
 	p := packing{buildContext: c, ctx: ctx, tar: tar.NewWriter(w), sum: sha256.New()}
 	if err := fs.WalkDir(c.root.FS(), ".", p.entry); err != nil {
@@ -167,8 +168,8 @@ func (p *packing) add(name string, entry fs.DirEntry) error {
 	return err
 }
 
-// send writes the archive as the engine takes it: with our Dockerfile, under a name of ours which no step sees. sum is what pack said
-// before; other files end it.
+// send writes the archive as the engine takes it: with our Dockerfile, under a name that is hidden
+// from steps. sum is the result of an earlier pack; files that changed since are an error.
 func (c *buildContext) send(ctx context.Context, w io.Writer, dockerfile []byte, sum string) error {
 	again, err := c.pack(ctx, w)
 	if err != nil {
@@ -196,5 +197,5 @@ func (c *buildContext) send(ctx context.Context, w io.Writer, dockerfile []byte,
 	return t.Close()
 }
 
-// sentDockerfile is what the engine knows our Dockerfile as.
+// sentDockerfile is the name of our Dockerfile in the archive.
 const sentDockerfile = ".sandboxd.Dockerfile"

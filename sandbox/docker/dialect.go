@@ -17,22 +17,23 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Engines of others speak Docker's API, as Podman's service does, and answer "created" to some requests that they did not heed. What such an
-// engine would leave out in silence is here, all of it: it is had in another way, or refused. docs/isolation.md lists it.
+// Other engines speak Docker's API, such as Podman's service, and answer "created" to requests
+// that they did not fully honor. Everything that such an engine would silently leave out is
+// handled here: in another way, or by refusing. docs/isolation.md lists it.
 
-// IsDockers reports whether an engine is Docker's own, which heeds everything that its API takes.
+// IsDockers reports whether an engine is Docker's own, which honors all of its API.
 func IsDockers(v client.ServerVersionResult) bool {
 	return slices.ContainsFunc(v.Components, func(c system.ComponentVersion) bool { return c.Name == "Engine" })
 }
 
-// speaker makes of an engine's facts those of one that only speaks Docker's API.
+// speaker adapts the facts of an engine that only speaks Docker's API.
 func (f *facts) speaker(info system.Info) {
 	f.speaks = true
 	f.runtimes = []string{f.defaultRuntime} // it takes that one, whatever it is asked for
 	f.sharedGroups = info.CgroupVersion == "1"
 }
 
-// mayBuild refuses an engine whose builder cannot hold steps to the limits of a sandbox.
+// mayBuild refuses an engine whose builder cannot hold steps to a sandbox's limits.
 func (f facts) mayBuild() error {
 	if !f.speaks {
 		return nil
@@ -41,8 +42,8 @@ func (f facts) mayBuild() error {
 		"name an image that was built elsewhere (--image), and do what its steps do in setup:"}
 }
 
-// mayMount refuses paths that the engine would take apart: it makes a list with commas of what is asked for in fields of their own, and what
-// follows a comma would be an option.
+// mayMount refuses paths that the engine would misread: it joins options with commas, and text
+// after a comma would be another option.
 func (f facts) mayMount(paths ...string) error {
 	for _, path := range paths {
 		if f.speaks && strings.ContainsAny(path, ",\"\r\n") {
@@ -53,8 +54,9 @@ func (f facts) mayMount(paths ...string) error {
 	return nil
 }
 
-// filter returns the file of the system calls that sandboxes have where the engine's own default is not Docker's: Podman's lets through
-// unshare, mount and keyctl, upon which root in a sandbox has every capability in a namespace of its own. Empty leaves the engine's.
+// filter returns the file of the seccomp profile, for an engine whose default is not Docker's:
+// Podman's allows unshare, mount and keyctl, and so all capabilities in a new user namespace.
+// Empty means the engine's default.
 func (fs *files) filter(f facts) (string, error) {
 	if !f.speaks {
 		return "", nil
@@ -70,8 +72,8 @@ func (fs *files) filter(f facts) (string, error) {
 	return path, nil
 }
 
-// resolver returns the resolv.conf of sandboxes whose network the daemon carries, where the engine makes none for a container without a
-// network, whatever name server it is asked for. Empty leaves it to the engine.
+// resolver returns the resolv.conf of sandboxes whose network the daemon carries, for an engine
+// that writes none for a container without a network. Empty means the engine's.
 func (fs *files) resolver(f facts, spec sandbox.Spec) (string, error) {
 	if !f.speaks || !spec.Network.Carried() || spec.Via == sandbox.ViaProxy {
 		return "", nil
@@ -83,8 +85,8 @@ func (fs *files) resolver(f facts, spec sandbox.Spec) (string, error) {
 	return path, nil
 }
 
-// dockersNames gives images the names and numbers that Docker's engine has for them: without the registry that is meant where none is said,
-// and with the kind of the parent's sum.
+// dockersNames rewrites names and IDs of images as Docker's engine has them: without the default
+// registry, and with the algorithm of the parent's digest.
 func dockersNames(list []engineimage.Summary) []engineimage.Summary {
 	for i := range list {
 		for j, tag := range list[i].RepoTags {

@@ -1,9 +1,10 @@
-// Package docker is the Backend that makes sandboxes of containers, over the Docker Engine API. Any image will do: the
-// guest is mounted read-only into the container and is its first process, and SSH goes through a unix socket on which
-// this side listens. Nothing is ever done with docker exec, cp or the archive API.
+// Package docker is the Backend that makes sandboxes of containers, over the Docker Engine API.
+// Any image works: the guest is mounted read-only into the container and is its first process, and
+// SSH goes through a unix socket on which this side listens. docker exec, cp and the archive API
+// are never used.
 //
-// It knows neither the gateway nor what happens inside a sandbox. What a container may do is decided by one pure function,
-// createRequest, and held by golden files.
+// It knows neither the gateway nor what happens inside a sandbox. What a container may do is
+// decided by one pure function, createRequest, and held by golden files.
 package docker
 
 import (
@@ -21,34 +22,36 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
-// Name is what Instance.Backend says of instances made here.
+// Name is Instance.Backend of instances made here.
 const Name = "docker"
 
-// DefaultHost is the engine that an empty Options.Host means.
+// DefaultHost is the engine of an empty Options.Host.
 const DefaultHost = "unix:///var/run/docker.sock"
 
 // Options configure a Backend. They are copied.
 type Options struct {
-	// Dir holds one directory per sandbox: its keys, its socket, what it is called. Required, absolute, not writable by
-	// others. It may be long: sockets are not bound by their path.
+	// Dir holds one directory per sandbox: its keys, its sockets, its name. Required, absolute,
+	// not writable by others. It may be long: sockets are not bound by their path.
 	Dir string
-	// GuestDir holds copies of what is mounted into sandboxes, named by checksum and never replaced, because containers of
-	// earlier daemons still use them. Required, absolute.
+	// GuestDir holds copies of files that are mounted into sandboxes, named by checksum and never
+	// replaced, because containers of earlier daemons still use them. Required, absolute.
 	GuestDir string
-	// Guest returns the path of the guest program for an architecture in Go's spelling ("amd64"). Required.
+	// Guest returns the path of the guest program for an architecture in Go's spelling ("amd64").
+	// Required.
 	Guest func(arch string) (string, error)
-	// DaemonID marks the containers that are ours. Required.
+	// DaemonID marks the containers of this daemon. Required.
 	DaemonID string
 
-	// Dirs are the directories of this machine that sandboxes may be given; none when zero.
+	// Dirs decides which directories of this machine sandboxes may mount; none when zero.
 	Dirs hostdir.Rules
 
 	Host     string // engine; DefaultHost when empty. Only unix sockets: a sandbox needs files of this machine.
 	CABundle string // certificate authorities of this machine, PEM; empty looks in the usual places
-	// Build makes an image that Builds knows, and the default one, when it is missing, reporting lines of progress; nil says how to build
-	// the default image instead.
+	// Build makes a missing image that Builds knows, or the default image, and reports progress.
+	// If it is nil, the error says how to build the default image.
 	Build func(ctx context.Context, ref string, progress func(string)) error
-	// Builds reports which images beside the default one Build makes; nil is none. They are never pulled.
+	// Builds reports which images beside the default one Build makes; nil means none. They are
+	// never pulled.
 	Builds    func(ref string) bool
 	MaxStarts int          // containers created and started at once; twice the cores when 0
 	Log       *slog.Logger // nil discards
@@ -85,7 +88,8 @@ var (
 	_ sandbox.Networker = (*Backend)(nil)
 )
 
-// New returns a Backend. It does not talk to the engine: one that is down when the daemon starts is an error of Boot.
+// New returns a Backend. It does not talk to the engine: an engine that is down is an error of
+// Boot, not of New.
 func New(o Options) (*Backend, error) {
 	if o.Host == "" {
 		o.Host = DefaultHost
@@ -142,7 +146,8 @@ func checkHost(host string) error {
 	return nil
 }
 
-// Close stops listening for guests. Containers go on, and their guests call again. Calls under way end with an error.
+// Close stops listening for guests. Containers keep running and their guests call again. Calls
+// under way end with an error.
 func (b *Backend) Close() error {
 	b.sockets.Close()
 	return b.engine.close()
@@ -150,6 +155,6 @@ func (b *Backend) Close() error {
 
 func (b *Backend) log(id string) *slog.Logger { return b.opts.Log.With("sandbox", id) }
 
-// containerName is what docker ps shows. It also tells our containers from those that somebody started from a committed
-// image, which inherit the labels.
+// containerName is the container's name in docker ps. It also tells our containers from those that
+// somebody started from a committed image, which inherit the labels.
 func containerName(id string) string { return "sandboxd-" + id }

@@ -18,9 +18,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// dockerfile is a Dockerfile on its way to the engine. What it says of other images is settled here: the engine would take any image that
-// it has, whosever that is, for a name or a number. And nothing in it may make the engine itself fetch something: it does that in the
-// network of this machine, whatever network the steps are given.
+// dockerfile is a Dockerfile on its way to the engine. Names of images are resolved here: the
+// engine would accept any image that it has, whoever owns it. Nothing in it may make the engine
+// itself fetch something: the engine uses this machine's network, whatever network the steps have.
 type dockerfile struct {
 	name    string
 	arch    string            // of the engine
@@ -40,8 +40,8 @@ type dockerfile struct {
 	steps   []string // what each instruction of out is called, in the order of out
 }
 
-// pinDockerfile reads a Dockerfile and writes it anew, an instruction a line, with images by their numbers and a label on all that
-// comes of it.
+// pinDockerfile rewrites a Dockerfile, one instruction a line, with images by their IDs and a
+// label on everything that is built.
 func pinDockerfile(text []byte, name, arch, label string, args []string, resolve func(ref string) (image, error)) (*dockerfile, error) {
 	parsed, err := parser.Parse(bytes.NewReader(text))
 	if err != nil {
@@ -75,7 +75,7 @@ func pinDockerfile(text []byte, name, arch, label string, args []string, resolve
 	return d, nil
 }
 
-// hiddenStep ends the name of a step that nobody wrote.
+// hiddenStep ends the name of a step that is not in the original.
 const hiddenStep = ": label"
 
 func (d *dockerfile) write(line, step string) {
@@ -83,7 +83,7 @@ func (d *dockerfile) write(line, step string) {
 	d.steps = append(d.steps, step)
 }
 
-// brief is an instruction as messages name it.
+// brief returns an instruction as messages name it.
 func brief(line string) string {
 	line = strings.Join(strings.Fields(printable(line)), " ")
 	if r := []rune(line); len(r) > 80 {
@@ -92,7 +92,7 @@ func brief(line string) string {
 	return line
 }
 
-// instruction is node as the engine gets it.
+// instruction returns node as the engine gets it.
 func (d *dockerfile) instruction(node *parser.Node) (string, error) {
 	if len(node.Heredocs) > 0 {
 		return "", errors.New("here-documents are not in this version: the engine's own builder has none; write the file, and COPY it")
@@ -130,7 +130,7 @@ func words(node *parser.Node) []string {
 	return all
 }
 
-// expand puts the arguments from before the first FROM into a word of a FROM.
+// expand replaces the arguments before the first FROM in a word of a FROM.
 func (d *dockerfile) expand(word string) (string, error) {
 	got, _, err := shell.NewLex(d.escape).ProcessWord(word, shell.EnvsFromSlice(d.meta))
 	return got, err
@@ -190,10 +190,11 @@ func (d *dockerfile) from(node *parser.Node) (string, error) {
 	return line, nil
 }
 
-// scratch is no image, where a FROM names it.
+// scratch is no image if a FROM names it.
 const scratch = "scratch"
 
-// restoring says of an image that was made of a sandbox what the image below said of its programs: its own program is the guest, as root.
+// restoring returns instructions that restore the configuration of the original image, for an
+// image made of a sandbox: its own program is the guest, as root.
 func restoring(img image) ([]string, error) {
 	list := func(words []string) string {
 		text, err := json.Marshal(slices.Concat([]string{}, words))
@@ -215,7 +216,7 @@ func restoring(img image) ([]string, error) {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:@+-]+$`)
 
-// stageOr is ref if it is an earlier stage or also, and else the number of the image that it names.
+// stageOr returns ref if it is an earlier stage or also, else the ID of the image that it names.
 func (d *dockerfile) stageOr(ref, also string) (string, error) {
 	if ref == "" {
 		return "", errors.New("the image has no name")
@@ -244,7 +245,8 @@ func (d *dockerfile) stageOr(ref, also string) (string, error) {
 	return img.id, nil
 }
 
-// add refuses what the engine would fetch. Words with quotes and variables are refused as well: what they come to is known late.
+// add refuses what the engine would fetch itself. It refuses quotes and variables, too: they are
+// expanded only later.
 func (d *dockerfile) add(words []string) error {
 	for _, source := range words[:max(0, len(words)-1)] {
 		if strings.Contains(source, "://") || strings.HasPrefix(source, "git@") || strings.ContainsAny(source, "$\"'\\`") {
@@ -254,7 +256,7 @@ func (d *dockerfile) add(words []string) error {
 	return nil
 }
 
-// labels refuses those by which we know our own: what a build leaves is found by one of them. Keys with variables are refused as well.
+// labels refuses the labels that identify what is ours. It refuses variables in keys, too.
 func labels(words []string) error {
 	for at := 0; at < len(words); at += 3 { // key, value, what stands between them
 		key := strings.NewReplacer(`"`, "", "'", "", `\`, "", "`", "").Replace(words[at])
@@ -265,7 +267,7 @@ func labels(words []string) error {
 	return nil
 }
 
-// copyFrom puts the number of an image into --from.
+// copyFrom replaces an image in --from by its ID.
 func (d *dockerfile) copyFrom(line string, flags []string) (string, error) {
 	for _, flag := range flags {
 		ref, ok := strings.CutPrefix(flag, "--from=")
@@ -293,7 +295,7 @@ func (d *dockerfile) copyFrom(line string, flags []string) (string, error) {
 	return line, nil
 }
 
-// trigger refuses an ONBUILD that would do at another build what is refused here.
+// trigger refuses an ONBUILD that would do in a later build what is refused here.
 func (d *dockerfile) trigger(node *parser.Node) error {
 	if node.Next == nil || len(node.Next.Children) != 1 {
 		return errors.New("ONBUILD is not followed by one instruction")
@@ -328,7 +330,7 @@ func (d *dockerfile) nested(node *parser.Node) error {
 	return nil
 }
 
-// baseImage finds an image for a FROM of owner's.
+// baseImage returns the image of a FROM of owner's, pulled or built if it is missing.
 func (im *images) baseImage(ctx context.Context, owner, ref string, progress func(string)) (image, error) {
 	name, err := parseImage(ref)
 	if err != nil {

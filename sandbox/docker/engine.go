@@ -26,9 +26,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
-// engine asks the Docker Engine one thing at a time: each call is bounded, and its error says
-// whether the engine was away, refused, or did it not. It knows what a container is, not what a
-// sandbox is. Its methods may be called concurrently.
+// engine asks the Docker Engine one thing at a time. Each call is bounded, and its error says
+// whether the engine was away, refused, or failed. It knows containers, not sandboxes. Its methods
+// may be called concurrently.
 type engine struct {
 	api    *client.Client
 	socket string // path
@@ -60,10 +60,10 @@ var defaultLimits = limits{
 	quick: 10 * time.Second, create: 30 * time.Second, start: 60 * time.Second, remove: 60 * time.Second,
 }
 
-// What an engine can do seldom changes while it runs.
+// How long facts are kept: they seldom change while an engine runs.
 const factsAge = 5 * time.Minute
 
-// hinted is an error with what to do about it; BootError.Hint is taken from it.
+// hinted is an error with what to do about it, which becomes BootError.Hint.
 type hinted struct {
 	error
 	hint string
@@ -79,8 +79,8 @@ func hintOf(err error) string {
 	return ""
 }
 
-// call asks the engine for one thing, for at most d. Errors: ctx's cause when ctx ended, ErrEngine when the engine did not
-// answer, else what it answered.
+// call makes one request, for at most d. Errors: the cause of ctx if that ended; ErrEngine if the
+// engine did not answer; else its answer.
 func (e *engine) call(ctx context.Context, d time.Duration, what string, f func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -101,19 +101,20 @@ func (e *engine) call(ctx context.Context, d time.Duration, what string, f func(
 		return hinted{fmt.Errorf("%s: %w: %w", what, sandbox.ErrEngine, err), unreachableHint(err)}
 	}
 	err = fmt.Errorf("%s: %w", what, err)
-	if strings.Contains(err.Error(), "Error response from daemon: ") { // so the client begins what the engine answered
+	if strings.Contains(err.Error(), "Error response from daemon: ") { // the client's prefix of an answer
 		return refused{err}
 	}
 	return err
 }
 
-// refused is an answer of the engine that says no. Its text is the engine's.
+// refused is a negative answer of the engine. Its text is the engine's.
 type refused struct{ error }
 
 func (e refused) Unwrap() []error { return []error{e.error, sandbox.ErrRefused} }
 
-// greet settles the version of the API, once. The client does so by itself at its first call, under a lock for which nobody's patience
-// counts: while an engine hangs, all would wait as long as the most patient one.
+// greet negotiates the version of the API, once. The client would do so at its first call, under a
+// lock that ignores contexts: while an engine hangs, everybody would wait as long as the most
+// patient caller.
 func (e *engine) greet(ctx context.Context) error {
 	if e.greeted.Load() {
 		return nil
@@ -135,7 +136,8 @@ func (e *engine) greet(ctx context.Context) error {
 // isUnreachable tells an engine that is away from one that refuses.
 func isUnreachable(err error) bool {
 	var netErr net.Error
-	return client.IsErrConnectionFailed(err) || errors.As(err, &netErr) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	return client.IsErrConnectionFailed(err) || errors.As(err, &netErr) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
@@ -154,7 +156,7 @@ type facts struct {
 	memory         int64    // bytes; 0: not told
 	runtimes       []string // names a person would use, sorted
 	defaultRuntime string
-	unfit          map[string]string // runtimes that sandboxes cannot have as they are configured, with what is missing
+	unfit          map[string]string // misconfigured runtimes, with what is missing
 	swapLimit      bool
 	rootless       bool
 	noFile         int64  // its own limit; 0: not to be seen
@@ -165,7 +167,7 @@ type facts struct {
 	sharedGroups   bool   // containers have no namespace of control groups of their own
 }
 
-// engineCache keeps facts for a while: asking costs as much as starting half a container.
+// engineCache keeps facts for a while: asking costs half as much as starting a container.
 type engineCache struct {
 	mu      sync.Mutex
 	facts   facts     // guarded by mu
@@ -180,28 +182,29 @@ func (c *engineCache) forget() {
 	c.at = time.Time{}
 }
 
-// refusedNoFile takes note that the engine cannot raise the descriptor limit of a container to what we asked for.
+// refusedNoFile records that the engine cannot raise a container's descriptor limit to ours.
 func (c *engineCache) refusedNoFile() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.inherit = true
 }
 
-// refusedSize takes note that the storage cannot bound what a container writes.
+// refusedSize records that the storage cannot limit what a container writes.
 func (c *engineCache) refusedSize() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.unsized = true
 }
 
-// sized tells whether the storage may be asked to.
+// sized reports whether the storage may be asked for that limit.
 func (c *engineCache) sized(f facts) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return f.sized && !c.unsized
 }
 
-// defaultNoFile is the smaller of ours and the engine's own, 0 to leave the engine's.
+// defaultNoFile returns the smaller of our default and the engine's own limit; 0 leaves the
+// engine's.
 func (c *engineCache) defaultNoFile(f facts) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -214,7 +217,7 @@ func (c *engineCache) defaultNoFile(f facts) int64 {
 	return sandbox.DefaultLimits.NoFile
 }
 
-// facts asks the engine, or the memory of an earlier answer, and refuses an engine that cannot hold a sandbox.
+// facts returns what the engine can do, cached. An engine that cannot hold a sandbox is an error.
 func (e *engine) facts(ctx context.Context) (facts, error) {
 	e.cache.mu.Lock()
 	f, fresh := e.cache.facts, time.Since(e.cache.at) < factsAge
@@ -251,22 +254,25 @@ func (e *engine) facts(ctx context.Context) (facts, error) {
 	return f, nil
 }
 
-// logDrivers hold what a container prints to a size, the best first: local is Docker's, which keeps three files of it; k8s-file is Podman's,
-// which begins anew with one that is full. Others leave the size to somebody else, or to nobody.
+// logDrivers bound the size of a container's log, best first. local is Docker's and rotates three
+// files; k8s-file is Podman's and truncates. Other drivers have no bound of their own.
 var logDrivers = []string{"local", "k8s-file"}
 
-// factsOf reads what the engine said of itself. What a sandbox needs and the engine does not have is an error that says
-// what is there instead: nothing is left out in silence.
+// factsOf reads the engine's own description. Anything missing that a sandbox needs is an error
+// that says what is there instead.
 func factsOf(info system.Info) (facts, error) {
 	unsupported := func(format string, args ...any) (facts, error) {
-		return facts{}, fmt.Errorf("engine %s: %w: %s", info.ServerVersion, sandbox.ErrUnsupported, fmt.Sprintf(format, args...))
+		return facts{}, fmt.Errorf("engine %s: %w: %s",
+			info.ServerVersion, sandbox.ErrUnsupported, fmt.Sprintf(format, args...))
 	}
-	f := facts{version: info.ServerVersion, cpus: info.NCPU, memory: info.MemTotal, defaultRuntime: info.DefaultRuntime, swapLimit: info.SwapLimit}
-	f.root, f.unfit = info.DockerRootDir, make(map[string]string)
+	f := facts{
+		version: info.ServerVersion, cpus: info.NCPU, memory: info.MemTotal, swapLimit: info.SwapLimit,
+		defaultRuntime: info.DefaultRuntime, root: info.DockerRootDir, unfit: make(map[string]string),
+	}
 	switch info.Driver {
 	case "btrfs", "zfs":
 		f.sized = true
-	case "overlay2": // with project quotas, which only an attempt tells (overlayfs storage driver, Docker's manual)
+	case "overlay2": // with project quotas, which only an attempt shows (OverlayFS, Docker's manual)
 		f.sized = slices.Contains(info.DriverStatus, [2]string{"Backing Filesystem", "xfs"})
 	}
 	switch info.Architecture {
@@ -306,7 +312,8 @@ func factsOf(info system.Info) (facts, error) {
 	}
 	at := slices.IndexFunc(logDrivers, func(name string) bool { return slices.Contains(info.Plugins.Log, name) })
 	if at < 0 {
-		return unsupported("none of its log drivers (%s) bounds what a sandbox prints: it needs %s", strings.Join(info.Plugins.Log, ", "), strings.Join(logDrivers, " or "))
+		return unsupported("none of its log drivers (%s) bounds what a sandbox prints: it needs %s",
+			strings.Join(info.Plugins.Log, ", "), strings.Join(logDrivers, " or "))
 	}
 	f.logs = logDrivers[at]
 	for _, name := range slices.Sorted(maps.Keys(info.Runtimes)) {
@@ -320,11 +327,12 @@ func factsOf(info system.Info) (facts, error) {
 	return f, nil
 }
 
-// gVisor's own defaults would lose what a sandbox wrote when it stops, and keep its guest from calling (runsc flags, gvisor.dev).
+// With gVisor's defaults a sandbox would lose its files at a stop, and its guest could not call
+// (runsc flags, gvisor.dev).
 var runscFlags = []string{"overlay2=none", "host-uds=all"}
 
-// missingFlags are those that a runtime has to be started with and is not. What a runtime of another kind is started with the engine
-// does not tell.
+// missingFlags returns the required flags that a runtime is not started with. The engine does not
+// report them for other kinds of runtimes.
 func missingFlags(program string, args []string) string {
 	if path.Base(program) != "runsc" {
 		return ""
@@ -338,9 +346,9 @@ func missingFlags(program string, args []string) string {
 	return strings.Join(missing, " ")
 }
 
-// engineNoFile is the descriptor limit of the process that listens on the engine's socket, 0 if it cannot be seen. An
-// engine that lacks CAP_SYS_RESOURCE cannot give a container more than it has. Where systemd holds the socket it is
-// systemd's, which is not lower.
+// engineNoFile returns the descriptor limit of the process that listens on the engine's socket, 0
+// if it cannot be seen. An engine without CAP_SYS_RESOURCE cannot give a container more. If
+// systemd holds the socket it is systemd's limit, which is not lower.
 func engineNoFile(ctx context.Context, socket string) int64 {
 	pid := enginePid(ctx, socket)
 	if pid == 0 {
@@ -350,7 +358,7 @@ func engineNoFile(ctx context.Context, socket string) int64 {
 	return hard
 }
 
-// enginePid is the process that listens on the engine's socket, 0 if it cannot be seen.
+// enginePid returns the process that listens on the engine's socket, 0 if it cannot be seen.
 func enginePid(ctx context.Context, socket string) int {
 	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -360,13 +368,15 @@ func enginePid(ctx context.Context, socket string) int {
 	return guestsock.PeerPID(conn.(*net.UnixConn))
 }
 
-// engineStart is when the process began that listens on the engine's socket, zero if that cannot be seen.
+// engineStart returns the start time of the process that listens on the engine's socket, zero if
+// it cannot be seen.
 func engineStart(ctx context.Context, socket string) time.Time {
 	pid := enginePid(ctx, socket)
 	if pid == 0 {
 		return time.Time{}
 	}
-	// Its directory in proc(5) is as old as who looks there first; the 22nd field of stat is the time since boot, in hundredths of a second.
+	// The directory in proc(5) is as old as its first reader. Field 22 of stat is the start after
+	// boot, in hundredths of a second.
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	var since unix.Timespec
 	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &since) != nil {
@@ -383,9 +393,9 @@ func engineStart(ctx context.Context, socket string) time.Time {
 	return time.Now().Add(time.Duration(ticks)*10*time.Millisecond - time.Duration(since.Nano()))
 }
 
-// noFileOf is the soft and the hard descriptor limit of a process on this machine, 0 if unlimited or
-// not to be seen. It is read from proc(5), which shows it to everybody: prlimit(2) would need
-// CAP_SYS_RESOURCE for a process of another user, such as the engine's, or one like the guest.
+// noFileOf returns the soft and hard descriptor limits of a process on this machine, 0 if
+// unlimited or not visible. It reads proc(5), which everybody may: prlimit(2) needs
+// CAP_SYS_RESOURCE for processes of other users.
 func noFileOf(pid int) (soft, hard int64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
 	if err != nil {

@@ -7,19 +7,13 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
-	cerrdefs "github.com/containerd/errdefs"
 	"github.com/distribution/reference"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
-	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
-
-// A registry that has not said anything for so long is not there.
-const pullSilence = 10 * time.Second
 
 // images makes, finds and removes images, and decides who may boot which.
 type images struct {
@@ -39,7 +33,8 @@ type image struct {
 	config   dockerspec.DockerOCIImageConfig
 }
 
-// image finds ref on the engine. What is missing is built, if it is the default image or another one of ours, or pulled.
+// image finds ref on the engine. A missing image is built if it is one of ours, and pulled
+// otherwise.
 func (im *images) image(ctx context.Context, ref string, progress func(string)) (image, error) {
 	got, err := im.engine.inspectImage(ctx, ref)
 	if !errors.Is(err, sandbox.ErrNoImage) {
@@ -49,7 +44,7 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 		return image{}, err
 	}
 	if ref == sandbox.DefaultImage || im.makes != nil && im.makes(ref) {
-		// Never pulled: whoever takes that name in a public registry would run in every sandbox.
+		// Never pulled: an owner of that name in a public registry would run in every sandbox.
 		if im.make == nil {
 			return image{}, hinted{err, "build it: images/base/build"}
 		}
@@ -65,34 +60,7 @@ func (im *images) image(ctx context.Context, ref string, progress func(string)) 
 	return im.engine.inspectImage(ctx, ref)
 }
 
-func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
-	var got client.ImageInspectResult
-	err := e.call(ctx, e.limits.quick, "look up image", func(ctx context.Context) (err error) {
-		got, err = e.api.ImageInspect(ctx, ref)
-		return err
-	})
-	switch {
-	case cerrdefs.IsNotFound(err):
-		return image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
-	case err != nil:
-		return image{}, err
-	case got.Os != "" && got.Os != "linux":
-		return image{}, fmt.Errorf("image %s: %w: it is for %s", ref, sandbox.ErrUnsupported, got.Os)
-	}
-	i := image{id: got.ID, size: got.Size, arch: got.Architecture}
-	if got.Config != nil {
-		i.config = *got.Config
-		if isSnapshot(ref) || len(got.RepoTags) > 0 && isSnapshot(dockersName(got.RepoTags[0])) {
-			if err := originalConfig(&i.config); err != nil {
-				return image{}, fmt.Errorf("image %s: %w", ref, err)
-			}
-			i.restored = true
-		}
-	}
-	return i, nil
-}
-
-// Resolve returns the ID of an image that is here. See sandbox.Finder.
+// Resolve returns the ID of an image that is present. See sandbox.Finder.
 func (im *images) Resolve(ctx context.Context, ref string) (string, error) {
 	ref, err := parseImage(ref)
 	if err != nil {
@@ -102,53 +70,7 @@ func (im *images) Resolve(ctx context.Context, ref string) (string, error) {
 	return i.id, err
 }
 
-// pull fetches ref, telling a person how it goes. A registry that does not answer ends it within pullSilence; one that
-// answers may take its time.
-func (e *engine) pull(ctx context.Context, ref string, progress func(string)) error {
-	noImage := func(err error) error {
-		return hinted{fmt.Errorf("%w: %s is not here and could not be pulled: %w", sandbox.ErrNoImage, ref, err),
-			"check the name and docker pull " + ref + ", or leave --image out for " + sandbox.DefaultImage}
-	}
-	progress("pulling " + ref)
-	silent := fmt.Errorf("registry did not answer within %v", pullSilence)
-	pulling, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watchdog := time.AfterFunc(pullSilence, func() { cancel(silent) })
-	defer watchdog.Stop()
-	fail := func(err error) error {
-		switch {
-		case ctx.Err() != nil:
-			return fmt.Errorf("pull %s: %w", ref, context.Cause(ctx))
-		case pulling.Err() != nil:
-			return noImage(context.Cause(pulling))
-		case isUnreachable(err) && client.IsErrConnectionFailed(err):
-			return hinted{fmt.Errorf("pull %s: %w: %w", ref, sandbox.ErrEngine, err), unreachableHint(err)}
-		}
-		return noImage(err)
-	}
-	stream, err := e.api.ImagePull(pulling, ref, client.ImagePullOptions{})
-	if err != nil {
-		return fail(err)
-	}
-	defer stream.Close()
-	last := make(map[string]string) // status by layer: a line for each change, not for each byte
-	for message, err := range stream.JSONMessages(pulling) {
-		if err != nil {
-			return fail(err)
-		}
-		watchdog.Reset(pullSilence)
-		if message.Error != nil {
-			return fail(message.Error)
-		}
-		if message.Status != "" && last[message.ID] != message.Status {
-			last[message.ID] = message.Status
-			progress(strings.TrimPrefix(message.ID+": "+message.Status, ": "))
-		}
-	}
-	return nil
-}
-
-// parseImage reads an image reference; a name without a tag means :latest, as everywhere.
+// parseImage normalizes an image reference. Without a tag it means :latest.
 func parseImage(ref string) (string, error) {
 	if ref == "" {
 		return sandbox.DefaultImage, nil
@@ -160,14 +82,15 @@ func parseImage(ref string) (string, error) {
 	return reference.FamiliarString(reference.TagNameOnly(named)), nil
 }
 
-// defaultPath is what engines give a container whose image names none.
+// defaultPath is the PATH that engines give a container whose image has none.
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// trustVariables name the certificate authorities to the programs that people use: SSL_CERT_FILE alone does not reach pip.
+// trustVariables point common programs to the certificate authorities: SSL_CERT_FILE alone does
+// not reach pip.
 var trustVariables = []string{"SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
 	"CURL_CA_BUNDLE", "CARGO_HTTP_CAINFO"}
 
-// guestConfig is what the guest is told of the image and the spec, without keys.
+// guestConfig returns the guest's configuration for an image and a spec, without keys.
 func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trust bool) wire.GuestConfig {
 	g := wire.GuestConfig{Version: wire.Version, Name: spec.Name, Socket: guestSocket, User: spec.User,
 		Workdir: config.WorkingDir, StopSignal: config.StopSignal, Sudo: spec.Sudo, Sessions: int(spec.Limits.Sessions)}
@@ -198,7 +121,7 @@ func guestConfig(spec sandbox.Spec, config dockerspec.DockerOCIImageConfig, trus
 	return g
 }
 
-// userOf is who a guest's sessions run as, as a person is told.
+// userOf returns the user of a guest's sessions, for people.
 func userOf(g wire.GuestConfig) string {
 	if g.User == "" {
 		return "root"
@@ -206,7 +129,7 @@ func userOf(g wire.GuestConfig) string {
 	return g.User
 }
 
-// mergeEnv is base with the variables of more in place of those of the same name.
+// mergeEnv returns base with the variables of more, which replace those of the same name.
 func mergeEnv(base, more []string) []string {
 	out := slices.Clone(base)
 	for _, kv := range more {
@@ -221,8 +144,8 @@ func mergeEnv(base, more []string) []string {
 	return out
 }
 
-// isShell tells an image that has nothing to run from one that has: its command is a shell that would read commands from a
-// terminal, as nearly every base image's is.
+// isShell reports whether an image's command is empty or a shell that reads commands from a
+// terminal, as most base images have it.
 func isShell(argv []string) bool {
 	if len(argv) == 0 {
 		return true

@@ -10,13 +10,12 @@ import (
 	"time"
 
 	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/client"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker/usage"
 )
 
-// Inspect says how the container of inst is. See sandbox.Finder.
+// Inspect reports the state of a container. See sandbox.Finder.
 func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.Status, error) {
 	c, err := b.engine.container(ctx, refOf(inst))
 	if err != nil {
@@ -24,7 +23,8 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	}
 	s := sandbox.Status{Running: c.State.Running, Paused: c.State.Paused, ExitCode: c.State.ExitCode, OOMKilled: c.State.OOMKilled}
 	if s.Running {
-		// The engine's flag is often false when a process other than the first was killed; the cgroup counts them.
+		// The engine's flag is often false if another process than the first was killed; the
+		// cgroup counts them.
 		if u, err := usage.Counters(c.State.Pid, c.ID); err == nil && u.OOMKills > 0 {
 			s.OOMKilled = true
 		}
@@ -44,25 +44,20 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 
 // List returns the instances that this daemon made. See sandbox.Finder.
 func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
-	var found []container.Summary
-	err := b.engine.call(ctx, b.engine.limits.start, "list containers", func(ctx context.Context) error {
-		r, err := b.engine.api.ContainerList(ctx, client.ContainerListOptions{All: true,
-			Filters: make(client.Filters).Add("label", labelDaemon+"="+b.opts.DaemonID)})
-		found = r.Items
-		return err
-	})
+	found, err := b.engine.listContainers(ctx, b.engine.limits.start, labelDaemon+"="+b.engine.daemon)
 	if err != nil {
 		return nil, err
 	}
 	var list []sandbox.Instance
 	for _, c := range found {
 		id := c.Labels[labelID]
-		// A container that somebody started from a committed sandbox has its labels, and another name.
+		// A container of a committed sandbox's image inherits its labels, but not its name.
 		if !validID.MatchString(id) || !slices.Contains(c.Names, "/"+containerName(id)) {
 			continue
 		}
 		if c.State == container.StateCreated && b.forsaken(id) {
-			// Its Boot was undone while the engine still worked on it. It never ran: nothing is in it, and without keys nobody gets in.
+			// Its Boot was undone while the engine still created it. It never ran and has no keys,
+			// so it is empty and unreachable.
 			if err := b.Destroy(ctx, sandbox.Instance{ID: id, Ref: c.ID}); err != nil {
 				b.log(id).Warn("a container that was never started is left behind", "err", err)
 			}
@@ -80,13 +75,14 @@ func (b *Backend) List(ctx context.Context) ([]sandbox.Instance, error) {
 	return list, nil
 }
 
-// forsaken reports whether nothing is kept of an instance beside its container, and nobody is making it.
+// forsaken reports whether an instance has no directory and nobody is making it.
 func (b *Backend) forsaken(id string) bool {
 	_, err := os.Lstat(b.state.dir(id))
 	return !b.instances.changing(id) && errors.Is(err, fs.ErrNotExist)
 }
 
-// recall returns what Boot returned for a container, or as much of it as the engine knows when the note is missing.
+// recall returns the instance that Boot returned for a container, or what the engine knows of it
+// if the note is missing.
 func (b *Backend) recall(ctx context.Context, id string, c container.Summary) (sandbox.Instance, error) {
 	var n note
 	err := readJSON(b.state.notePath(id), &n)

@@ -20,7 +20,7 @@ func newInstances(e *engine) *instances {
 	return &instances{engine: e, busy: make(map[string]chan struct{})}
 }
 
-// lock makes what changes an instance go one at a time.
+// lock waits until no other change of the instance is under way.
 func (l *instances) lock(ctx context.Context, id string) (unlock func(), err error) {
 	l.mu.Lock()
 	for l.busy[id] != nil {
@@ -51,7 +51,7 @@ func (l *instances) changing(id string) bool {
 	return l.busy[id] != nil
 }
 
-// change does something to the container of inst, knowing how it is, while nobody else does.
+// change passes the current state of a container to do, with the instance locked.
 func (l *instances) change(ctx context.Context, what string, inst sandbox.Instance, do func(ref string, running, paused bool) error) error {
 	unlock, err := l.lock(ctx, inst.ID)
 	if err != nil {

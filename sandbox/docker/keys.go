@@ -21,14 +21,14 @@ type stateDir string
 func (d stateDir) dir(id string) string    { return filepath.Join(string(d), id) }
 func (d stateDir) runDir(id string) string { return filepath.Join(string(d), id, "run") } // sockets
 
-// keys is what keys.json holds: all that a guest is told, and our half of its login. It never leaves this machine but on
-// the guest's standard input.
+// keys is the content of keys.json: the guest's configuration, and our half of its login. It
+// leaves this machine only on the guest's standard input.
 type keys struct {
 	Guest     wire.GuestConfig `json:"guest"`
 	ClientKey string           `json:"client_key"` // private, OpenSSH PEM
 }
 
-// newKeys makes the two keys of a sandbox and completes config with them.
+// newKeys generates the two keys of a sandbox and adds them to config.
 func newKeys(config wire.GuestConfig) (keys, error) {
 	_, host, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -55,7 +55,7 @@ func newKeys(config wire.GuestConfig) (keys, error) {
 	return keys{Guest: config, ClientKey: string(pem.EncodeToMemory(clientPEM))}, nil
 }
 
-// line is what the guest reads before anything else.
+// line is the first line that the guest reads.
 func (k keys) line() ([]byte, error) {
 	b, err := json.Marshal(k.Guest)
 	return append(b, '\n'), err
@@ -82,7 +82,8 @@ func (d stateDir) readKeys(id string) (keys, error) {
 	return k, readJSON(d.keysPath(id), &k)
 }
 
-// note is what name.json holds: what a lost store can be rebuilt from. It stays outside the sandbox.
+// note is the content of name.json, from which a lost store can be rebuilt. It is not visible in
+// the sandbox.
 type note struct {
 	Name     string           `json:"name"`
 	Instance sandbox.Instance `json:"instance"`
@@ -101,7 +102,7 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON writes v to path, whole or not at all, for nobody else to read.
+// writeJSON writes v to path, atomically, readable by this user alone.
 func writeJSON(path string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

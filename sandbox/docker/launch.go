@@ -13,7 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
-// A guest calls in a few milliseconds after its start. It gives up itself when its keys have not come after 10 s.
+// A guest calls within milliseconds. It ends by itself when it has no keys after 10 s.
 const guestTimeout = 15 * time.Second
 
 var errGuestEnded = errors.New("guest ended")
@@ -21,8 +21,8 @@ var errGuestEnded = errors.New("guest ended")
 // exitNoLine is the exit code of a guest that was given no keys (EX_CONFIG of sysexits.h).
 const exitNoLine = 78
 
-// run attaches to the container, hands over the keys, starts it and waits for its guest to call in. It returns the first
-// process of the container, 0 where it cannot be seen.
+// run attaches to the container, hands over the keys, starts it and waits for its guest to call.
+// It returns the container's first process, 0 if that cannot be seen.
 func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.Server) (int, error) {
 	if err := s.enter(ctx, stageAttach); err != nil {
 		return 0, err
@@ -77,7 +77,7 @@ func (s *booting) run(ctx context.Context, runtime string, k keys, d *guestsock.
 	return 0, fmt.Errorf("guest ended with exit code %d%s", s.exit, s.b.engine.lastWords(ctx, s.ref))
 }
 
-// await returns when the guest has called in, or errGuestEnded when the container has ended.
+// await waits until the guest has called. errGuestEnded: the container has ended.
 func (s *booting) await(ctx context.Context, d *guestsock.Server) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, guestTimeout, fmt.Errorf("guest did not call in within %v", guestTimeout))
 	defer cancel()
@@ -93,8 +93,9 @@ func (s *booting) await(ctx context.Context, d *guestsock.Server) error {
 	return d.Wait(ctx)
 }
 
-// visiblePid is the container's first process where callers can be compared with it. A runtime with a kernel of its own
-// dials from elsewhere; there the pinned host key alone says who calls.
+// visiblePid returns the container's first process if callers of its socket can be compared with
+// it. A runtime with its own kernel calls from another process; there the pinned host key alone
+// identifies the guest.
 func visiblePid(runtime string, state *container.State) int {
 	if passesDescriptors(runtime) {
 		return state.Pid
@@ -102,8 +103,8 @@ func visiblePid(runtime string, state *container.State) int {
 	return 0
 }
 
-// passesDescriptors reports whether the processes of a runtime are processes of this kernel: one can pass another a
-// descriptor then, and is seen for who it is.
+// passesDescriptors reports whether a runtime's processes are processes of this kernel: they can
+// pass descriptors, and this side can see which process calls.
 func passesDescriptors(runtime string) bool {
 	switch runtime {
 	case "runc", "crun", "io.containerd.runc.v2":

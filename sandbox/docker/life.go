@@ -18,14 +18,14 @@ import (
 const (
 	defaultGrace = 10 * time.Second
 
-	// How long a guest may take to answer that it will stop, and to stop when its processes are gone.
+	// How long a guest may take to accept an order to stop, and to end once its processes have.
 	stopOrder  = 3 * time.Second
 	stopMargin = 5 * time.Second
 
 	// How long a dial waits for the engine to say which process the guest is.
 	admission = time.Second
 
-	// Dial asks the engine when no guest has called for so long.
+	// How long no guest has to call before Dial asks the engine.
 	firstDoubt = 300 * time.Millisecond
 	nextDoubt  = 2 * time.Second
 )
@@ -75,8 +75,8 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 		return nil, err
 	}
 	if !d.Admitted() {
-		// Opened by this call: a new daemon, an old guest. An engine that is away keeps nobody from his sandbox: the pinned
-		// key still says who answers. Nor does one that hangs: asking again is for who gets no call.
+		// This call opened the socket: a new daemon, an older guest. An engine that is away or
+		// hangs must not block the dial: the pinned key still identifies the guest.
 		soon, cancel := context.WithTimeoutCause(ctx, admission, sandbox.ErrEngine)
 		pid, err := b.engine.running(soon, inst)
 		cancel()
@@ -107,7 +107,8 @@ func (b *Backend) caller(ctx context.Context, inst sandbox.Instance, socket stri
 	}
 }
 
-// refOf is the container of inst: by its ID, or by its name where a daemon died before it stored the ID.
+// refOf returns the container of inst: its ID, or its name if a daemon died before it stored the
+// ID.
 func refOf(inst sandbox.Instance) string {
 	if inst.Ref != "" {
 		return inst.Ref
@@ -131,14 +132,15 @@ func (b *Backend) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	}
 	b.meter.forget(inst.ID)
 	b.engine.removeImage(ctx, forkImage(inst.ID))
-	// Last: as long as the container may be there, its keys are.
+	// Last: the keys must exist as long as the container may.
 	if err := os.RemoveAll(b.state.dir(inst.ID)); err != nil {
 		return fmt.Errorf("destroy %s: %w", inst.ID, err)
 	}
 	return nil
 }
 
-// Stop orders the guest to end everything, and kills what is left after grace. See sandbox.Lifecycle.
+// Stop orders the guest to end everything, and kills what is left after grace. See
+// sandbox.Lifecycle.
 func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
 	if grace <= 0 {
 		grace = defaultGrace
@@ -181,7 +183,8 @@ func (b *Backend) stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	return b.engine.kill(ctx, c.ID)
 }
 
-// orderStop tells the guest. PID 1 obeys no signal: it would be root in the sandbox who sends it.
+// orderStop orders the guest to stop over SSH. PID 1 ignores signals: root in the sandbox could
+// send them.
 func (b *Backend) orderStop(ctx context.Context, inst sandbox.Instance, grace time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, stopOrder)
 	defer cancel()
@@ -247,7 +250,7 @@ func (s *booting) start(ctx context.Context, inst sandbox.Instance) error {
 	}
 	_, err = s.run(ctx, inst.Runtime, k, d)
 	if err != nil && s.exit == exitNoLine && ctx.Err() == nil {
-		// Somebody attached before and gave up: the end of their input was read in place of ours.
+		// An earlier attempt attached and gave up: the guest read the end of that input.
 		_, err = s.run(ctx, inst.Runtime, k, d)
 	}
 	if err == nil {

@@ -18,11 +18,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Options of docker run that a Spec may ask for by the engine's own names, as NAME=VALUE. Those that are here, and no others, reach the
-// engine: they take from a sandbox, or give it what it pays for with its own limits. What would give it more of the machine, or is
-// decided elsewhere, is in reserved and says by what.
+// Options of docker run that a Spec may use by the engine's names, as NAME=VALUE. Only these reach
+// the engine: they restrict a sandbox, or spend its own limits. What would give it more of the
+// machine, or has another setting, is in reserved, with the alternative.
 
-// options are what the options of one Spec come to. The zero value asks for nothing.
+// options are the parsed options of one Spec. The zero value asks for nothing.
 type options struct {
 	Hostname  string
 	Env       []string // of sessions, on top of the image's
@@ -49,7 +49,7 @@ type tmpfs struct {
 	options string // as mount(8) has them
 }
 
-// option reads one VALUE of an option into o.
+// option parses one VALUE into o.
 type option struct {
 	takes string // what VALUE is
 	set   func(o *options, value string) error
@@ -67,15 +67,17 @@ var (
 	validLabel  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9])?$`)
 )
 
-// sysctls are of namespaces that a sandbox has for itself, and cost it alone.
+// sysctls belong to namespaces of the sandbox and affect it alone.
 var sysctls = []string{"kernel.msgmax", "kernel.msgmnb", "kernel.sem", "kernel.shmall", "kernel.shmmax", "net.core.somaxconn",
 	"net.ipv4.ip_local_port_range", "net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range", "net.ipv4.tcp_fin_timeout",
 	"net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes", "net.ipv4.tcp_keepalive_time"}
 
-// ulimits are those that do no harm to the guest, which has them too; a real-time priority would be taken from everybody else.
+// ulimits are those that do not harm the guest, which has them, too. A real-time priority would
+// affect the whole machine.
 var ulimits = []string{"memlock", "stack"}
 
-// minStack is what the guest has room in: the first goroutine takes 64 KiB for given, and the kernel a quarter for arguments.
+// minStack is enough for the guest: the first goroutine assumes 64 KiB, and the kernel a quarter
+// for arguments.
 const minStack = 256 << 10
 
 var optionsByName = map[string]option{
@@ -231,10 +233,11 @@ var reserved = func() map[string]string {
 	return all
 }()
 
-// other are names that programs have for options that are here.
+// other are further names of options that exist.
 var other = map[string]string{"environment": "env", "extra-host": "add-host", "h": "hostname", "e": "env", "l": "label"}
 
-// Options are known to be heeded by Docker's own engine with a runtime of this machine's kernel. These are, also by others.
+// Docker's own engine honors all options with a runtime of this machine's kernel. These work
+// elsewhere, too.
 var (
 	speakersOptions = []string{"env"}                                           // by engines that only speak Docker's API; see IsDockers
 	ownKernel       = []string{"add-host", "dns", "dns-search", "env", "label"} // by runtimes with a kernel of their own: they are the engine's matter, or the guest's
@@ -245,10 +248,10 @@ var (
 	errTwice = errors.New("it is said twice")
 )
 
-// OptionNames are the options that there are, in order.
+// OptionNames returns the known options, sorted.
 func OptionNames() []string { return slices.Sorted(maps.Keys(optionsByName)) }
 
-// CheckOptions says what is wrong with options of a Spec, as far as they tell it alone, and what there is instead.
+// CheckOptions checks options of a Spec without an engine. Its error names the alternative.
 func CheckOptions(list []string) error {
 	_, err := parseOptions(list)
 	if hint := hintOf(err); hint != "" {
@@ -257,7 +260,7 @@ func CheckOptions(list []string) error {
 	return err
 }
 
-// parseOptions reads the options of a Spec. An error names the option, and has a hint.
+// parseOptions parses the options of a Spec. An error names the option.
 func parseOptions(list []string) (options, error) {
 	var o options
 	if len(list) > maxOptions {
@@ -290,7 +293,7 @@ func parseOptions(list []string) (options, error) {
 	return o, nil
 }
 
-// unknownOption says what there is instead of an option that sandboxes do not have.
+// unknownOption returns the error of an unknown option, with the alternative as a hint.
 func unknownOption(name string) error {
 	plain := strings.Trim(strings.ReplaceAll(strings.ToLower(name), "_", "-"), "- ")
 	for _, try := range []string{plain, strings.TrimSuffix(plain, "s")} {
@@ -307,7 +310,7 @@ func unknownOption(name string) error {
 	return hinted{fmt.Errorf("docker option %.60q: %w", name, sandbox.ErrUnsupported), "there are " + strings.Join(OptionNames(), ", ")}
 }
 
-// fit refuses options that go with nothing else that spec asks for, or that the engine would leave out in silence.
+// fit refuses options that conflict with spec, or that the engine would silently ignore.
 func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 	for i, name := range o.names {
 		if f.speaks && !slices.Contains(speakersOptions, name) {
@@ -333,7 +336,7 @@ func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 	return nil
 }
 
-// apply puts o into r, which has nothing of them but what every sandbox has.
+// apply adds o to r.
 func (o options) apply(r *container.CreateRequest) {
 	if o.Hostname != "" {
 		r.Config.Hostname = o.Hostname
@@ -360,20 +363,20 @@ func (o options) apply(r *container.CreateRequest) {
 	h.Ulimits = append(h.Ulimits, o.Ulimits...)
 }
 
-// isHostName also takes a single label.
+// isHostName reports whether s is a host name; a single label is one.
 func isHostName(s string) bool { return len(s) <= 253 && validHost.MatchString(s) }
 
-// isTheirs tells labels that somebody acts upon: we, engines, and programs that manage containers.
+// isTheirs reports whether a label has a meaning to us, an engine or a container manager.
 func isTheirs(label string) bool {
 	return slices.ContainsFunc([]string{ourLabels, "com.docker.", "io.docker.", "org.dockerproject.", "io.podman.", "io.containers."},
 		func(prefix string) bool { return strings.HasPrefix(strings.ToLower(label)+".", prefix) })
 }
 
-// closedToTmpfs are where the kernel, the engine and the guest have what is theirs; / itself is besides.
+// closedToTmpfs are directories of the kernel, the engine and the guest, beside /.
 var closedToTmpfs = []string{"/proc", "/sys", "/dev", "/.sandboxd", "/etc"}
 
-// parseTmpfs reads PATH[:OPTION,…]. The mode is not to be chosen: runc gives a directory that is there already its own mode instead, and from
-// the second start on it is there.
+// parseTmpfs parses PATH[:OPTION,…]. The mode cannot be set: runc uses that of an existing
+// directory, and from the second start on it exists.
 func parseTmpfs(value string) (at string, t tmpfs, err error) {
 	at, text, _ := strings.Cut(value, ":")
 	if !path.IsAbs(at) || path.Clean(at) != at || at == "/" || strings.ContainsAny(at, ",\\\"") ||
@@ -409,12 +412,12 @@ func parseTmpfs(value string) (at string, t tmpfs, err error) {
 	return at, t, nil
 }
 
-// within reports whether a path is dir, or below it.
+// within reports whether a path is dir or below it.
 func within(at, dir string) bool {
 	return at == dir || strings.HasPrefix(at, strings.TrimSuffix(dir, "/")+"/")
 }
 
-// number reads a whole number within bounds.
+// number parses a whole number within bounds.
 func number(s string, least, most int64) (int64, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil || n < least || n > most {
@@ -423,7 +426,7 @@ func number(s string, least, most int64) (int64, error) {
 	return n, nil
 }
 
-// put sets what is not said twice.
+// put sets a key once.
 func put[V any](m *map[string]V, key string, value V) error {
 	if _, twice := (*m)[key]; twice {
 		return errTwice

@@ -9,11 +9,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// freezeTries bounds how often a container is frozen anew: on a busy machine runc gives up when its processes, which start others
-// meanwhile, are not all frozen after a thousand looks (cgroups 1).
+// freezeTries bounds retries of a pause. With cgroups 1 on a busy machine runc gives up when
+// processes that fork are not all frozen after a thousand attempts.
 const freezeTries = 5
 
-// Pause freezes the container, its guest with it. See sandbox.Pauser.
+// Pause freezes the container with its guest. See sandbox.Pauser.
 func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 	return b.instances.change(ctx, "pause", inst, func(ref string, running, paused bool) error {
 		switch {
@@ -40,7 +40,7 @@ func (b *Backend) Pause(ctx context.Context, inst sandbox.Instance) error {
 	})
 }
 
-// Resume lets it go on. See sandbox.Pauser.
+// Resume lets the container continue. See sandbox.Pauser.
 func (b *Backend) Resume(ctx context.Context, inst sandbox.Instance) error {
 	return b.instances.change(ctx, "resume", inst, func(ref string, _, paused bool) error {
 		if !paused {

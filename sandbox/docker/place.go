@@ -19,8 +19,8 @@ type files struct {
 	bundle string                            // Options.CABundle
 }
 
-// placer keeps copies of files that are mounted into containers, named by checksum. A container mounts the file that it was
-// made with for as long as it exists, so a copy is never replaced.
+// placer keeps copies of files that are mounted into containers, named by checksum. A container
+// mounts its file for its whole life, so a copy is never replaced.
 type placer struct {
 	dir string
 
@@ -34,7 +34,8 @@ type placed struct {
 	time time.Time
 }
 
-// place returns the path of the copy of source, dir/name-<first 12 digits of its SHA-256>, made if it is not there.
+// place returns the path of the copy of source, dir/name-<first 12 digits of its SHA-256>, and
+// makes it if it is missing.
 func (p *placer) place(source, name string, mode os.FileMode) (string, error) {
 	info, err := os.Stat(source)
 	if err != nil {
@@ -72,7 +73,7 @@ func (p *placer) copy(source, name string, mode os.FileMode) (string, error) {
 	return path, nil
 }
 
-// write is place for what is no file yet.
+// write is place for bytes.
 func (p *placer) write(text []byte, name string, mode os.FileMode) (string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,11 +101,11 @@ func (p *placer) keep(in io.Reader, name string, mode os.FileMode) (string, erro
 	if err := tmp.Sync(); err != nil {
 		return "", err
 	}
-	// A copy that was damaged keeps its inode in the containers that run from it; new ones get a whole one.
+	// Containers that run from a damaged copy keep its inode; new ones get an intact file.
 	return path, os.Rename(tmp.Name(), path)
 }
 
-// same tells whether the file at path has the checksum want.
+// same reports whether the file at path has the checksum want.
 func same(path string, want []byte) bool {
 	f, err := os.Open(path)
 	if err != nil {
@@ -116,7 +117,7 @@ func same(path string, want []byte) bool {
 	return err == nil && string(sum.Sum(nil)) == string(want)
 }
 
-// bundles are where distributions keep the certificate authorities that programs trust, as one PEM file.
+// bundles are where distributions keep trusted certificate authorities as one PEM file.
 var bundles = []string{
 	"/etc/ssl/certs/ca-certificates.crt",                // Debian, Arch, Gentoo
 	"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // Fedora, RHEL

@@ -19,7 +19,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Labels by which our containers are found. Nothing else of a sandbox is told to the engine but its name, as the host name.
+// Labels that identify our containers. Beside them the engine is told only a sandbox's name, as
+// its host name.
 const (
 	ourLabels    = "sandboxd." // all of them begin so
 	labelDaemon  = "sandboxd.daemon"
@@ -27,12 +28,14 @@ const (
 	labelCreated = "sandboxd.created"
 )
 
-// Where things are inside a sandbox. All of it is mounted read-only: connecting to a socket on a read-only mount works, and
-// a writable one would let the sandbox fill this machine's disk and leave setuid files on it.
+// Paths inside a sandbox. All are mounted read-only: a socket on a read-only mount accepts
+// connections, and a writable one would let the sandbox fill this machine's disk and leave setuid
+// files there.
 const (
-	// The guest's own program lies below /dev, which is new and empty whenever a container starts. In a directory that
-	// lasts, root in the sandbox could leave a symbolic link that means one file when the runtime mounts (/proc/self/cwd is
-	// then the runtime's) and another when it executes, and so be PID 1 at the next start, with its keys and capabilities.
+	// The guest program is below /dev, which is new and empty at each start. In a lasting
+	// directory root in the sandbox could leave a symbolic link that leads to one file when the
+	// runtime mounts (/proc/self/cwd is then the runtime's) and to another when it executes, and
+	// so be PID 1 at the next start, with its keys and capabilities.
 	guestBin    = "/dev/.sandboxd"
 	guestRun    = "/.sandboxd/run"
 	guestSocket = guestRun + "/" + guestsock.SSH
@@ -40,14 +43,14 @@ const (
 	guestCA     = "/.sandboxd/ca.crt"
 )
 
-// capabilities are what apt, PostgreSQL, nginx and gcc need of root, and no more – and two that the guest takes from
-// everything that it starts: SYS_PTRACE, with which it alone sees what programs that changed their user wait for, and
-// SETPCAP, with which it does the taking.
+// capabilities are what apt, PostgreSQL, nginx and gcc need of root, and two that the guest takes
+// from everything that it starts: SYS_PTRACE, to see what programs of other users wait for, and
+// SETPCAP, to take them.
 var capabilities = []string{"CHOWN", "DAC_OVERRIDE", "SETUID", "SETGID", "SYS_CHROOT", "AUDIT_WRITE", "FOWNER", "FSETID",
 	"KILL", "SETFCAP", "NET_BIND_SERVICE", "SYS_PTRACE", "SETPCAP"}
 
-// tunDevice is what a guest makes the network device of, when the daemon carries the sandbox's packets. NET_ADMIN goes with
-// it: the guest gives it up when that is made, before it starts anything.
+// tunDevice is what a guest makes its network device of. NET_ADMIN goes with it; the guest gives
+// it up before it starts anything.
 const tunDevice = "/dev/net/tun"
 
 // plan is everything that decides what a container may do.
@@ -75,8 +78,8 @@ type plan struct {
 	Resolver  string // what it has as resolv.conf; empty: the engine's
 }
 
-// createRequest is the one place where it is decided what a container may do. It reads nothing but p; no request of a user
-// reaches the engine but through it.
+// createRequest decides what a container may do. It is a pure function of p, and the only way from
+// a user's request to the engine.
 func createRequest(p plan) container.CreateRequest {
 	no := false
 	pids := p.Limits.PIDs
@@ -169,12 +172,13 @@ func readOnly(source, target string) mount.Mount {
 		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate}}
 }
 
-// workspace binds a directory at its own path. What is mounted below it comes along where it may be written to anyway:
-// engines before 25.0 leave it writable below a read-only one.
+// workspace binds a directory at its own path. Mounts below it are included only if it is
+// writable: engines before 25.0 leave them writable below a read-only one.
 func workspace(m sandbox.Mount) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Path, ReadOnly: m.ReadOnly,
 		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: m.ReadOnly}}
 }
 
-// guestProgram is where a guest file is mounted: under its own name, so that ps shows which one a sandbox has.
+// guestProgram is where a guest file is mounted: by its own name, so that ps shows which one a
+// sandbox has.
 func guestProgram(file string) string { return path.Join(guestBin, filepath.Base(file)) }

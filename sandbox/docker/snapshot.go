@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	cerrdefs "github.com/containerd/errdefs"
 	dockerspec "github.com/moby/docker-image-spec/specs-go/v1"
 	"github.com/moby/moby/api/types/container"
 	engineimage "github.com/moby/moby/api/types/image"
@@ -22,22 +21,25 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Names of images that are made of sandboxes, beside those of setupPrefix. They are never pulled, whoever takes them in a public registry.
+// Names of images of a sandbox's files, beside those with setupPrefix. They are never pulled, even
+// if a public registry has such names.
 const (
 	snapshotPrefix = "sandboxd-snapshot/"
 	forkPrefix     = "sandboxd-fork/"
 )
 
-// labelImage keeps what the image of the sandbox had to say of its programs: the configuration of the container is ours, with the guest
-// as its program, and the engine takes over every field of it that would otherwise be empty.
+// labelImage holds the configuration of the sandbox's own image. The container's configuration
+// names the guest as its program, and the engine copies every field of it that a commit leaves
+// empty.
 const labelImage = "sandboxd.image"
 
-// snapshotRepo is where an owner's snapshots are. The name tells by itself whose they are, also to a daemon that lost its store.
+// snapshotRepo is the repository of an owner's snapshots. The name identifies the owner even
+// without the daemon's store.
 func (im *images) snapshotRepo(owner string) string {
 	return im.ownRepo(snapshotPrefix, owner) + "/"
 }
 
-// ownRepo is where an owner's images of one kind are.
+// ownRepo is the repository of an owner's images of one kind.
 func (im *images) ownRepo(prefix, owner string) string {
 	sum := sha256.Sum256([]byte(im.engine.daemon + "\x00" + owner))
 	return prefix + hex.EncodeToString(sum[:6])
@@ -45,10 +47,10 @@ func (im *images) ownRepo(prefix, owner string) string {
 
 func forkImage(id string) string { return forkPrefix + id + ":latest" }
 
-// mayBoot refuses images of sandboxes to those whose they are not; for them there are none.
+// mayBoot returns ErrNoImage for an image that another owner's sandbox was kept in.
 func (im *images) mayBoot(spec sandbox.Spec) error {
 	switch {
-	case strings.HasPrefix(spec.Image, "sha256:"): // the engine would take it for an image's ID, whosever that is
+	case strings.HasPrefix(spec.Image, "sha256:"): // an ID to the engine, whoever owns it
 		return fmt.Errorf("image %s: images are named, not numbered", spec.Image)
 	case strings.HasPrefix(spec.Image, snapshotPrefix) && !strings.HasPrefix(spec.Image, im.snapshotRepo(spec.Owner)),
 		strings.HasPrefix(spec.Image, forkPrefix) && spec.Image != forkImage(spec.ID),
@@ -58,7 +60,7 @@ func (im *images) mayBoot(spec sandbox.Spec) error {
 	return nil
 }
 
-// isSnapshot tells images that were made of sandboxes.
+// isSnapshot reports whether an image was made of a sandbox's files.
 func isSnapshot(ref string) bool {
 	return strings.HasPrefix(ref, snapshotPrefix) || strings.HasPrefix(ref, forkPrefix) || strings.HasPrefix(ref, setupPrefix)
 }
@@ -80,7 +82,7 @@ func (im *images) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 	return ref, im.commit(ctx, inst, ref, "")
 }
 
-// Fork makes the image of another instance. See sandbox.Imager.
+// Fork keeps the files of inst for another instance. See sandbox.Imager.
 func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (string, error) {
 	if !validID.MatchString(id) {
 		return "", fmt.Errorf("fork: id %q is not a DNS label", id)
@@ -89,51 +91,9 @@ func (im *images) Fork(ctx context.Context, inst sandbox.Instance, id string) (s
 	return ref, im.commit(ctx, inst, ref, "")
 }
 
-// Prepared looks for what Prepare kept. See sandbox.Imager.
-func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
-	ref, err := im.prepared(ctx, spec, key)
-	if err != nil {
-		return "", &sandbox.BootError{Stage: stageImage, Hint: hintOf(err), Err: err}
-	}
-	return ref, nil
-}
-
-func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
-	var err error
-	if spec.Image, err = parseImage(spec.Image); err != nil {
-		return "", err
-	}
-	if err := im.mayBoot(spec); err != nil {
-		return "", err
-	}
-	progress := spec.Progress
-	if progress == nil {
-		progress = func(string) {}
-	}
-	base, err := im.image(ctx, spec.Image, progress)
-	if err != nil {
-		return "", err
-	}
-	ref := im.madeImage(setupPrefix, spec.Owner, "1", base.id, key)
-	switch _, err := im.engine.inspectImage(ctx, ref); {
-	case errors.Is(err, sandbox.ErrNoImage):
-		return "", nil
-	case err != nil:
-		return "", err
-	}
-	im.engine.used(ctx, ref)
-	return ref, nil
-}
-
-// Prepare keeps the files of inst for others of the same owner, image and key. See sandbox.Imager.
-func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
-	im.trimMade(ctx)
-	ref := im.madeImage(setupPrefix, owner, "1", inst.Digest, key)
-	return ref, im.commit(ctx, inst, ref, im.engine.daemon)
-}
-
-// commit makes an image of the container of inst; made is the daemon whose set-up it is of, if it is. The engine freezes the container
-// meanwhile. What was mounted – the guest, its socket, what programs have in /dev/shm – is no part of it, and the keys never were in a file.
+// commit makes an image of the container of inst. made is the daemon's ID for a setup, else empty.
+// The engine freezes the container meanwhile. Mounts are not included: the guest, its sockets,
+// /dev/shm. Keys are in no file.
 func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made string) error {
 	return im.instances.change(ctx, "snapshot", inst, func(id string, _, _ bool) error {
 		c, err := im.engine.container(ctx, id)
@@ -141,7 +101,8 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 			return err
 		}
 		if dirs := volumesOf(c); len(dirs) > 0 {
-			return fmt.Errorf("%w: %s is a volume of its image, and no image keeps the files of volumes: copy them yourself, with sandboxd cp",
+			return fmt.Errorf("%w: %s is a volume of its image, and no image keeps the files of volumes: "+
+				"copy them yourself, with sandboxd cp",
 				sandbox.ErrUnsupported, strings.Join(dirs, ", "))
 		}
 		img, err := im.engine.inspectImage(ctx, c.Image)
@@ -152,10 +113,15 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 		if err != nil {
 			return err
 		}
-		// Files are copied: how long that takes is the disk's to say. One that was given up may be there all the same.
-		_, err = im.engine.api.ContainerCommit(ctx, id, client.ContainerCommitOptions{Reference: ref, Config: &container.Config{
-			User: img.config.User, Env: img.config.Env, WorkingDir: img.config.WorkingDir, Entrypoint: img.config.Entrypoint, Cmd: img.config.Cmd,
-			Labels: map[string]string{labelImage: string(original), labelDaemon: "", labelID: "", labelCreated: "", labelMade: made}}})
+		// No bound: the time depends on how many files are copied. A commit that was given up may
+		// still complete.
+		_, err = im.engine.api.ContainerCommit(ctx, id, client.ContainerCommitOptions{Reference: ref,
+			Config: &container.Config{
+				User: img.config.User, Env: img.config.Env, WorkingDir: img.config.WorkingDir,
+				Entrypoint: img.config.Entrypoint, Cmd: img.config.Cmd,
+				Labels: map[string]string{labelImage: string(original),
+					labelDaemon: "", labelID: "", labelCreated: "", labelMade: made},
+			}})
 		if err != nil {
 			im.engine.removeImage(context.WithoutCancel(ctx), ref)
 			if ctx.Err() != nil {
@@ -167,7 +133,7 @@ func (im *images) commit(ctx context.Context, inst sandbox.Instance, ref, made s
 	})
 }
 
-// volumesOf are the directories of a container that the engine keeps apart from its other files.
+// volumesOf returns the directories of a container that are volumes.
 func volumesOf(c container.InspectResponse) []string {
 	var dirs []string
 	for _, m := range c.Mounts {
@@ -179,7 +145,7 @@ func volumesOf(c container.InspectResponse) []string {
 	return dirs
 }
 
-// Weight asks the engine, which looks at the length of each file. See sandbox.Imager.
+// Weight asks the engine, which adds up the lengths of files. See sandbox.Imager.
 func (im *images) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
 	n, err := im.engine.size(ctx, refOf(inst))
 	if err != nil {
@@ -188,14 +154,9 @@ func (im *images) Weight(ctx context.Context, inst sandbox.Instance) (int64, err
 	return n, nil
 }
 
-// Kept goes by the names of images. See sandbox.Imager.
+// Kept selects images by name. See sandbox.Imager.
 func (im *images) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
-	var images []engineimage.Summary
-	err := im.engine.call(ctx, im.engine.limits.quick, "list images", func(ctx context.Context) error {
-		r, err := im.engine.api.ImageList(ctx, client.ImageListOptions{All: true})
-		images = dockersNames(r.Items)
-		return err
-	})
+	images, err := im.engine.listImages(ctx, client.ImageListOptions{All: true})
 	if err != nil {
 		return 0, fmt.Errorf("kept images: %w", err)
 	}
@@ -209,8 +170,8 @@ func (im *images) Kept(ctx context.Context, owner string, ids []string) (int64, 
 		func(i engineimage.Summary) bool { return i.Labels[labelMade] == im.engine.daemon }), nil
 }
 
-// keptOf sums what the images with such a tag have beyond the first image below them that was not made with them. What several have
-// counts once.
+// keptOf adds up what images with such a tag have beyond the first image below them that was not
+// made with them. A shared layer counts once.
 func keptOf(images []engineimage.Summary, ours func(tag string) bool, made func(engineimage.Summary) bool) (sum int64) {
 	byID := make(map[string]engineimage.Summary)
 	for _, i := range images {
@@ -231,18 +192,7 @@ func keptOf(images []engineimage.Summary, ours func(tag string) bool, made func(
 	return sum
 }
 
-// removeImage removes an image of ours, if there is one.
-func (e *engine) removeImage(ctx context.Context, ref string) {
-	err := e.call(ctx, e.limits.remove, "remove image", func(ctx context.Context) error {
-		_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
-		return err
-	})
-	if err != nil && !cerrdefs.IsNotFound(err) {
-		e.log.Warn("an image is left behind", "image", ref, "err", err)
-	}
-}
-
-// originalConfig is the configuration that an image of ours keeps of the image below.
+// originalConfig replaces config by the configuration that labelImage holds, if there is one.
 func originalConfig(config *dockerspec.DockerOCIImageConfig) error {
 	kept := config.Labels[labelImage]
 	if kept == "" {

@@ -18,14 +18,15 @@ import (
 const (
 	stepEvery = time.Second           // between looks at what a step has written
 	stepSoon  = 20 * time.Millisecond // until there is its first process, whose terminals have a limit
-	stepTries = 3                     // looks in a row that fail, upon which the build ends: its limit would be none
+	stepTries = 3                     // failed looks in a row that end the build: its limit would not hold
 )
 
-// holding holds the steps of one build to limits that the engine's builder does not know. The builder names each container before it
-// starts it; the engine takes limits of one that runs as well as of one that does not yet.
+// holding enforces limits that the engine's builder does not know on the steps of a build. The
+// builder prints each container's ID before it starts it, and the engine accepts limits before and
+// after the start.
 //
-// A step may print what looks like the builder's line: then it is held twice, or another build's of this daemon's is. It cannot keep its
-// own line from coming first.
+// A step can print an imitation of the builder's line: then a container of this daemon's builds is
+// held twice. It cannot prevent that its own line comes first.
 type holding struct {
 	bd     *builder
 	limits sandbox.Limits
@@ -34,13 +35,14 @@ type holding struct {
 	end    context.CancelCauseFunc
 }
 
-// errDiskFull begins what is said of a build that had too much, with the name that the limit has everywhere.
+// errDiskFull begins the error of a build that had too much disk, by the name that this limit has
+// everywhere.
 var errDiskFull = errors.New("disk_full")
 
-// running is the builder's line about a container that it is about to start.
+// running matches the builder's line about a container that it is about to start.
 var running = regexp.MustCompile(`^ ---> Running in ([0-9a-f]{12})$`)
 
-// step holds the container id until it is gone, or ctx ends.
+// step enforces the limits on the container id until it is gone or ctx ends.
 func (h *holding) step(ctx context.Context, id string) {
 	c, err := h.bd.engine.container(ctx, id)
 	if err == nil && !h.isStep(c) {
@@ -60,7 +62,7 @@ func (h *holding) step(ctx context.Context, id string) {
 	}
 }
 
-// isStep tells the builder's containers from sandboxes, which have a label of an image that was built as well.
+// isStep tells steps from sandboxes, which inherit the label of a built image.
 func (h *holding) isStep(c container.InspectResponse) bool {
 	return c.Config.Labels[labelMade] == h.bd.engine.daemon && c.Config.Labels[labelID] == ""
 }
@@ -69,13 +71,15 @@ func (h *holding) isStep(c container.InspectResponse) bool {
 func (h *holding) bound(ctx context.Context, id string) error {
 	pids := h.limits.PIDs
 	err := h.bd.engine.call(ctx, h.bd.engine.limits.quick, "limit processes of a step", func(ctx context.Context) error {
-		_, err := h.bd.engine.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{Resources: &container.Resources{PidsLimit: &pids}})
+		_, err := h.bd.engine.api.ContainerUpdate(ctx, id, client.ContainerUpdateOptions{
+			Resources: &container.Resources{PidsLimit: &pids}})
 		return err
 	})
 	if err == nil {
 		return nil
 	}
-	// It may have ended meanwhile, which engines tell in several ways; Docker's runtime knows before Docker does.
+	// It may have ended meanwhile, which engines report in several ways. The runtime knows it
+	// before Docker does.
 	if strings.Contains(err.Error(), "not running") {
 		_ = h.bd.engine.waitEnded(ctx, id, h.bd.engine.limits.quick) // then it is looked at
 	}
@@ -89,13 +93,9 @@ func hasEnded(s *container.State) bool {
 	return s.Dead || s.Status == "removing" || s.Status == "exited"
 }
 
-// weigh looks at what the steps before have left in the image of which a step begins.
+// weigh checks what earlier steps have left in the image that a step starts from.
 func (h *holding) weigh(ctx context.Context, image string) error {
-	var got client.ImageInspectResult
-	err := h.bd.engine.call(ctx, h.bd.engine.limits.quick, "look up image", func(ctx context.Context) (err error) {
-		got, err = h.bd.engine.api.ImageInspect(ctx, image)
-		return err
-	})
+	got, err := h.bd.engine.rawImage(ctx, image)
 	if cerrdefs.IsNotFound(err) {
 		return sandbox.ErrGone
 	}
@@ -119,7 +119,7 @@ func (h *holding) tooMuch(what string) error {
 		"have it write less, or give the sandbox more: --disk"}
 }
 
-// watch looks at what a step writes until it has ended, and at its first process as soon as there is one.
+// watch measures what a step writes until it ends, and limits its terminals once it runs.
 func (h *holding) watch(ctx context.Context, c container.InspectResponse) error {
 	p := placesIn(c)
 	timer := time.NewTimer(stepSoon)
@@ -139,7 +139,8 @@ func (h *holding) watch(ctx context.Context, c container.InspectResponse) error 
 					h.bd.engine.log.Debug("terminals of a step have no limit of their own", "container", c.ID, "err", err)
 				}
 			}
-			used, err = h.bd.meter.measure(ctx, p, now.State.Pid, sandbox.DiskUsage{Bytes: h.limits.Disk, Files: sandbox.MaxFiles(h.limits.Disk)})
+			used, err = h.bd.meter.measure(ctx, p, now.State.Pid,
+				sandbox.DiskUsage{Bytes: h.limits.Disk, Files: sandbox.MaxFiles(h.limits.Disk)})
 		}
 		switch {
 		case errors.Is(err, sandbox.ErrGone):
@@ -165,14 +166,15 @@ func (h *holding) watch(ctx context.Context, c container.InspectResponse) error 
 	}
 }
 
-// watchRoom ends the build when there is less of the engine's disk than is to stay free, whichever step takes it: those that copy have no
-// container.
+// watchRoom ends the build when the engine's disk has less free than must stay. It also covers
+// steps that copy, which have no container.
 func (h *holding) watchRoom(ctx context.Context) {
 	tick := time.NewTicker(stepEvery)
 	defer tick.Stop()
 	for h.room > 0 {
 		if room, err := h.bd.meter.Room(ctx); err == nil && room < h.room {
-			h.end(hinted{fmt.Errorf("%w: this machine has %s of disk left, and %s are to stay free", errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(h.room)),
+			h.end(hinted{fmt.Errorf("%w: this machine has %s of disk left, and %s are to stay free",
+				errDiskFull, sandbox.FormatSize(room), sandbox.FormatSize(h.room)),
 				"make room, such as by sandboxd rm or docker image prune"})
 			return
 		}

@@ -11,19 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTerminals is how many pseudo-terminals a sandbox can have. The machine has some 3,000 for all of them together
-// (kernel.pty.max less kernel.pty.reserve), and one that took them all would leave the others without a session.
+// maxTerminals bounds the pseudo-terminals of a sandbox. The machine has some 3,000 for all
+// (kernel.pty.max less kernel.pty.reserve); a sandbox that took them all would leave others
+// without sessions.
 const maxTerminals = 256
 
-// capTerminals gives the terminals of a container a limit: the engine has no option for it, the file system has. pid is its
-// first process. It needs CAP_SYS_ADMIN and a kernel of 5.6 or later; without them it is an error and nothing has changed.
+// capTerminals limits the terminals of a container: the engine has no option for it, the file
+// system has. pid is its first process. It needs CAP_SYS_ADMIN and a kernel of 5.6 or later;
+// without them it returns an error and changes nothing.
 func capTerminals(pid int) error {
 	root, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/root", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("limit terminals: %w", os.NewSyscallError("open", err))
 	}
 	defer unix.Close(root)
-	// The path is the sandbox's: no link in it is followed, to this machine's own terminals least of all.
+	// The path belongs to the sandbox: no link in it is followed, least of all to this machine's
+	// terminals.
 	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_SYMLINKS}
 	dir, err := unix.Openat2(root, "dev/pts", &how)
 	if err != nil {
@@ -43,7 +46,7 @@ func capTerminals(pid int) error {
 		return fmt.Errorf("limit terminals: %w", os.NewSyscallError("fspick", err))
 	}
 	defer unix.Close(conf)
-	// What is not said again goes back to the kernel's defaults.
+	// Options that are not repeated return to the kernel's defaults.
 	options, err := terminalOptions(pid)
 	if err != nil {
 		return fmt.Errorf("limit terminals: %w", err)
@@ -60,7 +63,8 @@ func capTerminals(pid int) error {
 	return nil
 }
 
-// terminalOptions are the owner and the modes of a container's terminals, as the runtime mounted them (proc_pid_mountinfo(5)).
+// terminalOptions returns the owner and modes of a container's terminals, as the runtime mounted
+// them (proc_pid_mountinfo(5)).
 func terminalOptions(pid int) ([]string, error) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/mountinfo")
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker/guestsock"
 )
 
-// Tunnel takes the network device from the guest. See sandbox.Networker. A guest that is asked twice passes it twice.
+// Tunnel receives the network device from the guest, as often as it is called. See
+// sandbox.Networker.
 func (b *Backend) Tunnel(ctx context.Context, inst sandbox.Instance) (sandbox.Tunnel, error) {
 	t, err := b.tunnel(ctx, inst)
 	if err != nil {

@@ -16,13 +16,14 @@ var (
 	validUser = regexp.MustCompile(`^[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31}(:[A-Za-z0-9_.][A-Za-z0-9_.-]{0,31})?$`)
 )
 
-// Bounds of what a spec may ask for.
+// Bounds of a spec.
 const (
 	maxEnv    = 256       // variables
 	maxEnvLen = 256 << 10 // bytes, all together: they reach the guest in one line
 )
 
-// validate reads spec without asking the engine, and returns it with the defaults that do not depend on it.
+// validate checks spec without the engine, and returns it with the defaults that do not depend on
+// one.
 func validate(spec sandbox.Spec) (sandbox.Spec, error) {
 	if !validID.MatchString(spec.ID) {
 		return spec, fmt.Errorf("id %q is not a DNS label of at most 32 characters", spec.ID)
@@ -84,7 +85,8 @@ func validateEnv(env []string) error {
 	return nil
 }
 
-// fit settles what depends on the engine. Something asked for that it does not have is an error, never less than that.
+// fit settles what depends on the engine. Something that it does not have is an error, never less
+// than was asked for.
 func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 	l := spec.Limits
 	if spec.Isolation != "" && !slices.Contains(f.runtimes, spec.Isolation) {
@@ -116,8 +118,8 @@ func fit(spec sandbox.Spec, f facts, noFile int64) (sandbox.Limits, error) {
 	return l.Or(preset), nil
 }
 
-// via settles how the daemon carries a sandbox's network; empty where it does not. What the device needs and is not there leaves the proxy, unless
-// the device was asked for.
+// via returns how the daemon carries a sandbox's network; empty if it does not. Without what the
+// device needs it is the proxy, unless the device was asked for.
 func via(spec sandbox.Spec, f facts) (sandbox.Via, error) {
 	if !spec.Network.Carried() {
 		return "", nil

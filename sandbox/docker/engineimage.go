@@ -1,0 +1,156 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	cerrdefs "github.com/containerd/errdefs"
+	engineimage "github.com/moby/moby/api/types/image"
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// How long a registry may be silent before a pull fails.
+const pullSilence = 10 * time.Second
+
+// rawImage returns what the engine has of an image. The error of a missing one is cerrdefs.IsNotFound.
+func (e *engine) rawImage(ctx context.Context, ref string) (got client.ImageInspectResult, err error) {
+	err = e.call(ctx, e.limits.quick, "look up image", func(ctx context.Context) (err error) {
+		got, err = e.api.ImageInspect(ctx, ref)
+		return err
+	})
+	return got, err
+}
+
+// inspectImage returns what an image brings to a sandbox. ErrNoImage: there is none by that name.
+func (e *engine) inspectImage(ctx context.Context, ref string) (image, error) {
+	got, err := e.rawImage(ctx, ref)
+	switch {
+	case cerrdefs.IsNotFound(err):
+		return image{}, fmt.Errorf("%w: %s", sandbox.ErrNoImage, ref)
+	case err != nil:
+		return image{}, err
+	case got.Os != "" && got.Os != "linux":
+		return image{}, fmt.Errorf("image %s: %w: it is for %s", ref, sandbox.ErrUnsupported, got.Os)
+	}
+	i := image{id: got.ID, size: got.Size, arch: got.Architecture}
+	if got.Config != nil {
+		i.config = *got.Config
+		if isSnapshot(ref) || len(got.RepoTags) > 0 && isSnapshot(dockersName(got.RepoTags[0])) {
+			if err := originalConfig(&i.config); err != nil {
+				return image{}, fmt.Errorf("image %s: %w", ref, err)
+			}
+			i.restored = true
+		}
+	}
+	return i, nil
+}
+
+// listImages lists images by the names that Docker's engine has for them.
+func (e *engine) listImages(ctx context.Context, o client.ImageListOptions) (list []engineimage.Summary, err error) {
+	err = e.call(ctx, e.limits.quick, "list images", func(ctx context.Context) error {
+		r, err := e.api.ImageList(ctx, o)
+		list = dockersNames(r.Items)
+		return err
+	})
+	return list, err
+}
+
+// made is the label of everything that builds and setups of this daemon leave.
+func (e *engine) made() string { return labelMade + "=" + e.daemon }
+
+// pull fetches ref and reports progress. It fails when the registry was silent for pullSilence,
+// however long the whole takes.
+func (e *engine) pull(ctx context.Context, ref string, progress func(string)) error {
+	noImage := func(err error) error {
+		return hinted{fmt.Errorf("%w: %s is not here and could not be pulled: %w", sandbox.ErrNoImage, ref, err),
+			"check the name and docker pull " + ref + ", or leave --image out for " + sandbox.DefaultImage}
+	}
+	progress("pulling " + ref)
+	silent := fmt.Errorf("registry did not answer within %v", pullSilence)
+	pulling, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(pullSilence, func() { cancel(silent) })
+	defer watchdog.Stop()
+	fail := func(err error) error {
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("pull %s: %w", ref, context.Cause(ctx))
+		case pulling.Err() != nil:
+			return noImage(context.Cause(pulling))
+		case isUnreachable(err) && client.IsErrConnectionFailed(err):
+			return hinted{fmt.Errorf("pull %s: %w: %w", ref, sandbox.ErrEngine, err), unreachableHint(err)}
+		}
+		return noImage(err)
+	}
+	stream, err := e.api.ImagePull(pulling, ref, client.ImagePullOptions{})
+	if err != nil {
+		return fail(err)
+	}
+	defer stream.Close()
+	last := make(map[string]string) // status by layer: a line for each change, not for each byte
+	for message, err := range stream.JSONMessages(pulling) {
+		if err != nil {
+			return fail(err)
+		}
+		watchdog.Reset(pullSilence)
+		if message.Error != nil {
+			return fail(message.Error)
+		}
+		if message.Status != "" && last[message.ID] != message.Status {
+			last[message.ID] = message.Status
+			progress(strings.TrimPrefix(message.ID+": "+message.Status, ": "))
+		}
+	}
+	return nil
+}
+
+// removeImage removes an image of ours, if there is one.
+func (e *engine) removeImage(ctx context.Context, ref string) {
+	err := e.call(ctx, e.limits.remove, "remove image", func(ctx context.Context) error {
+		_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+		return err
+	})
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		e.log.Warn("an image is left behind", "image", ref, "err", err)
+	}
+}
+
+// removeUnused removes an image unless a sandbox uses it, and reports whether it did.
+func (e *engine) removeUnused(ctx context.Context, ref string) bool {
+	err := e.call(ctx, e.limits.remove, "remove image", func(ctx context.Context) error {
+		_, err := e.api.ImageRemove(ctx, ref, client.ImageRemoveOptions{PruneChildren: true})
+		return err
+	})
+	if err != nil {
+		e.log.Debug("image stays", "image", ref, "err", err)
+	}
+	return err == nil
+}
+
+// used renews the time at which the engine last tagged an image, which trim goes by.
+func (e *engine) used(ctx context.Context, ref string) {
+	err := e.call(ctx, e.limits.quick, "tag image", func(ctx context.Context) error {
+		_, err := e.api.ImageTag(ctx, client.ImageTagOptions{Source: ref, Target: ref})
+		return err
+	})
+	if err != nil {
+		e.log.Debug("use of an image not noted", "image", ref, "err", err)
+	}
+}
+
+// prune removes unnamed images of builds that no image is based on and that are older than that;
+// empty means any age.
+func (e *engine) prune(ctx context.Context, older string) error {
+	which := make(client.Filters).Add("dangling", "true").Add("label", e.made())
+	if older != "" {
+		which.Add("until", older)
+	}
+	return e.call(ctx, e.limits.remove, "prune images", func(ctx context.Context) error {
+		_, err := e.api.ImagePrune(ctx, client.ImagePruneOptions{Filters: which})
+		return err
+	})
+}

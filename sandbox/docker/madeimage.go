@@ -1,0 +1,158 @@
+package docker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	engineimage "github.com/moby/moby/api/types/image"
+	"github.com/moby/moby/client"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// Names of images that can be made again. Like snapshots they belong to one owner.
+const (
+	buildPrefix = "sandboxd-build/"
+	setupPrefix = "sandboxd-setup/"
+
+	// labelMade marks all that a build leaves with its daemon's ID: what has the label and no name
+	// can be removed.
+	labelMade = "sandboxd.made"
+	// labelNetwork is the network mode of a build's steps.
+	labelNetwork = "sandboxd.network"
+	// maxMade is how many of them are kept. The least recently used go first, unless a sandbox
+	// uses them.
+	maxMade = 32
+	// How long steps of builds are kept for reuse.
+	keepSteps = "24h"
+)
+
+// madeImage names the image that is made of the given parts.
+func (im *images) madeImage(prefix, owner string, of ...string) string {
+	sum := sha256.New()
+	for _, part := range of {
+		fmt.Fprintf(sum, "%d\n%s", len(part), part)
+	}
+	return im.ownRepo(prefix, owner) + ":" + hex.EncodeToString(sum.Sum(nil)[:16])
+}
+
+// isMade reports whether an image can be made again.
+func isMade(ref string) bool {
+	return strings.HasPrefix(ref, buildPrefix) || strings.HasPrefix(ref, setupPrefix)
+}
+
+// madeFor reports whether ref is an image of owner's that can be made again.
+func (im *images) madeFor(owner, ref string) bool {
+	return strings.HasPrefix(ref, im.ownRepo(buildPrefix, owner)+":") ||
+		strings.HasPrefix(ref, im.ownRepo(setupPrefix, owner)+":")
+}
+
+// Prepared finds what Prepare kept. See sandbox.Imager.
+func (im *images) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+	ref, err := im.prepared(ctx, spec, key)
+	if err != nil {
+		return "", &sandbox.BootError{Stage: stageImage, Hint: hintOf(err), Err: err}
+	}
+	return ref, nil
+}
+
+func (im *images) prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+	var err error
+	if spec.Image, err = parseImage(spec.Image); err != nil {
+		return "", err
+	}
+	if err := im.mayBoot(spec); err != nil {
+		return "", err
+	}
+	progress := spec.Progress
+	if progress == nil {
+		progress = func(string) {}
+	}
+	base, err := im.image(ctx, spec.Image, progress)
+	if err != nil {
+		return "", err
+	}
+	ref := im.madeImage(setupPrefix, spec.Owner, "1", base.id, key)
+	switch _, err := im.engine.inspectImage(ctx, ref); {
+	case errors.Is(err, sandbox.ErrNoImage):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	im.engine.used(ctx, ref)
+	return ref, nil
+}
+
+// Prepare keeps the files of inst for sandboxes of the same owner, image and key. See
+// sandbox.Imager.
+func (im *images) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
+	im.trimMade(ctx)
+	ref := im.madeImage(setupPrefix, owner, "1", inst.Digest, key)
+	return ref, im.commit(ctx, inst, ref, im.engine.daemon)
+}
+
+// Forget removes images that can be made again. See sandbox.Imager.
+func (im *images) Forget(ctx context.Context, owner, keep string) (n int, err error) {
+	list, err := im.madeImages(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("forget images: %w", err)
+	}
+	for _, item := range list {
+		for _, ref := range item.RepoTags {
+			if ref != keep && im.madeFor(owner, ref) && im.engine.removeUnused(ctx, ref) {
+				n++
+			}
+		}
+	}
+	return n, nil
+}
+
+// madeImages lists what builds and setups of this daemon left, including steps without a name.
+func (im *images) madeImages(ctx context.Context) ([]engineimage.Summary, error) {
+	return im.engine.listImages(ctx, client.ImageListOptions{
+		Filters: make(client.Filters).Add("label", im.engine.made())})
+}
+
+// trimMade makes room for one more image, and removes what earlier builds left and nothing is
+// based on.
+func (im *images) trimMade(ctx context.Context) {
+	if err := im.trim(ctx); err != nil && ctx.Err() == nil {
+		im.engine.log.Warn("images of earlier builds are left", "err", err)
+	}
+}
+
+func (im *images) trim(ctx context.Context) error {
+	if err := im.engine.prune(ctx, keepSteps); err != nil {
+		return err
+	}
+	list, err := im.madeImages(ctx)
+	if err != nil {
+		return err
+	}
+	since := make(map[string]int64) // when a name was used, in nanoseconds
+	for _, item := range list {
+		for _, ref := range item.RepoTags {
+			if !isMade(ref) {
+				continue
+			}
+			got, err := im.engine.rawImage(ctx, ref)
+			if err != nil {
+				continue
+			}
+			since[ref] = got.Metadata.LastTagTime.UnixNano()
+		}
+	}
+	oldest := slices.SortedFunc(maps.Keys(since), func(a, b string) int {
+		return int(since[a]/1e6 - since[b]/1e6)
+	})
+	for _, ref := range oldest[:max(0, len(oldest)-maxMade+1)] {
+		im.engine.removeUnused(ctx, ref)
+	}
+	return nil
+}
