@@ -31,7 +31,8 @@ func (a Allowance) Text() (have, most string) {
 	return say(a.Have), say(a.Most)
 }
 
-// Allowances returns what p's sandboxes have of what they may, and for the daemon's own user what all owners' have.
+// Allowances returns what p's sandboxes have of what they may, and for the daemon's own user what
+// all owners' have.
 func (h *Hub) Allowances(ctx context.Context, p Principal) ([]Allowance, error) {
 	kept, err := h.kept(ctx, p.Name)
 	if err != nil {

@@ -8,7 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A request that fits no frame is refused before it is sent: it is not lost, and the session goes on.
+// A request that fits no frame is refused before it is sent: it is not lost, and the session goes
+// on.
 func TestRequestTooLong(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

@@ -29,8 +29,8 @@ func (u *unsteady) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Pee
 	return peer, err
 }
 
-// A connection to the sandbox that breaks may take more than one try to come again. Who was attached is the same party
-// then, holds the keyboard still, and what it asked for is done once.
+// A connection to the sandbox that breaks may take more than one try to come again. Who was
+// attached is the same party then, holds the keyboard still, and what it asked for is done once.
 func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	u := &unsteady{Backend: w.memory}
@@ -81,8 +81,8 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 	}
 }
 
-// A connection that breaks again while a party comes back on it costs the party nothing. The second break comes later and
-// later, so that it finds every step of that.
+// A connection that breaks again while a party comes back on it costs the party nothing. The second
+// break comes later and later, so that it finds every step of that.
 func TestCutOffWhileComingBack(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

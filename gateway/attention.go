@@ -7,8 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Attention returns what p's sessions need, and those of sandboxes that are shared with it, by sandbox and session,
-// from what is known already. name is a sandbox, or empty for all.
+// Attention returns what p's sessions need, and those of sandboxes that are shared with it, by
+// sandbox and session, from what is known already. name is a sandbox, or empty for all.
 func (h *Hub) Attention(_ context.Context, p Principal, name string) ([]attention.Need, error) {
 	if name != "" {
 		if _, _, err := h.reachable(p, name, wire.RightWatch, ""); err != nil {
@@ -18,7 +18,8 @@ func (h *Hub) Attention(_ context.Context, p Principal, name string) ([]attentio
 	return h.board.List(p.Name, name), nil
 }
 
-// WatchAttention follows the sessions of p, and those of sandboxes that are shared with it. The caller closes the watch.
+// WatchAttention follows the sessions of p, and those of sandboxes that are shared with it. The
+// caller closes the watch.
 func (h *Hub) WatchAttention(p Principal) *attention.Watch { return h.board.Watch(p.Name) }
 
 // HookCounts returns the outcomes of the hook's calls so far.

@@ -46,7 +46,8 @@ func (w *world) types(a *attach.Attachment, text string) {
 	}
 }
 
-// Nobody waits for the session; the watch alone makes its question known, and its answer, and the end of its shell.
+// Nobody waits for the session; the watch alone makes its question known, and its answer, and the
+// end of its shell.
 func TestAttentionWatch(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -92,7 +93,8 @@ func TestAttentionWatch(t *testing.T) {
 	w.told(watch, "that it is gone", func(n attention.Need) bool { return n.Gone && n.Session == "main" && n.Needs == attention.None })
 }
 
-// Only the owner is told, and with whom it is shared. Without a watch the guest is asked for nothing.
+// Only the owner is told, and with whom it is shared. Without a watch the guest is asked for
+// nothing.
 func TestAttentionWatchOwner(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -119,7 +121,8 @@ func TestAttentionWatchOwner(t *testing.T) {
 	}
 }
 
-// With whom a sandbox is shared is told what its sessions need while it is, and of a session for which nobody else waits.
+// With whom a sandbox is shared is told what its sessions need while it is, and of a session for
+// which nobody else waits.
 func TestAttentionWatchShared(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -141,7 +144,8 @@ func TestAttentionWatchShared(t *testing.T) {
 	w.told(watch, "that it is no longer shared", func(n attention.Need) bool { return n.Gone && n.LastLine == "" })
 }
 
-// A watch goes on over a connection to the guest that broke, and over a sandbox that was stopped and started.
+// A watch goes on over a connection to the guest that broke, and over a sandbox that was stopped
+// and started.
 func TestAttentionWatchGoesOn(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

@@ -142,7 +142,8 @@ func (b *box) isGone() bool {
 	return b.gone
 }
 
-// become writes a change down and then makes it so. It does not end with ctx: half a transition is none.
+// become writes a change down and then makes it so. It does not end with ctx: half a transition is
+// none.
 func (b *box) become(ctx context.Context, change func(*facts)) error {
 	b.wmu.Lock()
 	defer b.wmu.Unlock()

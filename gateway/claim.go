@@ -12,12 +12,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// errNotReady says that a pooled sandbox was not what it seemed: it is removed, and another may be had.
+// errNotReady says that a pooled sandbox was not what it seemed: it is removed, and another may be
+// had.
 var errNotReady = errors.New("the pooled sandbox does not answer")
 
-// claim carries out what reserve began with a pooled sandbox, and ends the act. It asks no engine. Whatever it ends with, kill -9
-// of the daemon included, the sandbox is the pool's until its row is put, and whose the row says from then on: what its guest is called
-// it is told again on each new connection.
+// claim carries out what reserve began with a pooled sandbox, and ends the act. It asks no engine.
+// Whatever it ends with, kill -9 of the daemon included, the sandbox is the pool's until its row is
+// put, and whose the row says from then on: what its guest is called it is told again on each new
+// connection.
 func (b *box) claim(ctx context.Context) error {
 	defer b.unlock()
 	h := b.hub
@@ -54,8 +56,8 @@ func (b *box) claim(ctx context.Context) error {
 	return errNotReady
 }
 
-// disown removes a sandbox whose claim failed. It does not go back into the pool: whoever has found it by its name already, and waits,
-// must not come into somebody else's.
+// disown removes a sandbox whose claim failed. It does not go back into the pool: whoever has found
+// it by its name already, and waits, must not come into somebody else's.
 func (b *box) disown(ctx context.Context, why error) {
 	b.hub.counts.claimsFailed.Add(1)
 	b.hub.log.Warn("a pooled sandbox is removed: it was not claimed", "id", b.id, "err", why)

@@ -37,8 +37,9 @@ func (w *world) copied() string {
 	return to
 }
 
-// A daemon that is killed between any two steps of a claim leaves a sandbox that is either the pool's or its new owner's, and
-// never both; it has its name; and a store that is lost, too, takes nobody's sandbox away.
+// A daemon that is killed between any two steps of a claim leaves a sandbox that is either the
+// pool's or its new owner's, and never both; it has its name; and a store that is lost, too, takes
+// nobody's sandbox away.
 func TestClaimIsCutShort(t *testing.T) {
 	for _, tt := range []struct {
 		step    string
@@ -131,8 +132,8 @@ func TestClaimIsCutShort(t *testing.T) {
 	}
 }
 
-// A claim that is given up frees the name, and its sandbox is given to nobody: not to those who wait for the name, nor to who claims
-// next, in whose sandbox they would be then.
+// A claim that is given up frees the name, and its sandbox is given to nobody: not to those who
+// wait for the name, nor to who claims next, in whose sandbox they would be then.
 func TestClaimThatIsGivenUp(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool.Size = 1

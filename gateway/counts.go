@@ -8,7 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Counts are what there is of all owners together, and what happened since the daemon started. They name nobody and nothing.
+// Counts are what there is of all owners together, and what happened since the daemon started. They
+// name nobody and nothing.
 type Counts struct {
 	Sandboxes map[State]int          // by state; pooled ones are Warm
 	Sessions  int                    // that live

@@ -30,10 +30,10 @@ const cleanup = time.Minute
 
 var errRemoved = errors.New("it was removed")
 
-// Create makes a sandbox for p and returns when its guest has called in. It is all or nothing: when it fails, or ctx ends
-// first, nothing is left. progress, if not nil, receives lines that a person may want to see while it takes long. Of
-// several calls with one name one wins; the others fail with code exists, or with Reuse wait and get the same sandbox,
-// started if it was stopped.
+// Create makes a sandbox for p and returns when its guest has called in. It is all or nothing: when
+// it fails, or ctx ends first, nothing is left. progress, if not nil, receives lines that a person
+// may want to see while it takes long. Of several calls with one name one wins; the others fail
+// with code exists, or with Reuse wait and get the same sandbox, started if it was stopped.
 func (h *Hub) Create(ctx context.Context, p Principal, spec NewSpec, progress func(line string)) (Info, error) {
 	if err := p.mayMake("creating"); err != nil {
 		return Info{}, err
@@ -152,15 +152,17 @@ func (h *Hub) plan(p Principal, spec NewSpec) (facts, error) {
 // newID is one for a sandbox: 60 bits; the host name inside.
 func newID() string { return strings.ToLower(rand.Text()[:12]) }
 
-// reserve takes the name, or finds who has it. kept is what p has in images. A box that comes with its act begun is a new one, or one
-// that ready has given, which has an instance already; ready may be nil.
+// reserve takes the name, or finds who has it. kept is what p has in images. A box that comes with
+// its act begun is a new one, or one that ready has given, which has an instance already; ready may
+// be nil.
 func (h *Hub) reserve(p Principal, f facts, kept int64, reuse bool, ready func(facts) *box) (b *box, mine bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if b := h.names[f.name]; b != nil {
 		switch {
 		case b.get().owner != p.Name:
-			// Saying that it exists would tell a stranger that it does. A name that cannot be had has to be refused somehow.
+			// Saying that it exists would tell a stranger that it does. A name that cannot be had
+			// has to be refused somehow.
 			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "the name " + f.name + " cannot be had", Hint: "choose another"}
 		case !reuse:
 			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.name + " already", Hint: "use it, rm it, or choose another name"}
@@ -222,7 +224,8 @@ func (b *box) create(ctx context.Context, progress func(string)) (err error) {
 		b.keep()
 		return nil
 	}
-	// Nothing is left behind, also when the caller has gone; what the engine does not let us undo now is undone later.
+	// Nothing is left behind, also when the caller has gone; what the engine does not let us undo
+	// now is undone later.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
 	var left error
@@ -256,8 +259,8 @@ func nameTaken(f facts, err error) error {
 	return err
 }
 
-// nothingMade reports whether a boot failed before the backend made anything, so that there is nothing to ask of an
-// engine that may be away.
+// nothingMade reports whether a boot failed before the backend made anything, so that there is
+// nothing to ask of an engine that may be away.
 func nothingMade(err error) bool {
 	var boot *sandbox.BootError
 	if !errors.As(err, &boot) {

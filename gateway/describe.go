@@ -24,8 +24,8 @@ var tools = []string{"bash", "sh", "python3", "pip", "node", "npm", "go", "gcc",
 	"vim", "nano", "less", "sudo", "apt-get", "apk", "dnf", "tmux", "jq", "perl", "ruby", "java", "cargo", "uv", "rg", "unzip", "sqlite3", "ffmpeg",
 	"convert", "tesseract", "pandoc", "dot", "pdftotext", "gs"}
 
-// script prints what there is to know inside as lines of key=value. It starts no process but its shell: in a sandbox that
-// is at its limit of processes every further one fails.
+// script prints what there is to know inside as lines of key=value. It starts no process but its
+// shell: in a sandbox that is at its limit of processes every further one fails.
 var script = `while IFS= read -r l; do case $l in PRETTY_NAME=*) echo "os=${l#*=}";; esac; done </etc/os-release
 read -r l </proc/sys/kernel/osrelease && echo "kernel=$l"
 read -r l 2>/dev/null </proc/sys/kernel/arch && echo "arch=$l"
@@ -134,8 +134,8 @@ func (b *box) look(ctx context.Context, inst sandbox.Instance) (*inside, error) 
 	return fresh, nil
 }
 
-// run runs a command in the sandbox, without a terminal, and returns the first limit bytes of what it printed. One that prints more
-// is hung up on.
+// run runs a command in the sandbox, without a terminal, and returns the first limit bytes of what
+// it printed. One that prints more is hung up on.
 func (b *box) run(ctx context.Context, inst sandbox.Instance, command string, limit int) ([]byte, error) {
 	conn, err := b.hub.pool.SSH(ctx, inst)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// mayMount says whether p may give directories of this machine to sandboxes: they are the daemon's own user's, whose rights
-// it has.
+// mayMount says whether p may give directories of this machine to sandboxes: they are the daemon's
+// own user's, whose rights it has.
 func (h *Hub) mayMount(p Principal) error {
 	if p.Name != h.options.Owner {
 		return &wire.Error{Code: wire.CodeDenied, Message: "directories of the daemon's machine are for the daemon's own user",
@@ -20,8 +20,8 @@ func (h *Hub) mayMount(p Principal) error {
 	return nil
 }
 
-// planDirs checks the directories of a spec, and puts their paths as they are without links in it. The backend looks at them
-// again when it mounts them.
+// planDirs checks the directories of a spec, and puts their paths as they are without links in it.
+// The backend looks at them again when it mounts them.
 func (h *Hub) planDirs(p Principal, spec *NewSpec) error {
 	if len(spec.Mounts) == 0 && spec.Dir == "" {
 		return nil
@@ -50,8 +50,8 @@ func (h *Hub) planDirs(p Principal, spec *NewSpec) error {
 	return nil
 }
 
-// OpenDir opens a directory of this machine that p may mount, to read in it, and returns its path without links. The caller
-// closes it.
+// OpenDir opens a directory of this machine that p may mount, to read in it, and returns its path
+// without links. The caller closes it.
 func (h *Hub) OpenDir(p Principal, path string) (*os.Root, string, error) {
 	if err := h.mayMount(p); err != nil {
 		return nil, "", err

@@ -29,7 +29,8 @@ type diskWatch struct {
 	deaf   bool  // the backend did not say what is free; said once
 }
 
-// watchDisks stops sandboxes that are above their limit of disk, or write most while there is hardly any left.
+// watchDisks stops sandboxes that are above their limit of disk, or write most while there is
+// hardly any left.
 func (h *Hub) watchDisks(ctx context.Context, name string, meter sandbox.Meter) {
 	w := &diskWatch{hub: h, name: name, meter: meter, gauges: make(map[*box]*admission.Gauge)}
 	tick := time.NewTicker(h.options.diskEvery)
@@ -103,8 +104,8 @@ func (w *diskWatch) round(ctx context.Context) {
 	}
 }
 
-// writes reports whether there may be processes that write: what does not answer may well run, so does what stands ready, and what is
-// being made has an instance while it is set up.
+// writes reports whether there may be processes that write: what does not answer may well run, so
+// does what stands ready, and what is being made has an instance while it is set up.
 func (f facts) writes() bool {
 	return f.state == Running || f.state == Broken || f.state == Warm || f.state == Creating && f.inst.ID != ""
 }
@@ -154,8 +155,9 @@ type unmeasured struct {
 	why   string
 }
 
-// missed notes how a measure of b went. A limit that cannot be looked after is none: who makes measuring take too long, again and
-// again, is stopped like one that is above it. Errors of the engine are not the sandbox's doing, and are told only.
+// missed notes how a measure of b went. A limit that cannot be looked after is none: who makes
+// measuring take too long, again and again, is stopped like one that is above it. Errors of the
+// engine are not the sandbox's doing, and are told only.
 func (w *diskWatch) missed(b *box, f facts, err error) {
 	b.mu.Lock()
 	if err == nil || errors.Is(err, sandbox.ErrGone) {
@@ -182,8 +184,8 @@ func (w *diskWatch) missed(b *box, f facts, err error) {
 	}
 }
 
-// weigh measures b, which is locked and does not run, if it may be above its limit of disk: it is perhaps started to be tidied
-// up, and what is there by then is not what it writes from now on.
+// weigh measures b, which is locked and does not run, if it may be above its limit of disk: it is
+// perhaps started to be tidied up, and what is there by then is not what it writes from now on.
 func (b *box) weigh(ctx context.Context, be sandbox.Backend, f facts) {
 	b.mu.Lock()
 	known := b.disk
@@ -206,8 +208,8 @@ func (b *box) weigh(ctx context.Context, be sandbox.Backend, f facts) {
 	b.mu.Unlock()
 }
 
-// stop stops b as soon as nobody else acts on it: what writes is killed first, and its callers are told why. The others are
-// measured meanwhile.
+// stop stops b as soon as nobody else acts on it: what writes is killed first, and its callers are
+// told why. The others are measured meanwhile.
 func (w *diskWatch) stop(b *box, f facts, why string) {
 	delete(w.gauges, b) // it is measured anew if it still runs
 	if f.state == Creating {
@@ -246,7 +248,8 @@ func (b *box) stopFull(ctx context.Context, f facts, why string) {
 	}
 }
 
-// roomToRun returns an error if there is too little of a backend's disk left for anything to be made or started.
+// roomToRun returns an error if there is too little of a backend's disk left for anything to be
+// made or started.
 func (h *Hub) roomToRun(ctx context.Context, be sandbox.Backend) error {
 	m, ok := be.(sandbox.Meter)
 	floor := h.options.MinFree

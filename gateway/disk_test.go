@@ -120,7 +120,8 @@ func stoppedFor(w *world, d *daemon, name string) string {
 	return info.Reason
 }
 
-// A sandbox that wrote more than it may is stopped by name; started again it may be looked at and tidied up, but not filled.
+// A sandbox that wrote more than it may is stopped by name; started again it may be looked at and
+// tidied up, but not filled.
 func TestDiskLimit(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
@@ -209,7 +210,8 @@ func TestDiskLimit(t *testing.T) {
 	}
 }
 
-// What does not work is not measured, however much the disk fills, nor what works while nothing goes.
+// What does not work is not measured, however much the disk fills, nor what works while nothing
+// goes.
 func TestDiskIdle(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
@@ -237,7 +239,8 @@ func TestDiskIdle(t *testing.T) {
 	}
 }
 
-// While there is hardly any disk left nothing is made or started, and what writes is stopped, the one that writes most first.
+// While there is hardly any disk left nothing is made or started, and what writes is stopped, the
+// one that writes most first.
 func TestDiskFloor(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
@@ -326,7 +329,8 @@ func TestDiskWaitsForItsTurn(t *testing.T) {
 	w.eventually("its stop", func() bool { return w.state(d, "demo") == Stopped })
 }
 
-// A sandbox whose disk is not known says so; one whose measuring takes too long, again and again, is stopped: its limit would be none.
+// A sandbox whose disk is not known says so; one whose measuring takes too long, again and again,
+// is stopped: its limit would be none.
 func TestDiskNotMeasured(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
@@ -380,7 +384,8 @@ func (keepsNothing) Prepare(context.Context, sandbox.Instance, string, string) (
 	return "", nil
 }
 
-// A set-up that fills the disk is ended by name, with the creation that it is of; nothing is left of it.
+// A set-up that fills the disk is ended by name, with the creation that it is of; nothing is left
+// of it.
 func TestDiskLimitOfSetUp(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
@@ -402,7 +407,8 @@ func TestDiskLimitOfSetUp(t *testing.T) {
 	}
 }
 
-// A pooled sandbox is held to its limit as well, and is not replaced at once by another that does the same.
+// A pooled sandbox is held to its limit as well, and is not replaced at once by another that does
+// the same.
 func TestDiskLimitOfPool(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)

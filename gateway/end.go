@@ -58,7 +58,8 @@ func (e End) check(be sandbox.Backend) error {
 	return nil
 }
 
-// SetEnd gives a sandbox another end; the zero End takes it away. Whether it is used makes no difference to it.
+// SetEnd gives a sandbox another end; the zero End takes it away. Whether it is used makes no
+// difference to it.
 func (h *Hub) SetEnd(ctx context.Context, p Principal, name string, end End) (Info, error) {
 	var info Info
 	err := h.act(ctx, p, name, "saying when it ends", func(ctx context.Context, b *box, f facts) error {
@@ -92,7 +93,8 @@ func (f facts) overdue() bool {
 	return !f.end.At.IsZero() && !time.Now().Before(f.end.At)
 }
 
-// finish does what b asked for at its end, if that has come still by the time that this waited for its turn.
+// finish does what b asked for at its end, if that has come still by the time that this waited for
+// its turn.
 func (b *box) finish(ctx context.Context) {
 	h := b.hub
 	if f := b.get(); f.end.Pause {

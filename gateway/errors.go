@@ -14,8 +14,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Errors that callers branch on, beside the codes of *wire.Error. Each comes wrapped together with a *wire.Error that says
-// it to a stranger.
+// Errors that callers branch on, beside the codes of *wire.Error. Each comes wrapped together with
+// a *wire.Error that says it to a stranger.
 var (
 	ErrUnknown  = errors.New("no such sandbox for this principal") // unknown and forbidden alike; code not_found
 	ErrBroken   = errors.New("sandbox is broken")                  // it does not answer or cannot start
@@ -50,11 +50,12 @@ func (e *shown) Unwrap() []error {
 	return all
 }
 
-// Passing reports whether the error is no more than a connection to a sandbox that broke or could not be made just now.
+// Passing reports whether the error is no more than a connection to a sandbox that broke or could
+// not be made just now.
 func (e *shown) Passing() bool { return e.passing }
 
-// Public returns what a stranger may see of err: the *wire.Error within it, or "internal error" with an id under which
-// err itself is in the log. nil stays nil.
+// Public returns what a stranger may see of err: the *wire.Error within it, or "internal error"
+// with an id under which err itself is in the log. nil stays nil.
 func (h *Hub) Public(err error) *wire.Error {
 	if err == nil {
 		return nil
@@ -97,7 +98,8 @@ func (h *Hub) notFound(name string) error {
 	return &shown{public: e, kind: ErrUnknown}
 }
 
-// reach turns an error of reaching a sandbox into one that tells sandbox, engine and identity apart.
+// reach turns an error of reaching a sandbox into one that tells sandbox, engine and identity
+// apart.
 func (b *box) Reach(err error) error {
 	if err == nil || errors.As(err, new(*shown)) || errors.Is(err, context.Canceled) {
 		return err
@@ -142,8 +144,8 @@ func (b *box) Reach(err error) error {
 	return e
 }
 
-// bootError turns an error of Boot or Start into one that names the stage. These texts are for whoever asked for the sandbox:
-// they speak of images and engines, not of the daemon's insides.
+// bootError turns an error of Boot or Start into one that names the stage. These texts are for
+// whoever asked for the sandbox: they speak of images and engines, not of the daemon's insides.
 func (b *box) bootError(what string, err error) error {
 	failed, ok := errors.AsType[*sandbox.BootError](err)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

@@ -12,7 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Text for a program is refused when the sandbox of the program has ended: it starts neither the sandbox nor a shell, which would run it.
+// Text for a program is refused when the sandbox of the program has ended: it starts neither the
+// sandbox nor a shell, which would run it.
 func TestTypeStartsNoSandbox(t *testing.T) {
 	for _, verb := range []wire.Verb{wire.VerbType, wire.VerbKeys} {
 		for _, startedAgain := range []bool{false, true} {
@@ -70,7 +71,8 @@ func TestStartSeesTheEnd(t *testing.T) {
 	}
 }
 
-// A call that reaches for a sandbox while it is paused is refused at once: a frozen sandbox does not answer.
+// A call that reaches for a sandbox while it is paused is refused at once: a frozen sandbox does
+// not answer.
 func TestPauseEndsReaching(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -96,7 +98,8 @@ func TestPauseEndsReaching(t *testing.T) {
 	}
 }
 
-// A call that is cut off, by the end of its caller's access or of the daemon, is lost: it was begun.
+// A call that is cut off, by the end of its caller's access or of the daemon, is lost: it was
+// begun.
 func TestCutOffIsLost(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

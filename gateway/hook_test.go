@@ -84,7 +84,8 @@ func TestHookExec(t *testing.T) {
 	w.eventually("all are counted", func() bool { return d.HookCounts() == attention.HookCounts{Delivered: 4} })
 }
 
-// A sandbox that has the name of one that was removed needs what it needs, and not what that one did.
+// A sandbox that has the name of one that was removed needs what it needs, and not what that one
+// did.
 func TestHookOfANameUsedAgain(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	file := filepath.Join(t.TempDir(), "told")
@@ -107,7 +108,8 @@ func TestHookOfANameUsedAgain(t *testing.T) {
 	}
 }
 
-// A program that hangs is ended with what it started, one that fails is counted; sessions do not notice.
+// A program that hangs is ended with what it started, one that fails is counted; sessions do not
+// notice.
 func TestHookExecFails(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	pid := filepath.Join(t.TempDir(), "pid")
@@ -135,7 +137,8 @@ func TestHookExecFails(t *testing.T) {
 	}
 }
 
-// A real server is told, again when it does not take it; after an answer that will not change it is given up.
+// A real server is told, again when it does not take it; after an answer that will not change it is
+// given up.
 func TestHookURL(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	var mu sync.Mutex

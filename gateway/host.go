@@ -15,8 +15,8 @@ import (
 // hostBackend is the name of the backend that takes machines as they are.
 const hostBackend = "host"
 
-// mayAdd says whether p may make a sandbox of a machine: the daemon logs in there with the keys of its own user, so nobody
-// else may say where.
+// mayAdd says whether p may make a sandbox of a machine: the daemon logs in there with the keys of
+// its own user, so nobody else may say where.
 func (h *Hub) mayAdd(p Principal) error {
 	if p.Name != h.options.Owner {
 		return &wire.Error{Code: wire.CodeDenied, Message: "hosts are added by the daemon's own user: it logs in there with their keys"}
@@ -57,7 +57,8 @@ func isHost(be sandbox.Backend) bool {
 	return ok
 }
 
-// askWithin is how long a person may take to type a password: as long as OpenSSH's server waits for it (LoginGraceTime).
+// askWithin is how long a person may take to type a password: as long as OpenSSH's server waits for
+// it (LoginGraceTime).
 const askWithin = 2 * time.Minute
 
 // tryAgain logs in to a host at once, whatever refused that before.
@@ -79,7 +80,8 @@ func (b *box) tryAgain(ctx context.Context, inst sandbox.Instance) (sandbox.Inst
 	return inst, nil
 }
 
-// reachHost is an error of reaching a host, for its owner: it names the host, the step and what to do. nil leaves it to reach.
+// reachHost is an error of reaching a host, for its owner: it names the host, the step and what to
+// do. nil leaves it to reach.
 func reachHost(f facts, err error) error {
 	e := &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.name + ": " + firstLine(err)}
 	kind := ErrBroken

@@ -1,6 +1,7 @@
-// Package gateway is the hub between the doors and the sandboxes: who owns which, in which state each is, and the live
-// copy of every session that all readers share. Reach for it from a door – SSH, HTTP, the command table – that has
-// found out who somebody is. It knows no front door, no Docker and no terminal of a person.
+// Package gateway is the hub between the doors and the sandboxes: who owns which, in which state
+// each is, and the live copy of every session that all readers share. Reach for it from a door –
+// SSH, HTTP, the command table – that has found out who somebody is. It knows no front door, no
+// Docker and no terminal of a person.
 package gateway
 
 import (
@@ -50,13 +51,14 @@ type Options struct {
 
 	// Principals says how many principals can log in now; nil means one.
 	Principals func() int
-	// LogsIn says how a principal can log in: by a key that is listed as its own, and by a certificate of an authority that may
-	// name it. nil means that everybody has a key.
+	// LogsIn says how a principal can log in: by a key that is listed as its own, and by a
+	// certificate of an authority that may name it. nil means that everybody has a key.
 	LogsIn func(principal string) (key, certificate bool)
-	// Command returns the command that joins target, such as "ssh -p 2222 demo@localhost". nil leaves it out.
+	// Command returns the command that joins target, such as "ssh -p 2222 demo@localhost". nil
+	// leaves it out.
 	Command func(target string) string
-	// Lobby returns the command that runs line in the lobby, such as "ssh -p 2222 sandboxd@localhost new demo". nil names
-	// a placeholder.
+	// Lobby returns the command that runs line in the lobby, such as "ssh -p 2222
+	// sandboxd@localhost new demo". nil names a placeholder.
 	Lobby func(line string) string
 
 	Pool    PoolOptions     // sandboxes that are booted before anybody asks for them
@@ -92,9 +94,11 @@ const (
 	idleFiles    = 30 * time.Second // after which an idle record's files are closed
 )
 
-// Hub knows every sandbox of the daemon. Its methods may be called at once, from when Run began until it returned.
+// Hub knows every sandbox of the daemon. Its methods may be called at once, from when Run began
+// until it returned.
 //
-// Locks: Hub.mu before box.mu before Live.mu. A box's semaphore op is taken before any of them. No I/O is done under any.
+// Locks: Hub.mu before box.mu before Live.mu. A box's semaphore op is taken before any of them. No
+// I/O is done under any.
 type Hub struct {
 	options     Options
 	log         *slog.Logger
@@ -191,9 +195,9 @@ func (h *Hub) load(ctx context.Context) error {
 	return h.loadShares(ctx)
 }
 
-// Run finds again what ran before, finishes what was cut short, keeps a control connection to every running sandbox, and
-// records its sessions, until ctx ends. The sandboxes and their sessions outlive it. It returns when everything it
-// started has ended; calls under way then fail.
+// Run finds again what ran before, finishes what was cut short, keeps a control connection to every
+// running sandbox, and records its sessions, until ctx ends. The sandboxes and their sessions
+// outlive it. It returns when everything it started has ended; calls under way then fail.
 func (h *Hub) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -232,7 +236,8 @@ func (h *Hub) Run(ctx context.Context) error {
 		}
 	}
 	h.board.Close(ErrClosed)
-	// Attachments end first, then the links below them; what they printed last is in the records before those close.
+	// Attachments end first, then the links below them; what they printed last is in the records
+	// before those close.
 	h.release()
 	cancel(ErrClosed)
 	h.pool.Close()
@@ -245,8 +250,9 @@ func (h *Hub) Run(ctx context.Context) error {
 	return nil
 }
 
-// release ends the attachments of people, who give the keyboard back: their connections end with the daemon, and on the
-// next one they are somebody new. Agents come back as who they are, and keep it.
+// release ends the attachments of people, who give the keyboard back: their connections end with
+// the daemon, and on the next one they are somebody new. Agents come back as who they are, and keep
+// it.
 func (h *Hub) release() {
 	var wg sync.WaitGroup
 	for _, l := range h.lives() {
@@ -259,7 +265,8 @@ func (h *Hub) release() {
 	wg.Wait()
 }
 
-// Ready waits until Run has compared the store with the backends once. Backends that do not answer do not hold it up.
+// Ready waits until Run has compared the store with the backends once. Backends that do not answer
+// do not hold it up.
 func (h *Hub) Ready(ctx context.Context) error {
 	select {
 	case <-h.ready:
@@ -314,8 +321,8 @@ func (h *Hub) unregister(b *box) {
 	h.pooled.Kick() // there may be room for another
 }
 
-// find returns p's sandbox called name. Whose it is not, for them it is not there; with whom it is shared, they are told that
-// this is for its owner. What a share allows asks reachable.
+// find returns p's sandbox called name. Whose it is not, for them it is not there; with whom it is
+// shared, they are told that this is for its owner. What a share allows asks reachable.
 func (h *Hub) find(p Principal, name string) (*box, error) {
 	b, _, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
@@ -327,7 +334,8 @@ func (h *Hub) find(p Principal, name string) (*box, error) {
 	return b, nil
 }
 
-// mine returns p's sandbox called name for an act of its owner's that a key which only watches may not do.
+// mine returns p's sandbox called name for an act of its owner's that a key which only watches may
+// not do.
 func (h *Hub) mine(p Principal, name, act string) (*box, error) {
 	b, err := h.find(p, name)
 	if err != nil {

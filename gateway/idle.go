@@ -17,7 +17,8 @@ type Life struct {
 	DeleteAfter time.Duration `json:"delete_after,omitempty"` // stopped for so long it is removed with its files; 0 is never
 }
 
-// Never is the NewSpec.TTL and NewSpec.DeleteAfter of a sandbox that has none whatever the daemon's default is.
+// Never is the NewSpec.TTL and NewSpec.DeleteAfter of a sandbox that has none whatever the daemon's
+// default is.
 const Never time.Duration = -1
 
 // shortestLife is the least that may be asked for: idleness is looked at once a second.
@@ -27,8 +28,9 @@ const (
 	askIdle      = 3 * time.Second // how long the guest may take to say what runs
 )
 
-// clockSettles is how long a daemon waits, unless DeleteAfter is shorter, before it believes its clock as to how long something was
-// stopped before it ran itself: a machine may boot with a wrong one, and files that were removed do not come back when it is set.
+// clockSettles is how long a daemon waits, unless DeleteAfter is shorter, before it believes its
+// clock as to how long something was stopped before it ran itself: a machine may boot with a wrong
+// one, and files that were removed do not come back when it is set.
 const clockSettles = time.Hour
 
 // planLife is the life that spec asks for, with the daemon's defaults.
@@ -64,8 +66,9 @@ func (b *box) Touch() {
 	b.active = time.Now()
 }
 
-// working says which work keeps b from being idle, whoever looks on: a command in the foreground of a session, a call, a
-// connection. A process that nobody waits for does not, nor does the image's own service.
+// working says which work keeps b from being idle, whoever looks on: a command in the foreground of
+// a session, a call, a connection. A process that nobody waits for does not, nor does the image's
+// own service.
 func (b *box) working() string {
 	if who := b.relays.any(); who != "" {
 		return who + " is connected"
@@ -111,7 +114,8 @@ func foreground(name string, st wire.State) string {
 	return what + " runs in session " + name
 }
 
-// attachedTo says who is attached to a session of b, if anybody is. The party of the command table is attached while it calls.
+// attachedTo says who is attached to a session of b, if anybody is. The party of the command table
+// is attached while it calls.
 func (b *box) attachedTo() string {
 	for _, l := range b.sessions.All() {
 		for _, m := range l.Members() {
@@ -149,8 +153,8 @@ func (b *box) used() (since time.Time, by string) {
 	return since, ""
 }
 
-// idleness stops what nobody has used for its TTL, removes what has been stopped for as long as it asked for, and ends what has come to
-// its end.
+// idleness stops what nobody has used for its TTL, removes what has been stopped for as long as it
+// asked for, and ends what has come to its end.
 func (h *Hub) idleness() {
 	for _, b := range h.all() {
 		f := b.get()
@@ -192,7 +196,8 @@ func (b *box) once(f func(ctx context.Context)) {
 	}
 }
 
-// outlive removes b if it has been stopped for as long as it was to be kept, also by the time that this waited for its turn.
+// outlive removes b if it has been stopped for as long as it was to be kept, also by the time that
+// this waited for its turn.
 func (b *box) outlive(ctx context.Context) {
 	_, err := b.removeIf(ctx, func(f facts) bool {
 		over := f.state == Stopped && !time.Now().Before(b.removedAt(f))
@@ -206,7 +211,8 @@ func (b *box) outlive(ctx context.Context) {
 	}
 }
 
-// expire stops b if it is idle, also by what its guest says now: what the daemon knows of a session may be old.
+// expire stops b if it is idle, also by what its guest says now: what the daemon knows of a session
+// may be old.
 func (b *box) expire(ctx context.Context) {
 	if !b.lockNow() {
 		return // somebody acts on it

@@ -166,8 +166,8 @@ func TestRemovalByAgeLooksAgain(t *testing.T) {
 	}
 }
 
-// A daemon that starts while the clock is wrong takes what was stopped a moment ago for old. What is removed does not come back: it
-// waits until the clock can have been set.
+// A daemon that starts while the clock is wrong takes what was stopped a moment ago for old. What
+// is removed does not come back: it waits until the clock can have been set.
 func TestClockJumpRemovesNothing(t *testing.T) {
 	for _, tt := range []struct {
 		life    time.Duration

@@ -8,7 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// State is where a sandbox is in its life. It is written to the store before and after each act that changes it.
+// State is where a sandbox is in its life. It is written to the store before and after each act
+// that changes it.
 type State string
 
 const (
@@ -44,7 +45,8 @@ type NewSpec struct {
 	About      string   // what whoever is to work in it should know besides
 	Allow      []string // what Network opens beside its defaults, as of egress.Rules; with NetworkFiltered and NetworkAllowlist only
 
-	// Directories of the daemon's machine: for the daemon's own user only, and only those of Options.Dirs.
+	// Directories of the daemon's machine: for the daemon's own user only, and only those of
+	// Options.Dirs.
 	Mounts      []sandbox.Mount
 	Workdir     string        // where sessions begin; empty is the first of Mounts, else the image's WORKDIR
 	Dir         string        // the directory whose own sandbox it is to be; mounted, as the first one
@@ -58,7 +60,8 @@ type NewSpec struct {
 	Host sandbox.Host // a machine that answers SSH, taken as it is; nothing above but Name, Reuse, About and Labels goes with it
 }
 
-// Info is a sandbox as lists show it, from what the hub knows already: making one asks no engine and no guest.
+// Info is a sandbox as lists show it, from what the hub knows already: making one asks no engine
+// and no guest.
 type Info struct {
 	Name      string             `json:"name"`
 	ID        string             `json:"id"`
@@ -97,7 +100,8 @@ type Info struct {
 	Notes      []string          `json:"notes,omitempty"`
 }
 
-// ShortImage is the image without what every image of ours has: base for sandboxd/base:latest. One that was made for the sandbox is called by how.
+// ShortImage is the image without what every image of ours has: base for sandboxd/base:latest. One
+// that was made for the sandbox is called by how.
 func (i Info) ShortImage() string {
 	switch {
 	case strings.HasPrefix(i.Image, "sandboxd-build/"):
@@ -119,8 +123,8 @@ type Used struct {
 	PIDsRefused int64 `json:"pids_refused"` // that could not be started
 }
 
-// Description is all that there is to say about a sandbox to somebody who is to work in it. What needs the sandbox's
-// answer is empty when it did not give one; Health then says why.
+// Description is all that there is to say about a sandbox to somebody who is to work in it. What
+// needs the sandbox's answer is empty when it did not give one; Health then says why.
 type Description struct {
 	Info
 	Health      string            `json:"health"`       // ok, limit_pids: …, broken: …, or the state

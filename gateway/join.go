@@ -11,8 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Join attaches p to a session as a person or, with an agent's key, as a raw agent. Joining takes nothing: the
-// attachment watches until it drives. The caller closes it.
+// Join attaches p to a session as a person or, with an agent's key, as a raw agent. Joining takes
+// nothing: the attachment watches until it drives. The caller closes it.
 func (h *Hub) Join(ctx context.Context, p Principal, t wire.Target, o attach.JoinOptions) (*attach.Attachment, error) {
 	b, p, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
@@ -29,8 +29,9 @@ func (h *Hub) Join(ctx context.Context, p Principal, t wire.Target, o attach.Joi
 	return h.attachments.Join(ctx, b, party, t, o)
 }
 
-// Shared returns p's shared attachment on a session: all calls of the command table by one principal, with the same
-// rights, are one party, however long in between. It is not closed by its callers.
+// Shared returns p's shared attachment on a session: all calls of the command table by one
+// principal, with the same rights, are one party, however long in between. It is not closed by its
+// callers.
 func (h *Hub) Shared(ctx context.Context, p Principal, t wire.Target, o attach.JoinOptions) (*attach.Attachment, error) {
 	b, p, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
@@ -65,9 +66,9 @@ func (b *box) MayStay(party wire.Party) error {
 	return nil
 }
 
-// Disconnect ends the attachments of a party, named as Parties lists it, on a session of p. It returns how many. They lose
-// the keyboard, and the secrets with which they could resume are worth nothing to this daemon any more. Whoever may attach
-// can do so again, as another party.
+// Disconnect ends the attachments of a party, named as Parties lists it, on a session of p. It
+// returns how many. They lose the keyboard, and the secrets with which they could resume are worth
+// nothing to this daemon any more. Whoever may attach can do so again, as another party.
 func (h *Hub) Disconnect(ctx context.Context, p Principal, t wire.Target, party string) (int, error) {
 	b, err := h.mine(p, t.Sandbox, "kicking")
 	if err != nil {
@@ -90,7 +91,8 @@ func (h *Hub) Disconnect(ctx context.Context, p Principal, t wire.Target, party 
 // partyID tells apart the parties of one principal.
 func partyID() string { return strings.ToLower(rand.Text()[:8]) }
 
-// Take gives the keyboard of a session to p's attached person, if there is one, else to its shared attachment.
+// Take gives the keyboard of a session to p's attached person, if there is one, else to its shared
+// attachment.
 func (h *Hub) Take(ctx context.Context, p Principal, t wire.Target) (keyboard string, err error) {
 	a, err := h.ownParty(ctx, p, t)
 	if err != nil {
@@ -141,8 +143,9 @@ func (h *Hub) Give(ctx context.Context, p Principal, t wire.Target) (keyboard st
 	return a.Live().Keyboard(), nil
 }
 
-// ownParty is the attachment on which a command of p acts: of several persons the one that holds the keyboard, else the
-// one that came last. A key that may only watch does not act on the persons who came with another.
+// ownParty is the attachment on which a command of p acts: of several persons the one that holds
+// the keyboard, else the one that came last. A key that may only watch does not act on the persons
+// who came with another.
 func (h *Hub) ownParty(ctx context.Context, p Principal, t wire.Target) (*attach.Attachment, error) {
 	b, here, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {

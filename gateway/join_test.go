@@ -39,7 +39,8 @@ func (w *world) shows(l *live.Session, from uint64, text string) {
 	}
 }
 
-// Somebody who waits for nothing but Changed learns of output, of other parties and of the end, and Over says why that is.
+// Somebody who waits for nothing but Changed learns of output, of other parties and of the end, and
+// Over says why that is.
 func TestChanged(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

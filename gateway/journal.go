@@ -22,7 +22,8 @@ type journal struct {
 
 const (
 	maxWaiting = 10_000
-	// Of these, connections: a sandbox makes as many as it likes, and they are not to be what an act of a person is dropped for.
+	// Of these, connections: a sandbox makes as many as it likes, and they are not to be what an
+	// act of a person is dropped for.
 	maxConnections = maxWaiting / 2
 	batchWithin    = 100 * time.Millisecond // events that come within it share a write
 )

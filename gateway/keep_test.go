@@ -32,7 +32,8 @@ func TestKeepPooledEnds(t *testing.T) {
 	}
 }
 
-// What a door keeps ready for somebody is theirs alone, for what it was made for, and for as long as was said.
+// What a door keeps ready for somebody is theirs alone, for what it was made for, and for as long
+// as was said.
 func TestKeepPooled(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -98,7 +99,8 @@ func TestKeepPooled(t *testing.T) {
 	}
 }
 
-// An image that is prepared is found again by whom it was made for, and nothing but the image is left.
+// An image that is prepared is found again by whom it was made for, and nothing but the image is
+// left.
 func TestPrepare(t *testing.T) {
 	w, b := newPreparing(t)
 	d := w.start()

@@ -22,8 +22,9 @@ type Removal struct {
 	Hint string `json:"hint,omitempty"` // what to do about that
 }
 
-// Remove destroys a sandbox, its files and its records. A creation under way is given up. When ctx ends first the removal
-// goes on; when the engine does not answer it is finished as soon as it does.
+// Remove destroys a sandbox, its files and its records. A creation under way is given up. When ctx
+// ends first the removal goes on; when the engine does not answer it is finished as soon as it
+// does.
 func (h *Hub) Remove(ctx context.Context, p Principal, name string) (Removal, error) {
 	b, err := h.mine(p, name, "removing")
 	if err != nil {
@@ -78,8 +79,8 @@ func (b *box) removeIf(ctx context.Context, still func(facts) bool) (Removal, er
 	return left, nil
 }
 
-// destroy ends all that there is of a sandbox: its connections, its instance, its records, its row. Each step may be
-// repeated. Without an error the sandbox is gone.
+// destroy ends all that there is of a sandbox: its connections, its instance, its records, its row.
+// Each step may be repeated. Without an error the sandbox is gone.
 func (b *box) destroy(ctx context.Context) (left Removal, err error) {
 	h := b.hub
 	b.letGo(ErrUnknown)
@@ -113,8 +114,9 @@ func (b *box) destroy(ctx context.Context) (left Removal, err error) {
 // errUnsure says that there may be something to remove yet.
 var errUnsure = errors.New("removal: the backend was asked for it by somebody who gave up, and may be about to make it")
 
-// doubt makes the removal of b look again for a while: a request whose caller has died, or stopped waiting, is carried out all the
-// same, perhaps after somebody looked whether it was. b is locked, or not used yet.
+// doubt makes the removal of b look again for a while: a request whose caller has died, or stopped
+// waiting, is carried out all the same, perhaps after somebody looked whether it was. b is locked,
+// or not used yet.
 func (b *box) doubt() {
 	if be, err := b.hub.backend(b.get().inst.Backend); err == nil && !isHost(be) { // which makes nothing
 		b.unsure = time.Now().Add(b.hub.options.lateBoot)
@@ -224,7 +226,8 @@ func (b *box) halt(ctx context.Context, f facts, why string) error {
 	return b.become(ctx, func(f *facts) { f.state, f.reason = Stopped, why })
 }
 
-// Start starts a stopped, broken or lost sandbox again with its files, and resumes a paused one. Starting what runs is not an error.
+// Start starts a stopped, broken or lost sandbox again with its files, and resumes a paused one.
+// Starting what runs is not an error.
 func (h *Hub) Start(ctx context.Context, p Principal, name string, progress func(line string)) (Info, error) {
 	b, err := h.mine(p, name, "starting")
 	if err != nil {
@@ -308,7 +311,8 @@ func (b *box) start(ctx context.Context, progress func(string)) (sandbox.Instanc
 	return inst, nil
 }
 
-// note writes down a state that was found, rather than made. That it cannot be written makes it no less true.
+// note writes down a state that was found, rather than made. That it cannot be written makes it no
+// less true.
 func (b *box) note(ctx context.Context, state State, reason string) {
 	if f := b.get(); f.state == state && f.reason == reason {
 		return
@@ -355,8 +359,9 @@ func (h *Hub) Rescue(ctx context.Context, p Principal, name string) (killed int,
 	return reply.Killed, nil
 }
 
-// Upstream opens an SSH connection to a sandbox for one relayed client, which closes it. A stopped sandbox is started
-// first. Errors wrap ErrUnknown, ErrBroken, ErrEngine or ErrIdentity. Who may only watch gets none: everything can be done on it.
+// Upstream opens an SSH connection to a sandbox for one relayed client, which closes it. A stopped
+// sandbox is started first. Errors wrap ErrUnknown, ErrBroken, ErrEngine or ErrIdentity. Who may
+// only watch gets none: everything can be done on it.
 func (h *Hub) Upstream(ctx context.Context, p Principal, name string, progress func(line string)) (*connect.Conn, error) {
 	b, p, err := h.reachable(p, name, wire.RightDrive, "commands, files and forwards")
 	if err != nil {
@@ -385,8 +390,9 @@ func (b *box) control(ctx context.Context, progress func(string)) (*connect.Cont
 	return reached(ctx, b, progress, b.hub.pool.Control)
 }
 
-// Control is control for a party on a session. A sandbox that does not run has no sessions, so it is started for a party that may
-// drive and would start the session, too, and for nobody else. One that is paused is resumed for a party that may drive.
+// Control is control for a party on a session. A sandbox that does not run has no sessions, so it
+// is started for a party that may drive and would start the session, too, and for nobody else. One
+// that is paused is resumed for a party that may drive.
 func (b *box) Control(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error) {
 	if party.Rights != wire.RightWatch && (starts || b.get().state == Paused) {
 		return b.control(ctx, progress)
@@ -404,8 +410,9 @@ func (b *box) Control(ctx context.Context, party wire.Party, session string, sta
 	return c, nil
 }
 
-// reached dials b. One that stopped without our knowing is started, once; one whose connections were ended by us while it was being
-// dialled is dialled again, once. When its owner stops it meanwhile, that is the end: to start it again is for a later call.
+// reached dials b. One that stopped without our knowing is started, once; one whose connections
+// were ended by us while it was being dialled is dialled again, once. When its owner stops it
+// meanwhile, that is the end: to start it again is for a later call.
 func reached[C any](ctx context.Context, b *box, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
 	var none C
 	ctx, done := b.stops.Within(ctx)

@@ -20,8 +20,8 @@ const (
 	brokenAfter = 10 * time.Second       // of a running sandbox that does not answer
 )
 
-// link keeps in touch with one running sandbox: it dials the control connection again whenever that ends, and follows the
-// sessions on it.
+// link keeps in touch with one running sandbox: it dials the control connection again whenever that
+// ends, and follows the sessions on it.
 type link struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
@@ -60,7 +60,8 @@ func (b *box) keep() {
 	}
 }
 
-// letGo ends the link, the control connection and the sessions: the sandbox is about to be stopped, started or removed.
+// letGo ends the link, the control connection and the sessions: the sandbox is about to be stopped,
+// started or removed.
 func (b *box) letGo(cause error) {
 	b.mu.Lock()
 	lk := b.link
@@ -159,8 +160,9 @@ func (b *box) lockNow() bool {
 	}
 }
 
-// inspect asks the engine how a sandbox is whose connection failed, and notes it. cause is why it cannot be reached, if
-// that is to count against a sandbox that runs. It reports whether there is nothing left to keep in touch with.
+// inspect asks the engine how a sandbox is whose connection failed, and notes it. cause is why it
+// cannot be reached, if that is to count against a sandbox that runs. It reports whether there is
+// nothing left to keep in touch with.
 func (b *box) inspect(ctx context.Context, inst sandbox.Instance, cause error) (over bool) {
 	if !b.lockNow() {
 		return false // whoever acts on it knows better
@@ -335,12 +337,14 @@ func (lk *link) take(b *box, c *connect.Control, info wire.SessionInfo) (*live.S
 	if err != nil {
 		return nil, err
 	}
-	// Without a connection of the link's own there is nothing to run on yet; it lists the sessions when it has one.
+	// Without a connection of the link's own there is nothing to run on yet; it lists the sessions
+	// when it has one.
 	lk.begin(func(ctx context.Context) { l.Follow(ctx, c) })
 	return l, nil
 }
 
-// Session returns the replica of a session that the guest has, as it has told us or will when asked.
+// Session returns the replica of a session that the guest has, as it has told us or will when
+// asked.
 func (b *box) Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error) {
 	if l := b.sessions.Get(name); l != nil && !fresh && !l.Final() {
 		return l, nil

@@ -45,8 +45,8 @@ func (w *world) recorded(d *daemon, t wire.Target) (string, *record.Reader) {
 	return out.String(), r
 }
 
-// A daemon that dies while a command runs: the command ends, and the next daemon has its output, its exit code, and one
-// record of all of it.
+// A daemon that dies while a command runs: the command ends, and the next daemon has its output,
+// its exit code, and one record of all of it.
 func TestDaemonDiesWhileACommandRuns(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -173,8 +173,8 @@ func TestOutputIsExactAcrossBrokenConnections(t *testing.T) {
 	}
 }
 
-// A session that existed before anybody looked – an image's entrypoint, or one that the last daemon did not live to see –
-// is found by list.
+// A session that existed before anybody looked – an image's entrypoint, or one that the last daemon
+// did not live to see – is found by list.
 func TestSessionsAreFoundByThemselves(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -228,8 +228,8 @@ func TestReaderBehindTheReplicaReadsTheRecord(t *testing.T) {
 	}
 }
 
-// A record at its quota has let go of its oldest part: a reader who is too far behind is told how much he missed, and the
-// session goes on.
+// A record at its quota has let go of its oldest part: a reader who is too far behind is told how
+// much he missed, and the session goes on.
 func TestReaderBehindAFullRecordLags(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.RecordQuota = 64 << 10

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// answersWithin is how long a container that runs may take to answer again after a connection to it broke.
+	// answersWithin is how long a container that runs may take to answer again after a connection
+	// to it broke.
 	answersWithin = 5 * time.Second
 )
 
@@ -38,7 +39,8 @@ func fateOf(s sandbox.Status) string {
 	return wire.LostStopped
 }
 
-// Over is the loss of what was under way in b if b has ended, is about to, or is paused; nil if it runs as far as is known.
+// Over is the loss of what was under way in b if b has ended, is about to, or is paused; nil if it
+// runs as far as is known.
 func (b *box) Over() *wire.Error {
 	gone := b.isGone()
 	b.mu.Lock()
@@ -60,8 +62,8 @@ func (b *box) Over() *wire.Error {
 var fateText = map[string]string{wire.LostStopped: "it was stopped", wire.LostKilled: "its processes were killed",
 	wire.LostMemory: "it had no memory left", wire.LostEngine: "the container engine was restarted", wire.LostRemoved: "it was removed"}
 
-// Patience is how long b may take to answer again after a connection to it broke. A host may be behind a network that fails for a
-// while, and its guest remembers a party for that long.
+// Patience is how long b may take to answer again after a connection to it broke. A host may be
+// behind a network that fails for a while, and its guest remembers a party for that long.
 func (b *box) Patience() time.Duration {
 	if b.get().inst.Host.URI != "" {
 		return rememberedFor
@@ -69,8 +71,8 @@ func (b *box) Patience() time.Duration {
 	return answersWithin
 }
 
-// Again returns the control connection of b after one broke, without starting anything. An error that cannot pass is a *wire.Error
-// with code lost.
+// Again returns the control connection of b after one broke, without starting anything. An error
+// that cannot pass is a *wire.Error with code lost.
 func (b *box) Again(ctx context.Context) (*connect.Control, error) {
 	if lost := b.Over(); lost != nil {
 		return nil, lost
@@ -95,7 +97,8 @@ func (b *box) Again(ctx context.Context) (*connect.Control, error) {
 	return nil, b.Reach(err)
 }
 
-// Answers waits until b answers after a connection to it broke. An error is the loss of what was under way on that.
+// Answers waits until b answers after a connection to it broke. An error is the loss of what was
+// under way on that.
 func (b *box) Answers(ctx context.Context) *wire.Error {
 	ctx, cancel := context.WithTimeout(ctx, b.Patience())
 	defer cancel()
@@ -128,8 +131,9 @@ func (b *box) Unreachable(err error) *wire.Error {
 	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its guest does not answer any more", f.name))
 }
 
-// Lost is the error of a command of p that was under way in a sandbox on a connection of its own, and whose end nobody told: it has code
-// lost and says why. It may wait a moment until that is known.
+// Lost is the error of a command of p that was under way in a sandbox on a connection of its own,
+// and whose end nobody told: it has code lost and says why. It may wait a moment until that is
+// known.
 func (h *Hub) Lost(ctx context.Context, p Principal, name string) error {
 	b, _, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
@@ -155,14 +159,16 @@ func (b *box) pausedError() *attach.PausedError {
 	return e
 }
 
-// stoppedError refuses the calls that were not sent yet when b was stopped. Only a later call starts it again.
+// stoppedError refuses the calls that were not sent yet when b was stopped. Only a later call
+// starts it again.
 func (b *box) stoppedError() error {
 	e := wire.Errorf(wire.CodeUnavailable, "sandbox %s was stopped before the call was made", b.Name())
 	e.Hint = "make the call again to start the sandbox"
 	return e
 }
 
-// listenEvery is how often a machine's guest is asked for a sign of life while somebody waits for it to answer.
+// listenEvery is how often a machine's guest is asked for a sign of life while somebody waits for
+// it to answer.
 const listenEvery = 5 * time.Second
 
 // Silent is the error of a guest that has not answered for so long.
@@ -174,9 +180,10 @@ func (b *box) Silent(time time.Duration) error {
 	return &attach.SilentError{What: what, Time: time}
 }
 
-// Listening is ctx for a call that may take as long as a command does, ended by *attach.SilentError when nobody is there to answer: on a
-// machine the guest is a program of the account, which may stop it, while the SSH server, and so the connection, lives on. over
-// ends the listening, and returns when it has ended.
+// Listening is ctx for a call that may take as long as a command does, ended by *attach.SilentError
+// when nobody is there to answer: on a machine the guest is a program of the account, which may
+// stop it, while the SSH server, and so the connection, lives on. over ends the listening, and
+// returns when it has ended.
 func (b *box) Listening(ctx context.Context) (_ context.Context, over func()) {
 	inst := b.get().inst
 	if inst.Host.URI == "" {
@@ -218,7 +225,8 @@ func (b *box) IsHost() bool { return b.get().inst.Host.URI != "" }
 // IsPaused reports whether b is paused.
 func (b *box) IsPaused() bool { return b.get().state == Paused }
 
-// StopsAfter is how long after everybody has left b stops; 0 when it does not, or something runs in it.
+// StopsAfter is how long after everybody has left b stops; 0 when it does not, or something runs in
+// it.
 func (b *box) StopsAfter() time.Duration {
 	if b.working() != "" {
 		return 0

@@ -12,7 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// faults are ways in which a sandbox ends while a call is under way, and the notes that its caller may get.
+// faults are ways in which a sandbox ends while a call is under way, and the notes that its caller
+// may get.
 var faults = []struct {
 	name  string
 	cause func(*world, *daemon, Info) error
@@ -47,8 +48,8 @@ func wantLost(t *testing.T, reply wire.Reply, err error, reasons []string) {
 	}
 }
 
-// A command that is under way when its sandbox ends is not run again, and its caller gets what it had printed. Starting the sandbox
-// again is for the next call.
+// A command that is under way when its sandbox ends is not run again, and its caller gets what it
+// had printed. Starting the sandbox again is for the next call.
 func TestRunReturnsLostWhenSandboxEnds(t *testing.T) {
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
@@ -125,7 +126,8 @@ func TestTypeReturnsLostWhenSandboxEnds(t *testing.T) {
 	}
 }
 
-// An agent's own stream answers what is under way, too, when its sandbox ends, and the party does not start it again.
+// An agent's own stream answers what is under way, too, when its sandbox ends, and the party does
+// not start it again.
 func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
@@ -174,7 +176,8 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 	}
 }
 
-// An op is for one call: with another text it is an error, also from another connection of its principal.
+// An op is for one call: with another text it is an error, also from another connection of its
+// principal.
 func TestOpOfAnotherCall(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

@@ -21,9 +21,10 @@ import (
 
 // Build names a Dockerfile on the daemon's machine.
 type Build struct {
-	// Dir is a directory of Options.Dirs. With it Dockerfile and Context are paths in it that do not leave it, nor does a link that they go
-	// through; empty they are "Dockerfile" and Dir itself. Without it they are absolute: Dockerfile names the file, or a directory that
-	// has one of that name, and Context is by default where it lies.
+	// Dir is a directory of Options.Dirs. With it Dockerfile and Context are paths in it that do
+	// not leave it, nor does a link that they go through; empty they are "Dockerfile" and Dir
+	// itself. Without it they are absolute: Dockerfile names the file, or a directory that has one
+	// of that name, and Context is by default where it lies.
 	Dir        string
 	Dockerfile string
 	Context    string
@@ -121,7 +122,8 @@ type source struct {
 	name    string
 }
 
-// openBuild opens what b names. It is looked at when it is asked for and again when it is used: it may have changed.
+// openBuild opens what b names. It is looked at when it is asked for and again when it is used: it
+// may have changed.
 func (h *Hub) openBuild(b *Build) (source, error) {
 	dir, file, below := b.Dir, orDockerfile(b.Dockerfile), b.Context
 	if dir == "" {
@@ -199,8 +201,8 @@ func (b *box) makeImage(ctx context.Context, be sandbox.Backend, progress func(s
 	return b.become(ctx, func(f *facts) { f.spec.Image = image })
 }
 
-// carrier boots an instance whose network is that of the sandbox which is being made, for a build to share. It has that sandbox's ID:
-// whatever ends its creation removes it.
+// carrier boots an instance whose network is that of the sandbox which is being made, for a build
+// to share. It has that sandbox's ID: whatever ends its creation removes it.
 func (b *box) carrier(ctx context.Context, be sandbox.Backend, image string) (sandbox.Instance, func() error, error) {
 	if err := b.hub.note(b.id, b.get()); err != nil {
 		return sandbox.Instance{}, nil, stored(err)
@@ -221,8 +223,8 @@ func (b *box) carrier(ctx context.Context, be sandbox.Backend, image string) (sa
 	}, nil
 }
 
-// carrying carries the connections of an instance until the returned function is called. It returns when the first can be made, or
-// when that takes so long that whoever tries should be told.
+// carrying carries the connections of an instance until the returned function is called. It returns
+// when the first can be made, or when that takes so long that whoever tries should be told.
 func (b *box) carrying(ctx context.Context, inst sandbox.Instance) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

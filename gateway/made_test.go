@@ -90,8 +90,8 @@ func TestSetUp(t *testing.T) {
 	}
 }
 
-// A set-up that fails is told with its exit code and last lines, is not kept, and leaves no sandbox; so is one during which the
-// sandbox is removed.
+// A set-up that fails is told with its exit code and last lines, is not kept, and leaves no
+// sandbox; so is one during which the sandbox is removed.
 func TestSetUpFails(t *testing.T) {
 	w, b := newPreparing(t)
 	d := w.start()
@@ -125,7 +125,8 @@ func TestSetUpFails(t *testing.T) {
 	w.create(d, "demo") // its name is free
 }
 
-// A Dockerfile is read where the daemon's own user may, and by nobody else; nothing leads out of a directory that names one.
+// A Dockerfile is read where the daemon's own user may, and by nobody else; nothing leads out of a
+// directory that names one.
 func TestBuildOfDirectory(t *testing.T) {
 	w, b := newPreparing(t)
 	root := t.TempDir()
@@ -183,7 +184,8 @@ func TestBuildOfDirectory(t *testing.T) {
 	}
 }
 
-// Of what a set-up prints whole lines are told, and of one that is drawn over and over what it came to.
+// Of what a set-up prints whole lines are told, and of one that is drawn over and over what it came
+// to.
 func TestLines(t *testing.T) {
 	var told []string
 	l := &lines{each: func(line string) { told = append(told, line) }}

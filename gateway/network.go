@@ -19,8 +19,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// network is what the daemon does for the connections of one sandbox: it carries its packets while there is a stack, by a
-// policy that may change meanwhile.
+// network is what the daemon does for the connections of one sandbox: it carries its packets while
+// there is a stack, by a policy that may change meanwhile.
 type network struct {
 	mu      sync.Mutex // taken before box.mu
 	stack   carrier    // guarded by mu; nil while nothing is carried
@@ -41,16 +41,18 @@ const (
 	maxWhy       = 512 // bytes of why a connection failed: whoever answers for a name says how many addresses fail
 	// A stack that cannot be had is tried again after a pause that doubles.
 	firstCarry, lastCarry = 100 * time.Millisecond, 10 * time.Second
-	// Connections that are written down as events of a sandbox: so many at once, and so many a second. A sandbox can make
-	// thousands.
+	// Connections that are written down as events of a sandbox: so many at once, and so many a
+	// second. A sandbox can make thousands.
 	eventBurst, eventRate = 200, 20
 )
 
-// maxSandboxConnections is how many connections all sandboxes may have together where the process could have more.
+// maxSandboxConnections is how many connections all sandboxes may have together where the process
+// could have more.
 const maxSandboxConnections = 16384
 
-// connectionBudget returns what sandboxes may have open together: what was asked for, and no more than half of what this process
-// may have open, so that everybody else's logins, sessions and records go on.
+// connectionBudget returns what sandboxes may have open together: what was asked for, and no more
+// than half of what this process may have open, so that everybody else's logins, sessions and
+// records go on.
 func connectionBudget(asked int) (*egress.Budget, error) {
 	var most syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &most); err != nil {
@@ -75,8 +77,9 @@ func (h *Hub) connectionsOf(owner string) *egress.Budget {
 	return share
 }
 
-// newPolicy is what a sandbox of owner's with that mode may connect to. What the daemon's own user lists is trusted: it is their
-// machine that dials. What others listed opens nothing that is closed today, whatever it was when they listed it.
+// newPolicy is what a sandbox of owner's with that mode may connect to. What the daemon's own user
+// lists is trusted: it is their machine that dials. What others listed opens nothing that is closed
+// today, whatever it was when they listed it.
 func (h *Hub) newPolicy(owner string, mode sandbox.Network, allow []string) (*egress.Policy, error) {
 	rules := egress.Rules{Mode: egress.Mode(mode), Trusted: h.options.Allow, Closed: h.options.Closed}
 	if owner == h.options.Owner {
@@ -91,7 +94,8 @@ func (h *Hub) newPolicy(owner string, mode sandbox.Network, allow []string) (*eg
 	return p, nil
 }
 
-// mayBridge says why p may not have a sandbox on the engine's own network, from which the daemon's machine itself is open.
+// mayBridge says why p may not have a sandbox on the engine's own network, from which the daemon's
+// machine itself is open.
 func (h *Hub) mayBridge(p Principal, mode sandbox.Network) error {
 	if mode != sandbox.NetworkBridge || h.options.Network == sandbox.NetworkBridge || p.Name == h.options.Owner || slices.Contains(h.options.Bridge, p.Name) {
 		return nil
@@ -104,8 +108,9 @@ func (h *Hub) mayBridge(p Principal, mode sandbox.Network) error {
 // openness orders the network modes by what they reach.
 var openness = []sandbox.Network{sandbox.NetworkNone, sandbox.NetworkAllowlist, sandbox.NetworkFiltered, sandbox.NetworkBridge}
 
-// MayNarrow says why a file for whose contents nobody here answers may not ask for the network and the limits of spec: it may ask for less
-// than sandboxes have that ask for nothing, and never for more.
+// MayNarrow says why a file for whose contents nobody here answers may not ask for the network and
+// the limits of spec: it may ask for less than sandboxes have that ask for nothing, and never for
+// more.
 func (h *Hub) MayNarrow(file string, spec NewSpec) error {
 	limits := h.options.Limits.Or(sandbox.DefaultLimits)
 	if over, ok := spec.Limits.Beyond(limits); ok {
@@ -154,8 +159,9 @@ func (h *Hub) planNetwork(p Principal, spec NewSpec) error {
 // maxAllow is how many entries a sandbox's list may have.
 const maxAllow = 1000
 
-// mayAllow says why p may not allow that, or why nobody can. What is closed – the network of the daemon's machine – is
-// opened by who runs the daemon alone: it is from there that a sandbox connects.
+// mayAllow says why p may not allow that, or why nobody can. What is closed – the network of the
+// daemon's machine – is opened by who runs the daemon alone: it is from there that a sandbox
+// connects.
 func (h *Hub) mayAllow(p Principal, mode sandbox.Network, allow []string) error {
 	if len(allow) > maxAllow {
 		return wire.Errorf(wire.CodeUsage, "%d entries to allow are more than %d", len(allow), maxAllow)
@@ -187,7 +193,8 @@ func (h *Hub) MayAllow(p Principal, name, entry string) error {
 	return h.mayAllow(p, b.get().inst.Network, []string{entry})
 }
 
-// Allow opens entries, as of egress.Rules, to a sandbox of p that has a policy, from now on and for good.
+// Allow opens entries, as of egress.Rules, to a sandbox of p that has a policy, from now on and for
+// good.
 func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []string) (Info, error) {
 	return h.changeAllow(ctx, p, name, "allow", entries, func(f facts, entries []string) ([]string, error) {
 		if err := h.mayAllow(p, f.inst.Network, entries); err != nil {
@@ -206,8 +213,8 @@ func (h *Hub) Allow(ctx context.Context, p Principal, name string, entries []str
 	})
 }
 
-// Disallow takes entries back that Allow, or the making of the sandbox, opened to it: all of them, or none when one is not there.
-// Connections that nothing else allows end.
+// Disallow takes entries back that Allow, or the making of the sandbox, opened to it: all of them,
+// or none when one is not there. Connections that nothing else allows end.
 func (h *Hub) Disallow(ctx context.Context, p Principal, name string, entries []string) (Info, error) {
 	return h.changeAllow(ctx, p, name, "disallow", entries, func(f facts, entries []string) ([]string, error) {
 		left := slices.Clone(f.spec.Allow)
@@ -223,7 +230,8 @@ func (h *Hub) Disallow(ctx context.Context, p Principal, name string, entries []
 	})
 }
 
-// changeAllow makes what change returns the list of a sandbox of p's. Entries and the list that change gets are canonical.
+// changeAllow makes what change returns the list of a sandbox of p's. Entries and the list that
+// change gets are canonical.
 func (h *Hub) changeAllow(ctx context.Context, p Principal, name, act string, entries []string, change func(facts, []string) ([]string, error)) (Info, error) {
 	b, err := h.mine(p, name, "allowing connections")
 	if err != nil {
@@ -472,7 +480,8 @@ func (b *box) connected(e egress.Event) {
 // maxSettle is longer than a stack needs unless the sandbox keeps it from reading.
 const maxSettle = time.Second
 
-// settle waits until every connection that the sandbox has made so far was judged, for at most maxSettle.
+// settle waits until every connection that the sandbox has made so far was judged, for at most
+// maxSettle.
 func (n *network) settle(ctx context.Context) {
 	n.mu.Lock()
 	stack := n.stack

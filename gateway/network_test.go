@@ -122,7 +122,8 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// A session in which nothing runs is not told of what others' programs tried, and nobody of what a guest says was refused.
+// A session in which nothing runs is not told of what others' programs tried, and nobody of what a
+// guest says was refused.
 func TestDeniedIsOfTheCall(t *testing.T) {
 	w, d := carrying(t)
 	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "idle"}, attach.JoinOptions{Create: true})
@@ -149,7 +150,8 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	}
 }
 
-// A file in a directory, which anybody may have written, opens nothing that the daemon's configuration keeps closed.
+// A file in a directory, which anybody may have written, opens nothing that the daemon's
+// configuration keeps closed.
 func TestFilesMayOnlyNarrow(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.backend = carried{w.memory}
@@ -256,7 +258,8 @@ func TestAllow(t *testing.T) {
 	}
 }
 
-// The engine's own network is a way to the daemon's machine: not everybody who has a sandbox has that, too.
+// The engine's own network is a way to the daemon's machine: not everybody who has a sandbox has
+// that, too.
 func TestBridgeIsForTheOwner(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.backend = carried{w.memory}
@@ -323,8 +326,8 @@ func TestRefusalsBounded(t *testing.T) {
 	}
 }
 
-// A sandbox without a device has a proxy inside, of the same policy: what is listed for it is open at once, what others listed opens nothing
-// that is closed now, and all of it is told as elsewhere.
+// A sandbox without a device has a proxy inside, of the same policy: what is listed for it is open
+// at once, what others listed opens nothing that is closed now, and all of it is told as elsewhere.
 func TestProxy(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.backend = carried{w.memory}
@@ -414,7 +417,8 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// A file in a directory asks for smaller limits than the daemon's configuration gives, and not for larger ones.
+// A file in a directory asks for smaller limits than the daemon's configuration gives, and not for
+// larger ones.
 func TestFileNarrowsLimits(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Limits = sandbox.Limits{Memory: 8 << 30}

@@ -32,7 +32,8 @@ func (h *heldDialing) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.
 	return h.Backend.Dial(ctx, inst)
 }
 
-// A call that is not sent yet when the sandbox is stopped does not start it again: that is for a later call.
+// A call that is not sent yet when the sandbox is stopped does not start it again: that is for a
+// later call.
 func TestCallBeforeStopStartsNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	held := &heldDialing{Backend: w.memory, dialing: make(chan bool)}
@@ -83,7 +84,8 @@ func TestCallBeforeStopStartsNothing(t *testing.T) {
 	}
 }
 
-// A party that comes back to its session on a new connection starts no sandbox that was stopped meanwhile.
+// A party that comes back to its session on a new connection starts no sandbox that was stopped
+// meanwhile.
 func TestReattachStartsNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -108,7 +110,8 @@ func TestReattachStartsNothing(t *testing.T) {
 	}
 }
 
-// Why a sandbox ended is no longer so once it runs, however it came to run: a host is logged in to again, and not started.
+// Why a sandbox ended is no longer so once it runs, however it came to run: a host is logged in to
+// again, and not started.
 func TestFateEndsWhenSandboxRuns(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

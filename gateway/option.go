@@ -8,9 +8,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// mayOptions says why p may not have a sandbox with such options of its engine's. Which options there are is the backend's to say, and that
-// none opens the machine; but some say how others find a sandbox or come off beside it, and so they are asked for by who runs the daemon,
-// and by others where its configuration says so.
+// mayOptions says why p may not have a sandbox with such options of its engine's. Which options
+// there are is the backend's to say, and that none opens the machine; but some say how others find
+// a sandbox or come off beside it, and so they are asked for by who runs the daemon, and by others
+// where its configuration says so.
 func (h *Hub) mayOptions(p Principal, options []string) error {
 	if p.Name == h.options.Owner {
 		return nil

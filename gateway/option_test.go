@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options of the engine are asked for by who runs the daemon, and by others where its configuration says so. What there is to ask for is the
-// backend's to say: this one has none.
+// Options of the engine are asked for by who runs the daemon, and by others where its configuration
+// says so. What there is to ask for is the backend's to say: this one has none.
 func TestWhoAsksForOptions(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Engine = []string{"hostname", "label=team=blue"}

@@ -8,13 +8,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Pooled sandboxes are to be what would be booted now. staleEvery is between two looks whether it is.
+// Pooled sandboxes are to be what would be booted now. staleEvery is between two looks whether it
+// is.
 const staleEvery = 10 * time.Second
 
 const madeOtherwise = "what is made now has another guest or runtime"
 
-// revisions asks backends whether they would make something else now of the same spec and image. One that does not answer is asked
-// once: it makes the same, for all that is known.
+// revisions asks backends whether they would make something else now of the same spec and image.
+// One that does not answer is asked once: it makes the same, for all that is known.
 type revisions struct {
 	hub  *Hub
 	deaf map[string]bool // backends
@@ -39,7 +40,8 @@ func (r *revisions) differ(ctx context.Context, f facts) bool {
 	return now != f.inst.Revision
 }
 
-// renew gives up what was made from an image that its name no longer means, or with a guest or a runtime that nothing is made with any more.
+// renew gives up what was made from an image that its name no longer means, or with a guest or a
+// runtime that nothing is made with any more.
 func (p *pooling) renew(ctx context.Context) {
 	means := make(map[string]string) // images, by name
 	revised := &revisions{p.hub, make(map[string]bool)}

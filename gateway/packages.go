@@ -33,8 +33,9 @@ type Package struct {
 	Version string `json:"version"`
 }
 
-// packageScript prints a line "manager=count" for the system's packages, and a line python=["name","version"] for each distribution of
-// Python's. Modules are not those of the directory that it runs in.
+// packageScript prints a line "manager=count" for the system's packages, and a line
+// python=["name","version"] for each distribution of Python's. Modules are not those of the
+// directory that it runs in.
 const packageScript = `if command -v dpkg-query >/dev/null; then echo "dpkg=$(dpkg-query -W -f '${db:Status-Abbrev}\n' | grep -c '^.i')"
 elif command -v apk >/dev/null; then echo "apk=$(apk info | grep -c .)"
 elif command -v rpm >/dev/null; then echo "rpm=$(rpm -qa | grep -c .)"
@@ -45,8 +46,9 @@ import importlib.metadata as m, json
 for d in sorted(m.distributions(), key=lambda d: (d.metadata["Name"] or "").lower()): print("python=" + json.dumps([d.metadata["Name"], d.version]))' 2>/dev/null
 :`
 
-// DescribePackages is Describe with the packages of a sandbox that runs, which takes a second: programs are started in it. It is for who may
-// run commands there. One that does not answer is described without them, and a note says so.
+// DescribePackages is Describe with the packages of a sandbox that runs, which takes a second:
+// programs are started in it. It is for who may run commands there. One that does not answer is
+// described without them, and a note says so.
 func (h *Hub) DescribePackages(ctx context.Context, p Principal, name string) (Description, error) {
 	b, p, err := h.reachable(p, name, wire.RightDrive, "listing its packages")
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// tooled is a world whose sandboxes find these programs first, and what alone may be found behind them.
+// tooled is a world whose sandboxes find these programs first, and what alone may be found behind
+// them.
 func tooled(t *testing.T, programs map[string]string) *world {
 	t.Helper()
 	dir := t.TempDir()
@@ -70,7 +71,8 @@ func TestDescribePackages(t *testing.T) {
 	}
 }
 
-// Whatever the programs of a sandbox say, it is bounded, in lines, and nothing that a terminal obeys.
+// Whatever the programs of a sandbox say, it is bounded, in lines, and nothing that a terminal
+// obeys.
 func TestHostilePackages(t *testing.T) {
 	t.Run("without end", func(t *testing.T) {
 		w := tooled(t, map[string]string{"dpkg-query": "exec yes ii", "python3": `exec yes 'python=["\u202e\u001b[31mevil", "1\u2066\n2"]'`, "grep": "echo 99999999999999999999"})

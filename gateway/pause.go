@@ -8,8 +8,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Pause freezes all processes of a sandbox where they are. Its sessions and connections stay and wait; whoever starts something in it,
-// or joins to drive, resumes it. Pausing what is paused is not an error.
+// Pause freezes all processes of a sandbox where they are. Its sessions and connections stay and
+// wait; whoever starts something in it, or joins to drive, resumes it. Pausing what is paused is
+// not an error.
 func (h *Hub) Pause(ctx context.Context, p Principal, name string) error {
 	return h.act(ctx, p, name, "pausing", func(ctx context.Context, b *box, f facts) error {
 		if f.state == Paused {
@@ -78,7 +79,8 @@ func (b *box) resume(ctx context.Context, be sandbox.Backend, f facts) error {
 	return nil
 }
 
-// hold tells the connections to a sandbox that it is frozen, or goes on: while it is frozen they are not taken for dead.
+// hold tells the connections to a sandbox that it is frozen, or goes on: while it is frozen they
+// are not taken for dead.
 func (b *box) hold(frozen bool) {
 	b.mu.Lock()
 	lk := b.link
@@ -94,7 +96,8 @@ func (b *box) hold(frozen bool) {
 	b.relays.hold(frozen)
 }
 
-// Wake resumes a sandbox that is paused, for a client that has a connection to it and opens something on it.
+// Wake resumes a sandbox that is paused, for a client that has a connection to it and opens
+// something on it.
 func (h *Hub) Wake(ctx context.Context, p Principal, name string) error {
 	b, _, err := h.reachable(p, name, wire.RightDrive, "commands, files and forwards")
 	if err != nil {

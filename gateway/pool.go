@@ -21,16 +21,19 @@ type PoolOptions struct {
 	Images []string // none means Options.Image
 }
 
-// nobody owns pooled sandboxes. Like their names it is no label, so that no principal and no sandbox is called so.
+// nobody owns pooled sandboxes. Like their names it is no label, so that no principal and no
+// sandbox is called so.
 const nobody = "~"
 
 // nameWithin is how long a guest may take to take its name.
 const nameWithin = 2 * time.Second
 
-// pooling boots and removes the pooled sandboxes of a hub: they are made ahead, with the daemon's defaults. Each is claimed
-// once, by who asks for one that is made alike, and is theirs from then on like any other; none comes back.
+// pooling boots and removes the pooled sandboxes of a hub: they are made ahead, with the daemon's
+// defaults. Each is claimed once, by who asks for one that is made alike, and is theirs from then
+// on like any other; none comes back.
 //
-// A pooled sandbox is a box in state Warm. It is in no list, has no name, and counts towards nobody's quota.
+// A pooled sandbox is a box in state Warm. It is in no list, has no name, and counts towards
+// nobody's quota.
 type pooling struct {
 	*pool.Pool[*box, facts]
 	hub     *Hub
@@ -61,7 +64,8 @@ func newPooling(h *Hub) (*pooling, error) {
 // Pool returns how many pooled sandboxes there are, by image.
 func (h *Hub) Pool() []pool.Info { return h.pooled.Info((*box).inTouch) }
 
-// Drain removes the pooled sandboxes, and none is booted ahead until the daemon is started again. It is for the admin.
+// Drain removes the pooled sandboxes, and none is booted ahead until the daemon is started again.
+// It is for the admin.
 func (h *Hub) Drain(ctx context.Context, p Principal) error {
 	if p.Name != h.options.Owner || p.mayMake("removing") != nil {
 		return &wire.Error{Code: wire.CodeDenied, Message: "the pool is drained by the daemon's own user"}
@@ -106,7 +110,8 @@ func (f facts) kind(use string) pool.Kind[facts] {
 	return pool.Kind[facts]{Key: f.likeness(), Image: cmp.Or(f.spec.Image, sandbox.DefaultImage), Use: use, Owner: f.spec.Owner, Spec: f}
 }
 
-// likeness is the same for two sandboxes that differ in nothing but whose they are and what they are called.
+// likeness is the same for two sandboxes that differ in nothing but whose they are and what they
+// are called.
 func (f facts) likeness() string {
 	s := f.spec
 	s.ID, s.Name, s.Owner, s.About, s.Progress = "", "", "", "", nil
@@ -183,11 +188,12 @@ func (p *pooling) run(ctx context.Context) {
 	}
 }
 
-// endWithin bounds how long the end of the daemon waits for an engine that removes what was kept for a use.
+// endWithin bounds how long the end of the daemon waits for an engine that removes what was kept
+// for a use.
 const endWithin = 10 * time.Second
 
-// end removes what was kept for a use, which the next daemon does not know until somebody's first call. What it cannot
-// remove, the next daemon does.
+// end removes what was kept for a use, which the next daemon does not know until somebody's first
+// call. What it cannot remove, the next daemon does.
 func (p *pooling) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()
@@ -220,9 +226,9 @@ func (b *box) giveUpIfPooled(ctx context.Context, why string) {
 	}
 }
 
-// KeepPooled keeps size sandboxes made by spec for p's next calls of Create with that spec, for so long from now: an API
-// says it anew with each call that may be followed by others. use is what for; what was kept for the same use and made by
-// another spec goes.
+// KeepPooled keeps size sandboxes made by spec for p's next calls of Create with that spec, for so
+// long from now: an API says it anew with each call that may be followed by others. use is what
+// for; what was kept for the same use and made by another spec goes.
 func (h *Hub) KeepPooled(p Principal, use string, spec NewSpec, size int, long time.Duration) error {
 	if err := p.mayMake("creating"); err != nil {
 		return err
@@ -301,7 +307,8 @@ func (b *box) unfit(ctx context.Context, status sandbox.Status, err, cause error
 	return true
 }
 
-// poolRoom is how many pooled sandboxes there may be beside those that people have, and the key that bounds them.
+// poolRoom is how many pooled sandboxes there may be beside those that people have, and the key
+// that bounds them.
 func (h *Hub) poolRoom() (room int, key string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

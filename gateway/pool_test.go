@@ -56,8 +56,8 @@ func (b *boots) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, 
 	return b.Backend.Boot(ctx, spec)
 }
 
-// Who asks for nothing but a name and the image is given what stands ready; whoever asks for anything else has it booted. The
-// spec decides, and nothing else.
+// Who asks for nothing but a name and the image is given what stands ready; whoever asks for
+// anything else has it booted. The spec decides, and nothing else.
 func TestPoolServesWhatIsAlike(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool = PoolOptions{Size: 1, Images: []string{sandbox.DefaultImage, "other:latest"}}
@@ -109,7 +109,8 @@ func TestPoolServesWhatIsAlike(t *testing.T) {
 	}
 }
 
-// A sandbox of the pool is called by its name where people see one, also after the daemon and the sandbox were started again.
+// A sandbox of the pool is called by its name where people see one, also after the daemon and the
+// sandbox were started again.
 func TestPooledSandboxHasItsName(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool.Size = 1
@@ -188,7 +189,8 @@ func TestPoolClaimants(t *testing.T) {
 	w.ready(d, size)
 }
 
-// What is in the pool is nobody's: it is in no list, counts towards no quota, and cannot be reached by any name.
+// What is in the pool is nobody's: it is in no list, counts towards no quota, and cannot be reached
+// by any name.
 func TestPoolIsNobodys(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool.Size = 3
@@ -218,7 +220,8 @@ func TestPoolIsNobodys(t *testing.T) {
 	w.ready(d, 3)
 }
 
-// A restart finds the pool again; a daemon that is configured otherwise removes what it has no use for.
+// A restart finds the pool again; a daemon that is configured otherwise removes what it has no use
+// for.
 func TestPoolAfterARestart(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	backend := &boots{Backend: w.memory}
@@ -268,7 +271,8 @@ func TestPoolAfterARestart(t *testing.T) {
 	}
 }
 
-// A daemon that is killed while it boots one leaves a row and perhaps an instance: both go, and the pool is filled.
+// A daemon that is killed while it boots one leaves a row and perhaps an instance: both go, and the
+// pool is filled.
 func TestFillIsCutShort(t *testing.T) {
 	for _, made := range []bool{false, true} {
 		w := newWorld(t, sandboxtest.Options{})
@@ -410,8 +414,8 @@ func (b *revising) Revision(context.Context, sandbox.Spec) (string, error) {
 	return b.revision.Load().(string), nil
 }
 
-// What an earlier daemon booted with another guest, or an engine by another runtime, is nobody's to have: it is replaced, before a new daemon
-// gives anything away and while it runs.
+// What an earlier daemon booted with another guest, or an engine by another runtime, is nobody's to
+// have: it is replaced, before a new daemon gives anything away and while it runs.
 func TestPoolFollowsItsBackend(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	b := &revising{Backend: w.memory}
@@ -536,7 +540,8 @@ func TestForkIsNotPooled(t *testing.T) {
 	}
 }
 
-// Draining ends well also while a daemon that was killed may have asked the engine for one more, which is looked for a while.
+// Draining ends well also while a daemon that was killed may have asked the engine for one more,
+// which is looked for a while.
 func TestPoolIsDrainedAfterAKill(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.lateBoot = time.Hour

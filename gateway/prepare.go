@@ -8,8 +8,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Prepare returns an image that has what spec.Setup makes of the image of spec, by which sandboxes of p, and of nobody else, may be made.
-// One that was made before is found again; else a sandbox is made for it, with the limits and the network of spec, and removed.
+// Prepare returns an image that has what spec.Setup makes of the image of spec, by which sandboxes
+// of p, and of nobody else, may be made. One that was made before is found again; else a sandbox is
+// made for it, with the limits and the network of spec, and removed.
 func (h *Hub) Prepare(ctx context.Context, p Principal, spec NewSpec, progress func(line string)) (image string, err error) {
 	if err := p.mayMake("creating"); err != nil {
 		return "", err

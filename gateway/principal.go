@@ -7,7 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Principal is who a door let in: identity comes from the login that succeeded, never from what a client says.
+// Principal is who a door let in: identity comes from the login that succeeded, never from what a
+// client says.
 type Principal struct {
 	Name    string         // of the person or program; owns sandboxes
 	Kind    wire.PartyKind // what it is to the keyboard rules
@@ -17,7 +18,8 @@ type Principal struct {
 	Options KeyOptions     // what that key may not do
 }
 
-// KeyOptions are the restrictions of one key (sshd(8), AUTHORIZED_KEYS FILE FORMAT). The zero value restricts nothing.
+// KeyOptions are the restrictions of one key (sshd(8), AUTHORIZED_KEYS FILE FORMAT). The zero value
+// restricts nothing.
 type KeyOptions struct {
 	NoPty      bool     // no terminals
 	NoForward  bool     // no TCP and unix socket forwarding either way
@@ -30,8 +32,9 @@ type KeyOptions struct {
 	Expires time.Time // when the key, or its certificate, is no longer good; zero is never
 }
 
-// Unheld names those restrictions of a key that nobody could hold a token to; a token has no source, runs no command of its key's, and has
-// terminals. Forwards, agents and X11 are not to be had over HTTP.
+// Unheld names those restrictions of a key that nobody could hold a token to; a token has no
+// source, runs no command of its key's, and has terminals. Forwards, agents and X11 are not to be
+// had over HTTP.
 func (o KeyOptions) Unheld() (names []string) {
 	if o.NoPty {
 		names = append(names, "no-pty")
@@ -65,9 +68,9 @@ func (p Principal) mayMake(what string) error {
 	return nil
 }
 
-// AutoCreate reports whether a login of p at a missing sandbox may create it: nil if so, else the one refusal that
-// unknown and forbidden sandboxes share. It is for doors that were asked for a shell with a terminal; nothing else
-// creates by login.
+// AutoCreate reports whether a login of p at a missing sandbox may create it: nil if so, else the
+// one refusal that unknown and forbidden sandboxes share. It is for doors that were asked for a
+// shell with a terminal; nothing else creates by login.
 func (h *Hub) AutoCreate(p Principal, name string) error {
 	if _, err := wire.ParseSandbox(name); err != nil {
 		return err

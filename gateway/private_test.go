@@ -24,8 +24,8 @@ func shows(t *testing.T, a *attach.Attachment) (text string) {
 	return text
 }
 
-// A private stretch is seen by the person alone, and the record has a hole in its place, also when the daemon dies in the
-// middle of it.
+// A private stretch is seen by the person alone, and the record has a hole in its place, also when
+// the daemon dies in the middle of it.
 func TestPrivateStretch(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	cut := &severed{Backend: w.memory}

@@ -9,14 +9,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// mayCreateLocked returns an error with code limit_sandboxes or limit_quota if f, which is about to be made, is too much
-// for its owner, who keeps so many bytes in images, or for the daemon. It is called with mu held.
+// mayCreateLocked returns an error with code limit_sandboxes or limit_quota if f, which is about to
+// be made, is too much for its owner, who keeps so many bytes in images, or for the daemon. It is
+// called with mu held.
 func (h *Hub) mayCreateLocked(f facts, kept int64) error {
 	return admission.Create(h.options.Quota, h.options.Total, h.usageLocked(f.owner, nil, kept), h.allLocked(nil), f.limits())
 }
 
-// mayStart returns an error with code limit_quota if starting b is too much for its owner, limit_sandboxes if it is for the
-// daemon. The returned function is called when it runs, or will not.
+// mayStart returns an error with code limit_quota if starting b is too much for its owner,
+// limit_sandboxes if it is for the daemon. The returned function is called when it runs, or will
+// not.
 func (h *Hub) mayStart(b *box) (done func(), err error) {
 	f := b.get()
 	h.mu.Lock()
@@ -33,7 +35,8 @@ func (h *Hub) mayStart(b *box) (done func(), err error) {
 	}, nil
 }
 
-// usageLocked is what an owner's sandboxes have, without but; kept is what they have in images. It is called with mu held.
+// usageLocked is what an owner's sandboxes have, without but; kept is what they have in images. It
+// is called with mu held.
 func (h *Hub) usageLocked(owner string, but *box, kept int64) admission.Usage {
 	u := admission.Usage{Kept: kept}
 	for _, b := range h.boxes {
@@ -51,7 +54,8 @@ func (h *Hub) usageLocked(owner string, but *box, kept int64) admission.Usage {
 	return u
 }
 
-// allLocked counts the sandboxes of all owners, without the pool and without but. It is called with mu held.
+// allLocked counts the sandboxes of all owners, without the pool and without but. It is called with
+// mu held.
 func (h *Hub) allLocked(but *box) (all admission.All) {
 	for _, b := range h.boxes {
 		f := b.get()
@@ -66,8 +70,8 @@ func (h *Hub) allLocked(but *box) (all admission.All) {
 	return all
 }
 
-// withKept calls try with how many bytes owner keeps in images. When it is refused because of them, those that can be made again go,
-// all but keep, and it is called once more.
+// withKept calls try with how many bytes owner keeps in images. When it is refused because of them,
+// those that can be made again go, all but keep, and it is called once more.
 func (h *Hub) withKept(ctx context.Context, owner, keep string, try func(kept int64) error) error {
 	kept, err := h.kept(ctx, owner)
 	if err != nil {
@@ -83,7 +87,8 @@ func (h *Hub) withKept(ctx context.Context, owner, keep string, try func(kept in
 	return try(kept)
 }
 
-// forget removes images of an owner's that can be made again, all but keep, and reports whether any went.
+// forget removes images of an owner's that can be made again, all but keep, and reports whether any
+// went.
 func (h *Hub) forget(ctx context.Context, owner, keep string) (any bool) {
 	for name, be := range h.options.Backends {
 		p, ok := be.(sandbox.Imager)
@@ -102,7 +107,8 @@ func (h *Hub) forget(ctx context.Context, owner, keep string) (any bool) {
 	return any
 }
 
-// kept is how many bytes an owner's snapshots take, the images of their forks, and those of their builds and set-ups. It is 0 where nothing depends on it.
+// kept is how many bytes an owner's snapshots take, the images of their forks, and those of their
+// builds and set-ups. It is 0 where nothing depends on it.
 func (h *Hub) kept(ctx context.Context, owner string) (sum int64, err error) {
 	if h.options.Quota.Disk == 0 {
 		return 0, nil
@@ -129,7 +135,8 @@ func (h *Hub) kept(ctx context.Context, owner string) (sum int64, err error) {
 	return sum, nil
 }
 
-// roomToKeep returns an error if an image of b's files would be more than b may have on disk, than its owner may, or than there is.
+// roomToKeep returns an error if an image of b's files would be more than b may have on disk, than
+// its owner may, or than there is.
 func (h *Hub) roomToKeep(ctx context.Context, b *box, be sandbox.Backend, s sandbox.Imager) error {
 	f := b.get()
 	limit := f.limits().Disk
@@ -153,15 +160,16 @@ func (h *Hub) roomToKeep(ctx context.Context, b *box, be sandbox.Backend, s sand
 	return h.withKept(ctx, f.owner, "", func(kept int64) error { return h.imageFits(f.owner, kept, weight) })
 }
 
-// imageFits returns an error with code limit_quota if so many bytes more in images are too much for an owner.
+// imageFits returns an error with code limit_quota if so many bytes more in images are too much for
+// an owner.
 func (h *Hub) imageFits(owner string, kept, more int64) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return admission.Image(h.options.Quota, h.usageLocked(owner, nil, kept), more)
 }
 
-// limits are those of the instance, and those that it is going to have while there is none. A machine that is taken as it is has
-// none.
+// limits are those of the instance, and those that it is going to have while there is none. A
+// machine that is taken as it is has none.
 func (f facts) limits() sandbox.Limits {
 	switch {
 	case f.spec.Host.URI != "":
@@ -172,8 +180,8 @@ func (f facts) limits() sandbox.Limits {
 	return f.spec.Limits.Or(sandbox.DefaultLimits)
 }
 
-// MayBegin returns an error with code limit_quota if another session is too much for the owner of b. The returned function is
-// called when the session is there, or will not be.
+// MayBegin returns an error with code limit_quota if another session is too much for the owner of
+// b. The returned function is called when the session is there, or will not be.
 func (b *box) MayBegin() (done func(), err error) {
 	h := b.hub
 	owner := b.get().owner
@@ -195,7 +203,8 @@ func (b *box) MayBegin() (done func(), err error) {
 	}, nil
 }
 
-// sessionsLocked is how many sessions an owner's sandboxes have, or are about to. It is called with mu held.
+// sessionsLocked is how many sessions an owner's sandboxes have, or are about to. It is called with
+// mu held.
 func (h *Hub) sessionsLocked(owner string) int {
 	n := h.beginning[owner]
 	for _, other := range h.boxes {

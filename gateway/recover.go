@@ -17,7 +17,8 @@ const (
 // sweeps are the pauses before each of the sweeps of a young daemon.
 var sweeps = []time.Duration{0, time.Second, 4 * time.Second, 15 * time.Second, 40 * time.Second, 2 * time.Minute}
 
-// sweep has a backend remove what calls of an earlier daemon left, and what the engine still makes of them.
+// sweep has a backend remove what calls of an earlier daemon left, and what the engine still makes
+// of them.
 func (h *Hub) sweep(ctx context.Context, name string, s sandbox.Finder) {
 	for _, pause := range sweeps {
 		if !sleep(ctx, pause) {
@@ -29,8 +30,9 @@ func (h *Hub) sweep(ctx context.Context, name string, s sandbox.Finder) {
 	}
 }
 
-// recover takes up every sandbox where a former daemon left it. Creations that were cut short are undone and removals
-// finished; the rest is kept in touch with. Then the backends are asked for what the store does not know.
+// recover takes up every sandbox where a former daemon left it. Creations that were cut short are
+// undone and removals finished; the rest is kept in touch with. Then the backends are asked for
+// what the store does not know.
 func (h *Hub) recover(ctx context.Context) {
 	revised := &revisions{h, make(map[string]bool)}
 	for _, b := range h.all() {
@@ -105,8 +107,8 @@ wait:
 	close(h.ready)
 }
 
-// orphans adopts the instances of a backend that carry our label and that the store does not know. Nothing is deleted
-// because the store lost it.
+// orphans adopts the instances of a backend that carry our label and that the store does not know.
+// Nothing is deleted because the store lost it.
 func (h *Hub) orphans(ctx context.Context, name string, be sandbox.Backend, l sandbox.Finder) error {
 	within, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -138,8 +140,8 @@ func (h *Hub) orphans(ctx context.Context, name string, be sandbox.Backend, l sa
 	return nil
 }
 
-// adoptOrphan makes a sandbox of an instance that the store does not know: the one that it was, where that is noted
-// beside its records, else one that is lost.
+// adoptOrphan makes a sandbox of an instance that the store does not know: the one that it was,
+// where that is noted beside its records, else one that is lost.
 func (h *Hub) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.Instance) error {
 	now := time.Now()
 	f := facts{name: "lost-" + inst.ID, owner: h.options.Owner, state: Lost, reason: "found without a row in the store", since: now,

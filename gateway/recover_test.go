@@ -31,8 +31,8 @@ func (w *world) withStore(f func(s *store.Store)) {
 	}
 }
 
-// What a daemon that died leaves in the store, and what the next one makes of it: for each state, with and without an
-// instance in the backend.
+// What a daemon that died leaves in the store, and what the next one makes of it: for each state,
+// with and without an instance in the backend.
 func TestStateAfterACrash(t *testing.T) {
 	for _, tt := range []struct {
 		stored   State
@@ -115,8 +115,8 @@ func TestStateAfterACrash(t *testing.T) {
 	}
 }
 
-// A store that went missing costs nothing: what carries our label is found again, by the name, owner and spec that are
-// noted beside its records.
+// A store that went missing costs nothing: what carries our label is found again, by the name,
+// owner and spec that are noted beside its records.
 func TestLostStoreIsRebuilt(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -139,7 +139,8 @@ func TestLostStoreIsRebuilt(t *testing.T) {
 	}
 }
 
-// One of which nothing is noted is the daemon's own, lost, and left as it is until somebody says what to do.
+// One of which nothing is noted is the daemon's own, lost, and left as it is until somebody says
+// what to do.
 func TestOrphanIsAdoptedAndLeftAlone(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	if _, err := w.memory.Boot(w.ctx(), sandbox.Spec{ID: "stray", Name: "whatever"}); err != nil {
@@ -208,8 +209,8 @@ func (a *away) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	return a.Backend.Destroy(ctx, inst)
 }
 
-// An engine that is away takes nothing with it: sandboxes that answer are used, nothing is removed, and what was asked
-// for meanwhile says whose fault it is.
+// An engine that is away takes nothing with it: sandboxes that answer are used, nothing is removed,
+// and what was asked for meanwhile says whose fault it is.
 func TestEngineThatDoesNotAnswer(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	engine := &away{Backend: w.memory}
@@ -274,7 +275,8 @@ func (l *late) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	return err
 }
 
-// R5: what a backend was asked for by a daemon that died is removed also when the backend makes it after somebody looked.
+// R5: what a backend was asked for by a daemon that died is removed also when the backend makes it
+// after somebody looked.
 func TestR5LateCreation(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.lateBoot = 2 * time.Second
@@ -375,7 +377,8 @@ func (s sweeper) Sweep(ctx context.Context) error {
 	}
 }
 
-// What calls of an earlier daemon left may come late, or be removed at the second try: a young daemon sweeps more than once.
+// What calls of an earlier daemon left may come late, or be removed at the second try: a young
+// daemon sweeps more than once.
 func TestSweepsAgain(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	s := sweeper{w.memory, make(chan error, len(sweeps))}

@@ -11,7 +11,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// An agent of the command table is there while a call of it is under way, or while it holds the keyboard, and not after that.
+// An agent of the command table is there while a call of it is under way, or while it holds the
+// keyboard, and not after that.
 func TestStandingPartyRests(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

@@ -14,8 +14,8 @@ const (
 	defaultTotal = 2 << 30
 )
 
-// prune removes records of sessions that have ended, the oldest first: those that are older than they are kept, and those
-// of sandboxes whose records take too much room.
+// prune removes records of sessions that have ended, the oldest first: those that are older than
+// they are kept, and those of sandboxes whose records take too much room.
 func (h *Hub) prune() {
 	entries, err := os.ReadDir(h.options.Records)
 	if err != nil {

@@ -36,8 +36,8 @@ func (h *Hub) List(ctx context.Context, p Principal) ([]Info, error) {
 	return all, nil
 }
 
-// Sessions returns the sessions of a sandbox, asking the guest of one that runs, with the parties that are attached
-// through the daemon. A sandbox that does not run has none, and is not started.
+// Sessions returns the sessions of a sandbox, asking the guest of one that runs, with the parties
+// that are attached through the daemon. A sandbox that does not run has none, and is not started.
 func (h *Hub) Sessions(ctx context.Context, p Principal, name string) ([]wire.SessionInfo, error) {
 	b, _, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
@@ -107,8 +107,8 @@ func (b *box) noSession(session string) *wire.Error {
 	return wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", session, b.Name())
 }
 
-// Live returns the replica of a session for reading, without attaching anybody. A sandbox that does not run is not
-// started: its sessions are records.
+// Live returns the replica of a session for reading, without attaching anybody. A sandbox that does
+// not run is not started: its sessions are records.
 func (h *Hub) Live(ctx context.Context, p Principal, t wire.Target) (*live.Session, error) {
 	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
@@ -153,7 +153,8 @@ type ExecEvent struct {
 // maxCommand is how much of a command its event keeps.
 const maxCommand = 1024
 
-// Record adds a relayed command to a sandbox's events. It neither waits nor fails: what cannot be stored is logged.
+// Record adds a relayed command to a sandbox's events. It neither waits nor fails: what cannot be
+// stored is logged.
 func (h *Hub) Record(ctx context.Context, p Principal, name string, e ExecEvent) {
 	b, p, err := h.reachable(p, name, wire.RightDrive, "commands")
 	if err != nil {
@@ -168,7 +169,8 @@ func (h *Hub) Record(ctx context.Context, p Principal, name string, e ExecEvent)
 	}{p.party(p.Kind, "").String(), e})
 }
 
-// Records lists the records of a sandbox, also of sessions that have ended and of a sandbox that is stopped.
+// Records lists the records of a sandbox, also of sessions that have ended and of a sandbox that is
+// stopped.
 func (h *Hub) Records(ctx context.Context, p Principal, name string) ([]record.Info, error) {
 	b, _, err := h.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
@@ -179,8 +181,8 @@ func (h *Hub) Records(ctx context.Context, p Principal, name string) ([]record.I
 
 // OpenRecord opens a session's record for reading, as it is now; the caller closes it. run is the
 // Info.Run to open, 0 the latest. What is read of a sandbox that is shared with p no longer is
-// attach.ErrUnshared. A record that does not exist is an error with code not_found, one that cannot be
-// read an error with code unavailable.
+// attach.ErrUnshared. A record that does not exist is an error with code not_found, one that cannot
+// be read an error with code unavailable.
 func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run int) (*record.Reader, error) {
 	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
@@ -213,8 +215,8 @@ func (h *Hub) OpenRecord(ctx context.Context, p Principal, t wire.Target, run in
 	return nil, &shown{public: e, err: err}
 }
 
-// Screen returns what a session's terminal shows. It starts nothing: of a sandbox that is stopped it is what the terminal showed last,
-// by its record, with Stopped set.
+// Screen returns what a session's terminal shows. It starts nothing: of a sandbox that is stopped
+// it is what the terminal showed last, by its record, with Stopped set.
 func (h *Hub) Screen(ctx context.Context, p Principal, t wire.Target) (wire.Screen, error) {
 	b, _, err := h.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {

@@ -22,9 +22,10 @@ type Share struct {
 // maxShares is how many principals a sandbox is shared with at most.
 const maxShares = 256
 
-// Share lets another principal find one of p's sandboxes by its name and watch its sessions or, with RightDrive, work in
-// it: terminals, commands and files, but not its life. What a share allows never exceeds what the key does that is used. Sharing
-// again changes the rights; fewer end what is attached at once. With a principal that cannot log in nothing new is shared.
+// Share lets another principal find one of p's sandboxes by its name and watch its sessions or,
+// with RightDrive, work in it: terminals, commands and files, but not its life. What a share allows
+// never exceeds what the key does that is used. Sharing again changes the rights; fewer end what is
+// attached at once. With a principal that cannot log in nothing new is shared.
 func (h *Hub) Share(ctx context.Context, p Principal, name, principal string, rights wire.Rights) error {
 	b, err := h.mine(p, name, "sharing")
 	if err != nil {
@@ -73,7 +74,8 @@ func (h *Hub) LogsIn(principal string) (key, certificate bool) {
 	return h.options.LogsIn(principal)
 }
 
-// Unshare ends that, and at once what the principal has attached or runs there. It reports whether there was anything to end.
+// Unshare ends that, and at once what the principal has attached or runs there. It reports whether
+// there was anything to end.
 func (h *Hub) Unshare(ctx context.Context, p Principal, name, principal string) (was bool, err error) {
 	b, err := h.mine(p, name, "sharing")
 	if err != nil {
@@ -141,7 +143,8 @@ func (b *box) sharedWith() []Share {
 	return list
 }
 
-// rightsOf is the most that the principal may do on b: everything if owner is true, else its share; none without one.
+// rightsOf is the most that the principal may do on b: everything if owner is true, else its share;
+// none without one.
 func (b *box) rightsOf(principal string) (rights wire.Rights, owner bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -151,8 +154,9 @@ func (b *box) rightsOf(principal string) (rights wire.Rights, owner bool) {
 	return b.shares[principal], false
 }
 
-// reachable returns the sandbox called name that is p's or shared with it, and p with the rights that it has there. need is
-// what it takes; what for is for the refusal. Whose it is not and with whom it is not shared, for them it is not there.
+// reachable returns the sandbox called name that is p's or shared with it, and p with the rights
+// that it has there. need is what it takes; what for is for the refusal. Whose it is not and with
+// whom it is not shared, for them it is not there.
 func (h *Hub) reachable(p Principal, name string, need wire.Rights, what string) (*box, Principal, error) {
 	h.mu.Lock()
 	b := h.names[name]

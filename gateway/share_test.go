@@ -204,8 +204,8 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A key that may only watch does nothing on the parties of its principal's other keys: neither on the person at a terminal, nor
-// on the agent whose call is under way.
+// A key that may only watch does nothing on the parties of its principal's other keys: neither on
+// the person at a terminal, nor on the agent whose call is under way.
 func TestWatchKeyBesideOthers(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -238,7 +238,8 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 	}
 }
 
-// A slip in the name of a principal shares with nobody, and is told. Who can no longer log in keeps what they had, or less.
+// A slip in the name of a principal shares with nobody, and is told. Who can no longer log in keeps
+// what they had, or less.
 func TestShareWithNobody(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	listed, certified := true, false
@@ -269,7 +270,8 @@ func TestShareWithNobody(t *testing.T) {
 	}
 }
 
-// Who may only watch does not start a sandbox that is stopped, by whatever would join a session in it.
+// Who may only watch does not start a sandbox that is stopped, by whatever would join a session in
+// it.
 func TestWatcherStartsNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

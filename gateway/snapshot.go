@@ -11,8 +11,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Snapshot keeps the files of one of p's sandboxes as an image, and returns its name: NewSpec.Image of a sandbox of p's, and of nobody
-// else's. tag is a DNS label; empty is the time. An image that is being made when ctx ends is made all the same.
+// Snapshot keeps the files of one of p's sandboxes as an image, and returns its name: NewSpec.Image
+// of a sandbox of p's, and of nobody else's. tag is a DNS label; empty is the time. An image that
+// is being made when ctx ends is made all the same.
 func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (image string, err error) {
 	b, err := h.mine(p, name, "snapshots")
 	if err != nil {
@@ -40,8 +41,8 @@ func (h *Hub) Snapshot(ctx context.Context, p Principal, name, tag string) (imag
 	return image, nil
 }
 
-// Fork makes another sandbox of p's, called fork, as name was made and with the files that it has now. Sessions, processes and keys are its own.
-// As Create it is all or nothing.
+// Fork makes another sandbox of p's, called fork, as name was made and with the files that it has
+// now. Sessions, processes and keys are its own. As Create it is all or nothing.
 func (h *Hub) Fork(ctx context.Context, p Principal, name, fork string, progress func(line string)) (Info, error) {
 	source, err := h.mine(p, name, "creating")
 	if err != nil {
@@ -111,7 +112,8 @@ func (b *box) takeFiles(ctx context.Context, progress func(string)) error {
 	return b.become(ctx, func(f *facts) { f.spec.Image = image })
 }
 
-// keepFiles makes an image of the files of b, which nobody may remove or start meanwhile, if there is room for it.
+// keepFiles makes an image of the files of b, which nobody may remove or start meanwhile, if there
+// is room for it.
 func (b *box) keepFiles(ctx context.Context, what string, do func(context.Context, sandbox.Imager, sandbox.Instance) error) error {
 	if err := b.lock(ctx); err != nil {
 		return err
@@ -137,10 +139,11 @@ func (b *box) keepFiles(ctx context.Context, what string, do func(context.Contex
 	return b.reachFiles(do(whole, s, f.inst))
 }
 
-// mayKeep returns an error if there is no room for an image of the files of b. The returned function is called when it is made, or will not
-// be: one after the other, because what the first one takes the second one does not have. Until then b is frozen: what is weighed is what
-// will be copied. It is made with the returned context, which ends with Run, and not with ctx: an engine that is no longer waited for goes on
-// copying.
+// mayKeep returns an error if there is no room for an image of the files of b. The returned
+// function is called when it is made, or will not be: one after the other, because what the first
+// one takes the second one does not have. Until then b is frozen: what is weighed is what will be
+// copied. It is made with the returned context, which ends with Run, and not with ctx: an engine
+// that is no longer waited for goes on copying.
 func (b *box) mayKeep(ctx context.Context, be sandbox.Backend) (whole context.Context, done func(), err error) {
 	h := b.hub
 	select {
@@ -171,11 +174,13 @@ func (b *box) mayKeep(ctx context.Context, be sandbox.Backend) (whole context.Co
 const (
 	// thawWithin is how long an engine is given to let a sandbox go on.
 	thawWithin = time.Minute
-	// copied is the reason of a sandbox that runs, and is frozen for the time being: by it the next daemon lets it go on.
+	// copied is the reason of a sandbox that runs, and is frozen for the time being: by it the next
+	// daemon lets it go on.
 	copied = "frozen while its files are copied"
 )
 
-// still freezes what runs in b, which is locked, until thaw is called. Whoever has it frozen already keeps it so.
+// still freezes what runs in b, which is locked, until thaw is called. Whoever has it frozen
+// already keeps it so.
 func (b *box) still(ctx context.Context, be sandbox.Backend) (thaw func(), err error) {
 	f := b.get()
 	pauser, ok := be.(sandbox.Pauser)

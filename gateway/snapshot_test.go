@@ -57,7 +57,8 @@ func (c copying) Kept(_ context.Context, owner string, ids []string) (sum int64,
 	return sum, nil
 }
 
-// What an owner keeps in images is disk of theirs, like that of sandboxes: of snapshots, and of forks.
+// What an owner keeps in images is disk of theirs, like that of sandboxes: of snapshots, and of
+// forks.
 func TestSnapshotsCount(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	c := w.copying(1 << 30)
@@ -113,7 +114,8 @@ func TestSnapshotAboveTheLimit(t *testing.T) {
 	}
 }
 
-// Forks that wait for their source keep nobody from starting something: perhaps it is the source that is started.
+// Forks that wait for their source keep nobody from starting something: perhaps it is the source
+// that is started.
 func TestForksWaitWithoutASlot(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.copying(0)
@@ -179,8 +181,8 @@ func (f freezing) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 	return f.copying.Snapshot(ctx, inst, owner, name, tag)
 }
 
-// A sandbox is frozen from before its files are weighed until they are copied, also when nobody waits for it any more: else it would
-// grow in between.
+// A sandbox is frozen from before its files are weighed until they are copied, also when nobody
+// waits for it any more: else it would grow in between.
 func TestSnapshotOfWhatIsStill(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	f := freezing{copying: w.copying(1 << 20), mu: new(sync.Mutex), asked: new([]string), began: make(chan bool), ready: make(chan bool)}

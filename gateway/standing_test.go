@@ -9,7 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Text for a program is not typed to a shell that was started since, in a session whose shell has ended either.
+// Text for a program is not typed to a shell that was started since, in a session whose shell has
+// ended either.
 func TestTypeStartsNoShell(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -37,7 +38,8 @@ func TestTypeStartsNoShell(t *testing.T) {
 	}
 }
 
-// A shell that a run has started again is known: what it asks is answered, also over another connection.
+// A shell that a run has started again is known: what it asks is answered, also over another
+// connection.
 func TestTypeToTheShellThatRunStarted(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

@@ -12,10 +12,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Stream serves a session stream of an agent on the sandbox called name until it ends, and closes rw. The client's
-// frames reach the guest as they are, with p as the party; output comes from the replica, so that nothing is seen that is
-// not recorded. nil means that the client ended it. It ends also when the connection to the sandbox breaks: the client
-// attaches again, with its resume secret, and is the same party.
+// Stream serves a session stream of an agent on the sandbox called name until it ends, and closes
+// rw. The client's frames reach the guest as they are, with p as the party; output comes from the
+// replica, so that nothing is seen that is not recorded. nil means that the client ended it. It
+// ends also when the connection to the sandbox breaks: the client attaches again, with its resume
+// secret, and is the same party.
 func (h *Hub) Stream(ctx context.Context, p Principal, name string, rw io.ReadWriteCloser) error {
 	ctx, done := h.tasks.bound(ctx)
 	defer done()

@@ -275,7 +275,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	<-served
 }
 
-// An agent whose connection broke is the same party on the next one: what it asked for is done once.
+// An agent whose connection broke is the same party on the next one: what it asked for is done
+// once.
 func TestStreamResumes(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -351,7 +352,8 @@ func TestSecretOfAnother(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// The same principal's other logins are that party – on a stream everybody is an agent –, unless they have other rights.
+	// The same principal's other logins are that party – on a stream everybody is an agent –,
+	// unless they have other rights.
 	if _, _, err = w.dial(d, alice, wire.Attach{Resume: secret}, wire.Handler{}); err != nil {
 		t.Errorf("the same principal: %v", err)
 	}
@@ -360,7 +362,8 @@ func TestSecretOfAnother(t *testing.T) {
 	wantCode(t, err, wire.CodeNotFound)
 }
 
-// Who was sent away is no longer that party: neither is the keyboard his, nor does his secret bring him back.
+// Who was sent away is no longer that party: neither is the keyboard his, nor does his secret bring
+// him back.
 func TestKickedStreamStaysAway(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

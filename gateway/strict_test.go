@@ -16,7 +16,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// smallDisk makes the records of w lie on a file system of that size, and returns what fills it and what empties it.
+// smallDisk makes the records of w lie on a file system of that size, and returns what fills it and
+// what empties it.
 func (w *world) smallDisk(size string) (fill, empty func()) {
 	w.t.Helper()
 	if os.Geteuid() != 0 {
@@ -49,7 +50,8 @@ func (w *world) smallDisk(size string) (fill, empty func()) {
 		}
 }
 
-// Where records are strict a session whose output cannot be recorded ends, and nobody is shown what is not on disk.
+// Where records are strict a session whose output cannot be recorded ends, and nobody is shown what
+// is not on disk.
 func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	fill, empty := w.smallDisk("1m")

@@ -19,7 +19,8 @@ func (t *tasks) open(ctx context.Context) {
 	t.ctx = ctx
 }
 
-// start runs f with the context of Run, and reports whether it does: Run may not have begun, or be over.
+// start runs f with the context of Run, and reports whether it does: Run may not have begun, or be
+// over.
 func (t *tasks) start(f func(ctx context.Context)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -31,7 +32,8 @@ func (t *tasks) start(f func(ctx context.Context)) bool {
 	return true
 }
 
-// bound returns a context that ends with ctx or with Run, whichever is first; the latter with ErrClosed.
+// bound returns a context that ends with ctx or with Run, whichever is first; the latter with
+// ErrClosed.
 func (t *tasks) bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	t.mu.Lock()
 	life := t.ctx

@@ -12,9 +12,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Terminal is the record of one relayed terminal. Its methods may be called at once: output and sizes come from different
-// goroutines. The terminal goes on when the record cannot, unless records are strict: then Write fails, and what it was given
-// must not be shown.
+// Terminal is the record of one relayed terminal. Its methods may be called at once: output and
+// sizes come from different goroutines. The terminal goes on when the record cannot, unless records
+// are strict: then Write fails, and what it was given must not be shown.
 type Terminal struct {
 	rec *record.Writer // nil when it could not be made
 	hub *Hub
@@ -24,8 +24,8 @@ type Terminal struct {
 	bad bool   // guarded by mu; a failure was logged
 }
 
-// Terminal records a relayed terminal – pty-req and exec – that is no session. The caller writes what it relays to the
-// client before the client sees it, and closes it with the exit status.
+// Terminal records a relayed terminal – pty-req and exec – that is no session. The caller writes
+// what it relays to the client before the client sees it, and closes it with the exit status.
 func (h *Hub) Terminal(ctx context.Context, p Principal, name, command string, cols, rows int) (*Terminal, error) {
 	b, p, err := h.reachable(p, name, wire.RightDrive, "commands")
 	if err != nil {
@@ -86,7 +86,8 @@ func (t *Terminal) Resize(cols, rows int) {
 	}
 }
 
-// Close finishes the record, when nothing else is called any more; exit is -1 when the connection ended first.
+// Close finishes the record, when nothing else is called any more; exit is -1 when the connection
+// ended first.
 func (t *Terminal) Close(exit int) {
 	if t.rec == nil {
 		return

@@ -24,7 +24,8 @@ func wantTotal(t *testing.T, err error, key string) {
 	}
 }
 
-// All owners together have so many sandboxes, and so many that run; what is stopped gives its place to another.
+// All owners together have so many sandboxes, and so many that run; what is stopped gives its place
+// to another.
 func TestTotal(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Total = admission.Total{Sandboxes: 3, Running: 2}
@@ -72,7 +73,8 @@ func TestTotal(t *testing.T) {
 	wantTotal(t, newOne(alice, "five"), "total.sandboxes")
 }
 
-// What stands ready has what is left, says so, and makes room for what somebody asks for: who does is never refused because of it.
+// What stands ready has what is left, says so, and makes room for what somebody asks for: who does
+// is never refused because of it.
 func TestPoolMakesRoom(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool.Size = 3
@@ -104,7 +106,8 @@ func TestPoolMakesRoom(t *testing.T) {
 	w.eventually("one, three and one that stands ready are left", func() bool { return len(w.members()) == 3 })
 }
 
-// Who asks is told what their own sandboxes have of what they may; all owners' are for the daemon's own user.
+// Who asks is told what their own sandboxes have of what they may; all owners' are for the daemon's
+// own user.
 func TestAllowances(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Quota = admission.Quota{CPUs: 4, Disk: 7 << 30, Connections: 30}
@@ -172,8 +175,8 @@ func (b *keeping) Kept(ctx context.Context, owner string, ids []string) (int64, 
 	return n + int64(len(b.p.kept))*b.weight, err
 }
 
-// What a set-up made is disk of its owner's. Before somebody is refused because of it, it goes: it can be made again. One for which there is
-// no room is not kept.
+// What a set-up made is disk of its owner's. Before somebody is refused because of it, it goes: it
+// can be made again. One for which there is no room is not kept.
 func TestSetUpsCount(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	p := &preparing{Backend: w.memory, kept: make(map[string]bool)}

@@ -25,8 +25,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// x/crypto can lose an opening at the moment at which a connection ends by a message that it does not expect; see
-// connect.Control.OpenStream, which waits for no such.
+// x/crypto can lose an opening at the moment at which a connection ends by a message that it does
+// not expect; see connect.Control.OpenStream, which waits for no such.
 func TestMain(m *testing.M) {
 	signals.DefaultForChildren()
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("golang.org/x/crypto/ssh.(*mux).openChannel"))

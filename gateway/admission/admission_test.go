@@ -42,7 +42,8 @@ func TestCreate(t *testing.T) {
 	}
 }
 
-// check fails the test unless err has that code, names key, and is about images as images says. No code is no error.
+// check fails the test unless err has that code, names key, and is about images as images says. No
+// code is no error.
 func check(t *testing.T, err error, code wire.Code, key string, images bool) {
 	t.Helper()
 	e, _ := errors.AsType[*wire.Error](err)
@@ -97,7 +98,8 @@ func TestDiskFloor(t *testing.T) {
 	check(t, CopyTo(gib+1, 3*gib, 2*gib), wire.CodeUnavailable, DiskFull, false)
 }
 
-// A sandbox that was started above its limit may write a little, to be tidied up; any other is stopped above its limit.
+// A sandbox that was started above its limit may write a little, to be tidied up; any other is
+// stopped above its limit.
 func TestGaugeAbove(t *testing.T) {
 	files := sandbox.MaxFiles(gib)
 	for _, tt := range []struct {
@@ -119,7 +121,8 @@ func TestGaugeAbove(t *testing.T) {
 	}
 }
 
-// A sandbox is measured when it may have written, not more often than measuring may cost, and at once near its limit.
+// A sandbox is measured when it may have written, not more often than measuring may cost, and at
+// once near its limit.
 func TestGaugeDue(t *testing.T) {
 	start := time.Unix(1000, 0)
 	g := &Gauge{}

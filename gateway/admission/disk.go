@@ -11,9 +11,9 @@ import (
 // DiskFull is the name of the limit of disk in notes, reasons and events.
 const DiskFull = "disk_full"
 
-// Where the storage does not hold the limit of disk, the files of a sandbox are measured, and one above its limit is
-// stopped. A sandbox is not measured while nothing suggests that it wrote: the free space of the disk and its
-// processor time are asked for first, and cost next to nothing.
+// Where the storage does not hold the limit of disk, the files of a sandbox are measured, and one
+// above its limit is stopped. A sandbox is not measured while nothing suggests that it wrote: the
+// free space of the disk and its processor time are asked for first, and cost next to nothing.
 const (
 	diskStep   = 64 << 20         // bytes that went since a sandbox was measured, upon which it is measured again
 	diskAge    = 30 * time.Second // after which it is measured again in any case, if it worked
@@ -41,8 +41,8 @@ type Gauge struct {
 // Fresh reports whether it has not been looked at yet.
 func (g *Gauge) Fresh() bool { return g.at.IsZero() }
 
-// Due reports whether it is to be looked at now: the disk has room free bytes, and its limit is limit bytes. pressed
-// says that the disk is nearly full, and fills.
+// Due reports whether it is to be looked at now: the disk has room free bytes, and its limit is
+// limit bytes. pressed says that the disk is nearly full, and fills.
 func (g *Gauge) Due(now time.Time, room, limit int64, pressed bool) bool {
 	if g.Fresh() {
 		return true
@@ -52,8 +52,8 @@ func (g *Gauge) Due(now time.Time, room, limit int64, pressed bool) bool {
 	return urgent || !now.Before(g.next) && (went >= diskStep || now.Sub(g.at) >= diskAge)
 }
 
-// Worked takes the processor time that it has used and reports whether it may have written since it was measured. If
-// not, that counts as a look.
+// Worked takes the processor time that it has used and reports whether it may have written since it
+// was measured. If not, that counts as a look.
 func (g *Gauge) Worked(now time.Time, room int64, cpu time.Duration) bool {
 	if !g.Fresh() && cpu > 0 && cpu-g.cpu < diskWorked {
 		g.at, g.room = now, room
@@ -68,7 +68,8 @@ func (g *Gauge) Measured(now time.Time, room int64, took time.Duration) {
 	g.at, g.room, g.next = now, room, now.Add(took*(1+diskPace))
 }
 
-// Allowed is what may be there before the sandbox is stopped: it may have been started to be tidied up.
+// Allowed is what may be there before the sandbox is stopped: it may have been started to be tidied
+// up.
 func (g *Gauge) Allowed(limit int64) sandbox.DiskUsage {
 	most := sandbox.DiskUsage{Bytes: limit, Files: sandbox.MaxFiles(limit)}
 	if g.First.Bytes > limit {
@@ -92,7 +93,8 @@ func (g *Gauge) Above(limit int64) string {
 	return ""
 }
 
-// Run says why nothing is made or started on a disk with room free bytes of which floor are to stay free; nil if it may.
+// Run says why nothing is made or started on a disk with room free bytes of which floor are to stay
+// free; nil if it may.
 func Run(room, floor int64) error {
 	if room >= floor {
 		return nil
@@ -102,7 +104,8 @@ func Run(room, floor int64) error {
 	return e
 }
 
-// Copy says why no image of weight bytes is made of a sandbox with that limit of disk; nil if it may. 0 is no limit.
+// Copy says why no image of weight bytes is made of a sandbox with that limit of disk; nil if it
+// may. 0 is no limit.
 func Copy(weight, limit int64) error {
 	if limit == 0 || weight <= limit {
 		return nil
@@ -112,7 +115,8 @@ func Copy(weight, limit int64) error {
 	return e
 }
 
-// CopyTo says why no image of weight bytes is made on a disk with room free bytes of which floor are to stay free.
+// CopyTo says why no image of weight bytes is made on a disk with room free bytes of which floor
+// are to stay free.
 func CopyTo(weight, room, floor int64) error {
 	if room-weight >= floor {
 		return nil

@@ -1,6 +1,7 @@
-// Package admission decides whether a sandbox may be made, started, given more disk or copied into an image. Its
-// functions are pure: usage in, decision out. Reach for it with what an owner and the daemon have; it knows no
-// sandbox, no store and no engine. Errors are *wire.Error with a code and a hint for whoever asked.
+// Package admission decides whether a sandbox may be made, started, given more disk or copied into
+// an image. Its functions are pure: usage in, decision out. Reach for it with what an owner and the
+// daemon have; it knows no sandbox, no store and no engine. Errors are *wire.Error with a code and
+// a hint for whoever asked.
 package admission
 
 import (
@@ -14,8 +15,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Quota is what the sandboxes of one principal may be allowed together: the sums of their limits, not of what they
-// use at the moment. Hosts count as sandboxes and with their sessions. 0 is no such limit, unless said otherwise.
+// Quota is what the sandboxes of one principal may be allowed together: the sums of their limits,
+// not of what they use at the moment. Hosts count as sandboxes and with their sessions. 0 is no
+// such limit, unless said otherwise.
 type Quota struct {
 	Sandboxes   int     // 0 is 64
 	Sessions    int     // that live
@@ -44,8 +46,8 @@ type Usage struct {
 	Kept      int64   // bytes in images that were made of or for them
 }
 
-// Create says why an owner may not have another sandbox with those limits, which runs; nil if it may. The code is
-// limit_sandboxes or limit_quota.
+// Create says why an owner may not have another sandbox with those limits, which runs; nil if it
+// may. The code is limit_sandboxes or limit_quota.
 func Create(q Quota, t Total, has Usage, all All, own sandbox.Limits) error {
 	if has.Sandboxes >= q.Sandboxes {
 		e := wire.Errorf(wire.CodeLimitSandboxes, "you have %d sandboxes, the limit is %d (max_sandboxes)", has.Sandboxes, q.Sandboxes)
@@ -61,7 +63,8 @@ func Create(q Quota, t Total, has Usage, all All, own sandbox.Limits) error {
 	return q.run(has, own)
 }
 
-// Start says why a stopped sandbox with those limits may not be started; nil if it may. has and all are without it.
+// Start says why a stopped sandbox with those limits may not be started; nil if it may. has and all
+// are without it.
 func Start(q Quota, t Total, has Usage, all All, own sandbox.Limits) error {
 	if err := t.start(all); err != nil {
 		return err
@@ -83,7 +86,8 @@ func (q Quota) run(has Usage, own sandbox.Limits) error {
 	return nil
 }
 
-// ErrImages is in the chain of an error that an owner would not get if there were no images of theirs.
+// ErrImages is in the chain of an error that an owner would not get if there were no images of
+// theirs.
 var ErrImages = errors.New("images of the owner take disk of the quota")
 
 type imagesError struct{ public *wire.Error }

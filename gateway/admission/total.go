@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Total is what all sandboxes of the daemon may be together, whoever owns them. Hosts count, too. The pool has what is
-// left, and makes room for what somebody asks for.
+// Total is what all sandboxes of the daemon may be together, whoever owns them. Hosts count, too.
+// The pool has what is left, and makes room for what somebody asks for.
 type Total struct {
 	Sandboxes int // that exist; 0 is 1000
 	Running   int // that are not stopped; 0 is what the machine can carry, see carries
@@ -25,9 +25,9 @@ type All struct {
 
 const defaultAll = 1000
 
-// What one sandbox may take of the machine before it does anything, several times what scripts/soak measures: its
-// guest, the engine's process for it, and what the engine and the daemon keep of it. Of files that is the half which
-// connections of sandboxes leave.
+// What one sandbox may take of the machine before it does anything, several times what scripts/soak
+// measures: its guest, the engine's process for it, and what the engine and the daemon keep of it.
+// Of files that is the half which connections of sandboxes leave.
 const (
 	memoryOfOne  = 32 << 20
 	threadsOfOne = 64
@@ -47,8 +47,8 @@ func (t Total) WithDefaults() Total {
 	return t
 }
 
-// carries is how many sandboxes go with so much memory and so many threads of a machine, and so many files of the
-// daemon's. What is not known is 0, and does not count.
+// carries is how many sandboxes go with so much memory and so many threads of a machine, and so
+// many files of the daemon's. What is not known is 0, and does not count.
 func carries(memory, threads, files int64) int {
 	most := int64(defaultAll)
 	for _, has := range []struct{ all, one int64 }{{memory, memoryOfOne}, {threads, threadsOfOne}, {files, filesOfOne}} {
@@ -59,7 +59,8 @@ func carries(memory, threads, files int64) int {
 	return int(max(most, 1))
 }
 
-// number reads a number of /proc: the one behind key, or the first where key is empty. It is 0 where the file lacks it.
+// number reads a number of /proc: the one behind key, or the first where key is empty. It is 0
+// where the file lacks it.
 func number(path, key string) int64 {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -93,7 +94,8 @@ func (t Total) start(all All) error {
 	return e
 }
 
-// Pool is how many pooled sandboxes there may be beside all, and the key of the configuration that bounds them.
+// Pool is how many pooled sandboxes there may be beside all, and the key of the configuration that
+// bounds them.
 func (t Total) Pool(all All) (room int, key string) {
 	if left := t.Running - all.Running; left < t.Sandboxes-all.Exist {
 		return max(left, 0), "total.running"

@@ -1,7 +1,8 @@
-// Package attach is one party's way into a session. An [Attachment] serves a person or a raw agent, a stream an agent
-// that speaks the session protocol itself, and the shared attachment all calls of the command table by one principal.
-// They send requests to the guest, and answer each once: with what the guest said, or as lost. Reach for it with a
-// [Sandbox] and a party that was authorised. It knows no login, no store and no backend.
+// Package attach is one party's way into a session. An [Attachment] serves a person or a raw agent,
+// a stream an agent that speaks the session protocol itself, and the shared attachment all calls of
+// the command table by one principal. They send requests to the guest, and answer each once: with
+// what the guest said, or as lost. Reach for it with a [Sandbox] and a party that was authorised.
+// It knows no login, no store and no backend.
 package attach
 
 import (
@@ -24,7 +25,8 @@ var (
 	ErrClosed       = errors.New("the daemon is shutting down")
 )
 
-// Sandbox is what attachments need of the sandbox that they are in. Its methods may be called at once.
+// Sandbox is what attachments need of the sandbox that they are in. Its methods may be called at
+// once.
 type Sandbox interface {
 	Name() string
 	Sessions() *live.Sessions
@@ -35,19 +37,23 @@ type Sandbox interface {
 	MayBegin() (done func(), e error) // whether another session fits; done is called when it is there, or will not be
 	Touch()                           // it is used now
 
-	// Control returns its control connection, for a party on a session. A sandbox that does not run is started for a
-	// party that may drive and starts the session; one that is paused is resumed for one that may drive.
+	// Control returns its control connection, for a party on a session. A sandbox that does not run
+	// is started for a party that may drive and starts the session; one that is paused is resumed
+	// for one that may drive.
 	Control(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error)
-	// Again returns the control connection after one broke, and starts nothing. An error that cannot pass is a
-	// *wire.Error with code lost and a reason.
+	// Again returns the control connection after one broke, and starts nothing. An error that
+	// cannot pass is a *wire.Error with code lost and a reason.
 	Again(ctx context.Context) (*connect.Control, error)
-	// Answers waits until it answers after a connection broke. An error is the loss of what was under way.
+	// Answers waits until it answers after a connection broke. An error is the loss of what was
+	// under way.
 	Answers(ctx context.Context) *wire.Error
-	// Session returns the copy of a session that the guest has; fresh says that it was just started.
+	// Session returns the copy of a session that the guest has; fresh says that it was just
+	// started.
 	Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error)
 	// Wake resumes it if it is paused.
 	Wake(ctx context.Context) error
-	// Listening is ctx, which also ends with a *SilentError when nobody is there to answer. The caller calls over.
+	// Listening is ctx, which also ends with a *SilentError when nobody is there to answer. The
+	// caller calls over.
 	Listening(ctx context.Context) (_ context.Context, over func())
 
 	Over() *wire.Error                 // the loss of what was under way, if it has ended, is about to, or is paused; else nil
@@ -55,7 +61,7 @@ type Sandbox interface {
 	Patience() time.Duration           // how long it may take to answer again after a connection broke
 	Reach(err error) error             // err, of reaching it, with what its owner may see
 	Silent(d time.Duration) error      // the error of a guest that has not answered for so long
-	NotRunning(session string) error   // refuses whoever may not start it
+	NotRunning(session string) error   // refuses a caller that may not start it
 
 	Pauses() *Interrupter // ends with a *PausedError what is under way
 	Stops() *Interrupter  // ends what was not sent yet
@@ -88,13 +94,13 @@ const (
 	reachWithin = 15 * time.Second
 	// rememberedFor is how long a guest remembers a party that was cut off.
 	rememberedFor = 30 * time.Second
-	// bannedFor is how long a party that was disconnected cannot be the same one again. It is longer than a guest remembers
-	// a party: that time begins anew when its keyboard is given back.
+	// bannedFor is how long a party that was disconnected cannot be the same one again. It is
+	// longer than a guest remembers a party: that time begins anew when its keyboard is given back.
 	bannedFor = 2*rememberedFor + giveWithin
 )
 
-// Join attaches party to a session of sb. Joining takes nothing: the attachment watches until it drives. The caller
-// closes it.
+// Join attaches party to a session of sb. Joining takes nothing: the attachment watches until it
+// drives. The caller closes it.
 func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target, o JoinOptions) (*Attachment, error) {
 	if o.Fresh {
 		t.Session = wire.NewSession
@@ -125,8 +131,8 @@ func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, 
 	return a, nil
 }
 
-// Disconnect ends the attachments of a session of sb that match, for a cause, and returns how many. They lose the
-// keyboard, and the secrets with which they could resume are worth nothing any more.
+// Disconnect ends the attachments of a session of sb that match, for a cause, and returns how many.
+// They lose the keyboard, and the secrets with which they could resume are worth nothing any more.
 func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Session, cause error, match func(wire.Party) bool) (n int) {
 	var stream live.Member // one of those that may have left the keyboard behind
 	stays := make(map[string]bool)
@@ -151,7 +157,8 @@ func (all *Attachments) Disconnect(ctx context.Context, sb Sandbox, l *live.Sess
 	return n
 }
 
-// giveFor gives back the keyboard of a party whose stream was cut off, in its name: the guest would keep it for that party.
+// giveFor gives back the keyboard of a party whose stream was cut off, in its name: the guest would
+// keep it for that party.
 func giveFor(ctx context.Context, sb Sandbox, session string, m live.Member) error {
 	ctx, cancel := context.WithTimeout(ctx, giveWithin)
 	defer cancel()

@@ -146,7 +146,8 @@ func answering(t *testing.T, reply string) (*Attachment, *box) {
 	return a, b
 }
 
-// An event ends the contexts that there are, with its cause, and those after it wait for the next one.
+// An event ends the contexts that there are, with its cause, and those after it wait for the next
+// one.
 func TestInterrupter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var i Interrupter

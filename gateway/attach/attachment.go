@@ -15,8 +15,9 @@ import (
 
 // Attachment is one party on a session. Its methods may be called at once.
 //
-// A person who only looks on is known to the daemon alone. The party's own stream to the guest is opened when it first
-// drives, and again, as the same party, after the connection to the sandbox or the daemon's control connection broke.
+// A person who only looks on is known to the daemon alone. The party's own stream to the guest is
+// opened when it first drives, and again, as the same party, after the connection to the sandbox or
+// the daemon's control connection broke.
 type Attachment struct {
 	all     *Attachments
 	sandbox Sandbox
@@ -54,7 +55,8 @@ type Attachment struct {
 // Live is the daemon's copy of the session.
 func (a *Attachment) Live() *live.Session { return a.live }
 
-// Changed calls JoinOptions.Changed. With Disconnect, Resume, Secret, Calls and Shared it makes a live.Member.
+// Changed calls JoinOptions.Changed. With Disconnect, Resume, Secret, Calls and Shared it makes a
+// live.Member.
 func (a *Attachment) Changed() {
 	if a.options.Changed != nil {
 		a.options.Changed()
@@ -134,8 +136,9 @@ func (a *Attachment) event(e wire.Event) {
 	}
 }
 
-// Undone tells of a line that the party had typed at the shell's prompt and not sent, when the shell emptied it to run a command:
-// by is whose command, and seq grows with each. It is 0 when there was none.
+// Undone tells of a line that the party had typed at the shell's prompt and not sent, when the
+// shell emptied it to run a command: by is whose command, and seq grows with each. It is 0 when
+// there was none.
 func (a *Attachment) Undone() (by string, seq uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -153,22 +156,24 @@ func (a *Attachment) calling() (done func()) {
 	}
 }
 
-// comesOrGoes wakes those who show who is attached: a standing party is while a call of it is under way.
+// comesOrGoes wakes those who show who is attached: a shared attachment is while a call of it is under
+// way.
 func (a *Attachment) comesOrGoes() {
 	if a.options.shared {
 		a.live.Notify()
 	}
 }
 
-// The smallest terminal that a session gets from a window: vim draws for no smaller one, and readline 8.2 divides by zero in one of
-// 2 × 1, which ends bash and with it the session of everybody else.
+// The smallest terminal that a session gets from a window: vim draws for no smaller one, and
+// readline 8.2 divides by zero in one of 2 × 1, which ends bash and with it the session of
+// everybody else.
 const (
 	minCols = 12
 	minRows = 2
 )
 
-// terminalFor is the size of a session's terminal whose driver has that much room for it: what of it is too large is clipped there. 0 is a
-// size that is not known.
+// terminalFor is the size of a session's terminal whose driver has that much room for it: what of
+// it is too large is clipped there. 0 is a size that is not known.
 func terminalFor(cols, rows int) (int, int) {
 	if cols > 0 {
 		cols = min(max(cols, minCols), wire.MaxCols)
@@ -179,8 +184,8 @@ func terminalFor(cols, rows int) (int, int) {
 	return cols, rows
 }
 
-// Resize says how much room the attachment's window has for the session. That becomes the session's size while the attachment drives, but
-// for what is too small or too large for a terminal.
+// Resize says how much room the attachment's window has for the session. That becomes the session's
+// size while the attachment drives, but for what is too small or too large for a terminal.
 func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
 	cols, rows = terminalFor(wire.ClampSize(uint32(max(cols, 0)), uint32(max(rows, 0))))
 	a.mu.Lock()
@@ -202,7 +207,8 @@ func (a *Attachment) Err() error {
 	return context.Cause(a.life)
 }
 
-// Wait returns the attachment's end: io.EOF when the session ended, ErrDisconnected, or ctx's cause.
+// Wait returns the attachment's end: io.EOF when the session ended, ErrDisconnected, or ctx's
+// cause.
 func (a *Attachment) Wait(ctx context.Context) error {
 	ctx, done := a.within(ctx)
 	defer done()
@@ -223,8 +229,8 @@ func (a *Attachment) Over() error {
 	return a.live.Over()
 }
 
-// Disconnect ends the attachment for a cause; the first one counts. A party that goes for good gives the keyboard back: the
-// guest keeps that of one which was cut off, for it may come again.
+// Disconnect ends the attachment for a cause; the first one counts. A party that goes for good
+// gives the keyboard back: the guest keeps that of one which was cut off, for it may come again.
 func (a *Attachment) Disconnect(cause error) {
 	a.mu.Lock()
 	client, holds, leave := a.client, a.holds, a.leave

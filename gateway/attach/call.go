@@ -15,12 +15,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// call is one request of a party on a session, from when it is made until it is answered. Attachments and streams make all
-// of theirs by beginCall, complete and lose. They differ in how the request reaches the guest, and when the answer goes out.
+// call is one request of a party on a session, from when it is made until it is answered.
+// Attachments and streams make all of theirs by beginCall, complete and lose. They differ in how
+// the request reaches the guest, and when the answer goes out.
 //
-// A call that was sent to a guest is carried out by that guest or by none: it is repeated only to the party that it was
-// sent for, which no other guest knows. When that cannot be reached any more the call is lost, and its caller decides
-// what to do.
+// A call that was sent to a guest is carried out by that guest or by none: it is repeated only to
+// the party that it was sent for, which no other guest knows. When that cannot be reached any more
+// the call is lost, and its caller decides what to do.
 type call struct {
 	*live.Call
 	sandbox Sandbox
@@ -43,8 +44,8 @@ func incomplete(shell string, r wire.Request) *wire.Error {
 	return refused
 }
 
-// complete makes reply, the guest's answer, what the caller gets: with what the guest does not know, and lost if the call
-// is; nil if it is not.
+// complete makes reply, the guest's answer, what the caller gets: with what the guest does not
+// know, and lost if the call is; nil if it is not.
 func (c *call) complete(ctx context.Context, reply *wire.Reply, lost *wire.Error) {
 	r := reply.Result
 	if r == nil {
@@ -61,8 +62,8 @@ func (c *call) complete(ctx context.Context, reply *wire.Reply, lost *wire.Error
 	}
 }
 
-// lossOf is the loss of a call that a guest answers with reply, if it is lost all the same: its sandbox ended, and the
-// guest ends its sessions before it ends itself; or there is no result.
+// lossOf is the loss of a call that a guest answers with reply, if it is lost all the same: its
+// sandbox ended, and the guest ends its sessions before it ends itself; or there is no result.
 func (c *call) lossOf(reply wire.Reply) *wire.Error {
 	empty := reply.Result == nil && reply.Error == nil && hasResult(c.Request.Verb)
 	if !empty && !diedWith(reply.Result) {
@@ -74,8 +75,8 @@ func (c *call) lossOf(reply wire.Reply) *wire.Error {
 	return wire.LostError(wire.LostGuest, "the guest answered without a result")
 }
 
-// lose answers a call that was sent and whose end is not known: what it is known to have printed, and why. It reads at
-// most most bytes of the log and returns how many it read.
+// lose answers a call that was sent and whose end is not known: what it is known to have printed,
+// and why. It reads at most most bytes of the log and returns how many it read.
 func (c *call) lose(ctx context.Context, why *wire.Error, most uint64) (reply wire.Reply, read uint64) {
 	reply.Error = why
 	if !hasResult(c.Request.Verb) {
@@ -99,8 +100,9 @@ func hasResult(v wire.Verb) bool {
 	return slices.Contains([]wire.Verb{wire.VerbRun, wire.VerbType, wire.VerbKeys, wire.VerbWait, wire.VerbInterrupt}, v)
 }
 
-// diedWith reports whether a guest answers that the session has ended, for which the end of its sandbox may be the reason.
-// Before a sandbox is stopped for its full disk, the daemon has its processes killed: that is how the command ended.
+// diedWith reports whether a guest answers that the session has ended, for which the end of its
+// sandbox may be the reason. Before a sandbox is stopped for its full disk, the daemon has its
+// processes killed: that is how the command ended.
 func diedWith(r *wire.Result) bool {
 	return r != nil && r.Ended == wire.Dead && !slices.Contains(r.Notes, diskFull)
 }
@@ -139,8 +141,8 @@ func plainJSON(v any) ([]byte, error) {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
-// whyLost is the loss of a call to which reply and err are the answer; nil if that is how it ended, or the caller has left
-// one that nothing can come of.
+// whyLost is the loss of a call to which reply and err are the answer; nil if that is how it ended,
+// or the caller has left one that nothing can come of.
 func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Reply, err error) *wire.Error {
 	answered := reply.Result != nil || reply.Error != nil
 	lost, _ := errors.AsType[*wire.Error](err)
@@ -175,7 +177,8 @@ func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Re
 	return a.sandbox.Unreachable(err)
 }
 
-// given is the loss of a request that was sent and whose caller has been cut off: by the end of the daemon, or of its access.
+// given is the loss of a request that was sent and whose caller has been cut off: by the end of the
+// daemon, or of its access.
 func (a *Attachment) given(caller context.Context) *wire.Error {
 	cause := context.Cause(caller)
 	return CutOff(cause, a.all.options.Public(cause))
@@ -190,8 +193,8 @@ func CutOff(cause error, public *wire.Error) *wire.Error {
 	return wire.LostError(wire.LostDetached, public.Message)
 }
 
-// lostUnrecorded answers a request in place of the guest, whose answer may tell of output that nobody may see; nil while
-// the session is recorded.
+// lostUnrecorded answers a request in place of the guest, whose answer may tell of output that
+// nobody may see; nil while the session is recorded.
 func lostUnrecorded(l *live.Session) *wire.Error {
 	why := l.Unrecorded()
 	if why == "" {
@@ -200,8 +203,8 @@ func lostUnrecorded(l *live.Session) *wire.Error {
 	return wire.LostError(wire.LostRecord, fmt.Sprintf("session %s was ended: %s", l.Name(), why))
 }
 
-// admits reports whether a request of a party resumes sb, if it is paused, because it does something in it. It refuses the
-// others while sb is paused: a frozen guest does not answer.
+// admits reports whether a request of a party resumes sb, if it is paused, because it does
+// something in it. It refuses the others while sb is paused: a frozen guest does not answer.
 func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (resumes bool, err error) {
 	if wakes(verb) && rights != wire.RightWatch {
 		return true, nil

@@ -26,14 +26,15 @@ type heldFrame struct {
 	lost  bool   // it answers a call as lost, in the daemon's words: the guest tells nothing that it has to wait for
 }
 
-// What waits for a client that does not read, in frames and in bytes. Then the guest waits, for this stream alone. One frame
-// may go beyond.
+// What waits for a client that does not read, in frames and in bytes. Then the guest waits, for
+// this stream alone. One frame may go beyond.
 const (
 	maxHeld      = 256
 	maxHeldBytes = 1 << 20
 )
 
-// maxAsked is how many answers the guest may owe a stream: many more than the requests that it takes.
+// maxAsked is how many answers the guest may owe a stream: many more than the requests that it
+// takes.
 const maxAsked = 4096
 
 // ask notes what request id is to be told. An error ends the stream.
@@ -178,8 +179,8 @@ func (st *stream) nextLocked(seen uint64, ended bool) (h heldFrame, due bool) {
 	return h, true
 }
 
-// farewell ends a stream of a session that was ended because it cannot be recorded. What the guest says of output that
-// nobody may see is not passed on: requests are answered by an error.
+// farewell ends a stream of a session that was ended because it cannot be recorded. What the guest
+// says of output that nobody may see is not passed on: requests are answered by an error.
 func (st *stream) farewell(why string) error {
 	state := st.live.State()
 	event := wire.Event{Kind: wire.EventEnded, Offset: st.sent, TimeUnix: time.Now().UnixMilli(), State: &state, Text: why}

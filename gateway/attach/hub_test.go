@@ -13,7 +13,8 @@ import (
 
 var alice = gateway.Principal{Name: "alice", Kind: wire.Agent}
 
-// A guest that takes each connection and ends it when it gets the call does not keep the daemon busy with it.
+// A guest that takes each connection and ends it when it gets the call does not keep the daemon
+// busy with it.
 func TestRepeatsEnd(t *testing.T) {
 	hub := gatewaytest.Hub(t, &gateway.Options{})
 	if _, err := hub.Create(t.Context(), alice, gateway.NewSpec{Name: "demo"}, nil); err != nil {
@@ -44,7 +45,8 @@ func isLost(err error, reason string) bool {
 	return ok && lost.Code == wire.CodeLost && lost.Reason == reason && !errors.Is(err, context.Canceled)
 }
 
-// A shared attachment that nobody has used for long is closed, but never under a call, however long that takes.
+// A shared attachment that nobody has used for long is closed, but never under a call, however long
+// that takes.
 func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 	hub := gatewaytest.Hub(t, &gateway.Options{})
 	if _, err := hub.Create(t.Context(), alice, gateway.NewSpec{Name: "demo"}, nil); err != nil {

@@ -46,7 +46,8 @@ func (i *Interrupter) Interrupt(cause error) {
 	}
 }
 
-// PausedError ends the calls that are under way in a sandbox when it is paused: those that were sent are lost, the others are refused.
+// PausedError ends the calls that are under way in a sandbox when it is paused: those that were
+// sent are lost, the others are refused.
 type PausedError struct {
 	Lost    *wire.Error // of a call that was sent
 	Refused *wire.Error // of one that was not

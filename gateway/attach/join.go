@@ -21,13 +21,15 @@ type JoinOptions struct {
 	Argv   []string // a session that this call starts runs this program
 	Env    []string // of a session that this call starts
 
-	// Changed is called after every change of the session, which Live.Generation counts, and when the attachment has ended. Callers of
-	// anything else wait for it meanwhile, so it must neither wait nor call the session. nil wants to know of none.
+	// Changed is called after every change of the session, which Live.Generation counts, and when
+	// the attachment has ended. Callers of anything else wait for it meanwhile, so it must neither
+	// wait nor call the session. nil wants to know of none.
 	Changed func()
 
 	shared bool // the attachment of all calls of a principal
 
-	// Progress receives lines that a person may want to see while the sandbox starts. nil drops them.
+	// Progress receives lines that a person may want to see while the sandbox starts. nil drops
+	// them.
 	Progress func(line string)
 }
 
@@ -36,7 +38,8 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 	drives := a.party.Rights != wire.RightWatch
 	l := a.sandbox.Sessions().Get(a.target.Session)
 	alive := l != nil && !l.Ended()
-	// A person only looks on for now. Whoever starts a session, and an agent, is a party of the guest at once.
+	// A person only looks on for now. Whoever starts a session, and an agent, is a party of the
+	// guest at once.
 	if a.options.Fresh || drives && a.options.Create && !alive || drives && a.party.Kind == wire.Agent {
 		attach := wire.Attach{Session: a.target.Session, Create: a.options.Create, Fresh: a.options.Fresh, Start: &wire.Start{
 			Argv: a.options.Argv, Env: a.options.Env, Term: a.options.Term, Cols: a.cols, Rows: a.rows, Bare: a.options.Bare}}
@@ -79,7 +82,7 @@ func (a *Attachment) begin(ctx context.Context, c *connect.Control) error {
 	a.leave = leave
 	a.mu.Unlock()
 	if a.Err() != nil {
-		leave() // kicked in between
+		leave() // disconnected in between
 	}
 	return a.Err()
 }

@@ -14,8 +14,9 @@ func (a *Attachment) Take(ctx context.Context) error {
 	return err
 }
 
-// Ask takes the keyboard or, from whom it cannot be taken, asks for it: then asked is who holds it. The party has it when that
-// one gives it back, unless it is refused: then nobody asks any more, see Live.Asking.
+// Ask takes the keyboard or, from whom it cannot be taken, asks for it: then asked is who holds it.
+// The party has it when that one gives it back, unless it is refused: then nobody asks any more,
+// see Live.Asking.
 func (a *Attachment) Ask(ctx context.Context) (asked string, err error) { return a.take(ctx, true) }
 
 func (a *Attachment) take(ctx context.Context, ask bool) (asked string, err error) {
@@ -33,7 +34,8 @@ func (a *Attachment) take(ctx context.Context, ask bool) (asked string, err erro
 	return "", nil
 }
 
-// Keep tells who asks for the keyboard that it is not given to them now. Of a party that does not hold it it does nothing.
+// Keep tells who asks for the keyboard that it is not given to them now. Of a party that does not
+// hold it it does nothing.
 func (a *Attachment) Keep(ctx context.Context) error {
 	if err := a.mayDrive(); err != nil {
 		return err
@@ -66,7 +68,8 @@ func (a *Attachment) Holds() bool {
 	return a.holds
 }
 
-// took notes that the party holds the keyboard, by the answer of a guest that does not say so by an event.
+// took notes that the party holds the keyboard, by the answer of a guest that does not say so by an
+// event.
 func (a *Attachment) took() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,8 +83,8 @@ func (a *Attachment) mayDrive() error {
 	return nil
 }
 
-// Private begins or ends a private stretch: from then on what the terminal shows is for this person alone, until the keyboard
-// is given back. It needs the keyboard, or a free one, which it takes.
+// Private begins or ends private mode: from then on what the terminal shows is for this person
+// alone, until the keyboard is given back. It needs the keyboard, or a free one, which it takes.
 func (a *Attachment) Private(ctx context.Context, on bool) error {
 	if err := a.mayDrive(); err != nil {
 		return err
@@ -95,7 +98,8 @@ func (a *Attachment) Private(ctx context.Context, on bool) error {
 	return nil
 }
 
-// Screen is the session's screen, but in private mode of the attachment's own what this person alone sees.
+// Screen is the session's screen, but in private mode of the attachment's own what this person
+// alone sees.
 func (a *Attachment) Screen(f func(s *screen.Screen, offset uint64)) error {
 	return a.secret.Screen(a.live, f)
 }

@@ -15,7 +15,8 @@ const (
 	firstRetry = 50 * time.Millisecond // pauses between tries to open a party's stream
 	maxRetry   = time.Second
 
-	// maxRepeats is how often a call is repeated to the guest that has it: a guest that ends each connection gets it no more.
+	// maxRepeats is how often a call is repeated to the guest that has it: a guest that ends each
+	// connection gets it no more.
 	maxRepeats = 20
 )
 
@@ -45,8 +46,9 @@ func (a *Attachment) stream(ctx context.Context, open func(context.Context) (*wi
 	return client, err
 }
 
-// anew opens the party's stream, first or again, in a sandbox that is started for it if need be. When a connection breaks, the next one
-// may, too: it is tried again for as long as the guest remembers the party, unless something is known to be wrong.
+// anew opens the party's stream, first or again, in a sandbox that is started for it if need be.
+// When a connection breaks, the next one may, too: it is tried again for as long as the guest
+// remembers the party, unless something is known to be wrong.
 func (a *Attachment) anew(ctx context.Context) (*wire.Client, error) {
 	ctx, done := a.sandbox.Stops().Within(ctx)
 	defer done()
@@ -55,7 +57,8 @@ func (a *Attachment) anew(ctx context.Context) (*wire.Client, error) {
 	}, a.options.Create && !a.options.Fresh)
 }
 
-// openOn opens the party's stream, first or again, on the connection that control returns. create starts a session that is missing.
+// openOn opens the party's stream, first or again, on the connection that control returns. create
+// starts a session that is missing.
 func (a *Attachment) openOn(ctx context.Context, control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
 	if a.away.IsZero() {
 		a.away = time.Now()
@@ -85,8 +88,8 @@ func (a *Attachment) isNew() bool {
 	return a.resumes == ""
 }
 
-// reopen opens the stream: as the party that it was or, when the guest no longer knows that, as another one, which holds
-// nothing.
+// reopen opens the stream: as the party that it was or, when the guest no longer knows that, as
+// another one, which holds nothing.
 func (a *Attachment) reopen(ctx context.Context, control func(context.Context) (*connect.Control, error), create bool) (*wire.Client, error) {
 	if err := a.Err(); err != nil {
 		return nil, err
@@ -123,8 +126,8 @@ func (a *Attachment) reopen(ctx context.Context, control func(context.Context) (
 	return client, nil
 }
 
-// Resume opens the stream again on a new control connection, so that the party keeps what it holds. It starts no sandbox:
-// nobody has called.
+// Resume opens the stream again on a new control connection, so that the party keeps what it holds.
+// It starts no sandbox: nobody has called.
 func (a *Attachment) Resume(ctx context.Context, c *connect.Control) {
 	a.mu.Lock()
 	had := a.client != nil && a.Err() == nil
@@ -159,8 +162,8 @@ func (a *Attachment) resume(ctx context.Context) (*wire.Client, error) {
 	return a.open(ctx, c, wire.Attach{Session: a.target.Session, Resume: secret})
 }
 
-// there is anew in a sandbox that runs and a session that exists: it starts nothing. Nothing was sent yet, so that the loss of what
-// runs in the sandbox refuses the request.
+// there is anew in a sandbox that runs and a session that exists: it starts nothing. Nothing was
+// sent yet, so that the loss of what runs in the sandbox refuses the request.
 func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
 	client, err := a.openOn(ctx, a.sandbox.Again, false)
 	if lost, ok := errors.AsType[*wire.Error](err); ok && lost.Code == wire.CodeLost && lost.Reason != "" {
@@ -191,7 +194,8 @@ type sent struct {
 	repeats int
 }
 
-// resumed returns a stream of the party for which s was sent, after the one before broke. An error is the loss of s, or ctx's cause.
+// resumed returns a stream of the party for which s was sent, after the one before broke. An error
+// is the loss of s, or ctx's cause.
 func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error) {
 	within, cancel := context.WithTimeout(ctx, a.sandbox.Patience())
 	defer cancel()
@@ -223,7 +227,8 @@ func (a *Attachment) resumed(ctx context.Context, s *sent) (*wire.Client, error)
 	}
 }
 
-// isPassing reports whether err is no more than a connection to a sandbox that broke or could not be made just now.
+// isPassing reports whether err is no more than a connection to a sandbox that broke or could not
+// be made just now.
 func isPassing(err error) bool {
 	e, ok := errors.AsType[interface {
 		error

@@ -148,8 +148,9 @@ func (st *stream) fromClient(ctx context.Context) {
 	}
 }
 
-// check refuses what a client may not send, and commands that are not whole. The rest is the guest's to judge. resumes says
-// that the sandbox is resumed for it if it is paused. An error ends the stream.
+// check refuses what a client may not send, and commands that are not whole. The rest is the
+// guest's to judge. resumes says that the sandbox is resumed for it if it is paused. An error ends
+// the stream.
 func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err error) {
 	switch f.Type {
 	case wire.FrameInput:
@@ -181,7 +182,8 @@ func (st *stream) check(f wire.Frame) (refused *wire.Error, resumes bool, err er
 	return nil, false, fmt.Errorf("frame type %d is not for a server", f.Type)
 }
 
-// fromGuest takes in what the guest sends. When too much waits it stops reading, and the guest waits.
+// fromGuest takes in what the guest sends. When too much waits it stops reading, and the guest
+// waits.
 func (st *stream) fromGuest(ctx context.Context) {
 	for {
 		f, err := st.guest.Read()
@@ -208,8 +210,8 @@ func (st *stream) fromGuest(ctx context.Context) {
 	}
 }
 
-// loseAtPause answers what is under way each time the sandbox is paused, until ctx ends. pause ends at the first time. The pause does not
-// wait for that: the client may not read.
+// loseAtPause answers what is under way each time the sandbox is paused, until ctx ends. pause ends
+// at the first time. The pause does not wait for that: the client may not read.
 func (st *stream) loseAtPause(ctx, pause context.Context) {
 	for {
 		select {
@@ -224,8 +226,8 @@ func (st *stream) loseAtPause(ctx, pause context.Context) {
 	}
 }
 
-// loseAll answers what is under way, after the connection to the guest has ended, if the guest will not be found again. Else the
-// client asks again, as the party that it was.
+// loseAll answers what is under way, after the connection to the guest has ended, if the guest will
+// not be found again. Else the client asks again, as the party that it was.
 func (st *stream) loseAll(ctx context.Context) {
 	st.mu.Lock()
 	none := st.over || !st.owedLocked()
@@ -263,7 +265,8 @@ func (st *stream) lose(ctx context.Context, all map[uint32]asked, why *wire.Erro
 	}
 }
 
-// answer makes a reply of the guest what the client gets. due is false for a request that was answered as lost: the reply is not for the client.
+// answer makes a reply of the guest what the client gets. due is false for a request that was
+// answered as lost: the reply is not for the client.
 func (st *stream) answer(ctx context.Context, h *heldFrame) (due bool, err error) {
 	st.mu.Lock()
 	a, asked := st.asked[h.frame.ID]
@@ -296,7 +299,8 @@ func (st *stream) answer(ctx context.Context, h *heldFrame) (due bool, err error
 	return true, err
 }
 
-// hold says after which byte a frame of the guest belongs: events at N come after byte N, a result after its output.
+// hold says after which byte a frame of the guest belongs: events at N come after byte N, a result
+// after its output.
 func hold(f wire.Frame) (heldFrame, error) {
 	h := heldFrame{frame: f}
 	h.frame.Data = slices.Clone(f.Data)
@@ -403,9 +407,9 @@ func errOr(err, otherwise error) error {
 	return otherwise
 }
 
-// copyOutput sends what the replica has now. If it has nothing it returns a channel that is closed when that changes,
-// or nil if it never will be.
-// Where a run's output begins or ends it stops until the client has been told, unless the guest will tell nothing more.
+// copyOutput sends what the replica has now. If it has nothing it returns a channel that is closed
+// when that changes, or nil if it never will be. Where a run's output begins or ends it stops until
+// the client has been told, unless the guest will tell nothing more.
 func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-chan struct{}, err error) {
 	at := st.sent
 	if st.quiet {

@@ -10,9 +10,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Request asks the session for something else: run, type, keys, wait, screen… What it does is done once, also when the
-// connection to the sandbox breaks in the middle. A call whose end is not known, as when its sandbox was stopped, has a Result with
-// Ended lost beside the error.
+// Request asks the session for something else: run, type, keys, wait, screen… What it does is done
+// once, also when the connection to the sandbox breaks in the middle. A call whose end is not
+// known, as when its sandbox was stopped, has a Result with Ended lost beside the error.
 func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, error) {
 	if r.Party != nil {
 		return wire.Reply{}, wire.Errorf(wire.CodeUsage, "party comes from the login")
@@ -56,8 +56,8 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 // types reports whether a request is text for what runs in the session.
 func types(v wire.Verb) bool { return v == wire.VerbType || v == wire.VerbKeys }
 
-// clientFor returns the party's stream for a request. Text that is typed is for the shell that the party knows, or for
-// what runs there: it starts nothing, and is refused when that has ended.
+// clientFor returns the party's stream for a request. Text that is typed is for the shell that the
+// party knows, or for what runs there: it starts nothing, and is refused when that has ended.
 func (a *Attachment) clientFor(ctx context.Context, r wire.Request) (*wire.Client, error) {
 	if !types(r.Verb) {
 		return a.stream(ctx, a.anew)
@@ -72,8 +72,8 @@ func (a *Attachment) clientFor(ctx context.Context, r wire.Request) (*wire.Clien
 	return client, err
 }
 
-// send makes a request, and makes it again to the same guest as the same party when the connection breaks, if that does
-// not repeat what it does.
+// send makes a request, and makes it again to the same guest as the same party when the connection
+// breaks, if that does not repeat what it does.
 func (a *Attachment) send(ctx context.Context, client *wire.Client, c *call) (wire.Reply, error) {
 	s, r, shell := &sent{party: client.Attached().Resume}, c.Request, a.shell()
 	c.Sent()
@@ -128,8 +128,8 @@ func (a *Attachment) answer(ctx, caller context.Context, c *call, reply wire.Rep
 	return reply, err
 }
 
-// settled waits until the replica knows what an answer tells of: nobody hears of bytes that are not in the record, and
-// who asks the replica next finds it no older than the answer.
+// settled waits until the replica knows what an answer tells of: nobody hears of bytes that are not
+// in the record, and who asks the replica next finds it no older than the answer.
 func (a *Attachment) settled(ctx context.Context, reply wire.Reply) error {
 	a.mu.Lock()
 	seq := a.seq
@@ -162,7 +162,8 @@ func (a *Attachment) request(ctx context.Context, client *wire.Client, r wire.Re
 	return reply, err
 }
 
-// broke reports whether err is that of a connection which broke, rather than the guest's answer or the caller's leaving.
+// broke reports whether err is that of a connection which broke, rather than the guest's answer or
+// the caller's leaving.
 func broke(ctx context.Context, client *wire.Client, err error) bool {
 	if err == nil || ctx.Err() != nil {
 		return false
@@ -174,9 +175,9 @@ func broke(ctx context.Context, client *wire.Client, err error) bool {
 	return true
 }
 
-// Input sends bytes to the terminal, taking the keyboard if it is free. A *wire.Error says that they were refused: its
-// message names the holder. When the connection to the sandbox breaks, the bytes that it had not taken are sent again on
-// the next one, and none twice.
+// Input sends bytes to the terminal, taking the keyboard if it is free. A *wire.Error says that
+// they were refused: its message names the holder. When the connection to the sandbox breaks, the
+// bytes that it had not taken are sent again on the next one, and none twice.
 func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	if err := a.mayDrive(); err != nil {
 		return err
@@ -218,8 +219,8 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	}
 }
 
-// noShell completes the error of a call on a machine that waited for a prompt of a shell which has ended instead: what runs there in
-// its place mostly says why.
+// noShell completes the error of a call on a machine that waited for a prompt of a shell which has
+// ended instead: what runs there in its place mostly says why.
 func (a *Attachment) noShell(r *wire.Result) {
 	if r == nil || r.Error == nil || r.Phase != wire.PhaseDead || r.Error.Code != wire.CodeUnavailable || !a.sandbox.IsHost() {
 		return

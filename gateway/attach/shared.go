@@ -10,16 +10,16 @@ import (
 // idleShared is how long an unused shared attachment that holds nothing is kept.
 const idleShared = 10 * time.Minute
 
-// sharedKey says whose shared attachment it is and where. A key that may only watch has another than one that drives:
-// neither ends the other's.
+// sharedKey says whose shared attachment it is and where. A key that may only watch has another
+// than one that drives: neither ends the other's.
 type sharedKey struct {
 	sandbox            Sandbox
 	principal, session string
 	rights             wire.Rights
 }
 
-// shared is the attachment of all calls of the command table by one principal on one session: each call is a connection
-// of its own, and together they are one party.
+// shared is the attachment of all calls of the command table by one principal on one session: each
+// call is a connection of its own, and together they are one party.
 type shared struct {
 	opening    chan struct{} // semaphore of who makes it
 	attachment *Attachment   // guarded by opening; while calls is 0 by Attachments.mu
@@ -27,8 +27,8 @@ type shared struct {
 	used       time.Time     // guarded by Attachments.mu
 }
 
-// Shared returns the one lasting attachment of party's principal, with party's rights, on a session of sb; party is what
-// it is where there is none yet. It is not closed by its callers.
+// Shared returns the one lasting attachment of party's principal, with party's rights, on a session
+// of sb; party is what it is where there is none yet. It is not closed by its callers.
 func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party, t wire.Target, o JoinOptions) (*Attachment, error) {
 	key := sharedKey{sb, party.Name, t.Session, party.Rights}
 	all.mu.Lock()
@@ -53,7 +53,8 @@ func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party
 		return nil, context.Cause(ctx)
 	}
 	if a := s.attachment; a != nil && a.Err() == nil && !a.Live().Final() {
-		// Its shell may have ended since: who asks for it to be there gets a new one on the same session.
+		// Its shell may have ended since: who asks for it to be there gets a new one on the same
+		// session.
 		if !o.Create || !a.Live().Ended() {
 			return a, nil
 		}
@@ -71,8 +72,8 @@ func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party
 	return a, nil
 }
 
-// Expire closes shared attachments that nobody has used for long, and forgets those that have ended. One that holds the
-// keyboard stays: its principal has a program waiting.
+// Expire closes shared attachments that nobody has used for long, and forgets those that have
+// ended. One that holds the keyboard stays: its principal has a program waiting.
 func (all *Attachments) Expire() {
 	var idle []*Attachment
 	all.mu.Lock()

@@ -9,10 +9,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Serve serves a session stream of an agent on sb until it ends: client has sent a as its first frame. The client's frames
-// reach the guest as they are, with party as the party; output comes from the copy, so that nothing is seen that is not
-// recorded. nil means that the client ended it. It ends also when the connection to the sandbox breaks: the client
-// attaches again, with its resume secret, and is the same party.
+// Serve serves a session stream of an agent on sb until it ends: client has sent a as its first
+// frame. The client's frames reach the guest as they are, with party as the party; output comes
+// from the copy, so that nothing is seen that is not recorded. nil means that the client ended it.
+// It ends also when the connection to the sandbox breaks: the client attaches again, with its
+// resume secret, and is the same party.
 func (all *Attachments) Serve(ctx context.Context, sb Sandbox, party wire.Party, client *wire.Conn, a wire.Attach) error {
 	st, err := all.openStream(ctx, sb, party, client, a)
 	if err != nil {

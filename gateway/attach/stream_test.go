@@ -16,7 +16,8 @@ func newBoard() *attention.Board {
 	return attention.NewBoard(func(string) []attention.Session { return nil })
 }
 
-// newStream is a stream of a session of b whose client does not read, with that many waits under way, and its guest.
+// newStream is a stream of a session of b whose client does not read, with that many waits under
+// way, and its guest.
 func newStream(t *testing.T, b *box, waits int) (st *stream, client, guest net.Conn) {
 	t.Helper()
 	near, client := net.Pipe()
@@ -53,8 +54,8 @@ func TestPauseWaitsForNoClient(t *testing.T) {
 	<-served
 }
 
-// A guest's answer whose output is still in the sandbox when that is paused comes no more: the call is lost, at once and
-// not when the sandbox is resumed.
+// A guest's answer whose output is still in the sandbox when that is paused comes no more: the call
+// is lost, at once and not when the sandbox is resumed.
 func TestPauseLosesHeldAnswer(t *testing.T) {
 	b := newBox(t)
 	st, near, far := newStream(t, b, 1)
@@ -99,7 +100,8 @@ func TestPauseLosesHeldAnswer(t *testing.T) {
 	<-served
 }
 
-// A request is answered once: what the guest says of one that was lost is not passed on, whenever it comes.
+// A request is answered once: what the guest says of one that was lost is not passed on, whenever
+// it comes.
 func TestRequestIsAnsweredOnce(t *testing.T) {
 	st, _, _ := newStream(t, newBox(t), 1)
 	st.lose(t.Context(), st.forget(), wire.LostError(wire.LostPaused, "paused"))
@@ -136,7 +138,8 @@ func TestAskedIsSmall(t *testing.T) {
 	}
 }
 
-// A stream refuses what cannot be answered while the sandbox is paused, and resumes it for what does something in it.
+// A stream refuses what cannot be answered while the sandbox is paused, and resumes it for what
+// does something in it.
 func TestStreamOfAPausedSandbox(t *testing.T) {
 	b := newBox(t)
 	b.paused.Store(true)

@@ -22,8 +22,8 @@ func (s Session) need() Need {
 // Source lists the sessions that live and that principal may see; of all principals if it is empty.
 type Source func(principal string) []Session
 
-// Board counts changes of what sessions need, and who watches. Its methods may be called at once, with any
-// lock held: its own is taken last.
+// Board counts changes of what sessions need, and who watches. Its methods may be called at once,
+// with any lock held: its own is taken last.
 type Board struct {
 	source Source
 
@@ -67,8 +67,8 @@ func (b *Board) Reshare() {
 	b.turnLocked()
 }
 
-// Watched reports whether one of the principals watches, or somebody who watches all sessions. turned is
-// closed when the answer may have changed.
+// Watched reports whether one of the principals watches, or somebody who watches all sessions.
+// turned is closed when the answer may have changed.
 func (b *Board) Watched(principals []string) (watched bool, turned <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,8 +76,8 @@ func (b *Board) Watched(principals []string) (watched bool, turned <-chan struct
 	return watches("") || slices.ContainsFunc(principals, watches), b.turned
 }
 
-// List returns what the sessions that principal may see need, by sandbox and session. sandbox is the name
-// of one, or empty for all. A session that nobody watches may have begun to ask unnoticed.
+// List returns what the sessions that principal may see need, by sandbox and session. sandbox is
+// the name of one, or empty for all. A session that nobody watches may have begun to ask unnoticed.
 func (b *Board) List(principal, sandbox string) []Need {
 	all := []Need{}
 	for _, s := range b.source(principal) {
@@ -89,8 +89,8 @@ func (b *Board) List(principal, sandbox string) []Need {
 	return all
 }
 
-// since returns the number of changes. wait is closed at the next one if there was none since then; else
-// it is nil. err is the cause of Close.
+// since returns the number of changes. wait is closed at the next one if there was none since then;
+// else it is nil. err is the cause of Close.
 func (b *Board) since(then uint64) (now uint64, wait <-chan struct{}, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,7 +20,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// HookOptions say what is called when a session's attention state changes. The zero value calls nothing.
+// HookOptions say what is called when a session's attention state changes. The zero value calls
+// nothing.
 type HookOptions struct {
 	Exec []string // program and arguments, run for each change with a Notice on standard input; not run through a shell
 	Env  []string // of that program, on top of the daemon's
@@ -93,8 +94,8 @@ func (h *Hook) Counts() HookCounts {
 	return HookCounts{h.delivered.Load(), h.failed.Load(), h.dropped.Load()}
 }
 
-// Run follows all sessions until ctx or the board ends. Sessions that need something at the start are
-// reported anew.
+// Run follows all sessions until ctx or the board ends. Sessions that need something at the start
+// are reported anew.
 func (h *Hook) Run(ctx context.Context) {
 	if !h.wanted() {
 		return
@@ -174,8 +175,8 @@ func (h *Hook) count(ctx context.Context, to string, n Notice, err error) {
 	}
 }
 
-// exec runs the program with the notice. The environment holds checked names alone; text of the session is
-// on standard input only.
+// exec runs the program with the notice. The environment holds checked names alone; text of the
+// session is on standard input only.
 func (h *Hook) exec(ctx context.Context, n Notice, body []byte) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, h.options.Timeout, fmt.Errorf("it ran for %v", h.options.Timeout))
 	defer cancel()

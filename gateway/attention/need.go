@@ -1,7 +1,8 @@
-// Package attention reports which sessions need a person: a program asks a question, a connection was
-// blocked, a shell died. A [Tracker] derives that from the state of one session, a [Board] counts changes
-// and watchers, a [Watch] returns what changed, and a [Hook] calls a program or a URL. Reach for it to
-// list or follow what is waiting. It knows no sandbox and no terminal: a [Source] lists the sessions.
+// Package attention reports which sessions need a person: a program asks a question, a connection
+// was blocked, a shell died. A [Tracker] derives that from the state of one session, a [Board]
+// counts changes and watchers, a [Watch] returns what changed, and a [Hook] calls a program or a
+// URL. Reach for it to list or follow what is waiting. It knows no sandbox and no terminal: a
+// [Source] lists the sessions.
 package attention
 
 import (
@@ -14,8 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Kind is what a session needs a person for. It depends on the session's state alone, not on who holds the
-// keyboard and may be about to answer.
+// Kind is what a session needs a person for. It depends on the session's state alone, not on who
+// holds the keyboard and may be about to answer.
 type Kind string
 
 const (
@@ -50,8 +51,8 @@ type Need struct {
 // Target is where the session is.
 func (n Need) Target() wire.Target { return wire.Target{Sandbox: n.Sandbox, Session: n.Session} }
 
-// Label is Needs with the kind of input, the exit code or the signal, such as "asks:password" and "dead:2".
-// It is empty for None.
+// Label is Needs with the kind of input, the exit code or the signal, such as "asks:password" and
+// "dead:2". It is empty for None.
 func (n Need) Label() string {
 	switch {
 	case n.Needs == Answer && n.Want != "" && n.Want != wire.WantLine:
@@ -64,7 +65,8 @@ func (n Need) Label() string {
 	return string(n.Needs)
 }
 
-// sortNeeds sorts by sandbox and session. A session that is gone comes before one that has its name now.
+// sortNeeds sorts by sandbox and session. A session that is gone comes before one that has its name
+// now.
 func sortNeeds(all []Need) {
 	slices.SortFunc(all, func(a, b Need) int {
 		byName := cmp.Or(strings.Compare(a.Sandbox, b.Sandbox), strings.Compare(a.Session, b.Session))

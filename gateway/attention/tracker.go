@@ -14,8 +14,8 @@ type Brief struct {
 	Keyboard string
 }
 
-// Tracker follows what one session needs. It is pure: it has no clock and no lock. The zero value has
-// observed nothing.
+// Tracker follows what one session needs. It is pure: it has no clock and no lock. The zero value
+// has observed nothing.
 type Tracker struct {
 	Brief
 	Since time.Time // when Needs became that; zero before the first Observe
@@ -31,8 +31,8 @@ type Evidence struct {
 	Blocked  bool // a connection of what runs was blocked
 }
 
-// Observe takes the evidence as it is now and reports whether there is something to report. The guest's
-// clock is not trusted: Since is never before the session began, and never in the future.
+// Observe takes the evidence as it is now and reports whether there is something to report. The
+// guest's clock is not trusted: Since is never before the session began, and never in the future.
 func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
 	brief := Brief{Needs: Of(e.Session, e.Argv, e.State), Phase: e.State.Phase, Keyboard: e.Keyboard}
 	if e.Blocked && (brief.Needs == None || brief.Needs == Rest) {
@@ -55,8 +55,8 @@ func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
 	return true
 }
 
-// Of is what a session needs by its state alone. A program that a session runs in place of a shell, such
-// as an image's entrypoint, may end as it likes.
+// Of is what a session needs by its state alone. A program that a session runs in place of a shell,
+// such as an image's entrypoint, may end as it likes.
 func Of(session string, argv []string, st wire.State) Kind {
 	switch {
 	case st.Phase == wire.PhaseWaiting, st.Phase == wire.PhaseContinuation:

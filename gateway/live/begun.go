@@ -8,8 +8,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// announced are the newest commands of a session and where their output begins, for readers that follow one from its
-// first byte. The zero value is ready.
+// announced are the newest commands of a session and where their output begins, for readers that
+// follow one from its first byte. The zero value is ready.
 type announced struct {
 	recent [32]struct {
 		op string
@@ -33,8 +33,8 @@ func (a *announced) find(op string) (uint64, bool) {
 	return 0, false
 }
 
-// Began waits until a run with that op has begun and returns where its output begins in the log. It returns ctx's cause
-// when that does not come, and io.EOF when the session has ended for good.
+// Began waits until a run with that op has begun and returns where its output begins in the log. It
+// returns ctx's cause when that does not come, and io.EOF when the session has ended for good.
 func (s *Session) Began(ctx context.Context, op string) (uint64, error) {
 	for {
 		s.mu.Lock()
@@ -57,8 +57,9 @@ func (s *Session) Began(ctx context.Context, op string) (uint64, error) {
 	}
 }
 
-// edges are the newest places at which a run's output begins or ends. A reader of the replica that gets events by
-// another way must get the event of an edge before it reads beyond. The zero value is ready.
+// edges are the newest places at which a run's output begins or ends. A reader of the replica that
+// gets events by another way must get the event of an edge before it reads beyond. The zero value
+// is ready.
 type edges struct {
 	recent [64]edge
 	next   int

@@ -12,8 +12,8 @@ import (
 // defaultOutput is the most bytes of Result.Output where its caller does not say.
 const defaultOutput = 32 << 10
 
-// Call is one request on a session while it is under way: what the daemon adds to the guest's answer, and the answer
-// where the guest gives none.
+// Call is one request on a session while it is under way: what the daemon adds to the guest's
+// answer, and the answer where the guest gives none.
 type Call struct {
 	Request wire.Request
 
@@ -55,8 +55,8 @@ func (c *Call) End() {
 	}
 }
 
-// Complete adds to r, the guest's answer, what the guest does not know: which connections were blocked while the
-// call ran.
+// Complete adds to r, the guest's answer, what the guest does not know: which connections were
+// blocked while the call ran.
 func (c *Call) Complete(ctx context.Context, r *wire.Result) {
 	all, complete := c.denied(ctx)
 	if r.Denied = all; !complete {
@@ -64,8 +64,8 @@ func (c *Call) Complete(ctx context.Context, r *wire.Result) {
 	}
 }
 
-// NoteRestart adds shell_restarted to the first Result of a session whose shell ended with its sandbox: the guest
-// knows only of shells of its own.
+// NoteRestart adds shell_restarted to the first Result of a session whose shell ended with its
+// sandbox: the guest knows only of shells of its own.
 func (c *Call) NoteRestart(r *wire.Result) {
 	s := c.session
 	s.mu.Lock()
@@ -79,8 +79,9 @@ func (c *Call) NoteRestart(r *wire.Result) {
 	}
 }
 
-// Lost completes r, the Result of a call whose end is not known, with its output so far and the session's state as
-// far as it is known. It reads at most most bytes of the log and returns how many it read.
+// Lost completes r, the Result of a call whose end is not known, with its output so far and the
+// session's state as far as it is known. It reads at most most bytes of the log and returns how
+// many it read.
 func (c *Call) Lost(r *wire.Result, most uint64) (read uint64) {
 	s := c.session
 	s.mu.Lock()

@@ -54,8 +54,8 @@ func (b *blocked) add(d wire.Denial, now time.Time) (added block, fresh bool) {
 	return added, fresh
 }
 
-// since returns what was blocked after the first after blocks, each once, and how many there are now. complete is
-// false if some of those are no longer remembered.
+// since returns what was blocked after the first after blocks, each once, and how many there are
+// now. complete is false if some of those are no longer remembered.
 func (b *blocked) since(after uint64) (all []wire.Denial, count uint64, complete bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +67,8 @@ func (b *blocked) since(after uint64) (all []wire.Denial, count uint64, complete
 	return all, b.count, b.forgotten <= after
 }
 
-// Blocked remembers that a connection of the sandbox was blocked, and tells the sessions that have something running.
+// Blocked remembers that a connection of the sandbox was blocked, and tells the sessions that have
+// something running.
 func (ss *Sessions) Blocked(d wire.Denial) {
 	b, fresh := ss.blocked.add(d, time.Now())
 	for _, s := range ss.All() {
@@ -75,7 +76,8 @@ func (ss *Sessions) Blocked(d wire.Denial) {
 	}
 }
 
-// Denials returns the newest blocked connections, each once, and the number of all that there ever were.
+// Denials returns the newest blocked connections, each once, and the number of all that there ever
+// were.
 func (ss *Sessions) Denials() (all []wire.Denial, count uint64) {
 	all, count, _ = ss.blocked.since(0)
 	return all, count
@@ -92,8 +94,9 @@ func (ss *Sessions) Unblocked() {
 	}
 }
 
-// denials is what a session knows of blocked connections. They and the session's events reach the daemon by different
-// ways, in any order: a connection may be blocked before it is known here that its command has begun.
+// denials is what a session knows of blocked connections. They and the session's events reach the
+// daemon by different ways, in any order: a connection may be blocked before it is known here that
+// its command has begun.
 type denials struct {
 	shown  string // the newest since the present command began; empty if there is none, or it was dealt with
 	told   uint64 // how many times shown became another one
@@ -120,7 +123,8 @@ func (d *denials) expect(op string, after uint64) {
 	d.runs = append(d.runs, run{op, after})
 }
 
-// begun notes that a command has begun, with its op if it was a run: what was blocked before that is not its own.
+// begun notes that a command has begun, with its op if it was a run: what was blocked before that
+// is not its own.
 func (d *denials) begun(op string, now time.Time) {
 	at := slices.IndexFunc(d.runs, func(r run) bool { return op != "" && r.op == op })
 	if at >= 0 && d.newest.number > d.runs[at].after || at < 0 && d.late(now) {
@@ -144,8 +148,8 @@ func (d *denials) late(now time.Time) bool {
 
 func (d *denials) clear() { d.shown, d.newest = "", block{} }
 
-// tell tells a session that the connection was blocked. One that is not fresh was reported before, unless to an earlier
-// command.
+// tell tells a session that the connection was blocked. One that is not fresh was reported before,
+// unless to an earlier command.
 func (b block) tell(s *Session, fresh bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,9 +167,9 @@ func (b block) tell(s *Session, fresh bool) {
 	s.changeLocked()
 }
 
-// denied returns what was blocked since the call began, if anything of the session ran meanwhile, and whether that is
-// all. A connection does not tell whose program made it: of several sessions that ran something each reports it, and
-// one that was at its prompt does not.
+// denied returns what was blocked since the call began, if anything of the session ran meanwhile,
+// and whether that is all. A connection does not tell whose program made it: of several sessions
+// that ran something each reports it, and one that was at its prompt does not.
 func (c *Call) denied(ctx context.Context) (all []wire.Denial, complete bool) {
 	s := c.session
 	s.set.options.Settle(ctx)
@@ -183,7 +187,8 @@ func DenialText(d wire.Denial) string {
 	return fmt.Sprintf("%s: %s", DenialTarget(d), d.Why)
 }
 
-// DenialTarget is what could not be connected to, as host:port, or host for a name that was not looked up.
+// DenialTarget is what could not be connected to, as host:port, or host for a name that was not
+// looked up.
 func DenialTarget(d wire.Denial) string {
 	if d.Port == 0 {
 		return d.Host

@@ -70,7 +70,8 @@ func (s *story) wants(t *testing.T, d *wire.Denial) {
 	}
 }
 
-// A connection may be refused before the daemon has heard that its command began, or that the one before has ended.
+// A connection may be refused before the daemon has heard that its command began, or that the one
+// before has ended.
 func TestDenialBeforeItsCommandIsKnown(t *testing.T) {
 	for name, before := range map[string]func(*story){
 		"the prompt is known": func(*story) {},
@@ -111,7 +112,8 @@ func TestDenialOfACommandThatIsKnownWhenItIsOver(t *testing.T) {
 	s.wants(t, &example)
 }
 
-// What the last command was refused is dealt with when the next one begins, unless it is refused the same.
+// What the last command was refused is dealt with when the next one begins, unless it is refused
+// the same.
 func TestDenialOfTheCommandBefore(t *testing.T) {
 	s := newStory(t)
 	first := s.calls(wire.VerbRun, "1")

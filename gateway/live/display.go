@@ -30,8 +30,8 @@ type display struct {
 	sizes []record.Size // guarded by smu; changes that the screen has not been fed up to
 }
 
-// Screen calls f with the session's screen, fed up to offset. The screen is valid during the call and f must not change
-// it; f must be quick, for others wait for it.
+// Screen calls f with the session's screen, fed up to offset. The screen is valid during the call
+// and f must not change it; f must be quick, for others wait for it.
 func (s *Session) Screen(f func(sc *screen.Screen, offset uint64)) error {
 	d := &s.display
 	d.mu.Lock()
@@ -44,7 +44,8 @@ func (s *Session) Screen(f func(sc *screen.Screen, offset uint64)) error {
 	return nil
 }
 
-// resized notes that the terminal has this size from offset off on. It is called with Session.mu held.
+// resized notes that the terminal has this size from offset off on. It is called with Session.mu
+// held.
 func (d *display) resized(off uint64, cols, rows int) {
 	d.smu.Lock()
 	defer d.smu.Unlock()
@@ -57,7 +58,8 @@ func (d *display) resized(off uint64, cols, rows int) {
 	d.sizes = append(d.sizes, record.Size{Offset: off, Cols: cols, Rows: rows})
 }
 
-// next returns the size that the terminal has at off, if it changed there or before, and where it changes next.
+// next returns the size that the terminal has at off, if it changed there or before, and where it
+// changes next.
 func (d *display) next(off, end uint64) (now *record.Size, until uint64) {
 	d.smu.Lock()
 	defer d.smu.Unlock()
@@ -119,8 +121,8 @@ func (d *display) feed(s *Session) error {
 	return nil
 }
 
-// begin makes a new screen: from a key frame of the record not long ago, else from the beginning of the log or, of a
-// long one, near its end. d.mu is held.
+// begin makes a new screen: from a key frame of the record not long ago, else from the beginning of
+// the log or, of a long one, near its end. d.mu is held.
 func (d *display) begin(s *Session, end uint64) {
 	s.mu.Lock()
 	cols, rows, rec := s.cols, s.rows, s.rec

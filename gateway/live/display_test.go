@@ -10,7 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A person who looks on where nothing happens has the same screen an hour later; a screen that nobody looks at is released.
+// A person who looks on where nothing happens has the same screen an hour later; a screen that
+// nobody looks at is released.
 func TestScreenStaysWhileSomebodyLooks(t *testing.T) {
 	s := adopt(t, newSessions(t, nil), "main")
 	leave := s.Join(&member{party: wire.Party{Name: "alice", Kind: wire.Person, ID: "a"}})
@@ -38,10 +39,11 @@ func TestScreenStaysWhileSomebodyLooks(t *testing.T) {
 	}
 }
 
-// The screen of a long session begins at a key frame of its record: what was drawn once, long ago, is there.
+// The screen of a long session begins at a key frame of its record: what was drawn once, long ago,
+// is there.
 func TestScreenBeginsAtKeyframe(t *testing.T) {
 	s := adopt(t, newSessions(t, nil), "main")
-	out := []byte("\033[2J\033[3;5Hcorner\033[5;10r\033[5H" + strings.Repeat("y\r\n", 3_000_000) + "last")
+	out := []byte("\033[2J\033[3;5Hcorner\033[5;10r\033[5H" + strings.Repeat("y\r\n", record.KeyframeEvery/3+1000) + "last")
 	for at := 0; at < len(out); at += 64 << 10 {
 		s.Feed().Output(uint64(at), out[at:min(len(out), at+64<<10)])
 	}

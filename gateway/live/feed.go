@@ -11,14 +11,15 @@ import (
 // maxLog is beyond every honest log. Files have signed offsets.
 const maxLog = 1 << 61
 
-// Feed takes what the guest sends of a session: into its record, then into the copy, then it wakes the readers. One
-// goroutine at a time uses it.
+// Feed takes what the guest sends of a session: into its record, then into the copy, then it wakes
+// the readers. One goroutine at a time uses it.
 type Feed struct{ s *Session }
 
 // Feed returns the way into the session.
 func (s *Session) Feed() Feed { return Feed{s} }
 
-// Output takes bytes at offset off. It reports whether the stream makes sense and the session goes on.
+// Output takes bytes at offset off. It reports whether the stream makes sense and the session goes
+// on.
 func (f Feed) Output(off uint64, p []byte) bool {
 	s := f.s
 	s.mu.Lock()
@@ -133,7 +134,8 @@ func (f Feed) apply(e wire.Event) {
 	s.changeLocked()
 }
 
-// attached takes the state at the time of attaching, unless events have reported a newer one already.
+// attached takes the state at the time of attaching, unless events have reported a newer one
+// already.
 func (f Feed) attached(a wire.Attached) {
 	s := f.s
 	s.mu.Lock()
@@ -195,8 +197,8 @@ func Unrecordable(err error) string {
 	return record.WhyFull
 }
 
-// endStrict ends a session whose output could not be recorded, where records are strict, and reports whether it did.
-// The output is shown to nobody.
+// endStrict ends a session whose output could not be recorded, where records are strict, and
+// reports whether it did. The output is shown to nobody.
 func (f Feed) endStrict(err error) bool {
 	s := f.s
 	if !s.set.options.Strict || errors.Is(err, record.ErrPrivate) {
@@ -211,7 +213,8 @@ func (f Feed) endStrict(err error) bool {
 	return true
 }
 
-// Unrecorded says why the session was ended because it could not be recorded; it is empty while it is recorded.
+// Unrecorded says why the session was ended because it could not be recorded; it is empty while it
+// is recorded.
 func (s *Session) Unrecorded() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -57,7 +57,8 @@ func TestGuestThatLies(t *testing.T) {
 	}
 }
 
-// Whatever a guest sends in whatever order, the log never shrinks, readers get each byte once, and nothing blocks.
+// Whatever a guest sends in whatever order, the log never shrinks, readers get each byte once, and
+// nothing blocks.
 func FuzzFeed(f *testing.F) {
 	f.Add([]byte("\x00\x05\x01\x03\x02\x01\x05\x07\x03\x09"))
 	f.Add([]byte("\x01\xff\x01\x00\x04\x04\x06\x06\x02\x02"))

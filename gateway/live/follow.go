@@ -27,8 +27,8 @@ type follower struct {
 	control *connect.Control
 }
 
-// Follow feeds the session from its stream on c, opened again when it breaks, until c or the session ends. Following
-// it on the connection on which it is followed already does nothing.
+// Follow feeds the session from its stream on c, opened again when it breaks, until c or the
+// session ends. Following it on the connection on which it is followed already does nothing.
 func (s *Session) Follow(ctx context.Context, c *connect.Control) {
 	s.mu.Lock()
 	if s.claim == c {
@@ -79,7 +79,8 @@ func (f follower) still(ctx context.Context) bool {
 	return err != nil || slices.ContainsFunc(infos, func(i wire.SessionInfo) bool { return i.Name == f.s.name && i.Created == f.s.begun })
 }
 
-// closeUnrecorded ends the session in the guest, too, if it was ended because it cannot be recorded.
+// closeUnrecorded ends the session in the guest, too, if it was ended because it cannot be
+// recorded.
 func (f follower) closeUnrecorded(ctx context.Context) {
 	if f.s.Unrecorded() == "" {
 		return
@@ -141,8 +142,8 @@ func (f follower) monitoring(ctx context.Context, client *wire.Client) (stop fun
 	}
 }
 
-// monitor has the guest report the session's state on this stream while somebody watches what it needs. It returns
-// when the stream or ctx ends.
+// monitor has the guest report the session's state on this stream while somebody watches what it
+// needs. It returns when the stream or ctx ends.
 func (f follower) monitor(ctx context.Context, client *wire.Client) {
 	for {
 		wanted, turned := f.watched()

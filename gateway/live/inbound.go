@@ -7,8 +7,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The daemon keeps what a guest reports of its sessions, for long, and it goes into records, lists and status lines. A guest
-// is whatever root in the sandbox makes of it: its words are cut here to what an honest guest sends at most.
+// The daemon keeps what a guest reports of its sessions, for long, and it goes into records, lists
+// and status lines. A guest is whatever root in the sandbox makes of it: its words are cut here to
+// what an honest guest sends at most.
 const (
 	MaxWord  = 256     // bytes of a party, an op, a signal
 	maxPath  = 4 << 10 // of a path or a line (PATH_MAX)
@@ -50,14 +51,16 @@ func inboundInfo(i wire.SessionInfo) wire.SessionInfo {
 	return i
 }
 
-// inboundReasons are the reasons of a loss that a guest can know. The others are the daemon's to give.
+// inboundReasons are the reasons of a loss that a guest can know. The others are the daemon's to
+// give.
 var inboundReasons = []string{wire.LostShell, wire.LostForgotten, wire.LostPartly}
 
 // daemonReasons are those that only the daemon knows. oom_killed is a guest's note, too.
 var daemonReasons = []string{wire.LostStopped, wire.LostKilled, wire.LostEngine, wire.LostHost, wire.LostGuest, wire.LostRemoved,
 	wire.LostPaused, wire.LostRecord, wire.LostGateway, wire.LostDetached}
 
-// InboundReply removes the reasons that a guest cannot know from its reply, and reports whether there were any.
+// InboundReply removes the reasons that a guest cannot know from its reply, and reports whether
+// there were any.
 func InboundReply(r *wire.Reply) (changed bool) {
 	said := r.Error
 	r.Error = InboundError(said)
@@ -69,7 +72,8 @@ func InboundReply(r *wire.Reply) (changed bool) {
 	return changed
 }
 
-// isWord reports whether a note of a guest is one of the protocol's words, and no text for whoever reads it.
+// isWord reports whether a note of a guest is one of the protocol's words, and no text for whoever
+// reads it.
 func isWord(note string) bool {
 	return len(note) <= MaxWord && strings.Trim(note, "abcdefghijklmnopqrstuvwxyz_") == ""
 }
@@ -109,7 +113,8 @@ func inboundArgv(argv []string) []string {
 	return kept
 }
 
-// Cut is s without what is beyond most bytes, and without half a character. It keeps nothing of a longer s alive.
+// Cut is s without what is beyond most bytes, and without half a character. It keeps nothing of a
+// longer s alive.
 func Cut(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -9,11 +9,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// framesAtOnce bounds how much of a log is drawn at one time for key frames: other sessions wait for it.
+// framesAtOnce bounds how much of a log is drawn at one time for key frames: other sessions wait
+// for it.
 const framesAtOnce = 16 << 20
 
-// addKeyframes keeps snapshots of the screen of s beside its record, of recorded bytes alone, so that a player
-// need not begin at the beginning. A player makes those that are missing.
+// addKeyframes keeps snapshots of the screen of s beside its record, of recorded bytes alone, so
+// that a player need not begin at the beginning. A player makes those that are missing.
 func addKeyframes(s *Session, rec *record.Writer) {
 	end := rec.End()
 	if end < s.framed+record.KeyframeEvery {

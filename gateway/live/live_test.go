@@ -83,7 +83,8 @@ func (m *member) Secret() string                           { return "" }
 func (m *member) Calls() int                               { return m.calls }
 func (m *member) Shared() bool                             { return m.shared }
 
-// A shared attachment is shown as attached only while a call of it is under way or it holds the keyboard.
+// A shared attachment is shown as attached only while a call of it is under way or it holds the
+// keyboard.
 func TestSharedAttachmentRests(t *testing.T) {
 	s := adopt(t, newSessions(t, nil), "main")
 	m := &member{party: wire.Party{Name: "alice", Kind: wire.Agent, ID: "a"}, shared: true}

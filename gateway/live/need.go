@@ -16,7 +16,8 @@ const (
 	glanceAt    = 16 << 10 // bytes at the end of a log that draw its last line
 )
 
-// observeLocked follows what the session needs, whenever its state or keyboard may have changed, and tells the board.
+// observeLocked follows what the session needs, whenever its state or keyboard may have changed,
+// and tells the board.
 func (s *Session) observeLocked() {
 	e := attention.Evidence{Session: s.name, Argv: s.argv, Begun: s.begun, State: s.state, Keyboard: s.keyboard, Blocked: s.denials.shown != ""}
 	if s.need.Observe(e, time.Now()) {
@@ -31,7 +32,8 @@ func (s *Session) Brief() attention.Brief {
 	return s.need.Brief
 }
 
-// Need is what the session needs, without its sandbox. For its last line that may draw the end of the log.
+// Need is what the session needs, without its sandbox. For its last line that may draw the end of
+// the log.
 func (s *Session) Need() attention.Need {
 	s.mu.Lock()
 	st := s.state
@@ -64,7 +66,8 @@ type glance struct {
 	line string
 }
 
-// LastLine is the last line of text on the session's screen, as far as the end of the log has drawn it.
+// LastLine is the last line of text on the session's screen, as far as the end of the log has drawn
+// it.
 func (s *Session) LastLine() string {
 	s.mu.Lock()
 	end := s.replica.end
@@ -92,8 +95,8 @@ func (s *Session) LastLine() string {
 	return line
 }
 
-// tail reads the end of the log of s, up to end; what memory lacks, as after a restart of the daemon, comes from the
-// record. from is where it begins, behind the last gap.
+// tail reads the end of the log of s, up to end; what memory lacks, as after a restart of the
+// daemon, comes from the record. from is where it begins, behind the last gap.
 func tail(s *Session, end uint64) (from uint64, p []byte) {
 	from = end - min(end, glanceAt)
 	p = make([]byte, 0, end-from)
@@ -117,8 +120,8 @@ func tail(s *Session, end uint64) (from uint64, p []byte) {
 // plainLine is text.End of what may be very long.
 func plainLine(s string, n int) string { return text.End(s[max(0, len(s)-16*n):], n) }
 
-// Situation is how a session stands at one moment, for a person who looks at it. Parties are named as by
-// Party.String.
+// Situation is how a session stands at one moment, for a person who looks at it. Parties are named
+// as by Party.String.
 type Situation struct {
 	Keyboard string // the holder, or empty
 	Asking   string // who asks for the keyboard, or empty

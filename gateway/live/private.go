@@ -7,9 +7,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-// PrivateView is what one person sees in private mode of their own: the session's screen as it was when the mode
-// began, fed with what the guest sends to this person alone. It exists nowhere else. The zero value is not in private
-// mode.
+// PrivateView is what one person sees in private mode of their own: the session's screen as it was
+// when the mode began, fed with what the guest sends to this person alone. It exists nowhere else.
+// The zero value is not in private mode.
 //
 // Its lock is taken before those of the session.
 type PrivateView struct {
@@ -33,8 +33,8 @@ func (v *PrivateView) Screen(s *Session, f func(sc *screen.Screen, offset uint64
 	return nil
 }
 
-// Output takes output of s that the guest sends to this person alone. Until ctx ends it waits for what was printed
-// before.
+// Output takes output of s that the guest sends to this person alone. Until ctx ends it waits for
+// what was printed before.
 func (v *PrivateView) Output(ctx context.Context, s *Session, off uint64, p []byte) {
 	if off > maxLog {
 		return

@@ -9,8 +9,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// Render returns [from, to) of the log of s as a person would read it, at most limit bytes. cut says that there is
-// more. missing is the last gap in it that nobody made on purpose. With an error it could not be read to its end.
+// Render returns [from, to) of the log of s as a person would read it, at most limit bytes. cut
+// says that there is more. missing is the last gap in it that nobody made on purpose. With an error
+// it could not be read to its end.
 func Render(ctx context.Context, s *Session, from, to uint64, limit int) (output string, cut bool, missing, err error) {
 	w := text.NewWriter(limit)
 	buf := make([]byte, 32<<10)

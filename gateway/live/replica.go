@@ -11,8 +11,9 @@ const (
 	keepCold  = 8 << 20   // bytes that are nowhere else
 )
 
-// replica is the end of a session's log in memory. Bytes that the record has are kept for speed alone; bytes that it lacks,
-// because the disk is full or the quota is reached, because nothing else has them.
+// replica is the end of a session's log in memory. Bytes that the record has are kept for speed
+// alone; bytes that it lacks, because the disk is full or the quota is reached, because nothing
+// else has them.
 type replica struct {
 	chunks [][]byte // in order; each but the last is full
 	start  uint64   // offset of the first byte
@@ -98,7 +99,8 @@ func (r *replica) read(p []byte, off uint64) int {
 	return n
 }
 
-// lagged turns a gap of the record into what a reader gets, up to where the replica has bytes again.
+// lagged turns a gap of the record into what a reader gets, up to where the replica has bytes
+// again.
 func (r *replica) lagged(g *record.GapError) *LaggedError {
 	to := g.To
 	if r.start > g.From && r.start < to {

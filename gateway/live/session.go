@@ -1,7 +1,8 @@
-// Package live keeps the daemon's copy of the sessions of one sandbox. [Sessions] is the set of them, a [Session]
-// the copy of one: its log by offset, its state, its screen, who is attached, and what was blocked while a call ran.
-// Bytes and events go to the session's record first and then here, so nobody sees what is not recorded. Reach for it
-// to read or follow a session. It knows no sandbox, no login and no attachment's own stream to the guest.
+// Package live keeps the daemon's copy of the sessions of one sandbox. [Sessions] is the set of
+// them, a [Session] the copy of one: its log by offset, its state, its screen, who is attached, and
+// what was blocked while a call ran. Bytes and events go to the session's record first and then
+// here, so nobody sees what is not recorded. Reach for it to read or follow a session. It knows no
+// sandbox, no login and no attachment's own stream to the guest.
 package live
 
 import (
@@ -21,8 +22,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// LaggedError is returned by a read where bytes are missing: they were gone before anybody could record them, or
-// were not to be kept. Reading goes on at offset To.
+// LaggedError is returned by a read where bytes are missing: they were gone before anybody could
+// record them, or were not to be kept. Reading goes on at offset To.
 type LaggedError struct {
 	From, To uint64
 	Why      string // as record.GapError
@@ -36,13 +37,15 @@ func (e *LaggedError) Error() string {
 type Member interface {
 	Party() wire.Party
 
-	// Changed is called after every change of the session. The session is locked: it must neither wait nor call it.
+	// Changed is called after every change of the session. The session is locked: it must neither
+	// wait nor call it.
 	Changed()
 
 	// Disconnect ends the attachment for a cause.
 	Disconnect(cause error)
 
-	// Resume opens the party's stream to the guest again, on c, if it has one that outlives a connection.
+	// Resume opens the party's stream to the guest again, on c, if it has one that outlives a
+	// connection.
 	Resume(ctx context.Context, c *connect.Control)
 
 	// Secret is what makes the client the same party on another connection; empty without one.
@@ -51,13 +54,14 @@ type Member interface {
 	// Calls is the number of the party's calls under way.
 	Calls() int
 
-	// Shared reports whether it is a principal's shared attachment. That counts as attached only while a call of it
-	// is under way or it holds the keyboard: its client has left and may never come back.
+	// Shared reports whether it is a principal's shared attachment. That counts as attached only
+	// while a call of it is under way or it holds the keyboard: its client has left and may never
+	// come back.
 	Shared() bool
 }
 
-// Session is the daemon's copy of one session. Every reader outside the sandbox reads it, by offset, at its own
-// pace. Its methods may be called at once and never make the session wait.
+// Session is the daemon's copy of one session. Every reader outside the sandbox reads it, by
+// offset, at its own pace. Its methods may be called at once and never make the session wait.
 //
 // Locks: display.mu before mu.
 type Session struct {
@@ -114,9 +118,9 @@ func newSession(set *Sessions, info wire.SessionInfo, rec *record.Writer) *Sessi
 // Name is the session's name.
 func (s *Session) Name() string { return s.name }
 
-// ReadAt waits until there is something at off and reads it. It returns io.EOF at the end of a session that has
-// ended, and *LaggedError where bytes are missing. A session whose shell has ended goes on when somebody runs
-// something in it: then there is more after io.EOF.
+// ReadAt waits until there is something at off and reads it. It returns io.EOF at the end of a
+// session that has ended, and *LaggedError where bytes are missing. A session whose shell has ended
+// goes on when somebody runs something in it: then there is more after io.EOF.
 func (s *Session) ReadAt(ctx context.Context, off uint64, p []byte) (int, error) {
 	for {
 		n, wait, err := s.ReadNow(off, p)
@@ -131,8 +135,8 @@ func (s *Session) ReadAt(ctx context.Context, off uint64, p []byte) (int, error)
 	}
 }
 
-// ReadNow reads what is there. If there is nothing it returns a channel that is closed at the next change; together
-// with io.EOF if there may never be one, io.EOF alone if there never will be one.
+// ReadNow reads what is there. If there is nothing it returns a channel that is closed at the next
+// change; together with io.EOF if there may never be one, io.EOF alone if there never will be one.
 func (s *Session) ReadNow(off uint64, p []byte) (n int, wait <-chan struct{}, err error) {
 	s.mu.Lock()
 	if off >= s.replica.end {
@@ -221,8 +225,8 @@ func (s *Session) Ended() bool {
 	return s.overLocked()
 }
 
-// overLocked reports whether the shell has ended and all that it printed is here: the answer to an attach may report
-// the end before that.
+// overLocked reports whether the shell has ended and all that it printed is here: the answer to an
+// attach may report the end before that.
 func (s *Session) overLocked() bool {
 	return s.ended || s.state.Phase == wire.PhaseDead && s.replica.end >= max(s.floor, s.state.Offset)
 }
@@ -234,7 +238,8 @@ func (s *Session) Final() bool {
 	return s.ended
 }
 
-// Over is io.EOF once Ended, the reason when the daemon no longer follows the session, and nil before.
+// Over is io.EOF once Ended, the reason when the daemon no longer follows the session, and nil
+// before.
 func (s *Session) Over() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -274,8 +279,8 @@ func (s *Session) Generation() uint64 {
 	return s.gen
 }
 
-// Wait returns the generation once it is no longer gen, or ctx's cause. At the last one of a session that has ended,
-// or whose shell has, it returns io.EOF.
+// Wait returns the generation once it is no longer gen, or ctx's cause. At the last one of a
+// session that has ended, or whose shell has, it returns io.EOF.
 func (s *Session) Wait(ctx context.Context, gen uint64) (uint64, error) {
 	for {
 		s.mu.Lock()
@@ -335,8 +340,8 @@ func (s *Session) Info() wire.SessionInfo {
 		Parties: parties(s.members, s.keyboard), Argv: s.argv, Created: s.begun, Offset: s.replica.end}
 }
 
-// Parties are those attached, drivers and watchers, without the daemon itself. Shared attachments whose calls are
-// over are left out.
+// Parties are those attached, drivers and watchers, without the daemon itself. Shared attachments
+// whose calls are over are left out.
 func (s *Session) Parties() []wire.Party {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -382,7 +387,8 @@ func (s *Session) Members() []Member {
 	return slices.Clone(s.members)
 }
 
-// end says that the session has ended, in this state, and finishes its record. Only the first call counts.
+// end says that the session has ended, in this state, and finishes its record. Only the first call
+// counts.
 func (s *Session) end(state wire.State) {
 	s.mu.Lock()
 	rec, ended := s.rec, s.ended
@@ -421,8 +427,8 @@ func (s *Session) Close(cause error) {
 	}
 }
 
-// Tidy makes the record durable, tries again to make one where there was no space, and releases memory and files of
-// a session that has printed nothing for idle.
+// Tidy makes the record durable, tries again to make one where there was no space, and releases
+// memory and files of a session that has printed nothing for idle.
 func (s *Session) Tidy(idle time.Duration) {
 	s.mu.Lock()
 	rec, ended := s.rec, s.ended
@@ -441,7 +447,8 @@ func (s *Session) Tidy(idle time.Duration) {
 	s.display.expire()
 }
 
-// noteProblem keeps, and logs once, why the record lacks something; nil means that it no longer does.
+// noteProblem keeps, and logs once, why the record lacks something; nil means that it no longer
+// does.
 func (s *Session) noteProblem(err error) {
 	word := ""
 	switch {

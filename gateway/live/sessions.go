@@ -15,7 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options are what the sessions of one sandbox are kept with. All fields but Quota and Strict are required.
+// Options are what the sessions of one sandbox are kept with. All fields but Quota and Strict are
+// required.
 type Options struct {
 	ID      string        // of the sandbox
 	Name    func() string // the sandbox's name as it is now
@@ -63,8 +64,8 @@ func (ss *Sessions) All() []*Session {
 	return slices.Collect(maps.Values(ss.all))
 }
 
-// Adopt returns the copy of a session that the guest has, with its record: the one that was begun before, if it is of
-// the same run, else a new one.
+// Adopt returns the copy of a session that the guest has, with its record: the one that was begun
+// before, if it is of the same run, else a new one.
 func (ss *Sessions) Adopt(info wire.SessionInfo) (*Session, error) {
 	ss.adopting.Lock()
 	defer ss.adopting.Unlock()
@@ -97,7 +98,8 @@ func (ss *Sessions) Adopt(info wire.SessionInfo) (*Session, error) {
 	return s, nil
 }
 
-// openRecord opens or makes a session's record. restarted says that there was a session of its name before.
+// openRecord opens or makes a session's record. restarted says that there was a session of its name
+// before.
 func (ss *Sessions) openRecord(info wire.SessionInfo) (rec *record.Writer, restarted bool, err error) {
 	o := record.Options{Quota: ss.options.Quota, Whole: ss.options.Strict}
 	dir := record.Dir(ss.options.Records, info.Name, 0)

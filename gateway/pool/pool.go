@@ -1,6 +1,7 @@
-// Package pool decides how many sandboxes of which kind are booted before anybody asks for them, and which of them a
-// caller gets. It is a state machine over members of any type: it boots nothing, removes nothing and has no clock of
-// its own. The hub boots what is due, removes the surplus, and says what became of both.
+// Package pool decides how many sandboxes of which kind are booted before anybody asks for them,
+// and which of them a caller gets. It is a state machine over members of any type: it boots
+// nothing, removes nothing and has no clock of its own. The hub boots what is due, removes the
+// surplus, and says what became of both.
 package pool
 
 import (
@@ -47,7 +48,8 @@ type shelf[M comparable, S any] struct {
 	trouble  string
 }
 
-// Pool is the pool. Methods may be called at once; functions that they are given are called with its lock held.
+// Pool is the pool. Methods may be called at once; functions that they are given are called with
+// its lock held.
 type Pool[M comparable, S any] struct {
 	wake chan struct{}
 
@@ -78,8 +80,8 @@ func (p *Pool[M, S]) Add(k Kind[S], size int) {
 	p.shelves = append(p.shelves, &shelf[M, S]{Kind: k, size: size})
 }
 
-// Keep has size members of a kind with a use until then. What was kept for the same use and owner and is made otherwise
-// goes. A pool that was drained keeps none.
+// Keep has size members of a kind with a use until then. What was kept for the same use and owner
+// and is made otherwise goes. A pool that was drained keeps none.
 func (p *Pool[M, S]) Keep(k Kind[S], size int, until time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -105,7 +107,8 @@ func (p *Pool[M, S]) Keep(k Kind[S], size int, until time.Time) {
 	}
 }
 
-// Take takes the oldest member with that key that is ready, for owner. Two callers never get the same.
+// Take takes the oldest member with that key that is ready, for owner. Two callers never get the
+// same.
 func (p *Pool[M, S]) Take(key, owner string, now time.Time, ready func(M) bool) (m M, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -128,7 +131,8 @@ func (p *Pool[M, S]) Take(key, owner string, now time.Time, ready func(M) bool) 
 	return m, false
 }
 
-// Put adds a member and reports whether there is room for it. One that is not fit was given up meanwhile: it is not added.
+// Put adds a member and reports whether there is room for it. One that is not fit was given up
+// meanwhile: it is not added.
 func (p *Pool[M, S]) Put(m M, key, owner string, fit bool) (room bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +157,8 @@ func (p *Pool[M, S]) Drop(m M) {
 	p.Kick()
 }
 
-// Rest leaves the kind of m, which is about to be given up for what it did, alone for a while: another would do the same.
+// Rest leaves the kind of m, which is about to be given up for what it did, alone for a while:
+// another would do the same.
 func (p *Pool[M, S]) Rest(m M, why string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -186,8 +191,8 @@ func (p *Pool[M, S]) Members(keep func(Kind[S]) bool) (all []M) {
 	return all
 }
 
-// Surplus are the members that are to be given up: those beyond room, for what people ask for comes first, and those of
-// a use that is over or for which fewer are kept.
+// Surplus are the members that are to be given up: those beyond room, for what people ask for comes
+// first, and those of a use that is over or for which fewer are kept.
 func (p *Pool[M, S]) Surplus(now time.Time, room int) (all []M) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,8 +214,9 @@ func (p *Pool[M, S]) Surplus(now time.Time, room int) (all []M) {
 	return all
 }
 
-// Due returns a kind of which a member is missing, or after how long there may be one. room is how many members there
-// may be, by the limit of that key; slots is how many boots may be under way at once, half of which are for people.
+// Due returns a kind of which a member is missing, or after how long there may be one. room is how
+// many members there may be, by the limit of that key; slots is how many boots may be under way at
+// once, half of which are for people.
 func (p *Pool[M, S]) Due(now time.Time, room int, key string, slots int) (k Kind[S], due bool, wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,8 +248,8 @@ func (p *Pool[M, S]) Due(now time.Time, room int, key string, slots int) (k Kind
 	return k, false, wait
 }
 
-// Booted notes how a boot of a kind went: trouble is empty, or why it failed. It returns how often boots had failed before,
-// and when the next one is due after a failure.
+// Booted notes how a boot of a kind went: trouble is empty, or why it failed. It returns how often
+// boots had failed before, and when the next one is due after a failure.
 func (p *Pool[M, S]) Booted(k Kind[S], trouble string, now time.Time) (failed int, again time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

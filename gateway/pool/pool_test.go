@@ -78,7 +78,8 @@ func TestBootsThatFail(t *testing.T) {
 	}
 }
 
-// What people ask for comes first: beyond room all are surplus, and nothing is booted while people wait for half of the slots.
+// What people ask for comes first: beyond room all are surplus, and nothing is booted while people
+// wait for half of the slots.
 func TestRoom(t *testing.T) {
 	p := New[int, string]()
 	p.Add(plain, 3)
@@ -115,7 +116,8 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// What is kept for a use goes when its time is over, when fewer are wanted, and when it is to be made otherwise.
+// What is kept for a use goes when its time is over, when fewer are wanted, and when it is to be
+// made otherwise.
 func TestKeep(t *testing.T) {
 	p := New[int, string]()
 	p.Keep(used, 2, now.Add(time.Minute))
@@ -144,7 +146,8 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// In whatever order things happen, nobody gets a member twice, and there are never more than were asked for.
+// In whatever order things happen, nobody gets a member twice, and there are never more than were
+// asked for.
 func FuzzPool(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 0, 0, 1, 1, 4, 5, 6})
 	f.Fuzz(func(t *testing.T, script []byte) {
