@@ -260,7 +260,7 @@ func (h *Hub) roomToRun(ctx context.Context, be sandbox.Backend) error {
 	defer cancel()
 	room, err := m.Room(within)
 	if err != nil {
-		return nil //nolint:nilerr // an engine that does not answer is what is reported next
+		return nil // an engine that does not answer is what is reported next
 	}
 	return admission.Run(room, floor)
 }

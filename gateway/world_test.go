@@ -236,16 +236,3 @@ func (w *world) standing(d *daemon) *attach.Attachment {
 	}
 	return a
 }
-
-// fed returns a session of demo that a test feeds itself, without the sandbox's guest.
-func fed(t *testing.T, d *daemon) *live.Session {
-	t.Helper()
-	b := d.boxOf()
-	b.letGo(errors.New("the test takes over"))
-	l, err := b.sessions.Adopt(wire.SessionInfo{Name: "fed", Created: time.Now().Add(-time.Minute).UnixMilli(), Cols: 80, Rows: 24})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { b.sessions.Drop(l, "the test is over") })
-	return l
-}
