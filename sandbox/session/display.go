@@ -54,7 +54,7 @@ func (d *display) run() {
 		if err != nil && !errors.As(err, &lagged) {
 			return
 		}
-		p = p[:d.s.askedUpTo(d.fed, len(p))]
+		p = p[:d.s.answers.askedUpTo(d.fed, len(p))]
 		d.mu.Lock()
 		if lagged != nil {
 			d.fed += lagged.Missed
@@ -78,7 +78,7 @@ func (d *display) run() {
 		}
 		d.mu.Unlock()
 		if len(answers) > 0 {
-			d.s.owe(answers, d.fed)
+			d.s.answers.owe(answers, d.fed)
 		}
 	}
 }

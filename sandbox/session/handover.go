@@ -95,7 +95,7 @@ func (s *session) typedOverLocked(c *console, exit int) {
 // waitKeyboard waits until no person but p holds the keyboard, and returns what people did with it
 // meanwhile.
 func (s *session) waitKeyboard(ctx context.Context, p *party, r wire.Request) (*wire.Result, error) {
-	f := s.newFollow(r)
+	f := s.newCall(r)
 	bounded, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
 	ended := wire.Returned
@@ -125,5 +125,5 @@ func (s *session) waitKeyboard(ctx context.Context, p *party, r wire.Request) (*
 	}
 	f.c = s.console
 	s.mu.Unlock()
-	return s.result(f, ended), nil
+	return f.result(ended), nil
 }

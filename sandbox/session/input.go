@@ -12,36 +12,36 @@ import (
 
 // typing sends text or keys to the program and waits for what comes of it.
 func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
-	f := s.newFollow(r)
+	f := s.newCall(r)
 	f.key, f.keys = p.Key, r.Verb == wire.VerbKeys
 	ctx, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
 	if !s.alive() { // a new shell would run what a program was to read
-		return s.refused(f, deadError(s.name))
+		return f.refused(deadError(s.name))
 	}
-	if err := s.begun(ctx, f); err != nil {
-		return s.refused(f, err)
+	if err := f.begun(ctx); err != nil {
+		return f.refused(err)
 	}
 	s.mu.Lock()
 	c := s.console
 	s.mu.Unlock()
 	data, err := s.inputOf(ctx, r)
 	if err != nil {
-		return s.refused(f, err)
+		return f.refused(err)
 	}
-	undo, err := s.await(ctx, p, f, r.Hold)
+	undo, err := f.await(ctx, p, r.Hold)
 	if err != nil {
-		return s.refused(f, err)
+		return f.refused(err)
 	}
 	if r.Answer {
 		if err := s.awaitQuestion(ctx); err != nil {
 			undo()
-			return s.refused(f, err)
+			return f.refused(err)
 		}
 	}
 	if err := s.lockWriting(ctx); err != nil {
 		undo()
-		return s.refused(f, err)
+		return f.refused(err)
 	}
 	f.jobs = s.jobs()
 	var before track.Reader
@@ -54,17 +54,17 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	if !asks && ctx.Err() == nil {
 		s.unlockWriting()
 		undo()
-		return s.refused(f, &wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks any more: somebody else was faster, or the program did not wait",
+		return f.refused(&wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks any more: somebody else was faster, or the program did not wait",
 			Hint: "look what it does now: wait"})
 	}
 	if ctx.Err() != nil {
 		s.unlockWriting()
 		undo()
-		return s.refused(f, context.Cause(ctx))
+		return f.refused(context.Cause(ctx))
 	}
 	n, err := s.put(ctx, p, c, data, func() {
 		o.typed = true
-		s.beginLocked(f)
+		f.beginLocked()
 		s.track.Was(before)
 	})
 	s.unlockWriting()
@@ -76,18 +76,18 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 			undo()
 		}
 		if f.c == nil {
-			return s.refused(f, err)
+			return f.refused(err)
 		}
 		if taken == "" {
 			if n == 0 {
-				res := s.result(f, wire.Refused)
+				res := f.result(wire.Refused)
 				res.Error = s.public(err)
 				return res
 			}
-			return s.partly(f, s.partlyError(err, n, len(data)))
+			return f.partly(s.partlyError(err, n, len(data)))
 		}
 	}
-	return s.result(f, s.wait(ctx, f))
+	return f.result(f.wait(ctx))
 }
 
 // partlyError is the loss of a call of whose input the terminal took n bytes of all, because of err.
@@ -96,8 +96,8 @@ func (s *session) partlyError(err error, n, all int) *wire.Error {
 }
 
 // partly is the Result of f, which is lost for why.
-func (s *session) partly(f *follow, why *wire.Error) *wire.Result {
-	res := s.result(f, wire.Lost)
+func (f *call) partly(why *wire.Error) *wire.Result {
+	res := f.result(wire.Lost)
 	res.Error = why
 	res.Notes = append(res.Notes, why.Reason)
 	return res

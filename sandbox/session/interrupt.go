@@ -15,10 +15,12 @@ import (
 // How long each step of an interrupt is given before the next.
 const (
 	lostTime = 100 * time.Millisecond // between two times that it is asked whether ^C was lost
-	// slowPrompt is when a shell that may be at its prompt, and did not answer ^C, gets another where it cannot be seen.
+	// slowPrompt is when a shell that may be at its prompt, and did not answer ^C, gets another
+	// where it cannot be seen.
 	slowPrompt = 500 * time.Millisecond
 	intTime    = time.Second // ^C
-	// atPromptTime is intTime for a shell that was at its prompt: there is nothing to stop, and its next prompt may take its time.
+	// atPromptTime is intTime for a shell that was at its prompt: there is nothing to stop, and its
+	// next prompt may take its time.
 	atPromptTime = 5 * time.Second
 	termTime     = 2 * time.Second // TERM
 	killTime     = 2 * time.Second // KILL
@@ -27,20 +29,21 @@ const (
 	lookAgain   = 2 * time.Millisecond   // between two looks at what is left
 )
 
-// interrupt stops what runs: it drops input that was not read yet, sends ^C, then TERM to the foreground group, then KILL to
-// the processes of the session, and does no more than it takes to get the prompt back. A program that was busy and waits
-// for input after ^C, as an interpreter does, has been interrupted.
+// interrupt stops what runs: it drops input that was not read yet, sends ^C, then TERM to the
+// foreground group, then KILL to the processes of the session, and does no more than it takes to
+// get the prompt back. A program that was busy and waits for input after ^C, as an interpreter
+// does, has been interrupted.
 func (s *session) interrupt(ctx context.Context, p *party) *wire.Result {
-	f := s.newFollow(wire.Request{})
+	f := s.newCall(wire.Request{})
 	f.key = p.Key
 	s.mu.Lock()
 	if err := s.mayInterruptLocked(p); err != nil {
 		s.mu.Unlock()
-		return s.refused(f, err)
+		return f.refused(err)
 	}
-	s.beginLocked(f)
+	f.beginLocked()
 	s.mu.Unlock()
-	return s.result(f, s.stop(ctx, f))
+	return f.result(f.stop(ctx))
 }
 
 func (s *session) mayInterruptLocked(p *party) error {
@@ -53,29 +56,28 @@ func (s *session) mayInterruptLocked(p *party) error {
 	return nil
 }
 
-// stop is the ladder. It leaves the receipt in f.
-func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
-	receipt := &wire.Receipt{Steps: []string{}, Signaled: []int{}, Died: []int{}, Left: []int{}}
-	f.receipt = receipt
+// interrupt is an interrupt under way. Its fields are its goroutine's own.
+type interrupt struct {
+	s       *session
+	f       *call // that waits for what comes of it
+	c       *console
+	receipt *wire.Receipt
+	busy    bool   // what runs did not wait for input
+	struck  uint64 // where in the log the last ^C was sent
+	patient bool   // only a new prompt answers ^C
+}
+
+// stop stops what runs, and leaves the receipt in f.
+func (f *call) stop(ctx context.Context) wire.Ended {
+	s := f.s
+	i := &interrupt{s: s, f: f, receipt: &wire.Receipt{Steps: []string{}, Signaled: []int{}, Died: []int{}, Left: []int{}}}
+	f.receipt = i.receipt
 	s.mu.Lock()
 	s.stopping++
 	defer s.stopEnded()
-	c := s.console
-	for g := range s.follows {
-		if g.key != "" {
-			g.stopped = true
-		}
-	}
-	f.stopped = true
-	if s.writer != nil {
-		s.writer.endLocked(errDropped)
-	}
-	for q := range s.parties {
-		if q.stream != nil {
-			q.stream.dropInput()
-		}
-	}
-	busy := s.track.Phase() == wire.PhaseRunning && s.track.Last().Attention != "likely"
+	i.c = s.console
+	i.dropInputLocked()
+	i.busy = s.track.Phase() == wire.PhaseRunning && s.track.Last().Attention != "likely"
 	patience := intTime
 	if s.track.Phase() == wire.PhasePrompt {
 		patience = atPromptTime
@@ -84,44 +86,73 @@ func (s *session) stop(ctx context.Context, f *follow) wire.Ended {
 	s.mu.Unlock()
 	defer release()
 
-	if c.local != nil {
-		below := s.underneath(c)
-		defer func() { s.account(c, receipt, below) }()
+	if i.c.local != nil {
+		below := i.underneath()
+		defer func() { i.account(below) }()
 	}
-	receipt.Steps = append(receipt.Steps, "^C")
-	if ended, ok := s.controlCUntil(ctx, f, c, busy, patience); ok {
+	if ended, ok := i.climb(ctx, patience); ok {
 		return ended
 	}
-	if c.local == nil {
-		return s.stillRuns(f)
+	return i.stillRuns()
+}
+
+// dropInputLocked drops input that was not written yet, and tells the calls under way that they are
+// stopped.
+func (i *interrupt) dropInputLocked() {
+	s := i.s
+	for f := range s.calls {
+		if f.key != "" {
+			f.stopped = true
+		}
+	}
+	i.f.stopped = true
+	if s.writer != nil {
+		s.writer.endLocked(errDropped)
+	}
+	for q := range s.parties {
+		if q.stream != nil {
+			q.stream.dropInput()
+		}
+	}
+}
+
+// climb takes one step after the other until what runs has ended. patience is the time that the
+// first is given.
+func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.Ended, bool) {
+	c := i.c
+	i.step("^C")
+	if ended, ok := i.controlCUntil(ctx, patience); ok || c.local == nil {
+		return ended, ok
 	}
 	if group, err := c.local.Front(); err == nil && group != 0 && group != c.local.TTY().SessionPID {
 		// The shell itself ignores TERM while it is interactive.
 		members, _ := c.local.Members(group)
-		receipt.Steps = append(receipt.Steps, "TERM")
-		s.signal(c, receipt, members, syscall.SIGTERM)
-		s.signal(c, new(wire.Receipt), members, syscall.SIGCONT) // a stopped one would never take it
-		if ended, ok := s.stopped(ctx, f, busy, termTime); ok {
-			return ended
+		i.step("TERM")
+		i.signal(i.receipt, members, syscall.SIGTERM)
+		i.signal(new(wire.Receipt), members, syscall.SIGCONT) // a stopped one would never take it
+		if ended, ok := i.stopped(ctx, termTime); ok {
+			return ended, true
 		}
 	}
-	receipt.Steps = append(receipt.Steps, "KILL")
-	s.killTree(ctx, c, receipt, c.local.TTY().SessionPID)
-	if ended, ok := s.stopped(ctx, f, false, killTime); ok {
-		return ended
+	i.step("KILL")
+	i.busy = false // who asks now has not been interrupted
+	i.killTree(ctx, c.local.TTY().SessionPID)
+	if ended, ok := i.stopped(ctx, killTime); ok {
+		return ended, true
 	}
-	// A shell goes on with its loop when a program of it was killed. It may have missed each ^C so far.
-	if ended, ok := s.controlCUntil(ctx, f, c, false, intTime); ok {
-		return ended
+	// A shell goes on with its loop when a program of it was killed. It may have missed each ^C so
+	// far.
+	if ended, ok := i.controlCUntil(ctx, intTime); ok {
+		return ended, true
 	}
 	// What runs is the shell itself.
-	s.killTree(ctx, c, receipt, 0)
-	if ended, ok := s.stopped(ctx, f, false, killTime); ok {
-		return ended
-	}
-	return s.stillRuns(f)
+	i.killTree(ctx, 0)
+	return i.stopped(ctx, killTime)
 }
 
+func (i *interrupt) step(name string) { i.receipt.Steps = append(i.receipt.Steps, name) }
+
+// stopEnded notes that an interrupt is over.
 func (s *session) stopEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,28 +167,30 @@ func (s *session) awaitStops(ctx context.Context) {
 	_ = s.until(ctx, func() bool { return s.stopping == 0 })
 }
 
-// controlCUntil sends ^C, and again each time that it was lost, until f has ended, for d at most. A shell that only goes on reading at its
-// prompt has not answered the first: bash keeps one that comes before it reads, and ends with it the next line that it is given. One
-// that does so after the second ignores it.
-func (s *session) controlCUntil(ctx context.Context, f *follow, c *console, busy bool, d time.Duration) (wire.Ended, bool) {
-	before := s.controlC(ctx, f, c)
-	f.patient = c.marked
-	defer func() { f.patient = false }()
+// controlCUntil sends ^C, and again each time that it was lost, until f has ended, for d at most. A
+// shell that only goes on reading at its prompt has not answered the first: bash keeps one that
+// comes before it reads, and ends with it the next line that it is given. One that does so after
+// the second ignores it.
+func (i *interrupt) controlCUntil(ctx context.Context, d time.Duration) (wire.Ended, bool) {
+	before := i.controlC(ctx)
+	i.patient = i.c.marked
+	defer func() { i.patient = false }()
 	for waited := time.Duration(0); waited < d; waited += lostTime {
-		if ended, ok := s.stopped(ctx, f, busy, lostTime); ok {
+		if ended, ok := i.stopped(ctx, lostTime); ok {
 			return ended, true
 		}
-		if s.lost(ctx, c, &before, waited >= slowPrompt) {
-			before = s.controlC(ctx, f, c)
-			f.patient = false
+		if i.lost(ctx, &before, waited >= slowPrompt) {
+			before = i.controlC(ctx)
+			i.patient = false
 		}
 	}
 	return "", false
 }
 
-// controlC drops what the terminal has not delivered and sends ^C. It is not held up by a write that the interrupt has just
-// cut short. It returns what was in front then.
-func (s *session) controlC(ctx context.Context, f *follow, c *console) front {
+// controlC drops what the terminal has not delivered and sends ^C. It is not held up by a write
+// that the interrupt has just cut short. It returns what was in front then.
+func (i *interrupt) controlC(ctx context.Context) front {
+	s, c := i.s, i.c
 	ctx, cancel := context.WithTimeout(ctx, intTime)
 	defer cancel()
 	if s.lockWriting(ctx) == nil {
@@ -172,7 +205,7 @@ func (s *session) controlC(ctx context.Context, f *follow, c *console) front {
 	s.track.Writes()
 	s.track.Was(track.Reader{})
 	s.inputTakenLocked([]byte{3})
-	_, f.struck = s.log.bounds()
+	_, i.struck = s.log.bounds()
 	_ = c.term.SetWriteDeadline(time.Now().Add(intTime))
 	s.mu.Unlock()
 	at := c.lookFront()
@@ -182,7 +215,8 @@ func (s *session) controlC(ctx context.Context, f *follow, c *console) front {
 	}
 	_, err := c.term.Write([]byte{3})
 	if job {
-		// Those that have died meanwhile have got it. What a handler has started since has not, and is not meant.
+		// Those that have died meanwhile have got it. What a handler has started since has not, and
+		// is not meant.
 		now, _ := c.local.Members(at.group)
 		at.members = slices.DeleteFunc(at.members, func(pid int) bool { return !slices.Contains(now, pid) })
 	}
@@ -195,9 +229,11 @@ func (s *session) controlC(ctx context.Context, f *follow, c *console) front {
 	return at
 }
 
-// underneath returns the foreground job with all that descends from it: what it has started with setsid ^C does not reach, what
-// it has started in the background may ignore it. An orphan is its own if it is younger.
-func (s *session) underneath(c *console) []int {
+// underneath returns the foreground job with all that descends from it: what it has started with
+// setsid ^C does not reach, what it has started in the background may ignore it. An orphan is its
+// own if it is younger.
+func (i *interrupt) underneath() []int {
+	c := i.c
 	shell := c.local.TTY().SessionPID
 	group, err := c.local.Front()
 	if err != nil || group == shell {
@@ -212,25 +248,27 @@ func (s *session) underneath(c *console) []int {
 	})
 }
 
-// stopped waits until the prompt is back, at most d. If what ran was busy, waiting for input will do.
-func (s *session) stopped(ctx context.Context, f *follow, busy bool, d time.Duration) (wire.Ended, bool) {
+// stopped waits until the prompt is back, at most d. If what ran was busy, waiting for input will
+// do.
+func (i *interrupt) stopped(ctx context.Context, d time.Duration) (wire.Ended, bool) {
+	s, f := i.s, i.f
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	var ended wire.Ended
 	err := s.until(ctx, func() bool {
-		e, ok := s.endLocked(f)
+		e, ok := f.endLocked()
 		switch {
 		case !ok:
 			return false
-		case f.patient && e == wire.Interrupted && f.c.track.Counts().Prompted == f.since.Prompted:
+		case i.patient && e == wire.Interrupted && f.c.track.Counts().Prompted == f.since.Prompted:
 			return false
 		case e == wire.Done || e == wire.Interrupted:
 			ended = wire.Interrupted
 		case e == wire.Dead, e == wire.Refused:
 			ended = e
-		case s.track.Phase() == wire.PhaseOpaque && !s.answeredLocked(f):
+		case s.track.Phase() == wire.PhaseOpaque && !i.answeredLocked():
 			return false
-		case (e == wire.Waiting || e == wire.Attention) && (busy || s.console.bare()):
+		case (e == wire.Waiting || e == wire.Attention) && (i.busy || s.console.bare()):
 			ended = wire.Interrupted
 		default:
 			return false
@@ -240,15 +278,18 @@ func (s *session) stopped(ctx context.Context, f *follow, busy bool, d time.Dura
 	return ended, err == nil
 }
 
-// answeredLocked reports whether what runs has shown a prompt since ^C. Where nobody can look at it that it is quiet says
-// nothing: so is a program that ignores ^C, of which there is only the terminal's echo.
-func (s *session) answeredLocked(f *follow) bool {
+// answeredLocked reports whether what runs has shown a prompt since ^C. Where nobody can look at it
+// that it is quiet says nothing: so is a program that ignores ^C, of which there is only the
+// terminal's echo.
+func (i *interrupt) answeredLocked() bool {
+	s := i.s
 	_, end := s.log.bounds()
 	prompt := strings.TrimRight(s.track.Last().Prompt, " ")
-	return end > f.struck && prompt != "" && !strings.HasSuffix(prompt, "^C")
+	return end > i.struck && prompt != "" && !strings.HasSuffix(prompt, "^C")
 }
 
-// bare reports whether the terminal's own shell is in front and has no marks to say that it is at its prompt.
+// bare reports whether the terminal's own shell is in front and has no marks to say that it is at
+// its prompt.
 func (c *console) bare() bool {
 	if c.marked || c.local == nil || !c.s.isShell() {
 		return false
@@ -258,16 +299,18 @@ func (c *console) bare() bool {
 }
 
 // stillRuns is the answer when every step was in vain.
-func (s *session) stillRuns(f *follow) wire.Ended {
+func (i *interrupt) stillRuns() wire.Ended {
+	s, f := i.s, i.f
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if ended, ok := s.endLocked(f); ok {
+	if ended, ok := f.endLocked(); ok {
 		return ended
 	}
 	return wire.Deadline
 }
 
-func (s *session) signal(c *console, receipt *wire.Receipt, pids []int, sig syscall.Signal) {
+func (i *interrupt) signal(receipt *wire.Receipt, pids []int, sig syscall.Signal) {
+	s, c := i.s, i.c
 	for _, pid := range pids {
 		if err := c.local.Signal(pid, sig); err != nil {
 			s.set.log.Debug("signal", "session", s.name, "pid", pid, "signal", sig, "error", err)
@@ -279,9 +322,10 @@ func (s *session) signal(c *console, receipt *wire.Receipt, pids []int, sig sysc
 	}
 }
 
-// killTree kills all processes of the session but the spared one, until two looks in a row find none: between looking and
-// killing one may have had a child.
-func (s *session) killTree(ctx context.Context, c *console, receipt *wire.Receipt, spare int) {
+// killTree kills all processes of the session but the spared one, until two looks in a row find
+// none: between looking and killing one may have had a child.
+func (i *interrupt) killTree(ctx context.Context, spare int) {
+	s, c := i.s, i.c
 	ctx, cancel := context.WithTimeout(ctx, killTime)
 	defer cancel()
 	for clean := 0; clean < 2; {
@@ -294,7 +338,7 @@ func (s *session) killTree(ctx context.Context, c *console, receipt *wire.Receip
 		clean++
 		if len(pids) > 0 {
 			clean = 0
-			s.signal(c, receipt, pids, syscall.SIGKILL)
+			i.signal(i.receipt, pids, syscall.SIGKILL)
 		}
 		select {
 		case <-time.After(lookAgain):
@@ -304,9 +348,10 @@ func (s *session) killTree(ctx context.Context, c *console, receipt *wire.Receip
 	}
 }
 
-// account says what became of what was signalled, and what else lives on of the job that was in front: below. It may take a moment
-// to go. What is in front still has been left by nobody.
-func (s *session) account(c *console, receipt *wire.Receipt, below []int) {
+// account says what became of what was signalled, and what else lives on of the job that was in
+// front: below. It may take a moment to go. What is in front still has been left by nobody.
+func (i *interrupt) account(below []int) {
+	s, c, receipt := i.s, i.c, i.receipt
 	for deadline := time.Now().Add(accountTime); ; {
 		tree, err := c.local.Tree()
 		if err != nil {
@@ -335,12 +380,13 @@ func (s *session) account(c *console, receipt *wire.Receipt, below []int) {
 	}
 }
 
-// waiting answers a mere wait: the present state if it is one that was asked for, else the next that is.
+// waiting answers a mere wait: the present state if it is one that was asked for, else the next
+// that is.
 func (s *session) waiting(ctx context.Context, r wire.Request) (*wire.Result, error) {
 	if slices.Contains(r.For, wire.PhaseRunning) {
 		return nil, &wire.Error{Code: wire.CodeUsage, Message: "running is not a phase to wait for", Hint: "wait for prompt, waiting, continuation, opaque or dead"}
 	}
-	f := s.newFollow(r)
+	f := s.newCall(r)
 	f.level, f.phases = true, r.For
 	bounded, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
@@ -349,10 +395,10 @@ func (s *session) waiting(ctx context.Context, r wire.Request) (*wire.Result, er
 		s.mu.Unlock()
 		return nil, deadError(s.name)
 	}
-	s.beginLocked(f)
+	f.beginLocked()
 	s.mu.Unlock()
-	ended := s.wait(bounded, f)
-	res := s.result(f, ended)
+	ended := f.wait(bounded)
+	res := f.result(ended)
 	if cause := context.Cause(ctx); cause != nil && ended == wire.Deadline && !errors.Is(cause, context.DeadlineExceeded) {
 		return nil, cause
 	}

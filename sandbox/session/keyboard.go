@@ -53,7 +53,7 @@ func (s *session) handOnLocked(c keyboard.Change) {
 // takenFromLocked ends the calls and the write of the holder with that key, who has lost the
 // keyboard.
 func (s *session) takenFromLocked(key string) {
-	for f := range s.follows {
+	for f := range s.calls {
 		if f.key == key {
 			f.taken, f.handover = s.keyboard.String(), s.handover.copy(false)
 		}
@@ -160,7 +160,8 @@ func (s *session) give(p *party) string {
 // await acquires the keyboard for the call that f follows. With wait it waits while another holds
 // it, and notes what people did with it. A call that comes to nothing afterwards calls undo, which
 // frees a keyboard that was taken for it.
-func (s *session) await(ctx context.Context, p *party, f *follow, wait bool) (undo func(), err error) {
+func (f *call) await(ctx context.Context, p *party, wait bool) (undo func(), err error) {
+	s := f.s
 	waited := false
 	for {
 		s.mu.Lock()

@@ -35,7 +35,7 @@ func TestLateAnswers(t *testing.T) {
 	}
 	typed := func(what, want string) {
 		t.Helper()
-		if err := s.until(t.Context(), func() bool { return len(s.owed) == 0 }); err != nil {
+		if err := s.until(t.Context(), func() bool { return len(s.answers.owed) == 0 }); err != nil {
 			t.Fatal(err)
 		}
 		got := ""
@@ -51,7 +51,7 @@ func TestLateAnswers(t *testing.T) {
 
 	prompt(1)
 	at := asked()
-	s.owe([]byte(answer), at)
+	s.answers.owe([]byte(answer), at)
 	typed("at its prompt", answer)
 
 	ran := make(chan *wire.Result, 1)
@@ -60,14 +60,14 @@ func TestLateAnswers(t *testing.T) {
 		ran <- r.Result // nil after an error
 	}()
 	<-term.in // the line that makes the shell take it
-	s.owe([]byte(answer), at)
+	s.answers.owe([]byte(answer), at)
 	typed("when a command has been typed", "")
 
 	term.print(mark("C", 1, ";run;1"))
 	if err := s.until(t.Context(), func() bool { return s.track.Command() != nil && s.track.Command().Started }); err != nil {
 		t.Fatal(err)
 	}
-	s.owe([]byte(answer), at)
+	s.answers.owe([]byte(answer), at)
 	typed("when it has begun", "")
 
 	term.print("1\r\n" + query)
@@ -79,7 +79,7 @@ func TestLateAnswers(t *testing.T) {
 	if r := <-ran; r == nil || r.Ended != wire.Done {
 		t.Errorf("the command ended with %+v", r)
 	}
-	s.owe([]byte(answer), at)
+	s.answers.owe([]byte(answer), at)
 	typed("what a command asked that is over", "")
 	term.print(query)
 	if got := string(<-term.in); got != "\x1b[3;3R" {

@@ -37,7 +37,8 @@ func (c *console) lookFront() (f front) {
 // two lines that they read. At the prompt they answer it, be it late, and a second one would take the next command with it: there it
 // is lost when the shell reads, and has not run since it was asked the last time. A program that has switched the signal off gets a
 // byte, which waits for it.
-func (s *session) lost(ctx context.Context, c *console, before *front, late bool) bool {
+func (i *interrupt) lost(ctx context.Context, before *front, late bool) bool {
+	s, c := i.s, i.c
 	if c.local == nil || before.group == 0 {
 		return false
 	}
@@ -50,7 +51,7 @@ func (s *session) lost(ctx context.Context, c *console, before *front, late bool
 		s.mu.Lock()
 		prompt := c.track.Marked() == wire.PhasePrompt || c.track.Marked() == wire.PhaseContinuation
 		s.mu.Unlock()
-		return prompt && s.rests(ctx, c, before, late)
+		return prompt && i.rests(ctx, before, late)
 	case !before.signals:
 		return false
 	case now.group != before.group:
@@ -63,7 +64,8 @@ func (s *session) lost(ctx context.Context, c *console, before *front, late bool
 
 // rests reports whether the shell reads the terminal as it did when it was asked for before the last time. Where that cannot be
 // seen, or the shell does not only read, it returns late, which says that it has had the time to answer.
-func (s *session) rests(ctx context.Context, c *console, before *front, late bool) bool {
+func (i *interrupt) rests(ctx context.Context, before *front, late bool) bool {
+	s, c := i.s, i.c
 	facts, err := s.probe(ctx, c)
 	was := before.runs
 	before.runs = 0

@@ -63,9 +63,9 @@ func TestCommandTypedInPart(t *testing.T) {
 			p = q
 		}
 		s.mu.Unlock()
-		f := s.newFollow(wire.Request{})
+		f := s.newCall(wire.Request{})
 		f.command = &track.Command{}
-		err := s.typeCommand(t.Context(), &op{}, p, f, strings.Repeat("x", writeChunk+1))
+		err := f.typeCommand(t.Context(), &op{}, p, strings.Repeat("x", writeChunk+1))
 		if codeOf(err) != wire.CodeLost {
 			t.Errorf("%v", err)
 		}

@@ -9,13 +9,15 @@ import (
 
 const (
 	answerTime = 200 * time.Millisecond // how long an answer waits for the right to write
-	// owedTime is how long a program may take from its query until it takes keys as they come: bash's read -d asks first.
+	// owedTime is how long a program may take from its query until it takes keys as they come:
+	// bash's read -d asks first.
 	owedTime = 500 * time.Millisecond
 	maxOwed  = 16 // batches of answers that may wait; a flood of queries is no conversation
 )
 
-// owed is an answer to queries, until there is somebody who can be waiting for it. The bytes of a query may as well come from a file
-// that a program shows: an answer that nobody reads is typed to the shell, and stands in the output as the terminal's echo.
+// owed is an answer to queries, until there is somebody who can be waiting for it. The bytes of a
+// query may as well come from a file that a program shows: an answer that nobody reads is typed to
+// the shell, and stands in the output as the terminal's echo.
 type owed struct {
 	c     *console
 	text  []byte
@@ -24,8 +26,15 @@ type owed struct {
 	until time.Time
 }
 
+// answers are what the terminal owes to queries. Its fields are guarded by session.mu.
+type answers struct {
+	s    *session
+	owed []owed // in their order
+}
+
 // askedUpTo returns how many of the n bytes of the log from the offset at on are of one asker.
-func (s *session) askedUpTo(at uint64, n int) int {
+func (w *answers) askedUpTo(at uint64, n int) int {
+	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.console
@@ -41,10 +50,11 @@ func (s *session) askedUpTo(at uint64, n int) int {
 	return n
 }
 
-// askerGoneLocked reports whether what asked in the log up to end was a command that is over, or a line editor that has read its line
-// since: busybox asks at every prompt, and the answer would be what the command reads. A shell that is told to read a command by a key
-// may still be asking when it gets the key, and wait for its answer.
-func (s *session) askerGoneLocked(c *console, end uint64) bool {
+// askerGoneLocked reports whether what asked in the log up to end was a command that is over, or a
+// line editor that has read its line since: busybox asks at every prompt, and the answer would be
+// what the command reads. A shell that is told to read a command by a key may still be asking when
+// it gets the key, and wait for its answer.
+func (w *answers) askerGoneLocked(c *console, end uint64) bool {
 	ranTo, since := c.track.Bounds()
 	switch {
 	case !c.marked:
@@ -59,34 +69,36 @@ func (s *session) askerGoneLocked(c *console, end uint64) bool {
 }
 
 // owe answers queries in the log up to end, once somebody reads. Answers keep their order.
-func (s *session) owe(text []byte, end uint64) {
+func (w *answers) owe(text []byte, end uint64) {
+	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.console
-	if c == nil || s.closed || len(s.owed) >= maxOwed {
+	if c == nil || s.closed || len(w.owed) >= maxOwed {
 		return
 	}
 	a := owed{c: c, text: text, end: end, until: time.Now().Add(owedTime)}
 	if c.local != nil {
 		a.group, _ = c.local.Front()
 	}
-	s.owed = append(s.owed, a)
-	if len(s.owed) == 1 {
-		s.spawn(s.payOwed)
+	w.owed = append(w.owed, a)
+	if len(w.owed) == 1 {
+		s.spawn(w.pay)
 	}
 }
 
-// payOwed types what is owed, until nothing is.
-func (s *session) payOwed() {
+// pay types what is owed, until nothing is.
+func (w *answers) pay() {
+	s := w.s
 	for {
 		s.mu.Lock()
-		a := s.owed[0]
+		a := w.owed[0]
 		// Another group that asks has the terminal: who asked before has lost it.
-		late := time.Now().After(a.until) || s.ctx.Err() != nil || len(s.owed) > 1 && s.owed[1].group != a.group
+		late := time.Now().After(a.until) || s.ctx.Err() != nil || len(w.owed) > 1 && w.owed[1].group != a.group
 		s.mu.Unlock()
-		fate := s.fateOf(a, late)
+		fate := w.fateOf(a, late)
 		if fate == typeNow {
-			fate = s.answer(a, late)
+			fate = w.answer(a, late)
 		}
 		if fate == askLater && !late {
 			select {
@@ -96,10 +108,10 @@ func (s *session) payOwed() {
 			continue
 		}
 		s.mu.Lock()
-		s.owed = s.owed[1:]
-		over := len(s.owed) == 0
+		w.owed = w.owed[1:]
+		over := len(w.owed) == 0
 		if over {
-			s.owed = nil
+			w.owed = nil
 			s.fireLocked()
 		}
 		s.mu.Unlock()
@@ -118,14 +130,17 @@ const (
 	typeNow
 )
 
-// fateOf says what becomes of a. late is the last time that it is asked: a program that reads later than that can still be waiting.
-func (s *session) fateOf(a owed, late bool) fate {
-	if f := s.keysFor(a, late); f != typeNow || a.c.local == nil {
+// fateOf says what becomes of a. late is the last time that it is asked: a program that reads later
+// than that can still be waiting.
+func (w *answers) fateOf(a owed, late bool) fate {
+	s := w.s
+	if f := w.keysFor(a, late); f != typeNow || a.c.local == nil {
 		return f
 	}
 	c := a.c
 	s.mu.Lock()
-	// At the prompt of a shell that asks nothing, it is a job in the background that asks, or what a key of the line editor started.
+	// At the prompt of a shell that asks nothing, it is a job in the background that asks, or what
+	// a key of the line editor started.
 	idle := c.marked && !c.marks.Asks && c.track.Marked() == wire.PhasePrompt && c.typist == nil && len(c.ahead.text) == 0
 	s.mu.Unlock()
 	facts, err := s.probe(s.ctx, c)
@@ -133,15 +148,15 @@ func (s *session) fateOf(a owed, late bool) fate {
 	case idle && (err != nil || reads && facts.Pid == c.local.TTY().SessionPID):
 		return drop
 	case err == nil && !reads && !late:
-		return s.unlessGone(a, askLater)
+		return w.unlessGone(a, askLater)
 	}
-	return s.unlessGone(a, typeNow)
+	return w.unlessGone(a, typeNow)
 }
 
-// keysFor is fateOf as far as the terminal tells. One that gathers lines gives nobody an answer, which ends no line: it would echo
-// it, and keep it for who reads next. One that gives keys as they come may do so for the shell's line editor: then the mark of the
-// prompt was printed before.
-func (s *session) keysFor(a owed, late bool) fate {
+// keysFor is fateOf as far as the terminal tells. One that gathers lines gives nobody an answer,
+// which ends no line: it would echo it, and keep it for who reads next. One that gives keys as they
+// come may do so for the shell's line editor: then the mark of the prompt was printed before.
+func (w *answers) keysFor(a owed, late bool) fate {
 	f := typeNow
 	if c := a.c; c.local != nil {
 		if canonical(c.local.TTY().Master) || !late && c.unread() {
@@ -151,21 +166,24 @@ func (s *session) keysFor(a owed, late bool) fate {
 			f = askLater
 		}
 	}
-	return s.unlessGone(a, f)
+	return w.unlessGone(a, f)
 }
 
 // unlessGone is f, or drop when who asked for a is gone.
-func (s *session) unlessGone(a owed, f fate) fate {
+func (w *answers) unlessGone(a owed, f fate) fate {
+	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if a.c != s.console || !s.aliveLocked() || s.askerGoneLocked(a.c, a.end) {
+	if a.c != s.console || !s.aliveLocked() || w.askerGoneLocked(a.c, a.end) {
 		return drop
 	}
 	return f
 }
 
-// answer types a, unless somebody else's input is stuck: then the program is not reading, and no answer would reach it.
-func (s *session) answer(a owed, late bool) fate {
+// answer types a, unless somebody else's input is stuck: then the program is not reading, and no
+// answer would reach it.
+func (w *answers) answer(a owed, late bool) fate {
+	s := w.s
 	ctx, cancel := context.WithTimeout(s.ctx, answerTime)
 	defer cancel()
 	select {
@@ -174,7 +192,7 @@ func (s *session) answer(a owed, late bool) fate {
 	case <-ctx.Done():
 		return drop
 	}
-	if f := s.keysFor(a, late); f != typeNow {
+	if f := w.keysFor(a, late); f != typeNow {
 		return f
 	}
 	c := a.c

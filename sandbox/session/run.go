@@ -26,40 +26,40 @@ const (
 
 // run gives the shell a command and follows it to its end, or to where it waits for input.
 func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wire.Result {
-	f := s.newFollow(r)
+	f := s.newCall(r)
 	f.key = p.Key
 	cmd := &track.Command{Op: r.Op, By: p.String()}
 	f.command = cmd
 	calls, cancel := bound(ctx, r.TimeoutMS)
 	defer cancel()
 
-	undo, err := s.prepare(calls, p, r, f)
+	undo, err := f.prepare(calls, p, r)
 	if err != nil {
-		return s.refused(f, err)
+		return f.refused(err)
 	}
 	f.jobs = s.jobs()
-	hand := s.handOver
+	hand := f.handOver
 	if s.byScreen() {
-		hand = s.typeCommand
+		hand = f.typeCommand
 	}
-	if err := hand(calls, o, p, f, r.Text); err != nil {
+	if err := hand(calls, o, p, r.Text); err != nil {
 		undo()
 		if why, ok := errors.AsType[*wire.Error](err); ok && why.Reason == wire.LostPartly {
-			return s.partly(f, why)
+			return f.partly(why)
 		}
-		return s.refused(f, err)
+		return f.refused(err)
 	}
-	ended := s.wait(calls, f)
+	ended := f.wait(calls)
 	if ended == wire.Deadline && r.Kill {
-		s.stop(ctx, f) // the call came back because its time was up; the receipt and the phase say what came of it
+		f.stop(ctx) // the call came back because its time was up; the receipt and the phase say what came of it
 	}
 	if ended == wire.Done && f.c.marked && !s.vouched(s.ctx, f.c, f.before) {
 		f.notes = append(f.notes, wire.NoteAdvisory)
 	}
-	res := s.result(f, ended)
+	res := f.result(ended)
 	if ended == wire.Refused {
 		s.mu.Lock()
-		res.Error = s.whyRefusedLocked(cmd)
+		res.Error = f.whyRefusedLocked()
 		if cmd.Unsure {
 			res.Ended = wire.Lost
 			res.Notes = append(res.Notes, res.Error.Reason)
@@ -70,7 +70,8 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 }
 
 // whyRefusedLocked is the error of a command that the shell has not started. All say that it did not run, but that of one that is lost.
-func (s *session) whyRefusedLocked(cmd *track.Command) *wire.Error {
+func (f *call) whyRefusedLocked() *wire.Error {
+	s, cmd := f.s, f.command
 	switch {
 	case cmd.Unfinished:
 		return &wire.Error{Code: wire.CodeSyntax, Message: "the command is not complete, or not the shell's language: " + s.console.shell + " does not parse it",
@@ -97,7 +98,8 @@ func bound(ctx context.Context, ms int64) (context.Context, context.CancelFunc) 
 // checked outside the sandbox for the shells that package syntax knows: a parser would make the guest a tenth larger. They
 // read a command as a file, so one that is not ends in their own error and not at a second prompt. Others check it
 // themselves before they run it, see marks.Refused.
-func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *follow) (undo func(), err error) {
+func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func(), err error) {
+	s := f.s
 	switch {
 	case !s.isShell():
 		return nil, &wire.Error{Code: wire.CodeNotPrompt, Message: fmt.Sprintf("session %s runs %s and has no prompt", s.name, s.start.Argv[0]),
@@ -108,7 +110,7 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 	case strings.IndexByte(r.Text, 0) >= 0:
 		return nil, &wire.Error{Code: wire.CodeUsage, Message: "a command cannot hold a NUL byte"}
 	}
-	if err := s.revive(ctx, f); err != nil {
+	if err := f.revive(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -121,7 +123,7 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 		if err := s.awaitScreenPrompt(ctx); err != nil {
 			return nil, err
 		}
-		if undo, err = s.await(ctx, p, f, r.Hold); err == nil && !s.shows(c) {
+		if undo, err = f.await(ctx, p, r.Hold); err == nil && !s.shows(c) {
 			undo()
 			err = deadError(s.name)
 		}
@@ -131,7 +133,7 @@ func (s *session) prepare(ctx context.Context, p *party, r wire.Request, f *foll
 		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "the shell of session " + s.name + " prints no marks, so the end of a command would be a guess",
 			Hint: "type the command, or run it in a session with bash, zsh, fish or sh"}
 	}
-	if undo, err = s.await(ctx, p, f, r.Hold); err != nil {
+	if undo, err = f.await(ctx, p, r.Hold); err != nil {
 		return nil, err
 	}
 	err = s.awaitPrompt(ctx, c)
@@ -170,7 +172,8 @@ func (s *session) awaitEditor(ctx context.Context, c *console) error {
 }
 
 // revive starts the shell again if it has ended, and waits until one that has just begun is at its first prompt.
-func (s *session) revive(ctx context.Context, f *follow) error {
+func (f *call) revive(ctx context.Context) error {
+	s := f.s
 	if err := s.set.roomFor(s); err != nil {
 		return err
 	}
@@ -181,11 +184,12 @@ func (s *session) revive(ctx context.Context, f *follow) error {
 	s.mu.Lock()
 	s.revived = s.revived || restarted
 	s.mu.Unlock()
-	return s.begun(ctx, f)
+	return f.begun(ctx)
 }
 
 // begun waits until a shell that has just been started is at its first prompt. It starts none.
-func (s *session) begun(ctx context.Context, f *follow) error {
+func (f *call) begun(ctx context.Context) error {
+	s := f.s
 	s.mu.Lock()
 	if s.revived {
 		f.notes = append(f.notes, wire.NoteShellRestarted)
@@ -266,7 +270,8 @@ func (s *session) occupantLocked(facts Facts) string {
 }
 
 // handOver types the constant line that makes the shell read the command, and shows the command in place of its echo.
-func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, command string) error {
+func (f *call) handOver(ctx context.Context, o *op, p *party, command string) error {
+	s := f.s
 	if err := s.lockWriting(ctx); err != nil {
 		return err
 	}
@@ -297,7 +302,7 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 		s.mu.Unlock()
 		return err
 	}
-	s.beginLocked(f)
+	f.beginLocked()
 	told := wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op}
 	unsent, whose := s.clearLineLocked(c)
 	if whose != nil {
@@ -319,7 +324,7 @@ func (s *session) handOver(ctx context.Context, o *op, p *party, f *follow, comm
 	if f.taken != "" {
 		return nil // the call ends with that
 	}
-	delete(s.follows, f)
+	delete(s.calls, f)
 	c.takeBack() // else a later line or key could run it
 	c.track.Withdraw(f.command)
 	if c.echo != nil {

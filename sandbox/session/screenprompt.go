@@ -89,7 +89,8 @@ func (s *session) awaitScreenPrompt(ctx context.Context) error {
 }
 
 // typeCommand types a command at a prompt that only the screen tells of, and takes what comes next for its output.
-func (s *session) typeCommand(ctx context.Context, o *op, p *party, f *follow, command string) error {
+func (f *call) typeCommand(ctx context.Context, o *op, p *party, command string) error {
+	s := f.s
 	if err := s.lockWriting(ctx); err != nil {
 		return err
 	}
@@ -101,7 +102,7 @@ func (s *session) typeCommand(ctx context.Context, o *op, p *party, f *follow, c
 	}
 	o.typed = true
 	c := s.console
-	s.beginLocked(f)
+	f.beginLocked()
 	_, end := s.log.bounds()
 	s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op})
 	s.reportLocked(c, c.track.Give(f.command, wire.BasisScreen, s.momentLocked(c)))
@@ -111,7 +112,7 @@ func (s *session) typeCommand(ctx context.Context, o *op, p *party, f *follow, c
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil && f.taken == "" {
-		delete(s.follows, f)
+		delete(s.calls, f)
 		c.track.Withdraw(f.command)
 		if n > 0 {
 			return s.partlyError(err, n, len(command)+1)

@@ -59,9 +59,9 @@ type session struct {
 	idle      *time.Timer       // guarded by mu; frees the keyboard at an idle prompt; nil unless it runs
 	paste     paste             // guarded by mu
 	writer    *write            // guarded by mu; the write under way
-	owed      []owed            // guarded by mu; answers to queries, in their order
+	answers   answers           // guarded by mu; to queries
 	commands  uint64            // guarded by mu; number of the newest run
-	follows   map[*follow]bool  // guarded by mu; calls under way
+	calls     map[*call]bool    // guarded by mu; calls under way
 	stopping  int               // guarded by mu; interrupts under way
 	ops       []*op             // guarded by mu; oldest first
 	spent     spent             // guarded by mu
@@ -92,10 +92,11 @@ func newSession(set *Set, name string, start wire.Start) *session {
 		writing: make(chan struct{}, 1), starting: make(chan struct{}, 1), ready: make(chan struct{}),
 		size:    size,
 		parties: make(map[*party]bool), gone: make(map[string]*party),
-		follows: make(map[*follow]bool),
+		calls: make(map[*call]bool),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.track = track.New(s.created)
+	s.answers.s = s
 	s.display.init(s)
 	return s
 }

@@ -205,7 +205,7 @@ func (s *session) seeLocked(c *console, l *track.Look, end uint64) {
 		l.Said = *said
 	}
 	l.Calls = s.display.calls.Load()
-	l.Answers = len(s.owed) > 0
+	l.Answers = len(s.answers.owed) > 0
 	if l.Err != nil && c.track.ByScreen() {
 		l.Line = s.lineStart(end)
 	}

@@ -15,16 +15,18 @@ import (
 const (
 	defaultTimeout   = 120 * time.Second
 	defaultMaxOutput = 32 << 10
-	// maxMaxOutput is what surely fits a frame once it is JSON; a reply that is still too long is cut again.
+	// maxMaxOutput is what surely fits a frame once it is JSON; a reply that is still too long is
+	// cut again.
 	maxMaxOutput = 960 << 10
-	// catchUp is how much output may pile up before a call that follows a command is woken to render it: well under what
-	// the log keeps.
+	// catchUp is how much output may pile up before a call that follows a command is woken to
+	// render it: well under what the log keeps.
 	catchUp = 1 << 20
 )
 
-// follow is a call that waits for what the terminal does next. Its fields are guarded by session.mu, but for those of
-// rendering.
-type follow struct {
+// call is a call that waits for what the terminal does next. Its fields are guarded by session.mu,
+// but for those of rendering.
+type call struct {
+	s        *session
 	c        *console
 	keys     bool           // of a call that pressed keys
 	key      string         // of the party whose call it is, empty for a mere wait
@@ -38,8 +40,6 @@ type follow struct {
 	handover *wire.Handover // of a call that a hand-over ended, or is about
 	upTo     uint64         // of a wait for the keyboard: where its output ends
 	stopped  bool           // an interrupt was asked for
-	struck   uint64         // where in the log its last ^C was sent
-	patient  bool           // of the call's own goroutine; only a new prompt answers ^C
 	notices  uint64         // calls for attention that programs had made up to the call
 	started  time.Time
 	notes    []string
@@ -55,7 +55,7 @@ type follow struct {
 	lost     bool   // some of it was gone before it was rendered
 }
 
-func (s *session) newFollow(r wire.Request) *follow {
+func (s *session) newCall(r wire.Request) *call {
 	max := r.MaxOutput
 	switch {
 	case max == 0:
@@ -63,7 +63,7 @@ func (s *session) newFollow(r wire.Request) *follow {
 	case max < 0 || max > maxMaxOutput:
 		max = maxMaxOutput
 	}
-	return &follow{limit: max, show: r.Screen, started: time.Now(), counters: s.set.opt.Counters(), notices: s.display.notice().Count}
+	return &call{s: s, limit: max, show: r.Screen, started: time.Now(), counters: s.set.opt.Counters(), notices: s.display.notice().Count}
 }
 
 // timeout is how long a call may take; ok is false when there is no bound.
@@ -78,15 +78,17 @@ func timeout(ms int64) (d time.Duration, ok bool) {
 }
 
 // beginLocked makes f one of the calls under way. What happened up to now is not what it waits for.
-func (s *session) beginLocked(f *follow) {
+func (f *call) beginLocked() {
+	s := f.s
 	f.c = s.console
 	_, f.from = s.log.bounds()
 	f.since = f.c.track.Counts()
-	s.follows[f] = true
+	s.calls[f] = true
 }
 
 // endLocked says whether what f waits for has happened, and what it was.
-func (s *session) endLocked(f *follow) (wire.Ended, bool) {
+func (f *call) endLocked() (wire.Ended, bool) {
+	s := f.s
 	phase := s.track.Phase()
 	switch {
 	case f.taken != "":
@@ -130,7 +132,7 @@ func (s *session) endLocked(f *follow) (wire.Ended, bool) {
 }
 
 // wants reports whether a wait is for that phase.
-func (f *follow) wants(p wire.Phase) bool {
+func (f *call) wants(p wire.Phase) bool {
 	if len(f.phases) == 0 {
 		return true
 	}
@@ -139,27 +141,29 @@ func (f *follow) wants(p wire.Phase) bool {
 			return true
 		}
 	}
-	// A program that listens and has come to rest runs, or is opaque, but whoever waits for waiting means it, too.
+	// A program that listens and has come to rest runs, or is opaque, but whoever waits for waiting
+	// means it, too.
 	return (p == wire.PhaseRunning || p == wire.PhaseOpaque) && f.wants(wire.PhaseWaiting)
 }
 
 // wait waits until f has ended, at the longest until ctx ends: then the state is what it is.
-func (s *session) wait(ctx context.Context, f *follow) wire.Ended {
+func (f *call) wait(ctx context.Context) wire.Ended {
+	s := f.s
 	s.mu.Lock()
 	release := s.waitLocked()
 	s.mu.Unlock()
 	defer release()
 	for {
 		s.mu.Lock()
-		ended, ok := s.endLocked(f)
+		ended, ok := f.endLocked()
 		changed := s.changedLocked()
-		from, end := s.outputLocked(f)
+		from, end := f.outputLocked()
 		s.mu.Unlock()
 		if ok {
 			return ended
 		}
 		if end-max(from, f.rendered) > catchUp {
-			s.render(f, from, end)
+			f.render(from, end)
 		}
 		select {
 		case <-changed:
@@ -170,7 +174,8 @@ func (s *session) wait(ctx context.Context, f *follow) wire.Ended {
 }
 
 // outputLocked is where in the log the output of f is, as far as is known.
-func (s *session) outputLocked(f *follow) (from, to uint64) {
+func (f *call) outputLocked() (from, to uint64) {
+	s := f.s
 	_, to = s.log.bounds()
 	cmd := f.command
 	switch {
@@ -192,7 +197,8 @@ func (s *session) outputLocked(f *follow) (from, to uint64) {
 }
 
 // render brings the text of f up to to. Only the goroutine that waits for f calls it.
-func (s *session) render(f *follow, from, to uint64) {
+func (f *call) render(from, to uint64) {
+	s := f.s
 	to = min(to, s.log.shown())
 	if f.out == nil {
 		f.out = text.NewWriter(f.limit)
@@ -217,7 +223,7 @@ func (s *session) render(f *follow, from, to uint64) {
 }
 
 // endedNothing reports whether no command was over while f, a call that typed something, lasted.
-func (f *follow) endedNothing() bool {
+func (f *call) endedNothing() bool {
 	if f.command != nil || f.level {
 		return false
 	}
@@ -226,15 +232,16 @@ func (f *follow) endedNothing() bool {
 }
 
 // result is what a call that ended like that tells its caller. It ends f.
-func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
+func (f *call) result(ended wire.Ended) *wire.Result {
+	s := f.s
 	if ended != wire.Done || f.show == wire.ScreenAlways {
 		s.awaitScreen()
 	}
 	alt, _ := s.display.glance()
 	notice := s.display.notice()
 	s.mu.Lock()
-	delete(s.follows, f)
-	from, to := s.outputLocked(f)
+	delete(s.calls, f)
+	from, to := f.outputLocked()
 	end := s.log.shown()
 	from, to = min(from, end), min(to, end)
 	st := s.stateLocked()
@@ -258,7 +265,7 @@ func (s *session) result(f *follow, ended wire.Ended) *wire.Result {
 		r.ExitCode = nil // is that of a command before the call
 	}
 	s.mu.Unlock()
-	s.render(f, from, to)
+	f.render(from, to)
 	r.Output, r.Truncated = f.out.String(), f.out.Truncated() || f.lost
 	if r.Truncated {
 		f.notes = append(f.notes, wire.NoteTruncated)
@@ -304,7 +311,8 @@ func (s *session) resultLocked(st wire.State) *wire.Result {
 }
 
 // refused is the Result of f, which did nothing.
-func (s *session) refused(f *follow, err error) *wire.Result {
+func (f *call) refused(err error) *wire.Result {
+	s := f.s
 	s.awaitScreen()
 	alt, _ := s.display.glance()
 	s.mu.Lock()
