@@ -74,7 +74,7 @@ func (st *stream) join(ctx context.Context, a wire.Attach) (wire.Attached, error
 	if a.Start != nil && a.Start.Cols > 0 && a.Start.Rows > 0 {
 		p.Size = clampSize(a.Start.Cols, a.Start.Rows)
 	}
-	s.joinLocked(p, st)
+	s.parties.joinLocked(p, st)
 	at := st.beginLocked(s, p, a)
 	at.Created = created
 	return at, nil
@@ -89,14 +89,14 @@ func (st *stream) resume(ctx context.Context, a wire.Attach, who wire.Party) (wi
 		}
 		for {
 			s.mu.Lock()
-			p := s.resumeLocked(a.Resume, who)
+			p := s.parties.resumeLocked(a.Resume, who)
 			if p == nil || s.closed {
 				s.mu.Unlock()
 				break
 			}
 			old := p.stream
 			if old == nil {
-				s.returnLocked(p, st)
+				s.parties.returnLocked(p, st)
 				at := st.beginLocked(s, p, a)
 				at.Resumed = true
 				s.mu.Unlock()
@@ -133,6 +133,6 @@ func (st *stream) beginLocked(s *session, p *party, a wire.Attach) wire.Attached
 	if a.Keep && st.trusted {
 		s.log.keep(st, st.offset)
 	}
-	return wire.Attached{Private: s.privateLocked(), Session: s.name, Resume: p.secret, Offset: st.offset, Accepted: p.accepted, State: s.stateLocked(),
-		Keyboard: s.keyboard.String(), Cols: s.size.Cols, Rows: s.size.Rows, Seq: s.events.seq, Shell: s.console.shell, Parties: s.partiesLocked(), Incarnation: s.incarnationLocked()}
+	return wire.Attached{Private: s.private.byLocked(), Session: s.name, Resume: p.secret, Offset: st.offset, Accepted: p.accepted, State: s.stateLocked(),
+		Keyboard: s.keyboard.String(), Cols: s.size.Cols, Rows: s.size.Rows, Seq: s.events.seq, Shell: s.console.shell, Parties: s.parties.listLocked(), Incarnation: s.incarnationLocked()}
 }

@@ -17,6 +17,11 @@ type events struct {
 	kept []wire.Event  // in order of Seq, without gaps
 	seq  uint64        // of the newest
 	wake chan struct{} // closed at the next one; nil while nobody waits
+
+	s     *session    // for what is reported to everybody
+	input inputRun    // not reported yet
+	runs  uint64      // of input so far
+	late  *wire.Event // not reported yet; nil when there is none
 }
 
 func (e *events) add(ev wire.Event) {
@@ -54,12 +59,13 @@ func (e *events) next(seq uint64) (ev wire.Event, missed uint64, ok bool) {
 }
 
 // emitLocked tells everybody. Offset is filled in unless the event belongs to an earlier place.
-func (s *session) emitLocked(ev wire.Event) {
-	s.tellLateLocked()
+func (e *events) emitLocked(ev wire.Event) {
+	s := e.s
+	e.tellLateLocked()
 	if ev.Kind != wire.EventInput {
-		s.tellInputLocked()
+		e.tellInputLocked()
 	}
-	if s.untoldLocked(ev) {
+	if s.private.untoldLocked(ev) {
 		return
 	}
 	if end := s.log.shown(); ev.Offset == 0 || ev.Offset > end {
@@ -70,30 +76,34 @@ func (s *session) emitLocked(ev wire.Event) {
 	s.fireLocked()
 }
 
-// lateness is how much later than anything else an event may be told for which the echo of a key must not wait.
+// lateness is how much later than anything else an event may be told for which the echo of a key
+// must not wait.
 const lateness = 5 * time.Millisecond
 
-// emitLateLocked is emitLocked for such an event: it is told before the next one, at the latest after lateness.
-func (s *session) emitLateLocked(ev wire.Event) {
-	s.tellLateLocked()
-	s.late = &ev
+// emitLateLocked is emitLocked for such an event: it is told before the next one, at the latest
+// after lateness.
+func (e *events) emitLateLocked(ev wire.Event) {
+	s := e.s
+	e.tellLateLocked()
+	e.late = &ev
 	s.fireLocked()
 	time.AfterFunc(lateness, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.tellLateLocked()
+		e.tellLateLocked()
 	})
 }
 
-func (s *session) tellLateLocked() {
-	if ev := s.late; ev != nil {
-		s.late = nil
-		s.emitLocked(*ev)
+func (e *events) tellLateLocked() {
+	if ev := e.late; ev != nil {
+		e.late = nil
+		e.emitLocked(*ev)
 	}
 }
 
-// inputRun is input of one party that no event has told yet. An event for every key would push what matters out of the
-// memory of events, so they are gathered until something else is told, another party types, or a second has passed.
+// inputRun is input of one party that no event has told yet. An event for every key would push what
+// matters out of the memory of events, so they are gathered until something else is told, another
+// party types, or a second has passed.
 type inputRun struct {
 	by     string
 	hidden bool // the terminal did not show it
@@ -101,35 +111,36 @@ type inputRun struct {
 	offset uint64
 }
 
-func (s *session) tellInputLocked() {
-	if s.input.bytes == 0 {
+func (e *events) tellInputLocked() {
+	if e.input.bytes == 0 {
 		return
 	}
-	run := s.input
-	s.input = inputRun{}
-	e := wire.Event{Kind: wire.EventInput, By: run.by, Bytes: run.bytes, Offset: run.offset}
+	run := e.input
+	e.input = inputRun{}
+	told := wire.Event{Kind: wire.EventInput, By: run.by, Bytes: run.bytes, Offset: run.offset}
 	if run.hidden {
-		e.Text, e.Bytes = wire.Hidden, 0
+		told.Text, told.Bytes = wire.Hidden, 0
 	}
-	s.emitLocked(e)
+	e.emitLocked(told)
 }
 
-func (s *session) countInputLocked(by string, n int, hidden bool) {
-	if s.input.bytes > 0 && (s.input.by != by || s.input.hidden != hidden) {
-		s.tellInputLocked()
+func (e *events) countInputLocked(by string, n int, hidden bool) {
+	s := e.s
+	if e.input.bytes > 0 && (e.input.by != by || e.input.hidden != hidden) {
+		e.tellInputLocked()
 	}
-	if s.input.bytes == 0 {
+	if e.input.bytes == 0 {
 		_, end := s.log.bounds()
-		s.runs++
-		run := s.runs
-		s.input = inputRun{by: by, hidden: hidden, offset: end}
+		e.runs++
+		run := e.runs
+		e.input = inputRun{by: by, hidden: hidden, offset: end}
 		time.AfterFunc(inputTime, func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			if s.runs == run {
-				s.tellInputLocked()
+			if e.runs == run {
+				e.tellInputLocked()
 			}
 		})
 	}
-	s.input.bytes += n
+	e.input.bytes += n
 }

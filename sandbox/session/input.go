@@ -39,7 +39,7 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 			return f.refused(err)
 		}
 	}
-	if err := s.lockWriting(ctx); err != nil {
+	if err := s.writer.lock(ctx); err != nil {
 		undo()
 		return f.refused(err)
 	}
@@ -52,22 +52,22 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 		before = s.baseline()
 	}
 	if !asks && ctx.Err() == nil {
-		s.unlockWriting()
+		s.writer.unlock()
 		undo()
 		return f.refused(&wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks any more: somebody else was faster, or the program did not wait",
 			Hint: "look what it does now: wait"})
 	}
 	if ctx.Err() != nil {
-		s.unlockWriting()
+		s.writer.unlock()
 		undo()
 		return f.refused(context.Cause(ctx))
 	}
-	n, err := s.put(ctx, p, c, data, func() {
+	n, err := s.writer.put(ctx, p, c, data, func() {
 		o.typed = true
 		f.beginLocked()
 		s.track.Was(before)
 	})
-	s.unlockWriting()
+	s.writer.unlock()
 	if err != nil {
 		s.mu.Lock()
 		taken := f.taken
@@ -192,11 +192,11 @@ func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
 	if refused != nil {
 		return 0, refused
 	}
-	if err := s.lockWriting(ctx); err != nil {
+	if err := s.writer.lock(ctx); err != nil {
 		return 0, err
 	}
-	defer s.unlockWriting()
-	n, err := s.put(ctx, p, nil, data, nil)
+	defer s.writer.unlock()
+	n, err := s.writer.put(ctx, p, nil, data, nil)
 	if errors.Is(err, &wire.Error{Code: wire.CodeKeyboardHeld}) {
 		s.mu.Lock()
 		p.Refused(time.Now())

@@ -106,10 +106,10 @@ func (i *interrupt) dropInputLocked() {
 		}
 	}
 	i.f.stopped = true
-	if s.writer != nil {
-		s.writer.endLocked(errDropped)
+	if s.writer.present != nil {
+		s.writer.present.endLocked(errDropped)
 	}
-	for q := range s.parties {
+	for q := range s.parties.all {
 		if q.stream != nil {
 			q.stream.dropInput()
 		}
@@ -193,8 +193,8 @@ func (i *interrupt) controlC(ctx context.Context) front {
 	s, c := i.s, i.c
 	ctx, cancel := context.WithTimeout(ctx, intTime)
 	defer cancel()
-	if s.lockWriting(ctx) == nil {
-		defer s.unlockWriting()
+	if s.writer.lock(ctx) == nil {
+		defer s.writer.unlock()
 	}
 	if c.local != nil {
 		if err := c.local.Flush(); err != nil {
@@ -204,7 +204,7 @@ func (i *interrupt) controlC(ctx context.Context) front {
 	s.mu.Lock()
 	s.track.Writes()
 	s.track.Was(track.Reader{})
-	s.inputTakenLocked([]byte{3})
+	s.writer.takenLocked([]byte{3})
 	_, i.struck = s.log.bounds()
 	_ = c.term.SetWriteDeadline(time.Now().Add(intTime))
 	s.mu.Unlock()

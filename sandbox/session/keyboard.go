@@ -12,7 +12,7 @@ import (
 // keyboardLocked carries out and reports what an operation of the keyboard did.
 func (s *session) keyboardLocked(c keyboard.Change) {
 	if c.PrivateOver {
-		s.coverPrivateLocked()
+		s.private.coverLocked()
 	}
 	if c.Freed || c.To != nil {
 		s.handOnLocked(c)
@@ -22,7 +22,7 @@ func (s *session) keyboardLocked(c keyboard.Change) {
 		if p := s.keyboard.Asker(); p != nil {
 			ev.By, ev.ID = p.String(), p.ID
 		}
-		s.emitLocked(ev)
+		s.events.emitLocked(ev)
 	}
 	if c.TakenFrom != "" {
 		s.takenFromLocked(c.TakenFrom)
@@ -47,7 +47,7 @@ func (s *session) handOnLocked(c keyboard.Change) {
 		s.handedLocked(p)
 		ev.Keyboard, ev.By, ev.ID = p.String(), p.String(), p.ID
 	}
-	s.emitLocked(ev)
+	s.events.emitLocked(ev)
 }
 
 // takenFromLocked ends the calls and the write of the holder with that key, who has lost the
@@ -58,7 +58,7 @@ func (s *session) takenFromLocked(key string) {
 			f.taken, f.handover = s.keyboard.String(), s.handover.copy(false)
 		}
 	}
-	if w := s.writer; w != nil && w.key == key {
+	if w := s.writer.present; w != nil && w.key == key {
 		w.endLocked(errTaken)
 	}
 }
@@ -128,7 +128,7 @@ func (s *session) take(ctx context.Context, p *party, ask bool) (now string, ask
 		c, refused = s.keyboard.Ask(&p.Party)
 	}
 	s.keyboardLocked(c)
-	w := s.writer
+	w := s.writer.present
 	now = s.keyboard.String()
 	s.mu.Unlock()
 	switch {

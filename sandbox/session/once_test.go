@@ -15,7 +15,7 @@ func TestTypeIsForItsShell(t *testing.T) {
 		m := newMemorySet(t, Options{})
 		alice := m.dial(wire.Attach{Session: "main", Create: true, Party: agent("alice")})
 		s := m.lookup("main")
-		s.writing <- struct{}{} // somebody writes
+		s.writer.sem <- struct{}{} // somebody writes
 		answered := make(chan wire.Reply, 1)
 		go func() {
 			reply, _ := alice.Request(t.Context(), wire.Request{Verb: wire.VerbType, Op: wire.NewOp(), Text: "secret"})
@@ -30,7 +30,7 @@ func TestTypeIsForItsShell(t *testing.T) {
 		if err := alice.do(wire.VerbTake); err != nil {
 			t.Fatal(err)
 		}
-		s.unlockWriting()
+		s.writer.unlock()
 		select {
 		case reply := <-answered:
 			if res := reply.Result; res == nil || res.Ended != wire.Refused || codeOf(res.Error) != wire.CodeUnavailable {
@@ -59,7 +59,7 @@ func TestCommandTypedInPart(t *testing.T) {
 		}
 		var p *party
 		s.mu.Lock()
-		for q := range s.parties {
+		for q := range s.parties.all {
 			p = q
 		}
 		s.mu.Unlock()

@@ -22,8 +22,9 @@ var (
 	errStreamOver = errors.New("the session stream ended")
 )
 
-// op is a run, type or keys that the session was asked for. It belongs to the session and not to the stream that asked: it
-// goes on when that breaks, so that the caller can ask again, by the same name, and get the one result.
+// op is a run, type or keys that the session was asked for. It belongs to the session and not to
+// the stream that asked: it goes on when that breaks, so that the caller can ask again, by the same
+// name, and get the one result.
 type op struct {
 	key    string // of the party
 	name   string // under which it is remembered; empty if the caller gave none
@@ -64,6 +65,13 @@ func (s *spent) add(d digest) {
 	*s = append(*s, d)
 }
 
+// ops are the calls of one session that were asked for. Its fields are guarded by session.mu.
+type ops struct {
+	s     *session
+	all   []*op // oldest first
+	spent spent
+}
+
 // abandonLocked ends an op of which nothing was typed yet. What was typed cannot be taken back.
 func (o *op) abandonLocked() {
 	if !o.typed {
@@ -71,9 +79,11 @@ func (o *op) abandonLocked() {
 	}
 }
 
-// perform makes the call do for p, or joins the one with the same op. Cancelling the request ends the call only as long as
-// nothing was typed; the stream's end does so only if the call has no name by which it could be asked for again.
-func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func(context.Context, *op) *wire.Result) (*wire.Result, error) {
+// perform makes the call do for p, or joins the one with the same op. Cancelling the request ends
+// the call only as long as nothing was typed; the stream's end does so only if the call has no name
+// by which it could be asked for again.
+func (l *ops) perform(ctx context.Context, p *party, r wire.Request, do func(context.Context, *op) *wire.Result) (*wire.Result, error) {
+	s := l.s
 	if r.Op != "" && !validOp(r.Op) {
 		return nil, wire.Errorf(wire.CodeUsage, "op %.40q is not 128 bits of hex in lower case", r.Op)
 	}
@@ -82,24 +92,24 @@ func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func
 		s.mu.Unlock()
 		return nil, errClosed
 	}
-	o, err := s.findOpLocked(p.Key, r)
+	o, err := l.findLocked(p.Key, r)
 	if err != nil {
 		s.mu.Unlock()
 		return nil, err
 	}
 	if o == nil {
-		if !s.roomLocked() {
+		if !l.roomLocked() {
 			s.mu.Unlock()
 			return nil, &wire.Error{Code: wire.CodeLimitOps, Message: "too many calls are under way on this session", Hint: "wait until some have ended"}
 		}
 		o = &op{key: p.Key, name: r.Op, call: callOf(r), done: make(chan struct{})}
 		var octx context.Context
 		octx, o.cancel = context.WithCancelCause(s.ctx)
-		s.ops = append(s.ops, o)
+		l.all = append(l.all, o)
 		s.spawn(func() {
 			defer o.cancel(nil)
 			o.result = do(octx, o)
-			s.opOver(p, o)
+			l.overLocked(p, o)
 		})
 	}
 	o.asking++
@@ -129,13 +139,15 @@ func (s *session) perform(ctx context.Context, p *party, r wire.Request, do func
 	return nil, cause
 }
 
-// findOpLocked returns the call that r repeats, nil if it is a new one. An error says that r must not be made: it was made before and
-// its result is forgotten, the op is that of another call, or the shell for which it was is gone.
-func (s *session) findOpLocked(key string, r wire.Request) (*op, error) {
+// findLocked returns the call that r repeats, nil if it is a new one. An error says that r must not
+// be made: it was made before and its result is forgotten, the op is that of another call, or the
+// shell for which it was is gone.
+func (l *ops) findLocked(key string, r wire.Request) (*op, error) {
+	s := l.s
 	if r.Op == "" {
 		return nil, nil //nolint:nilnil // a new call
 	}
-	for _, o := range s.ops {
+	for _, o := range l.all {
 		if o.name != r.Op || o.key != key {
 			continue
 		}
@@ -144,7 +156,7 @@ func (s *session) findOpLocked(key string, r wire.Request) (*op, error) {
 		}
 		return o, nil
 	}
-	if slices.Contains(s.spent, (&op{key: key, name: r.Op}).spent()) {
+	if slices.Contains(l.spent, (&op{key: key, name: r.Op}).spent()) {
 		return nil, wire.LostError(wire.LostForgotten, "the call was made before, and its result is no longer kept")
 	}
 	if r.Incarnation != "" && r.Incarnation != s.incarnationLocked() {
@@ -163,24 +175,25 @@ func (s *session) incarnationLocked() string {
 	return s.console.incarnation
 }
 
-// roomLocked makes room for one more op by forgetting the results of the oldest that are over, and reports whether there is any.
-func (s *session) roomLocked() bool {
+// roomLocked makes room for one more op by forgetting the results of the oldest that are over, and
+// reports whether there is any.
+func (l *ops) roomLocked() bool {
 	output := 0
-	for _, o := range s.ops {
+	for _, o := range l.all {
 		if o.over() {
 			output += o.size()
 		}
 	}
-	for i := 0; i < len(s.ops) && (len(s.ops) >= keptOps || output > keptOpsOutput); {
-		if o := s.ops[i]; !o.over() {
+	for i := 0; i < len(l.all) && (len(l.all) >= keptOps || output > keptOpsOutput); {
+		if o := l.all[i]; !o.over() {
 			i++
 			continue
 		}
-		output -= s.ops[i].size()
-		s.spent.add(s.ops[i].spent())
-		s.ops = slices.Delete(s.ops, i, i+1)
+		output -= l.all[i].size()
+		l.spent.add(l.all[i].spent())
+		l.all = slices.Delete(l.all, i, i+1)
 	}
-	return len(s.ops) < keptOps
+	return len(l.all) < keptOps
 }
 
 // size is how much text the result of an op that is over has.
@@ -201,18 +214,19 @@ func (o *op) over() bool {
 	}
 }
 
-// opOver ends o: a keyboard that its call took is free if the shell is at its prompt.
-func (s *session) opOver(p *party, o *op) {
+// overLocked ends o: a keyboard that its call took is free if the shell is at its prompt.
+func (l *ops) overLocked(p *party, o *op) {
+	s := l.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(o.done)
 	if o.name == "" {
-		s.ops = slices.DeleteFunc(s.ops, func(q *op) bool { return q == o })
+		l.all = slices.DeleteFunc(l.all, func(q *op) bool { return q == o })
 	}
 	if !s.track.Rests() {
 		return
 	}
-	for _, q := range s.ops {
+	for _, q := range l.all {
 		if q.key == p.Key && !q.over() {
 			return
 		}

@@ -43,7 +43,7 @@ func TestCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := len(m.lookup("main").ops); n != keptOps {
+		if n := len(m.lookup("main").ops.all); n != keptOps {
 			t.Errorf("%d ops are kept", n)
 		}
 		// And no more are under way at once.

@@ -187,8 +187,8 @@ func (w *answers) answer(a owed, late bool) fate {
 	ctx, cancel := context.WithTimeout(s.ctx, answerTime)
 	defer cancel()
 	select {
-	case s.writing <- struct{}{}:
-		defer func() { <-s.writing }()
+	case s.writer.sem <- struct{}{}:
+		defer func() { <-s.writer.sem }()
 	case <-ctx.Done():
 		return drop
 	}

@@ -30,6 +30,13 @@ type party struct {
 	left     bool        // guarded by session.mu; that it left has been reported
 }
 
+// parties are those of one session. Its fields are guarded by session.mu.
+type parties struct {
+	s    *session
+	all  map[*party]bool
+	gone map[string]*party // those that were cut off, by resume secret
+}
+
 func newParty(p wire.Party) *party {
 	var secret [16]byte
 	rand.Read(secret[:]) // never fails
@@ -39,17 +46,18 @@ func newParty(p wire.Party) *party {
 }
 
 // joinLocked adds a party of stream st.
-func (s *session) joinLocked(p *party, st *stream) {
-	s.parties[p] = true
+func (g *parties) joinLocked(p *party, st *stream) {
+	s := g.s
+	g.all[p] = true
 	p.stream = st
-	s.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
+	s.events.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
 }
 
-// resumeLocked returns the party with that secret, if it is one of the principal who asks, with the rights of this login. The
-// comparison takes the same time wherever the secrets differ.
-func (s *session) resumeLocked(secret string, who wire.Party) *party {
+// resumeLocked returns the party with that secret, if it is one of the principal who asks, with the
+// rights of this login. The comparison takes the same time wherever the secrets differ.
+func (g *parties) resumeLocked(secret string, who wire.Party) *party {
 	var found *party
-	for p := range s.parties {
+	for p := range g.all {
 		if subtle.ConstantTimeCompare([]byte(p.secret), []byte(secret)) == 1 {
 			found = p
 		}
@@ -61,75 +69,79 @@ func (s *session) resumeLocked(secret string, who wire.Party) *party {
 }
 
 // cutOff says that p's stream st has ended. The party stays for a grace, in which it can resume.
-func (s *session) cutOff(p *party, st *stream) {
+func (g *parties) cutOff(p *party, st *stream) {
+	s := g.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.stream != st || !s.parties[p] { // another stream has taken it over
+	if p.stream != st || !g.all[p] { // another stream has taken it over
 		return
 	}
 	p.stream, p.Away, p.cut = nil, true, time.Now()
 	if s.closed {
 		return
 	}
-	if len(s.gone) >= maxGone {
+	if len(g.gone) >= maxGone {
 		var oldest *party
-		for _, q := range s.gone {
+		for _, q := range g.gone {
 			if oldest == nil || q.cut.Before(oldest.cut) {
 				oldest = q
 			}
 		}
-		s.leaveLocked(oldest)
+		g.leaveLocked(oldest)
 	}
-	s.gone[p.secret] = p
+	g.gone[p.secret] = p
 	p.grace = time.AfterFunc(partyGrace, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if p.stream == nil && s.parties[p] && !s.closed && time.Since(p.cut) >= partyGrace {
-			s.leaveLocked(p)
+		if p.stream == nil && g.all[p] && !s.closed && time.Since(p.cut) >= partyGrace {
+			g.leaveLocked(p)
 		}
 	})
 	if !s.keyboard.Holds(&p.Party) {
-		s.tellLeftLocked(p)
+		g.tellLeftLocked(p)
 	}
 }
 
 // tellLeftLocked tells that p left, once.
-func (s *session) tellLeftLocked(p *party) {
+func (g *parties) tellLeftLocked(p *party) {
+	s := g.s
 	if !p.left {
 		p.left = true
-		s.emitLocked(wire.Event{Kind: wire.EventLeave, By: p.String()})
+		s.events.emitLocked(wire.Event{Kind: wire.EventLeave, By: p.String()})
 	}
 }
 
 // returnLocked makes st the stream of a party that was cut off.
-func (s *session) returnLocked(p *party, st *stream) {
+func (g *parties) returnLocked(p *party, st *stream) {
+	s := g.s
 	if p.stream == nil {
 		p.grace.Stop()
-		delete(s.gone, p.secret)
+		delete(g.gone, p.secret)
 		if p.left {
 			p.left = false
-			s.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
+			s.events.emitLocked(wire.Event{Kind: wire.EventJoin, By: p.String()})
 		}
 	}
 	p.stream, p.Away = st, false
 }
 
-// leaveLocked forgets p. The keyboard goes with the last party that shares its key, and calls that the shell has not been
-// given yet are not made any more.
-func (s *session) leaveLocked(p *party) {
+// leaveLocked forgets p. The keyboard goes with the last party that shares its key, and calls that
+// the shell has not been given yet are not made any more.
+func (g *parties) leaveLocked(p *party) {
+	s := g.s
 	if p.grace != nil {
 		p.grace.Stop()
 	}
-	delete(s.gone, p.secret)
-	delete(s.parties, p)
-	s.tellLeftLocked(p)
+	delete(g.gone, p.secret)
+	delete(g.all, p)
+	g.tellLeftLocked(p)
 	s.keyboardLocked(s.keyboard.Withdraw(&p.Party))
-	for q := range s.parties {
+	for q := range g.all {
 		if q.Key == p.Key {
 			return
 		}
 	}
-	for _, o := range s.ops {
+	for _, o := range s.ops.all {
 		if o.key == p.Key {
 			o.abandonLocked()
 		}
@@ -141,8 +153,8 @@ func (s *session) leaveLocked(p *party) {
 }
 
 // othersLocked reports whether a party beside p is attached that may drive.
-func (s *session) othersLocked(p *party) bool {
-	for q := range s.parties {
+func (g *parties) othersLocked(p *party) bool {
+	for q := range g.all {
 		if q.Key != p.Key && q.stream != nil && q.Rights != wire.RightWatch {
 			return true
 		}
@@ -150,15 +162,16 @@ func (s *session) othersLocked(p *party) bool {
 	return false
 }
 
-// partiesLocked lists who is attached, in a stable order.
-func (s *session) partiesLocked() []wire.Party {
+// listLocked lists who is attached, in a stable order.
+func (g *parties) listLocked() []wire.Party {
 	list := []wire.Party{}
-	for p := range s.parties {
+	for p := range g.all {
 		if p.stream != nil {
 			list = append(list, p.Party.Party)
 		}
 	}
-	// Not slices.SortFunc, here and in List: each is as much code as a small package, in a guest that has to stay small.
+	// Not slices.SortFunc, here and in List: each is as much code as a small package, in a guest
+	// that has to stay small.
 	sort.Slice(list, func(i, j int) bool { return list[i].String()+"\x00"+list[i].ID < list[j].String()+"\x00"+list[j].ID })
 	return list
 }

@@ -21,27 +21,29 @@ type paste struct {
 }
 
 // pastedLocked notes whether input of p left a paste open. A bracket may come in several writes.
-func (s *session) pastedLocked(p *party, c *console, data []byte) {
+func (w *writer) pastedLocked(p *party, c *console, data []byte) {
 	var all []byte
-	if s.paste.typist == p.Key {
-		all = s.paste.tail
+	if w.paste.typist == p.Key {
+		all = w.paste.tail
 	}
 	all = append(all, data...)
 	begin, end := bytes.LastIndex(all, []byte(pasteBegin)), bytes.LastIndex(all, []byte(pasteEnd))
 	switch {
 	case begin > end:
-		s.paste.key, s.paste.console = p.Key, c
+		w.paste.key, w.paste.console = p.Key, c
 	case end >= 0:
-		s.paste.key = ""
+		w.paste.key = ""
 	}
-	s.paste.typist, s.paste.tail = p.Key, bytes.Clone(all[max(0, len(all)+1-len(pasteEnd)):])
+	w.paste.typist, w.paste.tail = p.Key, bytes.Clone(all[max(0, len(all)+1-len(pasteEnd)):])
 }
 
-// awaitBrackets waits, where another party than p has left a paste open, until the screen shows whether the program wants
-// brackets: it is drawn behind the log. The caller holds writing, for which an answer of the display waits [answerTime] at most.
-func (s *session) awaitBrackets(ctx context.Context, p *party) error {
+// awaitBrackets waits, where another party than p has left a paste open, until the screen shows
+// whether the program wants brackets: it is drawn behind the log. The caller holds writing, for
+// which an answer of the display waits [answerTime] at most.
+func (w *writer) awaitBrackets(ctx context.Context, p *party) error {
+	s := w.s
 	s.mu.Lock()
-	open := s.paste.key != "" && s.paste.key != p.Key
+	open := w.paste.key != "" && w.paste.key != p.Key
 	s.mu.Unlock()
 	if !open {
 		return nil
@@ -50,12 +52,14 @@ func (s *session) awaitBrackets(ctx context.Context, p *party) error {
 	return s.display.sync(ctx, end)
 }
 
-// pasteBrokenLocked reports whether another party than p, who types now, has left a paste open: the keyboard was taken in the
-// middle of it, and its end never comes. A program that still waits for that would take what p types for pasted text.
-func (s *session) pasteBrokenLocked(p *party, c *console) bool {
-	open := s.paste.console == c && s.paste.key != "" && s.paste.key != p.Key
+// pasteBrokenLocked reports whether another party than p, who types now, has left a paste open: the
+// keyboard was taken in the middle of it, and its end never comes. A program that still waits for
+// that would take what p types for pasted text.
+func (w *writer) pasteBrokenLocked(p *party, c *console) bool {
+	s := w.s
+	open := w.paste.console == c && w.paste.key != "" && w.paste.key != p.Key
 	if open {
-		s.paste.key = ""
+		w.paste.key = ""
 	}
 	return open && s.display.modes().BracketedPaste
 }

@@ -10,20 +10,29 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
+// private is private mode as far as the log and the screen are concerned; who has it, the keyboard
+// knows. When it ends, what it left on the screen is erased.
+type private struct {
+	s      *session
+	before *picture // the screen when it began; nil when that is not known, or its size has changed
+}
+
 // picture is what a screen showed.
 type picture struct {
 	lines []string
 	alt   bool
 }
 
-// settles is how often the screen may fall behind the log before a private stretch begins or ends without knowing it.
+// settles is how often the screen may fall behind the log before a private stretch begins or ends
+// without knowing it.
 const settles = 50
 
 var errPrivate = &wire.Error{Code: wire.CodeDenied, Message: "the screen is private at the moment", Hint: "wait until the person who drives gives the keyboard back"}
 
-// setPrivate begins or ends private mode for p, a person who holds the keyboard or takes a free one for that. The
-// log from where it began is p's alone: nobody else reads it then or later.
-func (s *session) setPrivate(ctx context.Context, p *party, on bool) error {
+// set begins or ends private mode for p, a person who holds the keyboard or takes a free one for
+// that. The log from where it began is p's alone: nobody else reads it then or later.
+func (v *private) set(ctx context.Context, p *party, on bool) error {
+	s := v.s
 	if !on {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -47,11 +56,13 @@ func (s *session) setPrivate(ctx context.Context, p *party, on bool) error {
 	if refused != nil {
 		return refused
 	}
-	return s.settled(ctx, func(current bool) error { return s.hideLocked(p, current) })
+	return v.settled(ctx, func(current bool) error { return v.hideLocked(p, current) })
 }
 
-// hideLocked begins private mode for p. current says that the screen shows all of the log; display.mu is held.
-func (s *session) hideLocked(p *party, current bool) error {
+// hideLocked begins private mode for p. current says that the screen shows all of the log;
+// display.mu is held.
+func (v *private) hideLocked(p *party, current bool) error {
+	s := v.s
 	if !s.aliveLocked() && s.keyboard.Private() != &p.Party {
 		return s.keyboard.Refusal()
 	}
@@ -62,20 +73,21 @@ func (s *session) hideLocked(p *party, current bool) error {
 	if !began {
 		return nil
 	}
-	s.tellInputLocked()
-	if s.picture = nil; current {
-		s.picture = s.display.pictureLocked()
+	s.events.tellInputLocked()
+	if v.before = nil; current {
+		v.before = s.display.pictureLocked()
 	}
 	s.log.hide()
-	s.emitLocked(wire.Event{Kind: wire.EventPrivate, By: p.String(), ID: p.ID})
+	s.events.emitLocked(wire.Event{Kind: wire.EventPrivate, By: p.String(), ID: p.ID})
 	told := s.stateLocked()
-	s.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
+	s.events.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
 	return nil
 }
 
-// settled calls f with mu and display.mu held when the screen shows all of the log, or, in a flood of output, at some time:
-// then current is false.
-func (s *session) settled(ctx context.Context, f func(current bool) error) error {
+// settled calls f with mu and display.mu held when the screen shows all of the log, or, in a flood
+// of output, at some time: then current is false.
+func (v *private) settled(ctx context.Context, f func(current bool) error) error {
+	s := v.s
 	for try := 0; ; try++ {
 		_, end := s.log.bounds()
 		if err := s.display.sync(ctx, end); err != nil {
@@ -96,57 +108,62 @@ func (s *session) settled(ctx context.Context, f func(current bool) error) error
 	}
 }
 
-// coverPrivateLocked erases what private mode has left on the screen, and ends it then.
-func (s *session) coverPrivateLocked() {
+// coverLocked erases what private mode has left on the screen, and ends it then.
+func (v *private) coverLocked() {
+	s := v.s
 	if s.closed {
-		s.unveilLocked(nil)
+		v.unveilLocked(nil)
 		return
 	}
 	s.spawn(func() {
-		err := s.settled(s.ctx, func(current bool) error {
-			before := s.picture
+		err := v.settled(s.ctx, func(current bool) error {
+			before := v.before
 			if !current {
 				before = nil
 			}
-			s.unveilLocked(s.display.coverLocked(before))
+			v.unveilLocked(s.display.coverLocked(before))
 			return nil
 		})
 		if err != nil { // the session is being closed
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.unveilLocked(nil)
+			v.unveilLocked(nil)
 		}
 	})
 }
 
-// unveilLocked makes what comes from here on everybody's again, first of all cover, which erases what the stretch has left on
-// every screen that follows the log. With a cover, display.mu is held.
-func (s *session) unveilLocked(cover []byte) {
+// unveilLocked makes what comes from here on everybody's again, first of all cover, which erases
+// what the stretch has left on every screen that follows the log. With a cover, display.mu is held.
+func (v *private) unveilLocked(cover []byte) {
+	s := v.s
 	if !s.keyboard.Reveal() {
 		return
 	}
-	s.picture = nil
+	v.before = nil
 	missed := s.log.reveal()
-	s.emitLocked(wire.Event{Kind: wire.EventPrivate, Missed: missed})
+	s.events.emitLocked(wire.Event{Kind: wire.EventPrivate, Missed: missed})
 	end := s.log.append(cover)
 	if len(cover) > 0 {
 		s.display.veil = end
 	}
 	s.track.Erased() // whoever has looked at the screen looks again
 	told := s.stateLocked()
-	s.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
+	s.events.emitLocked(wire.Event{Kind: wire.EventState, State: &told})
 }
 
 // veilLocked takes what tells of the terminal's contents out of a state.
-func (s *session) veilLocked(st *wire.State) {
+func (v *private) veilLocked(st *wire.State) {
+	s := v.s
 	if s.keyboard.Private() != nil {
 		st.Prompt, st.LastLine, st.Foreground, st.Cwd, st.Reason = "", "", nil, "", ""
 		st.Offset = min(st.Offset, s.log.shown())
 	}
 }
 
-// untoldLocked reports whether an event is one that nobody is told of: it is about what was typed in a private stretch.
-func (s *session) untoldLocked(ev wire.Event) bool {
+// untoldLocked reports whether an event is one that nobody is told of: it is about what was typed
+// in a private stretch.
+func (v *private) untoldLocked(ev wire.Event) bool {
+	s := v.s
 	switch ev.Kind {
 	case wire.EventBegun, wire.EventOver:
 		return s.keyboard.Private() != nil && ev.Op == ""
@@ -156,16 +173,18 @@ func (s *session) untoldLocked(ev wire.Event) bool {
 	return false
 }
 
-// privateLocked is who keeps the session private, or nothing.
-func (s *session) privateLocked() string {
+// byLocked is who keeps the session private, or nothing.
+func (v *private) byLocked() string {
+	s := v.s
 	if p := s.keyboard.Private(); p != nil {
 		return p.String()
 	}
 	return ""
 }
 
-// seesPrivate reports whether p may see what the terminal shows.
-func (s *session) seesPrivate(p *party) bool {
+// sees reports whether p may see what the terminal shows.
+func (v *private) sees(p *party) bool {
+	s := v.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.keyboard.Sees(&p.Party)
@@ -181,8 +200,9 @@ func (d *display) pictureLocked() *picture {
 	return b
 }
 
-// coverLocked returns output that erases the lines which are not as they were before, or everything when that is not known,
-// and leaves cursor and modes of a screen that has not seen the program's output since as ours are. d.mu is held.
+// coverLocked returns output that erases the lines which are not as they were before, or everything
+// when that is not known, and leaves cursor and modes of a screen that has not seen the program's
+// output since as ours are. d.mu is held.
 func (d *display) coverLocked(before *picture) []byte {
 	d.hushed = d.screen.Notice().Count
 	m, cur := d.screen.Modes(), d.screen.Cursor()

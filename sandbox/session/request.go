@@ -90,7 +90,7 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 	}
 	switch r.Verb {
 	case wire.VerbRun, wire.VerbType, wire.VerbKeys:
-		res, err := s.perform(ctx, p, r, func(ctx context.Context, o *op) *wire.Result {
+		res, err := s.ops.perform(ctx, p, r, func(ctx context.Context, o *op) *wire.Result {
 			s.awaitStops(ctx)
 			if r.Verb == wire.VerbRun {
 				return s.run(ctx, o, p, r)
@@ -122,9 +122,9 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 	case wire.VerbResize:
 		return wire.Reply{}, s.resize(p, r.Cols, r.Rows)
 	case wire.VerbPrivate:
-		return wire.Reply{}, s.setPrivate(ctx, p, r.On)
+		return wire.Reply{}, s.private.set(ctx, p, r.On)
 	case wire.VerbScreen:
-		if !s.seesPrivate(p) {
+		if !s.private.sees(p) {
 			return wire.Reply{}, errPrivate
 		}
 		_, end := s.log.bounds()

@@ -272,10 +272,10 @@ func (s *session) occupantLocked(facts Facts) string {
 // handOver types the constant line that makes the shell read the command, and shows the command in place of its echo.
 func (f *call) handOver(ctx context.Context, o *op, p *party, command string) error {
 	s := f.s
-	if err := s.lockWriting(ctx); err != nil {
+	if err := s.writer.lock(ctx); err != nil {
 		return err
 	}
-	defer s.unlockWriting()
+	defer s.writer.unlock()
 	s.mu.Lock()
 	c := s.console
 	if s.track.Phase() == wire.PhasePrompt && s.keyboard.Free() {
@@ -310,12 +310,12 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	}
 	s.log.append(shown(command))
 	// Behind what is shown: whoever prints a command's output as it comes begins at this event.
-	s.emitLocked(told)
+	s.events.emitLocked(told)
 	c.beginEchoLocked(typed, unsent)
 	s.reportLocked(c, c.track.Give(f.command, wire.BasisMark, s.momentLocked(c)))
 	s.mu.Unlock()
 
-	_, err := s.put(ctx, p, c, typed, func() { f.command.Typed = true })
+	_, err := s.writer.put(ctx, p, c, typed, func() { f.command.Typed = true })
 	if err == nil {
 		return nil
 	}

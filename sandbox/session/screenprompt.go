@@ -91,10 +91,10 @@ func (s *session) awaitScreenPrompt(ctx context.Context) error {
 // typeCommand types a command at a prompt that only the screen tells of, and takes what comes next for its output.
 func (f *call) typeCommand(ctx context.Context, o *op, p *party, command string) error {
 	s := f.s
-	if err := s.lockWriting(ctx); err != nil {
+	if err := s.writer.lock(ctx); err != nil {
 		return err
 	}
-	defer s.unlockWriting()
+	defer s.writer.unlock()
 	s.mu.Lock()
 	if s.track.Phase() != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) || ctx.Err() != nil {
 		s.mu.Unlock()
@@ -104,10 +104,10 @@ func (f *call) typeCommand(ctx context.Context, o *op, p *party, command string)
 	c := s.console
 	f.beginLocked()
 	_, end := s.log.bounds()
-	s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op})
+	s.events.emitLocked(wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op})
 	s.reportLocked(c, c.track.Give(f.command, wire.BasisScreen, s.momentLocked(c)))
 	s.mu.Unlock()
-	n, err := s.put(ctx, p, c, []byte(command+"\r"), func() { f.command.Typed = true })
+	n, err := s.writer.put(ctx, p, c, []byte(command+"\r"), func() { f.command.Typed = true })
 	from := s.behindEcho(ctx, end, command)
 	s.mu.Lock()
 	defer s.mu.Unlock()

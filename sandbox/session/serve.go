@@ -79,7 +79,7 @@ func (st *stream) serve(ctx context.Context, cancel context.CancelCauseFunc) err
 		wg.Wait()
 		if st.party != nil {
 			st.session.log.unkeep(st)
-			st.session.cutOff(st.party, st)
+			st.session.parties.cutOff(st.party, st)
 		}
 	}()
 	if err := st.conn.Welcome(); err != nil {
@@ -167,8 +167,8 @@ func (st *stream) push(f wire.Frame, off uint64) {
 	if s := st.session; s != nil {
 		s.mu.Lock()
 		if f.Type == wire.FrameReply {
-			s.tellLateLocked()
-			s.tellInputLocked()
+			s.events.tellLateLocked()
+			s.events.tellInputLocked()
 		}
 		o.seq = s.events.seq
 		s.mu.Unlock()

@@ -22,7 +22,7 @@ func TestOrder(t *testing.T) {
 			m.last().print(strings.Repeat("x", i*7%50+1))
 			synctest.Wait()
 			s.mu.Lock()
-			s.emitLocked(wire.Event{Kind: wire.EventCommand, Text: fmt.Sprint(i)})
+			s.events.emitLocked(wire.Event{Kind: wire.EventCommand, Text: fmt.Sprint(i)})
 			s.mu.Unlock()
 		}
 		r, err := alice.Request(t.Context(), wire.Request{Verb: wire.VerbScreen})
@@ -121,7 +121,7 @@ func TestReaderThatLags(t *testing.T) {
 		}
 	}
 	s := m.lookup("main")
-	joined := func() bool { return len(s.parties) == 2 }
+	joined := func() bool { return len(s.parties.all) == 2 }
 	if err := s.until(t.Context(), joined); err != nil {
 		t.Fatal(err)
 	}

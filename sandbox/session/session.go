@@ -34,7 +34,7 @@ type session struct {
 
 	log     log
 	display display
-	writing chan struct{} // semaphore of who writes to the terminal
+	writer  writer
 
 	starting chan struct{} // semaphore of who starts a terminal
 	ready    chan struct{} // closed when the first start is over
@@ -52,30 +52,23 @@ type session struct {
 	size      keyboard.Size     // guarded by mu; of the terminal
 	events    events            // guarded by mu
 	wake      chan struct{}     // guarded by mu; closed when anything under mu that somebody waits for has changed
-	parties   map[*party]bool   // guarded by mu
+	parties   parties           // guarded by mu
 	keyboard  keyboard.Keyboard // guarded by mu
 	handover  handover          // guarded by mu
-	picture   *picture          // guarded by mu; the screen when private mode began; nil when that is not known
+	private   private           // guarded by mu
 	idle      *time.Timer       // guarded by mu; frees the keyboard at an idle prompt; nil unless it runs
-	paste     paste             // guarded by mu
-	writer    *write            // guarded by mu; the write under way
 	answers   answers           // guarded by mu; to queries
 	commands  uint64            // guarded by mu; number of the newest run
 	calls     map[*call]bool    // guarded by mu; calls under way
 	stopping  int               // guarded by mu; interrupts under way
-	ops       []*op             // guarded by mu; oldest first
-	spent     spent             // guarded by mu
+	ops       ops               // guarded by mu
 	waiters   int               // guarded by mu; callers for whom the prober looks
 	watching  bool              // guarded by mu; the goroutine that makes it look is running
 	unwatched chan struct{}     // guarded by mu; closed when waiters becomes 0
 	heeders   int               // guarded by mu; those of waiters who are in no hurry
-	input     inputRun          // guarded by mu; input not yet told in an event
-	runs      uint64            // guarded by mu; how many of these there were
-	late      *wire.Event       // guarded by mu; not told yet; nil when there is none
 	closed    bool              // guarded by mu
 	kept      bool              // guarded by mu; stays in the set when it is dead
 	sealed    bool              // guarded by mu; closed in a private stretch: what its terminals still print is nobody's
-	gone      map[string]*party // guarded by mu; parties that were cut off, by resume secret
 }
 
 func newSession(set *Set, name string, start wire.Start) *session {
@@ -89,14 +82,15 @@ func newSession(set *Set, name string, start wire.Start) *session {
 	start.Cols, start.Rows = size.Cols, size.Rows
 	s := &session{
 		set: set, name: name, start: start, created: time.Now(),
-		writing: make(chan struct{}, 1), starting: make(chan struct{}, 1), ready: make(chan struct{}),
+		starting: make(chan struct{}, 1), ready: make(chan struct{}),
 		size:    size,
-		parties: make(map[*party]bool), gone: make(map[string]*party),
-		calls: make(map[*call]bool),
+		parties: parties{all: make(map[*party]bool), gone: make(map[string]*party)},
+		calls:   make(map[*call]bool),
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.track = track.New(s.created)
-	s.answers.s = s
+	s.answers.s, s.parties.s, s.private.s, s.events.s, s.ops.s = s, s, s, s, s
+	s.writer = writer{s: s, sem: make(chan struct{}, 1)}
 	s.display.init(s)
 	return s
 }
@@ -174,11 +168,11 @@ func (s *session) end(reason string) {
 	s.sealed = s.keyboard.Private() != nil
 	s.keyboardLocked(s.keyboard.EndPrivate(nil))
 	ended := s.track.Last()
-	s.emitLocked(wire.Event{Kind: wire.EventEnded, State: &ended, Text: reason})
+	s.events.emitLocked(wire.Event{Kind: wire.EventEnded, State: &ended, Text: reason})
 	if s.idle != nil {
 		s.idle.Stop()
 	}
-	for _, p := range s.gone {
+	for _, p := range s.parties.gone {
 		p.grace.Stop()
 	}
 	consoles := append([]*console(nil), s.past...)
@@ -206,8 +200,8 @@ func (s *session) info() wire.SessionInfo {
 	defer s.mu.Unlock()
 	st := s.stateLocked()
 	st.AltScreen, st.LastLine = alt, last
-	return wire.SessionInfo{Private: s.privateLocked(), Name: s.name, State: st, Keyboard: s.keyboard.String(), Cols: s.size.Cols, Rows: s.size.Rows,
-		Parties: s.partiesLocked(), Argv: s.start.Argv, Created: s.created.UnixMilli(), Offset: end}
+	return wire.SessionInfo{Private: s.private.byLocked(), Name: s.name, State: st, Keyboard: s.keyboard.String(), Cols: s.size.Cols, Rows: s.size.Rows,
+		Parties: s.parties.listLocked(), Argv: s.start.Argv, Created: s.created.UnixMilli(), Offset: end}
 }
 
 // spawn runs f as a goroutine of the session, which end waits for.

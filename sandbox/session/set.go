@@ -120,7 +120,7 @@ func (s *Set) List() []wire.SessionInfo {
 	for _, one := range s.all() {
 		infos = append(infos, one.info())
 	}
-	sort.Slice(infos, func(i, j int) bool { return infos[i].Name < infos[j].Name }) // see partiesLocked
+	sort.Slice(infos, func(i, j int) bool { return infos[i].Name < infos[j].Name }) // see parties.listLocked
 	return infos
 }
 

@@ -19,7 +19,7 @@ func (s *session) resize(p *party, cols, rows int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.Size = clampSize(cols, rows)
-	if s.keyboard.Sizes(&p.Party, !s.othersLocked(p)) {
+	if s.keyboard.Sizes(&p.Party, !s.parties.othersLocked(p)) {
 		s.resizeLocked(p.Size, p.String())
 	}
 	return nil
@@ -50,12 +50,12 @@ func (s *session) resizeLocked(size keyboard.Size, by string) {
 		return
 	}
 	s.size = size
-	s.picture = nil // what a screen cuts off comes back when it grows
+	s.private.before = nil // what a screen cuts off comes back when it grows
 	if s.aliveLocked() {
 		if err := s.console.term.Resize(size.Cols, size.Rows); err != nil {
 			s.set.log.Warn("resize terminal", "session", s.name, "error", err)
 		}
 	}
 	s.display.resize(size.Cols, size.Rows)
-	s.emitLocked(wire.Event{Kind: wire.EventResize, Cols: size.Cols, Rows: size.Rows, By: by})
+	s.events.emitLocked(wire.Event{Kind: wire.EventResize, Cols: size.Cols, Rows: size.Rows, By: by})
 }

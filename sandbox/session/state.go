@@ -11,7 +11,7 @@ import (
 // stateLocked is the present state, as everybody may know it.
 func (s *session) stateLocked() wire.State {
 	st := s.track.State(time.Now())
-	s.veilLocked(&st)
+	s.private.veilLocked(&st)
 	return st
 }
 
@@ -32,12 +32,12 @@ func (s *session) reportLocked(c *console, n track.News) {
 	}
 	for _, ev := range n.Events {
 		if ev.State != nil {
-			s.veilLocked(ev.State)
+			s.private.veilLocked(ev.State)
 		}
 		if ev.Kind == wire.EventBegun && ev.By == "" { // of what was typed
 			ev.By = s.keyboard.String()
 		}
-		s.emitLocked(ev)
+		s.events.emitLocked(ev)
 	}
 	if n.Changed {
 		s.fireLocked()

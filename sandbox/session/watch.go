@@ -161,7 +161,7 @@ func (o *observer) look() (again bool) {
 	s := o.s
 	_, end := s.log.bounds()
 	s.mu.Lock()
-	c, t, writing := s.console, s.track, s.writer != nil
+	c, t, writing := s.console, s.track, s.writer.present != nil
 	epoch, silent := t.Epoch(), t.Silent(time.Now())
 	dead := t.Phase() == wire.PhaseDead
 	s.mu.Unlock()
@@ -185,7 +185,7 @@ func (o *observer) look() (again bool) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.track != t || t.Epoch() != epoch || s.writer != nil {
+	if s.track != t || t.Epoch() != epoch || s.writer.present != nil {
 		return true
 	}
 	o.anew = false

@@ -32,6 +32,15 @@ var (
 	errDropped = errors.New("dropped by an interrupt")
 )
 
+// writer writes input to the terminal, for one party at a time.
+type writer struct {
+	s   *session
+	sem chan struct{} // semaphore of who writes to the terminal
+
+	present *write // guarded by session.mu; the write under way; nil when there is none
+	paste   paste  // guarded by session.mu
+}
+
 // endLocked makes a write return without the rest of its bytes. Not by the session's terminal: that
 // may be the next one.
 func (w *write) endLocked(why error) {
@@ -41,15 +50,16 @@ func (w *write) endLocked(why error) {
 	_ = w.term.SetWriteDeadline(time.Unix(1, 0))
 }
 
-// lockWriting waits for the right to write to the terminal.
-func (s *session) lockWriting(ctx context.Context) error {
+// lock waits for the right to write to the terminal.
+func (w *writer) lock(ctx context.Context) error {
+	s := w.s
 	select {
-	case s.writing <- struct{}{}:
+	case w.sem <- struct{}{}:
 		return nil
 	default:
 	}
 	select {
-	case s.writing <- struct{}{}:
+	case w.sem <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -58,14 +68,15 @@ func (s *session) lockWriting(ctx context.Context) error {
 	}
 }
 
-func (s *session) unlockWriting() { <-s.writing }
+func (w *writer) unlock() { <-w.sem }
 
 // put writes bytes of p, who has to hold the keyboard at the moment when they are written, and
 // returns how many the terminal took. They are for the shell on want and no later one; nil is for
 // whichever there is. begin is called with mu held when all is ready for the first byte; it may be
 // nil. From then until put returns no reading of the prober counts. The caller holds writing.
-func (s *session) put(ctx context.Context, p *party, want *console, data []byte, begin func()) (n int, err error) {
-	if err := s.awaitBrackets(ctx, p); err != nil {
+func (w *writer) put(ctx context.Context, p *party, want *console, data []byte, begin func()) (n int, err error) {
+	s := w.s
+	if err := w.awaitBrackets(ctx, p); err != nil {
 		return 0, err
 	}
 	s.mu.Lock()
@@ -79,9 +90,9 @@ func (s *session) put(ctx context.Context, p *party, want *console, data []byte,
 		return 0, err
 	}
 	c := s.console
-	broken := s.pasteBrokenLocked(p, c)
-	w := &write{key: p.Key, term: c.term, done: make(chan struct{})}
-	s.writer = w
+	broken := w.pasteBrokenLocked(p, c)
+	now := &write{key: p.Key, term: c.term, done: make(chan struct{})}
+	w.present = now
 	c.track.Writes()
 	c.track.Typed()
 	c.track.Was(track.Reader{}) // begin may know better
@@ -95,13 +106,13 @@ func (s *session) put(ctx context.Context, p *party, want *console, data []byte,
 	c.ahead.typed(p, data)
 	// Before the first byte, because the shell may be at its next prompt before the write has
 	// returned.
-	s.inputTakenLocked(data)
+	w.takenLocked(data)
 	s.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.writer == w {
-			w.endLocked(context.Cause(ctx))
+		if w.present == now {
+			now.endLocked(context.Cause(ctx))
 		}
 	})
 
@@ -111,7 +122,7 @@ func (s *session) put(ctx context.Context, p *party, want *console, data []byte,
 	}
 	for n < len(data) && err == nil {
 		s.mu.Lock()
-		if err = w.abandoned; err == nil {
+		if err = now.abandoned; err == nil {
 			// Under mu, so that the deadline of somebody who abandons this write comes later.
 			err = c.term.SetWriteDeadline(time.Now().Add(writeTime))
 		}
@@ -127,20 +138,20 @@ func (s *session) put(ctx context.Context, p *party, want *console, data []byte,
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.abandoned != nil && n < len(data) {
-		err = w.abandoned
+	if now.abandoned != nil && n < len(data) {
+		err = now.abandoned
 	}
-	s.writer = nil
-	s.pastedLocked(p, c, data[:n])
+	w.present = nil
+	w.pastedLocked(p, c, data[:n])
 	s.track.Wrote(time.Now())
 	if n > 0 {
-		s.countInputLocked(p.String(), n, hidden)
+		s.events.countInputLocked(p.String(), n, hidden)
 	}
-	close(w.done)
+	close(now.done)
 	if n == len(data) {
 		return n, nil
 	}
-	return n, s.shortLocked(err)
+	return n, w.shortLocked(err)
 }
 
 // hides reports whether the terminal takes lines and shows nothing of them, as programs have it
@@ -154,7 +165,8 @@ func hides(c *console) bool {
 }
 
 // shortLocked is the error for input that was taken in part.
-func (s *session) shortLocked(err error) error {
+func (w *writer) shortLocked(err error) error {
+	s := w.s
 	switch {
 	case errors.Is(err, errTaken):
 		return s.keyboard.Refusal()
@@ -174,11 +186,12 @@ func deadError(name string) *wire.Error {
 		Hint: "join it or run a command: both start a new shell"}
 }
 
-// inputTakenLocked makes a state that the program is given p for no longer the present one.
-func (s *session) inputTakenLocked(p []byte) {
+// takenLocked makes a state that the program is given p for no longer the present one.
+func (w *writer) takenLocked(p []byte) {
+	s := w.s
 	for _, ev := range s.track.Input(p, s.display.calls.Load(), s.momentLocked(s.console)).Events {
-		s.veilLocked(ev.State)
-		s.emitLateLocked(ev)
+		s.private.veilLocked(ev.State)
+		s.events.emitLateLocked(ev)
 	}
 	s.freeLaterLocked()
 }
