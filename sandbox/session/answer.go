@@ -8,9 +8,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// awaitQuestion returns nil if a program is found to ask for input within [track.AskTime], else an error that names what runs instead.
-// What was found before the call counts for nothing: nobody may have looked since.
-func (s *session) awaitQuestion(ctx context.Context) error {
+// awaitQuestion returns nil if a program is found to ask for input within [track.AskTime], else an
+// error that names what runs instead. What was found before the call counts for nothing: nobody may
+// have looked since.
+func (f *call) awaitQuestion(ctx context.Context) error {
+	s := f.s
 	s.mu.Lock()
 	c := s.console
 	found := s.track.Counts().Verdicts
@@ -38,14 +40,16 @@ func (s *session) awaitQuestion(ctx context.Context) error {
 	case s.track.Phase() == wire.PhasePrompt:
 		return &wire.Error{Code: wire.CodeNotWaiting, Message: "nobody asks: the shell is at its prompt", Hint: "give it a command with run"}
 	}
-	e := wire.Errorf(wire.CodeNotWaiting, "%s runs in session %s and does not ask", s.occupantLocked(facts), s.name)
+	e := wire.Errorf(wire.CodeNotWaiting, "%s runs in session %s and does not ask", f.occupantLocked(facts), s.name)
 	e.Hint = "wait until it does, or type to it all the same"
 	return e
 }
 
-// stillAsks looks whether who asks does so at this moment, and returns what he does: an answer that comes later is read by
-// somebody else, and may be a secret. Who listens may stir for StirTime. The caller holds writing, so that nobody answers meanwhile.
-func (s *session) stillAsks(ctx context.Context) (track.Reader, bool) {
+// stillAsks looks whether who asks does so at this moment, and returns what he does: an answer that
+// comes later is read by somebody else, and may be a secret. Who listens may stir for StirTime. The
+// caller holds writing, so that nobody answers meanwhile.
+func (f *call) stillAsks(ctx context.Context) (track.Reader, bool) {
+	s := f.s
 	for until := time.Now().Add(track.StirTime); ; {
 		s.mu.Lock()
 		c, asker := s.console, s.track.Last().Foreground

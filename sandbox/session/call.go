@@ -246,7 +246,7 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	from, to = min(from, end), min(to, end)
 	st := s.stateLocked()
 	st.AltScreen = alt
-	r := s.resultLocked(st)
+	r := f.resultLocked(st)
 	r.Ended, r.From, r.To, r.TakenOver = ended, from, to, f.handover
 	if cmd := f.command; cmd != nil && cmd.Over {
 		r.ExitCode = cmd.Exit
@@ -270,7 +270,7 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	if r.Truncated {
 		f.notes = append(f.notes, wire.NoteTruncated)
 	}
-	if len(f.jobs) > 0 && r.To > r.From && f.jobs.mayHavePrinted(s.background(f.c)) {
+	if len(f.jobs) > 0 && r.To > r.From && f.jobs.mayHavePrinted(f.c.background()) {
 		f.notes = append(f.notes, wire.NoteBackgroundJobs)
 	}
 	now := s.set.opt.Counters()
@@ -281,7 +281,7 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 		f.notes = append(f.notes, wire.NoteLimitPids)
 	}
 	r.Notes = append(r.Notes, f.notes...)
-	s.show(f.show, r, alt)
+	f.addScreen(f.show, r, alt)
 	r.Receipt = f.receipt
 	if notice.Count > f.notices {
 		said := strings.TrimSpace(string(notice.Kind) + " " + notice.Text)
@@ -292,7 +292,8 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 }
 
 // resultLocked is a Result that says how the terminal is.
-func (s *session) resultLocked(st wire.State) *wire.Result {
+func (f *call) resultLocked(st wire.State) *wire.Result {
+	s := f.s
 	end := s.log.shown()
 	r := &wire.Result{Sandbox: s.set.title(), Session: s.name, Phase: st.Phase, Want: st.Want, Prompt: st.Prompt, ExitCode: st.ExitCode,
 		Listens: st.Listens, Attention: "no", QuietMS: st.QuietMS, From: end, To: end, Cwd: st.Cwd, Foreground: st.Foreground,
@@ -316,14 +317,14 @@ func (f *call) refused(err error) *wire.Result {
 	s.awaitScreen()
 	alt, _ := s.display.glance()
 	s.mu.Lock()
-	r := s.resultLocked(s.stateLocked())
+	r := f.resultLocked(s.stateLocked())
 	r.Error = s.public(err)
 	if r.Error.Code == wire.CodeKeyboardHeld && s.keyboard.HeldByPerson() {
-		r.TakenOver = s.handover.copy(false)
+		r.TakenOver = s.keyboard.handover.copy(false)
 	}
 	s.mu.Unlock()
 	r.Ended, r.ExitCode = wire.Refused, nil
-	s.show(f.show, r, alt)
+	f.addScreen(f.show, r, alt)
 	return r
 }
 

@@ -19,13 +19,17 @@ import (
 )
 
 const (
-	// markPatience is how long the beginning of a mark is held back before it is asked again whether it is one.
+	// markPatience is how long the beginning of a mark is held back before it is asked again
+	// whether it is one.
 	markPatience = 5 * time.Millisecond
-	// drainGrace is how long output is waited for after the shell's end, when other processes keep the terminal open.
+	// drainGrace is how long output is waited for after the shell's end, when other processes keep
+	// the terminal open.
 	drainGrace = 50 * time.Millisecond
-	// drainMost is how long it is waited for at most, when it is read but who reads the log takes his time.
+	// drainMost is how long it is waited for at most, when it is read but who reads the log takes
+	// his time.
 	drainMost = keeperPatience + time.Second
-	// maxPast is how many terminals whose shell has ended may stay open for what was left running on them.
+	// maxPast is how many terminals whose shell has ended may stay open for what was left running
+	// on them.
 	maxPast = 4
 )
 
@@ -66,8 +70,8 @@ type console struct {
 	timer *time.Timer    // guarded by s.mu; does that; nil unless it runs
 }
 
-// defaults is the environment of every session that is not bare, unless the sandbox or the caller says otherwise: no
-// pager stops an agent, and text is UTF-8.
+// defaults is the environment of every session that is not bare, unless the sandbox or the caller
+// says otherwise: no pager stops an agent, and text is UTF-8.
 var defaults = []string{"PAGER=cat", "GIT_PAGER=cat", "MANPAGER=cat", "SYSTEMD_PAGER=", "GH_PAGER=cat", "LANG=C.UTF-8",
 	"HISTCONTROL=ignoreboth"}
 
@@ -162,8 +166,9 @@ func (c *console) integrate(sh Shell, start *Start) error {
 	_, err = w.Write(in.Script) // fits into a pipe
 	w.Close()
 	if err == nil {
-		// A shell that runs as another user opens it anew, by its descriptor's name. Nobody else can: that takes the right to
-		// trace the shell. A kernel that refuses it (gVisor's) leaves those shells without marks.
+		// A shell that runs as another user opens it anew, by its descriptor's name. Nobody else
+		// can: that takes the right to trace the shell. A kernel that refuses it (gVisor's) leaves
+		// those shells without marks.
 		if err = script.Chmod(0o444); errors.Is(err, unix.EPERM) {
 			err = nil
 		}
@@ -182,8 +187,8 @@ func (c *console) integrate(sh Shell, start *Start) error {
 	return nil
 }
 
-// makeDotDir makes the directory in which a shell finds the way to its script: no secret, and for everybody to read, since
-// the shell may run as another user.
+// makeDotDir makes the directory in which a shell finds the way to its script: no secret, and for
+// everybody to read, since the shell may run as another user.
 func (c *console) makeDotDir() error {
 	dir := os.TempDir() + "/sandboxd-" + marks.NewNonce().String()
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -200,15 +205,17 @@ func (c *console) dropDotDir(dir string) {
 	}
 }
 
-// openCommand makes the file through which the shell gets its commands: in memory, writable only here. The descriptor
-// that the shell inherits and ours are one open file, so that rewinding ours rewinds the shell's.
+// openCommand makes the file through which the shell gets its commands: in memory, writable only
+// here. The descriptor that the shell inherits and ours are one open file, so that rewinding ours
+// rewinds the shell's.
 func (c *console) openCommand() error {
 	fd, err := unix.MemfdCreate("command", unix.MFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("memfd_create", err)
 	}
 	c.handoff = os.NewFile(uintptr(fd), "command")
-	// Whoever inherits the descriptor can open it anew: a program that has given up its rights must not write what the shell runs.
+	// Whoever inherits the descriptor can open it anew: a program that has given up its rights must
+	// not write what the shell runs.
 	if err := c.handoff.Chmod(0o444); err != nil {
 		return err
 	}
@@ -251,7 +258,8 @@ func (c *console) release() {
 	}
 }
 
-// close ends the terminal and its processes, and returns when they are gone and all output was read.
+// close ends the terminal and its processes, and returns when they are gone and all output was
+// read.
 func (c *console) close() {
 	if err := c.term.Close(); err != nil {
 		c.s.set.log.Warn("close terminal", "session", c.s.name, "error", err)
@@ -260,7 +268,8 @@ func (c *console) close() {
 	<-c.drained
 }
 
-// restart gives the session a terminal, if it has none that lives. restarted says that this is not its first.
+// restart gives the session a terminal, if it has none that lives. restarted says that this is not
+// its first.
 func (s *session) restart(ctx context.Context) (restarted bool, err error) {
 	select {
 	case s.starting <- struct{}{}:
@@ -294,7 +303,8 @@ func (s *session) restart(ctx context.Context) (restarted bool, err error) {
 		select {
 		case <-old.drained:
 		default:
-			// Something that the old shell left behind still has its terminal: its output stays part of the log.
+			// Something that the old shell left behind still has its terminal: its output stays
+			// part of the log.
 			s.past = append(s.past, old)
 			if len(s.past) > maxPast {
 				drop, s.past = s.past[0], s.past[1:]
@@ -334,7 +344,7 @@ func (c *console) pump() {
 		n, err := read(buf)
 		if n > 0 {
 			c.taking.Store(true)
-			c.s.printed(c, buf[:n])
+			c.printed(buf[:n])
 			c.s.log.await(c.s.ctx.Done())
 		}
 		c.taking.Store(false)
@@ -361,7 +371,7 @@ func (c *console) reap() {
 		}
 		break
 	}
-	c.s.died(c, c.exit)
+	c.died(c.exit)
 	// What was left behind may hold the terminal for as long as it likes.
 	<-c.drained
 	c.s.mu.Lock()
@@ -377,7 +387,8 @@ func (c *console) reap() {
 }
 
 // printed takes output of a terminal: marks go to the state, the rest to the log.
-func (s *session) printed(c *console, p []byte) {
+func (c *console) printed(p []byte) {
+	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.track.Printed(time.Now())
@@ -404,12 +415,13 @@ func (c *console) takeLocked(out []byte, ms []marks.Mark) {
 	for _, m := range ms {
 		c.emitLocked(out[at:m.At])
 		at = m.At
-		c.s.markedLocked(c, m)
+		c.markedLocked(m)
 	}
 	c.emitLocked(out[at:])
 }
 
-// askLaterLocked sees to it that bytes which the parser holds back do not wait for output that may never come.
+// askLaterLocked sees to it that bytes which the parser holds back do not wait for output that may
+// never come.
 func (c *console) askLaterLocked() {
 	if !c.parser.Pending() || c.holding {
 		return

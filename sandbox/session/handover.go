@@ -34,8 +34,9 @@ func (h *handover) copy(waited bool) *wire.Handover {
 }
 
 // handedLocked notes that p has got the keyboard.
-func (s *session) handedLocked(p *keyboard.Party) {
-	h := &s.handover
+func (d *driver) handedLocked(p *keyboard.Party) {
+	s := d.s
+	h := &d.handover
 	switch {
 	case p.Kind == wire.Agent:
 		h.over = true
@@ -51,23 +52,25 @@ func (s *session) handedLocked(p *keyboard.Party) {
 }
 
 // handedBackLocked notes that the keyboard is free again.
-func (s *session) handedBackLocked() {
-	if h := &s.handover; h.begun && !h.over {
+func (d *driver) handedBackLocked() {
+	s := d.s
+	if h := &d.handover; h.begun && !h.over {
 		_, h.Until = s.log.bounds()
 	}
 }
 
 // typedLocked notes that the shell has begun with what was typed at its prompt, if a person did.
-func (s *session) typedLocked(c *console, end uint64) {
-	h := &s.handover
+func (c *console) typedLocked(end uint64) {
+	s := c.s
+	h := &s.keyboard.handover
 	if !s.keyboard.HeldByPerson() || !h.begun || c.editAt == 0 || s.keyboard.Private() != nil {
 		return
 	}
-	line, ok := s.lineLocked(c, end)
+	line, ok := c.lineLocked(end)
 	from := max(c.editAt, end-min(end, maxTyped))
 	c.editAt = 0
 	if !ok { // it is long: its end as it was printed
-		p := s.tail(from, end)
+		p := s.log.tail(from, end)
 		if uint64(len(p)) < end-from {
 			return // some of it is private, or gone
 		}
@@ -85,8 +88,9 @@ func (s *session) typedLocked(c *console, end uint64) {
 }
 
 // typedOverLocked notes how that ended.
-func (s *session) typedOverLocked(c *console, exit int) {
-	if h := &s.handover; c.handed && len(h.Commands) > 0 {
+func (c *console) typedOverLocked(exit int) {
+	s := c.s
+	if h := &s.keyboard.handover; c.handed && len(h.Commands) > 0 {
 		h.Commands[len(h.Commands)-1].ExitCode = &exit
 	}
 	c.handed = false
@@ -114,7 +118,7 @@ func (s *session) waitKeyboard(ctx context.Context, p *party, r wire.Request) (*
 		return nil, err
 	}
 	s.mu.Lock()
-	f.handover = s.handover.copy(waited)
+	f.handover = s.keyboard.handover.copy(waited)
 	_, f.from = s.log.bounds()
 	f.upTo = f.from
 	if h := f.handover; h != nil {

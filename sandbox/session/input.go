@@ -25,7 +25,7 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 	s.mu.Lock()
 	c := s.console
 	s.mu.Unlock()
-	data, err := s.inputOf(ctx, r)
+	data, err := f.inputOf(ctx, r)
 	if err != nil {
 		return f.refused(err)
 	}
@@ -34,7 +34,7 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 		return f.refused(err)
 	}
 	if r.Answer {
-		if err := s.awaitQuestion(ctx); err != nil {
+		if err := f.awaitQuestion(ctx); err != nil {
 			undo()
 			return f.refused(err)
 		}
@@ -43,13 +43,13 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 		undo()
 		return f.refused(err)
 	}
-	f.jobs = s.jobs()
+	f.noteJobs()
 	var before track.Reader
 	asks := true
 	if r.Answer {
-		before, asks = s.stillAsks(ctx)
+		before, asks = f.stillAsks(ctx)
 	} else {
-		before = s.baseline()
+		before = f.baseline()
 	}
 	if !asks && ctx.Err() == nil {
 		s.writer.unlock()
@@ -84,14 +84,16 @@ func (s *session) typing(ctx context.Context, o *op, p *party, r wire.Request) *
 				res.Error = s.public(err)
 				return res
 			}
-			return f.partly(s.partlyError(err, n, len(data)))
+			return f.partly(f.partlyError(err, n, len(data)))
 		}
 	}
 	return f.result(f.wait(ctx))
 }
 
-// partlyError is the loss of a call of whose input the terminal took n bytes of all, because of err.
-func (s *session) partlyError(err error, n, all int) *wire.Error {
+// partlyError is the loss of a call of whose input the terminal took n bytes of all, because of
+// err.
+func (f *call) partlyError(err error, n, all int) *wire.Error {
+	s := f.s
 	return wire.LostError(wire.LostPartly, fmt.Sprintf("%s (%d of %d bytes were taken)", s.public(err).Message, n, all))
 }
 
@@ -104,7 +106,8 @@ func (f *call) partly(why *wire.Error) *wire.Result {
 }
 
 // inputOf is the bytes that a type or keys sends.
-func (s *session) inputOf(ctx context.Context, r wire.Request) ([]byte, error) {
+func (f *call) inputOf(ctx context.Context, r wire.Request) ([]byte, error) {
+	s := f.s
 	var data []byte
 	if r.Verb == wire.VerbKeys {
 		_, end := s.log.bounds()
@@ -128,15 +131,15 @@ func (s *session) inputOf(ctx context.Context, r wire.Request) ([]byte, error) {
 	if len(data) == 0 {
 		return nil, wire.Errorf(wire.CodeUsage, "nothing to type")
 	}
-	return data, s.checkLines(ctx, data)
+	return data, f.checkLines(ctx, data)
 }
 
-// lineEditor is how long a program at work may take until it takes keys as they come, before a line is too long for it: a shell that
-// starts, or comes back to its prompt, is about to.
+// lineEditor is how long a program at work may take until it takes keys as they come, before a line
+// is too long for it: a shell that starts, or comes back to its prompt, is about to.
 const lineEditor = 3 * time.Second
 
 // checkLines refuses a line that a terminal in canonical mode would cut off without a word.
-func (s *session) checkLines(ctx context.Context, data []byte) error {
+func (f *call) checkLines(ctx context.Context, data []byte) error {
 	long, length := 0, 0
 	for _, b := range data {
 		if length++; b == '\r' || b == '\n' {
@@ -144,15 +147,17 @@ func (s *session) checkLines(ctx context.Context, data []byte) error {
 		}
 		long = max(long, length)
 	}
-	if long <= maxLineLen || !s.staysCanonical(ctx) {
+	if long <= maxLineLen || !f.staysCanonical(ctx) {
 		return nil
 	}
 	return &wire.Error{Code: wire.CodeLineTooLong, Message: fmt.Sprintf("a line of %d bytes is longer than the %d that the terminal takes", long, maxLineLen),
 		Hint: "write it to a file and let the program read that"}
 }
 
-// staysCanonical reports whether the terminal gathers lines, and goes on doing so while a program that is at work may become one that reads.
-func (s *session) staysCanonical(ctx context.Context) bool {
+// staysCanonical reports whether the terminal gathers lines, and goes on doing so while a program
+// that is at work may become one that reads.
+func (f *call) staysCanonical(ctx context.Context) bool {
+	s := f.s
 	for range lineEditor / lookAgain {
 		s.mu.Lock()
 		c, works := s.console, s.track.Phase() == wire.PhaseRunning
@@ -172,8 +177,10 @@ func (s *session) staysCanonical(ctx context.Context) bool {
 	return true
 }
 
-// baseline is what the program does before it is typed to, so that its waiting now is not taken for its answer.
-func (s *session) baseline() track.Reader {
+// baseline is what the program does before it is typed to, so that its waiting now is not taken for
+// its answer.
+func (f *call) baseline() track.Reader {
+	s := f.s
 	s.mu.Lock()
 	c := s.console
 	s.mu.Unlock()
@@ -187,7 +194,7 @@ func (s *session) baseline() track.Reader {
 // raw takes input of p as it comes, and returns how much of it the terminal took.
 func (s *session) raw(ctx context.Context, p *party, data []byte) (int, error) {
 	s.mu.Lock()
-	refused := s.typesLocked(p)
+	refused := s.keyboard.typesLocked(p)
 	s.mu.Unlock()
 	if refused != nil {
 		return 0, refused

@@ -2,11 +2,12 @@ package session
 
 import "github.com/sandboxd/sandboxd/sandbox/wire"
 
-// A JobProber is a [Prober] that also knows which processes may print on a terminal beside its foreground group.
+// A JobProber is a [Prober] that also knows which processes may print on a terminal beside its
+// foreground group.
 type JobProber interface {
 	Prober
-	// Jobs returns the processes of the terminal's session, without its shell, that have the terminal as standard
-	// output or standard error. It takes less than 100 µs where there is none.
+	// Jobs returns the processes of the terminal's session, without its shell, that have the
+	// terminal as standard output or standard error. It takes less than 100 µs where there is none.
 	Jobs(tty TTY) ([]Job, error)
 }
 
@@ -20,18 +21,22 @@ type Job struct {
 // background is the jobs of a terminal at the beginning of a call, by process group.
 type background map[int]Job
 
-// jobs returns those of the present terminal.
-func (s *session) jobs() background {
+// noteJobs notes the jobs of the present terminal, at the beginning of the call.
+func (f *call) noteJobs() {
+	s := f.s
 	s.mu.Lock()
 	c := s.console
 	s.mu.Unlock()
-	return s.background(c)
+	f.jobs = c.background()
 }
 
 // background returns the jobs that are there now, beside the foreground group.
-func (s *session) background(c *console) background {
-	prober, ok := s.set.opt.Prober.(JobProber)
-	if !ok || c == nil || c.local == nil || s.without(wire.BasisProcess) {
+func (c *console) background() background {
+	if c == nil || c.local == nil || c.s.without(wire.BasisProcess) {
+		return nil
+	}
+	prober, ok := c.s.set.opt.Prober.(JobProber)
+	if !ok {
 		return nil
 	}
 	all, err := prober.Jobs(c.local.TTY())
@@ -53,8 +58,8 @@ func (s *session) background(c *console) background {
 	return jobs
 }
 
-// mayHavePrinted reports whether a job may have printed until now is what is there: it has written something, or ended,
-// or cannot be looked into. Where it wrote to is not known.
+// mayHavePrinted reports whether a job may have printed until now is what is there: it has written
+// something, or ended, or cannot be looked into. Where it wrote to is not known.
 func (b background) mayHavePrinted(now background) bool {
 	for group, before := range b {
 		after, there := now[group]

@@ -9,42 +9,53 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// keyboardLocked carries out and reports what an operation of the keyboard did.
-func (s *session) keyboardLocked(c keyboard.Change) {
+// driver is who may type, with what follows from it for the session. Its fields are guarded by
+// session.mu.
+type driver struct {
+	keyboard.Keyboard
+	s        *session
+	handover handover
+	idle     *time.Timer // frees the keyboard at an idle prompt; nil unless it runs
+}
+
+// applyLocked carries out and reports what an operation of the keyboard did.
+func (d *driver) applyLocked(c keyboard.Change) {
+	s := d.s
 	if c.PrivateOver {
 		s.private.coverLocked()
 	}
 	if c.Freed || c.To != nil {
-		s.handOnLocked(c)
+		d.handOnLocked(c)
 	}
 	if c.Asked {
-		ev := wire.Event{Kind: wire.EventAsk, Keyboard: s.keyboard.String()}
-		if p := s.keyboard.Asker(); p != nil {
+		ev := wire.Event{Kind: wire.EventAsk, Keyboard: d.String()}
+		if p := d.Asker(); p != nil {
 			ev.By, ev.ID = p.String(), p.ID
 		}
 		s.events.emitLocked(ev)
 	}
 	if c.TakenFrom != "" {
-		s.takenFromLocked(c.TakenFrom)
+		d.takenFromLocked(c.TakenFrom)
 	}
 	if p := c.To; p != nil {
 		start := keyboard.Size{Cols: s.start.Cols, Rows: s.start.Rows}
-		s.resizeLocked(s.keyboard.SizeFor(p, s.size, start), p.String())
+		s.resizeLocked(d.SizeFor(p, s.size, start), p.String())
 	}
 }
 
 // handOnLocked notes and reports that the keyboard has another holder, or none.
-func (s *session) handOnLocked(c keyboard.Change) {
-	if s.idle != nil {
-		s.idle.Stop()
-		s.idle = nil
+func (d *driver) handOnLocked(c keyboard.Change) {
+	s := d.s
+	if d.idle != nil {
+		d.idle.Stop()
+		d.idle = nil
 	}
 	if c.Freed {
-		s.handedBackLocked()
+		d.handedBackLocked()
 	}
 	ev := wire.Event{Kind: wire.EventKeyboard, By: c.By}
 	if p := c.To; p != nil {
-		s.handedLocked(p)
+		d.handedLocked(p)
 		ev.Keyboard, ev.By, ev.ID = p.String(), p.String(), p.ID
 	}
 	s.events.emitLocked(ev)
@@ -52,10 +63,11 @@ func (s *session) handOnLocked(c keyboard.Change) {
 
 // takenFromLocked ends the calls and the write of the holder with that key, who has lost the
 // keyboard.
-func (s *session) takenFromLocked(key string) {
+func (d *driver) takenFromLocked(key string) {
+	s := d.s
 	for f := range s.calls {
 		if f.key == key {
-			f.taken, f.handover = s.keyboard.String(), s.handover.copy(false)
+			f.taken, f.handover = d.String(), d.handover.copy(false)
 		}
 	}
 	if w := s.writer.present; w != nil && w.key == key {
@@ -64,56 +76,59 @@ func (s *session) takenFromLocked(key string) {
 }
 
 // typesLocked takes the keyboard for input of p.
-func (s *session) typesLocked(p *party) *wire.Error {
-	c, refused := s.keyboard.Type(&p.Party, time.Now())
-	s.keyboardLocked(c)
+func (d *driver) typesLocked(p *party) *wire.Error {
+	c, refused := d.Type(&p.Party, time.Now())
+	d.applyLocked(c)
 	return refused
 }
 
 // callsLocked takes the keyboard for a call of p.
-func (s *session) callsLocked(p *party) *wire.Error {
-	c, refused := s.keyboard.Call(&p.Party, time.Now())
-	s.keyboardLocked(c)
+func (d *driver) callsLocked(p *party) *wire.Error {
+	c, refused := d.Call(&p.Party, time.Now())
+	d.applyLocked(c)
 	return refused
 }
 
 // keep refuses for p, who holds the keyboard, the party that asks for it. It returns who holds it.
-func (s *session) keep(p *party) string {
+func (d *driver) keep(p *party) string {
+	s := d.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keyboardLocked(s.keyboard.Keep(&p.Party))
-	return s.keyboard.String()
+	d.applyLocked(d.Keep(&p.Party))
+	return d.String()
 }
 
-// keyboardAtPromptLocked applies what a prompt, or the end of the shell, means for the keyboard.
-func (s *session) keyboardAtPromptLocked() {
+// atPromptLocked applies what a prompt, or the end of the shell, means for the keyboard.
+func (d *driver) atPromptLocked() {
+	s := d.s
 	if s.track.Phase() == wire.PhaseDead {
-		s.keyboardLocked(s.keyboard.EndPrivate(nil))
+		d.applyLocked(d.EndPrivate(nil))
 	}
-	s.keyboardLocked(s.keyboard.Rest())
-	s.freeLaterLocked()
+	d.applyLocked(d.Rest())
+	d.freeLaterLocked()
 }
 
 // freeLaterLocked frees a keyboard that was taken by typing once the prompt has been idle long
 // enough. A timer runs only while such a hold is at a prompt.
-func (s *session) freeLaterLocked() {
-	if s.idle != nil || !s.track.Rests() {
+func (d *driver) freeLaterLocked() {
+	s := d.s
+	if d.idle != nil || !s.track.Rests() {
 		return
 	}
-	left, ok := s.keyboard.Idle(time.UnixMilli(s.track.Last().SinceUnix), time.Now())
+	left, ok := d.Idle(time.UnixMilli(s.track.Last().SinceUnix), time.Now())
 	if !ok {
 		return
 	}
-	s.idle = time.AfterFunc(left, func() {
+	d.idle = time.AfterFunc(left, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.closed || s.idle == nil {
+		if s.closed || d.idle == nil {
 			return
 		}
-		s.idle = nil
+		d.idle = nil
 		if s.track.Rests() {
-			s.keyboardLocked(s.keyboard.FreeIdle(time.UnixMilli(s.track.Last().SinceUnix), time.Now()))
-			s.freeLaterLocked()
+			d.applyLocked(d.FreeIdle(time.UnixMilli(s.track.Last().SinceUnix), time.Now()))
+			d.freeLaterLocked()
 		}
 	})
 }
@@ -121,15 +136,16 @@ func (s *session) freeLaterLocked() {
 // take gives p the keyboard until p gives it back or leaves. It returns when no write of the former
 // holder is under way any more. With ask, a holder from whom p cannot take it is asked instead, and
 // returned.
-func (s *session) take(ctx context.Context, p *party, ask bool) (now string, asked bool, err error) {
+func (d *driver) take(ctx context.Context, p *party, ask bool) (now string, asked bool, err error) {
+	s := d.s
 	s.mu.Lock()
-	c, refused := s.keyboard.Take(&p.Party, time.Now())
+	c, refused := d.Take(&p.Party, time.Now())
 	if asked = ask && refused != nil && refused.Code == wire.CodeKeyboardHeld; asked {
-		c, refused = s.keyboard.Ask(&p.Party)
+		c, refused = d.Ask(&p.Party)
 	}
-	s.keyboardLocked(c)
+	d.applyLocked(c)
 	w := s.writer.present
-	now = s.keyboard.String()
+	now = d.String()
 	s.mu.Unlock()
 	switch {
 	case refused != nil:
@@ -146,15 +162,16 @@ func (s *session) take(ctx context.Context, p *party, ask bool) (now string, ask
 }
 
 // give frees the keyboard if p holds it, and returns who holds it then.
-func (s *session) give(p *party) string {
+func (d *driver) give(p *party) string {
+	s := d.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held := s.keyboard.Holds(&p.Party)
-	s.keyboardLocked(s.keyboard.Give(&p.Party))
+	held := d.Holds(&p.Party)
+	d.applyLocked(d.Give(&p.Party))
 	if held {
-		s.resizeLocked(s.keyboard.RestoreSize(), "")
+		s.resizeLocked(d.RestoreSize(), "")
 	}
-	return s.keyboard.String()
+	return d.String()
 }
 
 // await acquires the keyboard for the call that f follows. With wait it waits while another holds
@@ -166,15 +183,15 @@ func (f *call) await(ctx context.Context, p *party, wait bool) (undo func(), err
 	for {
 		s.mu.Lock()
 		had := s.keyboard.Holds(&p.Party)
-		refused := s.callsLocked(p)
+		refused := s.keyboard.callsLocked(p)
 		if refused == nil && waited {
-			f.handover = s.handover.copy(true)
+			f.handover = s.keyboard.handover.copy(true)
 		}
 		waited = true
 		changed := s.changedLocked()
 		s.mu.Unlock()
 		if refused == nil {
-			return s.awaitPublic(ctx, p, had)
+			return f.awaitPublic(ctx, p, had)
 		}
 		if !wait || refused.Code != wire.CodeKeyboardHeld {
 			return nil, refused
@@ -191,12 +208,13 @@ func (f *call) await(ctx context.Context, p *party, wait bool) (undo func(), err
 
 // awaitPublic waits until private mode that is ending has ended: what is typed before would be a
 // part of it. It returns what undoes the taking of the keyboard, unless p had it before.
-func (s *session) awaitPublic(ctx context.Context, p *party, had bool) (undo func(), err error) {
+func (f *call) awaitPublic(ctx context.Context, p *party, had bool) (undo func(), err error) {
+	s := f.s
 	undo = func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !had {
-			s.keyboardLocked(s.keyboard.EndCall(&p.Party))
+			s.keyboard.applyLocked(s.keyboard.EndCall(&p.Party))
 		}
 	}
 	err = s.until(ctx, func() bool { return !s.keyboard.PrivateEnding() })

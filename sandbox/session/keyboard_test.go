@@ -16,7 +16,7 @@ func (m *memorySet) prompt() {
 	s := m.lookup("main")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.markedLocked(s.console, marks.Mark{Kind: marks.PromptEnd})
+	s.console.markedLocked(marks.Mark{Kind: marks.PromptEnd})
 }
 
 func (m *memorySet) holder() string {

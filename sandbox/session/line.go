@@ -20,15 +20,17 @@ type editLine struct {
 	atEnd bool   // the cursor is behind it
 }
 
-// lineLocked returns what the log up to end shows behind the present prompt of c; ok is false when that is not known. It is drawn
-// on a screen of its own, as wide as the session's, which may be behind the log.
-func (s *session) lineLocked(c *console, end uint64) (line editLine, ok bool) {
+// lineLocked returns what the log up to end shows behind the present prompt of c; ok is false when
+// that is not known. It is drawn on a screen of its own, as wide as the session's, which may be
+// behind the log.
+func (c *console) lineLocked(end uint64) (line editLine, ok bool) {
+	s := c.s
 	at := c.editAt
 	if at == 0 || end < at || end-at > maxTyped {
 		return line, false
 	}
-	from := s.lineStart(at)
-	prompt, typed := s.tail(from, at), s.tail(at, end)
+	from := s.log.lineStart(at)
+	prompt, typed := s.log.tail(from, at), s.log.tail(at, end)
 	if uint64(len(prompt)) < at-from || uint64(len(typed)) < end-at {
 		return line, false // some of it is private, or gone
 	}
@@ -68,15 +70,15 @@ func (s *session) lineLocked(c *console, end uint64) (line editLine, ok bool) {
 // maxAhead bounds what is remembered of a line that is typed ahead.
 const maxAhead = 1 << 10
 
-// ahead is what a party has typed since the last end of a line, at a prompt or before it: what runs may leave it unread, and
-// then the shell finds it when it comes to its prompt.
+// ahead is what a party has typed since the last end of a line, at a prompt or before it: what runs
+// may leave it unread, and then the shell finds it when it comes to its prompt.
 type ahead struct {
 	by   *party
 	text []byte
 }
 
-// typed takes what p types. Of the keys that edit a line it knows the two that everybody has; others leave a text that no
-// line equals.
+// typed takes what p types. Of the keys that edit a line it knows the two that everybody has;
+// others leave a text that no line equals.
 func (a *ahead) typed(p *party, data []byte) {
 	if a.by != p {
 		*a = ahead{by: p}
@@ -99,9 +101,11 @@ func (a *ahead) typed(p *party, data []byte) {
 // line is the line that a prompt would show of it.
 func (a *ahead) line() string { return strings.TrimSpace(string(a.text)) }
 
-// awaitAhead waits a little while until the line editor has drawn what a person typed before the prompt, where nobody has typed at the
-// prompt since: a program may have read it, and then it never does.
-func (s *session) awaitAhead(ctx context.Context, c *console) {
+// awaitAhead waits a little while until the line editor has drawn what a person typed before the
+// prompt, where nobody has typed at the prompt since: a program may have read it, and then it never
+// does.
+func (f *call) awaitAhead(ctx context.Context, c *console) {
+	s := f.s
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	for {
@@ -110,7 +114,7 @@ func (s *session) awaitAhead(ctx context.Context, c *console) {
 		a := &c.ahead
 		drawn := c.typist != nil || a.by == nil || a.by.Kind != wire.Person || a.line() == ""
 		if !drawn {
-			line, _ := s.lineLocked(c, end)
+			line, _ := c.lineLocked(end)
 			drawn = line.text == a.line()
 		}
 		s.mu.Unlock()
@@ -127,17 +131,19 @@ func (s *session) awaitAhead(ctx context.Context, c *console) {
 	}
 }
 
-// clearLineLocked ends the line that somebody has left at the prompt of c without sending it, as a terminal shows an interrupt, and
-// shows the prompt again: a command is about to be given to the shell, which empties its line first. It returns the line and
-// whose it was; nil when there was none.
-func (s *session) clearLineLocked(c *console) (text string, whose *party) {
+// clearLineLocked ends the line that somebody has left at the prompt of c without sending it, as a
+// terminal shows an interrupt, and shows the prompt again: a command is about to be given to the
+// shell, which empties its line first. It returns the line and whose it was; nil when there was
+// none.
+func (c *console) clearLineLocked() (text string, whose *party) {
+	s := c.s
 	p, before := c.typist, c.ahead
 	c.typist, c.ahead = nil, ahead{}
 	if p == nil && before.by == nil {
 		return "", nil
 	}
 	_, end := s.log.bounds()
-	line, ok := s.lineLocked(c, end)
+	line, ok := c.lineLocked(end)
 	if !ok || line.text == "" {
 		return "", nil
 	}
@@ -152,7 +158,7 @@ func (s *session) clearLineLocked(c *console) (text string, whose *party) {
 		b = append(b, "^C"...)
 	}
 	b = append(b, bytes.Repeat([]byte("\r\n"), line.below+1)...)
-	b = append(b, s.tail(c.promptFrom, c.promptTo)...)
+	b = append(b, s.log.tail(c.promptFrom, c.promptTo)...)
 	c.editAt = s.log.append(b)
 	return line.text, p
 }

@@ -231,7 +231,7 @@ func (l *ops) overLocked(p *party, o *op) {
 			return
 		}
 	}
-	s.keyboardLocked(s.keyboard.EndCall(&p.Party))
+	s.keyboard.applyLocked(s.keyboard.EndCall(&p.Party))
 }
 
 func validOp(s string) bool {

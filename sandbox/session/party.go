@@ -135,7 +135,7 @@ func (g *parties) leaveLocked(p *party) {
 	delete(g.gone, p.secret)
 	delete(g.all, p)
 	g.tellLeftLocked(p)
-	s.keyboardLocked(s.keyboard.Withdraw(&p.Party))
+	s.keyboard.applyLocked(s.keyboard.Withdraw(&p.Party))
 	for q := range g.all {
 		if q.Key == p.Key {
 			return
@@ -147,7 +147,7 @@ func (g *parties) leaveLocked(p *party) {
 		}
 	}
 	if s.keyboard.Holds(&p.Party) {
-		s.keyboardLocked(s.keyboard.Leave(&p.Party))
+		s.keyboard.applyLocked(s.keyboard.Leave(&p.Party))
 		s.resizeLocked(s.keyboard.RestoreSize(), "")
 	}
 }

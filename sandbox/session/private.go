@@ -36,7 +36,7 @@ func (v *private) set(ctx context.Context, p *party, on bool) error {
 	if !on {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.keyboardLocked(s.keyboard.EndPrivate(&p.Party))
+		s.keyboard.applyLocked(s.keyboard.EndPrivate(&p.Party))
 		return nil
 	}
 	if refused := keyboard.NoPrivacy(&p.Party); refused != nil {
@@ -50,7 +50,7 @@ func (v *private) set(ctx context.Context, p *party, on bool) error {
 	if s.aliveLocked() {
 		var c keyboard.Change
 		c, refused = s.keyboard.TakePrivate(&p.Party, time.Now())
-		s.keyboardLocked(c)
+		s.keyboard.applyLocked(c)
 	}
 	s.mu.Unlock()
 	if refused != nil {

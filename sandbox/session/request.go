@@ -113,12 +113,12 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 		s.heed(ctx)
 		return wire.Reply{}, nil
 	case wire.VerbTake:
-		now, asked, err := s.take(ctx, p, r.Ask)
+		now, asked, err := s.keyboard.take(ctx, p, r.Ask)
 		return wire.Reply{Keyboard: now, Asked: asked}, err
 	case wire.VerbKeep:
-		return wire.Reply{Keyboard: s.keep(p)}, nil
+		return wire.Reply{Keyboard: s.keyboard.keep(p)}, nil
 	case wire.VerbGive:
-		return wire.Reply{Keyboard: s.give(p)}, nil
+		return wire.Reply{Keyboard: s.keyboard.give(p)}, nil
 	case wire.VerbResize:
 		return wire.Reply{}, s.resize(p, r.Cols, r.Rows)
 	case wire.VerbPrivate:

@@ -37,7 +37,7 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	if err != nil {
 		return f.refused(err)
 	}
-	f.jobs = s.jobs()
+	f.noteJobs()
 	hand := f.handOver
 	if s.byScreen() {
 		hand = f.typeCommand
@@ -53,7 +53,7 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	if ended == wire.Deadline && r.Kill {
 		f.stop(ctx) // the call came back because its time was up; the receipt and the phase say what came of it
 	}
-	if ended == wire.Done && f.c.marked && !s.vouched(s.ctx, f.c, f.before) {
+	if ended == wire.Done && f.c.marked && !f.vouched(s.ctx, f.c, f.before) {
 		f.notes = append(f.notes, wire.NoteAdvisory)
 	}
 	res := f.result(ended)
@@ -69,7 +69,8 @@ func (s *session) run(ctx context.Context, o *op, p *party, r wire.Request) *wir
 	return res
 }
 
-// whyRefusedLocked is the error of a command that the shell has not started. All say that it did not run, but that of one that is lost.
+// whyRefusedLocked is the error of a command that the shell has not started. All say that it did
+// not run, but that of one that is lost.
 func (f *call) whyRefusedLocked() *wire.Error {
 	s, cmd := f.s, f.command
 	switch {
@@ -94,10 +95,11 @@ func bound(ctx context.Context, ms int64) (context.Context, context.CancelFunc) 
 	return context.WithCancel(ctx)
 }
 
-// prepare does what a run needs before it may type: a shell at its prompt, the keyboard. That the command is whole is
-// checked outside the sandbox for the shells that package syntax knows: a parser would make the guest a tenth larger. They
-// read a command as a file, so one that is not ends in their own error and not at a second prompt. Others check it
-// themselves before they run it, see marks.Refused.
+// prepare does what a run needs before it may type: a shell at its prompt, the keyboard. That the
+// command is whole is checked outside the sandbox for the shells that package syntax knows: a
+// parser would make the guest a tenth larger. They read a command as a file, so one that is not
+// ends in their own error and not at a second prompt. Others check it themselves before they run
+// it, see marks.Refused.
 func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func(), err error) {
 	s := f.s
 	switch {
@@ -120,7 +122,7 @@ func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func
 		if strings.ContainsAny(r.Text, "\r\n") {
 			return nil, &wire.Error{Code: wire.CodeUsage, Message: "this shell takes a command of one line: it is typed to it", Hint: "run the lines one by one"}
 		}
-		if err := s.awaitScreenPrompt(ctx); err != nil {
+		if err := f.awaitScreenPrompt(ctx); err != nil {
 			return nil, err
 		}
 		if undo, err = f.await(ctx, p, r.Hold); err == nil && !s.shows(c) {
@@ -136,18 +138,18 @@ func (f *call) prepare(ctx context.Context, p *party, r wire.Request) (undo func
 	if undo, err = f.await(ctx, p, r.Hold); err != nil {
 		return nil, err
 	}
-	err = s.awaitPrompt(ctx, c)
+	err = f.awaitPrompt(ctx, c)
 	if err == nil && !s.shows(c) { // the command was for the shell that has ended
 		err = deadError(s.name)
 	}
 	if err == nil && c.marks.Key {
-		err = s.awaitEditor(ctx, c)
+		err = f.awaitEditor(ctx, c)
 	}
 	if err != nil {
 		undo()
 		return nil, err
 	}
-	s.awaitAhead(ctx, c)
+	f.awaitAhead(ctx, c)
 	return undo, nil
 }
 
@@ -158,9 +160,10 @@ func (s *session) shows(c *console) bool {
 	return c == s.console
 }
 
-// awaitEditor returns nil when the line editor of a shell that takes commands by a key has come up: the prompt may have been
-// taken for complete before.
-func (s *session) awaitEditor(ctx context.Context, c *console) error {
+// awaitEditor returns nil when the line editor of a shell that takes commands by a key has come up:
+// the prompt may have been taken for complete before.
+func (f *call) awaitEditor(ctx context.Context, c *console) error {
+	s := f.s
 	ctx, cancel := context.WithTimeout(ctx, editorTime)
 	defer cancel()
 	err := s.until(ctx, func() bool { return c.track.Editing() || s.track.Phase() != wire.PhasePrompt })
@@ -171,7 +174,8 @@ func (s *session) awaitEditor(ctx context.Context, c *console) error {
 	return err
 }
 
-// revive starts the shell again if it has ended, and waits until one that has just begun is at its first prompt.
+// revive starts the shell again if it has ended, and waits until one that has just begun is at its
+// first prompt.
 func (f *call) revive(ctx context.Context) error {
 	s := f.s
 	if err := s.set.roomFor(s); err != nil {
@@ -215,8 +219,10 @@ func (f *call) begun(ctx context.Context) error {
 	return nil // what it is instead, whoever asked finds out
 }
 
-// awaitPrompt returns nil if the shell is at its prompt, or is about to say so, else an error that names what runs.
-func (s *session) awaitPrompt(ctx context.Context, c *console) error {
+// awaitPrompt returns nil if the shell is at its prompt, or is about to say so, else an error that
+// names what runs.
+func (f *call) awaitPrompt(ctx context.Context, c *console) error {
+	s := f.s
 	s.mu.Lock()
 	if s.track.Phase() == wire.PhasePrompt {
 		s.mu.Unlock()
@@ -246,7 +252,7 @@ func (s *session) awaitPrompt(ctx context.Context, c *console) error {
 	case wire.PhaseContinuation:
 		return &wire.Error{Code: wire.CodeNotPrompt, Message: "the shell waits for the rest of a command that was typed", Hint: "type the rest, or interrupt"}
 	}
-	what := s.occupantLocked(facts)
+	what := f.occupantLocked(facts)
 	e := wire.Errorf(wire.CodeNotPrompt, "%s runs in session %s", what, s.name)
 	e.Hint = "wait for it, type to it, or interrupt it"
 	if st.Phase == wire.PhaseWaiting {
@@ -257,7 +263,8 @@ func (s *session) awaitPrompt(ctx context.Context, c *console) error {
 }
 
 // occupantLocked names what is in front of the shell's prompt.
-func (s *session) occupantLocked(facts Facts) string {
+func (f *call) occupantLocked(facts Facts) string {
+	s := f.s
 	switch {
 	case len(facts.Argv) > 0 && !facts.ShellIsForeground:
 		return fmt.Sprintf("%q (process %d)", clip(strings.Join(facts.Argv, " ")), facts.Pid)
@@ -269,7 +276,8 @@ func (s *session) occupantLocked(facts Facts) string {
 	return "a program"
 }
 
-// handOver types the constant line that makes the shell read the command, and shows the command in place of its echo.
+// handOver types the constant line that makes the shell read the command, and shows the command in
+// place of its echo.
 func (f *call) handOver(ctx context.Context, o *op, p *party, command string) error {
 	s := f.s
 	if err := s.writer.lock(ctx); err != nil {
@@ -279,7 +287,7 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	s.mu.Lock()
 	c := s.console
 	if s.track.Phase() == wire.PhasePrompt && s.keyboard.Free() {
-		_ = s.callsLocked(p) // the prompt that prepare waited for has freed it
+		_ = s.keyboard.callsLocked(p) // the prompt that prepare waited for has freed it
 	}
 	if s.track.Phase() != wire.PhasePrompt || !s.keyboard.Holds(&p.Party) {
 		// Somebody was faster between the checks and the lock.
@@ -304,7 +312,7 @@ func (f *call) handOver(ctx context.Context, o *op, p *party, command string) er
 	}
 	f.beginLocked()
 	told := wire.Event{Kind: wire.EventCommand, Text: clipCommand(command), By: f.command.By, Op: f.command.Op}
-	unsent, whose := s.clearLineLocked(c)
+	unsent, whose := c.clearLineLocked()
 	if whose != nil {
 		told.ID = whose.ID
 	}

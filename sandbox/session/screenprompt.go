@@ -18,12 +18,12 @@ func (s *session) byScreen() bool {
 // maxTail bounds how far back the log is looked at.
 const maxTail = 4 << 10
 
-// tail is what the log has for everybody from an offset on up to another, about maxTail of it at most. It ends where something
-// is private, or gone.
-func (s *session) tail(from, end uint64) []byte {
+// tail is what the log has for everybody from an offset on up to another, about maxTail of it at
+// most. It ends where something is private, or gone.
+func (l *log) tail(from, end uint64) []byte {
 	var all []byte
 	for from < end && len(all) < maxTail {
-		p, err := s.log.at(from)
+		p, err := l.at(from)
 		if err != nil || len(p) == 0 {
 			break
 		}
@@ -35,19 +35,21 @@ func (s *session) tail(from, end uint64) []byte {
 }
 
 // lineStart is where the line begins that ends at the offset end.
-func (s *session) lineStart(end uint64) uint64 {
+func (l *log) lineStart(end uint64) uint64 {
 	from := end - min(end, maxTail)
-	return from + uint64(bytes.LastIndexByte(s.tail(from, end), '\n')+1)
+	return from + uint64(bytes.LastIndexByte(l.tail(from, end), '\n')+1)
 }
 
-// behindEcho waits for the line that shows a command typed at the offset from, and returns where its output begins: behind
-// that line. A terminal that shows nothing has its output from the beginning.
-func (s *session) behindEcho(ctx context.Context, from uint64, typed string) uint64 {
+// behindEcho waits for the line that shows a command typed at the offset from, and returns where
+// its output begins: behind that line. A terminal that shows nothing has its output from the
+// beginning.
+func (f *call) behindEcho(ctx context.Context, from uint64, typed string) uint64 {
+	s := f.s
 	ctx, cancel := context.WithTimeout(ctx, echoTime)
 	defer cancel()
 	for {
 		_, end := s.log.bounds()
-		p := s.tail(from, end)
+		p := s.log.tail(from, end)
 		if at := bytes.IndexByte(p, '\n'); at >= 0 {
 			if bytes.Contains(p[:at], []byte(typed)) {
 				return from + uint64(at) + 1
@@ -65,7 +67,8 @@ func (s *session) behindEcho(ctx context.Context, from uint64, typed string) uin
 }
 
 // awaitScreenPrompt waits a while for a prompt on the screen: nobody may have looked for it yet.
-func (s *session) awaitScreenPrompt(ctx context.Context) error {
+func (f *call) awaitScreenPrompt(ctx context.Context) error {
+	s := f.s
 	s.mu.Lock()
 	release := s.waitLocked()
 	s.mu.Unlock()
@@ -88,7 +91,8 @@ func (s *session) awaitScreenPrompt(ctx context.Context) error {
 		Hint: "wait for it, or say with --prompt, when the host is added, what it looks like"}
 }
 
-// typeCommand types a command at a prompt that only the screen tells of, and takes what comes next for its output.
+// typeCommand types a command at a prompt that only the screen tells of, and takes what comes next
+// for its output.
 func (f *call) typeCommand(ctx context.Context, o *op, p *party, command string) error {
 	s := f.s
 	if err := s.writer.lock(ctx); err != nil {
@@ -108,14 +112,14 @@ func (f *call) typeCommand(ctx context.Context, o *op, p *party, command string)
 	s.reportLocked(c, c.track.Give(f.command, wire.BasisScreen, s.momentLocked(c)))
 	s.mu.Unlock()
 	n, err := s.writer.put(ctx, p, c, []byte(command+"\r"), func() { f.command.Typed = true })
-	from := s.behindEcho(ctx, end, command)
+	from := f.behindEcho(ctx, end, command)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil && f.taken == "" {
 		delete(s.calls, f)
 		c.track.Withdraw(f.command)
 		if n > 0 {
-			return s.partlyError(err, n, len(command)+1)
+			return f.partlyError(err, n, len(command)+1)
 		}
 		return err
 	}

@@ -1,8 +1,10 @@
-// Package session shares one terminal among an agent and any number of people. It owns the terminal's log by offset,
-// its keyboard, its size and its state, runs commands in its shell, and serves all of that as a stream of frames.
+// Package session shares one terminal among an agent and any number of people. It owns the
+// terminal's log by offset, its keyboard, its size and its state, runs commands in its shell, and
+// serves all of that as a stream of frames.
 //
-// It lives next to the terminal: in the guest, or in the daemon for a machine that has no guest. It knows nothing of SSH,
-// containers or HTTP; a terminal and the means to look at its processes are given to it ([Terminal], [Prober]).
+// It lives next to the terminal: in the guest, or in the daemon for a machine that has no guest. It
+// knows nothing of SSH, containers or HTTP; a terminal and the means to look at its processes are
+// given to it ([Terminal], [Prober]).
 package session
 
 import (
@@ -20,12 +22,12 @@ import (
 // errClosed is the cause with which what belongs to a closed session ends.
 var errClosed = errors.New("session closed")
 
-// session is one terminal by name. Terminals may come and go on it – a shell that ended is replaced by the next run –
-// while its log goes on.
+// session is one terminal by name. Terminals may come and go on it – a shell that ended is replaced
+// by the next run – while its log goes on.
 //
-// Locks: mu before log.mu, display.mu and stream.mu. Nothing that can wait is done under it; what is asked of the terminal
-// are the system calls for its foreground group, its size and its write deadline. What writes to the terminal holds the
-// semaphore writing, which is taken before mu.
+// Locks: mu before log.mu, display.mu and stream.mu. Nothing that can wait is done under it; what
+// is asked of the terminal are the system calls for its foreground group, its size and its write
+// deadline. What writes to the terminal holds the semaphore of writer, which is taken before mu.
 type session struct {
 	set     *Set
 	name    string
@@ -45,30 +47,28 @@ type session struct {
 	cancel context.CancelCauseFunc
 
 	mu        sync.Mutex
-	console   *console          // guarded by mu; the present terminal; nil before the first start
-	past      []*console        // guarded by mu; terminals whose shell ended while other processes still hold them
-	track     *track.Tracker    // guarded by mu; what the present terminal does
-	revived   bool              // guarded by mu; an attach started the shell again, and no run has said so yet
-	size      keyboard.Size     // guarded by mu; of the terminal
-	events    events            // guarded by mu
-	wake      chan struct{}     // guarded by mu; closed when anything under mu that somebody waits for has changed
-	parties   parties           // guarded by mu
-	keyboard  keyboard.Keyboard // guarded by mu
-	handover  handover          // guarded by mu
-	private   private           // guarded by mu
-	idle      *time.Timer       // guarded by mu; frees the keyboard at an idle prompt; nil unless it runs
-	answers   answers           // guarded by mu; to queries
-	commands  uint64            // guarded by mu; number of the newest run
-	calls     map[*call]bool    // guarded by mu; calls under way
-	stopping  int               // guarded by mu; interrupts under way
-	ops       ops               // guarded by mu
-	waiters   int               // guarded by mu; callers for whom the prober looks
-	watching  bool              // guarded by mu; the goroutine that makes it look is running
-	unwatched chan struct{}     // guarded by mu; closed when waiters becomes 0
-	heeders   int               // guarded by mu; those of waiters who are in no hurry
-	closed    bool              // guarded by mu
-	kept      bool              // guarded by mu; stays in the set when it is dead
-	sealed    bool              // guarded by mu; closed in a private stretch: what its terminals still print is nobody's
+	console   *console       // guarded by mu; the present terminal; nil before the first start
+	past      []*console     // guarded by mu; terminals whose shell ended while other processes still hold them
+	track     *track.Tracker // guarded by mu; what the present terminal does
+	revived   bool           // guarded by mu; an attach started the shell again, and no run has said so yet
+	size      keyboard.Size  // guarded by mu; of the terminal
+	events    events         // guarded by mu
+	wake      chan struct{}  // guarded by mu; closed when anything under mu that somebody waits for has changed
+	parties   parties        // guarded by mu
+	keyboard  driver         // guarded by mu
+	private   private        // guarded by mu
+	answers   answers        // guarded by mu; to queries
+	commands  uint64         // guarded by mu; number of the newest run
+	calls     map[*call]bool // guarded by mu; calls under way
+	stopping  int            // guarded by mu; interrupts under way
+	ops       ops            // guarded by mu
+	waiters   int            // guarded by mu; callers for whom the prober looks
+	watching  bool           // guarded by mu; the goroutine that makes it look is running
+	unwatched chan struct{}  // guarded by mu; closed when waiters becomes 0
+	heeders   int            // guarded by mu; those of waiters who are in no hurry
+	closed    bool           // guarded by mu
+	kept      bool           // guarded by mu; stays in the set when it is dead
+	sealed    bool           // guarded by mu; closed in a private stretch: what its terminals still print is nobody's
 }
 
 func newSession(set *Set, name string, start wire.Start) *session {
@@ -89,6 +89,7 @@ func newSession(set *Set, name string, start wire.Start) *session {
 	}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.track = track.New(s.created)
+	s.keyboard.s = s
 	s.answers.s, s.parties.s, s.private.s, s.events.s, s.ops.s = s, s, s, s, s
 	s.writer = writer{s: s, sem: make(chan struct{}, 1)}
 	s.display.init(s)
@@ -111,7 +112,8 @@ func (s *session) changedLocked() <-chan struct{} {
 	return s.wake
 }
 
-// until waits until cond, which is called with mu held, is true. It returns ctx's cause or errClosed when that comes first.
+// until waits until cond, which is called with mu held, is true. It returns ctx's cause or
+// errClosed when that comes first.
 func (s *session) until(ctx context.Context, cond func() bool) error {
 	for {
 		s.mu.Lock()
@@ -149,14 +151,16 @@ func (s *session) alive() bool {
 	return !s.closed && s.track.Phase() != wire.PhaseDead
 }
 
-// deadSince returns since when the session is dead, in milliseconds of Unix time; false if it lives or is kept all the same.
+// deadSince returns since when the session is dead, in milliseconds of Unix time; false if it lives
+// or is kept all the same.
 func (s *session) deadSince() (unixMilli int64, dead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.track.Last().SinceUnix, s.track.Phase() == wire.PhaseDead && !s.kept && !s.closed
 }
 
-// end ends the session: its processes, its streams and its calls. It returns when the processes are gone.
+// end ends the session: its processes, its streams and its calls. It returns when the processes are
+// gone.
 func (s *session) end(reason string) {
 	s.mu.Lock()
 	if s.closed {
@@ -166,11 +170,11 @@ func (s *session) end(reason string) {
 	s.closed = true
 	s.reportLocked(s.console, s.track.Close(reason, s.momentLocked(s.console)))
 	s.sealed = s.keyboard.Private() != nil
-	s.keyboardLocked(s.keyboard.EndPrivate(nil))
+	s.keyboard.applyLocked(s.keyboard.EndPrivate(nil))
 	ended := s.track.Last()
 	s.events.emitLocked(wire.Event{Kind: wire.EventEnded, State: &ended, Text: reason})
-	if s.idle != nil {
-		s.idle.Stop()
+	if s.keyboard.idle != nil {
+		s.keyboard.idle.Stop()
 	}
 	for _, p := range s.parties.gone {
 		p.grace.Stop()

@@ -148,7 +148,7 @@ func (s *Set) Kill(name, reason string) {
 	c := one.console
 	one.mu.Unlock()
 	if c != nil {
-		one.died(c, Exit{Signal: "KILL", Reason: reason})
+		c.died(Exit{Signal: "KILL", Reason: reason})
 	}
 }
 

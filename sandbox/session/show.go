@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// showTime is how long a Result waits for a screen that is behind the log, as in a flood of output.
+	// showTime is how long a Result waits for a screen that is behind the log, as in a flood of
+	// output.
 	showTime = 200 * time.Millisecond
 	// maxShown is the most text of a screen that goes with a Result, which has to fit a frame.
 	maxShown = 256 << 10
@@ -22,8 +23,9 @@ func (s *session) awaitScreen() {
 	_ = s.display.sync(ctx, end) // else it shows what it does: its offset tells
 }
 
-// show puts the screen into r if that is asked for, and not while somebody keeps it private.
-func (s *session) show(when wire.ShowScreen, r *wire.Result, alt bool) {
+// addScreen puts the screen into r if that is asked for, and not while somebody keeps it private.
+func (f *call) addScreen(when wire.ShowScreen, r *wire.Result, alt bool) {
+	s := f.s
 	switch when {
 	case wire.ScreenNever:
 		return

@@ -46,12 +46,13 @@ func (s *session) reportLocked(c *console, n track.News) {
 		c.tickLaterLocked()
 	}
 	if n.Rests {
-		s.keyboardAtPromptLocked()
+		s.keyboard.atPromptLocked()
 	}
 }
 
 // markedLocked takes a mark of the shell. All output before it is in the log.
-func (s *session) markedLocked(c *console, m marks.Mark) {
+func (c *console) markedLocked(m marks.Mark) {
+	s := c.s
 	if c != s.console || s.track.Phase() == wire.PhaseDead {
 		return
 	}
@@ -72,7 +73,7 @@ func (s *session) markedLocked(c *console, m marks.Mark) {
 			s.spawn(func() { c.dropDotDir(dir) })
 		}
 		c.promptFrom, c.typist = end, nil
-		s.typedOverLocked(c, m.Exit)
+		c.typedOverLocked(m.Exit)
 	case marks.PromptEnd:
 		c.editAt, c.promptTo = end, end
 	case marks.PromptAgain:
@@ -103,7 +104,7 @@ func (c *console) commandStartsLocked(m marks.Mark, end uint64) (key bool) {
 		e.bytes, e.typed, e.own = nil, []byte(c.marks.Shown), c.marks.Shown == ""
 		return true
 	case !c.track.Starts(m):
-		c.s.typedLocked(c, end)
+		c.typedLocked(end)
 		return false
 	}
 	if c.marks.Key {
@@ -198,7 +199,8 @@ func (c *console) frontFor(m marks.Mark) track.Front {
 
 // died makes the state dead by exit, if c is the present terminal. All its output is in the log, or
 // was waited for long enough.
-func (s *session) died(c *console, exit Exit) {
+func (c *console) died(exit Exit) {
+	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.flushLocked()

@@ -20,7 +20,7 @@ func TestLatePromptEnd(t *testing.T) {
 		mark := func(m marks.Mark) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.markedLocked(c, m)
+			c.markedLocked(m)
 		}
 		phase := func() wire.Phase {
 			s.mu.Lock()

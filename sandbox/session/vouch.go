@@ -7,8 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// vouchTime is how long a shell that has told its prompt is given to be seen reading at it. A machine at work may give it no processor
-// for long.
+// vouchTime is how long a shell that has told its prompt is given to be seen reading at it. A
+// machine at work may give it no processor for long.
 const vouchTime = time.Second
 
 // offspring is what is known of a shell's children at one moment.
@@ -27,10 +27,13 @@ func (c *console) offspring() (o offspring) {
 	return o
 }
 
-// vouched reports whether more than marks says that the shell is at its prompt behind a command: that the shell alone has run since
-// before, or that it is seen to read at the prompt, and so has printed all that it prints before. A program that has learnt the shell's
-// secret can print what ends a command; what the shell itself prints behind it then contradicts that, see marks.Parser.Forged.
-func (s *session) vouched(ctx context.Context, c *console, before offspring) bool {
+// vouched reports whether more than marks says that the shell is at its prompt behind a command:
+// that the shell alone has run since before, or that it is seen to read at the prompt, and so has
+// printed all that it prints before. A program that has learnt the shell's secret can print what
+// ends a command; what the shell itself prints behind it then contradicts that, see
+// marks.Parser.Forged.
+func (f *call) vouched(ctx context.Context, c *console, before offspring) bool {
+	s := f.s
 	if c.local == nil || s.without(wire.BasisProcess) {
 		return false
 	}

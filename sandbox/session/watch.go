@@ -189,14 +189,15 @@ func (o *observer) look() (again bool) {
 		return true
 	}
 	o.anew = false
-	s.seeLocked(c, &l, end)
+	o.seeLocked(c, &l, end)
 	again, news := t.Look(l, s.momentLocked(c))
 	s.reportLocked(c, news)
 	return again
 }
 
 // seeLocked adds to l what is known of the terminal c, whose log ends at end.
-func (s *session) seeLocked(c *console, l *track.Look, end uint64) {
+func (o *observer) seeLocked(c *console, l *track.Look, end uint64) {
+	s := o.s
 	if c.local != nil {
 		m := inputModes(c.local.TTY().Master)
 		l.Modes, l.Shell = &m, c.local.TTY().SessionPID
@@ -207,7 +208,7 @@ func (s *session) seeLocked(c *console, l *track.Look, end uint64) {
 	l.Calls = s.display.calls.Load()
 	l.Answers = len(s.answers.owed) > 0
 	if l.Err != nil && c.track.ByScreen() {
-		l.Line = s.lineStart(end)
+		l.Line = s.log.lineStart(end)
 	}
 }
 

@@ -193,5 +193,5 @@ func (w *writer) takenLocked(p []byte) {
 		s.private.veilLocked(ev.State)
 		s.events.emitLateLocked(ev)
 	}
-	s.freeLaterLocked()
+	s.keyboard.freeLaterLocked()
 }
