@@ -166,12 +166,13 @@ func (t *Tracker) markDue() bool { return t.Quiet(t.at.Time) < markTime }
 // settle makes the state what the shell's last mark said, now that it is known to read a line.
 func (t *Tracker) settle() {
 	basis := []wire.Basis{wire.BasisProcess, wire.BasisMark}
-	switch {
-	case t.phase == t.state.Phase:
-	case t.phase == wire.PhasePrompt:
-		t.ready(basis)
-	case t.phase == wire.PhaseContinuation:
-		t.become(wire.State{Phase: wire.PhaseContinuation, Basis: basis})
+	if t.phase != t.state.Phase {
+		switch t.phase {
+		case wire.PhasePrompt:
+			t.ready(basis)
+		case wire.PhaseContinuation:
+			t.become(wire.State{Phase: wire.PhaseContinuation, Basis: basis})
+		}
 	}
 	t.verdict()
 }
