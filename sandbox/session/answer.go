@@ -16,7 +16,7 @@ func (f *call) awaitQuestion(ctx context.Context) error {
 	s.mu.Lock()
 	c := s.console
 	found := s.track.Counts().Verdicts
-	release := s.waitLocked()
+	release := s.waiters.addLocked()
 	s.mu.Unlock()
 	defer release()
 	soon, cancel := context.WithTimeout(ctx, track.AskTime)

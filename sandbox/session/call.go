@@ -150,7 +150,7 @@ func (f *call) wants(p wire.Phase) bool {
 func (f *call) wait(ctx context.Context) wire.Ended {
 	s := f.s
 	s.mu.Lock()
-	release := s.waitLocked()
+	release := s.waiters.addLocked()
 	s.mu.Unlock()
 	defer release()
 	for {

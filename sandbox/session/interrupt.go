@@ -82,7 +82,7 @@ func (f *call) stop(ctx context.Context) wire.Ended {
 	if s.track.Phase() == wire.PhasePrompt {
 		patience = atPromptTime
 	}
-	release := s.waitLocked()
+	release := s.waiters.addLocked()
 	s.mu.Unlock()
 	defer release()
 

@@ -205,7 +205,7 @@ func (f *call) begun(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	release := s.waitLocked() // start-up files may ask something
+	release := s.waiters.addLocked() // start-up files may ask something
 	s.mu.Unlock()
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, startTime)
@@ -229,7 +229,7 @@ func (f *call) awaitPrompt(ctx context.Context, c *console) error {
 		return nil
 	}
 	typed := s.track.Phase() == wire.PhaseRunning && c.track.Marked() == wire.PhasePrompt
-	release := s.waitLocked()
+	release := s.waiters.addLocked()
 	s.mu.Unlock()
 	defer release()
 	if typed {

@@ -70,7 +70,7 @@ func (f *call) behindEcho(ctx context.Context, from uint64, typed string) uint64
 func (f *call) awaitScreenPrompt(ctx context.Context) error {
 	s := f.s
 	s.mu.Lock()
-	release := s.waitLocked()
+	release := s.waiters.addLocked()
 	s.mu.Unlock()
 	defer release()
 	ctx, cancel := context.WithTimeout(ctx, editorTime)

@@ -46,29 +46,26 @@ type session struct {
 	ctx    context.Context //nolint:containedctx // the session's own life, which no call bounds
 	cancel context.CancelCauseFunc
 
-	mu        sync.Mutex
-	console   *console       // guarded by mu; the present terminal; nil before the first start
-	past      []*console     // guarded by mu; terminals whose shell ended while other processes still hold them
-	track     *track.Tracker // guarded by mu; what the present terminal does
-	revived   bool           // guarded by mu; an attach started the shell again, and no run has said so yet
-	size      keyboard.Size  // guarded by mu; of the terminal
-	events    events         // guarded by mu
-	wake      chan struct{}  // guarded by mu; closed when anything under mu that somebody waits for has changed
-	parties   parties        // guarded by mu
-	keyboard  driver         // guarded by mu
-	private   private        // guarded by mu
-	answers   answers        // guarded by mu; to queries
-	commands  uint64         // guarded by mu; number of the newest run
-	calls     map[*call]bool // guarded by mu; calls under way
-	stopping  int            // guarded by mu; interrupts under way
-	ops       ops            // guarded by mu
-	waiters   int            // guarded by mu; callers for whom the prober looks
-	watching  bool           // guarded by mu; the goroutine that makes it look is running
-	unwatched chan struct{}  // guarded by mu; closed when waiters becomes 0
-	heeders   int            // guarded by mu; those of waiters who are in no hurry
-	closed    bool           // guarded by mu
-	kept      bool           // guarded by mu; stays in the set when it is dead
-	sealed    bool           // guarded by mu; closed in a private stretch: what its terminals still print is nobody's
+	mu       sync.Mutex
+	console  *console       // guarded by mu; the present terminal; nil before the first start
+	past     []*console     // guarded by mu; terminals whose shell ended while other processes still hold them
+	track    *track.Tracker // guarded by mu; what the present terminal does
+	revived  bool           // guarded by mu; an attach started the shell again, and no run has said so yet
+	size     keyboard.Size  // guarded by mu; of the terminal
+	events   events         // guarded by mu
+	wake     chan struct{}  // guarded by mu; closed when anything under mu that somebody waits for has changed
+	parties  parties        // guarded by mu
+	keyboard driver         // guarded by mu
+	private  private        // guarded by mu
+	answers  answers        // guarded by mu; to queries
+	commands uint64         // guarded by mu; number of the newest run
+	calls    map[*call]bool // guarded by mu; calls under way
+	stopping int            // guarded by mu; interrupts under way
+	ops      ops            // guarded by mu
+	waiters  waiters        // guarded by mu; for whom the prober looks
+	closed   bool           // guarded by mu
+	kept     bool           // guarded by mu; stays in the set when it is dead
+	sealed   bool           // guarded by mu; closed in a private stretch: what its terminals still print is nobody's
 }
 
 func newSession(set *Set, name string, start wire.Start) *session {
@@ -90,7 +87,7 @@ func newSession(set *Set, name string, start wire.Start) *session {
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.track = track.New(s.created)
 	s.keyboard.s = s
-	s.answers.s, s.parties.s, s.private.s, s.events.s, s.ops.s = s, s, s, s, s
+	s.waiters.s, s.answers.s, s.parties.s, s.private.s, s.events.s, s.ops.s = s, s, s, s, s, s
 	s.writer = writer{s: s, sem: make(chan struct{}, 1)}
 	s.display.init(s)
 	return s

@@ -33,32 +33,11 @@ type sighting struct {
 	at      time.Time
 }
 
-// waitLocked counts a caller for whom the prober looks, until release is called.
-func (s *session) waitLocked() (release func()) {
-	s.waiters++
-	if s.waiters == 1 {
-		s.unwatched = make(chan struct{})
-	}
-	s.fireLocked() // whoever comes anew is not kept waiting by a long rest
-	if !s.watching && !s.closed {
-		s.watching = true
-		s.spawn(func() { (&observer{s: s}).run() })
-	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.waiters--
-		if s.waiters == 0 {
-			close(s.unwatched)
-		}
-	}
-}
-
 // calm reports whether nobody waits but those who heed.
 func (o *observer) calm() bool {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
-	return o.s.calmLocked()
+	return o.s.waiters.calmLocked()
 }
 
 // run looks until nobody waits any more.
@@ -69,14 +48,15 @@ func (o *observer) run() {
 	for {
 		_, end := s.log.bounds()
 		s.mu.Lock()
-		if s.waiters == 0 || s.closed {
-			s.watching = false
+		if s.waiters.all == 0 || s.closed {
+			s.waiters.watched = false
 			s.mu.Unlock()
 			return
 		}
-		unwatched := s.unwatched
+		unwatched := s.waiters.gone
 		var changed <-chan struct{}
-		if o.pace.Long() || s.calmLocked() { // input that is not echoed and a caller who has just come end a long rest
+		if o.pace.Long() || s.waiters.calmLocked() {
+			// Input that is not echoed, and a caller who has just come, end a long rest.
 			changed = s.changedLocked()
 		}
 		s.mu.Unlock()
@@ -106,7 +86,7 @@ func (o *observer) run() {
 			continue
 		}
 		s.mu.Lock()
-		o.pace.Longer(s.track.Phase(), s.track.Quiet(time.Now()), s.calmLocked())
+		o.pace.Longer(s.track.Phase(), s.track.Quiet(time.Now()), s.waiters.calmLocked())
 		s.mu.Unlock()
 	}
 }
