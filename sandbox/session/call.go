@@ -40,6 +40,7 @@ type call struct {
 	handover *wire.Handover // of a call that a hand-over ended, or is about
 	upTo     uint64         // of a wait for the keyboard: where its output ends
 	stopped  bool           // an interrupt was asked for
+	stopping bool           // it asked for one, whose result was not taken yet
 	notices  uint64         // calls for attention that programs had made up to the call
 	started  time.Time
 	notes    []string
@@ -245,6 +246,7 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	end := s.log.shown()
 	from, to = min(from, end), min(to, end)
 	st := s.stateLocked()
+	f.stopEndedLocked()
 	st.AltScreen = alt
 	r := f.resultLocked(st)
 	r.Ended, r.From, r.To, r.TakenOver = ended, from, to, f.handover

@@ -67,14 +67,15 @@ type interrupt struct {
 	patient bool   // only a new prompt answers ^C
 }
 
-// stop stops what runs, and leaves the receipt in f.
+// stop stops what runs, and leaves the receipt in f. Until the result of f is taken, no other call
+// begins: see awaitStops.
 func (f *call) stop(ctx context.Context) wire.Ended {
 	s := f.s
 	i := &interrupt{s: s, f: f, receipt: &wire.Receipt{Steps: []string{}, Signaled: []int{}, Died: []int{}, Left: []int{}}}
 	f.receipt = i.receipt
 	s.mu.Lock()
 	s.stopping++
-	defer s.stopEnded()
+	f.stopping = true
 	i.c = s.console
 	i.dropInputLocked()
 	i.busy = s.track.Phase() == wire.PhaseRunning && s.track.Last().Attention != "likely"
@@ -152,12 +153,13 @@ func (i *interrupt) climb(ctx context.Context, patience time.Duration) (wire.End
 
 func (i *interrupt) step(name string) { i.receipt.Steps = append(i.receipt.Steps, name) }
 
-// stopEnded notes that an interrupt is over.
-func (s *session) stopEnded() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.stopping--
-	s.fireLocked()
+// stopEndedLocked notes that the interrupt of f is over, if there was one.
+func (f *call) stopEndedLocked() {
+	if f.stopping {
+		f.stopping = false
+		f.s.stopping--
+		f.s.fireLocked()
+	}
 }
 
 // awaitStops waits until no interrupt is under way. A command or text that comes earlier could
