@@ -39,8 +39,9 @@ func hold(out chan<- *ssh.Request, in <-chan *ssh.Request, closed chan<- struct{
 	for in != nil || len(waiting) > 0 {
 		var to chan<- *ssh.Request
 		var first *ssh.Request
+		var size int // of first, which belongs to its receiver once it is sent
 		if len(waiting) > 0 {
-			to, first = out, waiting[0]
+			to, first, size = out, waiting[0], sizeOf(waiting[0])
 		}
 		select {
 		case q, ok := <-in:
@@ -61,7 +62,7 @@ func hold(out chan<- *ssh.Request, in <-chan *ssh.Request, closed chan<- struct{
 			}
 			waiting = append(waiting, q)
 		case to <- first:
-			backlog.Remove(first)
+			backlog.remove(size)
 			waiting = waiting[1:]
 		}
 	}
@@ -88,10 +89,12 @@ func (b *Backlog) Add(q *ssh.Request) bool {
 	return true
 }
 
-// Remove takes back what Add has counted.
-func (b *Backlog) Remove(q *ssh.Request) {
+// Remove takes back what Add has counted. q is as it was then.
+func (b *Backlog) Remove(q *ssh.Request) { b.remove(sizeOf(q)) }
+
+func (b *Backlog) remove(size int) {
 	b.n--
-	b.bytes -= sizeOf(q)
+	b.bytes -= size
 }
 
 // sizeOf is how much a request says. Its type may be as long as its payload.
