@@ -48,7 +48,8 @@ type client struct {
 	parted chan struct{} // closed when the client may not stay and no session is open
 }
 
-// maxExtra is how long what a channel is opened with, or a sandbox is to listen on, may be: the longest is the path of a socket.
+// maxExtra is how long what a channel is opened with, or a sandbox is to listen on, may be. The
+// longest is the path of a socket.
 const maxExtra = 8 << 10
 
 // newClient says who is on the connection and what they want, from what the login settled. end ends
@@ -99,11 +100,13 @@ func (c *client) serve(ctx context.Context) {
 	c.probes.Wait()
 }
 
-// patience is how much longer than a silent client one may take to answer that sends: its answer comes behind what it sends.
+// patience is how much longer a client that sends may take to answer than a silent one: its answer
+// comes behind what it sends.
 const patience = 5
 
-// keepalive notices that a client is gone, which TCP alone would not for hours, or that it sends but no longer answers: one
-// that begins to exchange keys and never goes on would hold its connection for ever with a byte now and then.
+// keepalive ends the connection of a client that is gone, which TCP alone would not notice for hours,
+// or that sends but no longer answers: a client that begins to exchange keys and never goes on would
+// hold its connection indefinitely with a byte now and then.
 func (c *client) keepalive(ctx context.Context) {
 	limits := c.server.limits
 	tick := time.NewTicker(limits.Keepalive)
@@ -260,7 +263,7 @@ func (c *client) channel(ctx context.Context, nc *sshconn.NewChannel) {
 	}
 }
 
-// direct relays a channel that is no session. It waits in the open: it has nowhere to say what takes long.
+// direct relays a channel that is no session. It has nowhere to report progress.
 func (c *client) direct(ctx context.Context, nc *sshconn.NewChannel) {
 	if err := c.mayDirect(nc); err != nil {
 		_ = nc.Reject(ssh.Prohibited, err.Error())
@@ -366,8 +369,8 @@ func (c *client) adopt(u *upstream) bool {
 	return true
 }
 
-// lost forgets a connection that has ended; the next channel dials again. A client that listened there is sent away: it
-// would wait for ever, and connecting again is what it knows to do.
+// lost forgets a connection that has ended, so that the next channel dials again. A client that
+// listened there is disconnected: it would wait indefinitely, and knows how to connect again.
 func (c *client) lost(u *upstream, listened bool) {
 	if gone := c.forget(u); listened && !gone {
 		c.log.Info("sandbox is gone, and with it what the client listened on", "sandbox", c.target.Sandbox)

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// relay gives the channel to the sandbox's SSH server: a command, a shell without a terminal, a subsystem.
+// relay passes the channel on to the sandbox's SSH server: a command, a shell without a terminal, or
+// a subsystem.
 func (s *session) relay(ctx context.Context) {
 	c := s.client
 	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -21,7 +22,8 @@ func (s *session) relay(ctx context.Context) {
 		s.fail(err)
 		return
 	case err != nil:
-		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s opens no session: %s", c.target.Sandbox, plain(err.Error())))
+		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s opens no session: %s",
+			c.target.Sandbox, plain(err.Error())))
 		return
 	}
 	defer s.takeBack(u)
@@ -85,8 +87,8 @@ func (s *session) relay(ctx context.Context) {
 // errAnswered says that the sandbox refused what the channel is for.
 var errAnswered = errors.New("the sandbox refused")
 
-// start makes the requests at the sandbox that the client made here, and answers those that still wait. The record that
-// it returns is nil without a terminal.
+// start makes the requests at the sandbox that the client made here, and answers those that still
+// wait. The record that it returns is nil without a terminal.
 func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gateway.Terminal, error) {
 	name := s.client.target.Sandbox
 	if p := s.ask.pty; p != nil {

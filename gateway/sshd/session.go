@@ -13,8 +13,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// session is one session channel of a client, confirmed before anything is known of it: only its requests tell whether it
-// has a terminal, and what it is for.
+// session is one session channel of a client. It is confirmed before anything is known of it: only
+// its requests tell whether it has a terminal, and what it is for.
 type session struct {
 	client  *client
 	channel *sshconn.Channel
@@ -38,8 +38,8 @@ type pending struct {
 	assumed bool // the client got its answer before the sandbox was asked
 }
 
-// holdFor is how long a request that only the sandbox can answer waits for the one that tells where the channel goes.
-// OpenSSH sends them all at once; a client that waits for each answer is told that it is granted.
+// holdFor is how long a request that only the sandbox can answer waits for the one that tells where
+// the channel goes. OpenSSH sends them all at once. A client that waits for each answer gets: granted.
 const holdFor = 100 * time.Millisecond
 
 // session serves one session channel to its end.
@@ -104,8 +104,8 @@ func (c *client) session(ctx context.Context, nc *sshconn.NewChannel) {
 	}
 }
 
-// place is a session channel that counts among those of its connection until it is closed. A client that has seen CLOSE may
-// open another one at once: it must find room.
+// place is a session channel that counts among those of its connection until it is closed. A client
+// that has seen CLOSE may open another one at once, and must find room.
 type place struct {
 	ssh.Channel
 	leave func() // may be called more than once
@@ -210,8 +210,8 @@ func (s *session) answer(q *ssh.Request, ok bool) {
 	s.keep(pending{q: q, ok: ok})
 }
 
-// keep has a request wait, also behind assume, for the one that says what the channel is for. That one may never come: whoever has more
-// of them wait than a client wants loses the connection.
+// keep has a request wait, also behind assume, for the one that says what the channel is for. That
+// one may never come, so a client that has too many wait loses the connection.
 func (s *session) keep(p pending) {
 	if s.backlog.Add(p.q) {
 		s.pending = append(s.pending, p)
@@ -238,7 +238,8 @@ func (s *session) assume() {
 	})
 }
 
-// settle answers what waits: what is the sandbox's to answer is asked there, by to on u. A nil to refuses it.
+// settle answers what waits. Requests that the sandbox answers are made there, by to on u; with a nil
+// to they are refused.
 func (s *session) settle(to ssh.Channel, u *upstream) {
 	for _, p := range s.pending {
 		ok := p.ok

@@ -18,11 +18,13 @@ import (
 // reverseChannels is how many channels a sandbox may have open at a client at once.
 const reverseChannels = 128
 
-// maxListeners is on how many addresses a sandbox may listen for a client at once; a guest of ours allows fewer.
+// maxListeners is on how many addresses a sandbox may listen for a client at once. Our guest allows
+// fewer.
 const maxListeners = 1024
 
-// upstream is one client connection's own SSH connection to its sandbox. Its own, because a channel that a sandbox opens
-// – an agent, X11, a forward – names nobody: on a shared one, one user's agent would sign for another.
+// upstream is one client connection's own SSH connection to its sandbox. It is not shared, because a
+// channel that a sandbox opens – an agent, X11, a forward – names no client: one user's agent would
+// sign for another.
 type upstream struct {
 	conn   *connect.Conn
 	client *client
@@ -35,8 +37,8 @@ type upstream struct {
 // errClientGone ends what belongs to a client whose connection has ended.
 var errClientGone = person.ErrGone
 
-// upstream returns the client's connection to its sandbox, made by the first caller: the others wait for it. ctx bounds the
-// wait; progress, if not nil, is told what takes long.
+// upstream returns the client's connection to its sandbox. The first caller makes it, and the others
+// wait for it. ctx bounds the wait. progress, if not nil, is called with what takes long.
 func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream, error) {
 	select {
 	case c.dialing <- struct{}{}:
@@ -59,14 +61,16 @@ func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream
 	return u, nil
 }
 
-// open opens a channel at the client's sandbox. A connection that has ended is not what a client is told of: another one is made.
-func (c *client) open(ctx context.Context, kind string, extra []byte, progress func(string)) (*upstream, *sshconn.Channel, error) {
+// open opens a channel at the client's sandbox. If the connection there has ended, it makes another.
+func (c *client) open(ctx context.Context, kind string, extra []byte, progress func(string)) (
+	*upstream, *sshconn.Channel, error) {
 	for again := false; ; again = true {
 		u, err := c.upstream(ctx, progress)
 		if err != nil {
 			return nil, nil, err
 		}
-		channel, err := u.conn.Open(context.Background(), kind, extra) // one that is not answered counts until the connection ends
+		// Without ctx: a channel that is never answered counts as the client's while the connection lasts.
+		channel, err := u.conn.Open(context.Background(), kind, extra)
 		if err == nil || again || errors.As(err, new(*ssh.OpenChannelError)) {
 			return u, channel, err
 		}
@@ -81,8 +85,8 @@ func (u *upstream) serve() {
 	var parts sync.WaitGroup
 	parts.Go(func() { _ = u.conn.KeepAlive(ctx) })
 	u.conn.Serve(sshconn.Handler{
-		// hostkeys-00 is dropped: a client would write the sandbox's keys down as the gateway's. Nothing else is the
-		// business of a sandbox either, a keepalive wants any answer.
+		// hostkeys-00 is refused: a client would write the sandbox's keys down as the gateway's. A
+		// sandbox has nothing else to ask for, and a keepalive wants any answer.
 		Request: func(q *ssh.Request) { _ = q.Reply(q.Type == wire.GlobalKeepalive, nil) },
 		Channel: func(nc *sshconn.NewChannel) {
 			if !u.enter() {
@@ -138,7 +142,8 @@ func (u *upstream) leave() {
 	u.open--
 }
 
-// reverse relays a channel that the sandbox opens, if this client asked for its kind. ctx ends with the connection.
+// reverse relays a channel that the sandbox opens, if this client asked for its kind. ctx ends with
+// the connection.
 func (u *upstream) reverse(ctx context.Context, nc *sshconn.NewChannel) {
 	what, err := reverseKind(nc.ChannelType(), nc.ExtraData())
 	if err != nil {
@@ -146,8 +151,8 @@ func (u *upstream) reverse(ctx context.Context, nc *sshconn.NewChannel) {
 		return
 	}
 	if isForward(what) {
-		// Somebody may connect as soon as the sandbox has answered that it listens. Until the client has that answer it
-		// may not know the port, and neither do we.
+		// A connection may come as soon as the sandbox has answered that it listens. Until the client
+		// has that answer it may not know the port, and neither do we.
 		if err := await(ctx, u.client.conn.AwaitAnswer); err != nil {
 			_ = nc.Reject(ssh.ConnectionFailed, "the request to listen has no answer")
 			return

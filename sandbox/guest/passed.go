@@ -50,7 +50,7 @@ func (p *program) launchPassed(cmd command) (follow func()) {
 	for i := range 3 {
 		cmd.files = append(cmd.files, uintptr(p.passed.File(i)))
 	}
-	// What background children write when the daemon has let go is for us to read. Not before: it is the daemon's.
+	// The guest reads what background children write once the daemon has let go, and not before.
 	var drains []int
 	if p.tty == "" {
 		var err error
@@ -68,12 +68,14 @@ func (p *program) launchPassed(cmd command) (follow func()) {
 	return func() { p.wg.Go(func() { p.await(drains) }) }
 }
 
-// await waits for the end of a program whose output the daemon reads, or of its channel, and takes over what background children write.
+// await waits for the end of a program whose output the daemon reads, or of its channel, and takes
+// over what background children write.
 func (p *program) await(drains []int) {
 	select {
 	case <-p.proc.done:
 		p.tell(p.proc.status)
-		// The daemon closes when it has read what was written by now. A CLOSE of ours the library there would answer before that.
+		// The daemon closes when it has read what was written by now. Were we to close first, the
+		// library there would answer before that.
 		<-p.gone
 		for _, fd := range drains {
 			if stdio.Abandoned(fd) {

@@ -98,8 +98,8 @@ func (m *marks) files() bool {
 	return bytes.Contains(m.text, []byte("files"))
 }
 
-// python runs the code in the working directory, as a file: so that tracebacks have its lines. It has nothing to read: input() raises
-// EOFError at once.
+// python runs the code in the working directory, as a file, so that tracebacks have its lines. It
+// has no input: input() raises EOFError at once.
 func (b *box) python(ctx context.Context, code string) (Result, error) {
 	input, env := code, "PYTHONUNBUFFERED=1 PYTHONUTF8=1"
 	place := fmt.Sprintf("head -c %d >%s", len(code), script)
