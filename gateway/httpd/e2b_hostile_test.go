@@ -2,9 +2,15 @@ package httpd
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"net/http"
+	"os"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway/token"
 )
 
 // A token that may only look gets no more in a sandbox where its owner's programs are at work, and no access token of it (A114).
@@ -99,4 +105,55 @@ func (w *world) begin(b e2bBox, text string) (end func()) {
 		w.t.Fatalf("%q, %v", head[:n], err)
 	}
 	return func() { resp.Body.Close() }
+}
+
+// A command that ran when its token was revoked is not refused: clients repeat what was.
+func TestE2BRevokedAsCommandsBegin(t *testing.T) {
+	w := newWorld(t)
+	secret, id := w.token(token.Token{Principal: "alice"})
+	b := w.e2bCreate(secret, "{}")
+	dir := t.TempDir()
+	const commands = 60
+	answers := make([]string, commands)
+	var calls sync.WaitGroup
+	for i := range commands {
+		calls.Go(func() {
+			text, _ := json.Marshal(map[string]any{"stdin": false, "process": map[string]any{"cmd": "/bin/sh",
+				"args": []string{"-c", fmt.Sprintf("touch %s/%d; sleep 0.2", dir, i)}}})
+			r, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+w.addr+"/e2b/process.Process/Start",
+				strings.NewReader(frame(0, string(text))))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			b.to(r)
+			asStream(r)
+			resp, err := w.client.Do(r)
+			if err != nil {
+				return // nothing is known of it: it may have run
+			}
+			defer resp.Body.Close()
+			answer, _ := io.ReadAll(resp.Body) // likewise
+			answers[i] = string(answer)
+		})
+	}
+	for began := 0; began < 3; {
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began = len(entries)
+	}
+	if err := w.tokens.Revoke(t.Context(), "alice", id); err != nil {
+		t.Fatal(err)
+	}
+	calls.Wait()
+	for i, answer := range answers {
+		if strings.Contains(answer, `"start"`) || !strings.Contains(answer, "unauthenticated") && !strings.Contains(answer, `"unavailable"`) {
+			continue
+		}
+		if _, err := os.Stat(fmt.Sprintf("%s/%d", dir, i)); err == nil {
+			t.Errorf("command %d ran, and the answer is %q", i, answer)
+		}
+	}
 }

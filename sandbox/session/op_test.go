@@ -100,12 +100,12 @@ func TestCancelledCall(t *testing.T) {
 				}
 			}
 			r := wire.Request{Verb: wire.VerbType, Text: tt.name, Op: wire.NewOp()}
-			if _, err := s.perform(ctx, p, r, do); codeOf(err) != tt.want {
+			if _, err := s.ops.perform(ctx, p, r, do); codeOf(err) != tt.want {
 				t.Errorf("%s: got %v, want code %s", tt.name, err, tt.want)
 			}
 			close(release)
 			if tt.typed {
-				if again, err := s.perform(t.Context(), p, r, do); err != nil || again.Ended != wire.Done {
+				if again, err := s.ops.perform(t.Context(), p, r, do); err != nil || again.Ended != wire.Done {
 					t.Errorf("%s: the op has %+v, %v", tt.name, again, err)
 				}
 			}

@@ -254,7 +254,11 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if err != nil {
 		ch.Close()
 		why := lk.startError(ch, requests, c, err)
-		if cause := context.Cause(ctx); cause != nil {
+		cause := context.Cause(ctx)
+		switch {
+		case cause != nil && errors.Is(why, &wire.Error{Code: wire.CodeLost}):
+			why = v.places.hub.CutOff(cause)
+		case cause != nil:
 			why = cause
 		}
 		return nil, nil, why
@@ -266,7 +270,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if err = v.list(p); err != nil {
 		ch.Close()
 		go ssh.DiscardRequests(requests) // which ends with the channel
-		return nil, nil, err
+		return nil, nil, err             // lost: it has begun
 	}
 	if at, ok := ctx.Deadline(); ok {
 		// Not by ctx: the SDKs disconnect at the deadline, or have done so before.
@@ -303,9 +307,9 @@ func (v *visit) list(p *process) error {
 	defer v.mu.Unlock()
 	switch {
 	case v.ended:
-		return errClosed
+		return v.places.hub.CutOff(gateway.ErrClosed)
 	case p.pid == 0 || p.pid > firstTerminal || v.processes[p.pid] != nil:
-		return unreachable(v.name, fmt.Errorf("its shell says the number %d, which no new process has", p.pid))
+		return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its shell reports process %d, which is no new one", v.name, p.pid))
 	}
 	v.processes[p.pid] = p
 	return nil
