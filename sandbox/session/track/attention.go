@@ -50,8 +50,9 @@ type listener struct {
 	at    time.Time
 }
 
-// restsBy reports whether the program that was found listening has come to rest.
-func (t *Tracker) restsBy(l Look) bool {
+// rests reports whether the program that was found listening has come to rest.
+func (t *judge) rests() bool {
+	l := t.l
 	said, f := l.Said, l.Facts
 	if t.opt.NoScreen {
 		said = Statement{}
@@ -81,6 +82,6 @@ func (t *Tracker) restsBy(l Look) bool {
 
 // stirs reports whether the program that was found doing something is one that listens, and of
 // which a thread stirs: a collector, a timer.
-func (t *Tracker) stirs(f Facts) bool {
+func (t *judge) stirs(f Facts) bool {
 	return t.state.Listens && f.Foreground == t.listener.group && t.at.Time.Sub(t.listener.at) < StirTime
 }

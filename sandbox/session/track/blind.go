@@ -22,8 +22,8 @@ const (
 	promptQuiet = 150 * time.Millisecond
 )
 
-// blind is what is remembered between looks of a terminal whose programs may not be traced.
-type blind struct {
+// unseen is what is remembered between looks of a terminal whose programs may not be traced.
+type unseen struct {
 	pid   int       // the one that was looked at
 	runs  uint64    // how often it had been given a processor
 	at    time.Time // when either was last seen to differ
@@ -39,29 +39,29 @@ type hint struct {
 	modes bool          // the terminal's modes say so: who has just changed them is about to print a question
 }
 
-// judgeBlind is the weakest layer: the kernel does not tell what the processes do, or they are
+// blind is the weakest layer: the kernel does not tell what the processes do, or they are
 // elsewhere. It never says waiting, which is a fact. It says opaque, and that attention is likely,
 // when the terminal's modes, the text before the cursor and silence speak for a question.
-func (t *Tracker) judgeBlind(l Look) {
-	if t.judgePrompt(l) {
+func (t *judge) blind() {
+	if t.screenPrompt() {
 		return
 	}
 	if t.state.Phase != wire.PhaseRunning && t.state.Phase != wire.PhaseOpaque {
 		return
 	}
-	f, now := l.Facts, t.at.Time
+	l, f, now := t.l, t.l.Facts, t.at.Time
 	// One short program after the other is work, although each was given a processor as often as
 	// the one before.
-	if f.Pid != t.blind.pid || f.Runs != t.blind.runs {
-		t.blind.pid, t.blind.runs, t.blind.at = f.Pid, f.Runs, now
+	if f.Pid != t.unseen.pid || f.Runs != t.unseen.runs {
+		t.unseen.pid, t.unseen.runs, t.unseen.at = f.Pid, f.Runs, now
 	}
-	h := t.hint(l)
+	h := t.hint()
 	quiet := t.Quiet(now)
 	if h.works {
-		quiet = min(quiet, now.Sub(t.blind.at))
+		quiet = min(quiet, now.Sub(t.unseen.at))
 	}
 	if h.modes {
-		quiet = min(quiet, now.Sub(t.blind.since))
+		quiet = min(quiet, now.Sub(t.unseen.since))
 	}
 	st := wire.State{Phase: wire.PhaseRunning, Reason: l.Err.Error(), Cwd: f.ShellCwd, AltScreen: l.Alt}
 	if f.Pid != 0 {
@@ -89,13 +89,14 @@ func (t *Tracker) judgeBlind(l Look) {
 
 // hint reads the screen layer. The modes of a local terminal belong to it: they are known without
 // tracing anybody.
-func (t *Tracker) hint(l Look) hint {
+func (t *judge) hint() hint {
+	l := t.l
 	if t.opt.NoScreen {
 		return hint{after: silentTime, works: true}
 	}
 	if m := l.Modes; m != nil {
-		if *m != t.blind.modes {
-			t.blind.modes, t.blind.since = *m, t.at.Time
+		if *m != t.unseen.modes {
+			t.unseen.modes, t.unseen.since = *m, t.at.Time
 		}
 		switch {
 		case m.Lines && !m.Echo:
@@ -121,9 +122,10 @@ func (t *Tracker) hint(l Look) hint {
 // exit code is not known, and a program that prints such a line is taken for the shell.
 func (t *Tracker) ByScreen() bool { return !t.opt.Marked && !t.opt.Program && t.opt.Prompt != nil }
 
-// judgePrompt makes prompt the state, or running, by what stands before the cursor. It reports
+// screenPrompt makes prompt the state, or running, by what stands before the cursor. It reports
 // whether that is all there is to say.
-func (t *Tracker) judgePrompt(l Look) bool {
+func (t *judge) screenPrompt() bool {
+	l := t.l
 	if !t.ByScreen() || t.opt.NoScreen || t.reads == 0 {
 		return false // what is on the screen is not this terminal's
 	}

@@ -64,7 +64,7 @@ func (t *Tracker) Look(l Look, at Moment) (again bool, news News) {
 		return true, News{} // the shell is still at the prompt before it, and does not say so of the next
 	}
 	if l.Err != nil {
-		t.judgeBlind(l)
+		(&judge{t, l}).blind()
 		return false, t.tell()
 	}
 	f := l.Facts
@@ -73,20 +73,26 @@ func (t *Tracker) Look(l Look, at Moment) (again bool, news News) {
 		t.agreed = 0
 		return true, News{}
 	}
-	again = t.judge(l)
+	again = (&judge{t, l}).processes()
 	return again, t.tell()
 }
 
 func (l *Look) gathersNoLines() bool { return l.Modes == nil || !l.Modes.Lines }
 
-// judge makes what was seen of the processes the state, or returns true if another look has to
+// judge makes a state of one look.
+type judge struct {
+	*Tracker
+	l Look
+}
+
+// processes makes what was seen of the processes the state, or returns true if another look has to
 // confirm it.
-func (t *Tracker) judge(l Look) (again bool) {
-	f := l.Facts
+func (t *judge) processes() (again bool) {
+	l, f := t.l, t.l.Facts
 	// What a key of the line editor started may be in the shell's own group, and read the terminal
 	// in its place.
 	f.ShellIsForeground = f.ShellIsForeground && f.Pid == l.Shell
-	if done, again := t.judgeShell(l, f); done {
+	if done, again := t.shell(f); done {
 		return again
 	}
 	st := wire.State{Phase: wire.PhaseRunning, Foreground: &wire.Process{Pid: f.Pid, Argv: f.Argv},
@@ -108,7 +114,7 @@ func (t *Tracker) judge(l Look) (again bool) {
 	case f.Listens:
 		st.Listens, st.Want, st.Prompt, st.Attention = true, wantOf(f, l.Alt), l.Before, "no"
 		t.listener = listener{group: f.Foreground, at: t.at.Time}
-		if t.restsBy(l) {
+		if t.rests() {
 			st.Attention, st.Basis = likely, append(st.Basis, wire.BasisScreen)
 		}
 	case t.stirs(f):
@@ -123,9 +129,9 @@ func (t *Tracker) judge(l Look) (again bool) {
 	return false
 }
 
-// judgeShell judges a shell that is in front, as far as its marks count. done says that this is
+// shell judges a shell that is in front, as far as its marks count. done says that this is
 // all.
-func (t *Tracker) judgeShell(l Look, f Facts) (done, again bool) {
+func (t *judge) shell(f Facts) (done, again bool) {
 	now := t.at.Time
 	sinceMS := now.UnixMilli() - t.state.SinceUnix
 	switch {
@@ -151,7 +157,7 @@ func (t *Tracker) judgeShell(l Look, f Facts) (done, again bool) {
 	}
 	// It reads the way it does at its prompt. Bash edits lines there, and reads them whole for its
 	// read.
-	likePrompt := !t.opt.ReadsLines || l.gathersNoLines()
+	likePrompt := !t.opt.ReadsLines || t.l.gathersNoLines()
 	return t.opt.Marked && likePrompt && t.markDue(), false
 }
 
@@ -161,10 +167,10 @@ func (t *Tracker) atPrompt() bool {
 }
 
 // markDue reports whether a mark may still be on its way.
-func (t *Tracker) markDue() bool { return t.Quiet(t.at.Time) < markTime }
+func (t *judge) markDue() bool { return t.Quiet(t.at.Time) < markTime }
 
 // settle makes the state what the shell's last mark said, now that it is known to read a line.
-func (t *Tracker) settle() {
+func (t *judge) settle() {
 	basis := []wire.Basis{wire.BasisProcess, wire.BasisMark}
 	if t.phase != t.state.Phase {
 		switch t.phase {
@@ -185,7 +191,7 @@ func (t *Tracker) verdict() {
 
 // found makes st the state unless it is already, and counts it as a verdict if callers wait for one
 // like it.
-func (t *Tracker) found(st wire.State) {
+func (t *judge) found(st wire.State) {
 	is := t.state
 	attention := st.Listens == is.Listens && st.Attention == is.Attention
 	same := st.Phase == is.Phase && st.Want == is.Want && st.Prompt == is.Prompt && attention &&

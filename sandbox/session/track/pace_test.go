@@ -7,7 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestPace lists the rests between looks at a terminal on which nothing happens, until they no longer grow.
+// TestPace lists the rests between looks at a terminal on which nothing happens, until they no
+// longer grow.
 func TestPace(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
 	soon := []time.Duration{300 * us, 600 * us, 1200 * us, 2400 * us, 4800 * us, 9600 * us, 19200 * us, 38400 * us}

@@ -103,31 +103,29 @@ type Tracker struct {
 	ranTo   uint64 // where in the log the last command that is over ended
 	since   uint64 // where the present prompt begins, or the output of the command that a run gave
 
-	printed  time.Time // when the terminal last printed
-	reads    uint64    // how often it did
-	writes   uint64    // begins and ends of input
-	typed    time.Time // when the last input ended
-	answered uint64    // reads at the last input: what is more may be an answer
+	activity
 
-	before   Reader // what a look saw before the last input
 	agreed   int    // looks in a row that found the shell reading
 	called   uint64 // calls for attention up to the last input
 	speaker  speaker
 	listener listener
-	blind    blind
+	unseen   unseen
 }
 
 // New returns the tracker of a session that has no terminal yet.
 func New(now time.Time) *Tracker {
-	return &Tracker{printed: now, phase: wire.PhaseRunning,
+	return &Tracker{activity: activity{printed: now}, phase: wire.PhaseRunning,
 		state: wire.State{Phase: wire.PhaseRunning, Reason: "starting", SinceUnix: now.UnixMilli()}}
 }
 
 // Restart returns the tracker of the next terminal of t's session.
 func (t *Tracker) Restart(opt Options, at Moment) (*Tracker, News) {
-	n := &Tracker{opt: opt, at: at, phase: wire.PhaseRunning, cwd: t.cwd, printed: t.printed, typed: t.typed,
-		counts: Counts{Verdicts: t.counts.Verdicts}, called: t.called, speaker: t.speaker,
-		listener: t.listener, blind: t.blind}
+	n := &Tracker{
+		opt: opt, at: at, phase: wire.PhaseRunning, cwd: t.cwd,
+		counts:   Counts{Verdicts: t.counts.Verdicts},
+		activity: activity{printed: t.printed, typed: t.typed},
+		called:   t.called, speaker: t.speaker, listener: t.listener, unseen: t.unseen,
+	}
 	n.become(wire.State{Phase: wire.PhaseRunning, Reason: "starting"})
 	return n, n.tell()
 }
@@ -179,18 +177,6 @@ func (t *Tracker) OverAt() (at uint64, ok bool) { return t.overAt, t.over == t.c
 // gave.
 func (t *Tracker) Bounds() (ranTo, since uint64) { return t.ranTo, t.since }
 
-// Epoch changes with every output and every input: what was seen in another one no longer counts.
-func (t *Tracker) Epoch() uint64 { return t.reads + t.writes }
-
-// Quiet returns how long nothing has been printed, nor typed: who has just been typed to has yet to
-// answer.
-func (t *Tracker) Quiet(now time.Time) time.Duration {
-	return min(now.Sub(t.printed), now.Sub(t.typed))
-}
-
-// Silent returns how long nothing has been printed.
-func (t *Tracker) Silent(now time.Time) time.Duration { return now.Sub(t.printed) }
-
 // Asks reports whether a program wants input.
 func (t *Tracker) Asks() bool {
 	switch t.state.Phase {
@@ -212,12 +198,6 @@ func (t *Tracker) Rests() bool {
 
 // Forge notes that another program prints marks, too.
 func (t *Tracker) Forge() { t.forged = true }
-
-// Printed notes output, marks included.
-func (t *Tracker) Printed(now time.Time) {
-	t.printed = now
-	t.reads++
-}
 
 // Erased notes that the text of the screen was erased.
 func (t *Tracker) Erased() {
