@@ -14,7 +14,7 @@ const (
 // LaggedError says that the log no longer has the bytes from the offset that was asked for.
 type LaggedError struct {
 	Missed  uint64 // bytes that are gone; the log goes on at the offset that was asked for plus Missed
-	Private bool   // they were a private stretch
+	Private bool   // they were printed in private mode
 }
 
 func (e *LaggedError) Error() string {

@@ -23,7 +23,7 @@ type picture struct {
 	alt   bool
 }
 
-// settles is how often the screen may fall behind the log before a private stretch begins or ends
+// settles is how often the screen may fall behind the log before private mode begins or ends
 // without knowing it.
 const settles = 50
 
@@ -133,7 +133,7 @@ func (v *private) coverLocked() {
 }
 
 // unveilLocked makes what comes from here on everybody's again, first of all cover, which erases
-// what the stretch has left on every screen that follows the log. With a cover, display.mu is held.
+// what private mode has left on every screen that follows the log. With a cover, display.mu is held.
 func (v *private) unveilLocked(cover []byte) {
 	s := v.s
 	if !s.keyboard.Reveal() {
@@ -161,7 +161,7 @@ func (v *private) veilLocked(st *wire.State) {
 }
 
 // untoldLocked reports whether an event is one that nobody is told of: it is about what was typed
-// in a private stretch.
+// in private mode.
 func (v *private) untoldLocked(ev wire.Event) bool {
 	s := v.s
 	switch ev.Kind {

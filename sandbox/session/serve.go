@@ -35,7 +35,7 @@ type stream struct {
 	quiet   bool
 	offset  uint64 // of the writer
 	seq     uint64 // of the writer
-	secret  uint64 // of the writer; the next byte of a private stretch
+	secret  uint64 // of the writer; the next byte that was printed in private mode
 
 	mu       sync.Mutex
 	out      []outgoing // guarded by mu
@@ -292,7 +292,7 @@ func (st *stream) output(until uint64) error {
 	return nil
 }
 
-// outputSecret sends the next piece of a private stretch to the person whose it is, also on a quiet stream.
+// outputSecret sends the next piece of what is printed in private mode to the person who has it, also on a quiet stream.
 func (st *stream) outputSecret() (sent bool, err error) {
 	p, err := st.session.log.all(st.secret)
 	var lagged *LaggedError

@@ -65,7 +65,7 @@ type session struct {
 	waiters  waiters        // guarded by mu; for whom the prober looks
 	closed   bool           // guarded by mu
 	kept     bool           // guarded by mu; stays in the set when it is dead
-	sealed   bool           // guarded by mu; closed in a private stretch: what its terminals still print is nobody's
+	sealed   bool           // guarded by mu; closed in private mode: what its terminals still print is nobody's
 }
 
 func newSession(set *Set, name string, start wire.Start) *session {
