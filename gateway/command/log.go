@@ -91,7 +91,8 @@ func logCommand(env *Env) *cobra.Command {
 				return err
 			}
 			defer r.Close()
-			return env.log(cmd.Context(), t, r, f)
+			p := logPrinter{env: env, target: t, record: r}
+			return p.print(cmd.Context(), f)
 		},
 	}
 	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
@@ -116,8 +117,16 @@ func count(all ...bool) (n int) {
 	return n
 }
 
-// log prints a part of a record: the events say where it is, and of the log nothing else is read.
-func (env *Env) log(ctx context.Context, t wire.Target, r *record.Reader, f logFlags) error {
+// logPrinter prints parts of one record.
+type logPrinter struct {
+	env    *Env
+	target wire.Target
+	record *record.Reader
+}
+
+// print prints the part that f means: the events say where it is, and of the log nothing else is read.
+func (p logPrinter) print(ctx context.Context, f logFlags) error {
+	r := p.record
 	all := r.Commands()
 	first, from, to := 0, uint64(0), r.End()
 	switch {
@@ -149,17 +158,17 @@ func (env *Env) log(ctx context.Context, t wire.Target, r *record.Reader, f logF
 	}
 	switch {
 	case f.raw:
-		return record.Copy(ctx, env.Stdout, r, from, to, nil)
+		return record.Copy(ctx, p.env.Stdout, r, from, to, nil)
 	case f.json && f.part:
-		return env.logPart(ctx, t, r, from, to)
+		return p.part(ctx, from, to)
 	case f.json:
-		return env.logJSON(ctx, t, r, all[first:], first)
+		return p.commands(ctx, all[first:], first)
 	case f.command != 0:
-		return env.logText(ctx, env.Stdout, r, nil, from, to)
+		return p.text(ctx, p.env.Stdout, nil, from, to)
 	case f.tail > 0:
-		return env.logTail(ctx, r, all, f.tail)
+		return p.tail(ctx, all, f.tail)
 	}
-	return env.logText(ctx, env.Stdout, r, all, from, to)
+	return p.text(ctx, p.env.Stdout, all, from, to)
 }
 
 func sinceTime(s string) (time.Time, error) {
@@ -173,8 +182,8 @@ func sinceTime(s string) (time.Time, error) {
 	return at, nil
 }
 
-// logText prints rendered output of [from, to) to w with a line behind each command that ends there.
-func (env *Env) logText(ctx context.Context, w io.Writer, r *record.Reader, commands []record.Command, from, to uint64) error {
+// text prints rendered output of [from, to) to w with a line behind each command that ends there.
+func (p logPrinter) text(ctx context.Context, w io.Writer, commands []record.Command, from, to uint64) error {
 	out := text.NewStream(w)
 	say := func(format string, args ...any) error {
 		if err := out.Close(); err != nil {
@@ -186,7 +195,7 @@ func (env *Env) logText(ctx context.Context, w io.Writer, r *record.Reader, comm
 	}
 	show := func(end uint64) error {
 		var failed error
-		err := record.Copy(ctx, writer(func(p []byte) (int, error) { return out.Write(p) }), r, from, end, func(g *record.GapError) {
+		err := record.Copy(ctx, writer(func(b []byte) (int, error) { return out.Write(b) }), p.record, from, end, func(g *record.GapError) {
 			failed = errors.Join(failed, say("%s", record.Missing(g)))
 		})
 		from = max(from, end)
@@ -220,24 +229,27 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 // maxPart bounds a part of a log that is printed as one object.
 const maxPart = 1 << 20
 
-func (env *Env) logPart(ctx context.Context, t wire.Target, r *record.Reader, from, to uint64) error {
+// part prints [from, to) as one object.
+func (p logPrinter) part(ctx context.Context, from, to uint64) error {
 	if to-from > maxPart {
 		return usage("log: a part has at most %d bytes with --json; say --to, or leave --json out", maxPart)
 	}
 	var out bytes.Buffer
-	if err := env.logText(ctx, &out, r, nil, from, to); err != nil {
+	if err := p.text(ctx, &out, nil, from, to); err != nil {
 		return err
 	}
-	return env.printJSON(partJSON{Sandbox: t.Sandbox, Session: t.Session, From: from, To: to, End: r.End(), Output: out.String()})
+	return p.env.printJSON(partJSON{Sandbox: p.target.Sandbox, Session: p.target.Session, From: from, To: to,
+		End: p.record.End(), Output: out.String()})
 }
 
-// logTail prints the last n lines. It reads the log from its end until there are so many.
-func (env *Env) logTail(ctx context.Context, r *record.Reader, commands []record.Command, n int) error {
+// tail prints the last n lines. It reads the log from its end until there are so many.
+func (p logPrinter) tail(ctx context.Context, commands []record.Command, n int) error {
 	const step = 256 << 10
+	end := p.record.End()
 	for back := uint64(step); ; back *= 4 {
-		from := r.End() - min(r.End(), back)
+		from := end - min(end, back)
 		var out bytes.Buffer
-		if err := env.logText(ctx, &out, r, commands, from, r.End()); err != nil {
+		if err := p.text(ctx, &out, commands, from, end); err != nil {
 			return err
 		}
 		lines := strings.SplitAfter(out.String(), "\n")
@@ -246,22 +258,22 @@ func (env *Env) logTail(ctx context.Context, r *record.Reader, commands []record
 		}
 		// The first one may be half a line.
 		if len(lines) > n || from == 0 {
-			_, err := io.WriteString(env.Stdout, strings.Join(lines[max(0, len(lines)-n):], ""))
+			_, err := io.WriteString(p.env.Stdout, strings.Join(lines[max(0, len(lines)-n):], ""))
 			return err
 		}
 	}
 }
 
-// logJSON prints commands, the first of which has number before+1.
-func (env *Env) logJSON(ctx context.Context, t wire.Target, r *record.Reader, commands []record.Command, before int) error {
+// commands prints an object for each command, the first of which has number before+1.
+func (p logPrinter) commands(ctx context.Context, commands []record.Command, before int) error {
 	for i := range commands {
 		c := &commands[i]
-		row := commandJSON{Sandbox: t.Sandbox, Session: t.Session, Number: before + i + 1, Command: lineText(ctx, r, c), Typed: c.Typed(), By: c.By,
-			Started: time.UnixMilli(c.Started), From: c.From, To: c.To, Ended: c.Why, ExitCode: c.Exit}
+		row := commandJSON{Sandbox: p.target.Sandbox, Session: p.target.Session, Number: before + i + 1,
+			Command: lineText(ctx, p.record, c), Typed: c.Typed(), By: c.By, Started: time.UnixMilli(c.Started), From: c.From, To: c.To, Ended: c.Why, ExitCode: c.Exit}
 		if c.Ended != 0 {
 			row.ElapsedMS = max(c.Ended-c.Started, 0)
 		}
-		if err := env.printJSON(row); err != nil {
+		if err := p.env.printJSON(row); err != nil {
 			return err
 		}
 	}

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -125,7 +126,7 @@ func (w *Writer) Append(off uint64, p []byte) error {
 	case errors.Is(err, ErrFinished):
 		return err
 	case err != nil:
-		w.skipLocked(w.End()+uint64(len(p)), w.whyLocked())
+		w.skipLocked(w.End()+uint64(len(p)), cmp.Or(w.Stopped(), WhyFull))
 		return err
 	}
 	n, err := w.log.WriteAt(p, int64(w.End()))
@@ -302,16 +303,6 @@ func (w *Writer) stopLocked(now time.Time, why string) error {
 	w.stopped = why
 	w.mu.Unlock()
 	return errors.Join(ErrStopped, err)
-}
-
-// whyLocked is the reason for a hole that begins now.
-func (w *Writer) whyLocked() string {
-	w.mu.RLock()
-	defer w.mu.RUnlock()
-	if w.stopped != "" {
-		return w.stopped
-	}
-	return WhyFull
 }
 
 // skipLocked moves the end to offset to over bytes that are missing. The gap is written before what comes after it.
