@@ -86,9 +86,17 @@ func (a *Attachment) open(ctx context.Context, c *connect.Control, at wire.Attac
 	if err != nil {
 		return nil, a.sandbox.Reach(err)
 	}
+	private := func(off uint64, p []byte) { // output that the guest sends to this party alone
+		a.mu.Lock()
+		l := a.live
+		a.mu.Unlock()
+		if l != nil {
+			a.secret.Output(a.life, l, off, p)
+		}
+	}
 	party := a.party
 	at.Party, at.Quiet, at.From = &party, true, wire.Offset{Word: wire.FromNow}
-	client, err := wire.Open(ctx, s, at, wire.Handler{Event: a.event, Output: a.secretOutput})
+	client, err := wire.Open(ctx, s, at, wire.Handler{Event: a.event, Output: private})
 	if err != nil {
 		if refused, ok := errors.AsType[*wire.Error](err); ok {
 			return nil, live.InboundError(refused)
@@ -145,22 +153,19 @@ func (a *Attachment) Undone() (by string, seq uint64) {
 	return a.undone.By, a.undone.Seq
 }
 
-// calling notes that the party does something, until what it returns is called.
+// calling notes that the party does something, until what it returns is called. It wakes those who
+// show who is attached: a shared attachment is while a call of it is under way.
 func (a *Attachment) calling() (done func()) {
-	a.calls.Add(1)
-	a.comesOrGoes()
+	count := func(by int32) {
+		a.calls.Add(by)
+		if a.options.shared {
+			a.live.Notify()
+		}
+	}
+	count(1)
 	return func() {
 		a.sandbox.Touch()
-		a.calls.Add(-1)
-		a.comesOrGoes()
-	}
-}
-
-// comesOrGoes wakes those who show who is attached: a shared attachment is while a call of it is under
-// way.
-func (a *Attachment) comesOrGoes() {
-	if a.options.shared {
-		a.live.Notify()
+		count(-1)
 	}
 }
 

@@ -143,13 +143,13 @@ func plainJSON(v any) ([]byte, error) {
 
 // whyLost is the loss of a call to which reply and err are the answer; nil if that is how it ended,
 // or the caller has left one that nothing can come of.
-func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Reply, err error) *wire.Error {
+func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err error) *wire.Error {
 	answered := reply.Result != nil || reply.Error != nil
 	lost, _ := errors.AsType[*wire.Error](err)
 	var paused *PausedError
 	switch {
 	case diedWith(reply.Result), err == nil:
-		return c.lossOf(reply)
+		return a.call.lossOf(reply)
 	case lost != nil && lost.Code == wire.CodeLost && lost.Reason == "": // the session ended, for which its sandbox may be the reason
 		if over := a.sandbox.Over(); over != nil {
 			return over
@@ -161,7 +161,7 @@ func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Re
 	case answered && (lost == nil || lost.Code != wire.CodeLost):
 		return nil // it is the guest's answer
 	case caller.Err() != nil:
-		if c.Request.Op != "" && !answered {
+		if a.call.Request.Op != "" && !answered {
 			return a.given(caller)
 		}
 		return nil
@@ -179,7 +179,7 @@ func (a *Attachment) whyLost(ctx, caller context.Context, c *call, reply wire.Re
 
 // given is the loss of a request that was sent and whose caller has been cut off: by the end of the
 // daemon, or of its access.
-func (a *Attachment) given(caller context.Context) *wire.Error {
+func (a exchange) given(caller context.Context) *wire.Error {
 	cause := context.Cause(caller)
 	return CutOff(cause, a.all.options.Public(cause))
 }

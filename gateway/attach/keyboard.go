@@ -20,7 +20,7 @@ func (a *Attachment) Take(ctx context.Context) error {
 func (a *Attachment) Ask(ctx context.Context) (asked string, err error) { return a.take(ctx, true) }
 
 func (a *Attachment) take(ctx context.Context, ask bool) (asked string, err error) {
-	if err := a.mayDrive(); err != nil {
+	if err := mayDrive(a.party); err != nil {
 		return "", err
 	}
 	reply, err := a.Request(ctx, wire.Request{Verb: wire.VerbTake, Ask: ask})
@@ -37,7 +37,7 @@ func (a *Attachment) take(ctx context.Context, ask bool) (asked string, err erro
 // Keep tells who asks for the keyboard that it is not given to them now. Of a party that does not
 // hold it it does nothing.
 func (a *Attachment) Keep(ctx context.Context) error {
-	if err := a.mayDrive(); err != nil {
+	if err := mayDrive(a.party); err != nil {
 		return err
 	}
 	_, err := a.Request(ctx, wire.Request{Verb: wire.VerbKeep})
@@ -76,9 +76,9 @@ func (a *Attachment) took() {
 	a.holds = a.holds || !a.told
 }
 
-func (a *Attachment) mayDrive() error {
-	if a.party.Rights == wire.RightWatch {
-		return &wire.Error{Code: wire.CodeDenied, Message: a.party.String() + " may only watch", Hint: "ask for the right to drive"}
+func mayDrive(party wire.Party) error {
+	if party.Rights == wire.RightWatch {
+		return &wire.Error{Code: wire.CodeDenied, Message: party.String() + " may only watch", Hint: "ask for the right to drive"}
 	}
 	return nil
 }
@@ -86,7 +86,7 @@ func (a *Attachment) mayDrive() error {
 // Private begins or ends private mode: from then on what the terminal shows is for this person
 // alone, until the keyboard is given back. It needs the keyboard, or a free one, which it takes.
 func (a *Attachment) Private(ctx context.Context, on bool) error {
-	if err := a.mayDrive(); err != nil {
+	if err := mayDrive(a.party); err != nil {
 		return err
 	}
 	if _, err := a.Request(ctx, wire.Request{Verb: wire.VerbPrivate, On: on}); err != nil {
@@ -102,16 +102,6 @@ func (a *Attachment) Private(ctx context.Context, on bool) error {
 // alone sees.
 func (a *Attachment) Screen(f func(s *screen.Screen, offset uint64)) error {
 	return a.secret.Screen(a.live, f)
-}
-
-// secretOutput takes output that the guest sends to this party alone.
-func (a *Attachment) secretOutput(off uint64, p []byte) {
-	a.mu.Lock()
-	l := a.live
-	a.mu.Unlock()
-	if l != nil {
-		a.secret.Output(a.life, l, off, p)
-	}
 }
 
 // Situation is how the session stands for the party.

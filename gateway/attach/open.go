@@ -65,6 +65,9 @@ func (a *Attachment) openOn(ctx context.Context, control func(context.Context) (
 	}
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		client, err := a.reopen(ctx, control, create)
+		a.mu.Lock()
+		isNew := a.resumes == "" // the guest has not known the party yet
+		a.mu.Unlock()
 		switch {
 		case err == nil:
 			a.away = time.Time{}
@@ -73,19 +76,12 @@ func (a *Attachment) openOn(ctx context.Context, control func(context.Context) (
 			return nil, context.Cause(ctx)
 		case !isPassing(err) || time.Since(a.away) > rememberedFor:
 			return nil, err
-		case a.isNew() && errors.As(err, new(*SilentError)):
+		case isNew && errors.As(err, new(*SilentError)):
 			return nil, err // it has nothing to lose, and has waited
 		case !sleep(ctx, pause):
 			return nil, context.Cause(ctx)
 		}
 	}
-}
-
-// isNew reports whether the guest has not known the party yet.
-func (a *Attachment) isNew() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.resumes == ""
 }
 
 // reopen opens the stream: as the party that it was or, when the guest no longer knows that, as
@@ -173,7 +169,7 @@ func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
 }
 
 // shellIs notes the incarnation of the shell that has answered a call; empty is not known.
-func (a *Attachment) shellIs(incarnation string) {
+func (a exchange) shellIs(incarnation string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if incarnation != "" {
@@ -182,7 +178,7 @@ func (a *Attachment) shellIs(incarnation string) {
 }
 
 // shell is the incarnation of the shell that the party knows; empty before it first drives.
-func (a *Attachment) shell() string {
+func (a exchange) shell() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.incarnation

@@ -18,7 +18,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 		return wire.Reply{}, wire.Errorf(wire.CodeUsage, "party comes from the login")
 	}
 	if r.Drives() {
-		if err := a.mayDrive(); err != nil {
+		if err := mayDrive(a.party); err != nil {
 			return wire.Reply{}, err
 		}
 	}
@@ -40,17 +40,23 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	}
 	ctx, heard := a.sandbox.Listening(ctx)
 	defer heard()
-	c := beginCall(a.sandbox, a.live, a.target, r)
-	defer c.End()
-	client, err := a.clientFor(ctx, r)
+	x := exchange{a, beginCall(a.sandbox, a.live, a.target, r)}
+	defer x.call.End()
+	client, err := x.clientFor(ctx, r)
 	if err != nil {
 		return wire.Reply{}, PausedOr(ctx, err)
 	}
 	if refused := incomplete(client.Attached().Shell, r); refused != nil {
 		return wire.Reply{Error: refused}, refused
 	}
-	reply, err := a.send(ctx, client, c)
-	return a.answer(ctx, caller, c, reply, err)
+	reply, err := x.send(ctx, client)
+	return x.answer(ctx, caller, reply, err)
+}
+
+// exchange is one request of an attachment with the guest.
+type exchange struct {
+	*Attachment
+	call *call
 }
 
 // types reports whether a request is text for what runs in the session.
@@ -58,7 +64,7 @@ func types(v wire.Verb) bool { return v == wire.VerbType || v == wire.VerbKeys }
 
 // clientFor returns the party's stream for a request. Text that is typed is for the shell that the
 // party knows, or for what runs there: it starts nothing, and is refused when that has ended.
-func (a *Attachment) clientFor(ctx context.Context, r wire.Request) (*wire.Client, error) {
+func (a exchange) clientFor(ctx context.Context, r wire.Request) (*wire.Client, error) {
 	if !types(r.Verb) {
 		return a.stream(ctx, a.anew)
 	}
@@ -74,10 +80,10 @@ func (a *Attachment) clientFor(ctx context.Context, r wire.Request) (*wire.Clien
 
 // send makes a request, and makes it again to the same guest as the same party when the connection
 // breaks, if that does not repeat what it does.
-func (a *Attachment) send(ctx context.Context, client *wire.Client, c *call) (wire.Reply, error) {
-	s, r, shell := &sent{party: client.Attached().Resume}, c.Request, a.shell()
-	c.Sent()
-	reply, err := a.request(ctx, client, r)
+func (a exchange) send(ctx context.Context, client *wire.Client) (wire.Reply, error) {
+	s, r, shell := &sent{party: client.Attached().Resume}, a.call.Request, a.shell()
+	a.call.Sent()
+	reply, err := request(ctx, client, r)
 	if r.Op != "" {
 		r.Incarnation = shell
 	}
@@ -85,15 +91,16 @@ func (a *Attachment) send(ctx context.Context, client *wire.Client, c *call) (wi
 		if client, err = a.resumed(ctx, s); err != nil {
 			break
 		}
-		reply, err = a.request(ctx, client, r)
+		reply, err = request(ctx, client, r)
 	}
 	a.shellIs(reply.Incarnation)
 	return reply, err
 }
 
 // answer is what the caller of c gets, to which reply and err are the guest's answer.
-func (a *Attachment) answer(ctx, caller context.Context, c *call, reply wire.Reply, err error) (wire.Reply, error) {
-	lost := a.whyLost(ctx, caller, c, reply, err)
+func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err error) (wire.Reply, error) {
+	c := a.call
+	lost := a.whyLost(ctx, caller, reply, err)
 	if !hasResult(c.Request.Verb) {
 		lost = nil // the error says what there is to say
 	}
@@ -130,7 +137,7 @@ func (a *Attachment) answer(ctx, caller context.Context, c *call, reply wire.Rep
 
 // settled waits until the replica knows what an answer tells of: nobody hears of bytes that are not
 // in the record, and who asks the replica next finds it no older than the answer.
-func (a *Attachment) settled(ctx context.Context, reply wire.Reply) error {
+func (a exchange) settled(ctx context.Context, reply wire.Reply) error {
 	a.mu.Lock()
 	seq := a.seq
 	a.mu.Unlock()
@@ -154,7 +161,7 @@ func (a *Attachment) settled(ctx context.Context, reply wire.Reply) error {
 }
 
 // request makes a request on a stream, and returns of the guest's answer what a guest may say.
-func (a *Attachment) request(ctx context.Context, client *wire.Client, r wire.Request) (wire.Reply, error) {
+func request(ctx context.Context, client *wire.Client, r wire.Request) (wire.Reply, error) {
 	reply, err := client.Request(ctx, r)
 	if live.InboundReply(&reply); reply.Error != nil {
 		err = reply.Error
@@ -179,7 +186,7 @@ func broke(ctx context.Context, client *wire.Client, err error) bool {
 // they were refused: its message names the holder. When the connection to the sandbox breaks, the
 // bytes that it had not taken are sent again on the next one, and none twice.
 func (a *Attachment) Input(ctx context.Context, p []byte) error {
-	if err := a.mayDrive(); err != nil {
+	if err := mayDrive(a.party); err != nil {
 		return err
 	}
 	defer a.calling()()
@@ -221,7 +228,7 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 
 // noShell completes the error of a call on a machine that waited for a prompt of a shell which has
 // ended instead: what runs there in its place mostly says why.
-func (a *Attachment) noShell(r *wire.Result) {
+func (a exchange) noShell(r *wire.Result) {
 	if r == nil || r.Error == nil || r.Phase != wire.PhaseDead || r.Error.Code != wire.CodeUnavailable || !a.sandbox.IsHost() {
 		return
 	}
