@@ -82,6 +82,7 @@ const (
 	EndedWaiting      Ended = "waiting"      // a program waits for input: Result.Want and Result.Prompt say for what
 	EndedAttention    Ended = "attention"    // a program that listens beside its work, such as an editor, has come to rest
 	EndedDeadline     Ended = "deadline"     // the time was up; the program still runs
+	EndedMatched      Ended = "matched"      // of a wait for a pattern: it was printed
 	EndedTakenOver    Ended = "taken_over"   // a person took the keyboard; the program goes on
 	EndedInterrupted  Ended = "interrupted"  // an interrupt ended the command
 	EndedDead         Ended = "dead"         // the shell ended

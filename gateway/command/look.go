@@ -14,14 +14,20 @@ import (
 
 func waitCommand(env *Env) *cobra.Command {
 	var f callFlags
-	var phases []string
+	var values []string
+	var from uint64
 	cmd := &cobra.Command{
 		Use:   "wait NAME[~SESSION]",
-		Short: "wait for a state of the terminal",
-		Long: "Wait for a state of the terminal, and print what happens until then. Exit codes are those of run. A sandbox that is\n" +
-			"stopped is not started.\n\n" +
+		Short: "wait for a state of the terminal, or for text that it prints",
+		Long: "Wait for a state of the terminal, or for text, and print what happens until then. Exit codes are those of run. A sandbox\n" +
+			"that is stopped is not started.\n\n" +
 			"The states are prompt (of the shell), running, waiting (a program asks for input), continuation (the shell wants the\n" +
-			"rest of a command), opaque (it cannot be known) and dead. keyboard is none of them: it waits until no person holds it.",
+			"rest of a command), opaque (it cannot be known) and dead. keyboard is none of them: it waits until no person holds it.\n\n" +
+			"Anything but a word is a regular expression (RE2), matched against the exact output of the newest command, or with --from\n" +
+			"against the output from that offset of the log. Write a single word as (word). When it is printed the wait ends with 0. A\n" +
+			"program that runs when the wait begins ends it, too, when it asks for something or ends: with 1 in place of 0.",
+		Example: "  sandboxd wait web --for prompt,waiting\n" +
+			"  sandboxd wait web --for 'listening on port [0-9]+'",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := onlyTarget(f.name, args)
 			if err != nil {
@@ -31,30 +37,27 @@ func waitCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for _, p := range phases {
-				if p == "keyboard" {
-					r.Keyboard = true
-					continue
-				}
-				switch phase := wire.Phase(p); phase {
-				case wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseContinuation, wire.PhaseOpaque, wire.PhaseDead:
-					r.For = append(r.For, phase)
-				default:
-					return usage("--for %q: use prompt, running, waiting, continuation, opaque or dead, or keyboard", p)
-				}
+			pattern, err := readFor(values, &r)
+			if err != nil {
+				return err
 			}
-			if r.Keyboard && len(r.For) > 0 {
-				return usage("--for keyboard stands alone")
+			if pattern == nil && cmd.Flags().Changed("from") {
+				return usage("--from goes with --for and a regular expression")
 			}
 			if err := env.running(cmd.Context(), t.Sandbox); err != nil {
 				return env.refused(t, &f, err)
+			}
+			if pattern != nil {
+				w := patternWait{pattern: pattern, from: from, given: cmd.Flags().Changed("from")}
+				return env.waitPattern(cmd.Context(), t, r, &f, w)
 			}
 			return env.call(cmd.Context(), t, r, &f, false)
 		},
 	}
 	f.add(cmd, true)
 	cmd.Flags().SetInterspersed(true)
-	cmd.Flags().StringSliceVar(&phases, "for", nil, "states to wait for, such as prompt,waiting (default any but running); keyboard waits until no person holds it")
+	cmd.Flags().StringArrayVar(&values, "for", nil, "states, such as prompt,waiting (default any but running), keyboard until no person holds it, or a regular expression")
+	cmd.Flags().Uint64Var(&from, "from", 0, "offset of the log at which a regular expression begins to match, such as Result.to (default the newest command)")
 	return cmd
 }
 

@@ -187,17 +187,22 @@ func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *call
 	if err != nil && reply.Result == nil {
 		return env.refused(t, f, err)
 	}
-	reply.Result.Sandbox = t.Sandbox
-	defer party.Whole(ctx, reply.Result, r.MaxOutput)()
+	return env.answer(ctx, t, party, r, f, reply.Result)
+}
+
+// answer prints the Result of request r, which party made.
+func (env *Env) answer(ctx context.Context, t wire.Target, party *attach.Attachment, r wire.Request, f *callFlags, res *wire.Result) error {
+	res.Sandbox = t.Sandbox
+	defer party.Whole(ctx, res, r.MaxOutput)()
 	if f.asJSON {
-		if err := env.printJSON(reply.Result); err != nil {
+		if err := env.printJSON(res); err != nil {
 			return err
 		}
-		return exitStatus(reply.Result)
+		return exitStatus(res)
 	}
-	fmt.Fprint(env.Stdout, withNewline(text.Lines(reply.Result.Output))) // a guest may answer anything
-	env.showScreen(reply.Result.Screen)
-	return env.report(t, reply.Result)
+	fmt.Fprint(env.Stdout, withNewline(text.Lines(res.Output))) // a guest may answer anything
+	env.showScreen(res.Screen)
+	return env.report(t, res)
 }
 
 // request is Attachment.Request that the caller's ^C turns into an interrupt of what runs.

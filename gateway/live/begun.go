@@ -33,6 +33,18 @@ func (a *announced) find(op string) (uint64, bool) {
 	return 0, false
 }
 
+// LastBegun returns where the output of the newest command begins in the log, as far as its shell
+// reported it. ok is false when the daemon has heard of no command.
+func (s *Session) LastBegun() (at uint64, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := &s.announced
+	if a.next == 0 {
+		return 0, false
+	}
+	return a.recent[(a.next-1)%len(a.recent)].at, true
+}
+
 // Began waits until a run with that op has begun and returns where its output begins in the log. It
 // returns ctx's cause when that does not come, and io.EOF when the session has ended for good.
 func (s *Session) Began(ctx context.Context, op string) (uint64, error) {

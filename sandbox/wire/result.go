@@ -18,6 +18,7 @@ const (
 	Dead         Ended = "dead"         // the shell ended
 	Continuation Ended = "continuation" // typed text left the shell at PS2
 	Refused      Ended = "refused"      // nothing was done, for certain; Error says why
+	Matched      Ended = "matched"      // of a wait for a pattern: it was printed
 	Returned     Ended = "returned"     // of a wait for the keyboard: no person holds it
 	Lost         Ended = "lost"         // it was begun, or may have been, and how it ended is not known; Error.Reason says why
 )
@@ -319,7 +320,7 @@ func (r *Result) ExitStatus() int {
 		return ExitDeadline
 	case Interrupted:
 		return ExitInterrupt
-	case Returned:
+	case Returned, Matched:
 		return 0
 	}
 	return ExitFailed
