@@ -125,6 +125,24 @@ func TestLong(t *testing.T) {
 	ended(t, first(result(t, c, "wait", args{"until": []string{"keyboard"}})), agent.EndedReturned)
 }
 
+// A pattern that was printed since the command began is found, one that is printed later waited for.
+func TestWaitForPattern(t *testing.T) {
+	c := client(t, agenttest.New(t), nil)
+	started, _ := result(t, c, "run", args{"command": "cd; echo early; until [ -e go ]; do sleep 0.05; done; echo listening on 80; until [ -e end ]; do sleep 0.05; done", "timeout_s": 2})
+	ended(t, started, agent.EndedDeadline)
+	r, text := result(t, c, "wait", args{"until": []string{"pattern"}, "pattern": "early"})
+	if ended(t, r, agent.EndedMatched); r.Phase != agent.PhaseRunning || !strings.Contains(text, "matched: ") {
+		t.Errorf("got %+v, %s", r, text)
+	}
+	ended(t, first(result(t, c, "wait", args{"pattern": "early", "from": r.To, "timeout_s": 0.3})), agent.EndedDeadline)
+	ended(t, first(result(t, c, "run", args{"command": "cd; touch go", "session": "other"})), agent.EndedDone)
+	if r, _ = result(t, c, "wait", args{"pattern": `listening on \d+\r\n`}); r.Ended != agent.EndedMatched || !strings.HasSuffix(r.Output, "listening on 80\n") {
+		t.Errorf("got %+v", r)
+	}
+	ended(t, first(result(t, c, "run", args{"command": "cd; touch end", "session": "other"})), agent.EndedDone)
+	ended(t, first(result(t, c, "wait", args{"pattern": "no such text"})), agent.EndedDone)
+}
+
 func TestKeysAndScreen(t *testing.T) {
 	c := client(t, agenttest.New(t), nil)
 	ended(t, first(result(t, c, "run", args{"command": "clear; read -n 1 -p 'key? ' k; echo; echo got $k"})), agent.EndedWaiting)
@@ -248,6 +266,9 @@ func TestArguments(t *testing.T) {
 		{"keys", `{"keys":[]}`, "no key"},
 		{"keys", `{"keys":[1]}`, "string"},
 		{"wait", `{"until":["running"]}`, "running"},
+		{"wait", `{"until":["pattern"]}`, "a regular expression"},
+		{"wait", `{"until":["prompt"],"pattern":"x"}`, "stands alone"},
+		{"wait", `{"pattern":"("}`, "missing closing"},
 		{"wait", `{"until":["keyboard","prompt"]}`, "alone"},
 		{"log", `{"bytes":100000000}`, "262144"},
 		{"log", `{"from":-1}`, "from"},

@@ -73,6 +73,7 @@ const (
 type waitFor struct {
 	phases   []agent.Phase
 	keyboard bool
+	pattern  bool
 }
 
 // addSession adds the tools that work in a session.
@@ -122,32 +123,8 @@ func (s *Server) addSession() {
 			return c.do(ctx, sessionCall{where: in.where, bounds: in.bounds, Call: agent.Call{Keys: in.Keys}})
 		})
 
-	type waitIn struct {
-		Until []string `json:"until,omitempty" jsonschema:"what to wait for: prompt, waiting, continuation, opaque, dead; or keyboard alone, which is until no person holds it. Default: until the program no longer works by itself"`
-		where
-		bounds
-	}
-	add(s, tool{name: "wait", reads: true, about: "Follow what runs in a session, such as after ended: deadline. Comes back at once where nothing runs. Output is what was printed meanwhile; log gives what was printed before."},
-		func(ctx context.Context, c *call, in waitIn) (answer, error) {
-			var w waitFor
-			for _, until := range in.Until {
-				switch p := agent.Phase(until); p {
-				case agent.PhasePrompt, agent.PhaseWaiting, agent.PhaseContinuation, agent.PhaseOpaque, agent.PhaseDead:
-					w.phases = append(w.phases, p)
-				case "keyboard":
-					w.keyboard = true
-				default:
-					return answer{}, &agent.Error{Code: agent.CodeUsage, Message: fmt.Sprintf("wait: nobody can wait for %q", until), Hint: "until takes prompt, waiting, continuation, opaque, dead, or keyboard alone"}
-				}
-			}
-			if w.keyboard && len(w.phases) > 0 {
-				return answer{}, &agent.Error{Code: agent.CodeUsage, Message: "wait: keyboard stands alone", Hint: `until=["keyboard"]`}
-			}
-			if err := c.lives(ctx, in.where); err != nil {
-				return answer{}, err
-			}
-			return c.do(ctx, sessionCall{where: in.where, bounds: in.bounds, wait: &w})
-		})
+	add(s, tool{name: "wait", reads: true, about: "Follow what runs in a session, such as after ended: deadline. Comes back at once where nothing runs. Output is what was printed meanwhile; log gives what was printed before. " +
+		"With a pattern it comes back when the program has printed that (ended: matched), asks or ends."}, wait)
 
 	add(s, tool{name: "screen", reads: true, about: "Show what the terminal shows now, as text, with the cursor. For programs that draw the whole screen, and to see where a session stands."}, showScreen)
 
@@ -262,7 +239,11 @@ func (c *call) on(ctx context.Context, w where, open opener, do func(context.Con
 	if err != nil && res.Ended == "" {
 		res = refused(t, public(err))
 	}
-	return answer{object: res, text: resultText(res), failed: res.Ended == agent.EndedRefused || res.Ended == agent.EndedLost}, nil
+	return resultAnswer(res), nil
+}
+
+func resultAnswer(res agent.Result) answer {
+	return answer{object: res, text: resultText(res), failed: res.Ended == agent.EndedRefused || res.Ended == agent.EndedLost}
 }
 
 // refused is the Result of a call that was not made on session t, because of why.

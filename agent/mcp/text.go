@@ -109,6 +109,8 @@ func happened(r agent.Result) string {
 		return fmt.Sprintf("attention: %s listens and has come to rest", program(r))
 	case agent.EndedDeadline:
 		return fmt.Sprintf("deadline: %s still runs", program(r))
+	case agent.EndedMatched:
+		return fmt.Sprintf("matched: the pattern was printed; %s", standing(r))
 	case agent.EndedTakenOver:
 		return "taken_over: a person took the keyboard; the program goes on"
 	case agent.EndedInterrupted:
@@ -136,6 +138,14 @@ func happened(r agent.Result) string {
 		}
 	}
 	return string(r.Ended)
+}
+
+// standing is what a session does, where that is not why a call came back.
+func standing(r agent.Result) string {
+	if r.Phase == agent.PhasePrompt {
+		return "the shell is at its prompt"
+	}
+	return program(r) + " goes on"
 }
 
 // program is what runs in the foreground.
