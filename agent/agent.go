@@ -1,12 +1,26 @@
-// Package agent drives sandboxes over nothing but SSH: sessions that know what their terminal is doing, commands without a
-// terminal, and files. A sandbox is behind a gateway, or it is a machine that answers SSH: [Dial] takes either.
+// Package agent runs commands in sandboxes and drives their terminals, for programs that do work there: coding agents, test
+// runners, scripts.
+//
+// A sandbox is a Linux machine of its own, such as a container, with a name. A gateway – the sandboxd daemon – makes sandboxes and
+// decides who may use them. A session is a terminal in a sandbox with a shell, which keeps its directory and variables; it outlives
+// connections, and people may watch it or type in it. The package reaches all of them over SSH.
 //
 //	c, err := agent.Dial(ctx, "ssh://demo@localhost:2222", agent.Options{Create: true})
 //	sh, err := c.Shell(ctx, "main")
 //	res, err := sh.Run(ctx, "apt-get install toilet") // res.Ended == agent.EndedWaiting, res.Prompt is the question
-//	res, err = sh.Type(ctx, "y")                      // res.Ended == agent.EndedDone, *res.ExitCode == 0
+//	res, err = sh.Type(ctx, "y")                      // res.Ended == agent.EndedDone
+//	code, ok := res.Code()                            // 0, true
 //
-// An error is about the transport or a mistake of the caller; what the terminal did is in the Result.
+// Where to begin:
+//
+//   - [DialGateway] makes, lists and removes sandboxes.
+//   - [Dial] connects to one sandbox, or to any machine with an SSH server, as a [Client].
+//   - [Client.Shell] attaches to a session, as a [Shell]: Run, Type, Answer, Keys, Wait, Expect, Screen.
+//   - [Client.Exec] runs a command without a session, with separate outputs; [Client.Files] opens the files.
+//
+// No call hangs: a command that asks a question, or runs longer than its caller waits, returns a [Result] that says so, and goes on.
+// An error is about the connection or a mistake of the caller, and is an [*Error] where there is something to branch on. What the
+// terminal did is in the Result.
 package agent
 
 import (

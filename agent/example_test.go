@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -72,7 +73,8 @@ func ExampleDial() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s with exit code %d: %q\n", res.Ended, *res.ExitCode, res.Output)
+	code, _ := res.Code()
+	fmt.Printf("%s with exit code %d: %q\n", res.Ended, code, res.Output)
 	// Output:
 	// done with exit code 3: "hello\n"
 }
@@ -101,7 +103,8 @@ func ExampleDial_host() {
 	if res, err = sh.Answer(ctx, "no"); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s with exit code %d\n", res.Ended, *res.ExitCode)
+	code, _ := res.Code()
+	fmt.Printf("%s with exit code %d\n", res.Ended, code)
 
 	// Close would leave the session there, for the next Dial.
 	if err := c.Remove(ctx); err != nil {
@@ -131,7 +134,8 @@ func ExampleShell_Run() {
 		case res.Ended == agent.EndedRefused:
 			fmt.Println(res.Error.Code)
 		default:
-			fmt.Printf("%d %q\n", *res.ExitCode, res.Output)
+			code, _ := res.Code()
+			fmt.Printf("%d %q\n", code, res.Output)
 		}
 	}
 	// Output:
@@ -156,7 +160,8 @@ func ExampleShell_Type() {
 	if res, err = sh.Type(ctx, "Ann"); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s with exit code %d: %q\n", res.Ended, *res.ExitCode, res.Output)
+	code, _ := res.Code()
+	fmt.Printf("%s with exit code %d: %q\n", res.Ended, code, res.Output)
 	// Output:
 	// waiting for a line: "Your name: "
 	// done with exit code 0: "Ann\nHello, Ann\n"
@@ -176,7 +181,8 @@ func ExampleShell_Type_password() {
 	if res, err = sh.Type(ctx, "secret"); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s with exit code %d: %q\n", res.Ended, *res.ExitCode, res.Output)
+	code, _ := res.Code()
+	fmt.Printf("%s with exit code %d: %q\n", res.Ended, code, res.Output)
 	// Output:
 	// waiting for a password: "Password: "
 	// done with exit code 0: "\n"
@@ -195,7 +201,8 @@ func ExampleShell_Answer() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Printf("%s with exit code %d\n", res.Ended, *res.ExitCode)
+	code, _ := res.Code()
+	fmt.Printf("%s with exit code %d\n", res.Ended, code)
 
 	if res, err = sh.Answer(ctx, "y"); err != nil {
 		log.Fatal(err)
@@ -444,4 +451,62 @@ func ExampleClient_Files() {
 	}
 	// Output:
 	// HELLO
+}
+
+// A call with an Op is made once, however often it is repeated: after a crash, on another connection, by another program.
+func ExampleNewOp() {
+	ctx, sh, end := exampleShell("op")
+	defer end()
+
+	call := agent.Call{Command: "echo line >>list; wc -l <list", Op: agent.NewOp()}
+	for range 3 {
+		res, err := sh.Do(ctx, call)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Print(res.Output)
+	}
+	// Output:
+	// 1
+	// 1
+	// 1
+}
+
+// What a gateway knows of sandboxes, and what one says of itself.
+func ExampleGateway_List() {
+	uri, options := exampleDaemon()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+
+	g, err := agent.DialGateway(ctx, uri, options)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer g.Close()
+	if _, err := g.Create(ctx, agent.Spec{Name: "listed", About: "an example"}); err != nil {
+		log.Fatal(err)
+	}
+	all, err := g.List(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, sb := range all {
+		if sb.Name == "listed" {
+			fmt.Println(sb.State, sb.Owner)
+		}
+	}
+	d, err := g.Describe(ctx, "listed")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(d.Health, d.About)
+	if err := g.Remove(ctx, "listed"); err != nil {
+		log.Fatal(err)
+	}
+	_, err = g.Describe(ctx, "listed")
+	fmt.Println(errors.Is(err, &agent.Error{Code: agent.CodeNotFound}))
+	// Output:
+	// running alice
+	// ok an example
+	// true
 }
