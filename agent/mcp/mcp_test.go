@@ -128,7 +128,7 @@ func TestLong(t *testing.T) {
 // A pattern that was printed since the command began is found, one that is printed later waited for.
 func TestWaitForPattern(t *testing.T) {
 	c := client(t, agenttest.New(t), nil)
-	started, _ := result(t, c, "run", args{"command": "cd; echo early; until [ -e go ]; do sleep 0.05; done; echo listening on 80; until [ -e end ]; do sleep 0.05; done", "timeout_s": 2})
+	started, _ := result(t, c, "run", args{"command": "cd; echo early; until [ -e go ]; do sleep 0.05; done; echo listening on 80; sleep 1000", "timeout_s": 2})
 	ended(t, started, agent.EndedDeadline)
 	r, text := result(t, c, "wait", args{"until": []string{"pattern"}, "pattern": "early"})
 	if ended(t, r, agent.EndedMatched); r.Phase != agent.PhaseRunning || !strings.Contains(text, "matched: ") {
@@ -139,7 +139,8 @@ func TestWaitForPattern(t *testing.T) {
 	if r, _ = result(t, c, "wait", args{"pattern": `listening on \d+\r\n`}); r.Ended != agent.EndedMatched || !strings.HasSuffix(r.Output, "listening on 80\n") {
 		t.Errorf("got %+v", r)
 	}
-	ended(t, first(result(t, c, "run", args{"command": "cd; touch end", "session": "other"})), agent.EndedDone)
+	ended(t, first(result(t, c, "interrupt", args{})), agent.EndedInterrupted)
+	ended(t, first(result(t, c, "run", args{"command": "sleep 5", "timeout_s": 0.1})), agent.EndedDeadline) // the next call begins before it is over
 	ended(t, first(result(t, c, "wait", args{"pattern": "no such text"})), agent.EndedDone)
 }
 

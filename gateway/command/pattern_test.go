@@ -27,7 +27,7 @@ func TestWaitForPattern(t *testing.T) {
 	if code, _, stderr := w.command("new", "demo"); code != 0 {
 		t.Fatal(stderr)
 	}
-	server := "cd; echo early 1; until [ -e go ]; do sleep 0.05; done; echo listening on port 80; until [ -e end ]; do sleep 0.05; done"
+	server := "cd; echo early 1; until [ -e go ]; do sleep 0.05; done; echo listening on port 80; sleep 1000"
 	first := run(wire.ExitDeadline, "run", "-n", "demo", "--json", "--timeout", "2s", "--", server)
 
 	res := run(0, "wait", "demo", "--json", "--for", "early [0-9]")
@@ -45,7 +45,8 @@ func TestWaitForPattern(t *testing.T) {
 		t.Errorf("what was printed after: %+v", res)
 	}
 
-	w.command("exec", "demo", "cd; touch end")
+	w.command("interrupt", "demo")
+	run(wire.ExitDeadline, "run", "-n", "demo", "--json", "--timeout", "100ms", "--", "sleep 5") // the next call begins before it is over
 	if res = run(exitNotPrinted, "wait", "demo", "--json", "--for", "no such text"); res.Ended != wire.Done {
 		t.Errorf("a program that ended: %+v", res)
 	}
@@ -53,8 +54,8 @@ func TestWaitForPattern(t *testing.T) {
 	if res.Ended != wire.Deadline || res.Phase != wire.PhasePrompt {
 		t.Errorf("at the prompt: %+v", res)
 	}
-	if code, _, stderr := w.command("wait", "demo", "--for", `\(nothing\)|port 8`); code != 0 {
-		t.Errorf("without --json: %d, %s", code, stderr)
+	if code, stdout, stderr := w.command("wait", "demo", "--for", `\(nothing\)|port 8`, "--from", strconv.FormatUint(first.From, 10)); code != 0 || !strings.HasSuffix(stdout, "port 8\n") {
+		t.Errorf("without --json: %d, %q, %s", code, stdout, stderr)
 	}
 }
 
