@@ -82,12 +82,13 @@ func cursorText(s agent.Screen) string {
 
 // happened is why a call came back, in one line.
 func happened(r agent.Result) string {
+	code, exited := r.Code()
 	switch r.Ended {
 	case agent.EndedDone:
-		if r.ExitCode == nil {
+		if !exited {
 			return "the shell is at its prompt; no exit code is known"
 		}
-		return fmt.Sprintf("exit code %d", *r.ExitCode)
+		return fmt.Sprintf("exit code %d", code)
 	case agent.EndedWaiting:
 		want := "a line"
 		switch r.Want {
@@ -119,8 +120,8 @@ func happened(r agent.Result) string {
 		switch {
 		case r.Signal != nil:
 			return "dead: the shell was ended by signal " + text.Line(*r.Signal, 20)
-		case r.ExitCode != nil:
-			return fmt.Sprintf("dead: the shell ended with exit code %d", *r.ExitCode)
+		case exited:
+			return fmt.Sprintf("dead: the shell ended with exit code %d", code)
 		}
 		return "dead: the shell ended"
 	case agent.EndedContinuation:

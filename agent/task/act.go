@@ -176,7 +176,8 @@ func (r *run) again(c toolCall, a mcp.Answer) int {
 // well reports whether a call did what it was to do.
 func well(a mcp.Answer) bool {
 	res, ok := a.Object.(agent.Result)
-	return !a.Failed && (!ok || res.Ended == agent.EndedDone && (res.ExitCode == nil || *res.ExitCode == 0))
+	code, _ := res.Code() // 0 where it is not known
+	return !a.Failed && (!ok || res.Ended == agent.EndedDone && code == 0)
 }
 
 // gone reports whether there is no sandbox any more that calls could be made in.

@@ -248,10 +248,11 @@ func (r *run) begin(ctx context.Context) error {
 	}
 	a := r.call(ctx, "run", arguments)
 	res, ok := a.Object.(agent.Result)
+	code, _ := res.Code() // 0 where it is not known
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
-	case ok && res.Ended == agent.EndedDone && res.ExitCode != nil && *res.ExitCode == 0, ok && res.Ended == agent.EndedDone && res.ExitCode == nil:
+	case ok && res.Ended == agent.EndedDone && code == 0:
 		return nil
 	case ok && res.Error != nil:
 		return res.Error

@@ -97,7 +97,8 @@ func (v *View) resultLocked(e Event) {
 		fallthrough
 	default:
 		v.endLocked()
-		if said, _, _ := strings.Cut(e.Text, "\n"); res.Ended != agent.EndedDone || res.ExitCode == nil || *res.ExitCode != 0 {
+		said, _, _ := strings.Cut(e.Text, "\n")
+		if code, known := res.Code(); res.Ended != agent.EndedDone || !known || code != 0 {
 			v.printLocked("| ", "("+said+")")
 		}
 	}

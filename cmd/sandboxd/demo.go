@@ -166,7 +166,8 @@ func (d *demo) agent(ctx context.Context, sh *agent.Shell, w *watcher) error {
 		if err := finished(res, err); err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("exit code %d; last line: %s", *res.ExitCode, lastLines(res.Output, 1)), nil
+		code, _ := res.Code()
+		return fmt.Sprintf("exit code %d; last line: %s", code, lastLines(res.Output, 1)), nil
 	})
 	if err != nil {
 		return err
@@ -186,6 +187,7 @@ func (d *demo) agent(ctx context.Context, sh *agent.Shell, w *watcher) error {
 
 // finished makes anything but an orderly end with 0 an error.
 func finished(res agent.Result, err error) error {
+	code, _ := res.Code()
 	switch {
 	case err != nil:
 		return err
@@ -193,8 +195,8 @@ func finished(res agent.Result, err error) error {
 		return res.Error
 	case res.Ended != agent.EndedDone:
 		return fmt.Errorf("the call ended %s: %s", res.Ended, lastLines(res.Output, 5))
-	case *res.ExitCode != 0:
-		return fmt.Errorf("exit code %d: %s", *res.ExitCode, lastLines(res.Output, 5))
+	case code != 0:
+		return fmt.Errorf("exit code %d: %s", code, lastLines(res.Output, 5))
 	}
 	return nil
 }
