@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestExportedFunctions holds what other modules import to two rules: no argument is a bare bool, which says nothing where it is
-// called, and no result is nil without an error.
+// TestExportedFunctions holds what other modules import to two rules: no argument is a bare bool,
+// which says nothing where it is called, and no result is nil without an error.
 func TestExportedFunctions(t *testing.T) {
 	for _, dir := range []string{".", "../sandbox"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))

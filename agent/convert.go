@@ -2,7 +2,8 @@ package agent
 
 import "github.com/sandboxd/sandboxd/sandbox/wire"
 
-// What the wire protocol says, in the types of this package. TestConvert fails when one of them lacks a field.
+// What the wire protocol says, in the types of this package. TestConvert fails when one of them
+// lacks a field.
 
 func newResult(r wire.Result) Result {
 	return Result{

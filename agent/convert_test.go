@@ -19,8 +19,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestConvert compares what the wire protocol says with the types of this package, as JSON: a field that wire has and agent lacks
-// makes a difference.
+// TestConvert compares what the wire protocol says with the types of this package, as JSON: a field
+// that wire has and agent lacks makes a difference.
 func TestConvert(t *testing.T) {
 	for _, how := range []string{"full", "empty", "zero"} {
 		t.Run(how, func(t *testing.T) {
@@ -97,7 +97,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// words are the constants of files, sorted, by their type; those without one by the first word of their names.
+// words are the constants of files, sorted, by their type; those without one by the first word of
+// their names.
 func words(t *testing.T, files ...string) map[string][]string {
 	t.Helper()
 	all := make(map[string][]string)
@@ -138,7 +139,8 @@ func words(t *testing.T, files ...string) map[string][]string {
 	return all
 }
 
-// TestPublicError asks errors of the library as its callers do, and as the packages of the daemon do.
+// TestPublicError asks errors of the library as its callers do, and as the packages of the daemon
+// do.
 func TestPublicError(t *testing.T) {
 	cause := errors.New("cause")
 	for _, tt := range []struct {

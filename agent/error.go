@@ -65,7 +65,8 @@ const (
 	CodeLimitOps       Code = "limit_ops"       // too many calls are under way at once
 )
 
-// Reasons for which a call was lost: Error.Reason of an error with CodeLost, and one of Result.Notes.
+// Reasons for which a call was lost: Error.Reason of an error with CodeLost, and one of
+// Result.Notes.
 const (
 	LostStopped   = "sandbox_stopped"     // somebody stopped the sandbox
 	LostKilled    = "sandbox_killed"      // its processes were killed from outside
@@ -91,7 +92,8 @@ type explained struct {
 
 func (e *explained) Unwrap() []error { return []error{e.error, e.what} }
 
-// public returns err as the package's callers get it: with an Error in its chain where the daemon or a package below gave a code.
+// public returns err as the package's callers get it: with an Error in its chain where the daemon
+// or a package below gave a code.
 func public(err error) error {
 	if err == nil || errors.As(err, new(*Error)) {
 		return err

@@ -2,8 +2,8 @@ package agent
 
 import "time"
 
-// Result says what a call did, and what the terminal does now. It has the same fields in Go and in JSON;
-// docs/protocol.md explains them with examples.
+// Result says what a call did, and what the terminal does now. It has the same fields in Go and in
+// JSON; docs/protocol.md explains them with examples.
 type Result struct {
 	Sandbox string `json:"sandbox"` // name of the sandbox
 	Session string `json:"session"` // name of the session in it
@@ -12,28 +12,30 @@ type Result struct {
 	Ended Ended `json:"ended"`
 	Phase Phase `json:"phase"`
 
-	// Want is the kind of input that the program waits for, and Prompt the text in front of the cursor. Want is empty
-	// unless Phase is PhaseWaiting.
+	// Want is the kind of input that the program waits for, and Prompt the text in front of the
+	// cursor. Want is empty unless Phase is PhaseWaiting.
 	Want   Want   `json:"want,omitempty"`
 	Prompt string `json:"prompt"`
 
-	// ExitCode is the exit code of the command, or of the shell when that ended. nil means that there is none. See [Result.Code].
+	// ExitCode is the exit code of the command, or of the shell when that ended. nil means that
+	// there is none. See [Result.Code].
 	ExitCode *int `json:"exit_code"`
 
 	// Signal names the signal that ended the shell, without SIG. nil means that none did.
 	Signal *string `json:"signal"`
 
-	// Listens reports that a program reads the keyboard beside its work, as an editor or a pager does. Attention is then
-	// "likely" when it has come to rest, else "no".
+	// Listens reports that a program reads the keyboard beside its work, as an editor or a pager
+	// does. Attention is then "likely" when it has come to rest, else "no".
 	Listens   bool   `json:"listens"`
 	Attention string `json:"attention"`
 
 	QuietMS int64   `json:"quiet_ms"` // milliseconds since the last byte of output
 	Notice  *string `json:"notice"`   // what the program itself says of its state; nil means nothing
 
-	// Output is what the call printed, as a person would read it: redrawn lines collapsed, escape sequences removed. Of output
-	// longer than [Call.MaxOutput] it has the head and the tail, and Truncated is set. From and To are the offsets of its bytes
-	// in the session's log; To is exclusive.
+	// Output is what the call printed, as a person would read it: redrawn lines collapsed, escape
+	// sequences removed. Of output longer than [Call.MaxOutput] it has the head and the tail, and
+	// Truncated is set. From and To are the offsets of its bytes in the session's log; To is
+	// exclusive.
 	Output    string `json:"output"`
 	Truncated bool   `json:"truncated"`
 	From      uint64 `json:"from"`
@@ -42,7 +44,8 @@ type Result struct {
 	Cwd        string   `json:"cwd"`        // working directory of the shell
 	Foreground *Process `json:"foreground"` // the program in front; nil where it is not known
 
-	// Basis are the layers of evidence that the state rests on, strongest first, and Disputed those that disagree.
+	// Basis are the layers of evidence that the state rests on, strongest first, and Disputed those
+	// that disagree.
 	Basis    []Basis `json:"basis"`
 	Disputed []Basis `json:"disputed"`
 
@@ -56,13 +59,13 @@ type Result struct {
 	// Screen is what the terminal shows, if [Call.Screen] asks for it.
 	Screen *Screen `json:"screen"`
 
-	// TakenOver says who took the keyboard, and when: of a call that ended by it, of a call that was refused because of it, and
-	// of [Shell.WaitKeyboard].
+	// TakenOver says who took the keyboard, and when: of a call that ended by it, of a call that
+	// was refused because of it, and of [Shell.WaitKeyboard].
 	TakenOver *Handover `json:"taken_over"`
 }
 
-// Code returns the exit code of the command, or of the shell when that ended. ok is false when there is none: the command still
-// runs, a signal ended it, or the terminal does not tell.
+// Code returns the exit code of the command, or of the shell when that ended. ok is false when
+// there is none: the command still runs, a signal ended it, or the terminal does not tell.
 func (r Result) Code() (code int, ok bool) {
 	if r.ExitCode == nil {
 		return 0, false

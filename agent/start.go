@@ -2,8 +2,8 @@ package agent
 
 import "github.com/sandboxd/sandboxd/sandbox/wire"
 
-// ShellOptions say how to attach to a session. The zero value attaches to the session of the client's URI, else to main,
-// starts it if it does not exist, and reads what it prints from now on.
+// ShellOptions say how to attach to a session. The zero value attaches to the session of the
+// client's URI, else to main, starts it if it does not exist, and reads what it prints from now on.
 type ShellOptions struct {
 	Session string // name of the session; "new" with Fresh generates one
 	Fresh   bool   // start a session of that name; one that exists is an error
@@ -14,13 +14,16 @@ type ShellOptions struct {
 	Window  int    // bytes that Expect looks back at; 0 is 64 KiB
 }
 
-// Offset is a place in the log of a session. The zero value is the end of what has been printed so far.
+// Offset is a place in the log of a session. The zero value is the end of what has been printed so
+// far.
 type Offset struct{ at wire.Offset }
 
-// At is the place behind the first n bytes of a log. Of what is no longer kept reading begins at the first byte that is.
+// At is the place behind the first n bytes of a log. Of what is no longer kept reading begins at
+// the first byte that is.
 func At(n uint64) Offset { return Offset{wire.At(n)} }
 
-// Start says how a session begins. The zero value is the sandbox's login shell, in a terminal of 200 columns and 50 rows.
+// Start says how a session begins. The zero value is the sandbox's login shell, in a terminal of
+// 200 columns and 50 rows.
 type Start struct {
 	Argv []string // a program in place of the shell; the session ends with it and has no prompt
 	Env  []string // NAME=VALUE, on top of the sandbox's environment
@@ -30,7 +33,8 @@ type Start struct {
 	Rows int      // 0 is 50
 	Bare bool     // a plain terminal: no shell integration, and no variables that keep programs from starting a pager
 
-	// Without are layers of evidence that the session's states do without: BasisProcess, BasisMark, BasisScreen. It is for tests.
+	// Without are layers of evidence that the session's states do without: BasisProcess, BasisMark,
+	// BasisScreen. It is for tests.
 	Without []Basis
 }
 

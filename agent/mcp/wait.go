@@ -58,7 +58,8 @@ func wait(ctx context.Context, c *call, in waitIn) (answer, error) {
 	return c.do(ctx, sessionCall{where: in.where, bounds: in.bounds, wait: &w})
 }
 
-// waitPattern has the gateway wait: it has the whole log, and the client's shell what was printed since it was attached.
+// waitPattern has the gateway wait: it has the whole log, and the client's shell what was printed
+// since it was attached.
 func (c *call) waitPattern(ctx context.Context, in waitIn) (answer, error) {
 	t, err := c.server.places.target(ctx, in.where)
 	if err != nil {

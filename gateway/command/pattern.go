@@ -18,7 +18,8 @@ import (
 // words is what --for takes for names and not for a regular expression.
 var words = regexp.MustCompile(`^[a-z,]*$`)
 
-// readFor reads the values of wait --for: states into r, or else the one regular expression that it returns.
+// readFor reads the values of wait --for: states into r, or else the one regular expression that it
+// returns.
 func readFor(values []string, r *wire.Request) (pattern *regexp.Regexp, err error) {
 	for _, value := range values {
 		if !words.MatchString(value) {
@@ -56,7 +57,8 @@ type patternWait struct {
 	given   bool // from is; otherwise it is where the newest command began
 }
 
-// waitPattern follows a session until it has printed the pattern, or until request r, a wait, comes back.
+// waitPattern follows a session until it has printed the pattern, or until request r, a wait, comes
+// back.
 func (env *Env) waitPattern(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, w patternWait) error {
 	party, err := env.Hub.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true})
 	if err != nil {
@@ -108,7 +110,8 @@ func (env *Env) waitPattern(ctx context.Context, t wire.Target, r wire.Request, 
 // exitNotPrinted is the exit code where all went well but that the pattern was not printed.
 const exitNotPrinted = 1
 
-// follow gives window the log from an offset on, until ctx ends or, unless it is 0, end is reached. It returns how far it came.
+// follow gives window the log from an offset on, until ctx ends or, unless it is 0, end is reached.
+// It returns how far it came.
 func follow(ctx context.Context, log *live.Session, window *expect.Window, at, end uint64) uint64 {
 	buf := make([]byte, 32<<10)
 	for end == 0 || at < end {
