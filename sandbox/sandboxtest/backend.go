@@ -53,6 +53,8 @@ type Options struct {
 	// Fail, if set, is asked at each stage of Boot and Start ("validate", "image", "keys", "create", "guest") and breaks
 	// it with what it returns.
 	Fail func(stage string) error
+	// Freezes makes sandboxes that Freeze freezes. No descriptors are passed to their guests.
+	Freezes bool
 }
 
 // Backend is an in-memory sandbox.Backend, Finder and Lifecycle.
@@ -76,6 +78,7 @@ type box struct {
 
 	// guarded by Backend.mu
 	guest *guest.Guest // nil while stopped
+	ice   *ice
 	conns *sync.WaitGroup
 	ends  []net.Conn // of the guest, since it was started
 }
@@ -174,6 +177,7 @@ func (b *Backend) prepare(ctx context.Context, spec sandbox.Spec) (*box, error) 
 		spec.Progress("starting a sandbox in memory")
 	}
 	return &box{
+		ice:  new(ice),
 		home: b.tmp + "/" + spec.ID, env: slices.Concat(b.opt.Env, spec.Env), name: spec.Name,
 		inst: sandbox.Instance{Backend: Name, ID: spec.ID, Ref: spec.ID, Image: image, Digest: b.digest(image), Created: time.Now(),
 			User: account("").Name, Runtime: "host", Network: network, Notes: []string{"runs in the test's own process"}},
@@ -279,6 +283,9 @@ func (b *Backend) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer
 	if err != nil {
 		return sandbox.Peer{}, err
 	}
+	if b.opt.Freezes {
+		near = bx.ice.over(near)
+	}
 	g := bx.guest
 	bx.ends = append(bx.ends, far)
 	// Ends with the connection, at the latest when the guest closes; whoever closes it waits.
@@ -332,7 +339,7 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	if err != nil {
 		return sandbox.Status{}, err
 	}
-	return sandbox.Status{Running: bx.guest != nil}, nil
+	return sandbox.Status{Running: bx.guest != nil, Paused: bx.ice.isPause()}, nil
 }
 
 // Stop ends a sandbox's processes; its home stays.
