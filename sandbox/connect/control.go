@@ -161,6 +161,29 @@ func (c *Control) Hold(frozen bool) {
 	}
 }
 
+// Held reports whether the guest is said to be frozen.
+func (c *Control) Held() bool { return c.conn != nil && c.conn.held.Load() }
+
+// Alive waits until the guest gives a sign of life: nil means that its own code has answered. It asks what costs the guest
+// next to nothing, and waits behind no order that is under way. An error is the end of ctx or of the connection, or what
+// kept a machine from being asked.
+func (c *Control) Alive(ctx context.Context) error {
+	if c.other != nil {
+		_, err := c.doOther(ctx, wire.Control{Do: "hello"})
+		return err
+	}
+	// No guest knows such a channel: that it refuses it is its answer.
+	channel, err := c.conn.Open(ctx, wire.ChannelAlive, nil)
+	if err == nil {
+		channel.Close()
+		c.start(channel.Drain)
+	}
+	if errors.As(err, new(*ssh.OpenChannelError)) {
+		return nil
+	}
+	return err
+}
+
 // lost is the error of a call that the end of the connection cut off.
 func (c *Control) lost(what string) error {
 	<-c.done

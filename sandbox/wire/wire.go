@@ -17,6 +17,7 @@ const (
 // SSH names of our own.
 const (
 	SessionSubsystem = "session@sandboxd" // the session stream, on a session channel
+	ChannelAlive     = "alive@sandboxd"   // channel that the daemon opens for a sign of life: a guest refuses it
 	ControlRequest   = "control@sandboxd" // global request of the daemon to the guest, payload JSON Control
 
 	// DescriptorsRequest, of the daemon to the guest, says that descriptors have come beside the connection's bytes; payload
