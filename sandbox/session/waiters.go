@@ -21,7 +21,7 @@ func (w *waiters) addLocked() (release func()) {
 	s.fireLocked() // whoever comes anew is not kept waiting by a long rest
 	if !w.watched && !s.closed {
 		w.watched = true
-		s.spawn(func() { (&observer{s: s}).run() })
+		s.spawn(func() { (&observer{s: s, anew: true}).run() })
 	}
 	return func() {
 		s.mu.Lock()

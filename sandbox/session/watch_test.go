@@ -1,0 +1,74 @@
+package session
+
+import (
+	"context"
+	"os"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sandboxd/sandboxd/sandbox/session/marks"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// idleShell is a Local terminal whose shell has the number 1, is in front and prints nothing.
+type idleShell struct {
+	Local
+	master *os.File
+}
+
+func (i idleShell) TTY() TTY            { return TTY{Master: i.master, SessionPID: 1} }
+func (i idleShell) Front() (int, error) { return 1, nil }
+
+// readingShell is a Prober that always finds the shell reading, and counts how often it is asked.
+type readingShell struct{ asked *atomic.Int64 }
+
+func (r readingShell) Probe(context.Context, TTY) (Facts, error) {
+	r.asked.Add(1)
+	return Facts{Pid: 1, Foreground: 1, ShellIsForeground: true, Blocked: true}, nil
+}
+
+// TestEachCallerConfirms has one caller after another wait at an idle prompt: the looks for an
+// earlier one confirm nothing for the next, which has to see the shell read as often as the first.
+func TestEachCallerConfirms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		master, silent, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer master.Close()
+		defer silent.Close()
+		var asked atomic.Int64
+		s := newSession(NewSet(Options{Prober: readingShell{&asked}}), "main", wire.Start{})
+		c := &console{s: s, marked: true, local: idleShell{master: master}}
+		s.mu.Lock()
+		tracker, news := s.track.Restart(c.known(), s.momentLocked(c))
+		s.track, c.track, s.console = tracker, tracker, c
+		s.reportLocked(c, news)
+		c.markedLocked(marks.Mark{Kind: marks.PromptStart})
+		c.markedLocked(marks.Mark{Kind: marks.PromptEnd})
+		s.mu.Unlock()
+
+		looks := func() int64 {
+			before := asked.Load()
+			s.mu.Lock()
+			known := s.track.Counts().Verdicts
+			release := s.waiters.addLocked()
+			s.mu.Unlock()
+			if err := s.until(t.Context(), func() bool { return s.track.Counts().Verdicts > known }); err != nil {
+				t.Fatal(err)
+			}
+			n := asked.Load() - before
+			release()
+			time.Sleep(time.Minute) // the observer ends
+			return n
+		}
+		first := looks()
+		if next := looks(); next != first || first < 2 {
+			t.Errorf("the first caller's answer took %d looks, the next one's %d", first, next)
+		}
+		s.cancel(errClosed)
+		s.wg.Wait()
+	})
+}
