@@ -61,7 +61,7 @@ func TestEachCallerConfirms(t *testing.T) {
 			}
 			n := asked.Load() - before
 			release()
-			time.Sleep(time.Minute) // the observer ends
+			<-time.After(time.Minute) // of the bubble: the observer ends
 			return n
 		}
 		first := looks()
