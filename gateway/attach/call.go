@@ -204,8 +204,12 @@ func lostUnrecorded(l *live.Session) *wire.Error {
 }
 
 // admits reports whether a request of a party resumes sb, if it is paused, because it does
-// something in it. It refuses the others while sb is paused: a frozen guest does not answer.
+// something in it. It refuses the others while sb is paused: a frozen guest does not answer. What is
+// for a program that runs it refuses when sb has ended, which its connection may not show yet.
 func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (resumes bool, err error) {
+	if over := sb.Over(); over != nil && (types(verb) || verb == wire.VerbInterrupt) && !sb.IsPaused() {
+		return false, notTyped(over)
+	}
 	if wakes(verb) && rights != wire.RightWatch {
 		return true, nil
 	}

@@ -163,9 +163,14 @@ func (a *Attachment) resume(ctx context.Context) (*wire.Client, error) {
 func (a *Attachment) there(ctx context.Context) (*wire.Client, error) {
 	client, err := a.openOn(ctx, a.sandbox.Again, false)
 	if lost, ok := errors.AsType[*wire.Error](err); ok && lost.Code == wire.CodeLost && lost.Reason != "" {
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: lost.Message, Hint: "nothing was typed; run starts it again"}
+		return nil, notTyped(lost)
 	}
 	return client, err
+}
+
+// notTyped refuses what is for a program of a sandbox that has ended.
+func notTyped(why *wire.Error) *wire.Error {
+	return &wire.Error{Code: wire.CodeUnavailable, Message: why.Message, Hint: "nothing was typed; run starts it again"}
 }
 
 // shellIs notes the incarnation of the shell that has answered a call; empty is not known.

@@ -248,7 +248,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 	if err == nil {
 		p.pid, before, err = greet(ch, word)
 	}
-	if !stop() {
+	if !stop() && !errors.Is(err, errNoCommand) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
@@ -256,10 +256,10 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 		why := lk.startError(ch, requests, c, err)
 		cause := context.Cause(ctx)
 		switch {
-		case cause != nil && errors.Is(why, &wire.Error{Code: wire.CodeLost}):
-			why = v.places.hub.CutOff(cause)
-		case cause != nil:
+		case cause != nil && errors.Is(err, errNoCommand):
 			why = cause
+		case cause != nil: // the shell was hung up on, perhaps in the middle of the command
+			why = v.places.hub.CutOff(cause)
 		}
 		return nil, nil, why
 	}
