@@ -82,12 +82,13 @@ type box struct {
 	loaded time.Time // since when this daemon knows it, by a clock that nobody sets
 	making making    // what its image is made by, while it is being created
 
-	sessions *live.Sessions
-	relays   relays
-	network  network
-	expiring atomic.Bool        // its end by age is under way
-	pauses   attach.Interrupter // ends the calls under way
-	stops    attach.Interrupter // ends the calls that were not sent yet; used with op held
+	sessions  *live.Sessions
+	relays    relays
+	network   network
+	expiring  atomic.Bool        // its end by age is under way
+	pauses    attach.Interrupter // ends the calls under way, also those that wait for a silent guest
+	listening listening          // to the guest, while calls wait for it
+	stops     attach.Interrupter // ends the calls that were not sent yet; used with op held
 
 	mu         sync.Mutex
 	facts      facts                   // guarded by mu

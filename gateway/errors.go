@@ -101,7 +101,7 @@ func (h *Hub) notFound(name string) error {
 // reach turns an error of reaching a sandbox into one that tells sandbox, engine and identity
 // apart.
 func (b *box) Reach(err error) error {
-	if err == nil || errors.As(err, new(*shown)) || errors.Is(err, context.Canceled) {
+	if err == nil || errors.As(err, new(*shown)) || errors.As(err, new(*attach.FrozenError)) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	if f := b.get(); f.inst.Host.URI != "" {

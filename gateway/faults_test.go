@@ -93,7 +93,7 @@ func TestPauseEndsReaching(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := <-failed
-	if wantCode(t, err, wire.CodeUnavailable); !errors.As(err, new(*attach.PausedError)) {
+	if wantCode(t, err, wire.CodeUnavailable); !errors.As(err, new(*attach.FrozenError)) {
 		t.Errorf("%v, want that it was paused", err)
 	}
 }

@@ -372,9 +372,13 @@ func (h *Hub) Upstream(ctx context.Context, p Principal, name string, progress f
 	}
 	ctx, done := h.tasks.bound(ctx)
 	defer done()
+	if err := b.Silence(); err != nil && !b.IsHost() {
+		return nil, err
+	}
 	c, err := reached(ctx, b, progress, h.pool.SSH)
 	if err == nil {
-		b.relays.add(c, p.Name, b.Touch)
+		leave := b.listening.enter()
+		b.relays.add(c, p.Name, func() { b.Touch(); leave() })
 	}
 	if err == nil && b.get().owner != p.Name {
 		if rights, _ := b.rightsOf(p.Name); rights != wire.RightDrive { // it ended while it was dialled
@@ -394,6 +398,9 @@ func (b *box) control(ctx context.Context, progress func(string)) (*connect.Cont
 // is started for a party that may drive and would start the session, too, and for nobody else. One
 // that is paused is resumed for a party that may drive.
 func (b *box) Control(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error) {
+	if err := b.Silence(); err != nil {
+		return nil, err
+	}
 	if party.Rights != wire.RightWatch && (starts || b.get().state == Paused) {
 		return b.control(ctx, progress)
 	}
@@ -422,11 +429,11 @@ func reached[C any](ctx context.Context, b *box, progress func(string), dial fun
 		if err != nil {
 			return none, err
 		}
-		unpaused, over := b.pauses.Within(ctx)
-		within, cancel := context.WithTimeout(unpaused, reachWithin)
+		unfrozen, over := b.Within(ctx)
+		within, cancel := context.WithTimeout(unfrozen, reachWithin)
 		c, err := dial(within, inst)
 		cancel()
-		paused := attach.PausedOr(unpaused, err)
+		frozen := attach.FrozenOr(unfrozen, err)
 		over()
 		if err == nil {
 			return c, nil
@@ -434,8 +441,8 @@ func reached[C any](ctx context.Context, b *box, progress func(string), dial fun
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
 		}
-		if errors.As(paused, new(*attach.PausedError)) { // a frozen sandbox answers nobody
-			return none, paused
+		if errors.As(frozen, new(*attach.FrozenError)) { // it answers nobody
+			return none, frozen
 		}
 		if errors.Is(err, connect.ErrClosed) { // the dialling was given up: that says nothing of the sandbox
 			if again {

@@ -271,6 +271,7 @@ func (lk *link) follow(ctx context.Context, b *box, c *connect.Control) {
 		lk.mu.Unlock()
 		cancel(nil)
 	}()
+	wg.Go(func() { b.listen(ctx, c) })
 	for pause := redialPause; ; pause = min(2*pause, 10*time.Second) {
 		err := lk.refresh(ctx, b, c)
 		if err == nil {

@@ -39,10 +39,10 @@ func fateOf(s sandbox.Status) string {
 	return wire.LostStopped
 }
 
-// Over is the loss of what was under way in b if b has ended, is about to, or is paused; nil if it
-// runs as far as is known.
+// Over is the loss of what was under way in b if b has ended, is about to, is paused, or its guest
+// is silent; nil if it runs as far as is known.
 func (b *box) Over() *wire.Error {
-	gone := b.isGone()
+	gone, silent := b.isGone(), b.listening.silence()
 	b.mu.Lock()
 	f, fate := b.facts, b.fate
 	b.mu.Unlock()
@@ -55,6 +55,8 @@ func (b *box) Over() *wire.Error {
 		return wire.LostError(fate, fmt.Sprintf("sandbox %s has ended: %s", f.name, fateText[fate]))
 	case f.state != Running && f.state != Broken:
 		return wire.LostError(wire.LostStopped, fmt.Sprintf("sandbox %s is %s", f.name, f.state))
+	case silent != nil:
+		return silent.Lost
 	}
 	return nil
 }
@@ -150,9 +152,9 @@ func (h *Hub) Lost(ctx context.Context, p Principal, name string) error {
 func (h *Hub) CutOff(cause error) *wire.Error { return attach.CutOff(cause, h.Public(cause)) }
 
 // pausedError says what a pause of b does to the calls that are under way.
-func (b *box) pausedError() *attach.PausedError {
+func (b *box) pausedError() *attach.FrozenError {
 	name := b.Name()
-	e := &attach.PausedError{Lost: wire.LostError(wire.LostPaused, "sandbox "+name+" was paused"),
+	e := &attach.FrozenError{Lost: wire.LostError(wire.LostPaused, "sandbox "+name+" was paused"),
 		Refused: wire.Errorf(wire.CodeUnavailable, "sandbox %s was paused before the call was made", name)}
 	e.Lost.Hint = "what runs in it goes on when it is resumed: sandboxd resume " + name
 	e.Refused.Hint = "make the call again to resume the sandbox"
@@ -165,46 +167,6 @@ func (b *box) stoppedError() error {
 	e := wire.Errorf(wire.CodeUnavailable, "sandbox %s was stopped before the call was made", b.Name())
 	e.Hint = "make the call again to start the sandbox"
 	return e
-}
-
-// listenEvery is how often a machine's guest is asked for a sign of life while somebody waits for
-// it to answer.
-const listenEvery = 5 * time.Second
-
-// Silent is the error of a guest that has not answered for so long.
-func (b *box) Silent(time time.Duration) error {
-	what := "the guest"
-	if uri := b.get().inst.Host.URI; uri != "" {
-		what += " on " + uri
-	}
-	return &attach.SilentError{What: what, Time: time}
-}
-
-// Listening is ctx for a call that may take as long as a command does, ended by *attach.SilentError
-// when nobody is there to answer: on a machine the guest is a program of the account, which may
-// stop it, while the SSH server, and so the connection, lives on. over ends the listening, and
-// returns when it has ended.
-func (b *box) Listening(ctx context.Context) (_ context.Context, over func()) {
-	inst := b.get().inst
-	if inst.Host.URI == "" {
-		return ctx, func() {} // there it is PID 1
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for sleep(ctx, listenEvery) {
-			within, stop := context.WithTimeoutCause(ctx, reachWithin, b.Silent(reachWithin))
-			if c, err := b.hub.pool.Control(within, inst); err == nil { // else it is the connection that is not there
-				_, err = c.Do(within, wire.Control{Do: "health"})
-				if silent := (*attach.SilentError)(nil); errors.As(err, &silent) {
-					cancel(silent)
-				}
-			}
-			stop()
-		}
-	}()
-	return ctx, func() { cancel(nil); <-done }
 }
 
 // firstRetry and maxRetry are pauses between tries to reach a sandbox again.
@@ -233,9 +195,6 @@ func (b *box) StopsAfter() time.Duration {
 	}
 	return b.get().life.TTL
 }
-
-// Pauses ends the calls that are under way when b is paused.
-func (b *box) Pauses() *attach.Interrupter { return &b.pauses }
 
 // Stops ends the calls that were not sent yet when b is stopped.
 func (b *box) Stops() *attach.Interrupter { return &b.stops }

@@ -106,8 +106,11 @@ func (h *Hub) Wake(ctx context.Context, p Principal, name string) error {
 	return b.Wake(ctx)
 }
 
-// Wake resumes b if it is paused: somebody is about to do something in it.
+// Wake resumes b if it is paused: somebody is about to do something in it. An error refuses that.
 func (b *box) Wake(ctx context.Context) error {
+	if err := b.Silence(); err != nil && !b.IsHost() {
+		return err
+	}
 	if b.get().state != Paused {
 		return nil
 	}

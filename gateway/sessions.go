@@ -53,6 +53,8 @@ func (h *Hub) Sessions(ctx context.Context, p Principal, name string) ([]wire.Se
 	default:
 		return []wire.SessionInfo{}, nil
 	}
+	ctx, over := b.Within(ctx)
+	defer over()
 	c, err := h.pool.Control(ctx, f.inst)
 	if err != nil {
 		return nil, b.Reach(err)
@@ -92,6 +94,8 @@ func (h *Hub) CloseSession(ctx context.Context, p Principal, t wire.Target) erro
 	if f.state != Running {
 		return b.NotRunning(t.Session)
 	}
+	ctx, over := b.Within(ctx)
+	defer over()
 	c, err := h.pool.Control(ctx, f.inst)
 	if err != nil {
 		return b.Reach(err)
@@ -126,6 +130,8 @@ func (h *Hub) Live(ctx context.Context, p Principal, t wire.Target) (*live.Sessi
 	if f.state != Running {
 		return nil, b.NotRunning(t.Session)
 	}
+	ctx, over := b.Within(ctx)
+	defer over()
 	c, err := h.pool.Control(ctx, f.inst)
 	if err != nil {
 		return nil, b.Reach(err)

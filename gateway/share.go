@@ -241,6 +241,15 @@ func (r *relays) any() string {
 	return ""
 }
 
+// close ends them: their sandbox does not answer.
+func (r *relays) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.all {
+		c.Close()
+	}
+}
+
 // hold tells them that their peer is frozen, or goes on.
 func (r *relays) hold(frozen bool) {
 	r.mu.Lock()

@@ -52,19 +52,19 @@ type Sandbox interface {
 	Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error)
 	// Wake resumes it if it is paused.
 	Wake(ctx context.Context) error
-	// Listening is ctx, which also ends with a *SilentError when nobody is there to answer. The
-	// caller calls over.
-	Listening(ctx context.Context) (_ context.Context, over func())
+	// Within is ctx for a call that waits for the guest: it also ends with a *FrozenError when the
+	// sandbox is paused or its guest falls silent. The caller calls over.
+	Within(ctx context.Context) (_ context.Context, over func())
+	Silence() error // refuses a call while the guest is silent; nil while it answers
 
-	Over() *wire.Error                 // the loss of what was under way, if it has ended, is about to, or is paused; else nil
+	Over() *wire.Error                 // the loss of what was under way, unless it goes on as far as is known
 	Unreachable(err error) *wire.Error // the loss of what was under way while it does not answer
 	Patience() time.Duration           // how long it may take to answer again after a connection broke
 	Reach(err error) error             // err, of reaching it, with what its owner may see
 	Silent(d time.Duration) error      // the error of a guest that has not answered for so long
 	NotRunning(session string) error   // refuses a caller that may not start it
 
-	Pauses() *Interrupter // ends with a *PausedError what is under way
-	Stops() *Interrupter  // ends what was not sent yet
+	Stops() *Interrupter // ends what was not sent yet
 }
 
 // Options are what attachments work with. All fields are required.
@@ -117,10 +117,10 @@ func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, 
 	a := &Attachment{all: all, sandbox: sb, target: t, party: party, options: o, opening: make(chan struct{}, 1)}
 	a.cols, a.rows = terminalFor(o.Cols, o.Rows)
 	a.life, a.end = context.WithCancelCause(context.Background())
-	ctx, over := sb.Pauses().Within(ctx)
+	ctx, over := sb.Within(ctx)
 	defer over()
 	if err := a.begin(ctx, c); err != nil {
-		err = PausedOr(ctx, err)
+		err = FrozenOr(ctx, err)
 		a.Disconnect(err)
 		return nil, err
 	}

@@ -49,12 +49,12 @@ func (b *box) IsPaused() bool             { return b.paused.Load() }
 func (b *box) Touch()                     {}
 func (b *box) Over() *wire.Error          { return b.over }
 func (b *box) Reach(err error) error      { return err }
-func (b *box) Pauses() *Interrupter       { return &b.pauses }
 func (b *box) Stops() *Interrupter        { return &b.stops }
 func (b *box) Wake(context.Context) error { return nil }
-func (b *box) Listening(ctx context.Context) (context.Context, func()) {
-	return ctx, func() {}
+func (b *box) Within(ctx context.Context) (context.Context, func()) {
+	return b.pauses.Within(ctx)
 }
+func (b *box) Silence() error               { return nil }
 func (b *box) Silent(d time.Duration) error { return &SilentError{"the guest", d} }
 func (b *box) Answers(context.Context) *wire.Error {
 	return wire.LostError(wire.LostGuest, "its guest does not answer any more")
@@ -66,7 +66,7 @@ func (b *box) NotRunning(string) error {
 // pause is what a pause of the sandbox does to calls.
 func (b *box) pause() {
 	b.paused.Store(true)
-	b.pauses.Interrupt(&PausedError{Lost: wire.LostError(wire.LostPaused, "sandbox demo was paused"),
+	b.pauses.Interrupt(&FrozenError{Lost: wire.LostError(wire.LostPaused, "sandbox demo was paused"),
 		Refused: wire.Errorf(wire.CodeUnavailable, "sandbox demo was paused before the call was made")})
 }
 

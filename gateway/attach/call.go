@@ -11,7 +11,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/session/syntax"
-	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -146,7 +145,7 @@ func plainJSON(v any) ([]byte, error) {
 func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err error) *wire.Error {
 	answered := reply.Result != nil || reply.Error != nil
 	lost, _ := errors.AsType[*wire.Error](err)
-	var paused *PausedError
+	var frozen *FrozenError
 	switch {
 	case diedWith(reply.Result), err == nil:
 		return a.call.lossOf(reply)
@@ -167,10 +166,8 @@ func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err err
 		return nil
 	case lost != nil && lost.Code == wire.CodeLost:
 		return lost
-	case errors.As(context.Cause(ctx), &paused):
-		return paused.Lost
-	case errors.As(err, new(*SilentError)):
-		return wire.LostError(wire.LostHost, text.Line(a.sandbox.Reach(err).Error(), 300))
+	case errors.As(context.Cause(ctx), &frozen):
+		return frozen.Lost
 	case a.Err() != nil:
 		return wire.LostError(wire.LostDetached, a.all.options.Public(a.Err()).Message)
 	}
@@ -204,16 +201,23 @@ func lostUnrecorded(l *live.Session) *wire.Error {
 }
 
 // admits reports whether a request of a party resumes sb, if it is paused, because it does
-// something in it. It refuses the others while sb is paused: a frozen guest does not answer. What is
-// for a program that runs it refuses when sb has ended, which its connection may not show yet.
+// something in it. It refuses the others while sb is paused, and all while its guest is silent: a
+// frozen guest does not answer. What is for a program that runs it refuses when sb has ended, which
+// its connection may not show yet.
 func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (resumes bool, err error) {
+	if verb == wire.VerbCancel { // which has no answer
+		return false, nil
+	}
 	if over := sb.Over(); over != nil && (types(verb) || verb == wire.VerbInterrupt) && !sb.IsPaused() {
 		return false, notTyped(over)
+	}
+	if err := sb.Silence(); err != nil {
+		return false, err
 	}
 	if wakes(verb) && rights != wire.RightWatch {
 		return true, nil
 	}
-	if sb.IsPaused() && verb != wire.VerbCancel { // which has no answer
+	if sb.IsPaused() {
 		return false, sb.NotRunning(session)
 	}
 	return false, nil
@@ -222,7 +226,7 @@ func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (res
 // wakes reports whether a request resumes a sandbox that is paused. Looking and leaving do not.
 func wakes(v wire.Verb) bool {
 	switch v {
-	case wire.VerbGive, wire.VerbResize, wire.VerbScreen, wire.VerbCancel:
+	case wire.VerbGive, wire.VerbResize, wire.VerbScreen:
 		return false
 	}
 	return true
@@ -230,7 +234,7 @@ func wakes(v wire.Verb) bool {
 
 // lastWords waits a moment until the copy of a session whose sandbox has ended has all of it.
 func lastWords(ctx context.Context, sb Sandbox, l *live.Session) {
-	if sb.Over() == nil || sb.IsPaused() {
+	if sb.Over() == nil || sb.IsPaused() || sb.Silence() != nil { // it goes on
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lastOutput)

@@ -46,16 +46,16 @@ func (i *Interrupter) Interrupt(cause error) {
 	}
 }
 
-// PausedError ends the calls that are under way in a sandbox when it is paused: those that were
-// sent are lost, the others are refused.
-type PausedError struct {
+// FrozenError ends the calls that are under way in a sandbox when it is paused or its guest falls
+// silent: those that were sent are lost, the others are refused.
+type FrozenError struct {
 	Lost    *wire.Error // of a call that was sent
 	Refused *wire.Error // of one that was not
 }
 
-func (e *PausedError) Error() string { return e.Refused.Message }
+func (e *FrozenError) Error() string { return e.Refused.Message }
 
-func (e *PausedError) Unwrap() error { return e.Refused }
+func (e *FrozenError) Unwrap() error { return e.Refused }
 
 // SilentError says that a sandbox which is connected has not answered.
 type SilentError struct {
@@ -67,10 +67,10 @@ func (e *SilentError) Error() string {
 	return fmt.Sprintf("%s has not answered for %v: is it stopped (SIGSTOP), or the machine busy?", e.What, e.Time)
 }
 
-// PausedOr is the pause that ended ctx, if one did; else err.
-func PausedOr(ctx context.Context, err error) error {
-	if paused, ok := errors.AsType[*PausedError](context.Cause(ctx)); ok && err != nil {
-		return paused
+// FrozenOr is the *FrozenError that ended ctx, if one did; else err.
+func FrozenOr(ctx context.Context, err error) error {
+	if frozen, ok := errors.AsType[*FrozenError](context.Cause(ctx)); ok && err != nil {
+		return frozen
 	}
 	return err
 }

@@ -94,9 +94,9 @@ func (st *stream) serve(ctx context.Context) error {
 		cancel()
 	}
 	st.mu.Unlock()
-	pause := st.sandbox.Pauses().Next()
+	frozen, over := st.sandbox.Within(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { st.loseAtPause(ctx, pause) })
+	wg.Go(func() { st.loseWhenFrozen(ctx, frozen, over) })
 	wg.Go(func() { st.fromClient(ctx) })
 	told := make(chan struct{})
 	go func() {
@@ -105,7 +105,7 @@ func (st *stream) serve(ctx context.Context) error {
 	}()
 	st.fail(st.toClient(ctx))
 	wg.Wait()
-	if !st.sandbox.IsPaused() { // else fromGuest ends when the sandbox is resumed, or its connection ends
+	if !st.sandbox.IsPaused() && st.sandbox.Silence() == nil { // else fromGuest ends when the guest goes on, or its connection ends
 		<-told
 	}
 	for _, a := range st.forget() {
@@ -210,17 +210,17 @@ func (st *stream) fromGuest(ctx context.Context) {
 	}
 }
 
-// loseAtPause answers what is under way each time the sandbox is paused, until ctx ends. pause ends
-// at the first time. The pause does not wait for that: the client may not read.
-func (st *stream) loseAtPause(ctx, pause context.Context) {
+// loseWhenFrozen answers what is under way each time the guest is frozen, until ctx ends. frozen ends
+// at the first time. Who freezes it does not wait for that: the client may not read.
+func (st *stream) loseWhenFrozen(ctx, frozen context.Context, over func()) {
 	for {
-		select {
-		case <-pause.Done():
-		case <-ctx.Done():
+		<-frozen.Done()
+		why, ok := errors.AsType[*FrozenError](context.Cause(frozen))
+		over()
+		if !ok {
 			return
 		}
-		why, _ := errors.AsType[*PausedError](context.Cause(pause))
-		pause = st.sandbox.Pauses().Next()
+		frozen, over = st.sandbox.Within(ctx)
 		st.lose(ctx, st.forget(), why.Lost)
 		st.lose(ctx, st.dropStuck(), why.Lost)
 	}

@@ -29,7 +29,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	caller := ctx
 	ctx, done := a.within(ctx)
 	defer done()
-	ctx, over := a.sandbox.Pauses().Within(ctx) // before the state is read, so that no pause is missed
+	ctx, over := a.sandbox.Within(ctx) // before the state is read, so that no pause is missed
 	defer over()
 	resumes, err := admits(a.sandbox, a.party.Rights, r.Verb, a.target.Session)
 	if resumes {
@@ -38,13 +38,11 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	if err != nil {
 		return wire.Reply{}, err
 	}
-	ctx, heard := a.sandbox.Listening(ctx)
-	defer heard()
 	x := exchange{a, beginCall(a.sandbox, a.live, a.target, r)}
 	defer x.call.End()
 	client, err := x.clientFor(ctx, r)
 	if err != nil {
-		return wire.Reply{}, PausedOr(ctx, err)
+		return wire.Reply{}, FrozenOr(ctx, err)
 	}
 	if refused := incomplete(client.Attached().Shell, r); refused != nil {
 		return wire.Reply{Error: refused}, refused
@@ -111,15 +109,12 @@ func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err erro
 		}
 		c.complete(ctx, &reply, lost)
 		a.noShell(reply.Result)
-		if errors.As(settled, new(*SilentError)) {
-			settled = a.sandbox.Reach(settled)
-		}
 		if err = settled; lost != nil {
 			err = lost // that counts
 		}
 	}
-	if paused, ok := errors.AsType[*PausedError](err); ok && lost == nil && hasResult(c.Request.Verb) { // before its output was here
-		lost, reply.Result = paused.Lost, nil
+	if frozen, ok := errors.AsType[*FrozenError](err); ok && lost == nil && hasResult(c.Request.Verb) { // before its output was here
+		lost, reply.Result = frozen.Lost, nil
 	}
 	if lost != nil && reply.Result == nil {
 		lastWords(caller, a.sandbox, a.live)

@@ -60,11 +60,11 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 	}
 	from, quiet := a.From, a.Quiet
 	a.Party, a.Quiet, a.Keep = &party, true, false // that is the daemon's own stream
-	ctx, over := sb.Pauses().Within(ctx)
+	ctx, over := sb.Within(ctx)
 	defer over()
 	guest, at, err := attachGuest(ctx, c, a)
 	if err != nil {
-		err = PausedOr(ctx, err)
+		err = FrozenOr(ctx, err)
 		if refused, ok := errors.AsType[*wire.Error](err); ok {
 			return nil, live.InboundError(refused)
 		}
@@ -73,7 +73,7 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 	st = &stream{all: all, client: client, guest: guest, sandbox: sb, party: party, secret: at.Resume, quiet: quiet, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
 	if st.live, err = sb.Session(ctx, c, at.Session, at.Created); err != nil {
 		guest.Close()
-		return nil, PausedOr(ctx, err)
+		return nil, FrozenOr(ctx, err)
 	}
 	switch from.Word {
 	case wire.FromStart:

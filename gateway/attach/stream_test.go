@@ -42,7 +42,7 @@ func TestPauseWaitsForNoClient(t *testing.T) {
 	}
 	paused := make(chan struct{})
 	go func() {
-		b.pauses.Interrupt(&PausedError{Lost: wire.LostError(wire.LostPaused, "paused")})
+		b.pauses.Interrupt(&FrozenError{Lost: wire.LostError(wire.LostPaused, "paused")})
 		close(paused)
 	}()
 	select {
@@ -84,7 +84,7 @@ func TestPauseLosesHeldAnswer(t *testing.T) {
 			<-more
 		}
 	}
-	b.pauses.Interrupt(&PausedError{Lost: wire.LostError(wire.LostPaused, "paused")})
+	b.pauses.Interrupt(&FrozenError{Lost: wire.LostError(wire.LostPaused, "paused")})
 	f, err := client.Read()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,212 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// A guest that is frozen keeps its connections and answers nobody: the kernel does that for it. So while calls wait for
+// a guest, the daemon asks it for signs of life that only its own code gives. One that gives none for a while is silent:
+// the calls under way are lost, or refused where nothing was sent.
+
+// listening counts the calls that wait for the guest of a sandbox, and notes when it is silent. The zero value is ready.
+type listening struct {
+	mu     sync.Mutex
+	calls  int                 // guarded by mu
+	begun  chan struct{}       // guarded by mu; closed when there is a call; nil while nobody waits for one
+	silent *attach.FrozenError // guarded by mu; what ends calls while the guest is silent; nil while it answers
+}
+
+// enter counts a call that waits for the guest, until leave is called.
+func (l *listening) enter() (leave func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.calls++; l.begun != nil {
+		close(l.begun)
+		l.begun = nil
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.calls--
+	}
+}
+
+// wait waits until a call waits for the guest, and reports whether ctx lives still.
+func (l *listening) wait(ctx context.Context) bool {
+	l.mu.Lock()
+	if l.calls > 0 {
+		l.mu.Unlock()
+		return ctx.Err() == nil
+	}
+	if l.begun == nil {
+		l.begun = make(chan struct{})
+	}
+	begun := l.begun
+	l.mu.Unlock()
+	select {
+	case <-begun:
+	case <-ctx.Done():
+	}
+	return ctx.Err() == nil
+}
+
+// set notes that the guest is silent, or with nil that it answers.
+func (l *listening) set(silent *attach.FrozenError) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.silent = silent
+}
+
+// silence is what ends calls while the guest is silent; nil while it answers.
+func (l *listening) silence() *attach.FrozenError {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.silent
+}
+
+// A guest is silent when it gave no sign of life at so many looks in a row. Looks are counted, and not time: a daemon that
+// did not run itself has asked nobody. A container's guest is next door, and its callers have an answer within 5 s. One on
+// a machine is an account's program behind a network.
+const (
+	lookEvery     = 500 * time.Millisecond
+	silentLooks   = 8
+	hostLookEvery = 5 * time.Second
+	hostLooks     = 3
+
+	deadAfter = 2 * time.Minute // of a container's silence: its control connection is taken for dead
+)
+
+// looks says how often the guest of b is looked at while calls wait for it, and at how many looks in a row it is silent.
+func (b *box) looks() (every time.Duration, most int) {
+	if b.IsHost() {
+		return hostLookEvery, hostLooks
+	}
+	return lookEvery, silentLooks
+}
+
+// Within implements attach.Sandbox.
+func (b *box) Within(ctx context.Context) (_ context.Context, over func()) {
+	leave := b.listening.enter()
+	ctx, done := b.pauses.Within(ctx)
+	return ctx, func() { done(); leave() }
+}
+
+// Silence implements attach.Sandbox.
+func (b *box) Silence() error {
+	if silent := b.listening.silence(); silent != nil {
+		return silent.Refused
+	}
+	return nil
+}
+
+// listen asks the guest on c for signs of life while calls wait for it, until c or ctx ends.
+func (b *box) listen(ctx context.Context, c *connect.Control) {
+	defer b.listening.set(nil)
+	every, most := b.looks()
+	for b.listening.wait(ctx) && c.Err() == nil {
+		answered := make(chan error, 1)
+		go func() { answered <- c.Alive(ctx) }() // ends with ctx
+		if !b.await(ctx, c, answered, every, most) || !sleep(ctx, every) {
+			return
+		}
+	}
+}
+
+// await waits for the guest's sign of life, and ends the calls each time that it is silent meanwhile. It reports whether
+// the guest has answered.
+func (b *box) await(ctx context.Context, c *connect.Control, answered <-chan error, every time.Duration, most int) bool {
+	held := false // by this
+	look := time.NewTicker(every)
+	defer look.Stop()
+	for missed := 0; ; {
+		select {
+		case <-answered: // also by an error on a connection that lives
+			if ctx.Err() != nil || c.Err() != nil {
+				return false
+			}
+			if held || b.IsPaused() {
+				b.thawed(ctx)
+			}
+			return true
+		case <-ctx.Done():
+			return false
+		case <-look.C:
+		}
+		if c.Held() && !held { // frozen by this daemon, which knows
+			missed = 0
+			continue
+		}
+		if missed++; missed%most == 0 {
+			held = true
+			b.fellSilent(ctx, time.Duration(missed)*every, missed > most)
+		}
+		if time.Duration(missed)*every > deadAfter && !b.IsPaused() && !b.IsHost() { // another connection may be answered
+			b.hub.pool.Forget(b.id)
+			return false
+		}
+	}
+}
+
+// fellSilent ends the calls that wait for the guest of b, which has given no sign of life for so long: as paused where the
+// engine says so, else as silent. At first the connections to it wait, for what runs may go on any moment.
+func (b *box) fellSilent(ctx context.Context, d time.Duration, again bool) {
+	host := b.IsHost()
+	if !host {
+		b.hold(true)
+		var cause error
+		if again {
+			cause = b.Silent(d)
+		}
+		if b.inspect(ctx, b.get().inst, cause) || b.IsPaused() {
+			return
+		}
+	}
+	silent := b.silentError(d)
+	b.listening.set(silent)
+	b.pauses.Interrupt(silent)
+	if again && !host {
+		b.relays.close() // commands that are relayed end with their connections, so these had more time
+	}
+}
+
+// thawed notes that the guest of b has answered after it was silent or paused.
+func (b *box) thawed(ctx context.Context) {
+	b.listening.set(nil)
+	if b.inspect(ctx, b.get().inst, nil) || b.IsPaused() {
+		return
+	}
+	b.hold(false)
+	b.answered(ctx)
+}
+
+// Silent is the error of a guest that has not answered for so long.
+func (b *box) Silent(d time.Duration) error {
+	what := "the guest"
+	if uri := b.get().inst.Host.URI; uri != "" {
+		what += " on " + uri
+	}
+	return &attach.SilentError{What: what, Time: d}
+}
+
+// silentError ends the calls that wait for the guest of b, which has not answered for so long.
+func (b *box) silentError(d time.Duration) *attach.FrozenError {
+	why := b.Silent(d)
+	reach := b.Reach(why)
+	refused, _ := errors.AsType[*wire.Error](reach)
+	e := &attach.FrozenError{Refused: refused}
+	if b.IsHost() {
+		e.Lost = wire.LostError(wire.LostHost, text.Line(reach.Error(), 300))
+		return e
+	}
+	e.Lost = wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: %v", b.Name(), why))
+	return e
+}

@@ -1,0 +1,121 @@
+package gateway
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// answerWithin is the 5 s within which calls are answered, and as much again for a machine that does other things.
+const answerWithin = 10 * time.Second
+
+// A call under way is lost, and not repeated, when its sandbox is frozen behind the daemon's back. Those that come after it are
+// refused, and the sandbox is used again when it goes on.
+func TestFrozenSandboxAnswersCalls(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		pause  bool
+		reason string
+		state  State
+	}{
+		{"stopped by a signal", false, wire.LostGuest, Broken},
+		{"paused in the engine", true, wire.LostPaused, Paused},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, sandboxtest.Options{Freezes: true})
+			d := w.start()
+			info := w.create(d, "demo")
+			ran := filepath.Join(t.TempDir(), "ran")
+			a := w.standing(d)
+			relayed, err := d.Upstream(w.ctx(), robot, "demo", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer relayed.Close()
+			go relayed.Client()
+			relayEnded := make(chan struct{})
+			go func() { _ = relayed.Wait(); close(relayEnded) }()
+			type answer struct {
+				reply wire.Reply
+				err   error
+			}
+			answered := make(chan answer, 1)
+			run := func(a *attach.Attachment, command string) {
+				reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: command})
+				answered <- answer{reply, err}
+			}
+			listed := make(chan error, 1)
+			go run(a, "echo ran >>"+ran+"; echo be''gun; until [ -e "+ran+".end ]; do sleep 0.1; done")
+			w.shows(a.Live(), 0, "begun\r\n")
+			if err := w.memory.Freeze(sandboxInstance(info), tt.pause); err != nil {
+				t.Fatal(err)
+			}
+			froze := time.Now()
+			go func() {
+				_, err := d.Sessions(w.ctx(), alice, "demo")
+				listed <- err
+			}()
+			got := <-answered
+			wantLost(t, got.reply, got.err, []string{tt.reason})
+			wantCode(t, <-listed, wire.CodeUnavailable)
+			if late := time.Since(froze); late > answerWithin {
+				t.Errorf("answered after %v", late)
+			}
+			_, err = d.Screen(w.ctx(), alice, main)
+			wantCode(t, err, wire.CodeUnavailable)
+			if !tt.pause { // of one that is paused, a new call resumes it
+				run(a, "echo refused >>"+ran)
+				wantCode(t, (<-answered).err, wire.CodeUnavailable)
+				_, err := d.Upstream(w.ctx(), robot, "demo", nil)
+				wantCode(t, err, wire.CodeUnavailable)
+				_, err = d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, attach.JoinOptions{Create: true})
+				wantCode(t, err, wire.CodeUnavailable)
+				<-relayEnded
+			}
+			w.eventually("the state is known", func() bool { return w.state(d, "demo") == tt.state })
+			if err := w.memory.Thaw(sandboxInstance(info)); err != nil {
+				t.Fatal(err)
+			}
+			w.eventually("it runs again", func() bool { return w.state(d, "demo") == Running })
+			if tt.pause {
+				select {
+				case <-relayEnded:
+					t.Error("the relayed connection has ended")
+				default:
+				}
+			}
+			if res := w.run(d, "touch "+ran+".end"); res.Ended == wire.Lost {
+				t.Errorf("the next call: %+v", res)
+			}
+			wantLines(t, ran, 1)
+		})
+	}
+}
+
+// A guest is asked for signs of life as long as any call waits for it.
+func TestListening(t *testing.T) {
+	var l listening
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan bool)
+	go func() { waited <- l.wait(ctx) }()
+	leave := l.enter()
+	if !<-waited {
+		t.Error("a call was not noticed")
+	}
+	again := l.enter()
+	leave()
+	if !l.wait(ctx) {
+		t.Error("one call has ended, and another has not")
+	}
+	again()
+	cancel()
+	if l.wait(ctx) {
+		t.Error("nobody waits any more")
+	}
+}
