@@ -170,6 +170,9 @@ func (e *ending) sandboxClosed() {
 	e.requests = nil
 	waitFor(e.outDone)
 	waitFor(e.errDone)
+	if e.lost != nil && !e.exited && !e.gone {
+		e.lost()
+	}
 	if e.outDone != nil || e.errDone != nil || e.held {
 		_ = e.client.CloseWrite()
 	}

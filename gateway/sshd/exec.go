@@ -61,6 +61,7 @@ func (s *session) relay(ctx context.Context) {
 	case s.asksFiles():
 		r.tap = &greeting{say: s.say}
 	}
+	r.lost = func() { s.sayLost(ctx, u) }
 	r.allow = func(q *ssh.Request) bool { return s.allowLater(q, u, term) }
 	both := [...]ssh.Channel{s.channel, r.sandbox}
 	stop := context.AfterFunc(ctx, func() {
@@ -82,6 +83,15 @@ func (s *session) relay(ctx context.Context) {
 	}
 	c.hub().Record(context.WithoutCancel(ctx), c.grant.Principal, c.target.Sandbox,
 		gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
+}
+
+// sayLost says why a command ended whose exit status the sandbox has not told, if its connection has ended.
+func (s *session) sayLost(ctx context.Context, u *upstream) {
+	if _, _, err := u.conn.SendRequest(wire.GlobalKeepalive, true, nil); err == nil || ctx.Err() != nil {
+		return
+	}
+	c := s.client
+	s.sayError(c.hub().Lost(ctx, c.grant.Principal, c.target.Sandbox))
 }
 
 // errAnswered says that the sandbox refused what the channel is for.

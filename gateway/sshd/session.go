@@ -288,13 +288,18 @@ func (s *session) mayRequest(q *ssh.Request) bool {
 // standard output is the program's.
 func (s *session) fail(err error) {
 	s.begin()
+	s.sayError(err)
+	s.exit(wire.ExitTransport)
+}
+
+// sayError writes one line that says what the client may see of err.
+func (s *session) sayError(err error) {
 	e := s.client.public(err)
 	line := plain(e.Message)
 	if e.Hint != "" {
 		line += "; " + plain(e.Hint)
 	}
 	s.say(line)
-	s.exit(wire.ExitTransport)
 }
 
 // say writes one line of our own.
