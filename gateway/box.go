@@ -96,6 +96,7 @@ type box struct {
 	abort      context.CancelCauseFunc // guarded by mu; ends the act under way; nil if there is none that can be ended
 	link       *link                   // guarded by mu; nil unless it is being kept in touch with
 	notes      []string                // guarded by mu; of the instance's last inspection
+	halted     bool                    // guarded by mu; its guest was stopped by a signal at the last inspection
 	disk       sandbox.DiskUsage       // guarded by mu; as measured last
 	unmeasured unmeasured              // guarded by mu; what keeps its disk from being known
 	excess     sandbox.DiskUsage       // guarded by mu; what there was when it was started above its limit of disk; zero: it was not

@@ -194,7 +194,7 @@ func (b *box) inspect(ctx context.Context, inst sandbox.Instance, cause error) (
 		return b.unfit(ctx, status, err, cause)
 	}
 	b.mu.Lock()
-	b.notes = status.Notes
+	b.notes, b.halted = status.Notes, status.Halted
 	b.mu.Unlock()
 	switch {
 	case errors.Is(err, sandbox.ErrGone):

@@ -74,15 +74,17 @@ func (l *listening) silence() *attach.FrozenError {
 }
 
 // A guest is silent when it gave no sign of life at so many looks in a row. Looks are counted, and not time: a daemon that
-// did not run itself has asked nobody. A container's guest is next door, and its callers have an answer within 5 s. One on
-// a machine is an account's program behind a network.
+// did not run itself has asked nobody. A container's callers have an answer within 5 s if the engine or the kernel says
+// that the guest is frozen: one that shares little processor with many may take longer than that to answer. A guest on a
+// machine is an account's program behind a network.
 const (
 	lookEvery     = 500 * time.Millisecond
 	silentLooks   = 8
 	hostLookEvery = 5 * time.Second
 	hostLooks     = 3
 
-	deadAfter = 2 * time.Minute // of a container's silence: its control connection is taken for dead
+	hungAfter = 30 * time.Second // of a container's silence: its guest is taken for frozen whatever is said of it
+	deadAfter = 2 * time.Minute  // of a container's silence: its control connection is taken for dead
 )
 
 // looks says how often the guest of b is looked at while calls wait for it, and at how many looks in a row it is silent.
@@ -145,9 +147,9 @@ func (b *box) await(ctx context.Context, c *connect.Control, answered <-chan err
 			missed = 0
 			continue
 		}
-		if missed++; missed%most == 0 {
+		if missed++; missed%most == 0 && b.frozen(ctx, time.Duration(missed)*every) {
+			b.loseFrozen(ctx, time.Duration(missed)*every, held)
 			held = true
-			b.fellSilent(ctx, time.Duration(missed)*every, missed > most)
 		}
 		if time.Duration(missed)*every > deadAfter && !b.IsPaused() && !b.IsHost() { // another connection may be answered
 			b.hub.pool.Forget(b.id)
@@ -156,17 +158,25 @@ func (b *box) await(ctx context.Context, c *connect.Control, answered <-chan err
 	}
 }
 
-// fellSilent ends the calls that wait for the guest of b, which has given no sign of life for so long: as paused where the
-// engine says so, else as silent. At first the connections to it wait, for what runs may go on any moment.
-func (b *box) fellSilent(ctx context.Context, d time.Duration, again bool) {
+// frozen reports whether the guest of b, which has given no sign of life for so long, is frozen and not only busy.
+func (b *box) frozen(ctx context.Context, d time.Duration) bool {
+	if b.IsHost() || d >= hungAfter {
+		return true
+	}
+	b.inspect(ctx, b.get().inst, nil)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.halted || b.facts.state == Paused
+}
+
+// loseFrozen ends the calls that wait for the guest of b, which is frozen and has given no sign of life for so long. A
+// pause has ended them already. At first the connections to it wait, for what runs may go on any moment; again says that
+// they have.
+func (b *box) loseFrozen(ctx context.Context, d time.Duration, again bool) {
 	host := b.IsHost()
 	if !host {
 		b.hold(true)
-		var cause error
-		if again {
-			cause = b.Silent(d)
-		}
-		if b.inspect(ctx, b.get().inst, cause) || b.IsPaused() {
+		if b.IsPaused() {
 			return
 		}
 	}
@@ -174,6 +184,7 @@ func (b *box) fellSilent(ctx context.Context, d time.Duration, again bool) {
 	b.listening.set(silent)
 	b.pauses.Interrupt(silent)
 	if again && !host {
+		b.inspect(ctx, b.get().inst, b.Silent(d))
 		b.relays.close() // commands that are relayed end with their connections, so these had more time
 	}
 }

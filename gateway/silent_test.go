@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -19,12 +20,12 @@ const answerWithin = 10 * time.Second
 func TestFrozenSandboxAnswersCalls(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		pause  bool
+		as     sandbox.Status
 		reason string
 		state  State
 	}{
-		{"stopped by a signal", false, wire.LostGuest, Broken},
-		{"paused in the engine", true, wire.LostPaused, Paused},
+		{"stopped by a signal", sandbox.Status{Halted: true}, wire.LostGuest, Broken},
+		{"paused in the engine", sandbox.Status{Paused: true}, wire.LostPaused, Paused},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +54,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			listed := make(chan error, 1)
 			go run(a, "echo ran >>"+ran+"; echo be''gun; until [ -e "+ran+".end ]; do sleep 0.1; done")
 			w.shows(a.Live(), 0, "begun\r\n")
-			if err := w.memory.Freeze(sandboxInstance(info), tt.pause); err != nil {
+			if err := w.memory.Freeze(sandboxInstance(info), tt.as); err != nil {
 				t.Fatal(err)
 			}
 			froze := time.Now()
@@ -69,7 +70,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			}
 			_, err = d.Screen(w.ctx(), alice, main)
 			wantCode(t, err, wire.CodeUnavailable)
-			if !tt.pause { // of one that is paused, a new call resumes it
+			if !tt.as.Paused { // of one that is paused, a new call resumes it
 				run(a, "echo refused >>"+ran)
 				wantCode(t, (<-answered).err, wire.CodeUnavailable)
 				_, err := d.Upstream(w.ctx(), robot, "demo", nil)
@@ -83,7 +84,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.eventually("it runs again", func() bool { return w.state(d, "demo") == Running })
-			if tt.pause {
+			if tt.as.Paused {
 				select {
 				case <-relayEnded:
 					t.Error("the relayed connection has ended")
@@ -117,5 +118,39 @@ func TestListening(t *testing.T) {
 	cancel()
 	if l.wait(ctx) {
 		t.Error("nobody waits any more")
+	}
+}
+
+// A guest that takes long to answer, and of which nobody says that it is frozen, is only busy: its callers wait.
+func TestBusyGuestKeepsItsCalls(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, sandboxtest.Options{Freezes: true})
+	d := w.start()
+	info := w.create(d, "demo")
+	a := w.standing(d)
+	answered := make(chan *wire.Result, 1)
+	go func() {
+		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo be''gun; sleep 1"})
+		if err != nil {
+			t.Error(err)
+		}
+		answered <- reply.Result
+	}()
+	w.shows(a.Live(), 0, "begun\r\n")
+	if err := w.memory.Freeze(sandboxInstance(info), sandbox.Status{}); err != nil {
+		t.Fatal(err)
+	}
+	busy := time.NewTimer(2 * silentLooks * lookEvery)
+	defer busy.Stop()
+	select {
+	case res := <-answered:
+		t.Errorf("cut off: %+v", res)
+	case <-busy.C:
+		if err := w.memory.Thaw(sandboxInstance(info)); err != nil {
+			t.Fatal(err)
+		}
+		if res := <-answered; res.Ended != wire.Done {
+			t.Errorf("%+v", res)
+		}
 	}
 }

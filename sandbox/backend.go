@@ -152,6 +152,7 @@ type Peer struct {
 type Status struct {
 	Running   bool
 	Paused    bool
+	Halted    bool // its PID 1 was stopped by a signal (SIGSTOP), as far as can be seen
 	ExitCode  int  // of PID 1, when not running
 	OOMKilled bool // the kernel killed a process at the memory limit, as far as can be seen
 	// EngineRestarted reports, for an instance that does not run, that a restart of the engine

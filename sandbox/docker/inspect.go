@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,9 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	if s.Running {
 		// The engine's flag is often false if another process than the first was killed; the
 		// cgroup counts them.
-		if u, err := usage.Counters(c.State.Pid, c.ID); err == nil && u.OOMKills > 0 {
-			s.OOMKilled = true
+		if u, err := usage.Counters(c.State.Pid, c.ID); err == nil { // the process is the container's
+			s.OOMKilled = s.OOMKilled || u.OOMKills > 0
+			s.Halted = isHalted(c.State.Pid)
 		}
 		return s, nil
 	}
@@ -40,6 +42,16 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 		s.Notes = append(s.Notes, c.State.Error)
 	}
 	return s, nil
+}
+
+// isHalted reports whether a process was stopped by a signal (proc_pid_stat(5)).
+func isHalted(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	// The state is behind the name, which may be anything.
+	return bytes.HasPrefix(text[bytes.LastIndexByte(text, ')')+1:], []byte(" T"))
 }
 
 // List returns the instances that this daemon made. See sandbox.Finder.

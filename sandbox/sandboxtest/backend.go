@@ -339,7 +339,9 @@ func (b *Backend) Inspect(ctx context.Context, inst sandbox.Instance) (sandbox.S
 	if err != nil {
 		return sandbox.Status{}, err
 	}
-	return sandbox.Status{Running: bx.guest != nil, Paused: bx.ice.isPause()}, nil
+	status := bx.ice.status()
+	status.Running = bx.guest != nil
+	return status, nil
 }
 
 // Stop ends a sandbox's processes; its home stays.

@@ -8,13 +8,13 @@ import (
 )
 
 // Freeze keeps a sandbox of a Backend with Options.Freezes from answering until Thaw: its connections live, and nothing comes
-// from it or reaches it. pause says that it is paused and Inspect says so; else it is as after SIGSTOP.
-func (b *Backend) Freeze(inst sandbox.Instance, pause bool) error {
+// from it or reaches it. Inspect says that it is paused or halted as in as.
+func (b *Backend) Freeze(inst sandbox.Instance, as sandbox.Status) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	bx, err := b.lookupLocked(inst)
 	if err == nil {
-		bx.ice.freeze(pause)
+		bx.ice.freeze(as)
 	}
 	return err
 }
@@ -34,14 +34,14 @@ func (b *Backend) Thaw(inst sandbox.Instance) error {
 type ice struct {
 	mu     sync.Mutex
 	thawed chan struct{}  // guarded by mu; closed when it goes on; nil while it runs
-	pause  bool           // guarded by mu
+	as     sandbox.Status // guarded by mu; how it is frozen
 	conns  []*frozenBytes // guarded by mu
 }
 
-func (i *ice) freeze(pause bool) {
+func (i *ice) freeze(as sandbox.Status) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.pause = pause; i.thawed == nil {
+	if i.as = as; i.thawed == nil {
 		i.thawed = make(chan struct{})
 	}
 }
@@ -57,13 +57,13 @@ func (i *ice) thaw() {
 		c.sent = nil
 	}
 	close(i.thawed)
-	i.thawed, i.pause = nil, false
+	i.thawed, i.as = nil, sandbox.Status{}
 }
 
-func (i *ice) isPause() bool {
+func (i *ice) status() sandbox.Status {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.pause
+	return i.as
 }
 
 // over is c, which freezes with the sandbox.
