@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
@@ -54,6 +55,7 @@ type fault struct {
 	alone    bool                      // it happens to all sandboxes of the daemon
 	holds    []string                  // callers whose calls wait until after
 	within   time.Duration             // in which callers have an answer; 0 is answerWithin
+	relayed  time.Duration             // in which those without a session have one; 0 is within
 }
 
 // sandboxFaults are those that happen on the usual engine.
@@ -63,12 +65,16 @@ var sandboxFaults = []fault{
 	{name: "docker restart", cause: func(r *faultRound) error { return r.docker("restart", "-t", "0", r.container()) }, restarts: true,
 		within: 20 * time.Second}, // calls that come after it wait until the new guest has given up waiting for its keys
 	{name: "docker rm -f", cause: func(r *faultRound) error { return r.docker("rm", "-f", r.container()) }, gone: true},
-	{name: "guest killed", cause: func(r *faultRound) error {
-		return exec.Command("sh", "-c", "kill -9 $(docker inspect -f '{{.State.Pid}}' "+r.container()+")").Run()
-	}},
+	{name: "guest killed", cause: func(r *faultRound) error { return r.signal("KILL") }},
 	{name: "pause", cause: func(r *faultRound) error { return r.lobby("pause " + r.sandbox) },
 		after: func(r *faultRound) error { return r.lobby("resume " + r.sandbox) }, survives: true,
 		holds: []string{"exec", "e2b"}}, // which have no session to go on in without their caller
+	{name: "guest frozen", cause: func(r *faultRound) error { return r.signal("STOP") },
+		after: func(r *faultRound) error { return errors.Join(r.signal("CONT"), r.answers()) }, survives: true,
+		relayed: 10 * time.Second}, // their commands end with the connection, so that it has twice the time
+	{name: "paused behind the daemon's back", cause: func(r *faultRound) error { return r.docker("pause", r.container()) },
+		after: func(r *faultRound) error { return r.docker("unpause", r.container()) }, survives: true,
+		holds: []string{"exec", "e2b"}}, // as of a pause
 	{name: "daemon killed", cause: func(r *faultRound) error {
 		if err := r.f.m.cmd.Process.Kill(); err != nil {
 			return err
@@ -195,6 +201,26 @@ func (r *faultRound) docker(args ...string) error {
 		return fmt.Errorf("docker %v: %w: %s", args, err, out)
 	}
 	return nil
+}
+
+// signal sends the sandbox's PID 1 a signal from outside.
+func (r *faultRound) signal(name string) error {
+	return exec.Command("sh", "-c", "kill -"+name+" $(docker inspect -f '{{.State.Pid}}' "+r.container()+")").Run()
+}
+
+// answers waits until the daemon has seen that the sandbox, which was frozen, answers: until then it refuses calls.
+func (r *faultRound) answers() error {
+	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
+	defer cancel()
+	look := time.NewTicker(100 * time.Millisecond)
+	defer look.Stop()
+	for {
+		s, err := r.ask(ctx, "exec "+r.sandbox+" -- true")
+		if err != nil || s.code == 0 {
+			return err
+		}
+		<-look.C
+	}
 }
 
 // make makes the sandbox.
@@ -426,7 +452,11 @@ func (r *faultRound) judge(callers []caller, answers []answer) {
 		} else if slices.Contains(shown, secret) {
 			wrong(&n.repeated, "the record shows the secret")
 		}
-		if n.latest = max(n.latest, a.late); a.late > cmp.Or(r.fault.within, answerWithin) {
+		within := cmp.Or(r.fault.within, answerWithin)
+		if !c.session {
+			within = cmp.Or(r.fault.relayed, within)
+		}
+		if n.latest = max(n.latest, a.late); a.late > within {
 			wrong(&n.late, fmt.Sprintf("answered after %v", a.late))
 		}
 		if a.class != answeredDone {
@@ -493,7 +523,7 @@ func (f *faultMatrix) print() {
 // TestFaultMatrix causes each fault while each caller's call is under way, and counts what was done. A call is made once or not at
 // all; what is refused is not made; text for a program reaches no other; and every caller has an answer soon.
 func TestFaultMatrix(t *testing.T) {
-	const few = 49
+	const few = 63
 	trials := times(t, "SANDBOXD_TEST_FAULTS", few)
 	rounds := (trials + len(callers) - 1) / len(callers)
 	f := newFaultMatrix(t)
