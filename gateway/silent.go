@@ -13,16 +13,18 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A guest that is frozen keeps its connections and answers nobody: the kernel does that for it. So while calls wait for
-// a guest, the daemon asks it for signs of life that only its own code gives. One that gives none for a while is silent:
-// the calls under way are lost, or refused where nothing was sent.
+// A guest that is frozen keeps its connections and answers nobody: the kernel does that for it. So
+// while calls wait for a guest, the daemon asks it for signs of life that only its own code gives.
+// One that gives none for a while is silent: the calls under way are lost, or refused where nothing
+// was sent.
 
-// listening counts the calls that wait for the guest of a sandbox, and notes when it is silent. The zero value is ready.
+// listening counts the calls that wait for the guest of a sandbox, and notes when it is silent. The
+// zero value is ready.
 type listening struct {
 	mu     sync.Mutex
 	calls  int                 // guarded by mu
-	begun  chan struct{}       // guarded by mu; closed when there is a call; nil while nobody waits for one
-	silent *attach.FrozenError // guarded by mu; what ends calls while the guest is silent; nil while it answers
+	begun  chan struct{}       // guarded by mu; closed by the next call; nil while not needed
+	silent *attach.FrozenError // guarded by mu; why calls end; nil while the guest answers
 }
 
 // enter counts a call that waits for the guest, until leave is called.
@@ -73,21 +75,25 @@ func (l *listening) silence() *attach.FrozenError {
 	return l.silent
 }
 
-// A guest is silent when it gave no sign of life at so many looks in a row. Looks are counted, and not time: a daemon that
-// did not run itself has asked nobody. A container's callers have an answer within 5 s if the engine or the kernel says
-// that the guest is frozen: one that shares little processor with many may take longer than that to answer. A guest on a
-// machine is an account's program behind a network.
+// A guest is silent when it gave no sign of life at so many looks in a row. Looks are counted, and
+// not time: a daemon that did not run itself has asked nobody. A container's callers have an answer
+// within 5 s if the engine or the kernel says that the guest is frozen: one that shares little
+// processor with many may take longer than that to answer. A guest on a machine is an account's
+// program behind a network.
 const (
 	lookEvery     = 500 * time.Millisecond
 	silentLooks   = 8
 	hostLookEvery = 5 * time.Second
 	hostLooks     = 3
 
-	hungAfter = 30 * time.Second // of a container's silence: its guest is taken for frozen whatever is said of it
-	deadAfter = 2 * time.Minute  // of a container's silence: its control connection is taken for dead
+	// After so long a container's guest is taken for frozen although nobody says so.
+	hungAfter = 30 * time.Second
+	// After so long its control connection is taken for dead: another one may be answered.
+	deadAfter = 2 * time.Minute
 )
 
-// looks says how often the guest of b is looked at while calls wait for it, and at how many looks in a row it is silent.
+// looks says how often the guest of b is looked at while calls wait for it, and at how many looks
+// in a row it is silent.
 func (b *box) looks() (every time.Duration, most int) {
 	if b.IsHost() {
 		return hostLookEvery, hostLooks
@@ -113,25 +119,29 @@ func (b *box) Silence() error {
 // listen asks the guest on c for signs of life while calls wait for it, until c or ctx ends.
 func (b *box) listen(ctx context.Context, c *connect.Control) {
 	defer b.listening.set(nil)
-	every, most := b.looks()
+	every, _ := b.looks()
 	for b.listening.wait(ctx) && c.Err() == nil {
-		answered := make(chan error, 1)
-		go func() { answered <- c.Alive(ctx) }() // ends with ctx
-		if !b.await(ctx, c, answered, every, most) || !sleep(ctx, every) {
+		answered := make(chan struct{})
+		go func() { // ends with ctx
+			defer close(answered)
+			_ = c.Alive(ctx) // an error on a connection that lives was an answer, too
+		}()
+		if !b.await(ctx, c, answered) || !sleep(ctx, every) {
 			return
 		}
 	}
 }
 
-// await waits for the guest's sign of life, and ends the calls each time that it is silent meanwhile. It reports whether
-// the guest has answered.
-func (b *box) await(ctx context.Context, c *connect.Control, answered <-chan error, every time.Duration, most int) bool {
+// await waits for the guest's sign of life, and ends the calls each time that it is silent
+// meanwhile. It reports whether the guest has answered.
+func (b *box) await(ctx context.Context, c *connect.Control, answered <-chan struct{}) bool {
+	every, most := b.looks()
 	held := false // by this
 	look := time.NewTicker(every)
 	defer look.Stop()
 	for missed := 0; ; {
 		select {
-		case <-answered: // also by an error on a connection that lives
+		case <-answered:
 			if ctx.Err() != nil || c.Err() != nil {
 				return false
 			}
@@ -147,18 +157,21 @@ func (b *box) await(ctx context.Context, c *connect.Control, answered <-chan err
 			missed = 0
 			continue
 		}
-		if missed++; missed%most == 0 && b.frozen(ctx, time.Duration(missed)*every) {
-			b.loseFrozen(ctx, time.Duration(missed)*every, held)
+		missed++
+		silent := time.Duration(missed) * every
+		if missed%most == 0 && b.frozen(ctx, silent) {
+			b.loseFrozen(ctx, silent, held)
 			held = true
 		}
-		if time.Duration(missed)*every > deadAfter && !b.IsPaused() && !b.IsHost() { // another connection may be answered
+		if silent > deadAfter && !b.IsPaused() && !b.IsHost() {
 			b.hub.pool.Forget(b.id)
 			return false
 		}
 	}
 }
 
-// frozen reports whether the guest of b, which has given no sign of life for so long, is frozen and not only busy.
+// frozen reports whether the guest of b, which has given no sign of life for so long, is frozen and
+// not only busy.
 func (b *box) frozen(ctx context.Context, d time.Duration) bool {
 	if b.IsHost() || d >= hungAfter {
 		return true
@@ -169,9 +182,9 @@ func (b *box) frozen(ctx context.Context, d time.Duration) bool {
 	return b.halted || b.facts.state == Paused
 }
 
-// loseFrozen ends the calls that wait for the guest of b, which is frozen and has given no sign of life for so long. A
-// pause has ended them already. At first the connections to it wait, for what runs may go on any moment; again says that
-// they have.
+// loseFrozen ends the calls that wait for the guest of b, which is frozen and has given no sign of
+// life for so long. A pause has ended them already. At first the connections to it wait, for what
+// runs may go on any moment; again says that they have.
 func (b *box) loseFrozen(ctx context.Context, d time.Duration, again bool) {
 	host := b.IsHost()
 	if !host {
@@ -185,7 +198,7 @@ func (b *box) loseFrozen(ctx context.Context, d time.Duration, again bool) {
 	b.pauses.Interrupt(silent)
 	if again && !host {
 		b.inspect(ctx, b.get().inst, b.Silent(d))
-		b.relays.close() // commands that are relayed end with their connections, so these had more time
+		b.relays.close() // relayed commands end with their connections, so these had more time
 	}
 }
 

@@ -12,11 +12,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// answerWithin is the 5 s within which calls are answered, and as much again for a machine that does other things.
+// answerWithin is the 5 s within which calls are answered, and as much again for a machine that
+// does other things.
 const answerWithin = 10 * time.Second
 
-// A call under way is lost, and not repeated, when its sandbox is frozen behind the daemon's back. Those that come after it are
-// refused, and the sandbox is used again when it goes on.
+// A call under way is lost, and not repeated, when its sandbox is frozen behind the daemon's back.
+// Those that come after it are refused, and the sandbox is used again when it goes on.
 func TestFrozenSandboxAnswersCalls(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -121,7 +122,8 @@ func TestListening(t *testing.T) {
 	}
 }
 
-// A guest that takes long to answer, and of which nobody says that it is frozen, is only busy: its callers wait.
+// A guest that takes long to answer, and of which nobody says that it is frozen, is only busy: its
+// callers wait.
 func TestBusyGuestKeepsItsCalls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{Freezes: true})

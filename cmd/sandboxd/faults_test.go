@@ -208,7 +208,7 @@ func (r *faultRound) signal(name string) error {
 	return exec.Command("sh", "-c", "kill -"+name+" $(docker inspect -f '{{.State.Pid}}' "+r.container()+")").Run()
 }
 
-// answers waits until the daemon has seen that the sandbox, which was frozen, answers: until then it refuses calls.
+// answers waits until the daemon has seen that the sandbox, which was frozen, answers.
 func (r *faultRound) answers() error {
 	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
 	defer cancel()

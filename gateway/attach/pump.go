@@ -105,7 +105,8 @@ func (st *stream) serve(ctx context.Context) error {
 	}()
 	st.fail(st.toClient(ctx))
 	wg.Wait()
-	if !st.sandbox.IsPaused() && st.sandbox.Silence() == nil { // else fromGuest ends when the guest goes on, or its connection ends
+	// Of a frozen guest fromGuest ends when that goes on, or its connection ends.
+	if !st.sandbox.IsPaused() && st.sandbox.Silence() == nil {
 		<-told
 	}
 	for _, a := range st.forget() {

@@ -85,7 +85,7 @@ func (s *session) relay(ctx context.Context) {
 		gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
 }
 
-// sayLost says why a command ended whose exit status the sandbox has not told, if its connection has ended.
+// sayLost says why a command ended without an exit status, if the connection to its sandbox has.
 func (s *session) sayLost(ctx context.Context, u *upstream) {
 	if _, _, err := u.conn.SendRequest(wire.GlobalKeepalive, true, nil); err == nil || ctx.Err() != nil {
 		return

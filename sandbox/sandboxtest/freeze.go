@@ -7,8 +7,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Freeze keeps a sandbox of a Backend with Options.Freezes from answering until Thaw: its connections live, and nothing comes
-// from it or reaches it. Inspect says that it is paused or halted as in as.
+// Freeze keeps a sandbox of a Backend with Options.Freezes from answering until Thaw: its
+// connections live, and nothing comes from it or reaches it. Inspect says that it is paused or
+// halted as in as.
 func (b *Backend) Freeze(inst sandbox.Instance, as sandbox.Status) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -75,8 +76,8 @@ func (i *ice) over(c net.Conn) net.Conn {
 	return f
 }
 
-// frozenBytes is the daemon's end of a connection to a sandbox that may freeze: what is sent then stays in a buffer, as
-// in the kernel's, and nothing is read.
+// frozenBytes is the daemon's end of a connection to a sandbox that may freeze: what is sent then
+// stays in a buffer, as in the kernel's, and nothing is read.
 type frozenBytes struct {
 	net.Conn
 	ice    *ice
