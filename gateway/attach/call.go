@@ -208,11 +208,11 @@ func admits(sb Sandbox, rights wire.Rights, verb wire.Verb, session string) (res
 	if verb == wire.VerbCancel { // which has no answer
 		return false, nil
 	}
-	if over := sb.Over(); over != nil && (types(verb) || verb == wire.VerbInterrupt) && !sb.IsPaused() {
-		return false, notTyped(over)
-	}
 	if err := sb.Silence(); err != nil {
 		return false, err
+	}
+	if over := sb.Over(); over != nil && (types(verb) || verb == wire.VerbInterrupt) && !sb.IsPaused() {
+		return false, notTyped(over)
 	}
 	if wakes(verb) && rights != wire.RightWatch {
 		return true, nil
