@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"errors"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -78,7 +79,7 @@ func replayCommand(env *Env) *cobra.Command {
 			p := player.New(r, screen, o)
 			err = p.Seek(cmd.Context(), start)
 			if err == nil {
-				err = played(cmd.Context(), p.Play(cmd.Context(), env.keys()))
+				err = played(cmd.Context(), p.Play(cmd.Context(), keysFrom(env.Stdin, env.done)))
 			}
 			return errors.Join(err, screen.Close())
 		},
@@ -102,14 +103,14 @@ func played(ctx context.Context, err error) error {
 	return err
 }
 
-// keys are what a person types at a player: characters, and left and right. Reading them ends with the door's input.
-func (env *Env) keys() <-chan player.Order {
+// keysFrom returns what a person types at a player: characters, and left and right. Reading ends with stdin, or at the
+// next key once done is closed.
+func keysFrom(stdin io.Reader, done <-chan struct{}) <-chan player.Order {
 	keys := make(chan player.Order)
-	done := env.done
 	go func() { // ends with the caller's terminal, or the command and the next key
 		buf := make([]byte, 64)
 		for {
-			n, err := env.Stdin.Read(buf)
+			n, err := stdin.Read(buf)
 			for _, key := range player.Keys(buf[:n]) {
 				select {
 				case keys <- player.Order{Key: key}:

@@ -52,7 +52,7 @@ func TestKeys(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)
 	env := &Env{Stdin: strings.NewReader("\x1b[A \x1bOB\x1b[Cq"), done: done}
-	keys := env.keys()
+	keys := keysFrom(env.Stdin, env.done)
 	for _, want := range []string{" ", "right", "q"} {
 		if got := <-keys; got.Key != want {
 			t.Errorf("got order %v, want %q", got, want)

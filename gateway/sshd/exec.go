@@ -42,7 +42,7 @@ func (s *session) relay(ctx context.Context) {
 	term, err := s.start(ctx, u, program)
 	if err != nil {
 		_ = program.Close()
-		if errors.Is(err, errAnswered) && s.asksFiles() {
+		if errors.Is(err, errAnswered) && s.ask.isFiles() {
 			s.files(ctx, u)
 			return
 		}
@@ -58,7 +58,7 @@ func (s *session) relay(ctx context.Context) {
 	switch {
 	case term != nil:
 		r.tap = term
-	case s.asksFiles():
+	case s.ask.isFiles():
 		r.tap = &greeting{say: s.say}
 	}
 	r.lost = func() { s.sayLost(ctx, u) }
@@ -104,7 +104,7 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gate
 	if p := s.ask.pty; p != nil {
 		ok, err := to.SendRequest(wire.RequestPty, true, wire.Marshal(*p))
 		if err != nil {
-			return nil, s.closed()
+			return nil, closedBy(s.client.target.Sandbox)
 		}
 		if !ok {
 			return nil, wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
@@ -140,14 +140,14 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gate
 		term.Close(-1)
 	}
 	if err != nil {
-		return nil, s.closed()
+		return nil, closedBy(s.client.target.Sandbox)
 	}
 	return nil, errAnswered
 }
 
-// closed is the error of a channel that ended before the sandbox had answered.
-func (s *session) closed() error {
-	return wire.Errorf(wire.CodeLost, "sandbox %s closed the channel", s.client.target.Sandbox)
+// closedBy is the error of a channel that ended before the sandbox had answered.
+func closedBy(sandbox string) error {
+	return wire.Errorf(wire.CodeLost, "sandbox %s closed the channel", sandbox)
 }
 
 // allowLater decides on a request of the client while the channel is relayed.

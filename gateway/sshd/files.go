@@ -37,9 +37,9 @@ func (s *session) files(ctx context.Context, u *upstream) {
 		gateway.ExecEvent{Command: "subsystem " + wire.SubsystemSFTP + " by commands"})
 }
 
-// asksFiles reports whether the client wants SFTP.
-func (s *session) asksFiles() bool {
-	return s.ask.kind == wire.RequestSubsystem && s.ask.arg == wire.SubsystemSFTP
+// isFiles reports whether the client wants SFTP.
+func (a ask) isFiles() bool {
+	return a.kind == wire.RequestSubsystem && a.arg == wire.SubsystemSFTP
 }
 
 // greeting looks at how what answers an SFTP client begins, and says so when that is not SFTP: a machine that runs one command
