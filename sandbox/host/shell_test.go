@@ -81,6 +81,7 @@ func TestMarksOfShells(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			p, spec := shellAccount(t, tt.shell, tt.rc)
+			before := ownedBy(t, p.user, p.home)
 			b := newBackend(t)
 			inst := boot(t, b, spec)
 			c := dialSessions(t, b, inst, TierMarks)
@@ -118,16 +119,18 @@ func TestMarksOfShells(t *testing.T) {
 				t.Fatal(err)
 			}
 			until(t, "no process of the account is left", func() bool { return exec.Command("pgrep", "-u", p.user).Run() != nil })
-			if left := leftBy(t, p.user, p.home); len(left) > 0 {
-				t.Errorf("left in /tmp: %q", left)
+			for _, path := range ownedBy(t, p.user, p.home) {
+				if !slices.Contains(before, path) {
+					t.Errorf("left in /tmp: %s", path)
+				}
 			}
 		})
 	}
 }
 
-// leftBy returns what lies directly in /tmp and belongs to an account, except its home. Other tests make and remove things
-// there meanwhile, so an entry that is gone by the time it is looked at is none.
-func leftBy(t *testing.T, name, home string) []string {
+// ownedBy returns the files directly in /tmp that belong to an account, except its home. A new account can have the number
+// of an old one that left files there. Other tests make and remove files meanwhile: an entry that is gone is no file.
+func ownedBy(t *testing.T, name, home string) []string {
 	t.Helper()
 	account, err := user.Lookup(name)
 	if err != nil {
@@ -137,7 +140,7 @@ func leftBy(t *testing.T, name, home string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var left []string
+	var owned []string
 	for _, entry := range entries {
 		path := filepath.Join("/tmp", entry.Name())
 		var stat syscall.Stat_t
@@ -149,10 +152,10 @@ func leftBy(t *testing.T, name, home string) []string {
 			t.Fatal(err)
 		}
 		if strconv.Itoa(int(stat.Uid)) == account.Uid {
-			left = append(left, path)
+			owned = append(owned, path)
 		}
 	}
-	return left
+	return owned
 }
 
 // What an account's shell says of itself counts, and what cannot be read does not.
