@@ -14,7 +14,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
@@ -166,7 +166,7 @@ func TestDialSession(t *testing.T) {
 // The state directory of a daemon on this machine has all that is needed.
 func TestDialState(t *testing.T) {
 	name := sandboxName(t)
-	if _, err := world.hub.Create(bounded(t), alice, gateway.NewSpec{Name: name}, nil); err != nil {
+	if _, err := world.hub.Create(bounded(t), alice, lifecycle.NewSpec{Name: name}, nil); err != nil {
 		t.Fatal(err)
 	}
 	state := t.TempDir()

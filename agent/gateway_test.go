@@ -15,7 +15,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/agenttest"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -128,13 +128,13 @@ func TestGatewayWithoutSSH(t *testing.T) {
 // What the daemon says of a sandbox has a field here, under the same name and of the same shape.
 func TestSandboxHasAllFields(t *testing.T) {
 	for _, tt := range []struct{ theirs, ours any }{
-		{gateway.Info{}, agent.Sandbox{}},
-		{gateway.Description{}, agent.Description{}},
-		{gateway.End{}, agent.End{}},
-		{gateway.Share{}, agent.Share{}},
-		{gateway.Packages{}, agent.Packages{}},
-		{gateway.Package{}, agent.Package{}},
-		{gateway.Used{}, agent.Used{}},
+		{lifecycle.Info{}, agent.Sandbox{}},
+		{lifecycle.Description{}, agent.Description{}},
+		{lifecycle.End{}, agent.End{}},
+		{lifecycle.Share{}, agent.Share{}},
+		{lifecycle.Packages{}, agent.Packages{}},
+		{lifecycle.Package{}, agent.Package{}},
+		{lifecycle.Used{}, agent.Used{}},
 		{wire.SessionInfo{}, agent.Session{}},
 		{wire.Party{}, agent.Party{}},
 	} {

@@ -19,7 +19,7 @@ import (
 // person joins the main session of the test's sandbox beside its agent.
 func person(t testing.TB) *gatewayattach.Attachment {
 	t.Helper()
-	a, err := world.hub.Join(bounded(t), alice, wire.Target{Sandbox: sandboxName(t), Session: "main"}, gatewayattach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a, err := world.hub.Sessions.Join(bounded(t), alice, wire.Target{Sandbox: sandboxName(t), Session: "main"}, gatewayattach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}

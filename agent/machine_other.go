@@ -8,7 +8,6 @@ import (
 	"net"
 
 	"github.com/sandboxd/sandboxd/sandbox/connect"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 type reached struct{}

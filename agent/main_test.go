@@ -22,6 +22,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
@@ -132,7 +133,7 @@ func newGateway(t testing.TB) *gatewayWorld {
 			t.Fatal(err)
 		}
 	}
-	w.hub = gatewaytest.Hub(t, &gateway.Options{Log: log})
+	w.hub = gatewaytest.Hub(t, &gateway.Options{Options: lifecycle.Options{Log: log}})
 
 	var authorized []byte
 	for _, name := range []string{"alice", "bob", "nobody"} {

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
 
@@ -284,7 +284,7 @@ func TestClose(t *testing.T) {
 // In the gateway's own process there is no SSH between an agent and the hub.
 func TestNewClient(t *testing.T) {
 	name := sandboxName(t)
-	if _, err := world.hub.Create(bounded(t), alice, gateway.NewSpec{Name: name}, nil); err != nil {
+	if _, err := world.hub.Create(bounded(t), alice, lifecycle.NewSpec{Name: name}, nil); err != nil {
 		t.Fatal(err)
 	}
 	var served sync.WaitGroup
@@ -294,7 +294,7 @@ func TestNewClient(t *testing.T) {
 		if err != nil {
 			return nil, err
 		}
-		served.Go(func() { _ = world.hub.Stream(context.Background(), alice, name, far) }) // ends with near
+		served.Go(func() { _ = world.hub.Sessions.Stream(context.Background(), alice, name, far) }) // ends with near
 		return near, nil
 	}, nil)
 	defer c.Close()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -43,7 +44,7 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 	}
 	w.shows(person.Live(), 0, "begun\r\n")
 	other := wire.Target{Sandbox: "demo", Session: "other"}
-	agent, err := d.Shared(w.ctx(), robot, other, attach.JoinOptions{Create: true})
+	agent, err := d.Sessions.Shared(w.ctx(), robot, other, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 	for i := range 3 {
 		fmt.Fprintf(&want, "line %d\n", i)
 		u.fails.Store(3)
-		d.pool.Forget(info.ID)
+		d.registry.Connections().Forget(info.ID)
 		if err := person.Input(w.ctx(), fmt.Appendf(nil, "line %d\r", i)); err != nil {
 			t.Fatalf("line %d: %v", i, err)
 		}
@@ -93,7 +94,7 @@ func TestCutOffWhileComingBack(t *testing.T) {
 	}
 	w.shows(a.Live(), 0, "begun\r\n") // what comes while the line editor still has the terminal is not lines to cat
 	began := time.Now()
-	d.pool.Forget(info.ID)
+	d.registry.Connections().Forget(info.ID)
 	if err := a.Input(w.ctx(), []byte("line 0\r")); err != nil {
 		t.Fatal(err)
 	}
@@ -101,8 +102,8 @@ func TestCutOffWhileComingBack(t *testing.T) {
 	step := 2 * time.Since(began) / steps // what coming back took on this machine, and as much again
 	want := "line 0\n"
 	for i := 1; i <= steps; i++ {
-		d.pool.Forget(info.ID)
-		again := time.AfterFunc(time.Duration(i)*step, func() { d.pool.Forget(info.ID) })
+		d.registry.Connections().Forget(info.ID)
+		again := time.AfterFunc(time.Duration(i)*step, func() { d.registry.Connections().Forget(info.ID) })
 		if err := a.Input(w.ctx(), fmt.Appendf(nil, "line %d\r", i)); err != nil {
 			t.Fatalf("line %d: %v", i, err)
 		}
@@ -120,7 +121,7 @@ func TestCutOffWhileComingBack(t *testing.T) {
 	if err != nil || reply.Result.Output != want {
 		t.Errorf("typed %q, %v", reply.Result.Output, err)
 	}
-	if state := w.state(d, "demo"); state != Running {
+	if state := w.state(d, "demo"); state != lifecycle.Running {
 		t.Errorf("state = %s, want running", state)
 	}
 }
@@ -138,7 +139,7 @@ func TestCutOffForGood(t *testing.T) {
 	if err := w.memory.Destroy(w.ctx(), sandboxInstance(info)); err != nil {
 		t.Fatal(err)
 	}
-	if err := a.Input(w.ctx(), []byte("x")); !errors.Is(err, ErrBroken) {
+	if err := a.Input(w.ctx(), []byte("x")); !errors.Is(err, lifecycle.ErrBroken) {
 		t.Errorf("input to a sandbox that is gone: %v, want ErrBroken", err)
 	}
 }

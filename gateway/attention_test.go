@@ -31,7 +31,7 @@ func (w *world) told(watch *attention.Watch, what string, cond func(attention.Ne
 // person joins demo's main session as alice.
 func (w *world) person(d *daemon) *attach.Attachment {
 	w.t.Helper()
-	a, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestAttentionWatch(t *testing.T) {
 	w.create(d, "demo")
 	before := time.Now().Add(-time.Second)
 	a := w.person(d)
-	watch := d.WatchAttention(alice)
+	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt && n.Needs == attention.None })
 
@@ -83,7 +83,7 @@ func TestAttentionWatch(t *testing.T) {
 	if n.Needs != attention.Shell || n.ExitCode == nil || *n.ExitCode != 3 || n.Gone {
 		t.Errorf("told %+v", n)
 	}
-	all, err := d.Attention(w.ctx(), alice, "demo")
+	all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
 	if err != nil || len(all) != 1 || all[0].Needs != attention.Shell || all[0].Since != n.Since {
 		t.Errorf("needs %+v, %v", all, err)
 	}
@@ -99,9 +99,9 @@ func TestAttentionWatchOwner(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	others := d.WatchAttention(bob)
+	others := d.Sessions.WatchAttention(bob)
 	w.person(d)
-	if watched, _ := d.board.Watched([]string{"alice"}); watched {
+	if watched, _ := d.registry.Board().Watched([]string{"alice"}); watched {
 		t.Error("alice's sessions are watched for bob")
 	}
 	ctx, cancel := context.WithTimeout(w.ctx(), 500*time.Millisecond)
@@ -110,13 +110,13 @@ func TestAttentionWatchOwner(t *testing.T) {
 		t.Errorf("bob was told %+v", changed)
 	}
 	others.Close()
-	if watched, _ := d.board.Watched([]string{"bob"}); watched {
+	if watched, _ := d.registry.Board().Watched([]string{"bob"}); watched {
 		t.Error("a watch that was closed counts")
 	}
-	if _, err := d.Attention(w.ctx(), bob, "demo"); err == nil {
+	if _, err := d.Sessions.Attention(w.ctx(), bob, "demo"); err == nil {
 		t.Error("bob was told of demo")
 	}
-	if all, err := d.Attention(w.ctx(), bob, ""); err != nil || len(all) != 0 {
+	if all, err := d.Sessions.Attention(w.ctx(), bob, ""); err != nil || len(all) != 0 {
 		t.Errorf("bob was told %+v, %v", all, err)
 	}
 }
@@ -127,7 +127,7 @@ func TestAttentionWatchShared(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	watch := d.WatchAttention(bob)
+	watch := d.Sessions.WatchAttention(bob)
 	defer watch.Close()
 	a := w.person(d)
 	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
@@ -151,10 +151,10 @@ func TestAttentionWatchGoesOn(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	a := w.person(d)
-	watch := d.WatchAttention(alice)
+	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
-	d.pool.Forget(info.ID) // its connections end
+	d.registry.Connections().Forget(info.ID) // its connections end
 	w.types(a, "read x\n")
 	w.told(watch, "a question after that", func(n attention.Need) bool { return n.Needs == attention.Answer })
 	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
@@ -173,7 +173,7 @@ func TestAttentionHostileLine(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	watch := d.WatchAttention(alice)
+	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	w.types(w.person(d), `printf 'x\n\033]0;title\007"a'"'"'b" \302\233 \342\200\256 $(id) \\ {}'; read x`+"\n")
 	n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer })
@@ -189,7 +189,7 @@ func TestAttentionLastLineAfterARestart(t *testing.T) {
 	w.create(d, "demo")
 	w.run(d, "seq 5000; PS1='the last line> '")
 	last := func() string {
-		all, err := d.Attention(w.ctx(), alice, "demo")
+		all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,7 +202,7 @@ func TestAttentionLastLineAfterARestart(t *testing.T) {
 	d.stop()
 	d = w.start()
 	w.eventually("the session is there again", func() bool {
-		sessions, err := d.Sessions(w.ctx(), alice, "demo")
+		sessions, err := d.Sessions.List(w.ctx(), alice, "demo")
 		return err == nil && len(sessions) == 1
 	})
 	if got := last(); got != "the last line>" {
@@ -215,7 +215,7 @@ func TestAttentionPrivate(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	watch := d.WatchAttention(alice)
+	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	a := w.person(d)
 	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
@@ -236,7 +236,7 @@ func TestAttentionPrivate(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("it is over", func() bool { return a.Live().Private() == "" })
-	all, err := d.Attention(w.ctx(), alice, "demo")
+	all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
 	if err != nil || len(all) != 1 || strings.Contains(all[0].LastLine, "4711") {
 		t.Errorf("needs %+v, %v", all, err)
 	}

@@ -81,7 +81,7 @@ func TestHookExec(t *testing.T) {
 	if err != nil || first != "MINE=yes SANDBOXD_HOOK_NEEDS=asks SANDBOXD_HOOK_OWNER=alice SANDBOXD_HOOK_SANDBOX=demo SANDBOXD_HOOK_SESSION=main SANDBOXD_HOOK_WANT=line SANDBOXD_HOOK_WAS= " {
 		t.Errorf("environment %q, %v", first, err)
 	}
-	w.eventually("all are counted", func() bool { return d.HookCounts() == attention.HookCounts{Delivered: 4} })
+	w.eventually("all are counted", func() bool { return d.hook.Counts() == attention.HookCounts{Delivered: 4} })
 }
 
 // A sandbox that has the name of one that was removed needs what it needs, and not what that one
@@ -119,7 +119,7 @@ func TestHookExecFails(t *testing.T) {
 	w.create(d, "demo")
 	a := w.person(d)
 	w.types(a, "read x\n")
-	w.eventually("one has failed", func() bool { return d.HookCounts().Failed == 1 })
+	w.eventually("one has failed", func() bool { return d.hook.Counts().Failed == 1 })
 	child, err := os.ReadFile(pid)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestHookExecFails(t *testing.T) {
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
 	w.types(a, "\n")
-	w.eventually("two have failed", func() bool { return d.HookCounts().Failed == 2 })
+	w.eventually("two have failed", func() bool { return d.hook.Counts().Failed == 2 })
 	for _, want := range []string{"it ran for 3s", "exit status 3: no such luck"} {
 		if !strings.Contains(w.log.String(), want) {
 			t.Errorf("the log has no %q", want)
@@ -173,7 +173,7 @@ func TestHookURL(t *testing.T) {
 	a := w.person(d)
 	counts := func(want attention.HookCounts) {
 		t.Helper()
-		w.eventually(fmt.Sprintf("%+v", want), func() bool { return d.HookCounts() == want })
+		w.eventually(fmt.Sprintf("%+v", want), func() bool { return d.hook.Counts() == want })
 	}
 	w.types(a, "read x\n")
 	counts(attention.HookCounts{Delivered: 1}) // after 503 and 429
@@ -202,10 +202,10 @@ func TestHookThatHangs(t *testing.T) {
 	w.create(d, "demo")
 	w.types(w.person(d), "read x\n")
 	w.eventually("it needs an answer", func() bool {
-		all, err := d.Attention(w.ctx(), alice, "demo")
+		all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
 		return err == nil && len(all) == 1 && all[0].Needs == attention.Answer
 	})
-	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}

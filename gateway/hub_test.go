@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -14,14 +15,14 @@ func TestRunThroughTheHub(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	info := w.create(d, "demo")
-	if info.State != Running || info.Owner != "alice" || info.ID == "" {
+	if info.State != lifecycle.Running || info.Owner != "alice" || info.ID == "" {
 		t.Errorf("info = %+v", info)
 	}
 	res := w.run(d, "echo hello; cd /; exit_code() { return 3; }; exit_code")
 	if res.Ended != wire.Done || res.ExitCode == nil || *res.ExitCode != 3 || res.Output != "hello\n" || res.Cwd != "/" {
 		t.Errorf("result = %+v", res)
 	}
-	l, err := d.Live(w.ctx(), alice, wire.Target{Sandbox: "demo"})
+	l, err := d.Sessions.Live(w.ctx(), alice, wire.Target{Sandbox: "demo"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,38 +46,41 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 		"Start":    func(p Principal, n string) error { _, err := d.Start(w.ctx(), p, n, nil); return err },
 		"Rescue":   func(p Principal, n string) error { _, err := d.Rescue(w.ctx(), p, n); return err },
 		"Describe": func(p Principal, n string) error { _, err := d.Describe(w.ctx(), p, n); return err },
-		"Upstream": func(p Principal, n string) error { _, err := d.Upstream(w.ctx(), p, n, nil); return err },
+		"Upstream": func(p Principal, n string) error { _, err := d.Relay.Open(w.ctx(), p, n, nil); return err },
 		"Join": func(p Principal, n string) error {
-			_, err := d.Join(w.ctx(), p, wire.Target{Sandbox: n}, attach.JoinOptions{Create: true})
+			_, err := d.Sessions.Join(w.ctx(), p, wire.Target{Sandbox: n}, attach.JoinOptions{Create: true})
 			return err
 		},
 		"Standing": func(p Principal, n string) error {
-			_, err := d.Shared(w.ctx(), p, wire.Target{Sandbox: n}, attach.JoinOptions{Create: true})
+			_, err := d.Sessions.Shared(w.ctx(), p, wire.Target{Sandbox: n}, attach.JoinOptions{Create: true})
 			return err
 		},
-		"Live":     func(p Principal, n string) error { _, err := d.Live(w.ctx(), p, wire.Target{Sandbox: n}); return err },
-		"Sessions": func(p Principal, n string) error { _, err := d.Sessions(w.ctx(), p, n); return err },
+		"Live": func(p Principal, n string) error {
+			_, err := d.Sessions.Live(w.ctx(), p, wire.Target{Sandbox: n})
+			return err
+		},
+		"Sessions": func(p Principal, n string) error { _, err := d.Sessions.List(w.ctx(), p, n); return err },
 		"CloseSession": func(p Principal, n string) error {
-			return d.CloseSession(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"})
+			return d.Sessions.Close(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"})
 		},
 		"Kick": func(p Principal, n string) error {
-			_, err := d.Disconnect(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, "x")
+			_, err := d.Sessions.Disconnect(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, "x")
 			return err
 		},
 		"Take":    func(p Principal, n string) error { _, err := d.Take(w.ctx(), p, wire.Target{Sandbox: n}); return err },
 		"Give":    func(p Principal, n string) error { _, err := d.Give(w.ctx(), p, wire.Target{Sandbox: n}); return err },
 		"Events":  func(p Principal, n string) error { _, err := d.Events(w.ctx(), p, n, 1); return err },
-		"Records": func(p Principal, n string) error { _, err := d.Records(w.ctx(), p, n); return err },
+		"Records": func(p Principal, n string) error { _, err := d.Sessions.Records(w.ctx(), p, n); return err },
 		"OpenRecord": func(p Principal, n string) error {
-			_, err := d.OpenRecord(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, 0)
+			_, err := d.Sessions.OpenRecord(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, 0)
 			return err
 		},
-		"Terminal": func(p Principal, n string) error { _, err := d.Terminal(w.ctx(), p, n, "x", 80, 24); return err },
+		"Terminal": func(p Principal, n string) error { _, err := d.Relay.Terminal(w.ctx(), p, n, "x", 80, 24); return err },
 	}
 	for name, call := range calls {
 		forbidden := call(bob, "demo")
 		wantCode(t, forbidden, wire.CodeNotFound)
-		if !errors.Is(forbidden, ErrUnknown) {
+		if !errors.Is(forbidden, lifecycle.ErrUnknown) {
 			t.Errorf("%s: %v is not ErrUnknown", name, forbidden)
 		}
 		unknown := d.Public(call(bob, "demp"))
@@ -87,7 +91,7 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 	if list, err := d.List(w.ctx(), bob); err != nil || len(list) != 0 {
 		t.Errorf("bob's list: %v, %v", list, err)
 	}
-	if got := w.state(d, "demo"); got != Running {
+	if got := w.state(d, "demo"); got != lifecycle.Running {
 		t.Errorf("after bob's calls demo is %s", got)
 	}
 }
@@ -98,18 +102,18 @@ func TestWatcherMakesNothing(t *testing.T) {
 	w.create(d, "demo")
 	watcher := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
 	for name, err := range map[string]error{
-		"Create": func() error { _, err := d.Create(w.ctx(), watcher, NewSpec{Name: "x"}, nil); return err }(),
+		"Create": func() error { _, err := d.Create(w.ctx(), watcher, lifecycle.NewSpec{Name: "x"}, nil); return err }(),
 		"Remove": d.remove(w.ctx(), watcher, "demo"),
 		"Stop":   d.Stop(w.ctx(), watcher, "demo"),
 		"Upstream": func() error { // of exec in the lobby too
-			c, err := d.Upstream(w.ctx(), watcher, "demo", nil)
+			c, err := d.Relay.Open(w.ctx(), watcher, "demo", nil)
 			if err == nil {
 				c.Conn.Close()
 			}
 			return err
 		}(),
 		"Fresh": func() error {
-			_, err := d.Join(w.ctx(), watcher, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Fresh: true})
+			_, err := d.Sessions.Join(w.ctx(), watcher, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Fresh: true})
 			return err
 		}(),
 	} {

@@ -16,7 +16,7 @@ import (
 
 func (w *world) join(d *daemon, p Principal, t wire.Target, o attach.JoinOptions) *attach.Attachment {
 	w.t.Helper()
-	a, err := d.Join(w.ctx(), p, t, o)
+	a, err := d.Sessions.Join(w.ctx(), p, t, o)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestWatcherNeverDrives(t *testing.T) {
 		wantCode(t, err, wire.CodeDenied)
 		a.Close()
 	}
-	if _, err := d.Join(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "none"}, attach.JoinOptions{Watch: true, Create: true}); err == nil {
+	if _, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "none"}, attach.JoinOptions{Watch: true, Create: true}); err == nil {
 		t.Error("a watcher started a session")
 	}
 }
@@ -215,7 +215,7 @@ func TestFreshTerminalsAreApartAndEndWithTheirAttachment(t *testing.T) {
 		t.Errorf("Close: %v", err)
 	}
 	w.eventually("its session is gone", func() bool {
-		infos, err := d.Sessions(w.ctx(), alice, "demo")
+		infos, err := d.Sessions.List(w.ctx(), alice, "demo")
 		return err == nil && len(infos) == 1 && infos[0].Name == two.Target().Session
 	})
 	if text, r := w.recorded(d, one.Target()); !strings.Contains(text, "dumb one") || !r.Finished() {
@@ -240,7 +240,7 @@ func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
 	}
 	a.Close()
 	w.eventually("the record tells the end", func() bool {
-		records, err := d.Records(w.ctx(), alice, "demo")
+		records, err := d.Sessions.Records(w.ctx(), alice, "demo")
 		return err == nil && len(records) == 1 && records[0].Ended != nil && *records[0].State.ExitCode == 4
 	})
 	again := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 111, Rows: 33})
@@ -279,20 +279,20 @@ func TestKick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := d.Disconnect(w.ctx(), alice, main, a.Party().ID); n != 1 || err != nil {
+	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, a.Party().ID); n != 1 || err != nil {
 		t.Errorf("Kick by id = %d, %v", n, err)
 	}
 	if err := a.Wait(w.ctx()); !errors.Is(err, attach.ErrDisconnected) || b.Err() != nil {
 		t.Errorf("who was kicked: %v, who was not: %v", err, b.Err())
 	}
-	if n, err := d.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 2 || err != nil { // the standing one too
+	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 2 || err != nil { // the standing one too
 		t.Errorf("Kick of the agents = %d, %v", n, err)
 	}
 	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
 		t.Errorf("Stream = %v, want attach.ErrDisconnected", err)
 	}
 	<-c.Done()
-	_, err = d.Disconnect(w.ctx(), alice, main, "person:mallory")
+	_, err = d.Sessions.Disconnect(w.ctx(), alice, main, "person:mallory")
 	wantCode(t, err, wire.CodeNotFound)
 }
 
@@ -306,7 +306,7 @@ func TestStandingPartyIsOne(t *testing.T) {
 	if err != nil || reply.Result.Ended == wire.Done || reply.Result.Keyboard != "agent:alice" {
 		t.Fatalf("run = %+v, %v", reply.Result, err)
 	}
-	two, err := d.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	two, err := d.Sessions.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil || two != one {
 		t.Fatalf("the second call is another party: %v", err)
 	}
@@ -314,11 +314,11 @@ func TestStandingPartyIsOne(t *testing.T) {
 	if err != nil || reply.Result.Ended != wire.Done || !strings.Contains(reply.Result.Output, "hi bob") {
 		t.Errorf("type = %+v, %v", reply.Result, err)
 	}
-	if err := d.CloseSession(w.ctx(), alice, main); err != nil {
+	if err := d.Sessions.Close(w.ctx(), alice, main); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the session is gone", func() bool { return one.Live().Final() })
-	three, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
+	three, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
 	if err != nil || three == one {
 		t.Errorf("after the session's end: %v, the same party %v", err, three == one)
 	}
@@ -338,7 +338,7 @@ func TestInputAcrossABrokenConnection(t *testing.T) {
 		line := strings.Repeat(string(rune('a'+i%26)), 60) + "\n"
 		want.WriteString(line)
 		if i%40 == 20 {
-			go d.pool.Forget(info.ID)
+			go d.registry.Connections().Forget(info.ID)
 		}
 		if err := a.Input(w.ctx(), []byte(line)); err != nil {
 			t.Fatalf("line %d: %v", i, err)

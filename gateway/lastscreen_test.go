@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -16,29 +17,29 @@ func TestScreenOfStopped(t *testing.T) {
 	w.create(d, "demo")
 	at := wire.Target{Sandbox: "demo", Session: wire.DefaultSession}
 	w.run(d, "printf 'one\\ntwo\\n'")
-	before, err := d.Screen(w.ctx(), robot, at)
+	before, err := d.Sessions.Screen(w.ctx(), robot, at)
 	if err != nil || before.Stopped || !strings.Contains(before.Text, "two") {
 		t.Fatalf("while it runs: %+v, %v", before, err)
 	}
 	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.Screen(w.ctx(), robot, at)
+	got, err := d.Sessions.Screen(w.ctx(), robot, at)
 	if err != nil || !got.Stopped || got.Cols != before.Cols || got.Rows != before.Rows || !strings.Contains(got.Text, "one\ntwo") {
 		t.Errorf("once it is stopped: %+v, %v", got, err)
 	}
-	_, err = d.Screen(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"})
+	_, err = d.Sessions.Screen(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"})
 	wantCode(t, err, wire.CodeNotFound)
 	for what, f := range map[string]func() error{
-		"a party that starts no session": func() error { _, err := d.Shared(w.ctx(), robot, at, attach.JoinOptions{}); return err },
+		"a party that starts no session": func() error { _, err := d.Sessions.Shared(w.ctx(), robot, at, attach.JoinOptions{}); return err },
 		"one that takes":                 func() error { _, err := d.Take(w.ctx(), robot, at); return err },
-		"one that watches":               func() error { _, err := d.Join(w.ctx(), alice, at, attach.JoinOptions{}); return err },
+		"one that watches":               func() error { _, err := d.Sessions.Join(w.ctx(), alice, at, attach.JoinOptions{}); return err },
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), "stopped") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if got := w.state(d, "demo"); got != Stopped {
+	if got := w.state(d, "demo"); got != lifecycle.Stopped {
 		t.Errorf("it is %s", got)
 	}
 }

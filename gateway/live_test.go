@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -23,7 +24,7 @@ var main = wire.Target{Sandbox: "demo", Session: "main"}
 // recorded is what the record of a session has, with a NUL for each missing byte, and its reader.
 func (w *world) recorded(d *daemon, t wire.Target) (string, *record.Reader) {
 	w.t.Helper()
-	r, err := d.OpenRecord(w.ctx(), alice, t, 0)
+	r, err := d.Sessions.OpenRecord(w.ctx(), alice, t, 0)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -52,7 +53,7 @@ func TestDaemonDiesWhileACommandRuns(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	w.run(d, "echo be''fore")
-	party, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{})
+	party, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,10 +73,10 @@ func TestDaemonDiesWhileACommandRuns(t *testing.T) {
 	sshRun(t, peer, "touch go")
 
 	d = w.start()
-	if got := w.state(d, "demo"); got != Running {
+	if got := w.state(d, "demo"); got != lifecycle.Running {
 		t.Fatalf("state = %s, want running", got)
 	}
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,14 +126,14 @@ func TestOutputIsExactAcrossBrokenConnections(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	w.run(d, "true")
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
 	from := l.Len()
 	done := make(chan *wire.Result, 1)
 	go func() {
-		a, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{})
+		a, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{})
 		if err != nil {
 			t.Error(err)
 		}
@@ -154,7 +155,7 @@ func TestOutputIsExactAcrossBrokenConnections(t *testing.T) {
 		off += uint64(n)
 		if want := got.Len() / 10_000; broken < want && broken < 8 {
 			broken++
-			d.pool.Forget(info.ID)
+			d.registry.Connections().Forget(info.ID)
 		}
 	}
 	if res := <-done; res == nil || res.Ended != wire.Done {
@@ -179,7 +180,7 @@ func TestSessionsAreFoundByThemselves(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	info := w.create(d, "demo")
-	c, err := d.pool.Control(w.ctx(), sandboxInstance(info))
+	c, err := d.registry.Connections().Control(w.ctx(), sandboxInstance(info))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func TestSessionsAreFoundByThemselves(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Close()
-	l, err := d.Live(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "entrypoint"})
+	l, err := d.Sessions.Live(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "entrypoint"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestReaderBehindTheReplicaReadsTheRecord(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	res := w.run(d, "seq 1 200000")
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +240,7 @@ func TestReaderBehindAFullRecordLags(t *testing.T) {
 	if res.Ended != wire.Done {
 		t.Fatalf("result = %+v", res)
 	}
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +298,7 @@ func TestScreenIsThatOfTheWholeLog(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, `printf '\033[2J\033[3;5Hcorner'; seq 1 3`)
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +330,7 @@ func TestScreenIsThatOfTheWholeLog(t *testing.T) {
 	// A daemon that comes later shows the same, and follows.
 	d.stop()
 	d = w.start()
-	if l, err = d.Live(w.ctx(), alice, main); err != nil {
+	if l, err = d.Sessions.Live(w.ctx(), alice, main); err != nil {
 		t.Fatal(err)
 	}
 	check(l)
@@ -344,7 +345,7 @@ func TestWaitIsLevelTriggered(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +365,7 @@ func TestWaitIsLevelTriggered(t *testing.T) {
 	}
 	w.run(d, "echo x")
 	wg.Wait()
-	if err := d.CloseSession(w.ctx(), alice, main); err != nil {
+	if err := d.Sessions.Close(w.ctx(), alice, main); err != nil {
 		t.Fatal(err)
 	}
 	for {

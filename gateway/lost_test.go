@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -16,21 +17,23 @@ import (
 // may get.
 var faults = []struct {
 	name  string
-	cause func(*world, *daemon, Info) error
+	cause func(*world, *daemon, lifecycle.Info) error
 	notes []string
 	stays bool // the sandbox is there afterwards
 }{
-	{"stopped", func(w *world, d *daemon, _ Info) error { return d.Stop(w.ctx(), alice, "demo") }, []string{wire.LostStopped}, true},
-	{"removed", func(w *world, d *daemon, _ Info) error { return d.remove(w.ctx(), alice, "demo") }, []string{wire.LostRemoved}, false},
-	{"killed", func(w *world, _ *daemon, i Info) error { return w.memory.Kill(w.ctx(), sandboxInstance(i)) }, []string{wire.LostStopped, wire.LostKilled}, true},
-	{"killed and started", func(w *world, _ *daemon, i Info) error {
+	{"stopped", func(w *world, d *daemon, _ lifecycle.Info) error { return d.Stop(w.ctx(), alice, "demo") }, []string{wire.LostStopped}, true},
+	{"removed", func(w *world, d *daemon, _ lifecycle.Info) error { return d.remove(w.ctx(), alice, "demo") }, []string{wire.LostRemoved}, false},
+	{"killed", func(w *world, _ *daemon, i lifecycle.Info) error { return w.memory.Kill(w.ctx(), sandboxInstance(i)) }, []string{wire.LostStopped, wire.LostKilled}, true},
+	{"killed and started", func(w *world, _ *daemon, i lifecycle.Info) error {
 		if err := w.memory.Kill(w.ctx(), sandboxInstance(i)); err != nil {
 			return err
 		}
 		_, err := w.memory.Start(w.ctx(), sandboxInstance(i))
 		return err
 	}, []string{wire.LostStopped, wire.LostGuest}, true},
-	{"removed from outside", func(w *world, _ *daemon, i Info) error { return w.memory.Destroy(w.ctx(), sandboxInstance(i)) }, []string{wire.LostRemoved}, false},
+	{"removed from outside", func(w *world, _ *daemon, i lifecycle.Info) error {
+		return w.memory.Destroy(w.ctx(), sandboxInstance(i))
+	}, []string{wire.LostRemoved}, false},
 }
 
 // wantLost fails the test unless the call was lost for one of the reasons.
@@ -139,9 +142,7 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d.mu.Lock()
-			live := d.names["demo"].sessions.Get("main")
-			d.mu.Unlock()
+			live := d.registry.Find("demo").Sessions().Get("main")
 			request := wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(), Text: "echo ran >>" + ran + "; echo be''gun; sleep 1000"}
 			answered := make(chan struct{})
 			var reply wire.Reply
@@ -167,7 +168,7 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 				t.Errorf("resume: %v", err)
 			}
 			if fault.name == "stopped" {
-				if state := w.state(d, "demo"); state != Stopped {
+				if state := w.state(d, "demo"); state != lifecycle.Stopped {
 					t.Errorf("the sandbox is %s after somebody wanted to resume", state)
 				}
 			}

@@ -80,7 +80,7 @@ func (h *Hub) AutoCreate(p Principal, name string) error {
 		h.options.Principals != nil && h.options.Principals() != 1,
 		// ssh without a user name sends the local login: that is no wish for a sandbox.
 		slices.Contains(h.options.Logins, name):
-		return h.notFound(name)
+		return h.registry.NotFound(name)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func TestPrivateStretch(t *testing.T) {
 	w.run(d, "echo pub''lic-1")
 	join := func(d *daemon, p Principal) *attach.Attachment {
 		t.Helper()
-		a, err := d.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 20})
+		a, err := d.Sessions.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestPrivateStretch(t *testing.T) {
 		return a
 	}
 	mine, other := join(d, alice), join(d, alice)
-	wantCode(t, d.Private(w.ctx(), bob, main, true), wire.CodeNotFound)
+	wantCode(t, d.Sessions.Private(w.ctx(), bob, main, true), wire.CodeNotFound)
 	if err := mine.Private(w.ctx(), true); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestPrivateStretch(t *testing.T) {
 	d.stop()
 	cut.sever(false)
 	d = w.start()
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}

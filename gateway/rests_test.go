@@ -26,7 +26,7 @@ func TestStandingPartyRests(t *testing.T) {
 	if diff := cmp.Diff([]string{"person:alice"}, names(l.Parties())); diff != "" {
 		t.Errorf("parties after the agent's call (-want +got):\n%s", diff)
 	}
-	party, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{})
+	party, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

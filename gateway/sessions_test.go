@@ -19,15 +19,15 @@ func TestOpenRecordErrors(t *testing.T) {
 	w.run(d, "echo kept")
 	dir := record.Dir(filepath.Join(w.dir, "records", info.ID), "main", 0)
 	target := wire.Target{Sandbox: "demo", Session: "main"}
-	r, err := d.OpenRecord(w.ctx(), alice, target, 0)
+	r, err := d.Sessions.OpenRecord(w.ctx(), alice, target, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
 
-	_, err = d.OpenRecord(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "other"}, 0)
+	_, err = d.Sessions.OpenRecord(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "other"}, 0)
 	wantCode(t, err, wire.CodeNotFound)
-	_, err = d.OpenRecord(w.ctx(), alice, target, 7)
+	_, err = d.Sessions.OpenRecord(w.ctx(), alice, target, 7)
 	wantCode(t, err, wire.CodeNotFound)
 
 	damages := []struct {
@@ -44,7 +44,7 @@ func TestOpenRecordErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := d.OpenRecord(w.ctx(), alice, target, 0)
+		_, err := d.Sessions.OpenRecord(w.ctx(), alice, target, 0)
 		wantCode(t, err, wire.CodeUnavailable)
 		if public := d.Public(err); !strings.Contains(public.Message, "cannot be read") || strings.Contains(public.Message+public.Hint, w.dir) {
 			t.Errorf("%s: a stranger is told %q; %q", tt.name, public.Message, public.Hint)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -17,7 +18,7 @@ import (
 func owners(ctx context.Context, d *daemon, p Principal) map[string]error {
 	_, rescue := d.Rescue(ctx, p, "demo")
 	_, start := d.Start(ctx, p, "demo", nil)
-	_, kick := d.Disconnect(ctx, p, main, "person:alice")
+	_, kick := d.Sessions.Disconnect(ctx, p, main, "person:alice")
 	_, unshare := d.Unshare(ctx, p, "demo", "carl")
 	return map[string]error{"rm": d.remove(ctx, p, "demo"), "stop": d.Stop(ctx, p, "demo"), "start": start, "rescue": rescue,
 		"kick": kick, "share": d.Share(ctx, p, "demo", "carl", wire.RightDrive), "unshare": unshare}
@@ -41,24 +42,24 @@ func TestShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := d.Get(w.ctx(), bob, "demo")
-	if err != nil || !slices.Equal(info.SharedWith, []Share{{"bob", wire.RightWatch}}) || info.Owner != "alice" {
+	if err != nil || !slices.Equal(info.SharedWith, []lifecycle.Share{{Principal: "bob", Rights: wire.RightWatch}}) || info.Owner != "alice" {
 		t.Errorf("get: %+v, %v", info.SharedWith, err)
 	}
 	if all, err := d.List(w.ctx(), bob); err != nil || len(all) != 1 {
 		t.Errorf("list: %v, %v", all, err)
 	}
-	if s, err := d.Sessions(w.ctx(), bob, "demo"); err != nil || len(s) != 1 {
+	if s, err := d.Sessions.List(w.ctx(), bob, "demo"); err != nil || len(s) != 1 {
 		t.Errorf("sessions: %v, %v", s, err)
 	}
 	if _, err := d.Describe(w.ctx(), bob, "demo"); err != nil {
 		t.Errorf("describe: %v", err)
 	}
-	if r, err := d.OpenRecord(w.ctx(), bob, main, 0); err != nil {
+	if r, err := d.Sessions.OpenRecord(w.ctx(), bob, main, 0); err != nil {
 		t.Errorf("record: %v", err)
 	} else {
 		r.Close()
 	}
-	watching, err := d.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40, Rows: 10})
+	watching, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40, Rows: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +67,7 @@ func TestShare(t *testing.T) {
 	wantCode(t, watching.Input(w.ctx(), []byte("x")), wire.CodeDenied)
 	wantCode(t, watching.Take(w.ctx()), wire.CodeDenied)
 	wantCode(t, watching.Private(w.ctx(), true), wire.CodeDenied)
-	party, err := d.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{Create: true})
+	party, err := d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,15 +79,15 @@ func TestShare(t *testing.T) {
 	}
 	_, err = party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"})
 	wantCode(t, err, wire.CodeDenied)
-	_, err = d.Upstream(w.ctx(), bob, "demo", nil)
+	_, err = d.Relay.Open(w.ctx(), bob, "demo", nil)
 	wantCode(t, err, wire.CodeDenied)
-	_, err = d.Terminal(w.ctx(), bob, "demo", "x", 80, 24)
+	_, err = d.Relay.Terminal(w.ctx(), bob, "demo", "x", 80, 24)
 	wantCode(t, err, wire.CodeDenied)
-	_, err = d.Join(w.ctx(), bob, main, attach.JoinOptions{Fresh: true})
+	_, err = d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Fresh: true})
 	wantCode(t, err, wire.CodeDenied)
-	_, err = d.Join(w.ctx(), bob, wire.Target{Sandbox: "demo", Session: "another"}, attach.JoinOptions{Create: true})
+	_, err = d.Sessions.Join(w.ctx(), bob, wire.Target{Sandbox: "demo", Session: "another"}, attach.JoinOptions{Create: true})
 	wantCode(t, err, wire.CodeNotFound)
-	wantCode(t, d.CloseSession(w.ctx(), bob, main), wire.CodeDenied)
+	wantCode(t, d.Sessions.Close(w.ctx(), bob, main), wire.CodeDenied)
 	for what, err := range owners(w.ctx(), d, bob) {
 		if !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s: %v", what, err)
@@ -100,7 +101,7 @@ func TestShare(t *testing.T) {
 	if err := watching.Err(); err != nil {
 		t.Errorf("the watcher: %v", err)
 	}
-	driving, err := d.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40, Rows: 10})
+	driving, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40, Rows: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,12 +109,12 @@ func TestShare(t *testing.T) {
 	if err := driving.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	conn, err := d.Upstream(w.ctx(), bob, "demo", nil)
+	conn, err := d.Relay.Open(w.ctx(), bob, "demo", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if party, err = d.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{Create: true}); err != nil {
+	if party, err = d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{Create: true}); err != nil {
 		t.Fatal(err)
 	}
 	if reply, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil || reply.Result.Error == nil || reply.Result.TakenOver == nil {
@@ -125,7 +126,7 @@ func TestShare(t *testing.T) {
 		}
 	}
 	// The owner takes the keyboard from a guest, who asks for it back.
-	mine, err := d.Join(w.ctx(), alice, main, attach.JoinOptions{Create: true, Cols: 100, Rows: 30})
+	mine, err := d.Sessions.Join(w.ctx(), alice, main, attach.JoinOptions{Create: true, Cols: 100, Rows: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,16 +147,16 @@ func TestShare(t *testing.T) {
 	// The next daemon knows.
 	d.stop()
 	d = w.start()
-	again, err := d.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true})
+	again, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	agents, err := d.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{})
+	agents, err := d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if conn, err = d.Upstream(w.ctx(), bob, "demo", nil); err != nil {
+	if conn, err = d.Relay.Open(w.ctx(), bob, "demo", nil); err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
@@ -175,7 +176,7 @@ func TestShare(t *testing.T) {
 	if err := conn.Wait(); err == nil {
 		t.Error("the relayed connection ended in order")
 	}
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,26 +213,29 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 	w.create(d, "demo")
 	wall := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
 	agent := w.standing(d)
-	if other, err := d.Shared(w.ctx(), wall, main, attach.JoinOptions{}); err != nil || other == agent || agent.Err() != nil {
+	if other, err := d.Sessions.Shared(w.ctx(), wall, main, attach.JoinOptions{}); err != nil || other == agent || agent.Err() != nil {
 		t.Errorf("the agent's party: %v; the watcher's is the same: %t, %v", agent.Err(), other == agent, err)
 	}
-	if again, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{}); err != nil || again != agent {
+	if again, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{}); err != nil || again != agent {
 		t.Errorf("the agent is another party: %v", err)
 	}
 
 	person := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	_, err := d.Take(w.ctx(), wall, main)
 	wantCode(t, err, wire.CodeDenied)
-	_, _, err = d.Ask(w.ctx(), wall, main)
-	wantCode(t, err, wire.CodeDenied)
-	if err := d.Private(w.ctx(), alice, main, true); err != nil {
+	watching, err := d.Sessions.Own(w.ctx(), wall, main)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Private(w.ctx(), wall, main, false); err == nil {
+	_, err = watching.Ask(w.ctx())
+	wantCode(t, err, wire.CodeDenied)
+	if err := d.Sessions.Private(w.ctx(), alice, main, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Sessions.Private(w.ctx(), wall, main, false); err == nil {
 		t.Error("the watcher ended a private stretch")
 	}
-	_, err = d.Keep(w.ctx(), wall, main)
-	wantCode(t, err, wire.CodeDenied)
+	wantCode(t, watching.Keep(w.ctx()), wire.CodeDenied)
 	_, _ = d.Give(w.ctx(), wall, main) // that of its own party, which has none
 	if l := person.Live(); l.Keyboard() != "person:alice" || l.Private() != "person:alice" {
 		t.Errorf("keyboard %q, private %q", l.Keyboard(), l.Private())
@@ -265,7 +269,7 @@ func TestShareWithNobody(t *testing.T) {
 		t.Errorf("less for who cannot log in any more: %v", err)
 	}
 	info, err := d.Get(w.ctx(), alice, "demo")
-	if want := []Share{{"bob", wire.RightWatch}, {"carl", wire.RightDrive}}; err != nil || !slices.Equal(info.SharedWith, want) {
+	if want := []lifecycle.Share{{Principal: "bob", Rights: wire.RightWatch}, {Principal: "carl", Rights: wire.RightDrive}}; err != nil || !slices.Equal(info.SharedWith, want) {
 		t.Errorf("shared with %+v, %v, want %+v", info.SharedWith, err, want)
 	}
 }
@@ -284,20 +288,20 @@ func TestWatcherStartsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []Principal{bob, {Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}} {
-		_, err := d.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+		_, err := d.Sessions.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 		wantCode(t, err, wire.CodeNotFound)
-		_, err = d.Shared(w.ctx(), p, main, attach.JoinOptions{})
+		_, err = d.Sessions.Shared(w.ctx(), p, main, attach.JoinOptions{})
 		wantCode(t, err, wire.CodeNotFound)
 		_, err = d.Take(w.ctx(), p, main)
 		wantCode(t, err, wire.CodeNotFound)
 		_, served, err := w.dial(d, p, wire.Attach{Session: "main"}, wire.Handler{})
 		wantCode(t, err, wire.CodeNotFound)
 		<-served
-		if got := w.state(d, "demo"); got != Stopped {
+		if got := w.state(d, "demo"); got != lifecycle.Stopped {
 			t.Fatalf("the sandbox is %s", got)
 		}
 	}
-	if _, err := d.Join(w.ctx(), alice, main, attach.JoinOptions{Watch: true}); err == nil || w.state(d, "demo") != Stopped {
+	if _, err := d.Sessions.Join(w.ctx(), alice, main, attach.JoinOptions{Watch: true}); err == nil || w.state(d, "demo") != lifecycle.Stopped {
 		t.Errorf("watching one's own: %v, %s", err, w.state(d, "demo"))
 	}
 }
@@ -317,7 +321,7 @@ func TestUnshareEndsReading(t *testing.T) {
 	}
 	readers := make(map[string]*record.Reader)
 	for _, p := range []Principal{alice, bob} {
-		r, err := d.OpenRecord(w.ctx(), p, main, 0)
+		r, err := d.Sessions.OpenRecord(w.ctx(), p, main, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

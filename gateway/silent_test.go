@@ -1,12 +1,12 @@
 package gateway
 
 import (
-	"context"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -23,10 +23,10 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 		name   string
 		as     sandbox.Status
 		reason string
-		state  State
+		state  lifecycle.State
 	}{
-		{"stopped by a signal", sandbox.Status{Halted: true}, wire.LostGuest, Broken},
-		{"paused in the engine", sandbox.Status{Paused: true}, wire.LostPaused, Paused},
+		{"stopped by a signal", sandbox.Status{Halted: true}, wire.LostGuest, lifecycle.Broken},
+		{"paused in the engine", sandbox.Status{Paused: true}, wire.LostPaused, lifecycle.Paused},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -35,7 +35,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			info := w.create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
 			a := w.standing(d)
-			relayed, err := d.Upstream(w.ctx(), robot, "demo", nil)
+			relayed, err := d.Relay.Open(w.ctx(), robot, "demo", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -60,7 +60,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			}
 			froze := time.Now()
 			go func() {
-				_, err := d.Sessions(w.ctx(), alice, "demo")
+				_, err := d.Sessions.List(w.ctx(), alice, "demo")
 				listed <- err
 			}()
 			got := <-answered
@@ -69,14 +69,14 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			if late := time.Since(froze); late > answerWithin {
 				t.Errorf("answered after %v", late)
 			}
-			_, err = d.Screen(w.ctx(), alice, main)
+			_, err = d.Sessions.Screen(w.ctx(), alice, main)
 			wantCode(t, err, wire.CodeUnavailable)
 			if !tt.as.Paused { // of one that is paused, a new call resumes it
 				run(a, "echo refused >>"+ran)
 				wantCode(t, (<-answered).err, wire.CodeUnavailable)
-				_, err := d.Upstream(w.ctx(), robot, "demo", nil)
+				_, err := d.Relay.Open(w.ctx(), robot, "demo", nil)
 				wantCode(t, err, wire.CodeUnavailable)
-				_, err = d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, attach.JoinOptions{Create: true})
+				_, err = d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, attach.JoinOptions{Create: true})
 				wantCode(t, err, wire.CodeUnavailable)
 				<-relayEnded
 			}
@@ -84,7 +84,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			if err := w.memory.Thaw(sandboxInstance(info)); err != nil {
 				t.Fatal(err)
 			}
-			w.eventually("it runs again", func() bool { return w.state(d, "demo") == Running })
+			w.eventually("it runs again", func() bool { return w.state(d, "demo") == lifecycle.Running })
 			if tt.as.Paused {
 				select {
 				case <-relayEnded:
@@ -97,28 +97,6 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			}
 			wantLines(t, ran, 1)
 		})
-	}
-}
-
-// A guest is asked for signs of life as long as any call waits for it.
-func TestListening(t *testing.T) {
-	var l listening
-	ctx, cancel := context.WithCancel(t.Context())
-	waited := make(chan bool)
-	go func() { waited <- l.wait(ctx) }()
-	leave := l.enter()
-	if !<-waited {
-		t.Error("a call was not noticed")
-	}
-	again := l.enter()
-	leave()
-	if !l.wait(ctx) {
-		t.Error("one call has ended, and another has not")
-	}
-	again()
-	cancel()
-	if l.wait(ctx) {
-		t.Error("nobody waits any more")
 	}
 }
 
@@ -142,7 +120,8 @@ func TestBusyGuestKeepsItsCalls(t *testing.T) {
 	if err := w.memory.Freeze(sandboxInstance(info), sandbox.Status{}); err != nil {
 		t.Fatal(err)
 	}
-	busy := time.NewTimer(2 * silentLooks * lookEvery)
+	const silentAfter = 4 * time.Second // without an answer, if the engine says that it is frozen
+	busy := time.NewTimer(2 * silentAfter)
 	defer busy.Stop()
 	select {
 	case res := <-answered:

@@ -5,12 +5,13 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
 
-func sandboxInstance(i Info) sandbox.Instance {
+func sandboxInstance(i lifecycle.Info) sandbox.Instance {
 	return sandbox.Instance{Backend: sandboxtest.Name, ID: i.ID, Ref: i.ID}
 }
 

@@ -20,7 +20,7 @@ func TestTypeStartsNoShell(t *testing.T) {
 		t.Fatalf("%+v, %v", r.Result, err)
 	}
 	for _, r := range []wire.Request{{Verb: wire.VerbType, Text: "echo secret"}, {Verb: wire.VerbKeys, Keys: []string{"Enter"}}} {
-		typist, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true, Typed: true})
+		typist, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true, Typed: true})
 		if err == nil {
 			var reply wire.Reply
 			reply, err = typist.Request(w.ctx(), r)
@@ -57,7 +57,7 @@ func TestTypeToTheShellThatRunStarted(t *testing.T) {
 	if r := do(wire.Request{Verb: wire.VerbRun, Text: "read x; echo got $x"}); r.Ended != wire.Waiting {
 		t.Fatalf("%+v", r)
 	}
-	d.pool.Forget(info.ID) // the connection to the sandbox breaks
+	d.registry.Connections().Forget(info.ID) // the connection to the sandbox breaks
 	if r := do(wire.Request{Verb: wire.VerbType, Text: "joe"}); r.Ended != wire.Done || r.Output != "joe\ngot joe\n" {
 		t.Errorf("%+v", r)
 	}

@@ -17,8 +17,8 @@ import (
 // replica, so that nothing is seen that is not recorded. nil means that the client ended it. It
 // ends also when the connection to the sandbox breaks: the client attaches again, with its resume
 // secret, and is the same party.
-func (h *Hub) Stream(ctx context.Context, p Principal, name string, rw io.ReadWriteCloser) error {
-	ctx, done := h.tasks.bound(ctx)
+func (s *Sessions) Stream(ctx context.Context, p Principal, name string, rw io.ReadWriteCloser) error {
+	ctx, done := s.hub.registry.Bound(ctx)
 	defer done()
 	stop := context.AfterFunc(ctx, func() { rw.Close() })
 	defer stop()
@@ -32,20 +32,20 @@ func (h *Hub) Stream(ctx context.Context, p Principal, name string, rw io.ReadWr
 		return fmt.Errorf("session stream: %w", err)
 	}
 	if first.Type == wire.FrameRequest {
-		return h.serveBare(ctx, p, name, client, first)
+		return s.serveBare(ctx, p, name, client, first)
 	}
 	var a wire.Attach
 	if err := json.Unmarshal(first.Data, &a); err != nil {
 		return fmt.Errorf("session stream: attach: %w", err)
 	}
-	b, p, err := h.reachable(p, name, wire.RightWatch, "")
+	sb, p, err := s.hub.reachable(p, name, wire.RightWatch, "")
 	if err == nil && (a.Create || a.Fresh) && p.rights() == wire.RightWatch {
 		err = p.mayMake("starting sessions")
 	}
 	if err != nil {
-		return attach.Refuse(client, h.Public(err))
+		return attach.Refuse(client, s.hub.Public(err))
 	}
-	return h.attachments.Serve(ctx, b, b.partyOf(p, wire.Agent), client, a)
+	return s.hub.attachments.Serve(ctx, sb, partyOf(sb, p, wire.Agent), client, a)
 }
 
 // greet reads a client's hello, answers it, and returns the frame after it: an attach or a request.
@@ -62,7 +62,7 @@ func greet(client *wire.Conn) (wire.Frame, error) {
 }
 
 // serveBare answers the requests that need no attachment: list and close.
-func (h *Hub) serveBare(ctx context.Context, p Principal, name string, client *wire.Conn, f wire.Frame) error {
+func (s *Sessions) serveBare(ctx context.Context, p Principal, name string, client *wire.Conn, f wire.Frame) error {
 	for {
 		if f.Type != wire.FrameRequest {
 			return fmt.Errorf("session stream: frame type %d without an attachment", f.Type)
@@ -74,13 +74,13 @@ func (h *Hub) serveBare(ctx context.Context, p Principal, name string, client *w
 		case refused != nil:
 			err = refused
 		case r.Verb == wire.VerbList:
-			reply.Sessions, err = h.Sessions(ctx, p, name)
+			reply.Sessions, err = s.List(ctx, p, name)
 		case r.Verb == wire.VerbClose:
-			err = h.CloseSession(ctx, p, wire.Target{Sandbox: name, Session: r.Session})
+			err = s.Close(ctx, p, wire.Target{Sandbox: name, Session: r.Session})
 		default:
 			err = wire.Errorf(wire.CodeUsage, "request %s needs an attachment", oneLine(string(r.Verb), 32))
 		}
-		reply.Error = h.Public(err)
+		reply.Error = s.hub.Public(err)
 		if r.Verb != wire.VerbCancel { // which has no reply of its own
 			if err := client.WriteJSON(wire.FrameReply, f.ID, reply); err != nil {
 				return err

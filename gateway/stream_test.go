@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -106,7 +107,7 @@ func (w *world) dial(d *daemon, p Principal, a wire.Attach, h wire.Handler) (c *
 	w.t.Helper()
 	near, far := pair(w.t)
 	served = make(chan error, 1)
-	go func() { served <- d.Stream(context.Background(), p, "demo", far) }()
+	go func() { served <- d.Sessions.Stream(context.Background(), p, "demo", far) }()
 	c, err = wire.Open(w.ctx(), near, a, h)
 	if err == nil {
 		w.t.Cleanup(func() { c.Close() })
@@ -186,7 +187,7 @@ func TestStreamWithoutAttachmentListsAndCloses(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	agent, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{})
+	agent, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +233,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	w.run(d, "true")
 	near, far := pair(t)
 	served := make(chan error, 1)
-	go func() { served <- d.Stream(context.Background(), robot, "demo", far) }()
+	go func() { served <- d.Sessions.Stream(context.Background(), robot, "demo", far) }()
 	slow := wire.NewConn(near)
 	if err := slow.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: []int{wire.Version}}); err != nil {
 		t.Fatal(err)
@@ -301,7 +302,7 @@ func TestStreamResumes(t *testing.T) {
 		}
 		return false
 	})
-	d.pool.Forget(info.ID) // the sandbox's connection breaks, and with it the stream
+	d.registry.Connections().Forget(info.ID) // the sandbox's connection breaks, and with it the stream
 	wantCode(t, <-lost, wire.CodeLost)
 	<-served
 	peer, err := w.memory.Dial(w.ctx(), sandboxInstance(info))
@@ -331,7 +332,7 @@ func TestSecretOfAnother(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	bobsAgent := Principal{Name: "bob", Kind: wire.Agent}
-	if _, err := d.Create(w.ctx(), bob, NewSpec{Name: "bobs"}, nil); err != nil {
+	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "bobs"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	c, _, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
@@ -345,7 +346,7 @@ func TestSecretOfAnother(t *testing.T) {
 	for _, name := range []string{"demo", "bobs", "nosuch"} {
 		near, far := pair(t)
 		served := make(chan error, 1)
-		go func() { served <- d.Stream(context.Background(), bobsAgent, name, far) }()
+		go func() { served <- d.Sessions.Stream(context.Background(), bobsAgent, name, far) }()
 		_, err := wire.Open(w.ctx(), near, wire.Attach{Resume: secret}, wire.Handler{})
 		wantCode(t, err, wire.CodeNotFound)
 		if err := <-served; err != nil {
@@ -375,12 +376,12 @@ func TestKickedStreamStaysAway(t *testing.T) {
 	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
-	if n, err := d.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 1 || err != nil {
+	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 1 || err != nil {
 		t.Fatalf("Kick = %d, %v", n, err)
 	}
 	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
@@ -414,7 +415,7 @@ func TestKickLeavesTheOthers(t *testing.T) {
 	if _, err := one.Request(w.ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +426,7 @@ func TestKickLeavesTheOthers(t *testing.T) {
 			id = m.Party().ID
 		}
 	}
-	if n, err := d.Disconnect(w.ctx(), alice, main, id); n != 1 || err != nil {
+	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, id); n != 1 || err != nil {
 		t.Fatalf("Kick = %d, %v", n, err)
 	}
 	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
@@ -454,7 +455,7 @@ func TestGarbageEndsTheStream(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			near, far := pair(t)
 			served := make(chan error, 1)
-			go func() { served <- d.Stream(context.Background(), robot, "demo", far) }()
+			go func() { served <- d.Sessions.Stream(context.Background(), robot, "demo", far) }()
 			go io.Copy(io.Discard, near) // ends when the hub has closed its end
 			if _, err := io.WriteString(near, send); err != nil {
 				t.Fatal(err)

@@ -62,12 +62,12 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 	if res := w.run(d, "echo be''fore"); res.Ended != wire.Done {
 		t.Fatalf("result = %+v", res)
 	}
-	l, err := d.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fill()
-	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +84,7 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.ReadFile(filepath.Join(record.Dir(d.records(d.boxOf().id), "main", 0), record.LogFile))
+	log, err := os.ReadFile(filepath.Join(record.Dir(d.registry.Find("demo").Records(), "main", 0), record.LogFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 	}
 	empty()
 	w.eventually("the guest has closed it", func() bool {
-		infos, err := d.Sessions(w.ctx(), alice, "demo")
+		infos, err := d.Sessions.List(w.ctx(), alice, "demo")
 		return err == nil && len(infos) == 0
 	})
 	if res := w.run(d, "echo a''gain"); res.Ended != wire.Done || !strings.Contains(res.Output, "again") {
@@ -117,7 +117,7 @@ func TestSessionGoesOnWithoutDisk(t *testing.T) {
 	empty()
 	w.eventually("recording goes on", func() bool {
 		w.run(d, "true")
-		l, err := d.Live(w.ctx(), alice, main)
+		l, err := d.Sessions.Live(w.ctx(), alice, main)
 		return err == nil && l.Recording() == ""
 	})
 	w.run(d, "echo la''ter")

@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"sync"
 	"time"
@@ -17,7 +18,9 @@ import (
 // are strict: then Write fails, and what it was given must not be shown.
 type Terminal struct {
 	rec *record.Writer // nil when it could not be made
-	hub *Hub
+	log *slog.Logger
+
+	strict bool // the terminal ends when it cannot be recorded
 
 	mu  sync.Mutex
 	off uint64 // guarded by mu
@@ -26,17 +29,18 @@ type Terminal struct {
 
 // Terminal records a relayed terminal – pty-req and exec – that is no session. The caller writes
 // what it relays to the client before the client sees it, and closes it with the exit status.
-func (h *Hub) Terminal(ctx context.Context, p Principal, name, command string, cols, rows int) (*Terminal, error) {
-	b, p, err := h.reachable(p, name, wire.RightDrive, "commands")
+func (r *Relay) Terminal(ctx context.Context, p Principal, name, command string, cols, rows int) (*Terminal, error) {
+	sb, p, err := r.hub.reachable(p, name, wire.RightDrive, "commands")
 	if err != nil {
 		return nil, err
 	}
-	t := &Terminal{hub: h}
-	dir := record.Dir(h.records(b.id), "exec-"+partyID(), 0)
-	t.rec, err = record.Create(dir, record.Options{Title: oneLine(command, 200), Cols: cols, Rows: rows, Quota: h.options.RecordQuota, Whole: h.options.RecordStrict})
+	o := r.hub.options
+	t := &Terminal{log: r.hub.registry.Log(), strict: o.RecordStrict}
+	dir := record.Dir(sb.Records(), "exec-"+partyID(), 0)
+	t.rec, err = record.Create(dir, record.Options{Title: oneLine(command, 200), Cols: cols, Rows: rows, Quota: o.RecordQuota, Whole: o.RecordStrict})
 	if err != nil {
 		t.trouble(err)
-		if h.options.RecordStrict {
+		if o.RecordStrict {
 			return nil, wire.Errorf(wire.CodeUnavailable, "the terminal cannot be recorded: %s", live.Unrecordable(err))
 		}
 		return t, nil
@@ -45,7 +49,7 @@ func (h *Hub) Terminal(ctx context.Context, p Principal, name, command string, c
 	if err := t.rec.Event(e); err != nil {
 		t.trouble(err)
 	}
-	h.journal.add(b.id, "terminal", map[string]any{"by": e.By, "command": oneLine(command, maxCommand), "record": filepath.Base(dir)})
+	sb.Log("terminal", map[string]any{"by": e.By, "command": oneLine(command, maxCommand), "record": filepath.Base(dir)})
 	return t, nil
 }
 
@@ -53,7 +57,7 @@ func (h *Hub) Terminal(ctx context.Context, p Principal, name, command string, c
 func (t *Terminal) trouble(err error) {
 	if !t.bad {
 		t.bad = true
-		t.hub.log.Warn("recording of a terminal is held up", "err", err)
+		t.log.Warn("recording of a terminal is held up", "err", err)
 	}
 }
 
@@ -64,8 +68,8 @@ func (t *Terminal) Write(p []byte) (int, error) {
 	if t.rec != nil {
 		if err := t.rec.Append(t.off, p); err != nil {
 			t.trouble(err)
-			if t.hub.options.RecordStrict {
-				t.hub.log.Warn("a terminal is ended: it cannot be recorded, and records are strict", "err", err)
+			if t.strict {
+				t.log.Warn("a terminal is ended: it cannot be recorded, and records are strict", "err", err)
 				return 0, fmt.Errorf("the terminal cannot be recorded: %w", err)
 			}
 		}

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -89,7 +90,6 @@ func (w *world) start() *daemon {
 		w.t.Fatal(err)
 	}
 	o := w.options
-	o.lateBoot = cmp.Or(o.lateBoot, time.Millisecond)
 	o.Store, o.Records, o.Backends = s, records, map[string]sandbox.Backend{sandboxtest.Name: w.backend}
 	o.Owner, o.Logins, o.StopGrace = cmp.Or(w.owner, "alice"), []string{"localuser"}, time.Second
 	o.Log = slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -130,9 +130,9 @@ func (w *world) ctx() context.Context {
 	return ctx
 }
 
-func (w *world) create(d *daemon, name string) Info {
+func (w *world) create(d *daemon, name string) lifecycle.Info {
 	w.t.Helper()
-	info, err := d.Create(w.ctx(), alice, NewSpec{Name: name}, nil)
+	info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name}, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func (w *world) create(d *daemon, name string) Info {
 // run runs a command in demo's main session as alice's agent.
 func (w *world) run(d *daemon, command string) *wire.Result {
 	w.t.Helper()
-	a, err := d.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func (w *world) eventually(what string, f func() bool) {
 	}
 }
 
-func (w *world) state(d *daemon, name string) State {
+func (w *world) state(d *daemon, name string) lifecycle.State {
 	w.t.Helper()
 	info, err := d.Get(w.ctx(), alice, name)
 	if err != nil {
@@ -220,19 +220,31 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// boxOf is the daemon's own view of demo.
-func (d *daemon) boxOf() *box {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.names["demo"]
-}
-
 // standing is robot's standing party in demo's main session, which begins if need be.
 func (w *world) standing(d *daemon) *attach.Attachment {
 	w.t.Helper()
-	a, err := d.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	return a
+}
+
+// Take takes the keyboard as p's own party, and returns who holds it then.
+func (d *daemon) Take(ctx context.Context, p Principal, t wire.Target) (string, error) {
+	a, err := d.Sessions.Own(ctx, p, t)
+	if err != nil {
+		return "", err
+	}
+	return a.Party().String(), a.Take(ctx)
+}
+
+// Give gives it back, and returns who holds it then.
+func (d *daemon) Give(ctx context.Context, p Principal, t wire.Target) (string, error) {
+	a, err := d.Sessions.Own(ctx, p, t)
+	if err != nil {
+		return "", err
+	}
+	err = a.Give(ctx)
+	return a.Live().Keyboard(), err
 }

@@ -25,7 +25,6 @@ type Spec struct {
 	Image      string     // image reference; empty means DefaultImage
 	Network    Network    // empty means NetworkNone
 	Via        Via        // how the daemon carries Network; empty means the best available
-	Allow      []string   // what Network opens beside its defaults; not used by backends
 	Limits     Limits     //
 	User       string     // "name", "uid" or "uid:gid" inside; empty means the image's USER, else root
 	Sudo       bool       // leave out no-new-privileges, so that setuid programs work
@@ -40,10 +39,6 @@ type Spec struct {
 	// is implied unless that is root.
 	Mounts  []Mount
 	Workdir string // where commands begin; empty means the first of Mounts, else the image's WORKDIR
-	Dir     string // directory whose own sandbox this is; not used by backends
-	Recipe  string // checksum of the file in Dir that this was made by; not used by backends
-	Made    string // what Image was made of, for people; not used by backends
-	About   string // the maker's notes for its users; not used by backends
 
 	Host Host // the machine, for the backend that boots none
 

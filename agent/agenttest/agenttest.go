@@ -13,6 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -38,7 +39,7 @@ func New(t testing.TB) *Gateway {
 	g := &Gateway{Principal: Alice, streams: new(sync.WaitGroup)}
 	t.Cleanup(g.streams.Wait) // after the hub, which ends those that are left
 	g.Hub = gatewaytest.Hub(t, &gateway.Options{})
-	if _, err := g.Hub.Create(t.Context(), Alice, gateway.NewSpec{Name: Box}, nil); err != nil {
+	if _, err := g.Hub.Create(t.Context(), Alice, lifecycle.NewSpec{Name: Box}, nil); err != nil {
 		t.Fatal(err)
 	}
 	return g
@@ -59,9 +60,9 @@ func (g *Gateway) Dial(ctx context.Context, name string) (*agent.Client, error) 
 		if err != nil {
 			return nil, err
 		}
-		g.streams.Go(func() { _ = g.Hub.Stream(context.Background(), g.Principal, name, far) }) // ends with near
+		g.streams.Go(func() { _ = g.Hub.Sessions.Stream(context.Background(), g.Principal, name, far) }) // ends with near
 		return near, nil
-	}, func(ctx context.Context) (*connect.Conn, error) { return g.Hub.Upstream(ctx, g.Principal, name, nil) }), nil
+	}, func(ctx context.Context) (*connect.Conn, error) { return g.Hub.Relay.Open(ctx, g.Principal, name, nil) }), nil
 }
 
 // Command runs one of the command table and returns what it prints, or the error that it printed as JSON.

@@ -24,6 +24,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -409,7 +410,7 @@ func TestPerson(t *testing.T) {
 	c := client(t, g, nil)
 	result(t, c, "run", args{"command": "true"})
 	target := wire.Target{Sandbox: "box", Session: "main"}
-	person, err := g.Hub.Join(t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person}, target, attach.JoinOptions{})
+	person, err := g.Hub.Sessions.Join(t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person}, target, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -487,7 +488,7 @@ func TestOthers(t *testing.T) {
 // A model is told what there is to work with, and whose words that is.
 func TestDescribe(t *testing.T) {
 	g := agenttest.New(t)
-	if _, err := g.Hub.Create(t.Context(), alice, gateway.NewSpec{Name: "told", About: "the table\nis in /data"}, nil); err != nil {
+	if _, err := g.Hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "told", About: "the table\nis in /data"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	object, said, failed := call(t, client(t, g, nil), "sandboxes", args{"sandbox": "told"})
@@ -534,7 +535,7 @@ func TestRemovedMeanwhile(t *testing.T) {
 	made := 0
 	rw := serve(t, mcp.Options{Gateway: g, Ensure: func(ctx context.Context) (string, error) {
 		made++
-		_, err := g.Hub.Create(ctx, alice, gateway.NewSpec{Name: "lazy", Reuse: true}, nil)
+		_, err := g.Hub.Create(ctx, alice, lifecycle.NewSpec{Name: "lazy", Reuse: true}, nil)
 		return "lazy", err
 	}})
 	c, err := sdk.NewClient(&sdk.Implementation{Name: "test"}, nil).Connect(t.Context(), &sdk.IOTransport{Reader: rw, Writer: rw}, nil)

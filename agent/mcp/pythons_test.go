@@ -17,7 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/sandboxd/sandboxd/agent/agenttest"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
@@ -31,7 +31,7 @@ func jupyter(t *testing.T, g *agenttest.Gateway, run func(code string)) (started
 	if err := os.WriteFile(filepath.Join(dir, "python3"), []byte(starter), 0o700); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	if _, err := g.Hub.Create(t.Context(), alice, gateway.NewSpec{Name: "py", Env: []string{"PATH=" + dir + ":" + os.Getenv("PATH")}}, nil); err != nil {
+	if _, err := g.Hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "py", Env: []string{"PATH=" + dir + ":" + os.Getenv("PATH")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	listener, err := net.Listen("unix", sock)

@@ -63,7 +63,7 @@ func (w *world) runIn(ctx context.Context, want task.Ended) task.Outcome {
 	if err != nil || o.Ended != want {
 		w.t.Fatalf("ended %q: %+v, %v; events %+v", o.Ended, o, err, w.events)
 	}
-	sessions, err := w.g.Hub.Sessions(w.t.Context(), agenttest.Alice, agenttest.Box)
+	sessions, err := w.g.Hub.Sessions.List(w.t.Context(), agenttest.Alice, agenttest.Box)
 	if err != nil {
 		w.t.Fatal(err)
 	}

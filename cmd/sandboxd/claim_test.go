@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // claimed is what the claims of one round came to, as those were told who made them.
@@ -46,7 +46,7 @@ func (m *machine) claims(ctx context.Context, identity, owner string, round int,
 		did.asked[name] = true
 		did.mu.Unlock()
 		s, err := ask(ctx, c, "new --json --image sandboxd/busybox:latest "+name)
-		var info gateway.Info
+		var info lifecycle.Info
 		if err != nil || s.code != 0 || json.Unmarshal([]byte(s.out), &info) != nil {
 			return
 		}
@@ -73,7 +73,7 @@ func (m *machine) claims(ctx context.Context, identity, owner string, round int,
 }
 
 // owned are the sandboxes of whoever has that key.
-func (m *machine) owned(identity string) map[string]gateway.Info {
+func (m *machine) owned(identity string) map[string]lifecycle.Info {
 	m.t.Helper()
 	c, err := m.as(m.ctx(), identity, "sandboxd")
 	if err != nil {
@@ -84,9 +84,9 @@ func (m *machine) owned(identity string) map[string]gateway.Info {
 	if err != nil || s.code != 0 {
 		m.t.Fatalf("ls: %v, %+v", err, s)
 	}
-	all := make(map[string]gateway.Info)
+	all := make(map[string]lifecycle.Info)
 	for line := range strings.Lines(s.out) {
-		var info gateway.Info
+		var info lifecycle.Info
 		if err := json.Unmarshal([]byte(line), &info); err != nil {
 			m.t.Fatal(err)
 		}
@@ -147,16 +147,16 @@ func TestClaimsAndKills(t *testing.T) {
 		for owner, identity := range who {
 			m.eventually("no removal is under way", func() bool {
 				for _, info := range m.owned(identity) {
-					if info.State == gateway.Creating || info.State == gateway.Deleting && info.Reason != cutShort {
+					if info.State == lifecycle.Creating || info.State == lifecycle.Deleting && info.Reason != cutShort {
 						return false
 					}
 				}
 				return true
 			})
 			has := m.owned(identity)
-			maps.DeleteFunc(has, func(_ string, info gateway.Info) bool { return info.State == gateway.Deleting })
+			maps.DeleteFunc(has, func(_ string, info lifecycle.Info) bool { return info.State == lifecycle.Deleting })
 			for name, id := range did.ids {
-				if strings.HasPrefix(name, owner+"-") && (has[name].ID != id || has[name].State != gateway.Running) {
+				if strings.HasPrefix(name, owner+"-") && (has[name].ID != id || has[name].State != lifecycle.Running) {
 					t.Errorf("round %d: %s was acknowledged as %s, and is %q, %s", round, name, id, has[name].ID, has[name].State)
 				}
 			}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
@@ -197,7 +197,7 @@ func TestR3EngineRestartedWithLiveRestore(t *testing.T) {
 			t.Errorf("%v: new without the engine: %+v, %v", sig, s, err)
 		}
 		lobby.Close()
-		if got := m.list()["demo"]; got.State != gateway.Running {
+		if got := m.list()["demo"]; got.State != lifecycle.Running {
 			t.Errorf("%v: without the engine it is %s", sig, got.State)
 		}
 		d.start("--live-restore")
@@ -210,7 +210,7 @@ func TestR3EngineRestartedWithLiveRestore(t *testing.T) {
 	}
 	before := strings.Count(m.lobby("log --raw demo"), "tick")
 	m.eventually("the session goes on", func() bool { return strings.Count(m.lobby("log --raw demo"), "tick") > before })
-	if got := m.list()["demo"]; got.ID != id || got.State != gateway.Running {
+	if got := m.list()["demo"]; got.ID != id || got.State != lifecycle.Running {
 		t.Errorf("it is %s, %s", got.ID, got.State)
 	}
 	m.lobby("new " + small + "other")
@@ -233,14 +233,14 @@ func TestR3EngineRestartedWithout(t *testing.T) {
 		m.lobby("run -n demo -- echo of-this-life")
 		d.end(sig)
 		d.start()
-		m.eventually("it is noticed", func() bool { return m.list()["demo"].State == gateway.Stopped })
+		m.eventually("it is noticed", func() bool { return m.list()["demo"].State == lifecycle.Stopped })
 		if got := m.list()["demo"]; got.ID != id || !strings.Contains(got.Reason, "the engine was restarted: its processes are lost") {
 			t.Errorf("%v: it is %s for %q", sig, got.ID, got.Reason)
 		}
 		if got := m.shell("demo", "cat /file"); got != "kept\n" {
 			t.Errorf("%v: started again the file has %q", sig, got)
 		}
-		if got := m.list()["demo"]; got.ID != id || got.State != gateway.Running {
+		if got := m.list()["demo"]; got.ID != id || got.State != lifecycle.Running {
 			t.Errorf("%v: afterwards it is %s, %s", sig, got.ID, got.State)
 		}
 	}
@@ -398,7 +398,7 @@ func TestR3EngineHangs(t *testing.T) {
 			}
 			m.kill()
 			quick("the start of a daemon", func() { m.start() })
-			if got := m.list()["demo"]; got.ID != id || got.State != gateway.Running {
+			if got := m.list()["demo"]; got.ID != id || got.State != lifecycle.Running {
 				t.Errorf("after a restart without the engine it is %s, %s", got.ID, got.State)
 			}
 			m.shell("demo", "true")

@@ -18,7 +18,7 @@ import (
 	"github.com/moby/moby/client"
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -218,7 +218,7 @@ func (d doctor) checkRoom(ctx context.Context) []finding {
 	}
 	var all []finding
 	for lines := json.NewDecoder(&out); ; {
-		var a gateway.Allowance
+		var a lifecycle.Allowance
 		if err := lines.Decode(&a); errors.Is(err, io.EOF) {
 			return all
 		} else if err != nil {

@@ -21,7 +21,7 @@ import (
 
 	"github.com/kballard/go-shellquote"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -243,7 +243,7 @@ func (r *faultRound) identify() error {
 	if err != nil {
 		return err
 	}
-	var d gateway.Description
+	var d lifecycle.Description
 	err = json.Unmarshal([]byte(s.out), &d)
 	r.id = d.ID
 	return err

@@ -9,9 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"golang.org/x/sys/unix"
-
-	"github.com/sandboxd/sandboxd/gateway"
 )
 
 // smallState puts the state directory on a file system of 20 MB in a file, which only root can.
@@ -133,7 +132,7 @@ func TestR8ReadOnlyDisk(t *testing.T) {
 			t.Errorf("%s: %+v, %v", command, s, err)
 		}
 	}
-	if got := m.list(); len(got) != 1 || got["demo"].State != gateway.Running {
+	if got := m.list(); len(got) != 1 || got["demo"].State != lifecycle.Running {
 		t.Errorf("there are %v", got)
 	}
 	m.kill()
@@ -154,9 +153,9 @@ func TestR8ReadOnlyDisk(t *testing.T) {
 		t.Fatalf("mend: %v: %s", err, out)
 	}
 	m.start()
-	m.eventually("it is noticed", func() bool { return m.list()["demo"].State == gateway.Stopped })
+	m.eventually("it is noticed", func() bool { return m.list()["demo"].State == lifecycle.Stopped })
 	m.lobby("start demo")
-	if got := m.list()["demo"]; got.ID != id || got.State != gateway.Running {
+	if got := m.list()["demo"]; got.ID != id || got.State != lifecycle.Running {
 		t.Errorf("it is %s, %s", got.ID, got.State)
 	}
 	if got := m.shell("demo", "cat /file"); got != "kept\n" {

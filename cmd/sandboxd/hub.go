@@ -9,6 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
@@ -16,13 +17,15 @@ import (
 // is for and what it stands on, the daemon adds.
 func (c config) hub() (o gateway.Options, err error) {
 	o = gateway.Options{
-		Bridge:       command.Words(c.value("bridge")),
-		Engine:       strings.Fields(c.value("docker_options")),
-		Image:        c.value("image"),
-		Isolation:    c.value("isolation"),
-		Dirs:         dirRules(c),
-		RecordStrict: c.value("record.mode") == recordStrict,
-		Hook:         hookOptions(c),
+		Options: lifecycle.Options{
+			Bridge:       command.Words(c.value("bridge")),
+			Engine:       strings.Fields(c.value("docker_options")),
+			Image:        c.value("image"),
+			Isolation:    c.value("isolation"),
+			Dirs:         dirRules(c),
+			RecordStrict: c.value("record.mode") == recordStrict,
+		},
+		Hook: hookOptions(c),
 	}
 	for key, at := range map[string]*int64{"record.quota": &o.RecordQuota, "record.total": &o.RecordTotal} {
 		if *at, err = sandbox.ParseSize(c.value(key)); err != nil {
@@ -121,12 +124,12 @@ func (c config) total() (admission.Total, error) {
 }
 
 // pool is what is booted ahead.
-func (c config) pool() (gateway.PoolOptions, error) {
+func (c config) pool() (lifecycle.PoolOptions, error) {
 	size, err := strconv.Atoi(c.value("pool.size"))
 	if err != nil {
-		return gateway.PoolOptions{}, fmt.Errorf("pool.size: %w", err)
+		return lifecycle.PoolOptions{}, fmt.Errorf("pool.size: %w", err)
 	}
-	return gateway.PoolOptions{Size: size, Images: command.Words(c.value("pool.images"))}, nil
+	return lifecycle.PoolOptions{Size: size, Images: command.Words(c.value("pool.images"))}, nil
 }
 
 // parseQuota reads a size, or 0 for none.

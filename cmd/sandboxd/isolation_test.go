@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // What asked for a runtime gets no other, whichever way it is made or started: by new, by use of a new name, fork, start, a login at one
@@ -79,7 +79,7 @@ func TestIsolationIsNeverAnother(t *testing.T) {
 	refused("sandboxd", "new --dockerfile "+app+" built")
 	pooled(`isolation \"crun\": not supported by this backend`)
 	for name, info := range m.list() {
-		if info.State == gateway.Running {
+		if info.State == lifecycle.Running {
 			t.Errorf("%s runs", name)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // restart is how long after its start a daemon may take until everything that ran before can be used. Of many restarts it holds for the
@@ -198,14 +198,14 @@ func TestR1DaemonKilled(t *testing.T) {
 		took = append(took, m.usable(began, steady...))
 		after := m.list()
 		for _, name := range steady {
-			if after[name].ID != before[name].ID || after[name].State != gateway.Running {
+			if after[name].ID != before[name].ID || after[name].State != lifecycle.Running {
 				t.Fatalf("round %d: %s was %s, and is %s, %s", round, name, before[name].ID, after[name].ID, after[name].State)
 			}
 		}
 		m.nothingElse(false)
 		after = m.list()
 		for name := range l.there {
-			if after[name].State != gateway.Running {
+			if after[name].State != lifecycle.Running {
 				t.Errorf("round %d: %s was made, and is %q", round, name, after[name].State)
 			}
 		}
@@ -216,7 +216,7 @@ func TestR1DaemonKilled(t *testing.T) {
 		}
 		var rest []string // what was made and not kept count of
 		for name := range after {
-			if !slices.Contains(steady, name) && after[name].State != gateway.Deleting {
+			if !slices.Contains(steady, name) && after[name].State != lifecycle.Deleting {
 				rest = append(rest, name)
 				delete(l.there, name)
 			}
@@ -414,7 +414,7 @@ func TestR9RecordIsAPrefix(t *testing.T) {
 			return err == nil && now.Size() > int64(len(text))+10_000
 		})
 	}
-	if d := m.describe("demo"); d.State != gateway.Running {
+	if d := m.describe("demo"); d.State != lifecycle.Running {
 		t.Errorf("it is %s", d.State)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -58,7 +58,7 @@ func TestR10KindsOfErrors(t *testing.T) {
 	// The sandbox: gone, and one that does not answer.
 	m.engine("rm", "-f", "sandboxd-"+boxes["gone"].ID)
 	// Whoever looks between its end and its removal sees it stopped.
-	m.eventually("that is noticed", func() bool { return m.list()["gone"].State != gateway.Running })
+	m.eventually("that is noticed", func() bool { return m.list()["gone"].State != lifecycle.Running })
 	fails("a sandbox that is gone", failure{wire.CodeLost, "sandbox gone is gone"}, 125, "start", "--json", "gone")
 	signal := func(name string) { m.engine("kill", "--signal", name, "sandboxd-"+boxes["dumb"].ID) }
 	signal("STOP") // from outside: in the sandbox nobody can
@@ -211,14 +211,14 @@ func TestR6StateIsMissing(t *testing.T) {
 			m.start()
 			m.eventually("all are found again", func() bool { return len(m.list()) == 2 })
 			got := m.list()
-			if got["one"].ID != one.ID || got["two"].ID != two.ID || got["one"].State != gateway.Running || got["two"].State != gateway.Running {
+			if got["one"].ID != one.ID || got["two"].ID != two.ID || got["one"].State != lifecycle.Running || got["two"].State != lifecycle.Running {
 				t.Errorf("found: %+v", got)
 			}
 			if text := m.shell("one", "cat /file"); text != "kept\n" {
 				t.Errorf("the file has %q", text)
 			}
 			m.nothingElse(false)
-			if theirs := other.list()["others"]; theirs.State != gateway.Running {
+			if theirs := other.list()["others"]; theirs.State != lifecycle.Running {
 				t.Errorf("another daemon's sandbox is %s", theirs.State)
 			}
 		})

@@ -22,7 +22,7 @@ import (
 	"github.com/kballard/go-shellquote"
 
 	"github.com/sandboxd/sandboxd/agent"
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -259,14 +259,14 @@ func (m *machine) shell(name, command string) string {
 }
 
 // list returns the sandboxes by name.
-func (m *machine) list() map[string]gateway.Info {
+func (m *machine) list() map[string]lifecycle.Info {
 	m.t.Helper()
-	all := make(map[string]gateway.Info)
+	all := make(map[string]lifecycle.Info)
 	for _, line := range strings.Split(strings.TrimSpace(m.lobby("ls --json")), "\n") {
 		if line == "" {
 			continue
 		}
-		var info gateway.Info
+		var info lifecycle.Info
 		if err := json.Unmarshal([]byte(line), &info); err != nil {
 			m.t.Fatal(err)
 		}
@@ -276,9 +276,9 @@ func (m *machine) list() map[string]gateway.Info {
 }
 
 // describe is the JSON of describe.
-func (m *machine) describe(name string) gateway.Description {
+func (m *machine) describe(name string) lifecycle.Description {
 	m.t.Helper()
-	var d gateway.Description
+	var d lifecycle.Description
 	if err := json.Unmarshal([]byte(m.lobby("describe --json "+name)), &d); err != nil {
 		m.t.Fatal(err)
 	}
@@ -319,7 +319,7 @@ func (m *machine) settled(thorough bool) {
 	m.t.Helper()
 	m.eventually("no creation or removal is under way", func() bool {
 		for _, info := range m.list() {
-			if info.State == gateway.Creating || info.State == gateway.Deleting && (thorough || info.Reason != cutShort) {
+			if info.State == lifecycle.Creating || info.State == lifecycle.Deleting && (thorough || info.Reason != cutShort) {
 				return false
 			}
 		}
@@ -334,7 +334,7 @@ func (m *machine) nothingElse(thorough bool) {
 	m.settled(thorough)
 	var ids, late []string
 	for _, info := range m.list() {
-		if ids = append(ids, info.ID); info.State == gateway.Deleting {
+		if ids = append(ids, info.ID); info.State == lifecycle.Deleting {
 			late = append(late, info.ID)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // making runs sandboxd new with args, which is not to end before the daemon does, until happens.
@@ -92,7 +92,7 @@ func TestR5KilledWhileMaking(t *testing.T) {
 		t.Helper()
 		m.nothingElse(false) // the engine may be about to make one: that is looked for, and its sandbox being deleted until then
 		for name, info := range m.list() {
-			if info.State != gateway.Deleting {
+			if info.State != lifecycle.Deleting {
 				t.Errorf("%s: there is a sandbox: %s, %s", when, name, info.State)
 			}
 		}
@@ -138,7 +138,7 @@ func TestR5KilledWhileMaking(t *testing.T) {
 		m.making("a while is over", func() bool { return time.Now().After(at) }, name, "--dockerfile", app, "--network", "filtered")
 		m.start()
 		m.settled(false)
-		if made, there := m.list()[name]; there && made.State != gateway.Deleting { // it was made before
+		if made, there := m.list()[name]; there && made.State != lifecycle.Deleting { // it was made before
 			m.lobby("rm " + name)
 		}
 		nothing(fmt.Sprintf("killed at random, round %d", round))

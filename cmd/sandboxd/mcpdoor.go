@@ -66,18 +66,18 @@ func (g *hubGateway) Dial(ctx context.Context, name string) (*agent.Client, erro
 			return nil, err
 		}
 		g.streams.Go(func() {
-			if err := hub.Stream(context.WithoutCancel(ctx), g.principal, name, far); err != nil { // it ends with near
+			if err := hub.Sessions.Stream(context.WithoutCancel(ctx), g.principal, name, far); err != nil { // it ends with near
 				g.daemon.log.Debug("session stream ended", "sandbox", name, "err", err)
 			}
 		})
 		return near, nil
 	}
 	login := func(ctx context.Context) (*connect.Conn, error) {
-		conn, err := hub.Upstream(ctx, g.principal, name, nil)
+		conn, err := hub.Relay.Open(ctx, g.principal, name, nil)
 		if err != nil {
 			return nil, hub.Public(err)
 		}
-		hub.Record(ctx, g.principal, name, gateway.ExecEvent{Command: "subsystem " + wire.SubsystemMCP + ": files"})
+		hub.Relay.Record(g.principal, name, gateway.ExecEvent{Command: "subsystem " + wire.SubsystemMCP + ": files"})
 		return conn, nil
 	}
 	return agent.NewClient(name, open, login), nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // R4: a machine that loses its power at any moment finds its daemon and its sandboxes again. The state directory is on a disk that is a file;
@@ -36,7 +36,7 @@ func TestR4PowerLoss(t *testing.T) {
 		t.Fatalf("the daemon was %q, and is %q, %v: its containers are nobody's", id, again, err)
 	}
 	m.start()
-	m.eventually("it is noticed", func() bool { return m.list()["demo"].State == gateway.Stopped })
+	m.eventually("it is noticed", func() bool { return m.list()["demo"].State == lifecycle.Stopped })
 	if got := m.shell("demo", "cat /file"); got != "kept\n" {
 		t.Errorf("the file has %q", got)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -17,10 +18,10 @@ var alice = gateway.Principal{Name: "alice", Kind: wire.Agent}
 // busy with it.
 func TestRepeatsEnd(t *testing.T) {
 	hub := gatewaytest.Hub(t, &gateway.Options{})
-	if _, err := hub.Create(t.Context(), alice, gateway.NewSpec{Name: "demo"}, nil); err != nil {
+	if _, err := hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "demo"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	a, err := hub.Shared(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := hub.Sessions.Shared(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,11 +50,11 @@ func isLost(err error, reason string) bool {
 // that takes.
 func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 	hub := gatewaytest.Hub(t, &gateway.Options{})
-	if _, err := hub.Create(t.Context(), alice, gateway.NewSpec{Name: "demo"}, nil); err != nil {
+	if _, err := hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "demo"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	at := wire.Target{Sandbox: "demo"}
-	a, err := hub.Shared(t.Context(), alice, at, attach.JoinOptions{Create: true})
+	a, err := hub.Sessions.Shared(t.Context(), alice, at, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 		}
 	}
 	a.Age()
-	person, err := hub.Join(t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person}, at, attach.JoinOptions{})
+	person, err := hub.Sessions.Join(t.Context(), gateway.Principal{Name: "alice", Kind: wire.Person}, at, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -123,7 +124,7 @@ var ofOld = []string{"fork", "kick", "log", "replay", "rescue", "snapshot", "uns
 
 // notNew is e for a command that has no use for a new sandbox: of one that is not there it says how to find the right name.
 func notNew(e *wire.Error) *wire.Error {
-	if e.Code != wire.CodeNotFound || !strings.HasPrefix(e.Hint, gateway.HintCreate) {
+	if e.Code != wire.CodeNotFound || !strings.HasPrefix(e.Hint, lifecycle.HintCreate) {
 		return e
 	}
 	better := *e

@@ -12,7 +12,7 @@ import (
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/workspace"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -67,16 +67,16 @@ func ensureCommand(env *Env) *cobra.Command {
 }
 
 // gone reports whether a sandbox was removed behind the daemon's back, which nobody may have noticed yet. One that is stopped is started.
-func (env *Env) gone(ctx context.Context, info gateway.Info) bool {
+func (env *Env) gone(ctx context.Context, info lifecycle.Info) bool {
 	for range 3 { // what is known of it may change while it is asked
 		var err error
 		switch info.State {
-		case gateway.Running:
-			_, err = env.Hub.Sessions(ctx, env.Principal, info.Name)
-		case gateway.Stopped:
+		case lifecycle.Running:
+			_, err = env.Hub.Sessions.List(ctx, env.Principal, info.Name)
+		case lifecycle.Stopped:
 			_, err = env.Hub.Start(ctx, env.Principal, info.Name, env.progress(false))
 		default:
-			return info.State == gateway.Broken && strings.HasPrefix(info.Reason, "gone:")
+			return info.State == lifecycle.Broken && strings.HasPrefix(info.Reason, "gone:")
 		}
 		if err == nil || errors.Is(err, sandbox.ErrGone) {
 			return err != nil
@@ -102,7 +102,7 @@ type dirOptions struct {
 const labelImage = "sandboxd.asked-image"
 
 // over puts what was asked for over what files say.
-func (o dirOptions) over(spec *gateway.NewSpec) {
+func (o dirOptions) over(spec *lifecycle.NewSpec) {
 	if o.image != "" {
 		spec.Image, spec.Build = o.image, nil
 		spec.Labels = map[string]string{labelImage: o.image}
@@ -115,7 +115,7 @@ func (o dirOptions) over(spec *gateway.NewSpec) {
 }
 
 // mismatch says in what a sandbox that exists is not what was asked for. Its image may have been made of the one that was asked for.
-func (o dirOptions) mismatch(info gateway.Info) error {
+func (o dirOptions) mismatch(info lifecycle.Info) error {
 	var all []string
 	differs := func(what, has, asked string) {
 		all = append(all, fmt.Sprintf("%s %s and not %s", what, text.Line(has, 200), text.Line(asked, 200)))
@@ -176,11 +176,11 @@ func (env *Env) ensureDirAs(ctx context.Context, dir string, o dirOptions) (stri
 		return "", err
 	}
 	name := workspace.Name(dir)
-	spec := gateway.NewSpec{Name: name, Reuse: true, Dir: dir, Recipe: w.Recipe, Image: w.Image, Network: w.Network, Allow: w.Allow, Limits: w.Limits, TTL: w.TTL, User: w.User,
+	spec := lifecycle.NewSpec{Name: name, Reuse: true, Dir: dir, Recipe: w.Recipe, Image: w.Image, Network: w.Network, Allow: w.Allow, Limits: w.Limits, TTL: w.TTL, User: w.User,
 		Sudo: w.Sudo, Env: w.Env, Entrypoint: w.Entrypoint, Workdir: w.Workdir}
 	spec.Setup = w.Setup
 	if b := w.Build; b != nil {
-		spec.Build = &gateway.Build{Dir: dir, Dockerfile: b.Dockerfile, Context: b.Context, Args: b.Args, Target: b.Target}
+		spec.Build = &lifecycle.Build{Dir: dir, Dockerfile: b.Dockerfile, Context: b.Context, Args: b.Args, Target: b.Target}
 	}
 	had, missing := env.Hub.Get(ctx, env.Principal, name)
 	if missing == nil && had.Dir == dir && (o.wipe || env.gone(ctx, had)) {

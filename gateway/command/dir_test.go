@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
@@ -26,7 +27,7 @@ func TestEnsureDir(t *testing.T) {
 			t.Fatalf("%q: %d, %q, %q; want %d and %q", flags, got, out, errs, code, says)
 		}
 	}
-	created := func() gateway.Info {
+	created := func() lifecycle.Info {
 		t.Helper()
 		all, err := w.hub.List(t.Context(), alice)
 		if err != nil || len(all) != 1 {
@@ -56,7 +57,7 @@ func TestEnsureDir(t *testing.T) {
 
 // Limits that were asked for and are others are named, and no other.
 func TestMismatchOfLimits(t *testing.T) {
-	info := gateway.Info{Name: "x", Limits: sandbox.DefaultLimits}
+	info := lifecycle.Info{Name: "x", Limits: sandbox.DefaultLimits}
 	err := (dirOptions{limits: sandbox.Limits{Memory: 1 << 30, PIDs: sandbox.DefaultLimits.PIDs}}).mismatch(info)
 	if err == nil || !strings.Contains(err.Error(), "x has memory 2g and not 1g") || strings.Contains(err.Error(), "pids") {
 		t.Error(err)
@@ -65,7 +66,7 @@ func TestMismatchOfLimits(t *testing.T) {
 
 // The name that was asked for is known where commands have made another image of it.
 func TestMismatchOfMadeImage(t *testing.T) {
-	info := gateway.Info{Name: "x", Image: "sandboxd-setup/abc", ImageOf: "set up once by true", Labels: map[string]string{labelImage: "example/one"}, Limits: sandbox.DefaultLimits}
+	info := lifecycle.Info{Name: "x", Image: "sandboxd-setup/abc", ImageOf: "set up once by true", Labels: map[string]string{labelImage: "example/one"}, Limits: sandbox.DefaultLimits}
 	if err := (dirOptions{image: "example/one"}).mismatch(info); err != nil {
 		t.Error(err)
 	}

@@ -51,7 +51,7 @@ func execCommand(env *Env) *cobra.Command {
 
 // exec runs text in a channel of its own on an SSH connection of its own.
 func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) error {
-	up, err := env.Hub.Upstream(ctx, env.Principal, name, env.progress(false))
+	up, err := env.Hub.Relay.Open(ctx, env.Principal, name, env.progress(false))
 	if err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 		output := &recorded{to: command.Stdout}
 		command.Pty, command.Stdout = env.Pty, output
 		command.Ready = func() (err error) {
-			term, err = env.Hub.Terminal(ctx, env.Principal, name, text, int(env.Pty.Cols), int(env.Pty.Rows))
+			term, err = env.Hub.Relay.Terminal(ctx, env.Principal, name, text, int(env.Pty.Cols), int(env.Pty.Rows))
 			output.term = term
 			return err
 		}
@@ -113,7 +113,7 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 	case exited:
 		event.Exit = exit.Status
 	}
-	env.Hub.Record(context.WithoutCancel(ctx), env.Principal, name, event)
+	env.Hub.Relay.Record(env.Principal, name, event)
 	switch {
 	case err == nil:
 		return nil
@@ -131,7 +131,7 @@ func (env *Env) execError(ctx context.Context, name string, err error) error {
 	case errors.Is(err, connect.ErrNoTerminal):
 		return wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
 	case errors.Is(err, connect.ErrLost):
-		return env.Hub.Lost(ctx, env.Principal, name)
+		return env.Hub.Relay.Lost(ctx, env.Principal, name)
 	case errors.As(err, new(*wire.Error)):
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -22,7 +22,7 @@ func hostFlags(cmd *cobra.Command, h *sandbox.Host) {
 }
 
 func addCommand(env *Env) *cobra.Command {
-	var spec gateway.NewSpec
+	var spec lifecycle.NewSpec
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "add NAME ssh://[USER@]HOST[:PORT]",
@@ -55,7 +55,7 @@ func addCommand(env *Env) *cobra.Command {
 }
 
 // added says that a host is a sandbox now.
-func (env *Env) added(info gateway.Info, took time.Duration) error {
+func (env *Env) added(info lifecycle.Info, took time.Duration) error {
 	_, err := fmt.Fprintf(env.Stdout, "%s added in %.2f s (%s)\n  %s\n", info.Name, took.Seconds(), info.Image, env.Gateway.SSHCommand(info.Name))
 	return err
 }

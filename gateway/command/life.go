@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // ParseAge reads a duration such as 90s, 30m or 12h, or a number of days as 30d. 0 is none.
@@ -29,7 +30,7 @@ func ParseAge(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseLife is ParseAge for a flag that may be missing: then it is 0, and 0 itself is gateway.Never.
+// parseLife is ParseAge for a flag that may be missing: then it is 0, and 0 itself is lifecycle.Never.
 func parseLife(flag, s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
@@ -39,13 +40,13 @@ func parseLife(flag, s string) (time.Duration, error) {
 	case err != nil:
 		return 0, usage("--%s: %q %v", flag, s, err)
 	case d == 0:
-		return gateway.Never, nil
+		return lifecycle.Never, nil
 	}
 	return d, nil
 }
 
 // idleText says how long a sandbox is kept, or is empty where it is kept for ever.
-func idleText(i gateway.Info) string {
+func idleText(i lifecycle.Info) string {
 	ttl, deletion := time.Duration(i.TTLms)*time.Millisecond, time.Duration(i.DeleteAfterMS)*time.Millisecond
 	var said []string
 	switch {
@@ -69,7 +70,7 @@ func idleText(i gateway.Info) string {
 }
 
 // ttlCell is the same in one word: how long until it stops, or rm: and how long until it is removed.
-func ttlCell(i gateway.Info) string {
+func ttlCell(i lifecycle.Info) string {
 	switch {
 	case i.End != nil && !i.End.At.IsZero() && !i.End.Pause:
 		return "rm:" + gateway.Span(time.Until(i.End.At))
@@ -77,7 +78,7 @@ func ttlCell(i gateway.Info) string {
 		return gateway.Span(time.Until(*i.StopsAt))
 	case i.RemovedAt != nil:
 		return "rm:" + gateway.Span(time.Until(*i.RemovedAt))
-	case i.TTLms > 0 && i.State == gateway.Running:
+	case i.TTLms > 0 && i.State == lifecycle.Running:
 		return gateway.Span(time.Duration(i.TTLms) * time.Millisecond)
 	}
 	return ""

@@ -86,7 +86,7 @@ func logCommand(env *Env) *cobra.Command {
 			case f.tail > 0 && (f.raw || f.json):
 				return usage("log: --tail is for text")
 			}
-			r, err := env.Hub.OpenRecord(cmd.Context(), env.Principal, t, f.run)
+			r, err := env.Hub.Sessions.OpenRecord(cmd.Context(), env.Principal, t, f.run)
 			if err != nil {
 				return err
 			}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -73,7 +73,7 @@ func screenCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			screen, err := env.Hub.Screen(cmd.Context(), env.Principal, t)
+			screen, err := env.Hub.Sessions.Screen(cmd.Context(), env.Principal, t)
 			if err != nil {
 				return err
 			}
@@ -95,7 +95,7 @@ func screenCommand(env *Env) *cobra.Command {
 // running is an error for a sandbox that is stopped, for commands that only look.
 func (env *Env) running(ctx context.Context, name string) error {
 	info, err := env.Hub.Get(ctx, env.Principal, name)
-	if err != nil || info.State != gateway.Stopped {
+	if err != nil || info.State != lifecycle.Stopped {
 		return err
 	}
 	return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + name + " is stopped", Hint: "start it: sandboxd start " + name}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // Commands that only look start no sandbox that is stopped, and say what there is to see.
@@ -36,7 +36,7 @@ func TestLookingStartsNothing(t *testing.T) {
 		if code != tt.code || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.said) {
 			t.Errorf("%s: %d, %q, %q", tt.command, code, stdout, stderr)
 		}
-		if info, err := w.hub.Get(t.Context(), alice, "demo"); err != nil || info.State != gateway.Stopped {
+		if info, err := w.hub.Get(t.Context(), alice, "demo"); err != nil || info.State != lifecycle.Stopped {
 			t.Fatalf("after %s it is %s, %v", tt.command, info.State, err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -88,7 +89,7 @@ const noSandboxes = "no sandboxes; make one: sandboxd new demo"
 
 // row is a sandbox in a list, with the session that is shown of it: the one that needs somebody most, else the default one.
 type row struct {
-	gateway.Info
+	lifecycle.Info
 	need attention.Need
 	more int // other sessions that need something
 }
@@ -99,7 +100,7 @@ func (env *Env) rows(ctx context.Context) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := env.Hub.Attention(ctx, env.Principal, "")
+	all, err := env.Hub.Sessions.Attention(ctx, env.Principal, "")
 	if err != nil {
 		return nil, err
 	}
@@ -168,7 +169,7 @@ type needJSON struct {
 func (env *Env) watchNeeds(ctx context.Context, asJSON bool) error {
 	ctx, done := env.interruptible(ctx)
 	defer done()
-	watch := env.Hub.WatchAttention(env.Principal)
+	watch := env.Hub.Sessions.WatchAttention(env.Principal)
 	defer watch.Close()
 	for {
 		changed, err := watch.Next(ctx)
@@ -220,7 +221,7 @@ func ended(ctx context.Context, err error) error {
 	case ctx.Err() == nil:
 		return err
 	case errors.Is(context.Cause(ctx), context.Canceled):
-		return gateway.ErrClosed // nobody else is left to be told
+		return lifecycle.ErrClosed // nobody else is left to be told
 	}
 	return exitError(wire.ExitInterrupt)
 }

@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -112,7 +112,7 @@ func TestLsWatchJSON(t *testing.T) {
 		t.Fatalf("never: %s", what)
 		return nil
 	}
-	at, err := w.hub.Join(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	at, err := w.hub.Sessions.Join(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestLsWatchTerminal(t *testing.T) {
 func TestTableLines(t *testing.T) {
 	var rows []row
 	for i := range 50 {
-		r := row{Info: gateway.Info{Name: fmt.Sprintf("box-%02d", i), State: gateway.Running, Since: time.Now()}}
+		r := row{Info: lifecycle.Info{Name: fmt.Sprintf("box-%02d", i), State: lifecycle.Running, Since: time.Now()}}
 		if i == 40 || i == 7 {
 			r.need = attention.Need{Session: "main", Needs: attention.Answer, Want: wire.WantPassword, LastLine: "Password:", Since: time.Now()}
 		}

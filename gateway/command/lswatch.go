@@ -32,7 +32,7 @@ func (env *Env) watchTable(ctx context.Context) error {
 			}
 		}
 	}()
-	watch := env.Hub.WatchAttention(env.Principal)
+	watch := env.Hub.Sessions.WatchAttention(env.Principal)
 	defer watch.Close()
 	changed := make(chan error, 1)
 	next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard

@@ -60,7 +60,7 @@ type patternWait struct {
 // waitPattern follows a session until it has printed the pattern, or until request r, a wait, comes
 // back.
 func (env *Env) waitPattern(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, w patternWait) error {
-	party, err := env.Hub.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true})
+	party, err := env.Hub.Sessions.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true})
 	if err != nil {
 		return env.refused(t, f, err)
 	}

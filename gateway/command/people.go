@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -72,11 +74,11 @@ func sessionsCommand(env *Env) *cobra.Command {
 			}
 			var rows []sessionJSON
 			for _, name := range names {
-				sessions, err := env.Hub.Sessions(cmd.Context(), env.Principal, name)
+				sessions, err := env.Hub.Sessions.List(cmd.Context(), env.Principal, name)
 				if err != nil {
 					return err
 				}
-				needs, err := env.Hub.Attention(cmd.Context(), env.Principal, name)
+				needs, err := env.Hub.Sessions.Attention(cmd.Context(), env.Principal, name)
 				if err != nil {
 					return err
 				}
@@ -131,12 +133,13 @@ const actsOn = ".\n\nIt acts on your attached person if there is one, else on yo
 
 func takeCommand(env *Env) *cobra.Command {
 	var ask bool
-	cmd := keyboardCommand(env, "take", "take the keyboard of a session", func(ctx context.Context, t wire.Target) (string, string, error) {
+	cmd := keyboardCommand(env, "take", "take the keyboard of a session", func(ctx context.Context, a *attach.Attachment) (holder, asked string, err error) {
 		if ask {
-			return env.Hub.Ask(ctx, env.Principal, t)
+			asked, err = a.Ask(ctx)
+		} else {
+			err = a.Take(ctx)
 		}
-		holder, err := env.Hub.Take(ctx, env.Principal, t)
-		return holder, "", err
+		return cmp.Or(asked, a.Party().String()), asked, err
 	})
 	cmd.Long += " A person's keyboard is taken by the sandbox's owner alone, from those with whom it is shared; with --ask\n" +
 		"the one who holds it is asked for it, and you have it when it is given."
@@ -146,20 +149,21 @@ func takeCommand(env *Env) *cobra.Command {
 
 func giveCommand(env *Env) *cobra.Command {
 	var no bool
-	cmd := keyboardCommand(env, "give", "give the keyboard back, to whoever has asked for it", func(ctx context.Context, t wire.Target) (string, string, error) {
-		act := env.Hub.Give
+	cmd := keyboardCommand(env, "give", "give the keyboard back, to whoever has asked for it", func(ctx context.Context, a *attach.Attachment) (holder, asked string, err error) {
 		if no {
-			act = env.Hub.Keep
+			err = a.Keep(ctx)
+		} else {
+			err = a.Give(ctx)
 		}
-		holder, err := act(ctx, env.Principal, t)
-		return holder, "", err
+		return a.Live().Keyboard(), "", err
 	})
 	cmd.Flags().BoolVar(&no, "no", false, "keep it, and tell whoever has asked for it")
 	return cmd
 }
 
-// keyboardCommand makes a command that returns who holds the keyboard then, and who was asked for it.
-func keyboardCommand(env *Env, verb, short string, act func(context.Context, wire.Target) (holder, asked string, err error)) *cobra.Command {
+// keyboardCommand makes a command that acts on the keyboard as the caller's own party. act returns
+// who holds it then, and who was asked for it.
+func keyboardCommand(env *Env, verb, short string, act func(context.Context, *attach.Attachment) (holder, asked string, err error)) *cobra.Command {
 	var name string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -171,7 +175,11 @@ func keyboardCommand(env *Env, verb, short string, act func(context.Context, wir
 			if err != nil {
 				return err
 			}
-			holder, asked, err := act(cmd.Context(), t)
+			party, err := env.Hub.Sessions.Own(cmd.Context(), env.Principal, t)
+			if err != nil {
+				return err
+			}
+			holder, asked, err := act(cmd.Context(), party)
 			if err != nil {
 				return err
 			}
@@ -217,7 +225,7 @@ func privateCommand(env *Env) *cobra.Command {
 				return usage("private: %q is neither on nor off", args[1])
 			}
 			on := args[1] == "on"
-			if err := env.Hub.Private(cmd.Context(), env.Principal, t, on); err != nil {
+			if err := env.Hub.Sessions.Private(cmd.Context(), env.Principal, t, on); err != nil {
 				return err
 			}
 			if asJSON {
@@ -342,7 +350,7 @@ func watchCommand(env *Env) *cobra.Command {
 
 // watchJSON prints a session's line when it changes.
 func (env *Env) watchJSON(ctx context.Context, t wire.Target) error {
-	live, err := env.Hub.Live(ctx, env.Principal, t)
+	live, err := env.Hub.Sessions.Live(ctx, env.Principal, t)
 	if err != nil {
 		return err
 	}
@@ -389,7 +397,7 @@ func kickCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			n, err := env.Hub.Disconnect(cmd.Context(), env.Principal, t, args[1])
+			n, err := env.Hub.Sessions.Disconnect(cmd.Context(), env.Principal, t, args[1])
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -27,7 +28,7 @@ type Python struct {
 	Memory    int64 // 0 is the default of all
 	Isolation string
 
-	DockerOptions []string // as gateway.NewSpec.Options
+	DockerOptions []string // as lifecycle.NewSpec.Options
 	About         string
 
 	Options python.Options
@@ -139,16 +140,16 @@ func pythonCommand(env *Env) *cobra.Command {
 }
 
 // pythonSpec is the sandbox that python makes.
-func (env *Env) pythonSpec(name string) gateway.NewSpec {
+func (env *Env) pythonSpec(name string) lifecycle.NewSpec {
 	p := env.Python
-	return gateway.NewSpec{Name: name, Reuse: true, Image: p.Image, Network: p.Network, Isolation: p.Isolation, Limits: sandbox.Limits{Memory: p.Memory},
+	return lifecycle.NewSpec{Name: name, Reuse: true, Image: p.Image, Network: p.Network, Isolation: p.Isolation, Limits: sandbox.Limits{Memory: p.Memory},
 		Options: p.DockerOptions, About: p.About}
 }
 
 // ensurePython makes a missing sandbox, where a login may.
 func (env *Env) ensurePython(ctx context.Context, name string) error {
 	_, err := env.Hub.Get(ctx, env.Principal, name)
-	if !errors.Is(err, gateway.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+	if !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
 		return err
 	}
 	if err := env.Hub.AutoCreate(env.Principal, name); err != nil {
@@ -164,7 +165,7 @@ func (env *Env) ensurePython(ctx context.Context, name string) error {
 
 func (env *Env) pythonClient(name string) *agent.Client {
 	return agent.NewClient(name, nil, func(ctx context.Context) (*connect.Conn, error) {
-		conn, err := env.Hub.Upstream(ctx, env.Principal, name, env.progress(false))
+		conn, err := env.Hub.Relay.Open(ctx, env.Principal, name, env.progress(false))
 		if err != nil {
 			return nil, env.public(err)
 		}
@@ -230,7 +231,7 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 	if waits && ctx.Err() != nil { // who would have answered pressed ^C
 		res.Ended = wire.Interrupted
 	}
-	env.Hub.Record(context.WithoutCancel(ctx), env.Principal, p.name, gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
+	env.Hub.Relay.Record(env.Principal, p.name, gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
 	if err != nil && res.Ended == "" {
 		return err
 	}

@@ -34,7 +34,7 @@ func replayCommand(env *Env) *cobra.Command {
 			if speed < 0 {
 				return usage("--speed %v: use a number above 0, or 0 for no pauses", speed)
 			}
-			r, err := env.Hub.OpenRecord(cmd.Context(), env.Principal, t, run)
+			r, err := env.Hub.Sessions.OpenRecord(cmd.Context(), env.Principal, t, run)
 			if err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -45,16 +46,16 @@ func (f limitFlag) Set(text string) error { return f.limit.Set(f.all, text) }
 
 // newFlags are what new is given: the spec as far as it needs no reading, and the rest as it was written.
 type newFlags struct {
-	spec           gateway.NewSpec
+	spec           lifecycle.NewSpec
 	network, trust string
 	ttl, deletion  string
 	noEntry        bool
 	mounts         []string
-	build          gateway.Build
+	build          lifecycle.Build
 }
 
 // read is the spec that flags and arguments mean, or what is wrong with them.
-func (f *newFlags) read(args []string) (spec gateway.NewSpec, err error) {
+func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 	spec = f.spec
 	if len(args) == 1 {
 		spec.Name = args[0]
@@ -227,13 +228,13 @@ func table(w io.Writer, rows func(io.Writer)) error {
 
 // sandboxJSON is Info with what a client needs to connect.
 type sandboxJSON struct {
-	gateway.Info
+	lifecycle.Info
 	URI        string `json:"ssh_uri"`
 	SSHCommand string `json:"ssh_command"`
 	KnownHosts string `json:"known_hosts"`
 }
 
-func (env *Env) describeJSON(info gateway.Info) sandboxJSON {
+func (env *Env) describeJSON(info lifecycle.Info) sandboxJSON {
 	return sandboxJSON{info, env.Gateway.URI(info.Name), env.Gateway.SSHCommand(info.Name), env.Gateway.KnownHosts}
 }
 
@@ -254,7 +255,7 @@ func describeCommand(env *Env) *cobra.Command {
 			}
 			if asJSON {
 				return env.printJSON(struct {
-					gateway.Description
+					lifecycle.Description
 					URI        string `json:"ssh_uri"`
 					SSHCommand string `json:"ssh_command"`
 					KnownHosts string `json:"known_hosts"`
@@ -268,7 +269,7 @@ func describeCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-func describeText(w io.Writer, env *Env, d gateway.Description) {
+func describeText(w io.Writer, env *Env, d lifecycle.Description) {
 	long := func(name, said string, most int) {
 		if said = strings.TrimSpace(text.Line(said, most)); said != "" {
 			fmt.Fprintf(w, "%s\t%s\n", name, said)
@@ -326,7 +327,7 @@ func describeText(w io.Writer, env *Env, d gateway.Description) {
 }
 
 // packagesText is how many packages there are, and which.
-func packagesText(p gateway.Packages) string {
+func packagesText(p lifecycle.Packages) string {
 	said, before := fmt.Sprintf("%s: %d", p.By, p.Count), ": "
 	for _, one := range p.List {
 		said, before = said+before+one.Name+" "+one.Version, ", "
@@ -352,7 +353,7 @@ func rmCommand(env *Env) *cobra.Command {
 					return err
 				}
 				for _, info := range infos {
-					if info.State != gateway.Deleting { // whose name is perhaps another's
+					if info.State != lifecycle.Deleting { // whose name is perhaps another's
 						args = append(args, info.Name)
 					}
 				}
@@ -375,7 +376,7 @@ func (env *Env) remove(ctx context.Context, name string, asJSON bool) error {
 		return env.printJSON(struct {
 			Name string `json:"name"`
 			Done string `json:"done"`
-			gateway.Removal
+			lifecycle.Removal
 		}{name, "removed", removal})
 	case removal.Left != "":
 		fmt.Fprintf(env.Stdout, "%s removed, but %s\n", name, removal.Left)

@@ -94,7 +94,7 @@ func TestWatcherIsDenied(t *testing.T) {
 	// A call that is refused for another reason is not told as done, either.
 	carl := gateway.Principal{Name: "carl", Kind: wire.Person, Rights: wire.RightDrive}
 	w.must(0, "share", "demo", "carl", "--drive")
-	held, err := w.hub.Join(t.Context(), carl, wire.Target{Sandbox: "demo"}, attach.JoinOptions{})
+	held, err := w.hub.Sessions.Join(t.Context(), carl, wire.Target{Sandbox: "demo"}, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
 
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -157,14 +157,14 @@ func (env *Env) script(args []string) (string, error) {
 // ensure makes a missing sandbox for run, where a login may.
 func (env *Env) ensure(ctx context.Context, name string) error {
 	_, err := env.Hub.Get(ctx, env.Principal, name)
-	if !errors.Is(err, gateway.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+	if !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
 		return err
 	}
 	if err := env.Hub.AutoCreate(env.Principal, name); err != nil {
 		return err
 	}
 	began := time.Now()
-	info, err := env.Hub.Create(ctx, env.Principal, gateway.NewSpec{Name: name, Reuse: true}, env.progress(false))
+	info, err := env.Hub.Create(ctx, env.Principal, lifecycle.NewSpec{Name: name, Reuse: true}, env.progress(false))
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (env *Env) ensure(ctx context.Context, name string) error {
 // should know on stderr, the exit code.
 func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, stream bool) error {
 	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
-	party, err := env.Hub.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true, Typed: typed})
+	party, err := env.Hub.Sessions.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true, Typed: typed})
 	if err != nil {
 		return env.refused(t, f, err)
 	}
@@ -430,7 +430,7 @@ func (env *Env) standing(ctx context.Context, f *callFlags, args []string) (wire
 	if err != nil {
 		return t, nil, err
 	}
-	party, err := env.Hub.Shared(ctx, env.Principal, t, attach.JoinOptions{})
+	party, err := env.Hub.Sessions.Shared(ctx, env.Principal, t, attach.JoinOptions{})
 	return t, party, err
 }
 

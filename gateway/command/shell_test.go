@@ -15,7 +15,7 @@ func TestHoldIsNamed(t *testing.T) {
 	if code, _, stderr := w.command("new", "demo"); code != 0 {
 		t.Fatal(stderr)
 	}
-	person, err := w.hub.Join(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	person, err := w.hub.Sessions.Join(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -28,7 +29,7 @@ type world struct {
 
 func newWorld(t *testing.T, change ...func(*gateway.Options)) *world {
 	t.Helper()
-	o := gateway.Options{Log: slog.New(slog.DiscardHandler)}
+	o := gateway.Options{Options: lifecycle.Options{Log: slog.New(slog.DiscardHandler)}}
 	for _, f := range change {
 		f(&o)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
 	"github.com/sandboxd/sandboxd/gateway/httpd/page"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -132,7 +133,7 @@ func New(o Options) (*Server, error) {
 // Serve answers on l until ctx ends. Requests under way then have some seconds; streams end at once.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	base, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(gateway.ErrClosed)
+	defer end(lifecycle.ErrClosed)
 	s.server.BaseContext = func(net.Listener) context.Context { return base }
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var tasks sync.WaitGroup
@@ -155,7 +156,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		return err
 	case <-ctx.Done():
 	}
-	end(gateway.ErrClosed)
+	end(lifecycle.ErrClosed)
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	if err := s.server.Shutdown(grace); err != nil {

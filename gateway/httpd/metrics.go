@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // metrics are what /metrics tells. No label of theirs is anything that a client or a sandbox chose: each has a few values that are known
@@ -93,7 +93,7 @@ func (s *Server) serveMetrics(w http.ResponseWriter, r *http.Request) {
 }
 
 // counted is what the hub counts, as metrics.
-type counted gateway.Counts
+type counted lifecycle.Counts
 
 func metric(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("sandboxd_"+name, help, labels, nil)

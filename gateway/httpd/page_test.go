@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -21,7 +22,7 @@ var aliceAgent = gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire
 
 func (w *world) sandbox(name string) {
 	w.t.Helper()
-	if _, err := w.hub.Create(w.t.Context(), aliceAgent, gateway.NewSpec{Name: name}, nil); err != nil {
+	if _, err := w.hub.Create(w.t.Context(), aliceAgent, lifecycle.NewSpec{Name: name}, nil); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -29,7 +30,7 @@ func (w *world) sandbox(name string) {
 // agent is a program of alice's in a session.
 func (w *world) agent(name string) *attach.Attachment {
 	w.t.Helper()
-	a, err := w.hub.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: name, Session: "main"}, attach.JoinOptions{Create: true})
+	a, err := w.hub.Sessions.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: name, Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func (w *world) run(a *attach.Attachment, command string) wire.Result {
 // parties are the people and programs in session main.
 func (w *world) parties(name string) []wire.Party {
 	w.t.Helper()
-	all, err := w.hub.Sessions(w.t.Context(), aliceAgent, name)
+	all, err := w.hub.Sessions.List(w.t.Context(), aliceAgent, name)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -244,7 +245,7 @@ func TestPageRoles(t *testing.T) {
 	guest.open("http://" + w.addr + "/#secret~main") // the first one only changed the fragment
 	guest.until("what is not theirs is not there", `document.querySelector("#problem").textContent.includes("no sandbox")`)
 
-	if _, err := w.hub.Disconnect(t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
+	if _, err := w.hub.Sessions.Disconnect(t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
 		t.Fatal(err)
 	}
 	owner.until("who is sent away is told", `document.querySelector("#problem").textContent.includes("you were sent away")`)

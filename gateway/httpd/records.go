@@ -81,7 +81,7 @@ func (s *Server) openRecord(r *http.Request, q map[string]string) (*record.Reade
 		}
 		run = int(n)
 	}
-	return s.hub.OpenRecord(r.Context(), rest.Principal(r.Context()), wire.Target{Sandbox: r.PathValue("name"), Session: r.PathValue("session")}, run)
+	return s.hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), wire.Target{Sandbox: r.PathValue("name"), Session: r.PathValue("session")}, run)
 }
 
 func (s *Server) recordBytes(w http.ResponseWriter, r *http.Request) {

@@ -8,19 +8,20 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Sandbox is one of a list, with what its sessions need a person for.
 type Sandbox struct {
-	gateway.Info
+	lifecycle.Info
 	Needs []attention.Need `json:"needs" doc:"what its sessions need, as far as it is known already"`
 }
 
 // Described is all that there is to say about a sandbox.
 type Described struct {
-	gateway.Description
+	lifecycle.Description
 	Needs []attention.Need `json:"needs"`
 }
 
@@ -96,7 +97,7 @@ func (s *Server) sandboxes(api huma.API) {
 				Sessions []Session `json:"sessions"`
 			}]
 			p := rest.Principal(ctx)
-			infos, err := s.hub.Sessions(ctx, p, in.Name)
+			infos, err := s.hub.Sessions.List(ctx, p, in.Name)
 			if err != nil {
 				return nil, failed(s.hub, err)
 			}
@@ -121,7 +122,7 @@ func (s *Server) sandboxes(api huma.API) {
 		func(ctx context.Context, in *ofSession) (*reply[wire.Screen], error) {
 			p := rest.Principal(ctx)
 			p.Rights = wire.RightWatch // whoever looks starts no sandbox
-			got, err := s.hub.Screen(ctx, p, wire.Target{Sandbox: in.Name, Session: in.Session})
+			got, err := s.hub.Sessions.Screen(ctx, p, wire.Target{Sandbox: in.Name, Session: in.Session})
 			if err != nil {
 				return nil, failed(s.hub, err)
 			}
@@ -135,7 +136,7 @@ func (s *Server) sandboxes(api huma.API) {
 			var out reply[struct {
 				Records []record.Info `json:"records"`
 			}]
-			all, err := s.hub.Records(ctx, rest.Principal(ctx), in.Name)
+			all, err := s.hub.Sessions.Records(ctx, rest.Principal(ctx), in.Name)
 			if err != nil {
 				return nil, failed(s.hub, err)
 			}
@@ -146,7 +147,7 @@ func (s *Server) sandboxes(api huma.API) {
 
 // needs are those of p's sandboxes, by name.
 func (s *Server) needs(ctx context.Context, p gateway.Principal, name string) (map[string][]attention.Need, error) {
-	all, err := s.hub.Attention(ctx, p, name)
+	all, err := s.hub.Sessions.Attention(ctx, p, name)
 	if err != nil {
 		return nil, failed(s.hub, err)
 	}

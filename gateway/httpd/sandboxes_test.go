@@ -12,6 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -19,10 +20,10 @@ import (
 func (w *world) session(name, command string) {
 	w.t.Helper()
 	alice := gateway.Principal{Name: "alice", Kind: wire.Agent}
-	if _, err := w.hub.Create(w.t.Context(), alice, gateway.NewSpec{Name: name, Reuse: true}, nil); err != nil {
+	if _, err := w.hub.Create(w.t.Context(), alice, lifecycle.NewSpec{Name: name, Reuse: true}, nil); err != nil {
 		w.t.Fatal(err)
 	}
-	party, err := w.hub.Shared(w.t.Context(), alice, wire.Target{Sandbox: name}, attach.JoinOptions{Create: true})
+	party, err := w.hub.Sessions.Shared(w.t.Context(), alice, wire.Target{Sandbox: name}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func TestSandboxes(t *testing.T) {
 	w := newWorld(t)
 	w.session("demo", "echo hello; read answer")
 	list := get[struct{ Sandboxes []Sandbox }](w, "/v1/sandboxes", w.alice).Sandboxes
-	if len(list) != 1 || list[0].Name != "demo" || list[0].State != gateway.Running || len(list[0].Needs) != 1 || list[0].Needs[0].Needs != attention.Answer {
+	if len(list) != 1 || list[0].Name != "demo" || list[0].State != lifecycle.Running || len(list[0].Needs) != 1 || list[0].Needs[0].Needs != attention.Answer {
 		t.Errorf("list: %+v", list)
 	}
 	if got := w.call("GET", "/v1/sandboxes", w.bob, ""); got.body != `{"sandboxes":[]}`+"\n" {

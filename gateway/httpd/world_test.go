@@ -20,6 +20,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
 	"github.com/sandboxd/sandboxd/gateway/httpd/agentrun"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -51,7 +52,7 @@ func newWorld(t testing.TB) *world {
 		}
 	})
 	dir := t.TempDir()
-	o := gateway.Options{Log: log}
+	o := gateway.Options{Options: lifecycle.Options{Log: log}}
 	w.hub = gatewaytest.Hub(t, &o)
 	w.records = o.Records
 	var err error

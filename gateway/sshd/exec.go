@@ -81,7 +81,7 @@ func (s *session) relay(ctx context.Context) {
 	if s.ask.kind == wire.RequestSubsystem {
 		command = "subsystem " + command
 	}
-	c.hub().Record(context.WithoutCancel(ctx), c.grant.Principal, c.target.Sandbox,
+	c.hub().Relay.Record(c.grant.Principal, c.target.Sandbox,
 		gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
 }
 
@@ -91,7 +91,7 @@ func (s *session) sayLost(ctx context.Context, u *upstream) {
 		return
 	}
 	c := s.client
-	s.sayError(c.hub().Lost(ctx, c.grant.Principal, c.target.Sandbox))
+	s.sayError(c.hub().Relay.Lost(ctx, c.grant.Principal, c.target.Sandbox))
 }
 
 // errAnswered says that the sandbox refused what the channel is for.
@@ -120,7 +120,7 @@ func (s *session) start(ctx context.Context, u *upstream, to ssh.Channel) (*gate
 	var term *gateway.Terminal
 	if p := s.ask.pty; p != nil {
 		var err error
-		if term, err = s.client.hub().Terminal(ctx, s.client.grant.Principal, name, s.ask.arg, int(p.Cols), int(p.Rows)); err != nil {
+		if term, err = s.client.hub().Relay.Terminal(ctx, s.client.grant.Principal, name, s.ask.arg, int(p.Cols), int(p.Rows)); err != nil {
 			return nil, err
 		}
 	}

@@ -33,7 +33,7 @@ func (s *session) files(ctx context.Context, u *upstream) {
 		return
 	}
 	s.exit(0)
-	s.client.hub().Record(context.WithoutCancel(ctx), s.client.grant.Principal, s.client.target.Sandbox,
+	s.client.hub().Relay.Record(s.client.grant.Principal, s.client.target.Sandbox,
 		gateway.ExecEvent{Command: "subsystem " + wire.SubsystemSFTP + " by commands"})
 }
 

@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -88,8 +88,8 @@ func (s *session) attach(ctx context.Context, target wire.Target, o attach.JoinO
 	o.Watch = o.Watch || c.grant.Rights == wire.RightWatch
 	o.Create = !o.Watch && !o.Fresh
 	o.Progress = s.progress()
-	at, err = c.hub().Join(ctx, c.grant.Principal, target, o)
-	if !errors.Is(err, gateway.ErrUnknown) {
+	at, err = c.hub().Sessions.Join(ctx, c.grant.Principal, target, o)
+	if !errors.Is(err, lifecycle.ErrUnknown) {
 		return at, "", err
 	}
 	if o.Watch {
@@ -100,11 +100,11 @@ func (s *session) attach(ctx context.Context, target wire.Target, o attach.JoinO
 	}
 	began := time.Now()
 	// Reuse: of two first logins at once both mean the same sandbox.
-	info, err := c.hub().Create(ctx, c.grant.Principal, gateway.NewSpec{Name: target.Sandbox, Reuse: true}, s.progress())
+	info, err := c.hub().Create(ctx, c.grant.Principal, lifecycle.NewSpec{Name: target.Sandbox, Reuse: true}, s.progress())
 	if err != nil {
 		return nil, "", err
 	}
 	created = fmt.Sprintf("new sandbox %s (%s, %.2f s)", info.Name, info.ShortImage(), time.Since(began).Seconds())
-	at, err = c.hub().Join(ctx, c.grant.Principal, target, o)
+	at, err = c.hub().Sessions.Join(ctx, c.grant.Principal, target, o)
 	return at, created, err
 }

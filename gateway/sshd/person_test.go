@@ -130,7 +130,7 @@ var (
 // standing is the agent of the principal's commands on main.
 func (w *world) standing() *attach.Attachment {
 	w.t.Helper()
-	at, err := w.hub.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true})
+	at, err := w.hub.Sessions.Shared(w.t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -390,7 +390,7 @@ func TestPersonSentAway(t *testing.T) {
 	w.sandbox("demo")
 	s := w.sit("alice", "demo~build@127.0.0.1")
 	s.until("is in", func() bool { return strings.Contains(s.status(), "demo~build") })
-	n, err := w.hub.Disconnect(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "build"}, "person:alice")
+	n, err := w.hub.Sessions.Disconnect(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "build"}, "person:alice")
 	if n != 1 || err != nil {
 		t.Fatalf("kicked %d, %v", n, err)
 	}

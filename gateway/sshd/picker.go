@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
@@ -35,7 +36,7 @@ type picker struct {
 // pick is one line of the list: a session, or a sandbox that has no session main now.
 type pick struct {
 	target wire.Target
-	state  gateway.State // of the sandbox
+	state  lifecycle.State // of the sandbox
 	need   attention.Need
 }
 
@@ -83,7 +84,7 @@ func (s *session) pick(ctx context.Context) {
 func (p *picker) choose(ctx context.Context) (t wire.Target, err error) {
 	hub, principal := p.s.client.hub(), p.s.client.grant.Principal
 	ctx, cancel := context.WithCancel(ctx)
-	watch := hub.WatchAttention(principal)
+	watch := hub.Sessions.WatchAttention(principal)
 	defer watch.Close()
 	changed := make(chan error, 1)
 	next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
@@ -164,12 +165,12 @@ func (p *picker) make(ctx context.Context) (wire.Target, error) {
 	p.making = false
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var info gateway.Info
+	var info lifecycle.Info
 	var err error
 	made := make(chan struct{})
 	go func() {
 		defer close(made)
-		info, err = p.s.client.hub().Create(ctx, p.s.client.grant.Principal, gateway.NewSpec{Name: p.name}, nil)
+		info, err = p.s.client.hub().Create(ctx, p.s.client.grant.Principal, lifecycle.NewSpec{Name: p.name}, nil)
 	}()
 	quit := false
 	for waiting := true; waiting; {
@@ -201,7 +202,7 @@ func (p *picker) refresh(ctx context.Context, hub *gateway.Hub, principal gatewa
 	if err != nil {
 		return err
 	}
-	needs, err := hub.Attention(ctx, principal, "")
+	needs, err := hub.Sessions.Attention(ctx, principal, "")
 	if err != nil {
 		return err
 	}
@@ -363,7 +364,7 @@ func (p *picker) lines(cols, rows int) []string {
 func (i pick) text() string {
 	n := i.need
 	if n.Session == "" { // there is none, or not now
-		if i.state == gateway.Running {
+		if i.state == lifecycle.Running {
 			return ""
 		}
 		return string(i.state)

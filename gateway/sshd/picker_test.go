@@ -12,6 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -48,7 +49,7 @@ func TestLobbyPick(t *testing.T) {
 	s.until("lists both", func() bool { return s.line("1  one") != "" && s.line("2  two") != "" })
 
 	// An agent's question appears by itself.
-	agent, err := w.hub.Shared(t.Context(), aliceAgent, wire.Target{Sandbox: "two", Session: "main"}, attach.JoinOptions{Create: true})
+	agent, err := w.hub.Sessions.Shared(t.Context(), aliceAgent, wire.Target{Sandbox: "two", Session: "main"}, attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +273,7 @@ func TestPickerLines(t *testing.T) {
 	for _, items := range []int{0, 1, 50} {
 		p.items = nil
 		for i := range items {
-			p.items = append(p.items, pick{target: wire.Target{Sandbox: "box-" + string(rune('a'+i%26)), Session: "main"}, state: gateway.Running,
+			p.items = append(p.items, pick{target: wire.Target{Sandbox: "box-" + string(rune('a'+i%26)), Session: "main"}, state: lifecycle.Running,
 				need: attention.Need{Session: "main", Needs: attention.Answer, LastLine: "äöü 界面 what?", Since: time.Now()}})
 		}
 		for _, size := range [][2]int{{1, 1}, {20, 4}, {20, 1}, {80, 24}, {300, 100}} {

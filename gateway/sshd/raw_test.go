@@ -72,7 +72,7 @@ func TestRawJoin(t *testing.T) {
 func TestRawRefusedInput(t *testing.T) {
 	w := newWorld(t, worldOptions{})
 	w.sandbox("demo")
-	person, err := w.hub.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	person, err := w.hub.Sessions.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: "main"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestFresh(t *testing.T) {
 		return oneOut.contains("33 101\r\n")
 	})
 	sessions := func() int {
-		infos, err := w.hub.Sessions(context.Background(), alicePerson, "demo")
+		infos, err := w.hub.Sessions.List(context.Background(), alicePerson, "demo")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestOwnTerminalIsRecorded(t *testing.T) {
 	if got.stdout != "four\n" {
 		t.Errorf("got %+v", got)
 	}
-	records, err := w.hub.Records(t.Context(), alicePerson, "demo")
+	records, err := w.hub.Sessions.Records(t.Context(), alicePerson, "demo")
 	if err != nil || len(records) != 1 {
 		t.Fatalf("records %+v, %v", records, err)
 	}

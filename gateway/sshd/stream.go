@@ -14,7 +14,7 @@ func (s *session) stream(ctx context.Context) {
 	s.begin()
 	go refuseAll(s.channel.Requests) // ends with the channel
 	rw := streamEnd{Reader: s.input(), Channel: s.channel}
-	if err := c.hub().Stream(ctx, c.grant.Principal, c.target.Sandbox, rw); err != nil {
+	if err := c.hub().Sessions.Stream(ctx, c.grant.Principal, c.target.Sandbox, rw); err != nil {
 		c.log.Debug("session stream ended", "sandbox", c.target.Sandbox, "err", err)
 	}
 	rw.Close()

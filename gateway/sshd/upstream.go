@@ -47,9 +47,9 @@ func (c *client) upstream(ctx context.Context, progress func(string)) (*upstream
 		return nil, context.Cause(ctx)
 	}
 	if u := c.current(); u != nil {
-		return u, c.hub().Wake(ctx, c.grant.Principal, c.target.Sandbox)
+		return u, c.hub().Relay.Wake(ctx, c.grant.Principal, c.target.Sandbox)
 	}
-	conn, err := c.hub().Upstream(ctx, c.grant.Principal, c.target.Sandbox, progress)
+	conn, err := c.hub().Relay.Open(ctx, c.grant.Principal, c.target.Sandbox, progress)
 	if err != nil {
 		return nil, err
 	}

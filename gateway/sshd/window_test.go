@@ -81,7 +81,7 @@ func (w *world) window(t *testing.T, session string, cols, rows int, later bool)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	at, err := w.hub.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: session}, attach.JoinOptions{Watch: true})
+	at, err := w.hub.Sessions.Join(t.Context(), alicePerson, wire.Target{Sandbox: "demo", Session: session}, attach.JoinOptions{Watch: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -75,7 +76,8 @@ func newWorld(t testing.TB, o worldOptions) *world {
 	})
 
 	w.backend = &scripted{Backend: sandboxtest.New(t, sandboxtest.Options{}), t: t, key: newSigner(t)}
-	ho := gateway.Options{Backends: map[string]sandbox.Backend{sandboxtest.Name: w.backend}, Logins: []string{"localuser"}, Log: log.With("of", "hub")}
+	ho := gateway.Options{Logins: []string{"localuser"}}
+	ho.Backends, ho.Log = map[string]sandbox.Backend{sandboxtest.Name: w.backend}, log.With("of", "hub")
 	if o.hub != nil {
 		o.hub(&ho)
 	}
@@ -183,7 +185,7 @@ func (w *world) sandbox(name string) {
 func (w *world) sandboxOf(owner, name string) {
 	w.t.Helper()
 	p := gateway.Principal{Name: owner, Kind: wire.Person, Rights: wire.RightDrive}
-	if _, err := w.hub.Create(w.t.Context(), p, gateway.NewSpec{Name: name}, nil); err != nil {
+	if _, err := w.hub.Create(w.t.Context(), p, lifecycle.NewSpec{Name: name}, nil); err != nil {
 		w.t.Fatalf("create %s: %v", name, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
@@ -150,8 +151,8 @@ func (o *Options) limits() sandbox.Limits {
 }
 
 // spec is what a call's sandbox is made by. A daemon that is killed leaves it to the next one, which removes it when it was idle.
-func (r *Runner) spec(image string) gateway.NewSpec {
-	return gateway.NewSpec{Image: image, Network: r.o.Network, Limits: r.o.limits(), Entrypoint: sandbox.EntrypointOff, TTL: forgotten, DeleteAfter: removeAfter}
+func (r *Runner) spec(image string) lifecycle.NewSpec {
+	return lifecycle.NewSpec{Image: image, Network: r.o.Network, Limits: r.o.limits(), Entrypoint: sandbox.EntrypointOff, TTL: forgotten, DeleteAfter: removeAfter}
 }
 
 // Call runs code for p. The error is one of ours or of the hub's: what the code does is the Result.
@@ -227,7 +228,7 @@ func (c *call) run(ctx context.Context) (Result, error) {
 }
 
 // open makes the call's sandbox, or takes one that stands ready, and logs in to it.
-func (c *call) open(ctx context.Context, spec gateway.NewSpec) (*box, error) {
+func (c *call) open(ctx context.Context, spec lifecycle.NewSpec) (*box, error) {
 	spec.Name = "run-" + strings.ToLower(rand.Text()[:8])
 	c.name = spec.Name
 	if _, err := c.r.o.Hub.Create(ctx, c.p, spec, nil); err != nil {
@@ -256,7 +257,7 @@ func (c *call) remove(done func()) {
 		defer done()
 		ctx, cancel := context.WithTimeout(context.Background(), removal)
 		defer cancel()
-		if _, err := c.r.o.Hub.Remove(ctx, c.p, name); err != nil && !errors.Is(err, gateway.ErrUnknown) && !errors.Is(err, gateway.ErrClosed) {
+		if _, err := c.r.o.Hub.Remove(ctx, c.p, name); err != nil && !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, lifecycle.ErrClosed) {
 			c.r.log.Warn("sandbox of a call stays until it was idle for a while", "sandbox", name, "err", err)
 		}
 	})

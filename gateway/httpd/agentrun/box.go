@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -41,7 +42,7 @@ type box struct {
 
 func dial(ctx context.Context, r *Runner, p gateway.Principal, name string) (*box, error) {
 	b := &box{r: r, p: p, name: name}
-	up, err := r.o.Hub.Upstream(ctx, p, name, nil)
+	up, err := r.o.Hub.Relay.Open(ctx, p, name, nil)
 	if err != nil {
 		return b, err
 	}
@@ -133,7 +134,7 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 		err = b.kill(ctx, ended)
 	}
 	if ctx.Err() != nil {
-		return Result{}, b.r.o.Hub.CutOff(context.Cause(ctx)) // the code has begun
+		return Result{}, attach.CutOff(context.Cause(ctx), b.r.o.Hub.Public(context.Cause(ctx))) // the code has begun
 	}
 	result := Result{Status: OK, Output: out.String(), Truncated: out.cut()}
 	exit, known := errors.AsType[*connect.ExitError](err)
@@ -155,7 +156,7 @@ func (b *box) python(ctx context.Context, code string) (Result, error) {
 			}
 		}
 	case errors.Is(err, connect.ErrLost):
-		return Result{}, b.r.o.Hub.Lost(ctx, b.p, b.name)
+		return Result{}, b.r.o.Hub.Relay.Lost(ctx, b.p, b.name)
 	default:
 		return Result{}, fmt.Errorf("run in %s: %w", b.name, err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/kballard/go-shellquote"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -144,7 +145,7 @@ func (r *Runner) prepare(ctx context.Context, p gateway.Principal, wanted []stri
 		wire.Errorf(wire.CodeUnavailable, "installing %s took too long", strings.Join(wanted, ", ")))
 	defer cancel()
 	// Not with the limits of code: pip needs more memory than many programs. It reaches what it needs and nothing else.
-	spec := gateway.NewSpec{Image: r.o.Image, Network: sandbox.NetworkAllowlist, Allow: r.o.InstallFrom, Entrypoint: sandbox.EntrypointOff,
+	spec := lifecycle.NewSpec{Image: r.o.Image, Network: sandbox.NetworkAllowlist, Allow: r.o.InstallFrom, Entrypoint: sandbox.EntrypointOff,
 		TTL: installAtMost, DeleteAfter: removeAfter,
 		Setup: []string{"PIP_BREAK_SYSTEM_PACKAGES=1 PIP_ROOT_USER_ACTION=ignore python3 -m pip install --quiet --no-cache-dir --no-input --disable-pip-version-check " +
 			"--prefer-binary --retries 2 --timeout 30 " + strings.Join(wanted, " ")}}

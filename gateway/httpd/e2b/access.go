@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -110,7 +111,7 @@ func notFound(name string) error {
 
 // mine returns p's own sandbox called name. Shared sandboxes are not found: this API is for
 // owners.
-func (ac *access) mine(ctx context.Context, p gateway.Principal, name string) (gateway.Info, error) {
+func (ac *access) mine(ctx context.Context, p gateway.Principal, name string) (lifecycle.Info, error) {
 	info, err := ac.hub.Get(ctx, p, name)
 	if err == nil && info.Owner != p.Name {
 		err = wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
@@ -129,7 +130,7 @@ func (ps *places) target(r *http.Request) (*visit, error) {
 	if err := mayWork(p); err != nil {
 		return nil, err
 	}
-	if info.State != gateway.Running {
+	if info.State != lifecycle.Running {
 		return nil, &apiError{http.StatusBadGateway, "the sandbox " + info.Name + " was not found: it is " + string(info.State) + "; Sandbox.connect has it go on"}
 	}
 	pl := ps.place(info)

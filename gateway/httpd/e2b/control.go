@@ -18,6 +18,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -113,10 +114,10 @@ type listed struct {
 	DiskMB    int64             `json:"diskSizeMB"`
 	State     string            `json:"state"`
 	Metadata  map[string]string `json:"metadata"`
-	Lifecycle *lifecycle        `json:"lifecycle,omitzero"`
+	Lifecycle *lifetime         `json:"lifecycle,omitzero"`
 }
 
-type lifecycle struct {
+type lifetime struct {
 	OnTimeout  string `json:"onTimeout"`
 	AutoResume bool   `json:"autoResume"`
 }
@@ -124,7 +125,7 @@ type lifecycle struct {
 // clientID is what E2B calls the node of a sandbox. There is only one.
 const clientID = "sandboxd"
 
-func (cp *controlPlane) madeOf(r *http.Request, i gateway.Info) made {
+func (cp *controlPlane) madeOf(r *http.Request, i lifecycle.Info) made {
 	template := cmp.Or(i.Labels[templateLabel], i.ShortImage())
 	m := made{ID: i.Name, Template: template, Alias: template, Client: clientID, EnvdVersion: envdVersion, Domain: portsDomain}
 	if mayWork(rest.Principal(r.Context())) == nil {
@@ -137,18 +138,18 @@ func (cp *controlPlane) madeOf(r *http.Request, i gateway.Info) made {
 // never is the end of a sandbox that has none: the SDKs need a time.
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-func (cp *controlPlane) listedOf(r *http.Request, i gateway.Info) listed {
+func (cp *controlPlane) listedOf(r *http.Request, i lifecycle.Info) listed {
 	l := listed{made: cp.madeOf(r, i), Started: i.Created.UTC(), End: never, CPUs: int(max(1, i.Limits.CPUs)), MemoryMB: i.Limits.Memory >> 20, DiskMB: i.Limits.Disk >> 20,
 		State: "running", Metadata: maps.Clone(i.Labels)}
 	maps.DeleteFunc(l.Metadata, func(key, _ string) bool { return strings.HasPrefix(key, ownLabels) })
 	if l.Metadata == nil {
 		l.Metadata = map[string]string{}
 	}
-	if i.State == gateway.Paused || i.State == gateway.Stopped {
+	if i.State == lifecycle.Paused || i.State == lifecycle.Stopped {
 		l.State = "paused"
 	}
 	if i.End != nil {
-		l.Lifecycle = &lifecycle{OnTimeout: "kill"}
+		l.Lifecycle = &lifetime{OnTimeout: "kill"}
 		if i.End.Pause {
 			l.Lifecycle.OnTimeout = "pause"
 		}
@@ -188,8 +189,8 @@ func (cp *controlPlane) nameFor(p gateway.Principal, key string) string {
 	return "e2b-" + strings.ToLower(base32.StdEncoding.EncodeToString(mac.Sum(nil))[:12])
 }
 
-func (cp *controlPlane) specOf(ask newSandbox) (gateway.NewSpec, error) {
-	none := gateway.NewSpec{}
+func (cp *controlPlane) specOf(ask newSandbox) (lifecycle.NewSpec, error) {
+	none := lifecycle.NewSpec{}
 	if ask.Template == "" {
 		ask.Template = defaultTemplate
 	}
@@ -215,7 +216,7 @@ func (cp *controlPlane) specOf(ask newSandbox) (gateway.NewSpec, error) {
 	if err != nil {
 		return none, err
 	}
-	spec := gateway.NewSpec{Image: image, End: end, Labels: map[string]string{templateLabel: ask.Template}}
+	spec := lifecycle.NewSpec{Image: image, End: end, Labels: map[string]string{templateLabel: ask.Template}}
 	for key, value := range ask.Metadata {
 		if strings.HasPrefix(key, ownLabels) {
 			return none, invalid("metadata: keys that begin with %s are the daemon's own", ownLabels)
@@ -241,23 +242,23 @@ func (cp *controlPlane) specOf(ask newSandbox) (gateway.NewSpec, error) {
 }
 
 // endAfter returns the end of a sandbox that is to last so many seconds from now.
-func endAfter(seconds *int64, pause bool) (gateway.End, error) {
+func endAfter(seconds *int64, pause bool) (lifecycle.End, error) {
 	d := defaultTimeout
 	if seconds != nil {
 		if *seconds < 0 || *seconds > int64(maxTimeout/time.Second) {
-			return gateway.End{}, invalid("timeout: %d is not 0 to %d seconds", *seconds, int64(maxTimeout/time.Second))
+			return lifecycle.End{}, invalid("timeout: %d is not 0 to %d seconds", *seconds, int64(maxTimeout/time.Second))
 		}
 		d = max(time.Duration(*seconds)*time.Second, 10*time.Millisecond) // 0 is now, which the hub takes for a slip
 	}
-	return gateway.End{At: time.Now().Add(d).Truncate(time.Millisecond), Pause: pause}, nil
+	return lifecycle.End{At: time.Now().Add(d).Truncate(time.Millisecond), Pause: pause}, nil
 }
 
 // own returns the caller's sandbox that the request's path names.
-func (cp *controlPlane) own(r *http.Request) (gateway.Principal, gateway.Info, error) {
+func (cp *controlPlane) own(r *http.Request) (gateway.Principal, lifecycle.Info, error) {
 	p := rest.Principal(r.Context())
 	name := r.PathValue("id")
 	info, err := cp.access.mine(r.Context(), p, name)
-	if err != nil || info.State == gateway.Creating {
+	if err != nil || info.State == lifecycle.Creating {
 		if _, err := wire.ParseSandbox(name); err != nil {
 			name = "of that name"
 		}
@@ -330,14 +331,14 @@ func (cp *controlPlane) connect(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if ask.Memory != nil && !*ask.Memory && info.State == gateway.Paused {
+	if ask.Memory != nil && !*ask.Memory && info.State == lifecycle.Paused {
 		if err := cp.hub.Stop(r.Context(), p, info.Name); err != nil { // it is to start anew
 			return err
 		}
 	}
 	status := http.StatusOK
 	was := info.End
-	if info.State != gateway.Running {
+	if info.State != lifecycle.Running {
 		status = http.StatusCreated
 		if info, err = cp.hub.Start(r.Context(), p, info.Name, nil); err != nil {
 			return err
@@ -371,7 +372,7 @@ func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if info.State != gateway.Running {
+	if info.State != lifecycle.Running {
 		return &apiError{http.StatusConflict, "sandbox " + info.Name + " is " + string(info.State) + " already"}
 	}
 	act := cp.hub.Pause
@@ -382,7 +383,7 @@ func (cp *controlPlane) pause(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if info.End != nil {
-		if _, err := cp.hub.SetEnd(context.WithoutCancel(r.Context()), p, info.Name, gateway.End{Pause: info.End.Pause}); err != nil {
+		if _, err := cp.hub.SetEnd(context.WithoutCancel(r.Context()), p, info.Name, lifecycle.End{Pause: info.End.Pause}); err != nil {
 			return err
 		}
 	}

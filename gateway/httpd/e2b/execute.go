@@ -84,7 +84,7 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	if !res.OK {
 		exit = 1
 	}
-	ip.hub.Record(context.WithoutCancel(ctx), v.who, v.name, gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit, Bytes: t.bytes})
+	ip.hub.Relay.Record(v.who, v.name, gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit, Bytes: t.bytes})
 	t.end(res, err)
 	return nil
 }

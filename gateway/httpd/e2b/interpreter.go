@@ -16,6 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -52,7 +53,7 @@ func (ip *interpreter) routes(mux *http.ServeMux) {
 	} {
 		mux.Handle(pattern, ip.places.inside(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			v := visitOf(r.Context())
-			lease, err := ip.kernels.Lease(r.Context(), v.who, gateway.Info{ID: v.id, Name: v.name})
+			lease, err := ip.kernels.Lease(r.Context(), v.who, lifecycle.Info{ID: v.id, Name: v.name})
 			if err == nil {
 				defer lease.Release()
 				err = f(w, r, v, lease)

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // maxPage is the most sandboxes in one answer.
@@ -39,8 +39,8 @@ func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	all = slices.DeleteFunc(all, func(i gateway.Info) bool { return i.Owner != p.Name || !q.matches(i) })
-	slices.SortFunc(all, func(a, b gateway.Info) int {
+	all = slices.DeleteFunc(all, func(i lifecycle.Info) bool { return i.Owner != p.Name || !q.matches(i) })
+	slices.SortFunc(all, func(a, b lifecycle.Info) int {
 		if q.oldest {
 			a, b = b, a
 		}
@@ -65,7 +65,7 @@ func (cp *controlPlane) list(w http.ResponseWriter, r *http.Request) error {
 }
 
 // position orders sandboxes by creation.
-func position(i gateway.Info) string { return positionOf(i.Created, i.Name) }
+func position(i lifecycle.Info) string { return positionOf(i.Created, i.Name) }
 
 func (l listed) position() string { return positionOf(l.Started, l.ID) }
 
@@ -73,13 +73,13 @@ func positionOf(t time.Time, name string) string {
 	return t.UTC().Format("2006-01-02T15:04:05.000") + " " + name
 }
 
-func (q query) matches(i gateway.Info) bool {
+func (q query) matches(i lifecycle.Info) bool {
 	template, here := i.Labels[templateLabel]
 	state := "running"
 	switch i.State {
-	case gateway.Creating, gateway.Deleting:
+	case lifecycle.Creating, lifecycle.Deleting:
 		return false
-	case gateway.Paused, gateway.Stopped:
+	case lifecycle.Paused, lifecycle.Stopped:
 		state = "paused"
 	}
 	if !here || q.template != "" && q.template != template || !slices.Contains(q.states, state) || i.Created.Before(q.after) {

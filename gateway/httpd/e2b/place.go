@@ -177,7 +177,7 @@ func (v *visit) connection(ctx context.Context) (*link, error) {
 }
 
 func (v *visit) dial(ctx context.Context) (*link, error) {
-	conn, err := v.places.hub.Upstream(ctx, v.who, v.name, nil)
+	conn, err := v.places.hub.Relay.Open(ctx, v.who, v.name, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
 // places are the sandboxes with recent requests.
@@ -76,7 +77,7 @@ func (ps *places) tidy() {
 func (ps *places) start(f func()) { ps.tasks.Go(f) }
 
 // place returns the place of a sandbox; nil after run has ended.
-func (ps *places) place(i gateway.Info) *place {
+func (ps *places) place(i lifecycle.Info) *place {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if ps.closed {

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -259,7 +261,7 @@ func (v *visit) begin(ctx context.Context, c processConfig, tag *string, stdin b
 		case cause != nil && errors.Is(err, errNoCommand):
 			why = cause
 		case cause != nil: // the shell was hung up on, perhaps in the middle of the command
-			why = v.places.hub.CutOff(cause)
+			why = attach.CutOff(cause, v.places.hub.Public(cause))
 		}
 		return nil, nil, why
 	}
@@ -307,7 +309,7 @@ func (v *visit) list(p *process) error {
 	defer v.mu.Unlock()
 	switch {
 	case v.ended:
-		return v.places.hub.CutOff(gateway.ErrClosed)
+		return attach.CutOff(lifecycle.ErrClosed, v.places.hub.Public(lifecycle.ErrClosed))
 	case p.pid == 0 || p.pid > firstTerminal || v.processes[p.pid] != nil:
 		return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its shell reports process %d, which is no new one", v.name, p.pid))
 	}
@@ -418,7 +420,7 @@ func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Pri
 	v.mu.Unlock()
 	p.tell(&said{event{End: &end}})
 	p.ch.Close()
-	v.places.hub.Record(context.Background(), who, v.name, gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...), " "), Exit: end.Code, Bytes: stdout + stderr})
+	v.places.hub.Relay.Record(who, v.name, gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...), " "), Exit: end.Code, Bytes: stdout + stderr})
 }
 
 func exited(code int) endEvent {

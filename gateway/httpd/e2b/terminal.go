@@ -117,7 +117,7 @@ func (ts *terminals) expire(v *visit, l *live.Session, sel selector, when time.T
 
 // newTerminal joins a session with a new name. The caller's agent party drives it.
 func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOptions) (selector, *attach.Attachment, error) {
-	infos, err := ts.hub.Sessions(ctx, v.who, v.name)
+	infos, err := ts.hub.Sessions.List(ctx, v.who, v.name)
 	if err != nil {
 		return selector{}, nil, err
 	}
@@ -130,7 +130,7 @@ func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOpt
 	v.lastTerminal++
 	sel := selector{PID: firstTerminal + uint32(v.lastTerminal)}
 	v.mu.Unlock()
-	at, err := ts.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, o)
+	at, err := ts.hub.Sessions.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, o)
 	if err == nil {
 		err = at.Take(ctx)
 	}
@@ -139,7 +139,7 @@ func (ts *terminals) newTerminal(ctx context.Context, v *visit, o attach.JoinOpt
 
 // terminal returns the caller's party on an existing terminal.
 func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*attach.Attachment, error) {
-	at, err := ts.hub.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, attach.JoinOptions{})
+	at, err := ts.hub.Sessions.Shared(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()}, attach.JoinOptions{})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && at.Live().Ended() {
 		return nil, noProcess(sel)
 	}
@@ -148,7 +148,7 @@ func (ts *terminals) terminal(ctx context.Context, v *visit, sel selector) (*att
 
 // connectTerminal streams what a terminal prints from now on.
 func (ts *terminals) connectTerminal(ctx context.Context, v *visit, sel selector, say *sender[said]) error {
-	l, err := ts.hub.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
+	l, err := ts.hub.Sessions.Live(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeNotFound || err == nil && l.Ended() {
 		return noProcess(sel)
 	}
@@ -231,12 +231,12 @@ func (ts *terminals) endTerminal(ctx context.Context, v *visit, sel selector) er
 	if _, err := ts.terminal(ctx, v, sel); err != nil {
 		return err
 	}
-	return ts.hub.CloseSession(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
+	return ts.hub.Sessions.Close(ctx, v.who, wire.Target{Sandbox: v.name, Session: sel.session()})
 }
 
 // list lists the terminals of a sandbox.
 func (ts *terminals) list(ctx context.Context, v *visit) ([]processInfo, error) {
-	infos, err := ts.hub.Sessions(ctx, v.who, v.name)
+	infos, err := ts.hub.Sessions.List(ctx, v.who, v.name)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -60,7 +61,7 @@ type Lease struct {
 
 // Lease returns p's interpreter of a sandbox, opened if it is not: its server is started in the sandbox where none runs, and the sandbox if
 // it is stopped. ctx bounds that. The caller releases it. Whether p may have it, the hub decides.
-func (l *Pool) Lease(ctx context.Context, p gateway.Principal, i gateway.Info) (*Lease, error) {
+func (l *Pool) Lease(ctx context.Context, p gateway.Principal, i lifecycle.Info) (*Lease, error) {
 	k := key{i.ID, p.Name + "\x00" + string(p.Rights)}
 	l.mu.Lock()
 	if l.closed {
@@ -96,7 +97,7 @@ func (l *Pool) open(ctx context.Context, e *entry, p gateway.Principal, name str
 	if e.in != nil {
 		return nil
 	}
-	client := agent.NewClient(name, nil, func(ctx context.Context) (*connect.Conn, error) { return l.hub.Upstream(ctx, p, name, nil) })
+	client := agent.NewClient(name, nil, func(ctx context.Context) (*connect.Conn, error) { return l.hub.Relay.Open(ctx, p, name, nil) })
 	in, err := python.Open(ctx, client, l.options)
 	if err != nil {
 		client.Close()

@@ -16,6 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
@@ -29,7 +30,7 @@ const image = "sandboxd/python:latest"
 var alice = gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightDrive}
 
 // newPool is a Pool on a hub of this machine's engine, and a sandbox with Python. end ends the Pool.
-func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box gateway.Info, end func()) {
+func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box lifecycle.Info, end func()) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("an engine is not for short tests")
@@ -61,15 +62,15 @@ func newPool(t *testing.T) (pool *kernels.Pool, hub *gateway.Hub, box gateway.In
 		DaemonID: wire.NewOp(), Guest: func(string) (string, error) { return guest, nil }})
 	check(err)
 	t.Cleanup(func() { backend.Close() })
-	hub, err = gateway.New(gateway.Options{Store: db, Backends: map[string]sandbox.Backend{docker.Name: backend}, Records: filepath.Join(dir, "records"), Owner: "alice",
-		StopGrace: time.Second, Log: slog.New(slog.DiscardHandler)})
+	hub, err = gateway.New(gateway.Options{Options: lifecycle.Options{Store: db, Backends: map[string]sandbox.Backend{docker.Name: backend},
+		Records: filepath.Join(dir, "records"), Owner: "alice", StopGrace: time.Second, Log: slog.New(slog.DiscardHandler)}})
 	check(err)
 	background(t, func(ctx context.Context) { _ = hub.Run(ctx) })
 	check(hub.Ready(t.Context()))
-	box, err = hub.Create(t.Context(), alice, gateway.NewSpec{Name: "box", Image: image, Network: sandbox.NetworkNone}, nil)
+	box, err = hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "box", Image: image, Network: sandbox.NetworkNone}, nil)
 	check(err)
 	t.Cleanup(func() {
-		if _, err := hub.Remove(context.Background(), alice, "box"); err != nil && !errors.Is(err, gateway.ErrUnknown) {
+		if _, err := hub.Remove(context.Background(), alice, "box"); err != nil && !errors.Is(err, lifecycle.ErrUnknown) {
 			t.Error(err)
 		}
 	})

@@ -8,9 +8,9 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -25,12 +25,12 @@ type list struct {
 
 // box is a sandbox of it.
 type box struct {
-	Name     string        `json:"name"`
-	Owner    string        `json:"owner"`
-	State    gateway.State `json:"state"`
-	Reason   string        `json:"reason,omitempty"`
-	Image    string        `json:"image"`
-	Sessions []session     `json:"sessions"`
+	Name     string          `json:"name"`
+	Owner    string          `json:"owner"`
+	State    lifecycle.State `json:"state"`
+	Reason   string          `json:"reason,omitempty"`
+	Image    string          `json:"image"`
+	Sessions []session       `json:"sessions"`
 }
 
 type session struct {
@@ -52,7 +52,7 @@ func (d *Door) live(w http.ResponseWriter, r *http.Request) {
 			}
 		})
 		ctx, stop := context.WithCancel(s.ctx)
-		watch := d.Hub.WatchAttention(rest.Principal(r.Context()))
+		watch := d.Hub.Sessions.WatchAttention(rest.Principal(r.Context()))
 		defer watch.Close()
 		changed := make(chan error, 1)
 		next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
@@ -105,7 +105,7 @@ func (d *Door) list(r *http.Request) (list, error) {
 	if err != nil {
 		return now, err
 	}
-	needs, err := d.Hub.Attention(r.Context(), p, "")
+	needs, err := d.Hub.Sessions.Attention(r.Context(), p, "")
 	if err != nil {
 		return now, err
 	}
@@ -123,7 +123,7 @@ func (d *Door) list(r *http.Request) (list, error) {
 
 // records lists the records of a sandbox.
 func (d *Door) records(w http.ResponseWriter, r *http.Request) {
-	all, err := d.Hub.Records(r.Context(), rest.Principal(r.Context()), r.PathValue("sandbox"))
+	all, err := d.Hub.Sessions.Records(r.Context(), rest.Principal(r.Context()), r.PathValue("sandbox"))
 	if err != nil {
 		rest.Fail(w, r, d.Hub, err)
 		return

@@ -42,7 +42,7 @@ type place struct {
 func (d *Door) replay(w http.ResponseWriter, r *http.Request) {
 	d.serve(w, r, func(s *socket) error {
 		run, _ := strconv.Atoi(r.FormValue("run"))
-		record, err := d.Hub.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r), run)
+		record, err := d.Hub.Sessions.OpenRecord(r.Context(), rest.Principal(r.Context()), target(r), run)
 		if err != nil {
 			return err
 		}

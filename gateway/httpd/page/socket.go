@@ -16,6 +16,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/rest"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -109,7 +110,7 @@ func closing(hub *gateway.Hub, err error) (websocket.StatusCode, string) {
 		return closedDone, ""
 	case errors.Is(err, token.ErrRevoked), errors.Is(err, token.ErrExpired), errors.Is(err, token.ErrUnbacked):
 		return closedToken, closeReason(err.Error())
-	case errors.Is(err, gateway.ErrClosed), errors.Is(err, context.Canceled):
+	case errors.Is(err, lifecycle.ErrClosed), errors.Is(err, context.Canceled):
 		return closedAway, "the daemon is stopping"
 	}
 	e := hub.Public(err)

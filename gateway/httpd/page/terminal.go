@@ -48,7 +48,7 @@ func (d *Door) terminal(w http.ResponseWriter, r *http.Request) {
 			}})
 		o := p.JoinOptions()
 		o.Create = caller.Rights != wire.RightWatch
-		at, err := d.Hub.Join(r.Context(), caller, target(r), o)
+		at, err := d.Hub.Sessions.Join(r.Context(), caller, target(r), o)
 		if err != nil {
 			return err
 		}

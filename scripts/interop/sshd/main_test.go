@@ -29,6 +29,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/sshd"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -199,7 +200,7 @@ func (w *world) open(ctx context.Context, c config) error {
 	}
 	w.later(func() { db.Close() })
 	backends := map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(&notATest{w: w}, sandboxtest.Options{Log: w.log})}
-	spec := gateway.NewSpec{Name: login}
+	spec := lifecycle.NewSpec{Name: login}
 	if at := strings.Fields(os.Getenv(hostVariable)); len(at) == 3 {
 		b := host.New(host.Options{Log: w.log})
 		w.later(func() { _ = b.Close() }) // nothing is left to do about an error
@@ -207,7 +208,8 @@ func (w *world) open(ctx context.Context, c config) error {
 		// No terminal is shared here, so the quickest tier does.
 		spec.Host = sandbox.Host{URI: at[0], Identity: at[1], Accept: at[2], Tier: host.TierScreen}
 	}
-	hub, err := gateway.New(gateway.Options{Store: db, Records: records, Owner: login, Log: w.log, StopGrace: time.Second, Backends: backends})
+	hub, err := gateway.New(gateway.Options{Options: lifecycle.Options{Store: db, Records: records, Owner: login, Log: w.log,
+		StopGrace: time.Second, Backends: backends}})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,62 @@
+package lifecycle
+
+import (
+	"context"
+
+	"github.com/sandboxd/sandboxd/gateway/admission"
+)
+
+// Allowance is something of which sandboxes have parts, and may have only so much together.
+type Allowance struct {
+	Of   string  `json:"of"`             // a principal, or all: every owner that the daemon has
+	What string  `json:"what"`           // sandboxes, running, sessions, connections, memory, cpus, disk
+	Have float64 `json:"have"`           // of limits of memory, cores and disk the sum: what is used is less
+	Most float64 `json:"most"`           // 0 is no limit
+	Unit string  `json:"unit,omitempty"` // bytes
+	Key  string  `json:"key"`            // of the configuration, where Most is set
+}
+
+// ofAll is whose the allowances of the daemon are.
+const ofAll = "all"
+
+// Text is how much there is and may be, as a person reads it.
+func (a Allowance) Text() (have, most string) {
+	say := admission.Cores
+	if a.Unit != "" {
+		say = func(n float64) string { return admission.Size(int64(n)) }
+	}
+	if a.Most == 0 {
+		return say(a.Have), "-"
+	}
+	return say(a.Have), say(a.Most)
+}
+
+// Allowances returns what an owner's sandboxes have of what they may, and for the admin what all
+// owners' have.
+func (reg *Registry) Allowances(ctx context.Context, owner string) ([]Allowance, error) {
+	kept, err := reg.kept(ctx, owner)
+	if err != nil {
+		return nil, err
+	}
+	q, most := reg.options.Quota, reg.options.Total
+	mine := reg.connectionsOf(owner)
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	has := reg.usageLocked(owner, nil, kept)
+	all := []Allowance{
+		{Of: owner, What: "sandboxes", Have: float64(has.Sandboxes), Most: float64(q.Sandboxes), Key: "max_sandboxes"},
+		{Of: owner, What: "sessions", Have: float64(reg.sessionsLocked(owner)), Most: float64(q.Sessions), Key: "quota.sessions"},
+		{Of: owner, What: "connections", Have: float64(mine.Used()), Most: float64(mine.Most()), Key: "quota.connections"},
+		{Of: owner, What: "memory", Have: float64(has.Memory), Most: float64(q.Memory), Unit: "bytes", Key: "quota.memory"},
+		{Of: owner, What: "cpus", Have: has.CPUs, Most: q.CPUs, Key: "quota.cpus"},
+		{Of: owner, What: "disk", Have: float64(has.Disk + has.Kept), Most: float64(q.Disk), Unit: "bytes", Key: "quota.disk"},
+	}
+	if owner == reg.options.Owner {
+		every := reg.allLocked(nil)
+		all = append(all,
+			Allowance{Of: ofAll, What: "sandboxes", Have: float64(every.Exist), Most: float64(most.Sandboxes), Key: "total.sandboxes"},
+			Allowance{Of: ofAll, What: "running", Have: float64(every.Running), Most: float64(most.Running), Key: "total.running"},
+			Allowance{Of: ofAll, What: "connections", Have: float64(reg.connections.Used()), Most: float64(reg.connections.Most()), Key: "connections"})
+	}
+	return all, nil
+}

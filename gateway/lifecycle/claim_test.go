@@ -1,0 +1,234 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// copied is the state directory as kill -9 would leave it now.
+func (w *world) copied() string {
+	w.t.Helper()
+	to := filepath.Join(w.t.TempDir(), "state")
+	if err := os.CopyFS(to, os.DirFS(w.dir)); err != nil {
+		w.t.Fatal(err)
+	}
+	err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error { // which the copy made by the umask
+		if err != nil {
+			return err
+		}
+		if e.IsDir() {
+			return os.Chmod(path, 0o700)
+		}
+		return os.Chmod(path, 0o600)
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return to
+}
+
+// A daemon that is killed between any two steps of a claim leaves a sandbox that is either the
+// pool's or its new owner's, and never both; it has its name; and a store that is lost, too, takes
+// nobody's sandbox away.
+func TestClaimIsCutShort(t *testing.T) {
+	for _, tt := range []struct {
+		step    string
+		claimed bool // for the next daemon
+		noted   bool // whose it is, for one that lost the store
+	}{
+		{"reserved", false, false},
+		{"noted", false, true},
+		{"stored", true, true},
+		{"named", true, true},
+	} {
+		for _, lost := range []bool{false, true} {
+			name := tt.step
+			if lost {
+				name += ", and the store is lost"
+			}
+			t.Run(name, func(t *testing.T) {
+				w := newWorld(t, sandboxtest.Options{})
+				w.options.Pool.Size = 1
+				var left string
+				w.at = func(step string) {
+					if step == tt.step && left == "" {
+						left = w.copied()
+						runtime.Goexit() // the steps that follow do not happen
+					}
+				}
+				d := w.start()
+				w.ready(d, 1)
+				before := w.members()
+				for range d.registry.Boots() {
+					d.registry.Pooled().SomebodyWaits() // no refill: what is there afterwards is what the claim left
+				}
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					_, _ = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
+				}()
+				<-ended
+				d.stop()
+				if left == "" {
+					t.Fatal("the claim did not come so far")
+				}
+				w.dir, w.at = left, nil
+				if lost {
+					for _, f := range []string{store.File, store.File + "-wal", store.File + "-shm"} {
+						if err := os.Remove(filepath.Join(w.dir, f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+							t.Fatal(err)
+						}
+					}
+				}
+				d = w.start()
+				claimed := tt.claimed || lost && tt.noted
+				infos, err := d.List(w.ctx(), alice)
+				if err != nil {
+					t.Fatal(err)
+				}
+				switch {
+				case claimed:
+					if len(infos) != 1 || infos[0].Name != "demo" || infos[0].State != lifecycle.Running || !before[infos[0].ID] {
+						t.Fatalf("List = %+v, want demo of those that stood ready", infos)
+					}
+				case lost: // of which nothing is noted
+					if len(infos) != 1 || infos[0].State != lifecycle.Lost {
+						t.Fatalf("List = %+v, want one that is lost", infos)
+					}
+					return
+				default:
+					if len(infos) != 0 {
+						t.Fatalf("List = %+v, want none", infos)
+					}
+					w.ready(d, 1)
+					if info := w.create(d, "demo"); !before[info.ID] {
+						t.Error("what stood ready was not found again")
+					}
+				}
+				w.ready(d, 1)
+				if res := w.run(d, "PS1='in \\h> '"); res.Sandbox != "demo" {
+					t.Errorf("result of %q", res.Sandbox)
+				}
+				w.run(d, "true")
+				l, err := d.Sessions.Live(w.ctx(), alice, main)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if text, err := everything(w.ctx(), l, 0, l.Len()); err != nil || !strings.Contains(text, "in demo> ") {
+					t.Errorf("the prompt does not say demo: %q, %v", text, err)
+				}
+			})
+		}
+	}
+}
+
+// A claim that is given up frees the name, and its sandbox is given to nobody: not to those who
+// wait for the name, nor to who claims next, in whose sandbox they would be then.
+func TestClaimThatIsGivenUp(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	ctx, cancel := context.WithCancel(w.ctx())
+	reserved, goOn := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w.at = func(step string) {
+		if step == "reserved" {
+			once.Do(func() {
+				close(reserved)
+				<-goOn
+			})
+		}
+	}
+	d := w.start()
+	w.ready(d, 1)
+	before := w.members()
+	gaveUp := make(chan error, 1)
+	go func() {
+		_, err := d.Create(ctx, alice, lifecycle.NewSpec{Name: "demo"}, nil)
+		gaveUp <- err
+	}()
+	<-reserved
+	type made struct {
+		info lifecycle.Info
+		err  error
+	}
+	waits, joins := make(chan made, 1), make(chan error, 1)
+	go func() {
+		info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
+		waits <- made{info, err}
+	}()
+	go func() {
+		c, err := d.Relay.Open(w.ctx(), alice, "demo", nil)
+		if err == nil {
+			c.Close()
+		}
+		joins <- err
+	}()
+	cancel() // who asked first has gone
+	close(goOn)
+	if err := <-gaveUp; !errors.Is(err, context.Canceled) {
+		t.Fatalf("Create = %v", err)
+	}
+	second := <-waits
+	if second.err != nil || second.info.Name != "demo" || second.info.Owner != "alice" || before[second.info.ID] {
+		t.Errorf("who waited has %+v, %v", second.info, second.err)
+	}
+	if err := <-joins; err != nil && !errors.Is(err, lifecycle.ErrUnknown) { // or it came later, into the second one
+		t.Errorf("Upstream = %v", err)
+	}
+	w.eventually("the first one is removed", func() bool {
+		for id := range before {
+			if w.members()[id] {
+				return false
+			}
+		}
+		return true
+	})
+	w.ready(d, 1)
+}
+
+// A store that does not take the row claims nothing.
+func TestClaimThatIsNotStored(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	var d *daemon
+	w.at = func(step string) {
+		if step == "noted" {
+			row, err := lifecycle.Record{Name: "demo", Owner: "bob", State: lifecycle.Stopped}.Row("other")
+			if err == nil {
+				err = d.store.Add(w.ctx(), row)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	d = w.start()
+	w.ready(d, 1)
+	before := w.members()
+	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
+	wantCode(t, err, wire.CodeExists)
+	if _, err := d.Get(w.ctx(), alice, "demo"); !errors.Is(err, lifecycle.ErrUnknown) {
+		t.Errorf("Get = %v, want ErrUnknown", err)
+	}
+	w.eventually("it is replaced", func() bool {
+		now := w.members()
+		for id := range before {
+			if now[id] {
+				return false
+			}
+		}
+		return len(now) == 1
+	})
+	w.ready(d, 1)
+}

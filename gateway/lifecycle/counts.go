@@ -1,0 +1,95 @@
+package lifecycle
+
+import (
+	"sync/atomic"
+
+	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/egress"
+)
+
+// Counts are what there is of all owners together, and what happened since the daemon started. They
+// name nobody and nothing.
+type Counts struct {
+	Sandboxes map[State]int          // by state; pooled ones are Warm
+	Sessions  int                    // that live
+	Partly    int                    // of these, not recorded fully
+	Needs     map[attention.Kind]int // sessions that need something
+	Carried   int                    // sandboxes whose connections are carried now
+
+	Boots, BootsFailed   uint64 // by a backend; of pooled sandboxes, too
+	Claims, ClaimsFailed uint64 // of pooled sandboxes
+
+	Connections    map[egress.Kind]uint64  // by what became of them
+	Limited        map[egress.Limit]uint64 // of the refused ones those that were beyond a limit
+	Open           int                     // now, with names that are looked up
+	Sent, Received uint64                  // bytes of connections that have ended
+
+	EventsDropped uint64 // the store was too slow
+	Hook          attention.HookCounts
+}
+
+// counters are those of a Hub.
+type counters struct {
+	boots, bootsFailed, claims, claimsFailed atomic.Uint64
+	opened, closed, refused, failed          atomic.Uint64 // connections
+	ofSandbox, ofOwner, ofDaemon             atomic.Uint64 // of the refused ones, by limit
+	sent, received                           atomic.Uint64
+	eventsDropped                            atomic.Uint64
+}
+
+func (c *counters) connection(e egress.Event) {
+	switch e.Kind {
+	case egress.KindRefused:
+		c.refused.Add(1)
+		if n := map[egress.Limit]*atomic.Uint64{egress.LimitSandbox: &c.ofSandbox, egress.LimitOwner: &c.ofOwner, egress.LimitDaemon: &c.ofDaemon}[e.Limit]; n != nil {
+			n.Add(1)
+		}
+	case egress.KindFailed:
+		c.failed.Add(1)
+	case egress.KindClosed:
+		c.closed.Add(1)
+		c.sent.Add(uint64(max(0, e.Sent)))
+		c.received.Add(uint64(max(0, e.Received)))
+	default:
+		c.opened.Add(1)
+	}
+}
+
+// Counts are for the admin: who counts what others do learns something of it. Hook is left out.
+func (reg *Registry) Counts() Counts {
+	c := &reg.counts
+	n := Counts{Sandboxes: make(map[State]int), Needs: make(map[attention.Kind]int),
+		Boots: c.boots.Load(), BootsFailed: c.bootsFailed.Load(), Claims: c.claims.Load(), ClaimsFailed: c.claimsFailed.Load(),
+		Connections: map[egress.Kind]uint64{egress.KindOpened: c.opened.Load(), egress.KindClosed: c.closed.Load(),
+			egress.KindRefused: c.refused.Load(), egress.KindFailed: c.failed.Load()},
+		Limited: map[egress.Limit]uint64{egress.LimitSandbox: c.ofSandbox.Load(), egress.LimitOwner: c.ofOwner.Load(), egress.LimitDaemon: c.ofDaemon.Load()},
+		Open:    reg.connections.Used(), Sent: c.sent.Load(), Received: c.received.Load(), EventsDropped: c.eventsDropped.Load()}
+	for _, s := range []State{Warm, Creating, Running, Paused, Stopped, Broken, Deleting, Lost} {
+		n.Sandboxes[s] = 0
+	}
+	for _, need := range attention.Kinds() {
+		n.Needs[need] = 0
+	}
+	for _, sb := range reg.All() {
+		n.Sandboxes[sb.get().State]++
+		if sb.network.isUp() {
+			n.Carried++
+		}
+		for _, l := range sb.sessions.All() {
+			if l.Final() {
+				continue
+			}
+			if !l.Ended() {
+				n.Sessions++
+			}
+			if l.Recording() != "" {
+				n.Partly++
+			}
+			info := l.Info()
+			if need := attention.Of(info.Name, info.Argv, info.State); need != attention.None {
+				n.Needs[need]++
+			}
+		}
+	}
+	return n
+}

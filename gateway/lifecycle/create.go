@@ -1,0 +1,339 @@
+package lifecycle
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"maps"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// What a spec may carry besides what the backend checks.
+const (
+	maxEnv      = 64
+	maxEnvBytes = 4 << 10 // of one variable
+	maxAbout    = 4 << 10 // bytes
+)
+
+// cleanup bounds what undoes an act whose caller has gone.
+const cleanup = time.Minute
+
+var errRemoved = errors.New("it was removed")
+
+// Create makes a sandbox for owner and returns when its guest has called in. It is all or nothing: when
+// it fails, or ctx ends first, nothing is left. progress, if not nil, receives lines that a person
+// may want to see while it takes long. Of several calls with one name one wins; the others fail
+// with code exists, or with Reuse wait and get the same sandbox, started if it was stopped.
+func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec, progress func(line string)) (Info, error) {
+	f, err := reg.plan(owner, spec)
+	if err != nil {
+		return Info{}, err
+	}
+	made, err := reg.planMaking(owner, spec) // who may not have the directory was told so
+	if err != nil {
+		return Info{}, err
+	}
+	ctx, done := reg.tasks.bound(ctx)
+	defer done()
+	ready := reg.pooled.take
+	if made.build != nil || len(made.setup) > 0 {
+		ready = nil
+	}
+	for {
+		var sb *Sandbox
+		var mine bool
+		err := reg.withKept(ctx, owner, "", func(kept int64) (err error) {
+			sb, mine, err = reg.reserve(f, kept, spec.Reuse, ready)
+			return err
+		})
+		if err != nil {
+			return Info{}, err
+		}
+		if mine {
+			sb.making = made
+			if sb.get().Instance.ID == "" {
+				err = sb.create(ctx, progress)
+			} else if err = sb.claim(ctx); errors.Is(err, errNotReady) {
+				continue
+			}
+			if err != nil {
+				return Info{}, err
+			}
+			return sb.Info(), nil
+		}
+		switch _, err := sb.awake(ctx, progress); {
+		case (sb.isGone() || sb.get().State == Deleting) && ctx.Err() == nil:
+			continue // its maker gave up: now it is our turn
+		case err != nil:
+			return Info{}, err
+		}
+		return sb.Info(), nil
+	}
+}
+
+// plan checks a spec and fills in the daemon's defaults.
+func (reg *Registry) plan(owner string, spec NewSpec) (Record, error) {
+	name := spec.Name
+	if name == "" {
+		name = "box-" + strings.ToLower(rand.Text()[:6])
+	}
+	if _, err := wire.ParseSandbox(name); err != nil {
+		return Record{}, err
+	}
+	if err := reg.planHost(owner, &spec); err != nil {
+		return Record{}, err
+	}
+	if err := reg.planDirs(owner, &spec); err != nil {
+		return Record{}, err
+	}
+	if spec.Backend == "" {
+		spec.Backend = reg.options.Backend
+	}
+	be, err := reg.backend(spec.Backend)
+	if err != nil {
+		return Record{}, err
+	}
+	life, err := reg.planLife(spec, be)
+	if err != nil {
+		return Record{}, err
+	}
+	if err := reg.planEnd(spec, be); err != nil {
+		return Record{}, err
+	}
+	if spec.Network == "" && spec.Host.URI == "" {
+		spec.Network, spec.Via = reg.options.Network, reg.options.Via
+	}
+	if err := reg.planNetwork(owner, spec); err != nil {
+		return Record{}, err
+	}
+	if spec.Image == "" && spec.Host.URI == "" && spec.Build == nil {
+		spec.Image = reg.options.Image
+	}
+	if spec.Host.URI == "" {
+		spec.Limits = spec.Limits.Or(reg.options.Limits)
+		spec.Isolation = cmp.Or(spec.Isolation, reg.options.Isolation)
+	}
+	if len(spec.Env) > maxEnv {
+		return Record{}, wire.Errorf(wire.CodeUsage, "%d environment variables are more than %d", len(spec.Env), maxEnv)
+	}
+	for _, kv := range spec.Env {
+		if key, _, ok := strings.Cut(kv, "="); !ok || key == "" || len(kv) > maxEnvBytes || strings.ContainsAny(kv, "\x00\n") {
+			return Record{}, wire.Errorf(wire.CodeUsage, "environment variable %q is not K=V of at most %d bytes in one line", oneLine(kv, 64), maxEnvBytes)
+		}
+	}
+	if err := reg.mayOptions(owner, spec.Options); err != nil {
+		return Record{}, err
+	}
+	if len(spec.About) > maxAbout || !utf8.ValidString(spec.About) {
+		return Record{}, wire.Errorf(wire.CodeUsage, "what is said about a sandbox is UTF-8 of at most %d bytes", maxAbout)
+	}
+	id := newID()
+	now := time.Now()
+	return Record{Name: name, Owner: owner, State: Creating, Since: now, Created: now,
+		Asked: Asked{
+			Spec: sandbox.Spec{ID: id, Name: name, Owner: owner, Image: spec.Image, Network: spec.Network, Via: spec.Via,
+				Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo, Env: spec.Env, Entrypoint: spec.Entrypoint,
+				Trust: spec.Trust, Isolation: spec.Isolation, Mounts: spec.Mounts, Workdir: spec.Workdir,
+				Options: spec.Options, Host: spec.Host},
+			Allow: spec.Allow, Dir: spec.Dir, Recipe: spec.Recipe, Made: spec.sayMade(), About: spec.About,
+			Labels: maps.Clone(spec.Labels), Life: life, End: spec.End},
+		Instance: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil
+}
+
+// newID is one for a sandbox: 60 bits; the host name inside.
+func newID() string { return strings.ToLower(rand.Text()[:12]) }
+
+// reserve takes the name, or finds who has it. kept is what p has in images. A box that comes with
+// its act begun is a new one, or one that ready has given, which has an instance already; ready may
+// be nil.
+func (reg *Registry) reserve(f Record, kept int64, reuse bool, ready func(Record) *Sandbox) (sb *Sandbox, mine bool, err error) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	if sb := reg.names[f.Name]; sb != nil {
+		switch {
+		case sb.get().Owner != f.Owner:
+			// Saying that it exists would tell a stranger that it does. A name that cannot be had
+			// has to be refused somehow.
+			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "the name " + f.Name + " cannot be had", Hint: "choose another"}
+		case !reuse:
+			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.Name + " already", Hint: "use it, rm it, or choose another name"}
+		}
+		return sb, false, nil
+	}
+	if err := reg.mayCreateLocked(f, kept); err != nil {
+		return nil, false, err
+	}
+	if ready != nil {
+		sb = ready(f)
+	}
+	if sb == nil {
+		sb = newSandbox(reg, f.Spec.ID, f)
+		sb.op <- struct{}{}
+		reg.all[sb.id] = sb
+	} else {
+		sb.mu.Lock()
+		f.Instance, f.Spec.ID, f.Spec.Name = sb.record.Instance, sb.id, "" // as it was booted
+		sb.record = f
+		sb.mu.Unlock()
+	}
+	reg.names[f.Name] = sb
+	return sb, true, nil
+}
+
+// create carries out what reserve began, and ends the act.
+func (sb *Sandbox) create(ctx context.Context, progress func(string)) (err error) {
+	reg := sb.reg
+	defer sb.unlock()
+	f := sb.get()
+	if !f.isPooled() {
+		defer reg.pooled.SomebodyWaits()()
+	}
+	undo := func() {
+		sb.mu.Lock()
+		sb.gone = true
+		sb.mu.Unlock()
+		reg.unregister(sb)
+	}
+	be, err := reg.backend(f.Instance.Backend)
+	if err == nil {
+		err = reg.roomToRun(ctx, be)
+	}
+	var row store.Sandbox
+	if err == nil {
+		row, err = f.row(sb.id)
+	}
+	if err == nil {
+		err = stored(reg.options.Store.Add(context.WithoutCancel(ctx), row))
+	}
+	if err != nil {
+		undo()
+		return nameTaken(f, err)
+	}
+	ctx, done := sb.acting(ctx)
+	defer done()
+	if err = sb.boot(ctx, f, progress); err == nil {
+		sb.keep()
+		return nil
+	}
+	// Nothing is left behind, also when the caller has gone; what the engine does not let us undo
+	// now is undone later.
+	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	var left error
+	if errors.Is(err, sandbox.ErrEngine) {
+		sb.doubt()
+	}
+	if nothingMade(err) {
+		left = sb.erase(clean)
+	} else {
+		_, left = sb.destroy(clean)
+	}
+	if left != nil {
+		reg.log.Error("create undone in part; the rest follows", "id", sb.id, "err", left)
+		// In the store, too, the name is free from here on.
+		if err := sb.become(clean, func(f *Record) { f.State, f.Reason = Deleting, "its creation failed" }); err != nil {
+			reg.log.Error("create undone in part", "id", sb.id, "err", err)
+		}
+		reg.unname(sb)
+		reg.later(sb)
+		return err
+	}
+	undo()
+	return err
+}
+
+// nameTaken is err, or that the store has another sandbox of that name.
+func nameTaken(f Record, err error) error {
+	if errors.Is(err, store.ErrNameTaken) {
+		return &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.Name + " already", Hint: "use it, rm it, or choose another name"}
+	}
+	return err
+}
+
+// nothingMade reports whether a boot failed before the backend made anything, so that there is
+// nothing to ask of an engine that may be away.
+func nothingMade(err error) bool {
+	var boot *sandbox.BootError
+	if !errors.As(err, &boot) {
+		return false
+	}
+	switch boot.Stage {
+	case "validate", "engine", "image", "connect", "host key", "login":
+		return true
+	}
+	return false
+}
+
+// boot makes the instance and writes it down.
+func (sb *Sandbox) boot(ctx context.Context, f Record, progress func(string)) error {
+	reg := sb.reg
+	if err := sb.takeFiles(ctx, progress); err != nil { // before there is a slot: who starts its source may wait for one
+		return err
+	}
+	be, err := reg.backend(f.Instance.Backend)
+	if err != nil {
+		return err
+	}
+	if err := sb.makeImage(ctx, be, progress); err != nil {
+		return err
+	}
+	if err := sb.findSetUp(ctx, be, progress); err != nil {
+		return err
+	}
+	inst, err := sb.bootInstance(ctx, be, progress)
+	if err != nil {
+		return err
+	}
+	if err := sb.setUp(ctx, be, inst, progress); err != nil {
+		return err
+	}
+	state := Running
+	if f.isPooled() {
+		state = Warm
+	}
+	return sb.become(ctx, func(f *Record) { f.Instance, f.State, f.Reason = inst, state, "" })
+}
+
+// bootInstance has the backend make it.
+func (sb *Sandbox) bootInstance(ctx context.Context, be sandbox.Backend, progress func(string)) (sandbox.Instance, error) {
+	reg, f := sb.reg, sb.get()
+	if err := reg.slot(ctx); err != nil {
+		return sandbox.Instance{}, sb.bootError("create", err)
+	}
+	defer func() { <-reg.boots }()
+	if !f.isPooled() {
+		if err := reg.note(sb.id, f); err != nil {
+			return sandbox.Instance{}, stored(err)
+		}
+	}
+	spec := f.Spec
+	spec.Progress = progress
+	inst, err := be.Boot(ctx, spec)
+	reg.counts.boots.Add(1)
+	if err != nil {
+		reg.counts.bootsFailed.Add(1)
+		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
+			return inst, &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", f.Name, cause), err: err}
+		}
+		return inst, sb.bootError("create", err)
+	}
+	inst.Backend = f.Instance.Backend
+	return inst, nil
+}
+
+// slot waits for its turn to start something.
+func (reg *Registry) slot(ctx context.Context) error {
+	select {
+	case reg.boots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,74 @@
+package lifecycle
+
+import (
+	"context"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/gateway/pool"
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+)
+
+// What tests shorten, and where they look in.
+
+func (o *Options) Made(f func(*Registry))                  { o.made = f }
+func (o *Options) At(f func(step string))                  { o.at = f }
+func (o *Options) SetLateBoot(d time.Duration)             { o.lateBoot = d }
+func (o *Options) SetDiskEvery(d time.Duration)            { o.diskEvery = d }
+func (o *Options) SetDiskWithin(d time.Duration)           { o.diskWithin = d }
+func (o *Options) SetPackagesWithin(d time.Duration)       { o.packagesWithin = d }
+func (o *Options) SetProxyAddress(address string)          { o.proxyAddress = address }
+func (reg *Registry) Pooled() *pool.Pool[*Sandbox, Record] { return reg.pooled.Pool }
+func (reg *Registry) Renew(ctx context.Context)            { reg.pooled.renew(ctx) }
+func (reg *Registry) Idleness()                            { reg.idleness() }
+
+func (sb *Sandbox) Become(ctx context.Context, change func(*Record)) error {
+	return sb.become(ctx, change)
+}
+func (sb *Sandbox) Lock(ctx context.Context) error { return sb.lock(ctx) }
+func (sb *Sandbox) Unlock()                        { sb.unlock() }
+func (sb *Sandbox) LetGo(cause error)              { sb.letGo(cause) }
+func (sb *Sandbox) Doom(reason string)             { sb.doom(reason) }
+func (sb *Sandbox) Noted(ctx context.Context, state State, reason string) {
+	sb.note(ctx, state, reason)
+}
+func (sb *Sandbox) Expiring() bool                                     { return sb.expiring.Load() }
+func (sb *Sandbox) IsGone() bool                                       { return sb.isGone() }
+func (sb *Sandbox) Connected(e egress.Event)                           { sb.connected(e) }
+func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) { return sb.control(ctx, nil) }
+func (sb *Sandbox) RunInside(ctx context.Context, command string, limit int) ([]byte, error) {
+	return sb.run(ctx, sb.get().Instance, command, limit)
+}
+
+// NewSandbox is a sandbox that nobody can find.
+func NewSandbox(reg *Registry, id string, f Record) *Sandbox { return newSandbox(reg, id, f) }
+
+// Row is f as the store has it.
+func (f Record) Row(id string) (store.Sandbox, error) { return f.row(id) }
+
+// AsPooled is f as a pooled sandbox.
+func (f Record) AsPooled(id string) Record { return f.asPooled(id) }
+
+// Sweeps is how often a young daemon sweeps.
+var Sweeps = len(sweeps)
+
+func (reg *Registry) Boots() int { return cap(reg.boots) }
+
+func (reg *Registry) Plan(owner string, spec NewSpec) (Record, error) { return reg.plan(owner, spec) }
+
+func Reached[C any](ctx context.Context, sb *Sandbox, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
+	return reached(ctx, sb, progress, dial)
+}
+
+const (
+	ClockSettles = clockSettles
+	DiskTries    = diskTries
+	FirstRetry   = firstRetry
+	MaxNameShown = maxNameShown
+	MaxPackages  = maxPackages
+
+	Nobody = nobody
+	Copied = copied
+)

@@ -1,0 +1,136 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Text for a program is refused when the sandbox of the program has ended: it starts neither the
+// sandbox nor a shell, which would run it.
+func TestTypeStartsNoSandbox(t *testing.T) {
+	for _, verb := range []wire.Verb{wire.VerbType, wire.VerbKeys} {
+		for _, startedAgain := range []bool{false, true} {
+			w := newWorld(t, sandboxtest.Options{})
+			d := w.start()
+			info := w.create(d, "demo")
+			ran := filepath.Join(t.TempDir(), "ran")
+			a := w.standing(d)
+			asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "bash -c 'read -s x'"})
+			if err != nil || asks.Result.Ended != wire.Waiting {
+				t.Fatalf("%+v, %v", asks.Result, err)
+			}
+			if err := w.memory.Kill(w.ctx(), instanceOf(info)); err != nil {
+				t.Fatal(err)
+			}
+			if startedAgain {
+				if _, err := d.Start(w.ctx(), alice, "demo", nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := wire.Request{Verb: verb, Text: "echo ran >>" + ran}
+			if verb == wire.VerbKeys {
+				r = wire.Request{Verb: verb, Keys: []string{"e", "Enter"}}
+			}
+			if typist, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true, Typed: true}); err == nil {
+				if reply, err := typist.Request(w.ctx(), r); err == nil {
+					t.Errorf("%s, started again %v: %+v", verb, startedAgain, reply.Result)
+				}
+			}
+			if !startedAgain { // the call may have ended before the daemon has seen the end of the sandbox
+				w.eventually(string(verb)+" starts no sandbox", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+			}
+			wantLines(t, ran, 0)
+		}
+	}
+}
+
+// A sandbox that ended a moment ago is started, also when the daemon has not heard of its end.
+func TestStartSeesTheEnd(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	for range 10 {
+		if err := w.memory.Kill(w.ctx(), instanceOf(info)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := d.Start(w.ctx(), alice, "demo", nil)
+		if err != nil || got.State != lifecycle.Running {
+			t.Fatalf("%s, %v", got.State, err)
+		}
+		if s, err := w.memory.Inspect(w.ctx(), instanceOf(got)); err != nil || !s.Running {
+			t.Fatalf("it is said to run: %+v, %v", s, err)
+		}
+		info = got
+	}
+}
+
+// A call that reaches for a sandbox while it is paused is refused at once: a frozen sandbox does
+// not answer.
+func TestPauseEndsReaching(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	b := d.registry.Find("demo")
+	dialing := make(chan struct{})
+	failed := make(chan error)
+	go func() {
+		_, err := lifecycle.Reached(w.ctx(), b, nil, func(ctx context.Context, _ sandbox.Instance) (struct{}, error) {
+			close(dialing)
+			<-ctx.Done()
+			return struct{}{}, context.Cause(ctx)
+		})
+		failed <- err
+	}()
+	<-dialing
+	if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.State = lifecycle.Paused }); err != nil {
+		t.Fatal(err)
+	}
+	err := <-failed
+	if wantCode(t, err, wire.CodeUnavailable); !errors.As(err, new(*attach.FrozenError)) {
+		t.Errorf("%v, want that it was paused", err)
+	}
+}
+
+// A call that is cut off, by the end of its caller's access or of the daemon, is lost: it was
+// begun.
+func TestCutOffIsLost(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	for _, tt := range []struct {
+		session string // each its own: what interrupts one command may reach the next
+		cause   error
+		reason  string
+	}{
+		{"access", wire.Errorf(wire.CodeDenied, "your access has ended"), wire.LostDetached},
+		{"daemon", lifecycle.ErrClosed, wire.LostGateway},
+		{"caller", context.Canceled, wire.LostDetached},
+	} {
+		a, err := d.Sessions.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: tt.session}, attach.JoinOptions{Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cutOff := context.WithCancelCause(w.ctx())
+		answered := make(chan wire.Reply, 1)
+		go func() {
+			reply, err := a.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "sleep 1000"})
+			if err == nil {
+				t.Errorf("%v: no error", tt.cause)
+			}
+			answered <- reply
+		}()
+		w.eventually("the command runs", func() bool { return a.Live().State().Phase == wire.PhaseRunning && a.Calls() == 1 })
+		cutOff(tt.cause)
+		if r := (<-answered).Result; r == nil || r.Ended != wire.Lost || r.Error == nil || r.Error.Reason != tt.reason {
+			t.Errorf("%v: %+v", tt.cause, r)
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Life is how long a sandbox is kept while nobody uses it.
+type Life struct {
+	TTL         time.Duration `json:"ttl,omitempty"`          // idle for so long it is stopped; 0 is never
+	DeleteAfter time.Duration `json:"delete_after,omitempty"` // stopped for so long it is removed with its files; 0 is never
+}
+
+// Never is the NewSpec.TTL and NewSpec.DeleteAfter of a sandbox that has none whatever the daemon's
+// default is.
+const Never time.Duration = -1
+
+// shortestLife is the least that may be asked for: idleness is looked at once a second.
+const (
+	shortestLife = time.Second
+	idleEvery    = time.Second
+	askIdle      = 3 * time.Second // how long the guest may take to say what runs
+)
+
+// clockSettles is how long a daemon waits, unless DeleteAfter is shorter, before it believes its
+// clock as to how long something was stopped before it ran itself: a machine may boot with a wrong
+// one, and files that were removed do not come back when it is set.
+const clockSettles = time.Hour
+
+// planLife is the life that spec asks for, with the daemon's defaults.
+func (reg *Registry) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
+	l := Life{TTL: spec.TTL, DeleteAfter: spec.DeleteAfter}
+	for name, d := range map[string]*time.Duration{"ttl": &l.TTL, "delete-after": &l.DeleteAfter} {
+		if *d > 0 && *d < shortestLife {
+			return l, wire.Errorf(wire.CodeUsage, "--%s %v: the shortest is %v", name, *d, shortestLife)
+		}
+	}
+	if _, ok := be.(sandbox.Lifecycle); !ok {
+		if spec.TTL > 0 || spec.DeleteAfter > 0 {
+			e := wire.Errorf(wire.CodeUnavailable, "--ttl: not supported by this backend")
+			e.Hint = "what it has is neither stopped nor removed by the daemon; leave --ttl and --delete-after out"
+			return l, e
+		}
+		return Life{}, nil
+	}
+	if l.TTL == 0 {
+		l.TTL = reg.options.TTL
+	}
+	if l.DeleteAfter == 0 {
+		l.DeleteAfter = reg.options.DeleteAfter
+	}
+	l.TTL, l.DeleteAfter = max(l.TTL, 0), max(l.DeleteAfter, 0)
+	return l, nil
+}
+
+// Touch notes that somebody uses sb.
+func (sb *Sandbox) Touch() {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	sb.active = time.Now()
+}
+
+// working says which work keeps sb from being idle, whoever looks on: a command in the foreground of
+// a session, a call, a connection. A process that nobody waits for does not, nor does the image's
+// own service.
+func (sb *Sandbox) working() string {
+	if who := sb.relays.any(); who != "" {
+		return who + " is connected"
+	}
+	for _, l := range sb.sessions.All() {
+		if why := working(l); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+// working says which work keeps a session's sandbox from being idle, if any.
+func working(l *live.Session) string {
+	if l.Final() {
+		return ""
+	}
+	for _, m := range l.Members() {
+		if m.Calls() > 0 {
+			return m.Party().String() + " calls session " + l.Name()
+		}
+	}
+	return foreground(l.Name(), l.State())
+}
+
+// entrypoint is the session of an image's own service.
+const entrypoint = "entrypoint"
+
+// foreground says what a session of that name does in that state, if it counts as use.
+func foreground(name string, st wire.State) string {
+	switch st.Phase {
+	case wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseOpaque:
+	default:
+		return ""
+	}
+	if name == entrypoint {
+		return ""
+	}
+	what := "a command"
+	if st.Foreground != nil && len(st.Foreground.Argv) > 0 {
+		what = oneLine(strings.Join(st.Foreground.Argv, " "), 60)
+	}
+	return what + " runs in session " + name
+}
+
+// attachedTo says who is attached to a session of sb, if anybody is. The party of the command table
+// is attached while it calls.
+func (sb *Sandbox) attachedTo() string {
+	for _, l := range sb.sessions.All() {
+		for _, m := range l.Members() {
+			if !l.Final() && !m.Shared() {
+				return m.Party().String() + " is attached to session " + l.Name()
+			}
+		}
+	}
+	return ""
+}
+
+// used says since when nobody has used sb, and what does use it now, if anything.
+func (sb *Sandbox) used() (since time.Time, by string) {
+	if by = sb.working(); by == "" {
+		by = sb.attachedTo()
+	}
+	sb.mu.Lock()
+	since = sb.active
+	if sb.record.Since.After(since) {
+		since = sb.record.Since
+	}
+	sb.mu.Unlock()
+	now := time.Now()
+	if by != "" {
+		return now, by
+	}
+	for _, l := range sb.sessions.All() {
+		if l.Name() == entrypoint {
+			continue
+		}
+		if at := time.UnixMilli(l.State().SinceUnix); at.After(since) && !at.After(now) {
+			since = at // the end of what ran between two looks
+		}
+	}
+	return since, ""
+}
+
+// idleness stops what nobody has used for its TTL, removes what has been stopped for as long as it
+// asked for, and ends what has come to its end.
+func (reg *Registry) idleness() {
+	for _, sb := range reg.All() {
+		f := sb.get()
+		switch {
+		case f.overdue():
+			sb.once(sb.finish)
+		case f.State == Running && f.Life.TTL > 0:
+			since, by := sb.used()
+			if by != "" {
+				sb.Touch()
+			} else if time.Since(since) >= f.Life.TTL {
+				sb.once(sb.expire)
+			}
+		case f.State == Stopped && f.Life.DeleteAfter > 0 && !time.Now().Before(sb.removedAt(f)):
+			sb.once(sb.outlive)
+		}
+	}
+}
+
+// removedAt is when sb, which is stopped, has been so for as long as it is to be kept.
+func (sb *Sandbox) removedAt(f Record) time.Time {
+	at := f.Since.Add(f.Life.DeleteAfter)
+	if settled := sb.loaded.Add(min(f.Life.DeleteAfter, clockSettles)); settled.After(at) {
+		return settled
+	}
+	return at
+}
+
+// once runs f in the background unless the one from before does still.
+func (sb *Sandbox) once(f func(ctx context.Context)) {
+	if !sb.expiring.CompareAndSwap(false, true) {
+		return
+	}
+	if !sb.reg.tasks.start(func(ctx context.Context) {
+		defer sb.expiring.Store(false)
+		f(ctx)
+	}) {
+		sb.expiring.Store(false)
+	}
+}
+
+// outlive removes sb if it has been stopped for as long as it was to be kept, also by the time that
+// this waited for its turn.
+func (sb *Sandbox) outlive(ctx context.Context) {
+	_, err := sb.removeIf(ctx, func(f Record) bool {
+		over := f.State == Stopped && !time.Now().Before(sb.removedAt(f))
+		if over {
+			sb.reg.log.Info("removed: it was stopped for as long as it was to be kept", "id", sb.id, "name", f.Name, "after", f.Life.DeleteAfter)
+		}
+		return over
+	})
+	if err != nil && ctx.Err() == nil {
+		sb.reg.log.Warn("removal waits", "id", sb.id, "err", err)
+	}
+}
+
+// expire stops sb if it is idle, also by what its guest says now: what the daemon knows of a session
+// may be old.
+func (sb *Sandbox) expire(ctx context.Context) {
+	if !sb.lockNow() {
+		return // somebody acts on it
+	}
+	defer sb.unlock()
+	reg := sb.reg
+	f := sb.get()
+	if sb.isGone() || f.State != Running {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, askIdle)
+	defer cancel()
+	c, err := reg.pool.Control(within, f.Instance)
+	if err != nil {
+		return // it is looked after already
+	}
+	infos, err := live.List(within, c)
+	if err != nil {
+		return
+	}
+	for _, info := range infos {
+		if foreground(info.Name, info.State) != "" {
+			sb.Touch()
+			return
+		}
+	}
+	if since, by := sb.used(); by != "" || time.Since(since) < f.Life.TTL {
+		return
+	}
+	why := fmt.Sprintf("idle: nobody used it for %v", f.Life.TTL)
+	reg.journal.add(sb.id, "idle", map[string]any{"ttl": f.Life.TTL.String()})
+	if err := sb.halt(ctx, f, why); err != nil && ctx.Err() == nil {
+		reg.log.Warn("an idle sandbox is not stopped", "id", sb.id, "name", f.Name, "err", err)
+		sb.Touch()
+	}
+}
+
+// fill says in i how long sb is kept.
+func (sb *Sandbox) fillLife(i *Info, f Record) {
+	i.TTLms, i.DeleteAfterMS = f.Life.TTL.Milliseconds(), f.Life.DeleteAfter.Milliseconds()
+	if f.End != (End{}) {
+		i.End = &f.End
+	}
+	switch {
+	case f.State == Running && f.Life.TTL > 0:
+		since, by := sb.used()
+		if i.UsedBy = by; by == "" {
+			at := since.Add(f.Life.TTL)
+			i.StopsAt = &at
+		}
+	case f.State == Stopped && f.Life.DeleteAfter > 0:
+		at := sb.removedAt(f)
+		i.RemovedAt = &at
+	}
+}

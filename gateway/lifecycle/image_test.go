@@ -1,0 +1,187 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/hostdir"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// preparing is a backend whose images are names, of which it keeps those that were set up.
+type preparing struct {
+	*sandboxtest.Backend
+	sandboxtest.NoImages
+	kept  map[string]bool // by owner and key
+	built []sandbox.BuildSpec
+}
+
+func (b *preparing) Prepared(_ context.Context, spec sandbox.Spec, key string) (string, error) {
+	if !b.kept[spec.Owner+key] {
+		return "", nil
+	}
+	return "set/up", nil
+}
+
+func (b *preparing) Prepare(_ context.Context, inst sandbox.Instance, owner, key string) (string, error) {
+	b.kept[owner+key] = true
+	return "set/up", nil
+}
+
+func (b *preparing) Build(_ context.Context, s sandbox.BuildSpec) (string, error) {
+	b.built = append(b.built, s)
+	if strings.Contains(string(s.Dockerfile), "fail") {
+		return "", &sandbox.BootError{Stage: "build", Err: &sandbox.StepError{Step: s.Name + ":2: RUN fail", Code: 3, Output: "why"}}
+	}
+	return "built/image", nil
+}
+
+func (b *preparing) Forget(context.Context, string, string) (int, error) {
+	n := len(b.kept)
+	clear(b.kept)
+	return n, nil
+}
+
+func newPreparing(t *testing.T) (*world, *preparing) {
+	w := newWorld(t, sandboxtest.Options{})
+	b := &preparing{Backend: w.memory, kept: make(map[string]bool)}
+	w.backend = b
+	return w, b
+}
+
+// A set-up is run once for all sandboxes that say the same, in order; a different one is run again.
+func TestSetUp(t *testing.T) {
+	w, _ := newPreparing(t)
+	d := w.start()
+	log := filepath.Join(t.TempDir(), "log")
+	setUp := func(name string, commands ...string) []string {
+		t.Helper()
+		var lines []string
+		info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Setup: commands, Env: []string{"LOG=" + log}}, func(l string) { lines = append(lines, l) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.State != lifecycle.Running || !strings.Contains(info.ImageOf, "set up once by "+commands[0]) {
+			t.Errorf("%s: %s, image of %q", name, info.State, info.ImageOf)
+		}
+		return lines
+	}
+	lines := setUp("one", `echo one >>"$LOG"`, `cat "$LOG"`)
+	if want := []string{`setup: cat "$LOG"`, "  one", "keeping what the set-up made"}; !slices.Equal(lines[len(lines)-3:], want) {
+		t.Errorf("progress ends with %q, want %q", lines, want)
+	}
+	lines = setUp("two", `echo one >>"$LOG"`, `cat "$LOG"`)
+	if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "setup:") }) {
+		t.Errorf("run again: %q", lines)
+	}
+	if info, err := d.Get(w.ctx(), alice, "two"); err != nil || info.Image != "set/up" {
+		t.Errorf("two is of %q, %v", info.Image, err)
+	}
+	setUp("three", `echo three >>"$LOG"`)
+	if text, err := os.ReadFile(log); err != nil || string(text) != "one\nthree\n" {
+		t.Errorf("the commands left %q, %v", text, err)
+	}
+}
+
+// A set-up that fails is told with its exit code and last lines, is not kept, and leaves no
+// sandbox; so is one during which the sandbox is removed.
+func TestSetUpFails(t *testing.T) {
+	w, b := newPreparing(t)
+	d := w.start()
+	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"true", "echo first; echo last; exit 5", "echo never"}}, nil)
+	wantCode(t, err, wire.CodeUnavailable)
+	if want := "create demo: setup: echo first; echo last; exit 5: exit code 5: first; last"; d.Public(err).Message != want {
+		t.Errorf("got %q, want %q", d.Public(err).Message, want)
+	}
+	_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"kill -KILL $$"}}, nil)
+	if got := d.Public(err).Message; !strings.Contains(got, "ended by signal KILL") {
+		t.Errorf("got %q, want the signal", got)
+	}
+	created := make(chan error, 1)
+	began := make(chan string, 1)
+	go func() {
+		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"echo begun; sleep 1000"}}, func(l string) {
+			if l == "  begun" {
+				began <- l
+			}
+		})
+		created <- err
+	}()
+	<-began
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, <-created, wire.CodeLost)
+	if left, _ := w.memory.List(t.Context()); len(left) != 0 || len(b.kept) != 0 {
+		t.Errorf("left: %v, %v", left, b.kept)
+	}
+	w.create(d, "demo") // its name is free
+}
+
+// A Dockerfile is read where the daemon's own user may, and by nobody else; nothing leads out of a
+// directory that names one.
+func TestBuildOfDirectory(t *testing.T) {
+	w, b := newPreparing(t)
+	root := t.TempDir()
+	for name, text := range map[string]string{"app/Dockerfile": "FROM app", "app/sub/Other": "FROM other", "app/sub/file": "", "away/Dockerfile": "FROM away", "bad/Dockerfile": "FROM x\nRUN fail"} {
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("../away", filepath.Join(root, "app/out")); err != nil {
+		t.Fatal(err)
+	}
+	w.options.Dirs = hostdir.Rules{Roots: []string{root}}
+	d := w.start()
+	app := filepath.Join(root, "app")
+	for _, tt := range []struct {
+		name  string
+		who   gateway.Principal
+		build lifecycle.Build
+		want  string // name of the Dockerfile and its text, or what the error says
+	}{
+		{"a directory", alice, lifecycle.Build{Dockerfile: app}, "Dockerfile FROM app"},
+		{"a file", alice, lifecycle.Build{Dockerfile: app + "/sub/Other"}, "Other FROM other"},
+		{"with a context", alice, lifecycle.Build{Dockerfile: app + "/sub/Other", Context: app}, "sub/Other FROM other"},
+		{"in a directory", alice, lifecycle.Build{Dir: app, Dockerfile: "sub/Other", Context: "sub"}, "sub/Other FROM other"},
+		{"somebody else", bob, lifecycle.Build{Dockerfile: app}, "is for the daemon's own user"},
+		{"out of it", alice, lifecycle.Build{Dir: app, Dockerfile: "../away/Dockerfile"}, "path escapes from parent"},
+		{"by a link", alice, lifecycle.Build{Dir: app, Dockerfile: "out/Dockerfile"}, "path escapes from parent"},
+		{"context by a link", alice, lifecycle.Build{Dir: app, Context: "out"}, "path escapes from parent"},
+		{"context beside", alice, lifecycle.Build{Dockerfile: app, Context: root + "/away"}, "path escapes from parent"},
+		{"nothing there", alice, lifecycle.Build{Dockerfile: app + "/none"}, "no such file"},
+		{"elsewhere", alice, lifecycle.Build{Dockerfile: "/etc"}, "is not for sandboxes"},
+		{"an argument", alice, lifecycle.Build{Dockerfile: app, Args: []string{"=x"}}, "is not K=V"},
+		{"a step", alice, lifecycle.Build{Dockerfile: root + "/bad"}, "build: Dockerfile:2: RUN fail: exit code 3: why"},
+	} {
+		b.built = nil
+		_, err := d.Create(w.ctx(), tt.who, lifecycle.NewSpec{Name: "demo", Build: &tt.build}, nil)
+		got := ""
+		switch {
+		case err != nil:
+			got = d.Public(err).Message
+		case len(b.built) == 1:
+			got = b.built[0].Name + " " + string(b.built[0].Dockerfile)
+			if b.built[0].Owner != "alice" || b.built[0].Network != sandbox.NetworkNone {
+				t.Errorf("%s: built for %q with network %q", tt.name, b.built[0].Owner, b.built[0].Network)
+			}
+			err = d.remove(w.ctx(), alice, "demo")
+		}
+		if !strings.Contains(got, tt.want) {
+			t.Errorf("%s: got %q (%v), want %q", tt.name, got, err, tt.want)
+		}
+	}
+	if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
+		t.Errorf("left: %v, %v", infos, err)
+	}
+}

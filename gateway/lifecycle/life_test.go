@@ -1,0 +1,376 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// nothingLeft fails the test if there is a trace of any sandbox.
+func (w *world) nothingLeft(d *daemon) {
+	w.t.Helper()
+	list, err := w.memory.List(w.ctx())
+	if err != nil || len(list) != 0 {
+		w.t.Errorf("the backend has %d instances, %v", len(list), err)
+	}
+	rows, err := d.store.Sandboxes(w.ctx())
+	if err != nil || len(rows) != 0 {
+		w.t.Errorf("the store has %d rows, %v", len(rows), err)
+	}
+	if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
+		w.t.Errorf("the hub has %d sandboxes, %v", len(infos), err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(w.dir, "records")); err != nil || len(entries) != 0 {
+		w.t.Errorf("the records have %d directories, %v", len(entries), err)
+	}
+}
+
+func TestRemoveLeavesNothing(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "echo x")
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	w.nothingLeft(d)
+	wantCode(t, d.remove(w.ctx(), alice, "demo"), wire.CodeNotFound)
+	w.create(d, "demo") // the name is free
+}
+
+func TestOneOfManyCreationsWins(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	var wg sync.WaitGroup
+	errs := make([]error, 100)
+	for i := range errs {
+		wg.Go(func() { _, errs[i] = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil) })
+	}
+	wg.Wait()
+	won := 0
+	for _, err := range errs {
+		switch {
+		case err == nil:
+			won++
+		case !errors.Is(err, &wire.Error{Code: wire.CodeExists}):
+			t.Errorf("loser: %v, want code exists", err)
+		}
+	}
+	if list, _ := w.memory.List(w.ctx()); won != 1 || len(list) != 1 {
+		t.Errorf("%d won, %d instances; want 1, 1", won, len(list))
+	}
+}
+
+func TestReuseIsOneSandboxForAll(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	var wg sync.WaitGroup
+	ids := make([]string, 20)
+	for i := range ids {
+		wg.Go(func() {
+			info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
+			if err != nil {
+				t.Error(err)
+			}
+			ids[i] = info.ID
+		})
+	}
+	wg.Wait()
+	for _, id := range ids {
+		if id != ids[0] {
+			t.Fatalf("ids %v are not one", ids)
+		}
+	}
+	_, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
+	wantCode(t, err, wire.CodeExists)
+}
+
+func TestLimitOfSandboxes(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Quota.Sandboxes = 2
+	d := w.start()
+	w.create(d, "one")
+	w.create(d, "two")
+	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "three"}, nil)
+	wantCode(t, err, wire.CodeLimitSandboxes)
+	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "three"}, nil); err != nil {
+		t.Errorf("bob's first: %v", err)
+	}
+	if err := d.remove(w.ctx(), alice, "one"); err != nil {
+		t.Fatal(err)
+	}
+	w.create(d, "three-of-alice")
+}
+
+func TestSpecsThatAreRefused(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	for name, spec := range map[string]lifecycle.NewSpec{
+		"reserved":    {Name: "root"},
+		"no name":     {Name: "../x"},
+		"environment": {Name: "demo", Env: []string{"novalue"}},
+		"newline":     {Name: "demo", Env: []string{"A=\n"}},
+		"much":        {Name: "demo", Env: make([]string, 65)},
+	} {
+		if _, err := d.Create(w.ctx(), alice, spec, nil); !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+			t.Errorf("%s: %v, want code usage", name, err)
+		}
+	}
+	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Backend: "moon"}, nil)
+	wantCode(t, err, wire.CodeUnavailable)
+	_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Image: sandboxtest.NoImage}, nil)
+	wantCode(t, err, wire.CodeUnavailable)
+	if !errors.Is(err, sandbox.ErrNoImage) || !strings.Contains(d.Public(err).Message, "image") || d.Public(err).Hint == "" {
+		t.Errorf("error without image: %v, %+v", err, d.Public(err))
+	}
+	w.nothingLeft(d)
+}
+
+func TestCreationThatFailsLeavesNothing(t *testing.T) {
+	for _, stage := range []string{"validate", "image", "keys", "create", "guest"} {
+		t.Run(stage, func(t *testing.T) {
+			w := newWorld(t, sandboxtest.Options{Fail: func(s string) error {
+				if s == stage {
+					return errors.New("broken on purpose")
+				}
+				return nil
+			}})
+			d := w.start()
+			_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
+			if err == nil || !strings.Contains(d.Public(err).Message, stage) {
+				t.Errorf("error = %v, want one that names the stage %s", err, stage)
+			}
+			w.nothingLeft(d)
+		})
+	}
+}
+
+// gate is a backend whose steps a test holds up.
+type gate struct {
+	*sandboxtest.Backend
+	boot    func(ctx context.Context) error // before the real one
+	destroy func(ctx context.Context) error
+}
+
+func (g *gate) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	if g.boot != nil {
+		if err := g.boot(ctx); err != nil {
+			return sandbox.Instance{}, &sandbox.BootError{Stage: "create", Err: err}
+		}
+	}
+	return g.Backend.Boot(ctx, spec)
+}
+
+func (g *gate) Destroy(ctx context.Context, inst sandbox.Instance) error {
+	if g.destroy != nil {
+		if err := g.destroy(ctx); err != nil {
+			return err
+		}
+	}
+	return g.Backend.Destroy(ctx, inst)
+}
+
+func TestCallerWhoLeavesUndoesItsCreation(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	began := make(chan struct{})
+	w.backend = &gate{Backend: w.memory, boot: func(ctx context.Context) error {
+		close(began)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}}
+	d := w.start()
+	ctx, cancel := context.WithCancel(w.ctx())
+	go func() { <-began; cancel() }()
+	if _, err := d.Create(ctx, alice, lifecycle.NewSpec{Name: "demo"}, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("error = %v, want context.Canceled", err)
+	}
+	w.nothingLeft(d)
+}
+
+func TestRemoveDuringCreation(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	began := make(chan struct{})
+	w.backend = &gate{Backend: w.memory, boot: func(ctx context.Context) error {
+		close(began)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}}
+	d := w.start()
+	created := make(chan error, 1)
+	go func() {
+		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
+		created <- err
+	}()
+	<-began
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+	if err := <-created; err == nil {
+		t.Error("the creation succeeded")
+	}
+	w.nothingLeft(d)
+}
+
+func TestRemovalIsFinishedWhenTheEngineIsBack(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	var down sync.Mutex
+	var broken error
+	w.backend = &gate{Backend: w.memory, destroy: func(context.Context) error {
+		down.Lock()
+		defer down.Unlock()
+		return broken
+	}}
+	d := w.start()
+	w.create(d, "demo")
+	down.Lock()
+	broken = sandbox.ErrEngine
+	down.Unlock()
+	err := d.remove(w.ctx(), alice, "demo")
+	if !errors.Is(err, lifecycle.ErrEngine) {
+		t.Fatalf("Remove without engine: %v, want ErrEngine", err)
+	}
+	if infos, _ := d.List(w.ctx(), alice); len(infos) != 1 || infos[0].State != lifecycle.Deleting {
+		t.Errorf("list = %+v, want one that is being deleted", infos)
+	}
+	w.create(d, "demo") // the name is free all the same
+	down.Lock()
+	broken = nil
+	down.Unlock()
+	w.eventually("the removal is finished", func() bool {
+		list, _ := w.memory.List(w.ctx())
+		rows, _ := d.store.Sandboxes(w.ctx())
+		return len(list) == 1 && len(rows) == 1
+	})
+}
+
+func TestStoppedStartsOnConnectWithItsFiles(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	w.run(d, "echo kept >file")
+	for range 2 {
+		if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.state(d, "demo"); got != lifecycle.Stopped {
+			t.Fatalf("state = %s, want stopped", got)
+		}
+	}
+	var said []string
+	conn, err := d.Relay.Open(w.ctx(), alice, "demo", func(line string) { said = append(said, line) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	if len(said) == 0 {
+		t.Error("starting it said nothing")
+	}
+	if got := w.state(d, "demo"); got != lifecycle.Running {
+		t.Errorf("state = %s, want running", got)
+	}
+	if res := w.run(d, "cat file"); res.Output != "kept\n" {
+		t.Errorf("the file has %q", res.Output)
+	}
+	records, err := d.Sessions.Records(w.ctx(), alice, "demo")
+	if err != nil || len(records) != 2 || records[0].Run != 1 || records[0].Ended == nil || records[1].Run != 0 {
+		t.Errorf("records = %+v, %v; want an ended and a present one of main", records, err)
+	}
+	if again, _ := d.Start(w.ctx(), alice, "demo", nil); again.ID != info.ID {
+		t.Errorf("Start of what runs: %+v", again)
+	}
+}
+
+func TestSandboxThatStopsByItselfIsNoticed(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	w.run(d, "true")
+	if err := w.memory.Stop(w.ctx(), sandbox.Instance{ID: info.ID}, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("it is noted as stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+	if res := w.run(d, "echo again"); res.Output != "again\n" {
+		t.Errorf("output after starting again = %q", res.Output)
+	}
+}
+
+func TestSandboxThatVanishesIsBroken(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	info := w.create(d, "demo")
+	if err := w.memory.Destroy(w.ctx(), sandbox.Instance{ID: info.ID}); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("it is noted as broken", func() bool { return w.state(d, "demo") == lifecycle.Broken })
+	_, err := d.Relay.Open(w.ctx(), alice, "demo", nil)
+	if !errors.Is(err, lifecycle.ErrBroken) || !strings.Contains(d.Public(err).Message, "gone") {
+		t.Errorf("Upstream: %v, want lifecycle.ErrBroken that says gone", err)
+	}
+	desc, err := d.Describe(w.ctx(), alice, "demo")
+	if err != nil || desc.State != lifecycle.Broken || !strings.Contains(desc.Health, "gone") {
+		t.Errorf("Describe = %+v, %v", desc, err)
+	}
+	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	w.nothingLeft(d)
+}
+
+func TestRescue(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	w.run(d, "sleep 1000 & sleep 1000 &")
+	killed, err := d.Rescue(w.ctx(), alice, "demo")
+	if err != nil || killed < 1 {
+		t.Errorf("Rescue = %d, %v", killed, err)
+	}
+	if res := w.run(d, "echo alive"); res.Output != "alive\n" {
+		t.Errorf("output after the rescue = %q", res.Output)
+	}
+}
+
+func TestEventsTellTheStory(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	d.Relay.Record(alice, "demo", gateway.ExecEvent{Command: "id", Exit: 3, Bytes: 7})
+	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	events, err := d.Events(w.ctx(), alice, "demo", 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range events {
+		got = append(got, e.Kind+string(e.Data))
+	}
+	want := []string{`state{"reason":"","state":"running"}`, `exec{"by":"person:alice","command":"id","exit":3,"bytes":7}`,
+		`stop{"by":"alice"}`, `state{"reason":"","state":"stopped"}`}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("events = %v, want %v", got, want)
+	}
+}
+
+func TestSecondHubIsRefused(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.start()
+	_, err := store.Open(w.ctx(), w.dir)
+	if locked, ok := errors.AsType[*store.LockedError](err); !ok || locked.Pid != os.Getpid() {
+		t.Errorf("second store: %v, want *store.LockedError with our pid", err)
+	}
+}

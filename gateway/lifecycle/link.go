@@ -1,0 +1,369 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+const (
+	pausedLook  = time.Second            // between two looks at one that is paused
+	redialPause = 500 * time.Millisecond // after an attempt that failed without waiting
+	brokenAfter = 10 * time.Second       // of a running sandbox that does not answer
+)
+
+// link keeps in touch with one running sandbox: it dials the control connection again whenever that
+// ends, and follows the sessions on it.
+type link struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+
+	mu      sync.Mutex
+	control *connect.Control            // guarded by mu; nil while there is none
+	start   func(func(context.Context)) // guarded by mu; runs something that ends with control; nil without one
+}
+
+// keep begins to keep in touch with sb.
+func (sb *Sandbox) keep() {
+	sb.mu.Lock()
+	defer sb.mu.Unlock()
+	if sb.link != nil {
+		select {
+		case <-sb.link.done:
+		default:
+			return
+		}
+	}
+	ended, cancel := context.WithCancelCause(context.Background())
+	lk := &link{cancel: cancel, done: make(chan struct{})}
+	if sb.reg.tasks.start(func(ctx context.Context) {
+		defer close(lk.done)
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		stop := context.AfterFunc(ended, func() { cancel(context.Cause(ended)) })
+		defer stop()
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer cancel(nil)
+		wg.Go(func() { sb.carry(ctx, sb.get().Instance) })
+		lk.run(ctx, sb)
+	}) {
+		sb.link = lk
+	}
+}
+
+// letGo ends the link, the control connection and the sessions: the sandbox is about to be stopped,
+// started or removed.
+func (sb *Sandbox) letGo(cause error) {
+	sb.mu.Lock()
+	lk := sb.link
+	sb.link = nil
+	sb.mu.Unlock()
+	if lk != nil {
+		lk.cancel(cause)
+	}
+	sb.reg.pool.Forget(sb.id) // what the link waits for on the connection ends with it
+	if lk != nil {
+		<-lk.done
+		sb.reg.pool.Forget(sb.id) // if it was just making a new one
+	}
+	sb.endSessions(cause)
+}
+
+// endSessions finishes the records of all sessions of sb: their terminals are gone.
+func (sb *Sandbox) endSessions(cause error) {
+	sb.mu.Lock()
+	sb.described = nil
+	sb.mu.Unlock()
+	sb.sessions.End(cause)
+}
+
+func (lk *link) run(ctx context.Context, sb *Sandbox) {
+	var silent time.Time // since when the sandbox has not answered
+	for ctx.Err() == nil {
+		began := time.Now()
+		inst := sb.get().Instance
+		if sb.get().State == Paused { // nobody would answer; somebody may resume it without us
+			if sb.inspect(ctx, inst, nil) || !sleep(ctx, pausedLook) {
+				return
+			}
+			silent = time.Time{}
+			continue
+		}
+		c, err := sb.reg.pool.Control(ctx, inst)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			silent = time.Time{}
+			sb.answered(ctx)
+			lk.follow(ctx, sb, c)
+			if ctx.Err() != nil {
+				return
+			}
+			if sb.inspect(ctx, inst, nil) {
+				return
+			}
+			continue
+		}
+		if silent.IsZero() {
+			silent = began
+		}
+		cause := err
+		if time.Since(silent) < brokenAfter && !isVerdict(err) {
+			cause = nil
+		}
+		if sb.inspect(ctx, inst, cause) {
+			return
+		}
+		if !sleep(ctx, redialPause) {
+			return
+		}
+	}
+}
+
+// isVerdict reports whether an error of dialling says at once what is wrong.
+func isVerdict(err error) bool {
+	for _, v := range []error{connect.ErrIdentity, connect.ErrLogin, connect.ErrNoGuest, connect.ErrVersion} {
+		if errors.Is(err, v) {
+			return true
+		}
+	}
+	return false
+}
+
+// answered notes that the sandbox does.
+func (sb *Sandbox) answered(ctx context.Context) {
+	if sb.lockNow() {
+		defer sb.unlock()
+		if f := sb.get(); f.State == Broken || f.State == Paused || f.State == Running && f.Reason != "" {
+			sb.note(ctx, Running, "")
+		}
+	}
+}
+
+// lockNow is lock for those who let an act under way decide.
+func (sb *Sandbox) lockNow() bool {
+	select {
+	case sb.op <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// inspect asks the engine how a sandbox is whose connection failed, and notes it. cause is why it
+// cannot be reached, if that is to count against a sandbox that runs. It reports whether there is
+// nothing left to keep in touch with.
+func (sb *Sandbox) inspect(ctx context.Context, inst sandbox.Instance, cause error) (over bool) {
+	if !sb.lockNow() {
+		return false // whoever acts on it knows better
+	}
+	defer sb.unlock()
+	if f := sb.get(); f.State == Deleting || f.State == Creating || f.State == Stopped {
+		return true
+	}
+	be, err := sb.reg.backend(inst.Backend)
+	if err != nil {
+		return true
+	}
+	var status sandbox.Status
+	if i, ok := be.(sandbox.Finder); ok {
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		status, err = i.Inspect(within, inst)
+		cancel()
+	} else {
+		// Such a backend says so when it is dialled.
+		status.Running = !errors.Is(cause, sandbox.ErrStopped) && !errors.Is(cause, sandbox.ErrGone)
+		if errors.Is(cause, sandbox.ErrGone) {
+			err = sandbox.ErrGone
+		}
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	if sb.get().State == Warm {
+		return sb.unfit(ctx, status, err, cause)
+	}
+	sb.mu.Lock()
+	sb.notes, sb.halted = status.Notes, status.Halted
+	sb.mu.Unlock()
+	switch {
+	case errors.Is(err, sandbox.ErrGone):
+		sb.doom(wire.LostRemoved)
+		sb.note(ctx, Broken, "gone: it was removed behind the daemon's back")
+	case err != nil:
+		sb.note(ctx, sb.get().State, "engine: "+firstLine(err))
+		return false
+	case status.Paused:
+		sb.note(ctx, Paused, "")
+		return false
+	case !status.Running:
+		sb.doom(fateOf(status))
+		sb.note(ctx, Stopped, why(status))
+	case cause != nil:
+		sb.note(ctx, Broken, brokenWhy(cause))
+		return false
+	default:
+		if sb.get().State == Paused {
+			sb.note(ctx, Running, "")
+		}
+		return false
+	}
+	sb.reg.pool.Forget(sb.id)
+	sb.endSessions(errors.New(sb.get().Reason))
+	return true
+}
+
+// why says why an instance does not run.
+func why(s sandbox.Status) string {
+	var words []string
+	if s.OOMKilled {
+		words = append(words, "oom_killed")
+	}
+	if s.EngineRestarted {
+		words = append(words, "the engine was restarted: its processes are lost")
+	}
+	if s.ExitCode != 0 {
+		words = append(words, fmt.Sprintf("its guest ended with %d", s.ExitCode))
+	}
+	if len(words) == 0 {
+		words = append(words, "stopped by itself")
+	}
+	return strings.Join(words, ", ")
+}
+
+func brokenWhy(err error) string {
+	switch {
+	case errors.Is(err, connect.ErrIdentity):
+		return "identity changed: " + firstLine(err)
+	case errors.Is(err, connect.ErrLogin):
+		return "login refused"
+	case errors.Is(err, connect.ErrNoGuest):
+		return "no guest answers in it"
+	case errors.Is(err, connect.ErrVersion):
+		return "its guest speaks another protocol version"
+	}
+	return "does not answer: " + firstLine(err)
+}
+
+// follow follows the sessions on a control connection until that ends.
+func (lk *link) follow(ctx context.Context, sb *Sandbox, c *connect.Control) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	lk.mu.Lock()
+	lk.control = c
+	lk.start = func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }
+	lk.mu.Unlock()
+	defer func() {
+		lk.mu.Lock()
+		lk.control, lk.start = nil, nil
+		lk.mu.Unlock()
+		cancel(nil)
+	}()
+	wg.Go(func() { sb.listen(ctx, c) })
+	for pause := redialPause; ; pause = min(2*pause, 10*time.Second) {
+		err := lk.refresh(ctx, sb, c)
+		if err == nil {
+			break
+		}
+		if c.Err() == nil {
+			sb.reg.log.Warn("sessions cannot be listed", "id", sb.id, "err", err)
+		}
+		select {
+		case <-c.Done():
+			return
+		default:
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
+	}
+	select {
+	case <-c.Done():
+	case <-ctx.Done():
+	}
+}
+
+// refresh takes up the sessions that the guest has, and ends those that it no longer has.
+func (lk *link) refresh(ctx context.Context, sb *Sandbox, c *connect.Control) error {
+	infos, err := live.List(ctx, c)
+	if err != nil {
+		return err
+	}
+	have := make(map[string]bool)
+	for _, info := range infos {
+		have[info.Name] = true
+		if _, err := lk.take(sb, c, info); err != nil {
+			sb.reg.log.Warn("session not followed", "id", sb.id, "session", oneLine(info.Name, 64), "err", err)
+		}
+	}
+	for _, l := range sb.sessions.All() {
+		if !have[l.Name()] {
+			sb.sessions.Drop(l, "lost: the guest no longer has it")
+			continue
+		}
+		for _, m := range l.Members() {
+			lk.begin(func(ctx context.Context) { m.Resume(ctx, c) })
+		}
+	}
+	return nil
+}
+
+// begin runs f while the control connection lives, if there is one.
+func (lk *link) begin(f func(ctx context.Context)) {
+	lk.mu.Lock()
+	defer lk.mu.Unlock()
+	if lk.start != nil {
+		lk.start(f)
+	}
+}
+
+// take returns the replica of a session that the guest has, followed on c.
+func (lk *link) take(sb *Sandbox, c *connect.Control, info wire.SessionInfo) (*live.Session, error) {
+	if _, err := wire.ParseLabel("session name", info.Name); err != nil {
+		return nil, fmt.Errorf("sandbox %s lists a session: %w", sb.id, err)
+	}
+	l, err := sb.sessions.Adopt(info)
+	if err != nil {
+		return nil, err
+	}
+	// Without a connection of the link's own there is nothing to run on yet; it lists the sessions
+	// when it has one.
+	lk.begin(func(ctx context.Context) { l.Follow(ctx, c) })
+	return l, nil
+}
+
+// Session returns the replica of a session that the guest has, as it has told us or will when
+// asked.
+func (sb *Sandbox) Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error) {
+	if l := sb.sessions.Get(name); l != nil && !fresh && !l.Final() {
+		return l, nil
+	}
+	sb.mu.Lock()
+	lk := sb.link
+	sb.mu.Unlock()
+	if lk == nil {
+		return nil, sb.Reach(sandbox.ErrStopped)
+	}
+	infos, err := live.List(ctx, c)
+	if err != nil {
+		return nil, sb.Reach(err)
+	}
+	for _, info := range infos {
+		if info.Name == name {
+			return lk.take(sb, c, info)
+		}
+	}
+	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, sb.Name())
+}

@@ -1,0 +1,129 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// heldDialing is a backend whose dialling can be held up.
+type heldDialing struct {
+	*sandboxtest.Backend
+	hold    atomic.Bool
+	stopped atomic.Bool
+	dialing chan bool // receives when a dial is held up: whether it began after stopped was set
+}
+
+func (h *heldDialing) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
+	late := h.stopped.Load()
+	if h.hold.Load() {
+		select {
+		case h.dialing <- late:
+		case <-ctx.Done():
+		}
+		<-ctx.Done()
+	}
+	return h.Backend.Dial(ctx, inst)
+}
+
+// A call that is not sent yet when the sandbox is stopped does not start it again: that is for a
+// later call.
+func TestCallBeforeStopStartsNothing(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	held := &heldDialing{Backend: w.memory, dialing: make(chan bool)}
+	w.backend = held
+	d := w.start()
+	w.create(d, "demo")
+	b := d.registry.Find("demo")
+	b.LetGo(errors.New("so that a call has to dial"))
+	held.hold.Store(true)
+	for name, call := range map[string]func() error{
+		"exec": func() error {
+			up, err := d.Relay.Open(w.ctx(), robot, "demo", nil)
+			if err == nil {
+				up.Close()
+			}
+			return err
+		},
+		"run": func() error {
+			_, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
+			return err
+		},
+	} {
+		held.stopped.Store(false)
+		if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.State = lifecycle.Running }); err != nil {
+			t.Fatal(err)
+		}
+		answered := make(chan error, 1)
+		go func() { answered <- call() }()
+		<-held.dialing
+		if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+			t.Fatal(err)
+		}
+		held.stopped.Store(true)
+		for waiting := true; waiting; {
+			select {
+			case err := <-answered:
+				wantCode(t, err, wire.CodeUnavailable)
+				waiting = false
+			case late := <-held.dialing:
+				if late {
+					t.Fatalf("%s: dials again after the stop", name)
+				}
+			}
+		}
+		if state := w.state(d, "demo"); state != lifecycle.Stopped {
+			t.Errorf("%s: the sandbox is %s after it was stopped", name, state)
+		}
+	}
+}
+
+// A party that comes back to its session on a new connection starts no sandbox that was stopped
+// meanwhile.
+func TestReattachStartsNothing(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	a := w.standing(d)
+	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+		t.Fatal(err)
+	}
+	b := d.registry.Find("demo")
+	c, err := b.Dial(w.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(w.ctx(), 2*lifecycle.FirstRetry)
+	defer cancel()
+	a.Resume(ctx, c)
+	if state := w.state(d, "demo"); state != lifecycle.Stopped {
+		t.Errorf("the sandbox is %s", state)
+	}
+}
+
+// Why a sandbox ended is no longer so once it runs, however it came to run: a host is logged in to
+// again, and not started.
+func TestFateEndsWhenSandboxRuns(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	b := d.registry.Find("demo")
+	b.Doom(wire.LostStopped)
+	b.Noted(w.ctx(), lifecycle.Stopped, "stopped by itself")
+	if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.State, f.Reason = lifecycle.Running, "" }); err != nil {
+		t.Fatal(err)
+	}
+	if over := b.Over(); over != nil {
+		t.Errorf("calls are lost: %v", over)
+	}
+}

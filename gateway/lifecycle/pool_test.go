@@ -1,0 +1,567 @@
+package lifecycle_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/gateway/store"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// ready waits until so many members of the pool can be had.
+func (w *world) ready(d *daemon, want int) {
+	w.t.Helper()
+	w.eventually("the pool is filled", func() bool {
+		n := 0
+		for _, i := range d.Pool() {
+			n += i.Ready
+		}
+		return n == want
+	})
+}
+
+// members are the instances that the backend has, by ID.
+func (w *world) members() map[string]bool {
+	w.t.Helper()
+	list, err := w.memory.List(w.ctx())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	all := make(map[string]bool)
+	for _, inst := range list {
+		all[inst.ID] = true
+	}
+	return all
+}
+
+// boots counts what a backend boots.
+type boots struct {
+	*sandboxtest.Backend
+	n atomic.Int64
+}
+
+func (b *boots) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	b.n.Add(1)
+	return b.Backend.Boot(ctx, spec)
+}
+
+// Who asks for nothing but a name and the image is given what stands ready; whoever asks for
+// anything else has it booted. The spec decides, and nothing else.
+func TestPoolServesWhatIsAlike(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandbox.DefaultImage, "other:latest"}}
+	w.options.Image = sandbox.DefaultImage
+	d := w.start()
+	for _, tt := range []struct {
+		name string
+		spec lifecycle.NewSpec
+		p    gateway.Principal
+		warm bool
+	}{
+		{"nothing", lifecycle.NewSpec{}, alice, true},
+		{"a name", lifecycle.NewSpec{Name: "named"}, alice, true},
+		{"another owner", lifecycle.NewSpec{Name: "of-bob"}, bob, true},
+		{"the image by name", lifecycle.NewSpec{Image: sandbox.DefaultImage}, alice, true},
+		{"another image of the pool", lifecycle.NewSpec{Image: "other:latest"}, alice, true},
+		{"what the default is", lifecycle.NewSpec{Network: sandbox.NetworkNone}, alice, true},
+		{"what is said about it", lifecycle.NewSpec{About: "for tests"}, alice, true},
+		{"an image that is not in the pool", lifecycle.NewSpec{Image: "third:latest"}, alice, false},
+		{"a limit", lifecycle.NewSpec{Limits: sandbox.Limits{Memory: 1 << 30}}, alice, false},
+		{"a variable", lifecycle.NewSpec{Env: []string{"A=b"}}, alice, false},
+		{"a user", lifecycle.NewSpec{User: "root"}, alice, false},
+		{"sudo", lifecycle.NewSpec{Sudo: true}, alice, false},
+		{"no entrypoint", lifecycle.NewSpec{Entrypoint: sandbox.EntrypointOff}, alice, false},
+		{"trust", lifecycle.NewSpec{Trust: sandbox.TrustImage}, alice, false},
+		{"a directory", lifecycle.NewSpec{Workdir: "/tmp"}, alice, false},
+		{"a time", lifecycle.NewSpec{TTL: time.Hour}, alice, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w.ready(d, 2)
+			before := w.members()
+			info, err := d.Create(w.ctx(), tt.p, tt.spec, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if before[info.ID] != tt.warm {
+				t.Errorf("it stood ready: %v, want %v", before[info.ID], tt.warm)
+			}
+			if info.State != lifecycle.Running || info.Owner != tt.p.Name || tt.spec.Name != "" && info.Name != tt.spec.Name || time.Since(info.Created) > time.Minute {
+				t.Errorf("info = %+v", info)
+			}
+			if err := d.remove(w.ctx(), tt.p, info.Name); err != nil {
+				t.Fatal(err)
+			}
+			if w.members()[info.ID] {
+				t.Error("it is still there after rm")
+			}
+		})
+	}
+}
+
+// A sandbox of the pool is called by its name where people see one, also after the daemon and the
+// sandbox were started again.
+func TestPooledSandboxHasItsName(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	before := w.members()
+	info := w.create(d, "demo")
+	if !before[info.ID] {
+		t.Fatal("it was not taken from the pool")
+	}
+	prompt := func(session string) {
+		t.Helper()
+		a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: session}, attach.JoinOptions{Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: `p='at \h'; echo "${p@P}"; PS1='in \h> '`})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if reply, err = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+			t.Fatal(err)
+		}
+		screen, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbScreen})
+		if err != nil || screen.Screen == nil {
+			t.Fatalf("screen = %+v, %v", screen, err)
+		}
+		if text := screen.Screen.Text; !strings.Contains(text, "in demo>") {
+			t.Errorf("prompt in session %s does not say demo:\n%s", session, text)
+		}
+		if reply.Result.Sandbox != "demo" {
+			t.Errorf("result of sandbox %q", reply.Result.Sandbox)
+		}
+	}
+	prompt("first")
+	d.stop()
+	d = w.start()
+	prompt("second")
+	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		t.Fatal(err)
+	}
+	prompt("third")
+}
+
+// Claimants at once never get the same, and those for whom nothing stands ready have theirs booted.
+func TestPoolClaimants(t *testing.T) {
+	const claimants, size = 12, 4
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = size
+	w.at = func(string) { runtime.Gosched() }
+	d := w.start()
+	w.ready(d, size)
+	before := w.members()
+	var wg sync.WaitGroup
+	infos, errs := make([]lifecycle.Info, claimants), make([]error, claimants)
+	for i := range claimants {
+		wg.Go(func() { infos[i], errs[i] = d.Create(w.ctx(), alice, lifecycle.NewSpec{}, nil) })
+	}
+	wg.Wait()
+	seen, warm := make(map[string]bool), 0
+	for i, info := range infos {
+		if errs[i] != nil {
+			t.Errorf("claimant %d: %v", i, errs[i])
+		}
+		if seen[info.ID] {
+			t.Errorf("%s was given twice", info.ID)
+		}
+		seen[info.ID] = true
+		if before[info.ID] {
+			warm++
+		}
+	}
+	if warm != size {
+		t.Errorf("%d of those that stood ready were given, want %d", warm, size)
+	}
+	w.ready(d, size)
+}
+
+// What is in the pool is nobody's: it is in no list, counts towards no quota, and cannot be reached
+// by any name.
+func TestPoolIsNobodys(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 3
+	w.options.Quota.Sandboxes = 1
+	d := w.start()
+	w.ready(d, 3)
+	for _, p := range []gateway.Principal{alice, bob, {Name: lifecycle.Nobody}} {
+		infos, err := d.List(w.ctx(), p)
+		if p.Name != lifecycle.Nobody && (err != nil || len(infos) != 0) {
+			t.Errorf("List of %s = %v, %v", p.Name, infos, err)
+		}
+		needs, err := d.Sessions.Attention(w.ctx(), p, "")
+		if err != nil || len(needs) != 0 {
+			t.Errorf("Needs of %s = %v, %v", p.Name, needs, err)
+		}
+		for id := range w.members() {
+			for _, name := range []string{id, lifecycle.Nobody + id, "lost-" + id} {
+				if _, err := d.Get(w.ctx(), p, name); !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+					t.Errorf("Get %s as %s: %v", name, p.Name, err)
+				}
+			}
+		}
+	}
+	w.create(d, "demo")
+	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "second"}, nil)
+	wantCode(t, err, wire.CodeLimitSandboxes)
+	w.ready(d, 3)
+}
+
+// A restart finds the pool again; a daemon that is configured otherwise removes what it has no use
+// for.
+func TestPoolAfterARestart(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	backend := &boots{Backend: w.memory}
+	w.backend = backend
+	w.options.Pool.Size = 3
+	d := w.start()
+	w.ready(d, 3)
+	d.stop()
+	booted := backend.n.Load()
+	d = w.start()
+	w.ready(d, 3)
+	if n := backend.n.Load(); n != booted {
+		t.Errorf("%d were booted anew", n-booted)
+	}
+	d.stop()
+
+	w.options.Pool.Size = 1
+	d = w.start()
+	w.eventually("the rest is removed", func() bool { return len(w.members()) == 1 })
+	w.ready(d, 1)
+	d.stop()
+
+	w.options.Limits.PIDs = 100
+	old := w.members()
+	d = w.start()
+	w.eventually("it is made anew", func() bool {
+		now := w.members()
+		for id := range now {
+			if old[id] {
+				return false
+			}
+		}
+		return len(now) == 1
+	})
+	w.ready(d, 1)
+	d.stop()
+
+	w.options.Pool.Size = 0
+	d = w.start()
+	w.eventually("all of it is removed", func() bool {
+		rows, err := d.store.Sandboxes(w.ctx())
+		return err == nil && len(rows) == 0
+	})
+	w.nothingLeft(d)
+	if got := d.Pool(); len(got) != 0 {
+		t.Errorf("Pool = %v", got)
+	}
+}
+
+// A daemon that is killed while it boots one leaves a row and perhaps an instance: both go, and the
+// pool is filled.
+func TestFillIsCutShort(t *testing.T) {
+	for _, made := range []bool{false, true} {
+		w := newWorld(t, sandboxtest.Options{})
+		d := w.start()
+		d.stop()
+		f := lifecycle.Record{Owner: lifecycle.Nobody, State: lifecycle.Creating, Instance: sandbox.Instance{Backend: sandboxtest.Name}}.AsPooled("half")
+		w.withStore(func(s *store.Store) {
+			row, err := f.Row("half")
+			if err == nil {
+				err = s.Add(w.ctx(), row)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+		if made {
+			if _, err := w.memory.Boot(w.ctx(), f.Spec); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.options.Pool.Size = 1
+		d = w.start()
+		w.ready(d, 1)
+		w.eventually("what was half made is removed", func() bool {
+			rows, err := d.store.Sandboxes(w.ctx())
+			return err == nil && len(rows) == 1 && rows[0].ID != "half" && !w.members()["half"]
+		})
+		if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
+			t.Errorf("List = %v, %v", infos, err)
+		}
+	}
+}
+
+// A member that ends, vanishes or is frozen is replaced, and is given to nobody.
+func TestPoolReplacesWhatFails(t *testing.T) {
+	for name, break_ := range map[string]func(w *world, inst sandbox.Instance) error{
+		"stopped": func(w *world, inst sandbox.Instance) error { return w.memory.Stop(w.ctx(), inst, time.Second) },
+		"gone":    func(w *world, inst sandbox.Instance) error { return w.memory.Destroy(w.ctx(), inst) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, sandboxtest.Options{})
+			w.options.Pool.Size = 1
+			d := w.start()
+			w.ready(d, 1)
+			list, err := w.memory.List(w.ctx())
+			if err != nil || len(list) != 1 {
+				t.Fatal(list, err)
+			}
+			if err := break_(w, list[0]); err != nil {
+				t.Fatal(err)
+			}
+			w.eventually("it is replaced", func() bool {
+				now := w.members()
+				return len(now) == 1 && !now[list[0].ID] && d.Pool()[0].Ready == 1
+			})
+			if info := w.create(d, "demo"); info.ID == list[0].ID {
+				t.Error("the broken one was given")
+			}
+		})
+	}
+}
+
+// What was taken is not replaced at once: who took it uses it first.
+func TestPoolIsRefilledAWhileLater(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	began := time.Now()
+	w.create(d, "demo")
+	w.ready(d, 1)
+	if took := time.Since(began); took < 250*time.Millisecond {
+		t.Errorf("it is replaced %v after the claim", took)
+	}
+}
+
+// A guest that has a name already is given to nobody: it was used before.
+func TestPoolNeverGivesWhatHasAName(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	list, err := w.memory.List(w.ctx())
+	if err != nil || len(list) != 1 {
+		t.Fatal(list, err)
+	}
+	inst := list[0]
+	inst.Backend = sandboxtest.Name
+	c, err := d.registry.Connections().Control(w.ctx(), inst)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Do(w.ctx(), wire.Control{Do: "name", Name: "other"}); err != nil {
+		t.Fatal(err)
+	}
+	if info := w.create(d, "demo"); info.ID == inst.ID {
+		t.Error("it was given")
+	}
+	w.eventually("it is removed", func() bool { return !w.members()[inst.ID] })
+}
+
+// An image that is built anew replaces what was made from the old one.
+func TestPoolFollowsItsImage(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 2
+	d := w.start()
+	w.ready(d, 2)
+	old := w.members()
+	d.registry.Renew(w.ctx())
+	if now := w.members(); len(now) != 2 {
+		t.Fatalf("members = %v", now)
+	}
+	w.memory.Rebuild()
+	d.registry.Renew(w.ctx())
+	w.ready(d, 2)
+	w.eventually("the old ones are gone", func() bool {
+		for id := range w.members() {
+			if old[id] {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// revising is a backend that makes its instances with something that changes.
+type revising struct {
+	*sandboxtest.Backend
+	revision atomic.Value
+}
+
+func (b *revising) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, error) {
+	inst, err := b.Backend.Boot(ctx, spec)
+	inst.Revision = b.revision.Load().(string)
+	return inst, err
+}
+
+func (b *revising) Revision(context.Context, sandbox.Spec) (string, error) {
+	return b.revision.Load().(string), nil
+}
+
+// What an earlier daemon booted with another guest, or an engine by another runtime, is nobody's to
+// have: it is replaced, before a new daemon gives anything away and while it runs.
+func TestPoolFollowsItsBackend(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	b := &revising{Backend: w.memory}
+	b.revision.Store("one")
+	w.backend = b
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	first := w.members()
+	d.stop()
+	d = w.start()
+	w.ready(d, 1)
+	if now := w.members(); !maps.Equal(now, first) {
+		t.Fatalf("members = %v, want those of before, %v", now, first)
+	}
+	d.stop()
+	b.revision.Store("two")
+	d = w.start()
+	demo := w.create(d, "demo").ID
+	if first[demo] {
+		t.Error("what an earlier daemon made otherwise was given away")
+	}
+	w.ready(d, 1)
+	second := w.members()
+	b.revision.Store("three")
+	d.registry.Renew(w.ctx())
+	w.eventually("it is replaced", func() bool {
+		for id := range w.members() {
+			if second[id] && id != demo {
+				return false
+			}
+		}
+		return true
+	})
+	w.ready(d, 1)
+}
+
+// A pool that cannot be filled says so, now and then, and keeps nobody from making a sandbox.
+func TestPoolThatCannotBeFilled(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandboxtest.NoImage, "other:latest"}}
+	d := w.start()
+	w.ready(d, 1) // the other one
+	w.eventually("it says why", func() bool {
+		return strings.Contains(w.log.String(), "the pool is not filled") && d.Pool()[0].Trouble != ""
+	})
+	w.create(d, "demo")
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Image: sandboxtest.NoImage}, nil); err == nil {
+		t.Error("an image that is not there made a sandbox")
+	}
+	if n := bytes.Count([]byte(w.log.String()), []byte("the pool is not filled")); n > 10 {
+		t.Errorf("it said so %d times", n)
+	}
+	w.eventually("the backend has no more than the pool and demo", func() bool { return len(w.members()) == 2 })
+}
+
+// An engine that is away when the daemon starts fills the pool when it is back.
+func TestPoolWaitsForTheEngine(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	engine := &away{Backend: w.memory}
+	engine.down.Store(true)
+	w.backend = engine
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.eventually("it says why", func() bool { return d.Pool()[0].Trouble != "" })
+	engine.down.Store(false)
+	w.ready(d, 1)
+	engine.down.Store(true)
+	w.create(d, "demo") // no engine is asked
+	w.eventually("it says why again", func() bool { return d.Pool()[0].Trouble != "" })
+	engine.down.Store(false)
+	w.ready(d, 1)
+	if got := d.Pool()[0]; got.Trouble != "" || got.Image != sandbox.DefaultImage {
+		t.Errorf("Pool = %+v", got)
+	}
+}
+
+// Drained, there is no pool until the daemon is started again; it is its own user's to say.
+func TestPoolIsDrained(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.options.Pool.Size = 3
+	d := w.start()
+	if err := d.Drain(w.ctx(), bob); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+		t.Errorf("Drain as bob = %v", err)
+	}
+	w.eventually("one stands ready", func() bool { return d.Pool()[0].Ready > 0 }) // and others are under way
+	w.create(d, "demo")
+	if err := d.Drain(w.ctx(), alice); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(w.members()); n != 1 {
+		t.Errorf("the backend has %d, want demo alone", n)
+	}
+	if got := d.Pool()[0]; got.Ready != 0 || got.Size != 0 {
+		t.Errorf("Pool = %+v", got)
+	}
+	info := w.create(d, "other")
+	if err := d.remove(w.ctx(), alice, info.Name); err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d = w.start()
+	w.ready(d, 3)
+}
+
+// A fork is made of its source's files, and never of what stands ready.
+func TestForkIsNotPooled(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.copying(0)
+	w.options.Pool.Size = 1
+	d := w.start()
+	w.ready(d, 1)
+	w.create(d, "demo")
+	w.ready(d, 1)
+	before := w.members()
+	info, err := d.Fork(w.ctx(), alice, "demo", "twin", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before[info.ID] {
+		t.Error("the fork stood ready")
+	}
+}
+
+// Draining ends well also while a daemon that was killed may have asked the engine for one more,
+// which is looked for a while.
+func TestPoolIsDrainedAfterAKill(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.lateBoot = time.Hour
+	d := w.start()
+	f, err := d.registry.Plan(lifecycle.Nobody, lifecycle.NewSpec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row, err := f.AsPooled("cut2short").Row("cut2short")
+	if err == nil {
+		err = d.store.Add(w.ctx(), row)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d = w.start()
+	if err := d.Drain(w.ctx(), gateway.Principal{Name: "alice"}); err != nil {
+		t.Errorf("Drain = %v", err)
+	}
+}

@@ -1,0 +1,42 @@
+package lifecycle
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/record"
+)
+
+const (
+	pruneEvery   = time.Minute
+	defaultTotal = 2 << 30
+)
+
+// prune removes records of sessions that have ended, the oldest first: those that are older than
+// they are kept, and those of sandboxes whose records take too much room.
+func (reg *Registry) prune() {
+	entries, err := os.ReadDir(reg.options.Records)
+	if err != nil {
+		reg.log.Warn("records cannot be listed", "err", err)
+		return
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		sb := reg.byID(e.Name())
+		o := record.PruneOptions{Total: cmp.Or(reg.options.RecordTotal, defaultTotal), Keep: reg.options.RecordKeep, Now: time.Now()}
+		if sb != nil {
+			o.Live = func(session string) bool { return sb.sessions.Get(session) != nil }
+		}
+		removed, err := record.Prune(filepath.Join(reg.options.Records, e.Name()), o)
+		for _, name := range removed {
+			reg.log.Info("record removed", "sandbox", e.Name(), "record", name)
+		}
+		if err != nil {
+			reg.log.Warn("records cannot be removed", "sandbox", e.Name(), "err", err)
+		}
+	}
+}

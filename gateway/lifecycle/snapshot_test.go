@@ -1,0 +1,232 @@
+package lifecycle_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// copying is a backend whose images are names, each of so many bytes.
+type copying struct {
+	*sandboxtest.Backend
+	sandboxtest.NoImages
+	weight int64
+
+	mu     *sync.Mutex
+	images map[string]bool // guarded by mu
+}
+
+func (w *world) copying(weight int64) copying {
+	c := copying{Backend: w.memory, weight: weight, mu: new(sync.Mutex), images: make(map[string]bool)}
+	w.backend = c
+	return c
+}
+
+func (c copying) keep(image string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.images[image] = true
+	return image, nil
+}
+
+func (c copying) Snapshot(_ context.Context, _ sandbox.Instance, owner, name, tag string) (string, error) {
+	return c.keep(owner + "/" + name + ":" + tag)
+}
+
+func (c copying) Fork(_ context.Context, _ sandbox.Instance, id string) (string, error) {
+	return c.keep("fork/" + id)
+}
+
+func (c copying) Weight(context.Context, sandbox.Instance) (int64, error) { return c.weight, nil }
+
+func (c copying) Kept(_ context.Context, owner string, ids []string) (sum int64, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for image := range c.images {
+		if strings.HasPrefix(image, owner+"/") || slices.Contains(ids, strings.TrimPrefix(image, "fork/")) {
+			sum += c.weight
+		}
+	}
+	return sum, nil
+}
+
+// What an owner keeps in images is disk of theirs, like that of sandboxes: of snapshots, and of
+// forks.
+func TestSnapshotsCount(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	c := w.copying(1 << 30)
+	w.options.Quota.Disk = 7 << 30
+	d := w.start()
+	newOne := func(name string, disk int64) error {
+		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Limits: sandbox.Limits{Disk: disk}}, nil)
+		return err
+	}
+	if err := newOne("demo", 2<<30); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Snapshot(w.ctx(), alice, "demo", "one"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Fork(w.ctx(), alice, "demo", "fork", nil); err != nil { // 2 of its own, 1 of its image
+		t.Fatal(err)
+	}
+	wantCode(t, newOne("other", 2<<30), wire.CodeLimitQuota)
+	if _, err := d.Snapshot(w.ctx(), alice, "demo", "two"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Snapshot(w.ctx(), alice, "demo", "three")
+	wantCode(t, err, wire.CodeLimitQuota)
+	if !strings.Contains(err.Error(), "quota.disk") || len(c.images) != 3 {
+		t.Errorf("error %v, images %v; want the key named, and none more than three", err, c.images)
+	}
+	_, err = d.Fork(w.ctx(), alice, "demo", "more", nil)
+	wantCode(t, err, wire.CodeLimitQuota)
+	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "his", Limits: sandbox.Limits{Disk: 7 << 30}}, nil); err != nil {
+		t.Errorf("what another keeps counts for bob: %v", err)
+	}
+}
+
+// A file with holes is small until it is copied: more than the sandbox may have is no image.
+func TestSnapshotAboveTheLimit(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	c := w.copying(8 << 40)
+	d := w.start()
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	_, err := d.Snapshot(w.ctx(), alice, "demo", "one")
+	wantCode(t, err, wire.CodeUnavailable)
+	if !strings.Contains(err.Error(), "disk_full") || len(c.images) != 0 {
+		t.Errorf("error %v, images %v; want disk_full and no image", err, c.images)
+	}
+	if _, err := d.Fork(w.ctx(), alice, "demo", "fork", nil); err == nil {
+		t.Error("a fork is made of it")
+	}
+	if list, _ := w.memory.List(w.ctx()); len(list) != 1 {
+		t.Errorf("%d instances, want the first alone", len(list))
+	}
+}
+
+// Forks that wait for their source keep nobody from starting something: perhaps it is the source
+// that is started.
+func TestForksWaitWithoutASlot(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	w.copying(0)
+	d := w.start()
+	w.create(d, "demo")
+	source, err := d.registry.Find("demo"), error(nil)
+	if err == nil {
+		err = source.Lock(w.ctx())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	waiting, forked := make(chan string, d.registry.Boots()), make(chan error, d.registry.Boots())
+	for i := range d.registry.Boots() {
+		go func() {
+			_, err := d.Fork(w.ctx(), alice, "demo", fmt.Sprintf("fork-%d", i), func(line string) { waiting <- line })
+			forked <- err
+		}()
+	}
+	for range d.registry.Boots() {
+		<-waiting
+	}
+	w.create(d, "other")
+	source.Unlock()
+	for range d.registry.Boots() {
+		if err := <-forked; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// freezing is copying that notes in which order it was asked.
+type freezing struct {
+	copying
+	mu    *sync.Mutex
+	asked *[]string // guarded by mu
+	began chan bool // closed when an image is being made
+	ready chan bool // closed when it may be
+}
+
+func (f freezing) note(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	*f.asked = append(*f.asked, what)
+}
+
+func (f freezing) Pause(context.Context, sandbox.Instance) error { f.note("pause"); return nil }
+
+func (f freezing) Resume(context.Context, sandbox.Instance) error { f.note("resume"); return nil }
+
+func (f freezing) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
+	f.note("weigh")
+	return f.copying.Weight(ctx, inst)
+}
+
+func (f freezing) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
+	close(f.began)
+	<-f.ready
+	f.note("copy")
+	if ctx.Err() != nil {
+		f.note("in vain")
+	}
+	return f.copying.Snapshot(ctx, inst, owner, name, tag)
+}
+
+// A sandbox is frozen from before its files are weighed until they are copied, also when nobody
+// waits for it any more: else it would grow in between.
+func TestSnapshotOfWhatIsStill(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	f := freezing{copying: w.copying(1 << 20), mu: new(sync.Mutex), asked: new([]string), began: make(chan bool), ready: make(chan bool)}
+	w.backend = f
+	d := w.start()
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.ctx())
+	made := make(chan error, 1)
+	go func() {
+		_, err := d.Snapshot(ctx, alice, "demo", "one")
+		made <- err
+	}()
+	<-f.began
+	cancel()
+	close(f.ready)
+	<-made
+	if want := []string{"pause", "weigh", "copy", "resume"}; !slices.Equal(*f.asked, want) {
+		t.Errorf("asked to %q, want %q", *f.asked, want)
+	}
+}
+
+// What a daemon froze that was killed while files were copied goes on with the next one.
+func TestStillAfterAKill(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	f := freezing{copying: w.copying(1), mu: new(sync.Mutex), asked: new([]string)}
+	w.backend = f
+	d := w.start()
+	w.create(d, "demo")
+	b, err := d.registry.Find("demo"), error(nil)
+	if err == nil {
+		err = b.Become(w.ctx(), func(f *lifecycle.Record) { f.Reason = lifecycle.Copied })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.stop()
+	d = w.start()
+	w.eventually("it goes on", func() bool {
+		info, err := d.Get(w.ctx(), alice, "demo")
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return err == nil && info.State == lifecycle.Running && info.Reason == "" && slices.Equal(*f.asked, []string{"resume"})
+	})
+}
