@@ -27,7 +27,7 @@ func (s *Sessions) Join(ctx context.Context, p Principal, t wire.Target, o attac
 		return nil, p.mayMake("starting sessions")
 	}
 	t.Session = cmp.Or(t.Session, wire.DefaultSession)
-	return s.hub.attachments.Join(ctx, sb, party, t, o)
+	return s.hub.attachments.Join(ctx, sb.Guest(), party, t, o)
 }
 
 // Shared returns p's shared attachment on a session: all calls of the command table by one
@@ -43,7 +43,7 @@ func (s *Sessions) Shared(ctx context.Context, p Principal, t wire.Target, o att
 		l, state := sb.Sessions().Get(t.Session), sb.State()
 		o.Create = o.Create && (l == nil || !l.Ended()) && (state == lifecycle.Running || state == lifecycle.Paused)
 	}
-	a, err := s.hub.attachments.Shared(ctx, sb, partyOf(sb, p, wire.Agent), t, o)
+	a, err := s.hub.attachments.Shared(ctx, sb.Guest(), partyOf(sb, p, wire.Agent), t, o)
 	if o.Typed && errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) && !errors.Is(err, lifecycle.ErrUnknown) {
 		e := wire.Errorf(wire.CodeUnavailable, "the shell of %s has ended with its sandbox", t)
 		e.Hint = "nothing was typed; run starts a new shell"
@@ -71,7 +71,7 @@ func (s *Sessions) Disconnect(ctx context.Context, p Principal, t wire.Target, p
 	if l == nil {
 		return 0, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", t.Session, t.Sandbox)
 	}
-	n := s.hub.attachments.Disconnect(ctx, sb, l, attach.ErrDisconnected, func(m wire.Party) bool { return m.String() == party || m.ID == party })
+	n := s.hub.attachments.Disconnect(ctx, sb.Guest(), l, attach.ErrDisconnected, func(m wire.Party) bool { return m.String() == party || m.ID == party })
 	if n == 0 {
 		e := wire.Errorf(wire.CodeNotFound, "no party %s on %s", oneLine(party, 64), t)
 		e.Hint = "sandboxd sessions " + t.Sandbox + " lists them"

@@ -28,7 +28,7 @@ func (r *Relay) Open(ctx context.Context, p Principal, name string, progress fun
 	if err != nil {
 		return nil, err
 	}
-	return sb.Upstream(ctx, p.Name, progress)
+	return sb.Guest().Upstream(ctx, p.Name, progress)
 }
 
 // Wake resumes a sandbox that is paused, for a client that has a connection to it and opens
@@ -38,7 +38,7 @@ func (r *Relay) Wake(ctx context.Context, p Principal, name string) error {
 	if err != nil {
 		return err
 	}
-	return sb.Wake(ctx)
+	return sb.Guest().Wake(ctx)
 }
 
 // Lost returns the error of a command of p that was under way on a connection of its own and whose
@@ -51,7 +51,7 @@ func (r *Relay) Lost(ctx context.Context, p Principal, name string) error {
 	case err != nil:
 		return err
 	}
-	return sb.Lost(ctx)
+	return sb.Guest().Lost(ctx)
 }
 
 // ExecEvent is one relayed command, for the sandbox's events.

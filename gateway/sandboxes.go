@@ -249,13 +249,13 @@ func (h *Hub) MayAllow(p Principal, name, entry string) error {
 // MayNarrow says why a file for whose contents nobody here answers may not ask for the network and
 // the limits of spec: it may ask for less than the daemon's defaults, and never for more.
 func (h *Hub) MayNarrow(file string, spec lifecycle.NewSpec) error {
-	return h.registry.MayNarrow(file, spec)
+	return h.registry.Options().MayNarrow(file, spec)
 }
 
 // OpenDir opens a directory of this machine that p may mount, to read in it, and returns its path
 // without links. The caller closes it.
 func (h *Hub) OpenDir(p Principal, path string) (*os.Root, string, error) {
-	return h.registry.OpenDir(p.Name, path)
+	return h.registry.Options().OpenDir(p.Name, path)
 }
 
 // Events returns the newest limit events of a sandbox, oldest first.

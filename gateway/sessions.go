@@ -25,7 +25,7 @@ func (s *Sessions) List(ctx context.Context, p Principal, name string) ([]wire.S
 	if err != nil {
 		return nil, err
 	}
-	return sb.ListSessions(ctx)
+	return sb.Guest().ListSessions(ctx)
 }
 
 // Close ends a session and its processes. Its record stays.
@@ -37,7 +37,7 @@ func (s *Sessions) Close(ctx context.Context, p Principal, t wire.Target) error 
 	if err != nil {
 		return err
 	}
-	return sb.CloseSession(ctx, t.Session)
+	return sb.Guest().CloseSession(ctx, t.Session)
 }
 
 // Live returns the replica of a session for reading, without attaching anybody. A sandbox that does
@@ -47,7 +47,7 @@ func (s *Sessions) Live(ctx context.Context, p Principal, t wire.Target) (*live.
 	if err != nil {
 		return nil, err
 	}
-	return sb.Live(ctx, cmp.Or(t.Session, wire.DefaultSession))
+	return sb.Guest().Live(ctx, cmp.Or(t.Session, wire.DefaultSession))
 }
 
 // Screen returns what a session's terminal shows. It starts nothing: of a sandbox that is stopped
@@ -60,7 +60,7 @@ func (s *Sessions) Screen(ctx context.Context, p Principal, t wire.Target) (wire
 	t.Session = cmp.Or(t.Session, wire.DefaultSession)
 	switch sb.State() {
 	case lifecycle.Paused: // looking does not resume it
-		return wire.Screen{}, sb.NotRunning(t.Session)
+		return wire.Screen{}, sb.Guest().NotRunning(t.Session)
 	case lifecycle.Stopped:
 		r, err := s.OpenRecord(ctx, p, t, 0)
 		if err != nil {

@@ -54,7 +54,7 @@ func (h *Hub) Unshare(ctx context.Context, p Principal, name, principal string) 
 // expel ends everything that a principal has on sb.
 func (h *Hub) expel(ctx context.Context, sb *lifecycle.Sandbox, principal string) {
 	for _, l := range sb.Sessions().All() {
-		h.attachments.Disconnect(ctx, sb, l, attach.ErrUnshared, func(m wire.Party) bool { return m.Name == principal })
+		h.attachments.Disconnect(ctx, sb.Guest(), l, attach.ErrUnshared, func(m wire.Party) bool { return m.Name == principal })
 	}
 	sb.CloseRelays(principal)
 	for _, l := range sb.Sessions().All() {

@@ -45,7 +45,7 @@ func (s *Sessions) Stream(ctx context.Context, p Principal, name string, rw io.R
 	if err != nil {
 		return attach.Refuse(client, s.hub.Public(err))
 	}
-	return s.hub.attachments.Serve(ctx, sb, partyOf(sb, p, wire.Agent), client, a)
+	return s.hub.attachments.Serve(ctx, sb.Guest(), partyOf(sb, p, wire.Agent), client, a)
 }
 
 // greet reads a client's hello, answers it, and returns the frame after it: an attach or a request.

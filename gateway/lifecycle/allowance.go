@@ -31,32 +31,31 @@ func (a Allowance) Text() (have, most string) {
 	return say(a.Have), say(a.Most)
 }
 
-// Allowances returns what an owner's sandboxes have of what they may, and for the admin what all
-// owners' have.
-func (reg *Registry) Allowances(ctx context.Context, owner string) ([]Allowance, error) {
-	kept, err := reg.kept(ctx, owner)
+// allowances implements Registry.Allowances.
+func (a *accounts) allowances(ctx context.Context, owner string) ([]Allowance, error) {
+	kept, err := a.kept(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
-	q, most := reg.options.Quota, reg.options.Total
-	mine := reg.connectionsOf(owner)
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	has := reg.usageLocked(owner, nil, kept)
+	q, most := a.reg.options.Quota, a.reg.options.Total
+	mine := a.connectionsOf(owner)
+	a.reg.mu.Lock()
+	defer a.reg.mu.Unlock()
+	has := a.usageLocked(owner, nil, kept)
 	all := []Allowance{
 		{Of: owner, What: "sandboxes", Have: float64(has.Sandboxes), Most: float64(q.Sandboxes), Key: "max_sandboxes"},
-		{Of: owner, What: "sessions", Have: float64(reg.sessionsLocked(owner)), Most: float64(q.Sessions), Key: "quota.sessions"},
+		{Of: owner, What: "sessions", Have: float64(a.sessionsLocked(owner)), Most: float64(q.Sessions), Key: "quota.sessions"},
 		{Of: owner, What: "connections", Have: float64(mine.Used()), Most: float64(mine.Most()), Key: "quota.connections"},
 		{Of: owner, What: "memory", Have: float64(has.Memory), Most: float64(q.Memory), Unit: "bytes", Key: "quota.memory"},
 		{Of: owner, What: "cpus", Have: has.CPUs, Most: q.CPUs, Key: "quota.cpus"},
 		{Of: owner, What: "disk", Have: float64(has.Disk + has.Kept), Most: float64(q.Disk), Unit: "bytes", Key: "quota.disk"},
 	}
-	if owner == reg.options.Owner {
-		every := reg.allLocked(nil)
+	if owner == a.reg.options.Owner {
+		every := a.allLocked(nil)
 		all = append(all,
 			Allowance{Of: ofAll, What: "sandboxes", Have: float64(every.Exist), Most: float64(most.Sandboxes), Key: "total.sandboxes"},
 			Allowance{Of: ofAll, What: "running", Have: float64(every.Running), Most: float64(most.Running), Key: "total.running"},
-			Allowance{Of: ofAll, What: "connections", Have: float64(reg.connections.Used()), Most: float64(reg.connections.Most()), Key: "connections"})
+			Allowance{Of: ofAll, What: "connections", Have: float64(a.connections.Used()), Most: float64(a.connections.Most()), Key: "connections"})
 	}
 	return all, nil
 }

@@ -17,50 +17,50 @@ var errNotReady = errors.New("the pooled sandbox does not answer")
 // Whatever it ends with, kill -9 of the daemon included, the sandbox is the pool's until its row is
 // put, and whose the row says from then on: what its guest is called it is told again on each new
 // connection.
-func (sb *Sandbox) claim(ctx context.Context) error {
-	defer sb.unlock()
-	reg := sb.reg
-	f := sb.get()
+func (c *creation) claim(ctx context.Context) error {
+	defer c.unlock()
+	reg := c.reg
+	f := c.get()
 	reg.at("reserved")
 	err := context.Cause(ctx)
 	if err == nil {
-		err = stored(reg.note(sb.id, f)) // before the row: without the store it is whose it may be, and not removed as nobody's
+		err = stored(reg.notes.write(c.id, f)) // before the row: without the store it is whose it may be, and not removed as nobody's
 	}
 	reg.at("noted")
 	if err == nil {
-		err = sb.become(ctx, func(f *Record) { f.State = Running })
+		err = c.become(ctx, func(f *Record) { f.State = Running })
 	}
 	if err != nil {
-		sb.disown(ctx, err)
+		c.disown(ctx, err)
 		return nameTaken(f, err)
 	}
 	reg.at("stored")
-	sb.network.pays(reg.connectionsOf(f.Owner))
-	sb.Touch()
+	c.network.pays(reg.accounts.connectionsOf(f.Owner))
+	c.expiry.touch()
 	reg.board.Reshare()
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), nameWithin)
 	defer cancel()
-	c, err := reg.pool.Control(within, f.Instance)
+	control, err := reg.pool.Control(within, f.Instance)
 	if err == nil {
-		err = f.introduce(within, c)
+		err = f.introduce(within, control)
 	}
 	reg.at("named")
 	if err == nil {
 		reg.counts.claims.Add(1)
 		return nil
 	}
-	sb.disown(ctx, err)
+	c.disown(ctx, err)
 	return errNotReady
 }
 
 // disown removes a sandbox whose claim failed. It does not go back into the pool: whoever has found
 // it by its name already, and waits, must not come into somebody else's.
-func (sb *Sandbox) disown(ctx context.Context, why error) {
-	sb.reg.counts.claimsFailed.Add(1)
-	sb.reg.log.Warn("a pooled sandbox is removed: it was not claimed", "id", sb.id, "err", why)
-	sb.note(ctx, Deleting, "its claim failed")
-	sb.reg.unname(sb)
-	sb.reg.laterNow(sb)
+func (c *creation) disown(ctx context.Context, why error) {
+	c.reg.counts.claimsFailed.Add(1)
+	c.reg.log.Warn("a pooled sandbox is removed: it was not claimed", "id", c.id, "err", why)
+	c.note(ctx, Deleting, "its claim failed")
+	c.reg.unname(c.Sandbox)
+	c.reg.removals.laterNow(c.Sandbox)
 }
 
 // introduce tells a guest that was booted without a name what it is called: it takes one, once.

@@ -63,7 +63,7 @@ func (reg *Registry) Counts() Counts {
 		Connections: map[egress.Kind]uint64{egress.KindOpened: c.opened.Load(), egress.KindClosed: c.closed.Load(),
 			egress.KindRefused: c.refused.Load(), egress.KindFailed: c.failed.Load()},
 		Limited: map[egress.Limit]uint64{egress.LimitSandbox: c.ofSandbox.Load(), egress.LimitOwner: c.ofOwner.Load(), egress.LimitDaemon: c.ofDaemon.Load()},
-		Open:    reg.connections.Used(), Sent: c.sent.Load(), Received: c.received.Load(), EventsDropped: c.eventsDropped.Load()}
+		Open:    reg.accounts.connections.Used(), Sent: c.sent.Load(), Received: c.received.Load(), EventsDropped: c.eventsDropped.Load()}
 	for _, s := range []State{Warm, Creating, Running, Paused, Stopped, Broken, Deleting, Lost} {
 		n.Sandboxes[s] = 0
 	}

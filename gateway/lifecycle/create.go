@@ -32,11 +32,11 @@ var errRemoved = errors.New("it was removed")
 // may want to see while it takes long. Of several calls with one name one wins; the others fail
 // with code exists, or with Reuse wait and get the same sandbox, started if it was stopped.
 func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec, progress func(line string)) (Info, error) {
-	f, err := reg.plan(owner, spec)
+	f, err := reg.options.plan(owner, spec)
 	if err != nil {
 		return Info{}, err
 	}
-	made, err := reg.planMaking(owner, spec) // who may not have the directory was told so
+	made, err := reg.options.planMaking(owner, spec) // who may not have the directory was told so
 	if err != nil {
 		return Info{}, err
 	}
@@ -49,7 +49,7 @@ func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec, pro
 	for {
 		var sb *Sandbox
 		var mine bool
-		err := reg.withKept(ctx, owner, "", func(kept int64) (err error) {
+		err := reg.accounts.withKept(ctx, owner, "", func(kept int64) (err error) {
 			sb, mine, err = reg.reserve(f, kept, spec.Reuse, ready)
 			return err
 		})
@@ -57,10 +57,10 @@ func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec, pro
 			return Info{}, err
 		}
 		if mine {
-			sb.making = made
+			c := &creation{Sandbox: sb, making: made}
 			if sb.get().Instance.ID == "" {
-				err = sb.create(ctx, progress)
-			} else if err = sb.claim(ctx); errors.Is(err, errNotReady) {
+				err = c.create(ctx, progress)
+			} else if err = c.claim(ctx); errors.Is(err, errNotReady) {
 				continue
 			}
 			if err != nil {
@@ -79,7 +79,7 @@ func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec, pro
 }
 
 // plan checks a spec and fills in the daemon's defaults.
-func (reg *Registry) plan(owner string, spec NewSpec) (Record, error) {
+func (o *Options) plan(owner string, spec NewSpec) (Record, error) {
 	name := spec.Name
 	if name == "" {
 		name = "box-" + strings.ToLower(rand.Text()[:6])
@@ -87,38 +87,38 @@ func (reg *Registry) plan(owner string, spec NewSpec) (Record, error) {
 	if _, err := wire.ParseSandbox(name); err != nil {
 		return Record{}, err
 	}
-	if err := reg.planHost(owner, &spec); err != nil {
+	if err := o.planHost(owner, &spec); err != nil {
 		return Record{}, err
 	}
-	if err := reg.planDirs(owner, &spec); err != nil {
+	if err := o.planDirs(owner, &spec); err != nil {
 		return Record{}, err
 	}
 	if spec.Backend == "" {
-		spec.Backend = reg.options.Backend
+		spec.Backend = o.Backend
 	}
-	be, err := reg.backend(spec.Backend)
+	be, err := o.backend(spec.Backend)
 	if err != nil {
 		return Record{}, err
 	}
-	life, err := reg.planLife(spec, be)
+	life, err := o.planLife(spec, be)
 	if err != nil {
 		return Record{}, err
 	}
-	if err := reg.planEnd(spec, be); err != nil {
+	if err := o.planEnd(spec, be); err != nil {
 		return Record{}, err
 	}
 	if spec.Network == "" && spec.Host.URI == "" {
-		spec.Network, spec.Via = reg.options.Network, reg.options.Via
+		spec.Network, spec.Via = o.Network, o.Via
 	}
-	if err := reg.planNetwork(owner, spec); err != nil {
+	if err := o.planNetwork(owner, spec); err != nil {
 		return Record{}, err
 	}
 	if spec.Image == "" && spec.Host.URI == "" && spec.Build == nil {
-		spec.Image = reg.options.Image
+		spec.Image = o.Image
 	}
 	if spec.Host.URI == "" {
-		spec.Limits = spec.Limits.Or(reg.options.Limits)
-		spec.Isolation = cmp.Or(spec.Isolation, reg.options.Isolation)
+		spec.Limits = spec.Limits.Or(o.Limits)
+		spec.Isolation = cmp.Or(spec.Isolation, o.Isolation)
 	}
 	if len(spec.Env) > maxEnv {
 		return Record{}, wire.Errorf(wire.CodeUsage, "%d environment variables are more than %d", len(spec.Env), maxEnv)
@@ -128,7 +128,7 @@ func (reg *Registry) plan(owner string, spec NewSpec) (Record, error) {
 			return Record{}, wire.Errorf(wire.CodeUsage, "environment variable %q is not K=V of at most %d bytes in one line", oneLine(kv, 64), maxEnvBytes)
 		}
 	}
-	if err := reg.mayOptions(owner, spec.Options); err != nil {
+	if err := o.mayOptions(owner, spec.Options); err != nil {
 		return Record{}, err
 	}
 	if len(spec.About) > maxAbout || !utf8.ValidString(spec.About) {
@@ -167,7 +167,7 @@ func (reg *Registry) reserve(f Record, kept int64, reuse bool, ready func(Record
 		}
 		return sb, false, nil
 	}
-	if err := reg.mayCreateLocked(f, kept); err != nil {
+	if err := reg.accounts.mayCreateLocked(f, kept); err != nil {
 		return nil, false, err
 	}
 	if ready != nil {
@@ -187,27 +187,32 @@ func (reg *Registry) reserve(f Record, kept int64, reuse bool, ready func(Record
 	return sb, true, nil
 }
 
+// creation makes one sandbox whose act has begun: its image, its instance, its setup.
+type creation struct {
+	*Sandbox
+	making making   // what its image is made by; the zero value is an image that there is
+	source *Sandbox // whose files a fork begins with; nil for others
+}
+
 // create carries out what reserve began, and ends the act.
-func (sb *Sandbox) create(ctx context.Context, progress func(string)) (err error) {
-	reg := sb.reg
-	defer sb.unlock()
-	f := sb.get()
+func (c *creation) create(ctx context.Context, progress func(string)) (err error) {
+	reg := c.reg
+	defer c.unlock()
+	f := c.get()
 	if !f.isPooled() {
 		defer reg.pooled.SomebodyWaits()()
 	}
 	undo := func() {
-		sb.mu.Lock()
-		sb.gone = true
-		sb.mu.Unlock()
-		reg.unregister(sb)
+		c.vanish()
+		reg.unregister(c.Sandbox)
 	}
-	be, err := reg.backend(f.Instance.Backend)
+	be, err := reg.options.backend(f.Instance.Backend)
 	if err == nil {
 		err = reg.roomToRun(ctx, be)
 	}
 	var row store.Sandbox
 	if err == nil {
-		row, err = f.row(sb.id)
+		row, err = f.row(c.id)
 	}
 	if err == nil {
 		err = stored(reg.options.Store.Add(context.WithoutCancel(ctx), row))
@@ -216,10 +221,10 @@ func (sb *Sandbox) create(ctx context.Context, progress func(string)) (err error
 		undo()
 		return nameTaken(f, err)
 	}
-	ctx, done := sb.acting(ctx)
+	ctx, done := c.acting(ctx)
 	defer done()
-	if err = sb.boot(ctx, f, progress); err == nil {
-		sb.keep()
+	if err = c.boot(ctx, f, progress); err == nil {
+		c.guest.keep()
 		return nil
 	}
 	// Nothing is left behind, also when the caller has gone; what the engine does not let us undo
@@ -228,21 +233,21 @@ func (sb *Sandbox) create(ctx context.Context, progress func(string)) (err error
 	defer cancel()
 	var left error
 	if errors.Is(err, sandbox.ErrEngine) {
-		sb.doubt()
+		reg.removals.doubt(c.Sandbox)
 	}
 	if nothingMade(err) {
-		left = sb.erase(clean)
+		left = reg.removals.erase(clean, c.Sandbox)
 	} else {
-		_, left = sb.destroy(clean)
+		_, left = reg.removals.destroy(clean, c.Sandbox)
 	}
 	if left != nil {
-		reg.log.Error("create undone in part; the rest follows", "id", sb.id, "err", left)
+		reg.log.Error("create undone in part; the rest follows", "id", c.id, "err", left)
 		// In the store, too, the name is free from here on.
-		if err := sb.become(clean, func(f *Record) { f.State, f.Reason = Deleting, "its creation failed" }); err != nil {
-			reg.log.Error("create undone in part", "id", sb.id, "err", err)
+		if err := c.become(clean, func(f *Record) { f.State, f.Reason = Deleting, "its creation failed" }); err != nil {
+			reg.log.Error("create undone in part", "id", c.id, "err", err)
 		}
-		reg.unname(sb)
-		reg.later(sb)
+		reg.unname(c.Sandbox)
+		reg.removals.later(c.Sandbox)
 		return err
 	}
 	undo()
@@ -272,44 +277,44 @@ func nothingMade(err error) bool {
 }
 
 // boot makes the instance and writes it down.
-func (sb *Sandbox) boot(ctx context.Context, f Record, progress func(string)) error {
-	reg := sb.reg
-	if err := sb.takeFiles(ctx, progress); err != nil { // before there is a slot: who starts its source may wait for one
+func (c *creation) boot(ctx context.Context, f Record, progress func(string)) error {
+	reg := c.reg
+	if err := c.takeFiles(ctx, progress); err != nil { // before there is a slot: who starts its source may wait for one
 		return err
 	}
-	be, err := reg.backend(f.Instance.Backend)
+	be, err := reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return err
 	}
-	if err := sb.makeImage(ctx, be, progress); err != nil {
+	if err := c.makeImage(ctx, be, progress); err != nil {
 		return err
 	}
-	if err := sb.findSetUp(ctx, be, progress); err != nil {
+	if err := c.findSetUp(ctx, be, progress); err != nil {
 		return err
 	}
-	inst, err := sb.bootInstance(ctx, be, progress)
+	inst, err := c.bootInstance(ctx, be, progress)
 	if err != nil {
 		return err
 	}
-	if err := sb.setUp(ctx, be, inst, progress); err != nil {
+	if err := c.setUp(ctx, be, inst, progress); err != nil {
 		return err
 	}
 	state := Running
 	if f.isPooled() {
 		state = Warm
 	}
-	return sb.become(ctx, func(f *Record) { f.Instance, f.State, f.Reason = inst, state, "" })
+	return c.become(ctx, func(f *Record) { f.Instance, f.State, f.Reason = inst, state, "" })
 }
 
 // bootInstance has the backend make it.
-func (sb *Sandbox) bootInstance(ctx context.Context, be sandbox.Backend, progress func(string)) (sandbox.Instance, error) {
-	reg, f := sb.reg, sb.get()
+func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend, progress func(string)) (sandbox.Instance, error) {
+	reg, f := c.reg, c.get()
 	if err := reg.slot(ctx); err != nil {
-		return sandbox.Instance{}, sb.bootError("create", err)
+		return sandbox.Instance{}, c.bootError("create", err)
 	}
 	defer func() { <-reg.boots }()
 	if !f.isPooled() {
-		if err := reg.note(sb.id, f); err != nil {
+		if err := reg.notes.write(c.id, f); err != nil {
 			return sandbox.Instance{}, stored(err)
 		}
 	}
@@ -322,7 +327,7 @@ func (sb *Sandbox) bootInstance(ctx context.Context, be sandbox.Backend, progres
 		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
 			return inst, &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", f.Name, cause), err: err}
 		}
-		return inst, sb.bootError("create", err)
+		return inst, c.bootError("create", err)
 	}
 	inst.Backend = f.Instance.Backend
 	return inst, nil

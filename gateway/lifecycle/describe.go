@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/admission"
@@ -42,6 +43,19 @@ type inside struct {
 	when  time.Time
 }
 
+// lookedInside is what look found last.
+type lookedInside struct {
+	mu    sync.Mutex
+	found *inside // guarded by mu; nil before the first time, and for a sandbox that was stopped
+}
+
+// forget has the next look ask again.
+func (l *lookedInside) forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.found = nil
+}
+
 // Describe gathers what there is to say about a sandbox. It answers also when the sandbox does not.
 func (sb *Sandbox) Describe(ctx context.Context) (Description, error) {
 	reg := sb.reg
@@ -72,28 +86,28 @@ func (sb *Sandbox) Describe(ctx context.Context) (Description, error) {
 	}
 	within, cancel := context.WithTimeoutCause(ctx, lookWithin, fmt.Errorf("no answer within %v", lookWithin))
 	defer cancel()
-	sb.meter(within, &d, f)
-	d.Health = sb.health(within, f.Instance)
+	meter(within, sb, &d, f)
+	d.Health = health(within, sb, f.Instance)
 	if c, err := reg.pool.Control(within, f.Instance); err == nil {
 		d.Tier, d.TierText = c.Tier()
 	}
-	found, err := sb.look(within, f.Instance)
+	found, err := look(within, sb, f.Instance)
 	if err != nil && d.Health == "ok" {
 		d.Health = "no command runs in it: " + oneLine(reg.Public(sb.Reach(err)).Message, 200)
 	}
 	d.fill(found)
 	if f.Instance.Network.Carried() {
-		share := reg.connectionsOf(f.Owner)
+		share := reg.accounts.connectionsOf(f.Owner)
 		d.Usage = strings.TrimPrefix(fmt.Sprintf("%s, %d of %d connections of all its owner's sandboxes", d.Usage, share.Used(), share.Most()), ", ")
 	}
-	if infos, err := sb.ListSessions(within); err == nil {
+	if infos, err := sb.guest.ListSessions(within); err == nil {
 		d.Sessions = infos
 	}
 	return d, nil
 }
 
 // health asks the guest how it is.
-func (sb *Sandbox) health(ctx context.Context, inst sandbox.Instance) string {
+func health(ctx context.Context, sb *Sandbox, inst sandbox.Instance) string {
 	c, err := sb.reg.pool.Control(ctx, inst)
 	if err == nil {
 		var reply wire.ControlReply
@@ -108,14 +122,14 @@ func (sb *Sandbox) health(ctx context.Context, inst sandbox.Instance) string {
 }
 
 // look asks inside, by one command, unless it did so lately.
-func (sb *Sandbox) look(ctx context.Context, inst sandbox.Instance) (*inside, error) {
-	sb.mu.Lock()
-	found := sb.described
-	sb.mu.Unlock()
+func look(ctx context.Context, sb *Sandbox, inst sandbox.Instance) (*inside, error) {
+	sb.inside.mu.Lock()
+	found := sb.inside.found
+	sb.inside.mu.Unlock()
 	if found != nil && time.Since(found.when) < lookAgain {
 		return found, nil
 	}
-	out, err := sb.run(ctx, inst, script, maxLook)
+	out, err := runInside(ctx, sb, inst, script, maxLook)
 	if len(out) == 0 && err != nil {
 		return found, err
 	}
@@ -125,15 +139,15 @@ func (sb *Sandbox) look(ctx context.Context, inst sandbox.Instance) (*inside, er
 			fresh.facts[oneLine(key, 64)] = oneLine(strings.Trim(value, `"`), 200)
 		}
 	}
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	sb.described = fresh
+	sb.inside.mu.Lock()
+	defer sb.inside.mu.Unlock()
+	sb.inside.found = fresh
 	return fresh, nil
 }
 
-// run runs a command in the sandbox, without a terminal, and returns the first limit bytes of what
+// runInside runs a command in the sandbox, without a terminal, and returns the first limit bytes of what
 // it printed. One that prints more is hung up on.
-func (sb *Sandbox) run(ctx context.Context, inst sandbox.Instance, command string, limit int) ([]byte, error) {
+func runInside(ctx context.Context, sb *Sandbox, inst sandbox.Instance, command string, limit int) ([]byte, error) {
 	conn, err := sb.reg.pool.SSH(ctx, inst)
 	if err != nil {
 		return nil, err

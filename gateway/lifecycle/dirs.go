@@ -12,8 +12,8 @@ import (
 
 // mayMount says whether owner may give directories of this machine to sandboxes: they are the daemon's
 // own user's, whose rights it has.
-func (reg *Registry) mayMount(owner string) error {
-	if owner != reg.options.Owner {
+func (o *Options) mayMount(owner string) error {
+	if owner != o.Owner {
 		return &wire.Error{Code: wire.CodeDenied, Message: "directories of the daemon's machine are for the daemon's own user",
 			Hint: "copy the files in: sandboxd cp, scp, sftp or rsync"}
 	}
@@ -22,23 +22,23 @@ func (reg *Registry) mayMount(owner string) error {
 
 // planDirs checks the directories of a spec, and puts their paths as they are without links in it.
 // The backend looks at them again when it mounts them.
-func (reg *Registry) planDirs(owner string, spec *NewSpec) error {
+func (o *Options) planDirs(owner string, spec *NewSpec) error {
 	if len(spec.Mounts) == 0 && spec.Dir == "" {
 		return nil
 	}
-	if err := reg.mayMount(owner); err != nil {
+	if err := o.mayMount(owner); err != nil {
 		return err
 	}
 	spec.Mounts = slices.Clone(spec.Mounts)
 	for i := range spec.Mounts {
-		dir, err := reg.options.Dirs.Check(spec.Mounts[i].Path)
+		dir, err := o.Dirs.Check(spec.Mounts[i].Path)
 		if err != nil {
 			return dirError(err)
 		}
 		spec.Mounts[i].Path = dir.Path
 	}
 	if spec.Dir != "" {
-		dir, err := reg.options.Dirs.Check(spec.Dir)
+		dir, err := o.Dirs.Check(spec.Dir)
 		if err != nil {
 			return dirError(err)
 		}
@@ -52,11 +52,11 @@ func (reg *Registry) planDirs(owner string, spec *NewSpec) error {
 
 // OpenDir opens a directory of this machine that owner may mount, to read in it, and returns its path
 // without links. The caller closes it.
-func (reg *Registry) OpenDir(owner string, path string) (*os.Root, string, error) {
-	if err := reg.mayMount(owner); err != nil {
+func (o *Options) OpenDir(owner string, path string) (*os.Root, string, error) {
+	if err := o.mayMount(owner); err != nil {
 		return nil, "", err
 	}
-	root, dir, err := reg.options.Dirs.Open(path)
+	root, dir, err := o.Dirs.Open(path)
 	if err != nil {
 		return nil, "", dirError(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/admission"
@@ -109,9 +110,9 @@ func (w *diskWatch) measure(ctx context.Context, sb *Sandbox, f Record, room int
 	g, now := w.gauges[sb], time.Now()
 	limit := f.Instance.Limits.Disk
 	if g == nil || !g.Since.Equal(f.Since) {
-		sb.mu.Lock()
-		g = &admission.Gauge{Since: f.Since, First: sb.excess}
-		sb.mu.Unlock()
+		sb.disk.mu.Lock()
+		g = &admission.Gauge{Since: f.Since, First: sb.disk.excess}
+		sb.disk.mu.Unlock()
 		w.gauges[sb] = g
 	} else if !g.Due(now, room, limit, pressed) {
 		return nil
@@ -136,10 +137,18 @@ func (w *diskWatch) measure(ctx context.Context, sb *Sandbox, f Record, room int
 		return nil
 	}
 	g.Used = used
-	sb.mu.Lock()
-	sb.disk = used
-	sb.mu.Unlock()
+	sb.disk.mu.Lock()
+	sb.disk.used = used
+	sb.disk.mu.Unlock()
 	return g
+}
+
+// diskState is what is known of one sandbox's disk.
+type diskState struct {
+	mu         sync.Mutex
+	used       sandbox.DiskUsage // guarded by mu; as measured last
+	unmeasured unmeasured        // guarded by mu; what keeps it from being known
+	excess     sandbox.DiskUsage // guarded by mu; what there was when it was started above its limit; zero: it was not
 }
 
 // unmeasured is a sandbox of which nobody knows how much disk it has.
@@ -153,13 +162,13 @@ type unmeasured struct {
 // measuring take too long, again and again, is stopped like one that is above it. Errors of the
 // engine are not the sandbox's doing, and are told only.
 func (w *diskWatch) missed(sb *Sandbox, f Record, err error) {
-	sb.mu.Lock()
+	sb.disk.mu.Lock()
 	if err == nil || errors.Is(err, sandbox.ErrGone) {
-		sb.unmeasured = unmeasured{}
-		sb.mu.Unlock()
+		sb.disk.unmeasured = unmeasured{}
+		sb.disk.mu.Unlock()
 		return
 	}
-	u := &sb.unmeasured
+	u := &sb.disk.unmeasured
 	if u.since.IsZero() {
 		u.since = time.Now()
 	}
@@ -169,9 +178,9 @@ func (w *diskWatch) missed(sb *Sandbox, f Record, err error) {
 	}
 	late := u.late
 	if late >= diskTries {
-		sb.unmeasured = unmeasured{}
+		sb.disk.unmeasured = unmeasured{}
 	}
-	sb.mu.Unlock()
+	sb.disk.mu.Unlock()
 	w.reg.log.Warn("disk of a sandbox not measured", "id", sb.id, "err", err)
 	if late >= diskTries {
 		w.stop(sb, f, fmt.Sprintf("how much it has cannot be measured: looking at its files took longer than %v, %d times", w.reg.options.diskWithin, late))
@@ -180,11 +189,11 @@ func (w *diskWatch) missed(sb *Sandbox, f Record, err error) {
 
 // weigh measures sb, which is locked and does not run, if it may be above its limit of disk: it is
 // perhaps started to be tidied up, and what is there by then is not what it writes from now on.
-func (sb *Sandbox) weigh(ctx context.Context, be sandbox.Backend, f Record) {
-	sb.mu.Lock()
-	known := sb.disk
-	sb.excess = sandbox.DiskUsage{}
-	sb.mu.Unlock()
+func weigh(ctx context.Context, sb *Sandbox, be sandbox.Backend, f Record) {
+	sb.disk.mu.Lock()
+	known := sb.disk.used
+	sb.disk.excess = sandbox.DiskUsage{}
+	sb.disk.mu.Unlock()
 	m, ok := be.(sandbox.Meter)
 	limit := f.Instance.Limits.Disk
 	if !ok || limit == 0 || !strings.HasPrefix(f.Reason, admission.DiskFull) && known.Bytes <= limit && known.Files <= sandbox.MaxFiles(limit) {
@@ -197,9 +206,9 @@ func (sb *Sandbox) weigh(ctx context.Context, be sandbox.Backend, f Record) {
 		sb.reg.log.Warn("disk of a sandbox not measured", "id", sb.id, "err", err)
 		return
 	}
-	sb.mu.Lock()
-	sb.disk, sb.excess = used, used
-	sb.mu.Unlock()
+	sb.disk.mu.Lock()
+	sb.disk.used, sb.disk.excess = used, used
+	sb.disk.mu.Unlock()
 }
 
 // stop stops sb as soon as nobody else acts on it: what writes is killed first, and its callers are
@@ -210,10 +219,10 @@ func (w *diskWatch) stop(sb *Sandbox, f Record, why string) {
 		sb.abortCreation(f, &wire.Error{Code: wire.CodeUnavailable, Message: admission.DiskFull + ": " + why, Hint: "nothing was left behind; have it write less, or give it more: --disk"})
 		return
 	}
-	sb.once(func(ctx context.Context) { sb.stopFull(ctx, f, why) })
+	sb.expiry.once(func(ctx context.Context) { w.stopFull(ctx, sb, f, why) })
 }
 
-func (sb *Sandbox) stopFull(ctx context.Context, f Record, why string) {
+func (w *diskWatch) stopFull(ctx context.Context, sb *Sandbox, f Record, why string) {
 	reg := sb.reg
 	if sb.lock(ctx) != nil {
 		return
@@ -227,7 +236,7 @@ func (sb *Sandbox) stopFull(ctx context.Context, f Record, why string) {
 	reg.journal.add(sb.id, "limit", map[string]any{"limit": admission.DiskFull, "why": why})
 	if f.State == Warm {
 		reg.pooled.Rest(sb, oneLine(why, 300), time.Now())
-		sb.giveUp(ctx, why)
+		reg.pooled.giveUp(ctx, sb, why)
 		return
 	}
 	within, cancel := context.WithTimeout(ctx, lookWithin)
@@ -269,7 +278,7 @@ func (sb *Sandbox) SetDisk(ctx context.Context, limit int64) error {
 		return wire.Errorf(wire.CodeUsage, "%v", err)
 	}
 	return sb.act(ctx, func(ctx context.Context, f Record) error {
-		be, err := reg.backend(f.Instance.Backend)
+		be, err := reg.options.backend(f.Instance.Backend)
 		if err != nil {
 			return err
 		}
@@ -282,10 +291,10 @@ func (sb *Sandbox) SetDisk(ctx context.Context, limit int64) error {
 			return wire.Errorf(wire.CodeUnavailable, "sandbox %s: its disk has no limit of sandboxd's", f.Name)
 		}
 		f.Instance.Limits.Disk = limit
-		err = reg.withKept(ctx, f.Owner, "", func(kept int64) error {
+		err = reg.accounts.withKept(ctx, f.Owner, "", func(kept int64) error {
 			reg.mu.Lock()
 			defer reg.mu.Unlock()
-			return admission.Disk(reg.options.Quota, reg.usageLocked(f.Owner, sb, kept), f.limits())
+			return admission.Disk(reg.options.Quota, reg.accounts.usageLocked(f.Owner, sb, kept), f.limits())
 		})
 		if err != nil {
 			return err
@@ -295,14 +304,14 @@ func (sb *Sandbox) SetDisk(ctx context.Context, limit int64) error {
 }
 
 // meter says in d what the backend counts.
-func (sb *Sandbox) meter(ctx context.Context, d *Description, f Record) {
-	sb.mu.Lock()
-	disk, u := sb.disk, sb.unmeasured
-	sb.mu.Unlock()
+func meter(ctx context.Context, sb *Sandbox, d *Description, f Record) {
+	sb.disk.mu.Lock()
+	disk, u := sb.disk.used, sb.disk.unmeasured
+	sb.disk.mu.Unlock()
 	if !u.since.IsZero() {
 		d.Notes = append(d.Notes, fmt.Sprintf("disk_unknown: its disk has not been measured since %s: %s", u.since.UTC().Format(time.DateTime), u.why))
 	}
-	be, err := sb.reg.backend(f.Instance.Backend)
+	be, err := sb.reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return
 	}

@@ -23,7 +23,7 @@ const (
 )
 
 // planEnd checks what spec says of the sandbox's end, and its labels.
-func (reg *Registry) planEnd(spec NewSpec, be sandbox.Backend) error {
+func (o *Options) planEnd(spec NewSpec, be sandbox.Backend) error {
 	if err := spec.End.check(be); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (sb *Sandbox) SetEnd(ctx context.Context, by string, end End) (Info, error)
 	reg := sb.reg
 	var info Info
 	err := sb.act(ctx, func(ctx context.Context, f Record) error {
-		be, err := reg.backend(f.Instance.Backend)
+		be, err := reg.options.backend(f.Instance.Backend)
 		if err == nil {
 			err = end.check(be)
 		}
@@ -72,7 +72,7 @@ func (sb *Sandbox) SetEnd(ctx context.Context, by string, end End) (Info, error)
 			return err
 		}
 		f.End = end
-		if err := reg.note(sb.id, f); err != nil {
+		if err := reg.notes.write(sb.id, f); err != nil {
 			return stored(err)
 		}
 		if err := sb.become(ctx, func(f *Record) { f.End = end }); err != nil {
@@ -87,34 +87,34 @@ func (sb *Sandbox) SetEnd(ctx context.Context, by string, end End) (Info, error)
 
 // finish does what sb asked for at its end, if that has come still by the time that this waited for
 // its turn.
-func (sb *Sandbox) finish(ctx context.Context) {
-	reg := sb.reg
-	if f := sb.get(); f.End.Pause {
-		err := sb.act(ctx, func(ctx context.Context, f Record) error {
+func (e *expiry) finish(ctx context.Context) {
+	reg := e.sb.reg
+	if f := e.sb.get(); f.End.Pause {
+		err := e.sb.act(ctx, func(ctx context.Context, f Record) error {
 			if !f.overdue() || !f.End.Pause {
 				return nil
 			}
 			if f.State == Running {
-				if err := sb.freeze(ctx, f, "its end"); err != nil {
+				if err := e.sb.freeze(ctx, f, "its end"); err != nil {
 					return err
 				}
 			}
-			return sb.become(ctx, func(f *Record) { f.End.At = time.Time{} })
+			return e.sb.become(ctx, func(f *Record) { f.End.At = time.Time{} })
 		})
 		if err != nil && ctx.Err() == nil {
-			reg.log.Warn("a sandbox is not paused at its end", "id", sb.id, "name", f.Name, "err", err)
+			reg.log.Warn("a sandbox is not paused at its end", "id", e.sb.id, "name", f.Name, "err", err)
 		}
 		return
 	}
-	_, err := sb.removeIf(ctx, func(f Record) bool {
+	_, err := reg.removals.removeIf(ctx, e.sb, func(f Record) bool {
 		over := f.overdue() && !f.End.Pause
 		if over {
-			reg.log.Info("removed: its end has come", "id", sb.id, "name", f.Name, "end", f.End.At)
+			reg.log.Info("removed: its end has come", "id", e.sb.id, "name", f.Name, "end", f.End.At)
 		}
 		return over
 	})
 	if err != nil && ctx.Err() == nil {
-		reg.log.Warn("removal waits", "id", sb.id, "err", err)
+		reg.log.Warn("removal waits", "id", e.sb.id, "err", err)
 	}
 }
 

@@ -29,17 +29,17 @@ func (sb *Sandbox) Become(ctx context.Context, change func(*Record)) error {
 }
 func (sb *Sandbox) Lock(ctx context.Context) error { return sb.lock(ctx) }
 func (sb *Sandbox) Unlock()                        { sb.unlock() }
-func (sb *Sandbox) LetGo(cause error)              { sb.letGo(cause) }
+func (sb *Sandbox) LetGo(cause error)              { sb.guest.letGo(cause) }
 func (sb *Sandbox) Doom(reason string)             { sb.doom(reason) }
 func (sb *Sandbox) Noted(ctx context.Context, state State, reason string) {
 	sb.note(ctx, state, reason)
 }
-func (sb *Sandbox) Expiring() bool                                     { return sb.expiring.Load() }
+func (sb *Sandbox) Expiring() bool                                     { return sb.expiry.under.Load() }
 func (sb *Sandbox) IsGone() bool                                       { return sb.isGone() }
 func (sb *Sandbox) Connected(e egress.Event)                           { sb.connected(e) }
-func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) { return sb.control(ctx, nil) }
+func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) { return sb.guest.control(ctx, nil) }
 func (sb *Sandbox) RunInside(ctx context.Context, command string, limit int) ([]byte, error) {
-	return sb.run(ctx, sb.get().Instance, command, limit)
+	return runInside(ctx, sb, sb.get().Instance, command, limit)
 }
 
 // NewSandbox is a sandbox that nobody can find.
@@ -56,10 +56,12 @@ var Sweeps = len(sweeps)
 
 func (reg *Registry) Boots() int { return cap(reg.boots) }
 
-func (reg *Registry) Plan(owner string, spec NewSpec) (Record, error) { return reg.plan(owner, spec) }
+func (reg *Registry) Plan(owner string, spec NewSpec) (Record, error) {
+	return reg.options.plan(owner, spec)
+}
 
 func Reached[C any](ctx context.Context, sb *Sandbox, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
-	return reached(ctx, sb, progress, dial)
+	return reached(ctx, sb.guest, progress, dial)
 }
 
 const (

@@ -17,19 +17,19 @@ const hostBackend = "host"
 
 // mayAdd says whether owner may make a sandbox of a machine: the daemon logs in there with the keys of
 // its own user, so nobody else may say where.
-func (reg *Registry) mayAdd(owner string) error {
-	if owner != reg.options.Owner {
+func (o *Options) mayAdd(owner string) error {
+	if owner != o.Owner {
 		return &wire.Error{Code: wire.CodeDenied, Message: "hosts are added by the daemon's own user: it logs in there with their keys"}
 	}
 	return nil
 }
 
 // planHost makes spec one of a machine: the daemon's defaults for what it boots do not count.
-func (reg *Registry) planHost(owner string, spec *NewSpec) error {
+func (o *Options) planHost(owner string, spec *NewSpec) error {
 	if spec.Host.URI == "" {
 		return nil
 	}
-	if err := reg.mayAdd(owner); err != nil {
+	if err := o.mayAdd(owner); err != nil {
 		return err
 	}
 	if spec.Backend != "" && spec.Backend != hostBackend {
@@ -41,7 +41,7 @@ func (reg *Registry) planHost(owner string, spec *NewSpec) error {
 
 // openControl makes control connections of backends whose sessions are beside their SSH server.
 func (reg *Registry) openControl(ctx context.Context, inst sandbox.Instance) (*connect.Control, error) {
-	be, err := reg.backend(inst.Backend)
+	be, err := reg.options.backend(inst.Backend)
 	if err != nil {
 		return nil, err
 	}
@@ -60,25 +60,6 @@ func isHost(be sandbox.Backend) bool {
 // askWithin is how long a person may take to type a password: as long as OpenSSH's server waits for
 // it (LoginGraceTime).
 const askWithin = 2 * time.Minute
-
-// tryAgain logs in to a host at once, whatever refused that before.
-func (sb *Sandbox) tryAgain(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
-	sb.reg.pool.Forget(sb.id)
-	patience := reachWithin
-	if sandbox.AskOf(ctx) != nil {
-		patience += askWithin
-	}
-	within, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if _, err := sb.reg.pool.Control(within, inst); err != nil {
-		return sandbox.Instance{}, sb.Reach(err)
-	}
-	if err := sb.become(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
-		return sandbox.Instance{}, err
-	}
-	sb.keep()
-	return inst, nil
-}
 
 // reachHost is an error of reaching a host, for its owner: it names the host, the step and what to
 // do. nil leaves it to reach.

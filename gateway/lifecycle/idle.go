@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/live"
@@ -34,7 +36,7 @@ const (
 const clockSettles = time.Hour
 
 // planLife is the life that spec asks for, with the daemon's defaults.
-func (reg *Registry) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
+func (o *Options) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 	l := Life{TTL: spec.TTL, DeleteAfter: spec.DeleteAfter}
 	for name, d := range map[string]*time.Duration{"ttl": &l.TTL, "delete-after": &l.DeleteAfter} {
 		if *d > 0 && *d < shortestLife {
@@ -50,30 +52,40 @@ func (reg *Registry) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 		return Life{}, nil
 	}
 	if l.TTL == 0 {
-		l.TTL = reg.options.TTL
+		l.TTL = o.TTL
 	}
 	if l.DeleteAfter == 0 {
-		l.DeleteAfter = reg.options.DeleteAfter
+		l.DeleteAfter = o.DeleteAfter
 	}
 	l.TTL, l.DeleteAfter = max(l.TTL, 0), max(l.DeleteAfter, 0)
 	return l, nil
 }
 
-// Touch notes that somebody uses sb.
-func (sb *Sandbox) Touch() {
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	sb.active = time.Now()
+// expiry is when a sandbox was used last, and what becomes of it by age.
+type expiry struct {
+	sb     *Sandbox
+	loaded time.Time   // since when this daemon knows it, by a clock that nobody sets
+	under  atomic.Bool // its end by age is under way
+
+	mu     sync.Mutex
+	active time.Time // guarded by mu; when it was seen to be used last
+}
+
+// touch notes that the sandbox is used.
+func (e *expiry) touch() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.active = time.Now()
 }
 
 // working says which work keeps sb from being idle, whoever looks on: a command in the foreground of
 // a session, a call, a connection. A process that nobody waits for does not, nor does the image's
 // own service.
-func (sb *Sandbox) working() string {
-	if who := sb.relays.any(); who != "" {
+func (e *expiry) working() string {
+	if who := e.sb.guest.relays.any(); who != "" {
 		return who + " is connected"
 	}
-	for _, l := range sb.sessions.All() {
+	for _, l := range e.sb.sessions.All() {
 		if why := working(l); why != "" {
 			return why
 		}
@@ -114,10 +126,10 @@ func foreground(name string, st wire.State) string {
 	return what + " runs in session " + name
 }
 
-// attachedTo says who is attached to a session of sb, if anybody is. The party of the command table
+// attachedTo says who is attached to a session of e.sb, if anybody is. The party of the command table
 // is attached while it calls.
-func (sb *Sandbox) attachedTo() string {
-	for _, l := range sb.sessions.All() {
+func (e *expiry) attachedTo() string {
+	for _, l := range e.sb.sessions.All() {
 		for _, m := range l.Members() {
 			if !l.Final() && !m.Shared() {
 				return m.Party().String() + " is attached to session " + l.Name()
@@ -127,22 +139,22 @@ func (sb *Sandbox) attachedTo() string {
 	return ""
 }
 
-// used says since when nobody has used sb, and what does use it now, if anything.
-func (sb *Sandbox) used() (since time.Time, by string) {
-	if by = sb.working(); by == "" {
-		by = sb.attachedTo()
+// used says since when nobody has used e.sb, and what does use it now, if anything.
+func (e *expiry) used() (since time.Time, by string) {
+	if by = e.working(); by == "" {
+		by = e.attachedTo()
 	}
-	sb.mu.Lock()
-	since = sb.active
-	if sb.record.Since.After(since) {
-		since = sb.record.Since
+	e.mu.Lock()
+	since = e.active
+	e.mu.Unlock()
+	if state := e.sb.get().Since; state.After(since) {
+		since = state
 	}
-	sb.mu.Unlock()
 	now := time.Now()
 	if by != "" {
 		return now, by
 	}
-	for _, l := range sb.sessions.All() {
+	for _, l := range e.sb.sessions.All() {
 		if l.Name() == entrypoint {
 			continue
 		}
@@ -160,67 +172,67 @@ func (reg *Registry) idleness() {
 		f := sb.get()
 		switch {
 		case f.overdue():
-			sb.once(sb.finish)
+			sb.expiry.once(sb.expiry.finish)
 		case f.State == Running && f.Life.TTL > 0:
-			since, by := sb.used()
+			since, by := sb.expiry.used()
 			if by != "" {
-				sb.Touch()
+				sb.expiry.touch()
 			} else if time.Since(since) >= f.Life.TTL {
-				sb.once(sb.expire)
+				sb.expiry.once(sb.expiry.expire)
 			}
-		case f.State == Stopped && f.Life.DeleteAfter > 0 && !time.Now().Before(sb.removedAt(f)):
-			sb.once(sb.outlive)
+		case f.State == Stopped && f.Life.DeleteAfter > 0 && !time.Now().Before(sb.expiry.removedAt(f)):
+			sb.expiry.once(sb.expiry.outlive)
 		}
 	}
 }
 
-// removedAt is when sb, which is stopped, has been so for as long as it is to be kept.
-func (sb *Sandbox) removedAt(f Record) time.Time {
+// removedAt is when e.sb, which is stopped, has been so for as long as it is to be kept.
+func (e *expiry) removedAt(f Record) time.Time {
 	at := f.Since.Add(f.Life.DeleteAfter)
-	if settled := sb.loaded.Add(min(f.Life.DeleteAfter, clockSettles)); settled.After(at) {
+	if settled := e.loaded.Add(min(f.Life.DeleteAfter, clockSettles)); settled.After(at) {
 		return settled
 	}
 	return at
 }
 
 // once runs f in the background unless the one from before does still.
-func (sb *Sandbox) once(f func(ctx context.Context)) {
-	if !sb.expiring.CompareAndSwap(false, true) {
+func (e *expiry) once(f func(ctx context.Context)) {
+	if !e.under.CompareAndSwap(false, true) {
 		return
 	}
-	if !sb.reg.tasks.start(func(ctx context.Context) {
-		defer sb.expiring.Store(false)
+	if !e.sb.reg.tasks.start(func(ctx context.Context) {
+		defer e.under.Store(false)
 		f(ctx)
 	}) {
-		sb.expiring.Store(false)
+		e.under.Store(false)
 	}
 }
 
 // outlive removes sb if it has been stopped for as long as it was to be kept, also by the time that
 // this waited for its turn.
-func (sb *Sandbox) outlive(ctx context.Context) {
-	_, err := sb.removeIf(ctx, func(f Record) bool {
-		over := f.State == Stopped && !time.Now().Before(sb.removedAt(f))
+func (e *expiry) outlive(ctx context.Context) {
+	_, err := e.sb.reg.removals.removeIf(ctx, e.sb, func(f Record) bool {
+		over := f.State == Stopped && !time.Now().Before(e.removedAt(f))
 		if over {
-			sb.reg.log.Info("removed: it was stopped for as long as it was to be kept", "id", sb.id, "name", f.Name, "after", f.Life.DeleteAfter)
+			e.sb.reg.log.Info("removed: it was stopped for as long as it was to be kept", "id", e.sb.id, "name", f.Name, "after", f.Life.DeleteAfter)
 		}
 		return over
 	})
 	if err != nil && ctx.Err() == nil {
-		sb.reg.log.Warn("removal waits", "id", sb.id, "err", err)
+		e.sb.reg.log.Warn("removal waits", "id", e.sb.id, "err", err)
 	}
 }
 
 // expire stops sb if it is idle, also by what its guest says now: what the daemon knows of a session
 // may be old.
-func (sb *Sandbox) expire(ctx context.Context) {
-	if !sb.lockNow() {
+func (e *expiry) expire(ctx context.Context) {
+	if !e.sb.lockNow() {
 		return // somebody acts on it
 	}
-	defer sb.unlock()
-	reg := sb.reg
-	f := sb.get()
-	if sb.isGone() || f.State != Running {
+	defer e.sb.unlock()
+	reg := e.sb.reg
+	f := e.sb.get()
+	if e.sb.isGone() || f.State != Running {
 		return
 	}
 	within, cancel := context.WithTimeout(ctx, askIdle)
@@ -235,36 +247,36 @@ func (sb *Sandbox) expire(ctx context.Context) {
 	}
 	for _, info := range infos {
 		if foreground(info.Name, info.State) != "" {
-			sb.Touch()
+			e.touch()
 			return
 		}
 	}
-	if since, by := sb.used(); by != "" || time.Since(since) < f.Life.TTL {
+	if since, by := e.used(); by != "" || time.Since(since) < f.Life.TTL {
 		return
 	}
 	why := fmt.Sprintf("idle: nobody used it for %v", f.Life.TTL)
-	reg.journal.add(sb.id, "idle", map[string]any{"ttl": f.Life.TTL.String()})
-	if err := sb.halt(ctx, f, why); err != nil && ctx.Err() == nil {
-		reg.log.Warn("an idle sandbox is not stopped", "id", sb.id, "name", f.Name, "err", err)
-		sb.Touch()
+	reg.journal.add(e.sb.id, "idle", map[string]any{"ttl": f.Life.TTL.String()})
+	if err := e.sb.halt(ctx, f, why); err != nil && ctx.Err() == nil {
+		reg.log.Warn("an idle sandbox is not stopped", "id", e.sb.id, "name", f.Name, "err", err)
+		e.touch()
 	}
 }
 
 // fill says in i how long sb is kept.
-func (sb *Sandbox) fillLife(i *Info, f Record) {
+func (e *expiry) fillLife(i *Info, f Record) {
 	i.TTLms, i.DeleteAfterMS = f.Life.TTL.Milliseconds(), f.Life.DeleteAfter.Milliseconds()
 	if f.End != (End{}) {
 		i.End = &f.End
 	}
 	switch {
 	case f.State == Running && f.Life.TTL > 0:
-		since, by := sb.used()
+		since, by := e.used()
 		if i.UsedBy = by; by == "" {
 			at := since.Add(f.Life.TTL)
 			i.StopsAt = &at
 		}
 	case f.State == Stopped && f.Life.DeleteAfter > 0:
-		at := sb.removedAt(f)
+		at := e.removedAt(f)
 		i.RemovedAt = &at
 	}
 }

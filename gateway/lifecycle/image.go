@@ -52,7 +52,7 @@ const (
 )
 
 // planMaking checks what is to be made before anything is.
-func (reg *Registry) planMaking(owner string, spec NewSpec) (making, error) {
+func (o *Options) planMaking(owner string, spec NewSpec) (making, error) {
 	m := making{build: spec.Build, setup: spec.Setup}
 	size := 0
 	for _, command := range spec.Setup {
@@ -67,7 +67,7 @@ func (reg *Registry) planMaking(owner string, spec NewSpec) (making, error) {
 		return m, wire.Errorf(wire.CodeUsage, "a sandbox is made of an image or of a Dockerfile, not of both")
 	}
 	if dir := spec.Dir; dir != "" {
-		d, err := reg.options.Dirs.Check(dir)
+		d, err := o.Dirs.Check(dir)
 		if err != nil {
 			return m, dirError(err)
 		}
@@ -76,7 +76,7 @@ func (reg *Registry) planMaking(owner string, spec NewSpec) (making, error) {
 	if spec.Build == nil {
 		return m, nil
 	}
-	if owner != reg.options.Owner {
+	if owner != o.Owner {
 		return m, &wire.Error{Code: wire.CodeDenied, Message: "building images of directories of the daemon's machine is for the daemon's own user",
 			Hint: "name an image that is there: --image"}
 	}
@@ -85,7 +85,7 @@ func (reg *Registry) planMaking(owner string, spec NewSpec) (making, error) {
 			return m, wire.Errorf(wire.CodeUsage, "build argument %q is not K=V of at most %d bytes in one line", oneLine(kv, 64), maxEnvBytes)
 		}
 	}
-	src, err := reg.openBuild(spec.Build)
+	src, err := o.openBuild(spec.Build)
 	if err != nil {
 		return m, err
 	}
@@ -124,7 +124,7 @@ type source struct {
 
 // openBuild opens what sb names. It is looked at when it is asked for and again when it is used: it
 // may have changed.
-func (reg *Registry) openBuild(sb *Build) (source, error) {
+func (o *Options) openBuild(sb *Build) (source, error) {
 	dir, file, below := sb.Dir, orDockerfile(sb.Dockerfile), sb.Context
 	if dir == "" {
 		below = ""
@@ -140,7 +140,7 @@ func (reg *Registry) openBuild(sb *Build) (source, error) {
 			dir, file = filepath.Dir(file), filepath.Base(file)
 		}
 	}
-	root, at, err := reg.options.Dirs.Open(dir)
+	root, at, err := o.Dirs.Open(dir)
 	if err != nil {
 		return source{}, dirError(err)
 	}
@@ -171,50 +171,50 @@ func (reg *Registry) openBuild(sb *Build) (source, error) {
 }
 
 // makeImage builds the image of a sandbox whose creation is under way, and writes it down.
-func (sb *Sandbox) makeImage(ctx context.Context, be sandbox.Backend, progress func(string)) error {
-	if sb.making.build == nil {
+func (c *creation) makeImage(ctx context.Context, be sandbox.Backend, progress func(string)) error {
+	if c.making.build == nil {
 		return nil
 	}
 	builder, ok := be.(sandbox.Imager)
 	if !ok {
-		return sb.Reach(fmt.Errorf("dockerfile: %w", sandbox.ErrUnsupported))
+		return c.Reach(fmt.Errorf("dockerfile: %w", sandbox.ErrUnsupported))
 	}
-	src, err := sb.reg.openBuild(sb.making.build)
+	src, err := c.reg.options.openBuild(c.making.build)
 	if err != nil {
 		return err
 	}
 	defer src.context.Close()
-	spec := sb.get().Spec
+	spec := c.get().Spec
 	image, err := builder.Build(ctx, sandbox.BuildSpec{Owner: spec.Owner, Dockerfile: src.text, Name: src.name, Context: src.context,
-		Args: sb.making.build.Args, Target: sb.making.build.Target, Limits: spec.Limits, MinFree: sb.reg.options.MinFree, Isolation: spec.Isolation, Network: spec.Network, Progress: progress,
+		Args: c.making.build.Args, Target: c.making.build.Target, Limits: spec.Limits, MinFree: c.reg.options.MinFree, Isolation: spec.Isolation, Network: spec.Network, Progress: progress,
 		Carrier: func(ctx context.Context, image string) (sandbox.Instance, func() error, error) {
-			return sb.carrier(ctx, be, image)
+			return c.carrier(ctx, be, image)
 		}})
 	if err != nil {
-		return sb.makingError(ctx, "build", err)
+		return c.makingError(ctx, "build", err)
 	}
 	// How large it would be nobody knew.
-	if err := sb.reg.withKept(ctx, spec.Owner, image, func(kept int64) error { return sb.reg.imageFits(spec.Owner, kept, 0) }); err != nil {
-		sb.reg.forget(ctx, spec.Owner, "")
+	if err := c.reg.accounts.withKept(ctx, spec.Owner, image, func(kept int64) error { return c.reg.accounts.imageFits(spec.Owner, kept, 0) }); err != nil {
+		c.reg.accounts.forget(ctx, spec.Owner, "")
 		return err
 	}
-	return sb.become(ctx, func(f *Record) { f.Spec.Image = image })
+	return c.become(ctx, func(f *Record) { f.Spec.Image = image })
 }
 
 // carrier boots an instance whose network is that of the sandbox which is being made, for a build
 // to share. It has that sandbox's ID: whatever ends its creation removes it.
-func (sb *Sandbox) carrier(ctx context.Context, be sandbox.Backend, image string) (sandbox.Instance, func() error, error) {
-	if err := sb.reg.note(sb.id, sb.get()); err != nil {
+func (c *creation) carrier(ctx context.Context, be sandbox.Backend, image string) (sandbox.Instance, func() error, error) {
+	if err := c.reg.notes.write(c.id, c.get()); err != nil {
 		return sandbox.Instance{}, nil, stored(err)
 	}
-	of := sb.get().Spec
+	of := c.get().Spec
 	inst, err := be.Boot(ctx, sandbox.Spec{ID: of.ID, Name: of.Name, Owner: of.Owner, Image: image, Network: of.Network, Via: sandbox.ViaTUN, Isolation: of.Isolation,
 		Entrypoint: sandbox.EntrypointOff})
 	if err != nil {
 		return inst, nil, err
 	}
-	inst.Backend = sb.get().Instance.Backend
-	stop := sb.carrying(ctx, inst)
+	inst.Backend = c.get().Instance.Backend
+	stop := c.carrying(ctx, inst)
 	return inst, func() error {
 		stop()
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
@@ -225,11 +225,11 @@ func (sb *Sandbox) carrier(ctx context.Context, be sandbox.Backend, image string
 
 // carrying carries the connections of an instance until the returned function is called. It returns
 // when the first can be made, or when that takes so long that whoever tries should be told.
-func (sb *Sandbox) carrying(ctx context.Context, inst sandbox.Instance) (stop func()) {
+func (c *creation) carrying(ctx context.Context, inst sandbox.Instance) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { sb.carry(ctx, inst) })
-	for end := time.Now().Add(carriedWithin); inst.Network.Carried() && !sb.network.isUp() && time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
+	wg.Go(func() { c.carry(ctx, inst) })
+	for end := time.Now().Add(carriedWithin); inst.Network.Carried() && !c.network.isUp() && time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
 		continue
 	}
 	return func() {
@@ -246,77 +246,77 @@ func (m making) setupKey(s Asked) (string, error) {
 }
 
 // findSetUp takes the image that an earlier set-up made, if there is one.
-func (sb *Sandbox) findSetUp(ctx context.Context, be sandbox.Backend, progress func(string)) error {
-	if len(sb.making.setup) == 0 {
+func (c *creation) findSetUp(ctx context.Context, be sandbox.Backend, progress func(string)) error {
+	if len(c.making.setup) == 0 {
 		return nil
 	}
 	preparer, ok := be.(sandbox.Imager)
 	if !ok {
-		return sb.Reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
+		return c.Reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
 	}
-	key, err := sb.making.setupKey(sb.get().Asked)
+	key, err := c.making.setupKey(c.get().Asked)
 	if err != nil {
 		return err
 	}
-	spec := sb.get().Spec
+	spec := c.get().Spec
 	spec.Progress = progress
 	image, err := preparer.Prepared(ctx, spec, key)
 	if err != nil {
-		return sb.bootError("create", err)
+		return c.bootError("create", err)
 	}
 	if image == "" {
 		return nil
 	}
-	sb.making.setup = nil
-	return sb.become(ctx, func(f *Record) { f.Spec.Image = image })
+	c.making.setup = nil
+	return c.become(ctx, func(f *Record) { f.Spec.Image = image })
 }
 
 // setUp runs the set-up in the sandbox, which nobody else has yet, and keeps what it made.
-func (sb *Sandbox) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.Instance, progress func(string)) error {
-	if len(sb.making.setup) == 0 {
+func (c *creation) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.Instance, progress func(string)) error {
+	if len(c.making.setup) == 0 {
 		return nil
 	}
-	key, err := sb.making.setupKey(sb.get().Asked)
+	key, err := c.making.setupKey(c.get().Asked)
 	if err != nil {
 		return err
 	}
 	// From here on a creation that is cut short knows what to remove.
-	if err := sb.become(ctx, func(f *Record) { f.Instance = inst }); err != nil {
+	if err := c.become(ctx, func(f *Record) { f.Instance = inst }); err != nil {
 		return err
 	}
 	if progress == nil {
 		progress = func(string) {}
 	}
-	stop := sb.carrying(ctx, inst)
+	stop := c.carrying(ctx, inst)
 	defer stop()
-	for _, command := range sb.making.setup {
+	for _, command := range c.making.setup {
 		progress("setup: " + command)
-		if err := sb.setUpStep(ctx, inst, command, progress); err != nil {
-			return sb.makingError(ctx, "setup", err)
+		if err := c.setUpStep(ctx, inst, command, progress); err != nil {
+			return c.makingError(ctx, "setup", err)
 		}
 	}
 	stop()
 	progress("keeping what the set-up made")
-	whole, done, err := sb.mayKeep(ctx, be)
+	whole, done, err := copier{c.Sandbox}.mayKeep(ctx, be)
 	if e, ok := errors.AsType[*wire.Error](err); ok {
 		progress("the next sandbox is set up again: " + e.Message) // this one is set up all the same
 		return nil
 	} else if err != nil {
-		return sb.reachFiles(fmt.Errorf("setup: %w", err))
+		return copier{c.Sandbox}.reachFiles(fmt.Errorf("setup: %w", err))
 	}
 	defer done()
 	preparer := be.(sandbox.Imager) //nolint:forcetypeassert // findSetUp has asked it
-	if _, err := preparer.Prepare(whole, inst, sb.get().Spec.Owner, key); errors.Is(err, sandbox.ErrUnsupported) {
+	if _, err := preparer.Prepare(whole, inst, c.get().Spec.Owner, key); errors.Is(err, sandbox.ErrUnsupported) {
 		progress("the next sandbox is set up again: " + firstLine(err))
 	} else if err != nil {
-		return sb.reachFiles(fmt.Errorf("setup: %w", err))
+		return copier{c.Sandbox}.reachFiles(fmt.Errorf("setup: %w", err))
 	}
 	return nil
 }
 
 // setUpStep runs one command, as the user of the sandbox's sessions and with nothing to read.
-func (sb *Sandbox) setUpStep(ctx context.Context, inst sandbox.Instance, command string, progress func(string)) error {
-	conn, err := sb.reg.pool.SSH(ctx, inst)
+func (c *creation) setUpStep(ctx context.Context, inst sandbox.Instance, command string, progress func(string)) error {
+	conn, err := c.reg.pool.SSH(ctx, inst)
 	if err != nil {
 		return err
 	}
@@ -343,22 +343,22 @@ func (sb *Sandbox) setUpStep(ctx context.Context, inst sandbox.Instance, command
 }
 
 // makingError is an error of a build or a set-up for whoever asked for the sandbox.
-func (sb *Sandbox) makingError(ctx context.Context, stage string, err error) error {
+func (c *creation) makingError(ctx context.Context, stage string, err error) error {
 	if ctx.Err() != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
-			return &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", sb.Name(), cause), err: err}
+			return &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", c.Name(), cause), err: err}
 		} else if e, ok := errors.AsType[*wire.Error](cause); ok {
-			return &shown{public: &wire.Error{Code: e.Code, Message: fmt.Sprintf("create %s: %s: %s", sb.Name(), stage, e.Message), Hint: e.Hint}, err: err}
+			return &shown{public: &wire.Error{Code: e.Code, Message: fmt.Sprintf("create %s: %s: %s", c.Name(), stage, e.Message), Hint: e.Hint}, err: err}
 		}
-		return fmt.Errorf("create %s: %w", sb.Name(), context.Cause(ctx))
+		return fmt.Errorf("create %s: %w", c.Name(), context.Cause(ctx))
 	}
 	step, ok := errors.AsType[*sandbox.StepError](err)
 	if !ok {
-		return sb.bootError("create", err)
+		return c.bootError("create", err)
 	}
-	e := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("create %s: %s: %s", sb.Name(), stage, oneLine(step.Error(), maxOutput)),
+	e := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("create %s: %s: %s", c.Name(), stage, oneLine(step.Error(), maxOutput)),
 		Hint: "nothing was left behind; correct it and try again"}
-	if n := sb.get().Spec.Network; n == sandbox.NetworkNone {
+	if n := c.get().Spec.Network; n == sandbox.NetworkNone {
 		e.Hint += "; it has the network of the sandbox, which is none"
 	}
 	return &shown{public: e, err: err}

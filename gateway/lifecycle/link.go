@@ -32,19 +32,19 @@ type link struct {
 }
 
 // keep begins to keep in touch with sb.
-func (sb *Sandbox) keep() {
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	if sb.link != nil {
+func (g *Guest) keep() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.link != nil {
 		select {
-		case <-sb.link.done:
+		case <-g.link.done:
 		default:
 			return
 		}
 	}
 	ended, cancel := context.WithCancelCause(context.Background())
 	lk := &link{cancel: cancel, done: make(chan struct{})}
-	if sb.reg.tasks.start(func(ctx context.Context) {
+	if g.reg.tasks.start(func(ctx context.Context) {
 		defer close(lk.done)
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -53,63 +53,61 @@ func (sb *Sandbox) keep() {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel(nil)
-		wg.Go(func() { sb.carry(ctx, sb.get().Instance) })
-		lk.run(ctx, sb)
+		wg.Go(func() { g.carry(ctx, g.get().Instance) })
+		lk.run(ctx, g)
 	}) {
-		sb.link = lk
+		g.link = lk
 	}
 }
 
 // letGo ends the link, the control connection and the sessions: the sandbox is about to be stopped,
 // started or removed.
-func (sb *Sandbox) letGo(cause error) {
-	sb.mu.Lock()
-	lk := sb.link
-	sb.link = nil
-	sb.mu.Unlock()
+func (g *Guest) letGo(cause error) {
+	g.mu.Lock()
+	lk := g.link
+	g.link = nil
+	g.mu.Unlock()
 	if lk != nil {
 		lk.cancel(cause)
 	}
-	sb.reg.pool.Forget(sb.id) // what the link waits for on the connection ends with it
+	g.reg.pool.Forget(g.id) // what the link waits for on the connection ends with it
 	if lk != nil {
 		<-lk.done
-		sb.reg.pool.Forget(sb.id) // if it was just making a new one
+		g.reg.pool.Forget(g.id) // if it was just making a new one
 	}
-	sb.endSessions(cause)
+	g.endSessions(cause)
 }
 
 // endSessions finishes the records of all sessions of sb: their terminals are gone.
-func (sb *Sandbox) endSessions(cause error) {
-	sb.mu.Lock()
-	sb.described = nil
-	sb.mu.Unlock()
-	sb.sessions.End(cause)
+func (g *Guest) endSessions(cause error) {
+	g.inside.forget()
+	g.sessions.End(cause)
 }
 
-func (lk *link) run(ctx context.Context, sb *Sandbox) {
+func (lk *link) run(ctx context.Context, g *Guest) {
 	var silent time.Time // since when the sandbox has not answered
 	for ctx.Err() == nil {
 		began := time.Now()
-		inst := sb.get().Instance
-		if sb.get().State == Paused { // nobody would answer; somebody may resume it without us
-			if sb.inspect(ctx, inst, nil) || !sleep(ctx, pausedLook) {
+		inst := g.get().Instance
+		if g.get().State == Paused { // nobody would answer; somebody may resume it without us
+			if g.inspect(ctx, inst, nil) || !sleep(ctx, pausedLook) {
 				return
 			}
 			silent = time.Time{}
 			continue
 		}
-		c, err := sb.reg.pool.Control(ctx, inst)
+		c, err := g.reg.pool.Control(ctx, inst)
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil {
 			silent = time.Time{}
-			sb.answered(ctx)
-			lk.follow(ctx, sb, c)
+			g.answered(ctx)
+			lk.follow(ctx, g, c)
 			if ctx.Err() != nil {
 				return
 			}
-			if sb.inspect(ctx, inst, nil) {
+			if g.inspect(ctx, inst, nil) {
 				return
 			}
 			continue
@@ -121,7 +119,7 @@ func (lk *link) run(ctx context.Context, sb *Sandbox) {
 		if time.Since(silent) < brokenAfter && !isVerdict(err) {
 			cause = nil
 		}
-		if sb.inspect(ctx, inst, cause) {
+		if g.inspect(ctx, inst, cause) {
 			return
 		}
 		if !sleep(ctx, redialPause) {
@@ -141,37 +139,27 @@ func isVerdict(err error) bool {
 }
 
 // answered notes that the sandbox does.
-func (sb *Sandbox) answered(ctx context.Context) {
-	if sb.lockNow() {
-		defer sb.unlock()
-		if f := sb.get(); f.State == Broken || f.State == Paused || f.State == Running && f.Reason != "" {
-			sb.note(ctx, Running, "")
+func (g *Guest) answered(ctx context.Context) {
+	if g.lockNow() {
+		defer g.unlock()
+		if f := g.get(); f.State == Broken || f.State == Paused || f.State == Running && f.Reason != "" {
+			g.note(ctx, Running, "")
 		}
-	}
-}
-
-// lockNow is lock for those who let an act under way decide.
-func (sb *Sandbox) lockNow() bool {
-	select {
-	case sb.op <- struct{}{}:
-		return true
-	default:
-		return false
 	}
 }
 
 // inspect asks the engine how a sandbox is whose connection failed, and notes it. cause is why it
 // cannot be reached, if that is to count against a sandbox that runs. It reports whether there is
 // nothing left to keep in touch with.
-func (sb *Sandbox) inspect(ctx context.Context, inst sandbox.Instance, cause error) (over bool) {
-	if !sb.lockNow() {
+func (g *Guest) inspect(ctx context.Context, inst sandbox.Instance, cause error) (over bool) {
+	if !g.lockNow() {
 		return false // whoever acts on it knows better
 	}
-	defer sb.unlock()
-	if f := sb.get(); f.State == Deleting || f.State == Creating || f.State == Stopped {
+	defer g.unlock()
+	if f := g.get(); f.State == Deleting || f.State == Creating || f.State == Stopped {
 		return true
 	}
-	be, err := sb.reg.backend(inst.Backend)
+	be, err := g.reg.options.backend(inst.Backend)
 	if err != nil {
 		return true
 	}
@@ -190,37 +178,44 @@ func (sb *Sandbox) inspect(ctx context.Context, inst sandbox.Instance, cause err
 	if ctx.Err() != nil {
 		return false
 	}
-	if sb.get().State == Warm {
-		return sb.unfit(ctx, status, err, cause)
+	if g.get().State == Warm {
+		return g.reg.pooled.unfit(ctx, g.Sandbox, status, err, cause)
 	}
-	sb.mu.Lock()
-	sb.notes, sb.halted = status.Notes, status.Halted
-	sb.mu.Unlock()
+	g.mu.Lock()
+	g.notes, g.halted = status.Notes, status.Halted
+	g.mu.Unlock()
 	switch {
 	case errors.Is(err, sandbox.ErrGone):
-		sb.doom(wire.LostRemoved)
-		sb.note(ctx, Broken, "gone: it was removed behind the daemon's back")
+		g.doom(wire.LostRemoved)
+		g.note(ctx, Broken, "gone: it was removed behind the daemon's back")
 	case err != nil:
-		sb.note(ctx, sb.get().State, "engine: "+firstLine(err))
+		g.note(ctx, g.get().State, "engine: "+firstLine(err))
 		return false
 	case status.Paused:
-		sb.note(ctx, Paused, "")
+		g.note(ctx, Paused, "")
 		return false
 	case !status.Running:
-		sb.doom(fateOf(status))
-		sb.note(ctx, Stopped, why(status))
+		g.doom(fateOf(status))
+		g.note(ctx, Stopped, why(status))
 	case cause != nil:
-		sb.note(ctx, Broken, brokenWhy(cause))
+		g.note(ctx, Broken, brokenWhy(cause))
 		return false
 	default:
-		if sb.get().State == Paused {
-			sb.note(ctx, Running, "")
+		if g.get().State == Paused {
+			g.note(ctx, Running, "")
 		}
 		return false
 	}
-	sb.reg.pool.Forget(sb.id)
-	sb.endSessions(errors.New(sb.get().Reason))
+	g.reg.pool.Forget(g.id)
+	g.endSessions(errors.New(g.get().Reason))
 	return true
+}
+
+// inspected returns the notes of the instance's last inspection.
+func (g *Guest) inspected() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.notes
 }
 
 // why says why an instance does not run.
@@ -256,7 +251,7 @@ func brokenWhy(err error) string {
 }
 
 // follow follows the sessions on a control connection until that ends.
-func (lk *link) follow(ctx context.Context, sb *Sandbox, c *connect.Control) {
+func (lk *link) follow(ctx context.Context, g *Guest, c *connect.Control) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var wg sync.WaitGroup
@@ -271,14 +266,14 @@ func (lk *link) follow(ctx context.Context, sb *Sandbox, c *connect.Control) {
 		lk.mu.Unlock()
 		cancel(nil)
 	}()
-	wg.Go(func() { sb.listen(ctx, c) })
+	wg.Go(func() { g.listen(ctx, c) })
 	for pause := redialPause; ; pause = min(2*pause, 10*time.Second) {
-		err := lk.refresh(ctx, sb, c)
+		err := lk.refresh(ctx, g, c)
 		if err == nil {
 			break
 		}
 		if c.Err() == nil {
-			sb.reg.log.Warn("sessions cannot be listed", "id", sb.id, "err", err)
+			g.reg.log.Warn("sessions cannot be listed", "id", g.id, "err", err)
 		}
 		select {
 		case <-c.Done():
@@ -296,7 +291,7 @@ func (lk *link) follow(ctx context.Context, sb *Sandbox, c *connect.Control) {
 }
 
 // refresh takes up the sessions that the guest has, and ends those that it no longer has.
-func (lk *link) refresh(ctx context.Context, sb *Sandbox, c *connect.Control) error {
+func (lk *link) refresh(ctx context.Context, g *Guest, c *connect.Control) error {
 	infos, err := live.List(ctx, c)
 	if err != nil {
 		return err
@@ -304,13 +299,13 @@ func (lk *link) refresh(ctx context.Context, sb *Sandbox, c *connect.Control) er
 	have := make(map[string]bool)
 	for _, info := range infos {
 		have[info.Name] = true
-		if _, err := lk.take(sb, c, info); err != nil {
-			sb.reg.log.Warn("session not followed", "id", sb.id, "session", oneLine(info.Name, 64), "err", err)
+		if _, err := lk.take(g, c, info); err != nil {
+			g.reg.log.Warn("session not followed", "id", g.id, "session", oneLine(info.Name, 64), "err", err)
 		}
 	}
-	for _, l := range sb.sessions.All() {
+	for _, l := range g.sessions.All() {
 		if !have[l.Name()] {
-			sb.sessions.Drop(l, "lost: the guest no longer has it")
+			g.sessions.Drop(l, "lost: the guest no longer has it")
 			continue
 		}
 		for _, m := range l.Members() {
@@ -330,11 +325,11 @@ func (lk *link) begin(f func(ctx context.Context)) {
 }
 
 // take returns the replica of a session that the guest has, followed on c.
-func (lk *link) take(sb *Sandbox, c *connect.Control, info wire.SessionInfo) (*live.Session, error) {
+func (lk *link) take(g *Guest, c *connect.Control, info wire.SessionInfo) (*live.Session, error) {
 	if _, err := wire.ParseLabel("session name", info.Name); err != nil {
-		return nil, fmt.Errorf("sandbox %s lists a session: %w", sb.id, err)
+		return nil, fmt.Errorf("sandbox %s lists a session: %w", g.id, err)
 	}
-	l, err := sb.sessions.Adopt(info)
+	l, err := g.sessions.Adopt(info)
 	if err != nil {
 		return nil, err
 	}
@@ -342,28 +337,4 @@ func (lk *link) take(sb *Sandbox, c *connect.Control, info wire.SessionInfo) (*l
 	// when it has one.
 	lk.begin(func(ctx context.Context) { l.Follow(ctx, c) })
 	return l, nil
-}
-
-// Session returns the replica of a session that the guest has, as it has told us or will when
-// asked.
-func (sb *Sandbox) Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error) {
-	if l := sb.sessions.Get(name); l != nil && !fresh && !l.Final() {
-		return l, nil
-	}
-	sb.mu.Lock()
-	lk := sb.link
-	sb.mu.Unlock()
-	if lk == nil {
-		return nil, sb.Reach(sandbox.ErrStopped)
-	}
-	infos, err := live.List(ctx, c)
-	if err != nil {
-		return nil, sb.Reach(err)
-	}
-	for _, info := range infos {
-		if info.Name == name {
-			return lk.take(sb, c, info)
-		}
-	}
-	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, sb.Name())
 }

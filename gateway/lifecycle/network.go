@@ -66,13 +66,13 @@ func connectionBudget(asked int) (*egress.Budget, error) {
 }
 
 // connectionsOf is what an owner's sandboxes may have open together.
-func (reg *Registry) connectionsOf(owner string) *egress.Budget {
-	reg.sharesMu.Lock()
-	defer reg.sharesMu.Unlock()
-	share := reg.shares[owner]
+func (a *accounts) connectionsOf(owner string) *egress.Budget {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	share := a.shares[owner]
 	if share == nil {
-		share = reg.connections.Share(reg.options.Quota.Connections)
-		reg.shares[owner] = share // for good: there are as many as principals that ever had a sandbox
+		share = a.connections.Share(a.reg.options.Quota.Connections)
+		a.shares[owner] = share // for good: there are as many as principals that ever had a sandbox
 	}
 	return share
 }
@@ -80,9 +80,9 @@ func (reg *Registry) connectionsOf(owner string) *egress.Budget {
 // newPolicy is what a sandbox of owner's with that mode may connect to. What the daemon's own user
 // lists is trusted: it is their machine that dials. What others listed opens nothing that is closed
 // today, whatever it was when they listed it.
-func (reg *Registry) newPolicy(owner string, mode sandbox.Network, allow []string) (*egress.Policy, error) {
-	rules := egress.Rules{Mode: egress.Mode(mode), Trusted: reg.options.Allow, Closed: reg.options.Closed}
-	if owner == reg.options.Owner {
+func (o *Options) newPolicy(owner string, mode sandbox.Network, allow []string) (*egress.Policy, error) {
+	rules := egress.Rules{Mode: egress.Mode(mode), Trusted: o.Allow, Closed: o.Closed}
+	if owner == o.Owner {
 		rules.Trusted = slices.Concat(rules.Trusted, allow)
 	} else {
 		rules.Allow = allow
@@ -96,13 +96,13 @@ func (reg *Registry) newPolicy(owner string, mode sandbox.Network, allow []strin
 
 // mayBridge says why p may not have a sandbox on the engine's own network, from which the daemon's
 // machine itself is open.
-func (reg *Registry) mayBridge(owner string, mode sandbox.Network) error {
-	if mode != sandbox.NetworkBridge || reg.options.Network == sandbox.NetworkBridge || owner == reg.options.Owner || slices.Contains(reg.options.Bridge, owner) {
+func (o *Options) mayBridge(owner string, mode sandbox.Network) error {
+	if mode != sandbox.NetworkBridge || o.Network == sandbox.NetworkBridge || owner == o.Owner || slices.Contains(o.Bridge, owner) {
 		return nil
 	}
-	who := strings.Join(slices.Concat([]string{reg.options.Owner}, reg.options.Bridge), ", ")
+	who := strings.Join(slices.Concat([]string{o.Owner}, o.Bridge), ", ")
 	return &wire.Error{Code: wire.CodeDenied, Message: "network bridge opens the daemon's machine and its networks: here only " + who + " may ask for it",
-		Hint: "leave --network out, or ask " + reg.options.Owner + " to list you under the configuration key bridge"}
+		Hint: "leave --network out, or ask " + o.Owner + " to list you under the configuration key bridge"}
 }
 
 // openness orders the network modes by what they reach.
@@ -111,14 +111,14 @@ var openness = []sandbox.Network{sandbox.NetworkNone, sandbox.NetworkAllowlist, 
 // MayNarrow says why a file for whose contents nobody here answers may not ask for the network and
 // the limits of spec: it may ask for less than sandboxes have that ask for nothing, and never for
 // more.
-func (reg *Registry) MayNarrow(file string, spec NewSpec) error {
-	limits := reg.options.Limits.Or(sandbox.DefaultLimits)
+func (o *Options) MayNarrow(file string, spec NewSpec) error {
+	limits := o.Limits.Or(sandbox.DefaultLimits)
 	if over, ok := spec.Limits.Beyond(limits); ok {
 		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s asks for limits.%s %s: a file in a directory may ask for less than the daemon's configuration gives, %s, and not for more",
 			file, over.Name, over.Text(spec.Limits), over.Text(limits)),
 			Hint: fmt.Sprintf("take it out, set limits.%s in the daemon's configuration, or say it yourself: sandboxd new NAME --mount DIR --%[1]s …", over.Name)}
 	}
-	mode, allow, most := spec.Network, spec.Allow, reg.options.Network
+	mode, allow, most := spec.Network, spec.Allow, o.Network
 	refused := func(what string) error {
 		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("%s asks for %s: a file in a directory may ask for less than the daemon's configuration gives, network %s, and not for more", file, what, most),
 			Hint: "take it out, or say it yourself: sandboxd new NAME --mount DIR --network …"}
@@ -135,7 +135,7 @@ func (reg *Registry) MayNarrow(file string, spec NewSpec) error {
 			b, _ := egress.Canonical(other) // which was looked at when it was configured
 			return err == nil && a == b
 		}
-		if !slices.ContainsFunc(reg.options.Allow, listed) {
+		if !slices.ContainsFunc(o.Allow, listed) {
 			return refused("allow " + oneLine(text, 200))
 		}
 	}
@@ -143,8 +143,8 @@ func (reg *Registry) MayNarrow(file string, spec NewSpec) error {
 }
 
 // planNetwork refuses what no policy can be made of, before anything is made.
-func (reg *Registry) planNetwork(owner string, spec NewSpec) error {
-	if err := reg.mayBridge(owner, spec.Network); err != nil {
+func (o *Options) planNetwork(owner string, spec NewSpec) error {
+	if err := o.mayBridge(owner, spec.Network); err != nil {
 		return err
 	}
 	if len(spec.Allow) == 0 {
@@ -153,7 +153,7 @@ func (reg *Registry) planNetwork(owner string, spec NewSpec) error {
 	if !spec.Network.Carried() {
 		return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("allow goes with network filtered or allowlist, not with %s", cmp.Or(spec.Network, sandbox.NetworkHost))}
 	}
-	return reg.mayAllow(owner, spec.Network, spec.Allow)
+	return o.mayAllow(owner, spec.Network, spec.Allow)
 }
 
 // maxAllow is how many entries a sandbox's list may have.
@@ -162,11 +162,11 @@ const maxAllow = 1000
 // mayAllow says why p may not allow that, or why nobody can. What is closed – the network of the
 // daemon's machine – is opened by who runs the daemon alone: it is from there that a sandbox
 // connects.
-func (reg *Registry) mayAllow(owner string, mode sandbox.Network, allow []string) error {
+func (o *Options) mayAllow(owner string, mode sandbox.Network, allow []string) error {
 	if len(allow) > maxAllow {
 		return wire.Errorf(wire.CodeUsage, "%d entries to allow are more than %d", len(allow), maxAllow)
 	}
-	policy, err := reg.newPolicy(owner, mode, allow)
+	policy, err := o.newPolicy(owner, mode, allow)
 	if err != nil {
 		return err
 	}
@@ -176,9 +176,9 @@ func (reg *Registry) mayAllow(owner string, mode sandbox.Network, allow []string
 		if err != nil {
 			return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("allow %q: %v", entry, err)}
 		}
-		if opens && owner != reg.options.Owner {
+		if opens && owner != o.Owner {
 			return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("allow %q: that is a closed range: only the daemon's own user opens one", entry),
-				Hint: "name a public address, or ask " + reg.options.Owner}
+				Hint: "name a public address, or ask " + o.Owner}
 		}
 	}
 	return nil
@@ -187,13 +187,13 @@ func (reg *Registry) mayAllow(owner string, mode sandbox.Network, allow []string
 // MayAllow says why the owner may not open entry to the sandbox, or nothing.
 func (sb *Sandbox) MayAllow(entry string) error {
 	f := sb.get()
-	return sb.reg.mayAllow(f.Owner, f.Instance.Network, []string{entry})
+	return sb.reg.options.mayAllow(f.Owner, f.Instance.Network, []string{entry})
 }
 
 // Allow opens entries, as of egress.Rules, to a sandbox that has a policy, from now on.
 func (sb *Sandbox) Allow(ctx context.Context, by string, entries []string) (Info, error) {
 	return sb.changeAllow(ctx, by, "allow", entries, func(f Record, entries []string) ([]string, error) {
-		if err := sb.reg.mayAllow(f.Owner, f.Instance.Network, entries); err != nil {
+		if err := sb.reg.options.mayAllow(f.Owner, f.Instance.Network, entries); err != nil {
 			return nil, err
 		}
 		all := slices.Clone(f.Allow)
@@ -250,7 +250,7 @@ func (sb *Sandbox) changeAllow(ctx context.Context, by, act string, entries []st
 	if err != nil {
 		return Info{}, err
 	}
-	policy, err := reg.newPolicy(f.Owner, f.Instance.Network, all)
+	policy, err := reg.options.newPolicy(f.Owner, f.Instance.Network, all)
 	if err != nil {
 		return Info{}, err
 	}
@@ -295,7 +295,7 @@ func (n *network) pays(budget *egress.Budget) {
 
 // carry carries the packets of a sandbox, whose instance inst is, until ctx ends.
 func (sb *Sandbox) carry(ctx context.Context, inst sandbox.Instance) {
-	be, err := sb.reg.backend(inst.Backend)
+	be, err := sb.reg.options.backend(inst.Backend)
 	if err != nil || !inst.Network.Carried() {
 		return
 	}
@@ -404,11 +404,11 @@ func begin[C carrier](sb *Sandbox, mode sandbox.Network, start func(egress.Optio
 	n.mu.Lock()
 	defer n.mu.Unlock() // whoever changes the policy meanwhile waits, and then finds the carrier
 	f := sb.get()
-	policy, err := sb.reg.newPolicy(f.Owner, mode, f.Allow)
+	policy, err := sb.reg.options.newPolicy(f.Owner, mode, f.Allow)
 	if err != nil {
 		return c, err
 	}
-	c, err = start(egress.Options{Policy: policy, Budget: sb.reg.connectionsOf(f.Owner), Connections: int(f.limits().Connections),
+	c, err = start(egress.Options{Policy: policy, Budget: sb.reg.accounts.connectionsOf(f.Owner), Connections: int(f.limits().Connections),
 		Event: sb.connected, Log: sb.reg.log.With("id", sb.id)})
 	if err != nil {
 		return c, err

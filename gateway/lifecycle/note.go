@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
@@ -19,15 +20,21 @@ type note struct {
 	Spec    Asked     `json:"spec"`
 }
 
+// notes are those of all sandboxes.
+type notes struct {
+	dir func(id string) string // of a sandbox's records
+	log *slog.Logger
+}
+
 const noteFile = "sandbox.json"
 
-// note writes the note of a sandbox. It is on the disk when it returns.
-func (reg *Registry) note(id string, f Record) error {
+// write writes the note of a sandbox. It is on the disk when it returns.
+func (n notes) write(id string, f Record) error {
 	text, err := json.Marshal(note{Name: f.Name, Owner: f.Owner, Created: f.Created, Spec: f.Asked})
 	if err != nil {
 		return err
 	}
-	dir := reg.records(id)
+	dir := n.dir(id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -46,11 +53,11 @@ func (reg *Registry) note(id string, f Record) error {
 	return os.Rename(fresh, filepath.Join(dir, noteFile))
 }
 
-// noted returns what note wrote, and false if that is not there or not whole.
-func (reg *Registry) noted(id string) (note, bool) {
-	var n note
-	text, err := os.ReadFile(filepath.Join(reg.records(id), noteFile))
-	if err != nil || json.Unmarshal(text, &n) != nil {
+// read returns what write wrote, and false if that is not there or not whole.
+func (n notes) read(id string) (note, bool) {
+	var found note
+	text, err := os.ReadFile(filepath.Join(n.dir(id), noteFile))
+	if err != nil || json.Unmarshal(text, &found) != nil {
 		return note{}, false
 	}
 	// Life, End and Labels were beside the spec once.
@@ -61,24 +68,24 @@ func (reg *Registry) noted(id string) (note, bool) {
 	}
 	if err := json.Unmarshal(text, &beside); err == nil {
 		if beside.Life != (Life{}) {
-			n.Spec.Life = beside.Life
+			found.Spec.Life = beside.Life
 		}
 		if beside.End != (End{}) {
-			n.Spec.End = beside.End
+			found.Spec.End = beside.End
 		}
 		if beside.Labels != nil {
-			n.Spec.Labels = beside.Labels
+			found.Spec.Labels = beside.Labels
 		}
 	}
-	if _, err := wire.ParseSandbox(n.Name); err != nil || n.Owner == "" {
+	if _, err := wire.ParseSandbox(found.Name); err != nil || found.Owner == "" {
 		return note{}, false
 	}
-	return n, true
+	return found, true
 }
 
-// unnote removes what note wrote.
-func (reg *Registry) unnote(id string) {
-	if err := os.Remove(filepath.Join(reg.records(id), noteFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		reg.log.Warn("note not removed", "id", id, "err", err)
+// remove removes what write wrote.
+func (n notes) remove(id string) {
+	if err := os.Remove(filepath.Join(n.dir(id), noteFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.log.Warn("note not removed", "id", id, "err", err)
 	}
 }

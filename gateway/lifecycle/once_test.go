@@ -123,7 +123,7 @@ func TestFateEndsWhenSandboxRuns(t *testing.T) {
 	if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.State, f.Reason = lifecycle.Running, "" }); err != nil {
 		t.Fatal(err)
 	}
-	if over := b.Over(); over != nil {
+	if over := b.Guest().Over(); over != nil {
 		t.Errorf("calls are lost: %v", over)
 	}
 }

@@ -12,18 +12,18 @@ import (
 // there are is the backend's to say, and that none opens the machine; but some say how others find
 // a sandbox or come off beside it, and so they are asked for by who runs the daemon, and by others
 // where its configuration says so.
-func (reg *Registry) mayOptions(owner string, options []string) error {
-	if owner == reg.options.Owner {
+func (o *Options) mayOptions(owner string, options []string) error {
+	if owner == o.Owner {
 		return nil
 	}
 	for _, option := range options {
 		name, _, _ := strings.Cut(option, "=")
-		if slices.Contains(reg.options.Engine, name) || slices.Contains(reg.options.Engine, option) {
+		if slices.Contains(o.Engine, name) || slices.Contains(o.Engine, option) {
 			continue
 		}
 		name = oneLine(name, 60)
-		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("engine option %s is here for %s alone to ask for", name, reg.options.Owner),
-			Hint: fmt.Sprintf("leave it out, or ask %s to list %s under the configuration key docker_options", reg.options.Owner, name)}
+		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("engine option %s is here for %s alone to ask for", name, o.Owner),
+			Hint: fmt.Sprintf("leave it out, or ask %s to list %s under the configuration key docker_options", o.Owner, name)}
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ type revisions struct {
 }
 
 func (r *revisions) differ(ctx context.Context, f Record) bool {
-	be, err := r.reg.backend(f.Instance.Backend)
+	be, err := r.reg.options.backend(f.Instance.Backend)
 	if err != nil || r.deaf[f.Instance.Backend] {
 		return false
 	}
@@ -47,12 +47,12 @@ func (p *pooling) renew(ctx context.Context) {
 	revised := &revisions{p.reg, make(map[string]bool)}
 	for _, sb := range p.Members(func(pool.Kind[Record]) bool { return true }) {
 		f := sb.get()
-		be, err := p.reg.backend(f.Instance.Backend)
+		be, err := p.reg.options.backend(f.Instance.Backend)
 		if err != nil {
 			continue
 		}
 		if revised.differ(ctx, f) {
-			sb.giveUpIfPooled(ctx, madeOtherwise)
+			p.giveUpIfPooled(ctx, sb, madeOtherwise)
 			continue
 		}
 		r, ok := be.(sandbox.Finder)
@@ -70,7 +70,7 @@ func (p *pooling) renew(ctx context.Context) {
 			means[f.Instance.Image] = digest
 		}
 		if digest != "" && digest != f.Instance.Digest {
-			sb.giveUpIfPooled(ctx, "its image is an older one")
+			p.giveUpIfPooled(ctx, sb, "its image is an older one")
 		}
 	}
 }

@@ -58,7 +58,7 @@ func (sb *Sandbox) DescribePackages(ctx context.Context) (Description, error) {
 	within := cmp.Or(reg.options.packagesWithin, packagesWithin)
 	ctx, cancel := context.WithTimeoutCause(ctx, within, fmt.Errorf("no answer within %v", within))
 	defer cancel()
-	out, err := sb.run(ctx, sb.get().Instance, packageScript, maxPackageText)
+	out, err := runInside(ctx, sb, sb.get().Instance, packageScript, maxPackageText)
 	d.Packages = parsePackages(string(out))
 	last := len(d.Packages) - 1
 	switch {

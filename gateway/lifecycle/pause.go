@@ -25,7 +25,7 @@ func (sb *Sandbox) Pause(ctx context.Context, by string) error {
 
 // freeze pauses sb, which runs and is locked.
 func (sb *Sandbox) freeze(ctx context.Context, f Record, by string) error {
-	be, err := sb.reg.backend(f.Instance.Backend)
+	be, err := sb.reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return err
 	}
@@ -34,9 +34,9 @@ func (sb *Sandbox) freeze(ctx context.Context, f Record, by string) error {
 		return sb.Reach(fmt.Errorf("pause: %w", sandbox.ErrUnsupported))
 	}
 	sb.reg.journal.add(sb.id, "pause", map[string]any{"by": by})
-	sb.hold(true)
+	sb.guest.hold(true)
 	if err := pauser.Pause(ctx, f.Instance); err != nil {
-		sb.hold(false)
+		sb.guest.hold(false)
 		return sb.Reach(err)
 	}
 	return sb.become(ctx, func(f *Record) { f.State, f.Reason = Paused, "" })
@@ -67,20 +67,20 @@ func (sb *Sandbox) resume(ctx context.Context, be sandbox.Backend, f Record) err
 	if err := pauser.Resume(ctx, f.Instance); err != nil {
 		return sb.Reach(err)
 	}
-	sb.hold(false)
+	sb.guest.hold(false)
 	if err := sb.become(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
 		return err
 	}
-	sb.keep()
+	sb.guest.keep()
 	return nil
 }
 
 // hold tells the connections to a sandbox that it is frozen, or goes on: while it is frozen they
 // are not taken for dead.
-func (sb *Sandbox) hold(frozen bool) {
-	sb.mu.Lock()
-	lk := sb.link
-	sb.mu.Unlock()
+func (g *Guest) hold(frozen bool) {
+	g.mu.Lock()
+	lk := g.link
+	g.mu.Unlock()
 	if lk != nil {
 		lk.mu.Lock()
 		c := lk.control
@@ -89,32 +89,5 @@ func (sb *Sandbox) hold(frozen bool) {
 			c.Hold(frozen)
 		}
 	}
-	sb.relays.hold(frozen)
-}
-
-// Wake resumes sb if it is paused: somebody is about to do something in it. An error refuses that.
-func (sb *Sandbox) Wake(ctx context.Context) error {
-	if err := sb.Silence(); err != nil && !sb.IsHost() {
-		return err
-	}
-	if sb.get().State != Paused {
-		return nil
-	}
-	ctx, done := sb.reg.tasks.bound(ctx)
-	defer done()
-	_, err := sb.start(ctx, nil)
-	return err
-}
-
-// NotRunning is the refusal of those who may not start sb: it has no sessions, or none that answer.
-func (sb *Sandbox) NotRunning(session string) error {
-	if f := sb.get(); f.State == Paused {
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.Name + " is paused", Hint: "its owner resumes it: sandboxd resume " + f.Name}
-	}
-	e := sb.noSession(session)
-	if f := sb.get(); f.State == Stopped {
-		e.Message += ", which is stopped"
-		e.Hint = "start it: sandboxd start " + f.Name
-	}
-	return e
+	g.relays.hold(frozen)
 }

@@ -52,7 +52,7 @@ func newPooling(reg *Registry) (*pooling, error) {
 	}
 	slices.Sort(images)
 	for _, image := range slices.Compact(images) {
-		f, err := reg.plan(nobody, NewSpec{Image: image})
+		f, err := reg.options.plan(nobody, NewSpec{Image: image})
 		if err != nil {
 			return nil, err
 		}
@@ -62,7 +62,9 @@ func newPooling(reg *Registry) (*pooling, error) {
 }
 
 // Pool returns how many pooled sandboxes there are, by image.
-func (reg *Registry) Pool() []pool.Info { return reg.pooled.Info((*Sandbox).inTouch) }
+func (reg *Registry) Pool() []pool.Info {
+	return reg.pooled.Info(func(sb *Sandbox) bool { return sb.guest.inTouch() })
+}
 
 // Drain removes the pooled sandboxes, and none is booted ahead until the daemon is started again.
 // It is for the admin.
@@ -85,7 +87,7 @@ func (reg *Registry) Drain(ctx context.Context) error {
 		}
 		wg.Go(func() {
 			reg.pooled.Drop(sb)
-			_, errs[i] = sb.removeIf(ctx, Record.isPooled)
+			_, errs[i] = reg.removals.removeIf(ctx, sb, Record.isPooled)
 		})
 	}
 	wg.Wait()
@@ -122,10 +124,10 @@ func (f Record) likeness() string {
 }
 
 // inTouch reports whether the guest of sb is connected.
-func (sb *Sandbox) inTouch() bool {
-	sb.mu.Lock()
-	lk := sb.link
-	sb.mu.Unlock()
+func (g *Guest) inTouch() bool {
+	g.mu.Lock()
+	lk := g.link
+	g.mu.Unlock()
 	if lk == nil {
 		return false
 	}
@@ -138,7 +140,7 @@ func (sb *Sandbox) inTouch() bool {
 // take returns a pooled sandbox that is made as f, with its act begun, or nil if none answers.
 func (p *pooling) take(f Record) *Sandbox {
 	sb, _ := p.Take(f.likeness(), f.Owner, time.Now(), func(sb *Sandbox) bool {
-		if !sb.inTouch() || !sb.lockNow() {
+		if !sb.guest.inTouch() || !sb.lockNow() {
 			return false
 		}
 		if sb.isGone() || sb.get().State != Warm {
@@ -164,7 +166,7 @@ func (p *pooling) run(ctx context.Context) {
 	stale := time.NewTicker(staleEvery)
 	defer stale.Stop()
 	for ctx.Err() == nil {
-		room, key := p.reg.poolRoom()
+		room, key := p.reg.accounts.poolRoom()
 		p.shrink(ctx, room)
 		k, due, wait := p.Due(time.Now(), room, key, cap(p.reg.boots))
 		if due {
@@ -195,7 +197,7 @@ func (p *pooling) end(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, sb := range p.Members(func(k pool.Kind[Record]) bool { return k.Use != "" }) {
 		wg.Go(func() {
-			if _, err := sb.removeIf(ctx, Record.isPooled); err != nil {
+			if _, err := p.reg.removals.removeIf(ctx, sb, Record.isPooled); err != nil {
 				p.reg.log.Warn("a pooled sandbox is left for the next daemon", "id", sb.id, "err", err)
 			}
 		})
@@ -206,18 +208,18 @@ func (p *pooling) end(ctx context.Context) {
 // shrink gives up the surplus.
 func (p *pooling) shrink(ctx context.Context, room int) {
 	for _, sb := range p.Surplus(time.Now(), room) {
-		sb.giveUpIfPooled(ctx, "its place is needed")
+		p.giveUpIfPooled(ctx, sb, "its place is needed")
 	}
 }
 
 // giveUpIfPooled gives sb up unless somebody has just taken it, or it is about to be given up.
-func (sb *Sandbox) giveUpIfPooled(ctx context.Context, why string) {
+func (p *pooling) giveUpIfPooled(ctx context.Context, sb *Sandbox, why string) {
 	if !sb.lockNow() {
 		return
 	}
 	defer sb.unlock()
 	if sb.get().State == Warm && !sb.isGone() {
-		sb.giveUp(ctx, why)
+		p.giveUp(ctx, sb, why)
 	}
 }
 
@@ -228,7 +230,7 @@ func (reg *Registry) KeepPooled(owner, use string, spec NewSpec, size int, long 
 	if spec.Host.URI != "" || spec.Build != nil || len(spec.Setup) > 0 || len(spec.Mounts) > 0 || spec.Dir != "" {
 		return wire.Errorf(wire.CodeUsage, "host, mount, build and setup specs cannot be pooled")
 	}
-	f, err := reg.plan(owner, spec)
+	f, err := reg.options.plan(owner, spec)
 	if err != nil {
 		return err
 	}
@@ -253,7 +255,7 @@ func (p *pooling) fill(ctx context.Context, k pool.Kind[Record]) {
 	reg.mu.Lock()
 	reg.all[id] = sb
 	reg.mu.Unlock()
-	err := sb.create(ctx, nil)
+	err := (&creation{Sandbox: sb}).create(ctx, nil)
 	if ctx.Err() != nil {
 		return
 	}
@@ -262,7 +264,7 @@ func (p *pooling) fill(ctx context.Context, k pool.Kind[Record]) {
 		trouble = oneLine(strings.TrimPrefix(reg.Public(err).Message, "create "+sb.Name()+": "), 300)
 	} else if !p.put(sb) && sb.lock(ctx) == nil { // it was drained meanwhile
 		if sb.get().State == Warm {
-			sb.giveUp(ctx, "there is no pool any more")
+			p.giveUp(ctx, sb, "there is no pool any more")
 		}
 		sb.unlock()
 	}
@@ -276,23 +278,23 @@ func (p *pooling) fill(ctx context.Context, k pool.Kind[Record]) {
 }
 
 // giveUp removes a pooled sandbox, which is locked, in the background.
-func (sb *Sandbox) giveUp(ctx context.Context, why string) {
+func (p *pooling) giveUp(ctx context.Context, sb *Sandbox, why string) {
 	sb.note(ctx, Deleting, why)
-	sb.reg.pooled.Drop(sb)
-	sb.reg.laterNow(sb)
+	p.Drop(sb)
+	p.reg.removals.laterNow(sb)
 }
 
 // unfit is inspect for a pooled sandbox.
-func (sb *Sandbox) unfit(ctx context.Context, status sandbox.Status, err, cause error) (over bool) {
+func (p *pooling) unfit(ctx context.Context, sb *Sandbox, status sandbox.Status, err, cause error) (over bool) {
 	switch {
 	case errors.Is(err, sandbox.ErrGone):
-		sb.giveUp(ctx, "it was removed behind the daemon's back")
+		p.giveUp(ctx, sb, "it was removed behind the daemon's back")
 	case err != nil:
 		return false
 	case !status.Running:
-		sb.giveUp(ctx, why(status))
+		p.giveUp(ctx, sb, why(status))
 	case cause != nil:
-		sb.giveUp(ctx, brokenWhy(cause))
+		p.giveUp(ctx, sb, brokenWhy(cause))
 	default:
 		return false // who pauses one finds it so, or resumes it
 	}
@@ -301,8 +303,8 @@ func (sb *Sandbox) unfit(ctx context.Context, status sandbox.Status, err, cause 
 
 // poolRoom is how many pooled sandboxes there may be beside those that people have, and the key
 // that bounds them.
-func (reg *Registry) poolRoom() (room int, key string) {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	return reg.options.Total.Pool(reg.allLocked(nil))
+func (a *accounts) poolRoom() (room int, key string) {
+	a.reg.mu.Lock()
+	defer a.reg.mu.Unlock()
+	return a.reg.options.Total.Pool(a.allLocked(nil))
 }

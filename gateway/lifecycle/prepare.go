@@ -15,15 +15,15 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec, pr
 	if len(spec.Setup) == 0 || spec.Build != nil {
 		return "", wire.Errorf(wire.CodeUsage, "an image is prepared of an image, by a set-up")
 	}
-	f, err := reg.plan(owner, spec)
+	f, err := reg.options.plan(owner, spec)
 	if err != nil {
 		return "", err
 	}
-	made, err := reg.planMaking(owner, spec)
+	made, err := reg.options.planMaking(owner, spec)
 	if err != nil {
 		return "", err
 	}
-	be, err := reg.backend(f.Instance.Backend)
+	be, err := reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return "", err
 	}

@@ -17,9 +17,13 @@ const (
 // sweeps are the pauses before each of the sweeps of a young daemon.
 var sweeps = []time.Duration{0, time.Second, 4 * time.Second, 15 * time.Second, 40 * time.Second, 2 * time.Minute}
 
+// recovery takes up what a former daemon left.
+type recovery struct{ reg *Registry }
+
 // sweep has a backend remove what calls of an earlier daemon left, and what the engine still makes
 // of them.
-func (reg *Registry) sweep(ctx context.Context, name string, s sandbox.Finder) {
+func (r recovery) sweep(ctx context.Context, name string, s sandbox.Finder) {
+	reg := r.reg
 	for _, pause := range sweeps {
 		if !sleep(ctx, pause) {
 			return
@@ -33,7 +37,8 @@ func (reg *Registry) sweep(ctx context.Context, name string, s sandbox.Finder) {
 // recover takes up every sandbox where a former daemon left it. Creations that were cut short are
 // undone and removals finished; the rest is kept in touch with. Then the backends are asked for
 // what the store does not know.
-func (reg *Registry) recover(ctx context.Context) {
+func (r recovery) recover(ctx context.Context) {
+	reg := r.reg
 	revised := &revisions{reg, make(map[string]bool)}
 	for _, sb := range reg.All() {
 		switch f := sb.get(); f.State {
@@ -44,29 +49,29 @@ func (reg *Registry) recover(ctx context.Context) {
 				continue
 			}
 			reg.unname(sb)
-			sb.doubt()
-			reg.laterNow(sb)
+			reg.removals.doubt(sb)
+			reg.removals.laterNow(sb)
 		case Deleting:
 			if f.Instance.ID == "" { // the same, by a daemon that was cut short in turn
-				sb.doubt()
+				reg.removals.doubt(sb)
 			}
-			reg.laterNow(sb)
+			reg.removals.laterNow(sb)
 		case Running, Broken, Paused:
 			if f.Reason == copied {
-				reg.tasks.start(sb.goOn)
+				reg.tasks.start(copier{sb}.goOn)
 			}
-			sb.keep()
+			sb.guest.keep()
 		case Warm:
-			reg.unnote(sb.id) // of a claim that was cut short
+			reg.notes.remove(sb.id) // of a claim that was cut short
 			why := "the daemon is configured without it"
 			if revised.differ(ctx, f) {
 				why = madeOtherwise // the daemon that made it was another
 			} else if reg.pooled.put(sb) {
-				sb.keep()
+				sb.guest.keep()
 				continue
 			}
 			sb.note(ctx, Deleting, why)
-			reg.laterNow(sb)
+			reg.removals.laterNow(sb)
 		}
 	}
 	looked := make(chan struct{}, len(reg.options.Backends))
@@ -78,7 +83,7 @@ func (reg *Registry) recover(ctx context.Context) {
 		}
 		reg.tasks.start(func(ctx context.Context) {
 			for first := true; ; first = false {
-				err := reg.orphans(ctx, name, be, l)
+				err := r.orphans(ctx, name, be, l)
 				if first {
 					looked <- struct{}{}
 				}
@@ -109,7 +114,8 @@ wait:
 
 // orphans adopts the instances of a backend that carry our label and that the store does not know.
 // Nothing is deleted because the store lost it.
-func (reg *Registry) orphans(ctx context.Context, name string, be sandbox.Backend, l sandbox.Finder) error {
+func (r recovery) orphans(ctx context.Context, name string, be sandbox.Backend, l sandbox.Finder) error {
+	reg := r.reg
 	within, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	// Before the list is made: what is removed meanwhile is on it, and no longer known.
@@ -130,7 +136,7 @@ func (reg *Registry) orphans(ctx context.Context, name string, be sandbox.Backen
 		if before[inst.ID] || reg.byID(inst.ID) != nil {
 			continue
 		}
-		if err := reg.adoptOrphan(ctx, be, inst); err != nil {
+		if err := r.adoptOrphan(ctx, be, inst); err != nil {
 			return err
 		}
 	}
@@ -139,11 +145,12 @@ func (reg *Registry) orphans(ctx context.Context, name string, be sandbox.Backen
 
 // adoptOrphan makes a sandbox of an instance that the store does not know: the one that it was,
 // where that is noted beside its records, else one that is lost.
-func (reg *Registry) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.Instance) error {
+func (r recovery) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.Instance) error {
+	reg := r.reg
 	now := time.Now()
 	f := Record{Name: "lost-" + inst.ID, Owner: reg.options.Owner, State: Lost, Reason: "found without a row in the store", Since: now,
 		Created: inst.Created, Instance: inst, Asked: Asked{Spec: sandbox.Spec{ID: inst.ID, Image: inst.Image, Network: inst.Network, User: inst.User}}}
-	if l, ok := reg.noted(inst.ID); ok {
+	if l, ok := reg.notes.read(inst.ID); ok {
 		taken := reg.Find(l.Name) != nil
 		f.Owner, f.Created, f.Asked = l.Owner, l.Created, l.Spec
 		if !taken {
@@ -170,20 +177,20 @@ func (reg *Registry) adoptOrphan(ctx context.Context, be sandbox.Backend, inst s
 	reg.journal.add(sb.id, "adopted", map[string]any{"state": f.State})
 	reg.log.Warn("adopted a sandbox that the store did not know", "id", sb.id, "name", f.Name, "state", f.State)
 	if f.State == Running {
-		sb.keep()
+		sb.guest.keep()
 	}
 	return nil
 }
 
 // goOn lets a sandbox go on that an earlier daemon froze while it copied its files.
-func (sb *Sandbox) goOn(ctx context.Context) {
-	if sb.lock(ctx) != nil {
+func (c copier) goOn(ctx context.Context) {
+	if c.lock(ctx) != nil {
 		return
 	}
-	defer sb.unlock()
-	if be, err := sb.reg.backend(sb.get().Instance.Backend); err == nil && sb.get().Reason == copied {
+	defer c.unlock()
+	if be, err := c.reg.options.backend(c.get().Instance.Backend); err == nil && c.get().Reason == copied {
 		if p, ok := be.(sandbox.Pauser); ok {
-			sb.thaw(ctx, p)
+			c.thaw(ctx, p)
 		}
 	}
 }

@@ -21,7 +21,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/attention"
-	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -93,25 +92,21 @@ const (
 // Locks: Registry.mu before Sandbox.mu before live.Session's. A sandbox's semaphore op is taken
 // before any of them. No I/O is done under any.
 type Registry struct {
-	options     Options
-	log         *slog.Logger
-	pool        *connect.Pool
-	boots       chan struct{} // slots for starts under way: more at once only slow each other down
-	keeping     chan struct{} // semaphore: an image of a sandbox's files is made
-	tasks       tasks
-	journal     journal
-	connections *egress.Budget // of all sandboxes
-	ready       chan struct{}  // closed when Run has looked at everything once
+	options  Options
+	log      *slog.Logger
+	pool     *connect.Pool
+	boots    chan struct{} // slots for starts under way: more at once only slow each other down
+	keeping  chan struct{} // semaphore: an image of a sandbox's files is made
+	tasks    tasks
+	journal  journal
+	accounts *accounts
+	notes    notes
+	removals removals
+	ready    chan struct{} // closed when Run has looked at everything once
 
 	mu    sync.Mutex
 	all   map[string]*Sandbox // guarded by mu; by ID
 	names map[string]*Sandbox // guarded by mu; without those that are being deleted
-
-	beginning map[string]int    // guarded by mu; sessions that are about to be, by owner
-	starting  map[*Sandbox]bool // guarded by mu; stopped, and about to run
-
-	sharesMu sync.Mutex                // alone
-	shares   map[string]*egress.Budget // guarded by sharesMu; parts of connections, by owner
 
 	board  *attention.Board
 	pooled *pooling
@@ -141,14 +136,15 @@ func New(o Options) (*Registry, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	reg := &Registry{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
 		keeping: make(chan struct{}, 1), ready: make(chan struct{}),
-		all: make(map[string]*Sandbox), names: make(map[string]*Sandbox),
-		beginning: make(map[string]int), starting: make(map[*Sandbox]bool), shares: make(map[string]*egress.Budget)}
+		all: make(map[string]*Sandbox), names: make(map[string]*Sandbox)}
+	reg.removals = removals{reg}
+	reg.notes = notes{reg.records, o.Log}
 	reg.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: reg.openControl, Opened: reg.opened, Dial: reg.dial})
 	var err error
-	if reg.connections, err = connectionBudget(o.Connections); err != nil {
+	if reg.accounts, err = newAccounts(reg); err != nil {
 		return nil, err
 	}
-	if err := reg.mayAllow(o.Owner, sandbox.NetworkFiltered, o.Allow); err != nil {
+	if err := reg.options.mayAllow(o.Owner, sandbox.NetworkFiltered, o.Allow); err != nil {
 		return nil, fmt.Errorf("gateway: %w", err)
 	}
 	if reg.pooled, err = newPooling(reg); err != nil {
@@ -184,7 +180,7 @@ func (reg *Registry) load(ctx context.Context) error {
 	}
 	for _, share := range shares {
 		if sb := reg.all[share.Sandbox]; sb != nil {
-			sb.share(share.Principal, wire.Rights(share.Rights))
+			sb.shares.set(share.Principal, wire.Rights(share.Rights))
 		}
 	}
 	return nil
@@ -192,7 +188,7 @@ func (reg *Registry) load(ctx context.Context) error {
 
 // dial reaches the SSH server of an instance.
 func (reg *Registry) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
-	be, err := reg.backend(inst.Backend)
+	be, err := reg.options.backend(inst.Backend)
 	if err != nil {
 		return sandbox.Peer{}, err
 	}
@@ -209,14 +205,14 @@ func (reg *Registry) Run(ctx context.Context, beside []func(context.Context), cl
 	defer cancel(nil)
 	reg.tasks.open(ctx)
 	reg.tasks.start(reg.journal.run)
-	reg.tasks.start(reg.recover)
+	reg.tasks.start(recovery{reg}.recover)
 	reg.tasks.start(reg.pooled.run)
 	for _, f := range beside {
 		reg.tasks.start(f)
 	}
 	for name, be := range reg.options.Backends {
 		if s, ok := be.(sandbox.Finder); ok {
-			reg.tasks.start(func(ctx context.Context) { reg.sweep(ctx, name, s) })
+			reg.tasks.start(func(ctx context.Context) { recovery{reg}.sweep(ctx, name, s) })
 		}
 		if m, ok := be.(sandbox.Meter); ok {
 			reg.tasks.start(func(ctx context.Context) { reg.watchDisks(ctx, name, m) })
@@ -282,8 +278,8 @@ func (reg *Registry) at(step string) {
 	}
 }
 
-func (reg *Registry) backend(name string) (sandbox.Backend, error) {
-	if be := reg.options.Backends[name]; be != nil {
+func (o *Options) backend(name string) (sandbox.Backend, error) {
+	if be := o.Backends[name]; be != nil {
 		return be, nil
 	}
 	e := wire.Errorf(wire.CodeUnavailable, "this daemon has no backend %s", oneLine(name, 64))
@@ -349,6 +345,15 @@ func (reg *Registry) Lives() []*live.Session {
 		all = append(all, sb.sessions.All()...)
 	}
 	return all
+}
+
+// Options are what it works with, with defaults.
+func (reg *Registry) Options() *Options { return &reg.options }
+
+// Allowances returns what an owner's sandboxes have of what they may, and for the admin what all
+// owners' have.
+func (reg *Registry) Allowances(ctx context.Context, owner string) ([]Allowance, error) {
+	return reg.accounts.allowances(ctx, owner)
 }
 
 // Connections are those to the SSH servers of sandboxes.

@@ -29,17 +29,14 @@ func (sb *Sandbox) Share(ctx context.Context, by, principal string, rights wire.
 	if sb.isGone() {
 		return "", sb.reg.NotFound(sb.Name())
 	}
-	sb.mu.Lock()
-	before = sb.shares[principal]
-	full := before == "" && len(sb.shares) >= maxShares
-	sb.mu.Unlock()
-	if full {
+	if before = sb.shares.of(principal); before == "" && len(sb.shares.list()) >= maxShares {
 		return "", wire.Errorf(wire.CodeUnavailable, "sandbox %s is shared with %d principals, which is the most", sb.Name(), maxShares)
 	}
 	if err := sb.reg.options.Store.PutShare(context.WithoutCancel(ctx), store.Share{Sandbox: sb.id, Principal: principal, Rights: string(rights)}); err != nil {
 		return "", stored(err)
 	}
-	sb.share(principal, rights)
+	sb.shares.set(principal, rights)
+	sb.reg.board.Reshare()
 	sb.reg.journal.add(sb.id, "share", map[string]any{"by": by, "with": principal, "rights": rights})
 	return before, nil
 }
@@ -49,79 +46,77 @@ func (sb *Sandbox) Share(ctx context.Context, by, principal string, rights wire.
 func (sb *Sandbox) Unshare(ctx context.Context, by, principal string) (was bool, err error) {
 	sb.wmu.Lock()
 	defer sb.wmu.Unlock()
-	sb.mu.Lock()
-	_, was = sb.shares[principal]
-	sb.mu.Unlock()
-	if !was {
+	if sb.shares.of(principal) == "" {
 		return false, nil
 	}
 	if err := sb.reg.options.Store.DeleteShare(context.WithoutCancel(ctx), sb.id, principal); err != nil {
 		return false, stored(err)
 	}
-	sb.share(principal, "")
+	sb.shares.set(principal, "")
+	sb.reg.board.Reshare()
 	sb.reg.journal.add(sb.id, "unshare", map[string]any{"by": by, "with": principal})
 	return true, nil
 }
 
-// share makes these the rights of principal; none without any.
-func (sb *Sandbox) share(principal string, rights wire.Rights) {
-	sb.mu.Lock()
-	sb.shares = maps.Clone(sb.shares) // readers have the old one
-	if sb.shares == nil {
-		sb.shares = make(map[string]wire.Rights)
+// shares are the rights of principals that do not own a sandbox. The zero value has none.
+type shares struct {
+	mu     sync.Mutex
+	rights map[string]wire.Rights // guarded by mu
+}
+
+// set makes these the rights of principal; none without any.
+func (s *shares) set(principal string, rights wire.Rights) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rights == nil {
+		s.rights = make(map[string]wire.Rights)
 	}
 	if rights == "" {
-		delete(sb.shares, principal)
+		delete(s.rights, principal)
 	} else {
-		sb.shares[principal] = rights
+		s.rights[principal] = rights
 	}
-	sb.mu.Unlock()
-	sb.reg.board.Reshare()
 }
 
-// principals are who may see the sandbox: its owner first.
-func (sb *Sandbox) principals() []string {
-	owner := sb.get().Owner
-	sb.mu.Lock()
-	shares := sb.shares
-	sb.mu.Unlock()
-	return append([]string{owner}, slices.Sorted(maps.Keys(shares))...)
+// of returns the rights of principal; empty for none.
+func (s *shares) of(principal string) wire.Rights {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rights[principal]
 }
 
-// sharedWith lists the shares by principal.
-func (sb *Sandbox) sharedWith() []Share {
-	sb.mu.Lock()
-	shares := sb.shares
-	sb.mu.Unlock()
-	list := make([]Share, 0, len(shares))
-	for _, name := range slices.Sorted(maps.Keys(shares)) {
-		list = append(list, Share{Principal: name, Rights: shares[name]})
+// list returns them by principal.
+func (s *shares) list() []Share {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]Share, 0, len(s.rights))
+	for _, name := range slices.Sorted(maps.Keys(s.rights)) {
+		list = append(list, Share{Principal: name, Rights: s.rights[name]})
 	}
 	return list
 }
 
-// RightsOf is the most that the principal may do on sb: everything if owner is true, else its share;
-// none without one.
-func (sb *Sandbox) RightsOf(principal string) (rights wire.Rights, owner bool) {
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	if sb.record.Owner == principal {
-		return wire.RightDrive, true
+// principals are those who may see the sandbox: its owner first.
+func (sb *Sandbox) principals() []string {
+	all := []string{sb.Owner()}
+	for _, share := range sb.shares.list() {
+		all = append(all, share.Principal)
 	}
-	return sb.shares[principal], false
+	return all
 }
 
-// MayStay implements attach.Sandbox.
-func (sb *Sandbox) MayStay(party wire.Party) error {
-	if rights, _ := sb.RightsOf(party.Name); rights != wire.RightDrive && rights != party.Rights {
-		return sb.reg.NotFound(sb.Name())
+// RightsOf returns the most that the principal may do on the sandbox: everything if owner is true,
+// else its share; none without one.
+func (sb *Sandbox) RightsOf(principal string) (rights wire.Rights, owner bool) {
+	if sb.Owner() == principal {
+		return wire.RightDrive, true
 	}
-	return nil
+	return sb.shares.of(principal), false
 }
 
 // CloseRelays ends the connections of a principal that are relayed to the sandbox.
 func (sb *Sandbox) CloseRelays(principal string) {
-	for _, c := range sb.relays.of(principal) {
+	for _, c := range sb.guest.relays.of(principal) {
 		c.Close()
 	}
 }

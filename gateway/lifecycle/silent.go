@@ -94,39 +94,24 @@ const (
 
 // looks says how often the guest of sb is looked at while calls wait for it, and at how many looks
 // in a row it is silent.
-func (sb *Sandbox) looks() (every time.Duration, most int) {
-	if sb.IsHost() {
+func (g *Guest) looks() (every time.Duration, most int) {
+	if g.IsHost() {
 		return hostLookEvery, hostLooks
 	}
 	return lookEvery, silentLooks
 }
 
-// Within implements attach.Sandbox.
-func (sb *Sandbox) Within(ctx context.Context) (_ context.Context, over func()) {
-	leave := sb.listening.enter()
-	ctx, done := sb.pauses.Within(ctx)
-	return ctx, func() { done(); leave() }
-}
-
-// Silence implements attach.Sandbox.
-func (sb *Sandbox) Silence() error {
-	if silent := sb.listening.silence(); silent != nil {
-		return silent.Refused
-	}
-	return nil
-}
-
 // listen asks the guest on c for signs of life while calls wait for it, until c or ctx ends.
-func (sb *Sandbox) listen(ctx context.Context, c *connect.Control) {
-	defer sb.listening.set(nil)
-	every, _ := sb.looks()
-	for sb.listening.wait(ctx) && c.Err() == nil {
+func (g *Guest) listen(ctx context.Context, c *connect.Control) {
+	defer g.listening.set(nil)
+	every, _ := g.looks()
+	for g.listening.wait(ctx) && c.Err() == nil {
 		answered := make(chan struct{})
 		go func() { // ends with ctx
 			defer close(answered)
 			_ = c.Alive(ctx) // an error on a connection that lives was an answer, too
 		}()
-		if !sb.await(ctx, c, answered) || !sleep(ctx, every) {
+		if !g.await(ctx, c, answered) || !sleep(ctx, every) {
 			return
 		}
 	}
@@ -134,8 +119,8 @@ func (sb *Sandbox) listen(ctx context.Context, c *connect.Control) {
 
 // await waits for the guest's sign of life, and ends the calls each time that it is silent
 // meanwhile. It reports whether the guest has answered.
-func (sb *Sandbox) await(ctx context.Context, c *connect.Control, answered <-chan struct{}) bool {
-	every, most := sb.looks()
+func (g *Guest) await(ctx context.Context, c *connect.Control, answered <-chan struct{}) bool {
+	every, most := g.looks()
 	held := false // by this
 	look := time.NewTicker(every)
 	defer look.Stop()
@@ -145,8 +130,8 @@ func (sb *Sandbox) await(ctx context.Context, c *connect.Control, answered <-cha
 			if ctx.Err() != nil || c.Err() != nil {
 				return false
 			}
-			if held || sb.IsPaused() {
-				sb.thawed(ctx)
+			if held || g.IsPaused() {
+				g.thawed(ctx)
 			}
 			return true
 		case <-ctx.Done():
@@ -159,12 +144,12 @@ func (sb *Sandbox) await(ctx context.Context, c *connect.Control, answered <-cha
 		}
 		missed++
 		silent := time.Duration(missed) * every
-		if missed%most == 0 && sb.frozen(ctx, silent) {
-			sb.loseFrozen(ctx, silent, held)
+		if missed%most == 0 && g.frozen(ctx, silent) {
+			g.loseFrozen(ctx, silent, held)
 			held = true
 		}
-		if silent > deadAfter && !sb.IsPaused() && !sb.IsHost() {
-			sb.reg.pool.Forget(sb.id)
+		if silent > deadAfter && !g.IsPaused() && !g.IsHost() {
+			g.reg.pool.Forget(g.id)
 			return false
 		}
 	}
@@ -172,65 +157,57 @@ func (sb *Sandbox) await(ctx context.Context, c *connect.Control, answered <-cha
 
 // frozen reports whether the guest of sb, which has given no sign of life for so long, is frozen and
 // not only busy.
-func (sb *Sandbox) frozen(ctx context.Context, d time.Duration) bool {
-	if sb.IsHost() || d >= hungAfter {
+func (g *Guest) frozen(ctx context.Context, d time.Duration) bool {
+	if g.IsHost() || d >= hungAfter {
 		return true
 	}
-	sb.inspect(ctx, sb.get().Instance, nil)
-	sb.mu.Lock()
-	defer sb.mu.Unlock()
-	return sb.halted || sb.record.State == Paused
+	g.inspect(ctx, g.get().Instance, nil)
+	g.mu.Lock()
+	halted := g.halted
+	g.mu.Unlock()
+	return halted || g.State() == Paused
 }
 
 // loseFrozen ends the calls that wait for the guest of sb, which is frozen and has given no sign of
 // life for so long. A pause has ended them already. At first the connections to it wait, for what
 // runs may go on any moment; again says that they have.
-func (sb *Sandbox) loseFrozen(ctx context.Context, d time.Duration, again bool) {
-	host := sb.IsHost()
+func (g *Guest) loseFrozen(ctx context.Context, d time.Duration, again bool) {
+	host := g.IsHost()
 	if !host {
-		sb.hold(true)
-		if sb.IsPaused() {
+		g.hold(true)
+		if g.IsPaused() {
 			return
 		}
 	}
-	silent := sb.silentError(d)
-	sb.listening.set(silent)
-	sb.pauses.Interrupt(silent)
+	silent := g.silentError(d)
+	g.listening.set(silent)
+	g.pauses.Interrupt(silent)
 	if again && !host {
-		sb.inspect(ctx, sb.get().Instance, sb.Silent(d))
-		sb.relays.close() // relayed commands end with their connections, so these had more time
+		g.inspect(ctx, g.get().Instance, g.Silent(d))
+		g.relays.close() // relayed commands end with their connections, so these had more time
 	}
 }
 
 // thawed notes that the guest of sb has answered after it was silent or paused.
-func (sb *Sandbox) thawed(ctx context.Context) {
-	sb.listening.set(nil)
-	if sb.inspect(ctx, sb.get().Instance, nil) || sb.IsPaused() {
+func (g *Guest) thawed(ctx context.Context) {
+	g.listening.set(nil)
+	if g.inspect(ctx, g.get().Instance, nil) || g.IsPaused() {
 		return
 	}
-	sb.hold(false)
-	sb.answered(ctx)
-}
-
-// Silent is the error of a guest that has not answered for so long.
-func (sb *Sandbox) Silent(d time.Duration) error {
-	what := "the guest"
-	if uri := sb.get().Instance.Host.URI; uri != "" {
-		what += " on " + uri
-	}
-	return &attach.SilentError{What: what, Time: d}
+	g.hold(false)
+	g.answered(ctx)
 }
 
 // silentError ends the calls that wait for the guest of sb, which has not answered for so long.
-func (sb *Sandbox) silentError(d time.Duration) *attach.FrozenError {
-	why := sb.Silent(d)
-	reach := sb.Reach(why)
+func (g *Guest) silentError(d time.Duration) *attach.FrozenError {
+	why := g.Silent(d)
+	reach := g.Reach(why)
 	refused, _ := errors.AsType[*wire.Error](reach)
 	e := &attach.FrozenError{Refused: refused}
-	if sb.IsHost() {
+	if g.IsHost() {
 		e.Lost = wire.LostError(wire.LostHost, text.Line(reach.Error(), 300))
 		return e
 	}
-	e.Lost = wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: %v", sb.Name(), why))
+	e.Lost = wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: %v", g.Name(), why))
 	return e
 }

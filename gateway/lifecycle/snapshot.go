@@ -24,7 +24,7 @@ func (sb *Sandbox) Snapshot(ctx context.Context, by, tag string) (image string, 
 	}
 	ctx, done := reg.tasks.bound(ctx)
 	defer done()
-	err = sb.keepFiles(ctx, "snapshot", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) error {
+	err = copier{sb}.keepFiles(ctx, "snapshot", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) error {
 		image, err = s.Snapshot(ctx, inst, f.Owner, f.Name, tag)
 		if errors.Is(err, fs.ErrExist) {
 			return &wire.Error{Code: wire.CodeExists, Message: "there is a snapshot " + tag + " of " + f.Name + " already", Hint: "choose another tag"}
@@ -48,16 +48,16 @@ func (source *Sandbox) Fork(ctx context.Context, by, fork string, progress func(
 	ctx, done := reg.tasks.bound(ctx)
 	defer done()
 	f := source.get()
-	if err := reg.mayBridge(f.Owner, f.Spec.Network); err != nil {
+	if err := reg.options.mayBridge(f.Owner, f.Spec.Network); err != nil {
 		return Info{}, err
 	}
-	if err := reg.mayOptions(f.Owner, f.Spec.Options); err != nil {
+	if err := reg.options.mayOptions(f.Owner, f.Spec.Options); err != nil {
 		return Info{}, err
 	}
 	if f.Instance.ID == "" {
 		return Info{}, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: it has no files yet", f.Name, f.State)}
 	}
-	be, err := reg.backend(f.Instance.Backend)
+	be, err := reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return Info{}, err
 	}
@@ -70,15 +70,15 @@ func (source *Sandbox) Fork(ctx context.Context, by, fork string, progress func(
 	f.Dir = "" // that is the first one's
 	f.Instance = sandbox.Instance{Backend: f.Instance.Backend}
 	var sb *Sandbox
-	err = reg.withKept(ctx, f.Owner, "", func(kept int64) (err error) {
+	err = reg.accounts.withKept(ctx, f.Owner, "", func(kept int64) (err error) {
 		sb, _, err = reg.reserve(f, kept, false, nil)
 		return err
 	})
 	if err != nil {
 		return Info{}, err
 	}
-	sb.source = source
-	if err := sb.create(ctx, progress); err != nil {
+	c := &creation{Sandbox: sb, source: source}
+	if err := c.create(ctx, progress); err != nil {
 		return Info{}, err
 	}
 	reg.journal.add(sb.id, "fork", map[string]any{"by": by, "of": of})
@@ -86,51 +86,53 @@ func (source *Sandbox) Fork(ctx context.Context, by, fork string, progress func(
 }
 
 // takeFiles makes the image of a fork, whose creation is under way, and writes it down.
-func (sb *Sandbox) takeFiles(ctx context.Context, progress func(string)) error {
-	source := sb.source
+func (c *creation) takeFiles(ctx context.Context, progress func(string)) error {
+	source := c.source
 	if source == nil {
 		return nil
 	}
-	sb.source = nil
 	if progress != nil {
 		progress("copying the files of " + source.Name())
 	}
 	var image string
-	err := source.keepFiles(ctx, "fork", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) (err error) {
-		image, err = s.Fork(ctx, inst, sb.id)
+	err := copier{source}.keepFiles(ctx, "fork", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) (err error) {
+		image, err = s.Fork(ctx, inst, c.id)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return sb.become(ctx, func(f *Record) { f.Spec.Image = image })
+	return c.become(ctx, func(f *Record) { f.Spec.Image = image })
 }
 
-// keepFiles makes an image of the files of sb, which nobody may remove or start meanwhile, if there
+// copier makes images of the files of a sandbox.
+type copier struct{ *Sandbox }
+
+// keepFiles makes an image of the files of c.Sandbox, which nobody may remove or start meanwhile, if there
 // is room for it.
-func (sb *Sandbox) keepFiles(ctx context.Context, what string, do func(context.Context, sandbox.Imager, sandbox.Instance) error) error {
-	if err := sb.lock(ctx); err != nil {
+func (c copier) keepFiles(ctx context.Context, what string, do func(context.Context, sandbox.Imager, sandbox.Instance) error) error {
+	if err := c.lock(ctx); err != nil {
 		return err
 	}
-	defer sb.unlock()
-	f := sb.get()
-	if sb.isGone() || f.State == Deleting || f.Instance.ID == "" {
-		return sb.reg.NotFound(f.Name)
+	defer c.unlock()
+	f := c.get()
+	if c.isGone() || f.State == Deleting || f.Instance.ID == "" {
+		return c.reg.NotFound(f.Name)
 	}
-	be, err := sb.reg.backend(f.Instance.Backend)
+	be, err := c.reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return err
 	}
 	s, ok := be.(sandbox.Imager)
 	if !ok {
-		return sb.Reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
+		return c.Reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
 	}
-	whole, kept, err := sb.mayKeep(ctx, be)
+	whole, kept, err := c.mayKeep(ctx, be)
 	if err != nil {
-		return sb.reachFiles(err)
+		return c.reachFiles(err)
 	}
 	defer kept()
-	return sb.reachFiles(do(whole, s, f.Instance))
+	return c.reachFiles(do(whole, s, f.Instance))
 }
 
 // mayKeep returns an error if there is no room for an image of the files of sb. The returned
@@ -138,14 +140,14 @@ func (sb *Sandbox) keepFiles(ctx context.Context, what string, do func(context.C
 // one takes the second one does not have. Until then sb is frozen: what is weighed is what will be
 // copied. It is made with the returned context, which ends with Run, and not with ctx: an engine
 // that is no longer waited for goes on copying.
-func (sb *Sandbox) mayKeep(ctx context.Context, be sandbox.Backend) (whole context.Context, done func(), err error) {
-	reg := sb.reg
+func (c copier) mayKeep(ctx context.Context, be sandbox.Backend) (whole context.Context, done func(), err error) {
+	reg := c.reg
 	select {
 	case reg.keeping <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
-	thaw, err := sb.still(ctx, be)
+	thaw, err := c.still(ctx, be)
 	if err != nil {
 		<-reg.keeping
 		return nil, nil, err
@@ -157,7 +159,7 @@ func (sb *Sandbox) mayKeep(ctx context.Context, be sandbox.Backend) (whole conte
 		<-reg.keeping
 	}
 	if s, ok := be.(sandbox.Imager); ok {
-		if err := reg.roomToKeep(ctx, sb, be, s); err != nil {
+		if err := reg.accounts.roomToKeep(ctx, c.Sandbox, be, s); err != nil {
 			done()
 			return nil, nil, err
 		}
@@ -173,21 +175,21 @@ const (
 	copied = "frozen while its files are copied"
 )
 
-// still freezes what runs in sb, which is locked, until thaw is called. Whoever has it frozen
+// still freezes what runs in c.Sandbox, which is locked, until thaw is called. Whoever has it frozen
 // already keeps it so.
-func (sb *Sandbox) still(ctx context.Context, be sandbox.Backend) (thaw func(), err error) {
-	f := sb.get()
+func (c copier) still(ctx context.Context, be sandbox.Backend) (thaw func(), err error) {
+	f := c.get()
 	pauser, ok := be.(sandbox.Pauser)
 	if !ok || f.State == Paused {
 		return func() {}, nil
 	}
 	if f.State == Running {
-		if err := sb.become(ctx, func(f *Record) { f.Reason = copied }); err != nil {
+		if err := c.become(ctx, func(f *Record) { f.Reason = copied }); err != nil {
 			return nil, err
 		}
 	}
-	sb.hold(true)
-	thaw = func() { sb.thaw(context.WithoutCancel(ctx), pauser) }
+	c.guest.hold(true)
+	thaw = func() { c.thaw(context.WithoutCancel(ctx), pauser) }
 	if err := pauser.Pause(ctx, f.Instance); err != nil && !errors.Is(err, sandbox.ErrStopped) {
 		thaw() // the engine may be at it for who gave up
 		return nil, err
@@ -196,26 +198,26 @@ func (sb *Sandbox) still(ctx context.Context, be sandbox.Backend) (thaw func(), 
 }
 
 // thaw lets go on what still froze.
-func (sb *Sandbox) thaw(ctx context.Context, pauser sandbox.Pauser) {
+func (c copier) thaw(ctx context.Context, pauser sandbox.Pauser) {
 	ctx, cancel := context.WithTimeout(ctx, thawWithin)
 	defer cancel()
-	err := pauser.Resume(ctx, sb.get().Instance)
-	if err == nil && sb.get().Reason == copied {
-		err = sb.become(ctx, func(f *Record) { f.Reason = "" })
+	err := pauser.Resume(ctx, c.get().Instance)
+	if err == nil && c.get().Reason == copied {
+		err = c.become(ctx, func(f *Record) { f.Reason = "" })
 	}
 	if err != nil {
-		sb.reg.log.Error("a sandbox whose files were copied may still be frozen", "id", sb.id, "err", err)
+		c.reg.log.Error("a sandbox whose files were copied may still be frozen", "id", c.id, "err", err)
 	}
-	sb.hold(false)
+	c.guest.hold(false)
 }
 
 // reachFiles is reach for errors that say themselves what is wrong.
-func (sb *Sandbox) reachFiles(err error) error {
+func (c copier) reachFiles(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*wire.Error)):
 		return err
 	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrEngine), errors.Is(err, context.Canceled):
-		return sb.Reach(err)
+		return c.Reach(err)
 	}
-	return &shown{public: wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", sb.Name(), firstLine(err)), err: err}
+	return &shown{public: wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", c.Name(), firstLine(err)), err: err}
 }

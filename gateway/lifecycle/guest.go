@@ -1,0 +1,426 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/live"
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// Guest is what the daemon has of a sandbox's guest: the control connection, the sessions on it,
+// the calls that wait for an answer. It implements attach.Sandbox.
+type Guest struct {
+	*Sandbox
+
+	relays    relays
+	pauses    attach.Interrupter // ends the calls under way, also those that wait for a silent guest
+	stops     attach.Interrupter // ends the calls that were not sent yet; used with op held
+	listening listening          // to the guest, while calls wait for it
+
+	mu     sync.Mutex
+	link   *link    // guarded by mu; nil unless it is being kept in touch with
+	notes  []string // guarded by mu; of the instance's last inspection
+	halted bool     // guarded by mu; it was stopped by a signal at the last inspection
+}
+
+// Touch notes that the sandbox is used.
+func (g *Guest) Touch() { g.expiry.touch() }
+
+// MayBegin returns an error with code limit_quota if another session is too much for the owner. The
+// returned function is called when the session is there, or will not be.
+func (g *Guest) MayBegin() (done func(), err error) { return g.reg.accounts.mayBegin(g.Owner()) }
+
+// Stops ends the calls that were not sent yet when sb is stopped.
+func (g *Guest) Stops() *attach.Interrupter { return &g.stops }
+
+// StopsAfter is how long after everybody has left sb stops; 0 when it does not, or something runs in
+// it.
+func (g *Guest) StopsAfter() time.Duration {
+	if g.expiry.working() != "" {
+		return 0
+	}
+	return g.get().Life.TTL
+}
+
+// MayStay implements attach.Sandbox.
+func (g *Guest) MayStay(party wire.Party) error {
+	if rights, _ := g.RightsOf(party.Name); rights != wire.RightDrive && rights != party.Rights {
+		return g.reg.NotFound(g.Name())
+	}
+	return nil
+}
+
+// NotRunning is the refusal of those who may not start sb: it has no sessions, or none that answer.
+func (g *Guest) NotRunning(session string) error {
+	if f := g.get(); f.State == Paused {
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.Name + " is paused", Hint: "its owner resumes it: sandboxd resume " + f.Name}
+	}
+	e := noSession(g.Name(), session)
+	if f := g.get(); f.State == Stopped {
+		e.Message += ", which is stopped"
+		e.Hint = "start it: sandboxd start " + f.Name
+	}
+	return e
+}
+
+// Wake resumes sb if it is paused: somebody is about to do something in it. An error refuses that.
+func (g *Guest) Wake(ctx context.Context) error {
+	if err := g.Silence(); err != nil && !g.IsHost() {
+		return err
+	}
+	if g.get().State != Paused {
+		return nil
+	}
+	ctx, done := g.reg.tasks.bound(ctx)
+	defer done()
+	_, err := g.start(ctx, nil)
+	return err
+}
+
+// control returns the control connection of sb, which is started first if it was stopped.
+func (g *Guest) control(ctx context.Context, progress func(string)) (*connect.Control, error) {
+	return reached(ctx, g, progress, g.reg.pool.Control)
+}
+
+// Control is control for a party on a session. A sandbox that does not run has no sessions, so it
+// is started for a party that may drive and would start the session, too, and for nobody else. One
+// that is paused is resumed for a party that may drive.
+func (g *Guest) Control(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error) {
+	if err := g.Silence(); err != nil {
+		return nil, err
+	}
+	if party.Rights != wire.RightWatch && (starts || g.get().State == Paused) {
+		return g.control(ctx, progress)
+	}
+	f := g.get()
+	if f.State != Running {
+		return nil, g.NotRunning(session)
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachWithin)
+	defer cancel()
+	c, err := g.reg.pool.Control(ctx, f.Instance)
+	if err != nil {
+		return nil, g.Reach(err)
+	}
+	return c, nil
+}
+
+// Again returns the control connection of sb after one broke, without starting anything. An error
+// that cannot pass is a *wire.Error with code lost.
+func (g *Guest) Again(ctx context.Context) (*connect.Control, error) {
+	if lost := g.Over(); lost != nil {
+		return nil, lost
+	}
+	inst := g.get().Instance
+	within, cancel := context.WithTimeout(ctx, answersWithin)
+	defer cancel()
+	c, err := g.reg.pool.Control(within, inst)
+	if err == nil {
+		return c, nil
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	g.inspect(ctx, inst, err)
+	if lost := g.Over(); lost != nil {
+		return nil, lost
+	}
+	if errors.Is(err, sandbox.ErrEngine) {
+		return nil, wire.LostError(wire.LostEngine, "the container engine does not answer")
+	}
+	return nil, g.Reach(err)
+}
+
+// Answers waits until sb answers after a connection to it broke. An error is the loss of what was
+// under way on that.
+func (g *Guest) Answers(ctx context.Context) *wire.Error {
+	ctx, cancel := context.WithTimeout(ctx, g.Patience())
+	defer cancel()
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		c, err := g.Again(ctx)
+		if err == nil { // it may have broken, too, and nobody has noticed
+			_, err = c.Do(ctx, wire.Control{Do: "health"})
+		}
+		switch lost := (*wire.Error)(nil); {
+		case err == nil:
+			return nil
+		case errors.As(err, &lost) && lost.Code == wire.CodeLost && lost.Reason != "":
+			return lost
+		case !sleep(ctx, pause):
+			return g.Unreachable(err)
+		}
+	}
+}
+
+// Patience is how long sb may take to answer again after a connection to it broke. A host may be
+// behind a network that fails for a while, and its guest remembers a party for that long.
+func (g *Guest) Patience() time.Duration {
+	if g.get().Instance.Host.URI != "" {
+		return rememberedFor
+	}
+	return answersWithin
+}
+
+// Over is the loss of what was under way in sb if sb has ended, is about to, is paused, or its guest
+// is silent; nil if it runs as far as is known.
+func (g *Guest) Over() *wire.Error {
+	silent := g.listening.silence()
+	f, fate, gone := g.ended()
+	switch {
+	case gone, f.State == Deleting:
+		return wire.LostError(wire.LostRemoved, fmt.Sprintf("sandbox %s was removed", f.Name))
+	case f.State == Paused:
+		return pausedError(f.Name).Lost
+	case fate != "":
+		return wire.LostError(fate, fmt.Sprintf("sandbox %s has ended: %s", f.Name, fateText[fate]))
+	case f.State != Running && f.State != Broken:
+		return wire.LostError(wire.LostStopped, fmt.Sprintf("sandbox %s is %s", f.Name, f.State))
+	case silent != nil:
+		return silent.Lost
+	}
+	return nil
+}
+
+// Unreachable is the loss of what was under way in sb, which does not answer.
+func (g *Guest) Unreachable(err error) *wire.Error {
+	if lost := g.Over(); lost != nil {
+		return lost
+	}
+	f := g.get()
+	if f.Instance.Host.URI != "" {
+		return wire.LostError(wire.LostHost, fmt.Sprintf("sandbox %s: the connection to its host broke", f.Name))
+	}
+	g.reg.log.Debug("a call is lost", "sandbox", g.id, "err", err)
+	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its guest does not answer any more", f.Name))
+}
+
+// Lost is the error of a command that was under way in the sandbox on a connection of its own and
+// whose end was not reported: it has code lost and says why. It may wait a moment until that is
+// known.
+func (g *Guest) Lost(ctx context.Context) error {
+	if lost := g.Answers(ctx); lost != nil {
+		return lost
+	}
+	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: the connection to its guest broke", g.Name()))
+}
+
+// Within implements attach.Sandbox.
+func (g *Guest) Within(ctx context.Context) (_ context.Context, over func()) {
+	leave := g.listening.enter()
+	ctx, done := g.pauses.Within(ctx)
+	return ctx, func() { done(); leave() }
+}
+
+// Silence implements attach.Sandbox.
+func (g *Guest) Silence() error {
+	if silent := g.listening.silence(); silent != nil {
+		return silent.Refused
+	}
+	return nil
+}
+
+// Silent is the error of a guest that has not answered for so long.
+func (g *Guest) Silent(d time.Duration) error {
+	what := "the guest"
+	if uri := g.get().Instance.Host.URI; uri != "" {
+		what += " on " + uri
+	}
+	return &attach.SilentError{What: what, Time: d}
+}
+
+// Session returns the replica of a session that the guest has, as it has told us or will when
+// asked.
+func (g *Guest) Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error) {
+	if l := g.sessions.Get(name); l != nil && !fresh && !l.Final() {
+		return l, nil
+	}
+	g.mu.Lock()
+	lk := g.link
+	g.mu.Unlock()
+	if lk == nil {
+		return nil, g.Reach(sandbox.ErrStopped)
+	}
+	infos, err := live.List(ctx, c)
+	if err != nil {
+		return nil, g.Reach(err)
+	}
+	for _, info := range infos {
+		if info.Name == name {
+			return lk.take(g, c, info)
+		}
+	}
+	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, g.Name())
+}
+
+// ListSessions asks the guest of a sandbox that runs for its sessions, and adds the parties that are
+// attached through the daemon. A sandbox that does not run has none, and is not started.
+func (g *Guest) ListSessions(ctx context.Context) ([]wire.SessionInfo, error) {
+	ctx, done := g.reg.tasks.bound(ctx)
+	defer done()
+	f := g.get()
+	switch f.State {
+	case Running:
+	case Paused: // as they were
+		return g.Info().Sessions, nil
+	default:
+		return []wire.SessionInfo{}, nil
+	}
+	ctx, over := g.Within(ctx)
+	defer over()
+	c, err := g.reg.pool.Control(ctx, f.Instance)
+	if err != nil {
+		return nil, g.Reach(err)
+	}
+	infos, err := live.List(ctx, c)
+	if err != nil {
+		return nil, g.Reach(err)
+	}
+	g.mu.Lock()
+	lk := g.link
+	g.mu.Unlock()
+	for i := range infos {
+		infos[i].Parties = []wire.Party{}
+		if lk == nil {
+			continue
+		}
+		if l, err := lk.take(g, c, infos[i]); err == nil {
+			infos[i].Parties = l.Parties()
+		}
+	}
+	slices.SortFunc(infos, func(a, b wire.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
+	return infos, nil
+}
+
+// CloseSession ends a session and its processes. Its record stays.
+func (g *Guest) CloseSession(ctx context.Context, session string) error {
+	ctx, done := g.reg.tasks.bound(ctx)
+	defer done()
+	f := g.get()
+	if f.State != Running {
+		return g.NotRunning(session)
+	}
+	ctx, over := g.Within(ctx)
+	defer over()
+	c, err := g.reg.pool.Control(ctx, f.Instance)
+	if err != nil {
+		return g.Reach(err)
+	}
+	_, err = live.Ask(ctx, c, wire.Request{Verb: wire.VerbClose, Session: session})
+	if errors.As(err, new(*wire.Error)) {
+		return err
+	}
+	return g.Reach(err)
+}
+
+// Live returns the replica of a session for reading, without attaching anybody. A sandbox that does
+// not run is not started: its sessions are records.
+func (g *Guest) Live(ctx context.Context, session string) (*live.Session, error) {
+	if l := g.sessions.Get(session); l != nil {
+		return l, nil
+	}
+	ctx, done := g.reg.tasks.bound(ctx)
+	defer done()
+	f := g.get()
+	if f.State != Running {
+		return nil, g.NotRunning(session)
+	}
+	ctx, over := g.Within(ctx)
+	defer over()
+	c, err := g.reg.pool.Control(ctx, f.Instance)
+	if err != nil {
+		return nil, g.Reach(err)
+	}
+	return g.Session(ctx, c, session, false)
+}
+
+// Upstream opens an SSH connection to a sandbox for one relayed client of a principal that may
+// drive; the client closes it. A stopped sandbox is started first. Errors wrap ErrUnknown,
+// ErrBroken, ErrEngine or ErrIdentity.
+func (g *Guest) Upstream(ctx context.Context, principal string, progress func(line string)) (*connect.Conn, error) {
+	reg := g.reg
+	ctx, done := reg.tasks.bound(ctx)
+	defer done()
+	if err := g.Silence(); err != nil && !g.IsHost() {
+		return nil, err
+	}
+	c, err := reached(ctx, g, progress, reg.pool.SSH)
+	if err == nil {
+		leave := g.listening.enter()
+		g.relays.add(c, principal, func() { g.expiry.touch(); leave() })
+	}
+	if err == nil {
+		if rights, _ := g.RightsOf(principal); rights != wire.RightDrive { // it ended while it was dialled
+			c.Close()
+			return nil, reg.NotFound(g.Name())
+		}
+	}
+	return c, err
+}
+
+// tryAgain logs in to a host at once, whatever refused that before.
+func (g *Guest) tryAgain(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
+	g.reg.pool.Forget(g.id)
+	patience := reachWithin
+	if sandbox.AskOf(ctx) != nil {
+		patience += askWithin
+	}
+	within, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if _, err := g.reg.pool.Control(within, inst); err != nil {
+		return sandbox.Instance{}, g.Reach(err)
+	}
+	if err := g.become(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
+		return sandbox.Instance{}, err
+	}
+	g.keep()
+	return inst, nil
+}
+
+// reached dials the guest. One that stopped without our knowing is started, once; one whose connections
+// were ended by us while it was being dialled is dialled again, once. When its owner stops it
+// meanwhile, that is the end: to start it again is for a later call.
+func reached[C any](ctx context.Context, g *Guest, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
+	var none C
+	ctx, done := g.stops.Within(ctx)
+	defer done()
+	for again := true; ; again = false {
+		inst, err := g.awake(ctx, progress)
+		if err != nil {
+			return none, err
+		}
+		unfrozen, over := g.Within(ctx)
+		within, cancel := context.WithTimeout(unfrozen, reachWithin)
+		c, err := dial(within, inst)
+		cancel()
+		frozen := attach.FrozenOr(unfrozen, err)
+		over()
+		if err == nil {
+			return c, nil
+		}
+		if ctx.Err() != nil {
+			return none, context.Cause(ctx)
+		}
+		if errors.As(frozen, new(*attach.FrozenError)) { // it answers nobody
+			return none, frozen
+		}
+		if errors.Is(err, connect.ErrClosed) { // the dialling was given up: that says nothing of the sandbox
+			if again {
+				continue
+			}
+			return none, g.Reach(err)
+		}
+		if g.inspect(ctx, inst, err); again && g.get().State == Stopped {
+			continue
+		}
+		return none, g.Reach(err)
+	}
+}
