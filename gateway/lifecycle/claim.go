@@ -35,7 +35,7 @@ func (c *creation) claim(ctx context.Context) error {
 		return nameTaken(f, err)
 	}
 	reg.at("stored")
-	c.network.pays(reg.accounts.connectionsOf(f.Owner))
+	c.network.SetBudget(reg.accounts.connectionsOf(f.Owner))
 	c.expiry.touch()
 	reg.board.Reshare()
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), nameWithin)

@@ -72,7 +72,7 @@ func (reg *Registry) Counts() Counts {
 	}
 	for _, sb := range reg.All() {
 		n.Sandboxes[sb.get().State]++
-		if sb.network.isUp() {
+		if sb.network.Up() {
 			n.Carried++
 		}
 		for _, l := range sb.sessions.All() {

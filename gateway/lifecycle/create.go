@@ -150,7 +150,7 @@ func (o *Options) plan(owner string, spec NewSpec) (Record, error) {
 // newID is one for a sandbox: 60 bits; the host name inside.
 func newID() string { return strings.ToLower(rand.Text()[:12]) }
 
-// reserve takes the name, or finds who has it. kept is what p has in images. A box that comes with
+// reserve takes the name, or finds who has it. kept is what its owner has in images. One that comes with
 // its act begun is a new one, or one that ready has given, which has an instance already; ready may
 // be nil.
 func (reg *Registry) reserve(f Record, kept int64, reuse bool, ready func(Record) *Sandbox) (sb *Sandbox, mine bool, err error) {

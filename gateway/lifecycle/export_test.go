@@ -34,10 +34,12 @@ func (sb *Sandbox) Doom(reason string)             { sb.doom(reason) }
 func (sb *Sandbox) Noted(ctx context.Context, state State, reason string) {
 	sb.note(ctx, state, reason)
 }
-func (sb *Sandbox) Expiring() bool                                     { return sb.expiry.under.Load() }
-func (sb *Sandbox) IsGone() bool                                       { return sb.isGone() }
-func (sb *Sandbox) Connected(e egress.Event)                           { sb.connected(e) }
-func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) { return sb.guest.control(ctx, nil) }
+func (sb *Sandbox) Expiring() bool           { return sb.expiry.under.Load() }
+func (sb *Sandbox) IsGone() bool             { return sb.isGone() }
+func (sb *Sandbox) Connected(e egress.Event) { sb.network.connected(e) }
+func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) {
+	return sb.guest.control(ctx, nil)
+}
 func (sb *Sandbox) RunInside(ctx context.Context, command string, limit int) ([]byte, error) {
 	return runInside(ctx, sb, sb.get().Instance, command, limit)
 }

@@ -126,7 +126,7 @@ func foreground(name string, st wire.State) string {
 	return what + " runs in session " + name
 }
 
-// attachedTo says who is attached to a session of e.sb, if anybody is. The party of the command table
+// attachedTo says who is attached to a session of the sandbox, if anybody is. The party of the command table
 // is attached while it calls.
 func (e *expiry) attachedTo() string {
 	for _, l := range e.sb.sessions.All() {
@@ -139,7 +139,7 @@ func (e *expiry) attachedTo() string {
 	return ""
 }
 
-// used says since when nobody has used e.sb, and what does use it now, if anything.
+// used says since when nobody has used the sandbox, and what does use it now, if anything.
 func (e *expiry) used() (since time.Time, by string) {
 	if by = e.working(); by == "" {
 		by = e.attachedTo()
@@ -186,7 +186,7 @@ func (reg *Registry) idleness() {
 	}
 }
 
-// removedAt is when e.sb, which is stopped, has been so for as long as it is to be kept.
+// removedAt is when the sandbox, which is stopped, has been so for as long as it is to be kept.
 func (e *expiry) removedAt(f Record) time.Time {
 	at := f.Since.Add(f.Life.DeleteAfter)
 	if settled := e.loaded.Add(min(f.Life.DeleteAfter, clockSettles)); settled.After(at) {

@@ -228,8 +228,8 @@ func (c *creation) carrier(ctx context.Context, be sandbox.Backend, image string
 func (c *creation) carrying(ctx context.Context, inst sandbox.Instance) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { c.carry(ctx, inst) })
-	for end := time.Now().Add(carriedWithin); inst.Network.Carried() && !c.network.isUp() && time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
+	wg.Go(func() { c.network.carry(ctx, inst) })
+	for end := time.Now().Add(carriedWithin); inst.Network.Carried() && !c.network.Up() && time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
 		continue
 	}
 	return func() {

@@ -53,7 +53,7 @@ func (g *Guest) keep() {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel(nil)
-		wg.Go(func() { g.carry(ctx, g.get().Instance) })
+		wg.Go(func() { g.network.carry(ctx, g.get().Instance) })
 		lk.run(ctx, g)
 	}) {
 		g.link = lk

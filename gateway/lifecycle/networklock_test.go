@@ -1,13 +1,13 @@
 package lifecycle
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway/egress"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -36,7 +36,8 @@ func TestListingWhileTheNetworkBegins(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if _, err := begin(b, sandbox.NetworkFiltered, func(o egress.Options) (*egress.Stack, error) { return egress.Start(device, o) }); err == nil {
+			hold, _ := net.Pipe()
+			if err := b.network.Packets(t.Context(), device, hold, b.network.options(sandbox.NetworkFiltered)); err == nil {
 				t.Error("a device that is none was taken")
 				return
 			}

@@ -32,7 +32,7 @@ const nameWithin = 2 * time.Second
 // defaults. Each is claimed once, by who asks for one that is made alike, and is theirs from then
 // on like any other; none comes back.
 //
-// A pooled sandbox is a box in state Warm. It is in no list, has no name, and counts towards
+// A pooled sandbox is in state Warm. It is in no list, has no name, and counts towards
 // nobody's quota.
 type pooling struct {
 	*pool.Pool[*Sandbox, Record]

@@ -28,9 +28,10 @@ func newSandbox(reg *Registry, id string, f Record) *Sandbox {
 	sb := &Sandbox{state: &state{reg: reg, id: id, op: make(chan struct{}, 1), record: f}}
 	sb.guest = &Guest{Sandbox: sb}
 	sb.paused = func() { sb.guest.pauses.Interrupt(pausedError(sb.Name())) }
+	sb.network.sb = sb
 	sb.expiry = expiry{sb: sb, active: time.Now(), loaded: time.Now()}
 	sb.sessions = live.NewSessions(live.Options{ID: id, Name: sb.Name, Records: reg.records(id), Quota: reg.options.RecordQuota, Strict: reg.options.RecordStrict,
-		Log: reg.log, Board: reg.board, Principals: sb.principals, Settle: sb.network.settle})
+		Log: reg.log, Board: reg.board, Principals: sb.principals, Settle: sb.network.Settle})
 	return sb
 }
 
@@ -39,9 +40,8 @@ func (sb *Sandbox) Guest() *Guest { return sb.guest }
 
 // Info is the sandbox as lists show it.
 func (sb *Sandbox) Info() Info {
-	carried := sb.network.notes() // before mu: who begins to carry packets holds the network's lock and asks for the Record
 	f := sb.get()
-	notes := slices.Concat(f.Instance.Notes, sb.guest.inspected(), carried)
+	notes := slices.Concat(f.Instance.Notes, sb.guest.inspected(), sb.network.troubles())
 	i := Info{Name: f.Name, ID: sb.id, Owner: f.Owner, State: f.State, Since: f.Since, Reason: f.Reason, Created: f.Created,
 		Backend: f.Instance.Backend, Image: f.Instance.Image, Digest: f.Instance.Digest, User: f.Instance.User, Network: f.Instance.Network, Via: f.Instance.Via,
 		Isolation: f.Instance.Runtime, Limits: f.Instance.Limits, Allow: f.Allow, Dir: f.Dir, Recipe: f.Recipe, ImageOf: f.Made, About: f.About, Mounts: f.Spec.Mounts, Labels: f.Labels, Notes: notes, SharedWith: sb.shares.list(), Sessions: []wire.SessionInfo{}}

@@ -108,7 +108,7 @@ func (c *creation) takeFiles(ctx context.Context, progress func(string)) error {
 // copier makes images of the files of a sandbox.
 type copier struct{ *Sandbox }
 
-// keepFiles makes an image of the files of c.Sandbox, which nobody may remove or start meanwhile, if there
+// keepFiles makes an image of the files of the sandbox, which nobody may remove or start meanwhile, if there
 // is room for it.
 func (c copier) keepFiles(ctx context.Context, what string, do func(context.Context, sandbox.Imager, sandbox.Instance) error) error {
 	if err := c.lock(ctx); err != nil {
@@ -175,7 +175,7 @@ const (
 	copied = "frozen while its files are copied"
 )
 
-// still freezes what runs in c.Sandbox, which is locked, until thaw is called. Whoever has it frozen
+// still freezes what runs in the sandbox, which is locked, until thaw is called. Whoever has it frozen
 // already keeps it so.
 func (c copier) still(ctx context.Context, be sandbox.Backend) (thaw func(), err error) {
 	f := c.get()
