@@ -85,7 +85,7 @@ func (reg *Registry) Public(err error) *wire.Error {
 // HintCreate begins the hint that a sandbox which does not exist can be made.
 const HintCreate = "create it: "
 
-// notFound is the one refusal for sandboxes that do not exist and for those of others.
+// NotFound is the one refusal for sandboxes that do not exist and for those of others.
 func (reg *Registry) NotFound(name string) error {
 	e := wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
 	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
@@ -98,7 +98,7 @@ func (reg *Registry) NotFound(name string) error {
 	return &shown{public: e, kind: ErrUnknown}
 }
 
-// reach turns an error of reaching a sandbox into one that tells sandbox, engine and identity
+// Reach turns an error of reaching a sandbox into one that tells sandbox, engine and identity
 // apart.
 func (sb *Sandbox) Reach(err error) error {
 	if err == nil || errors.As(err, new(*shown)) || errors.As(err, new(*attach.FrozenError)) || errors.Is(err, context.Canceled) {

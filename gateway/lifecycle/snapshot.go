@@ -38,16 +38,16 @@ func (sb *Sandbox) Snapshot(ctx context.Context, by, tag string) (image string, 
 	return image, nil
 }
 
-// Fork makes another sandbox of the same owner, called fork, as source was made and with the files
-// that it has now. Sessions, processes and keys are its own. As Create it is all or nothing.
-func (source *Sandbox) Fork(ctx context.Context, by, fork string, progress func(line string)) (Info, error) {
-	reg := source.reg
+// Fork makes another sandbox of the same owner, called fork, as this one was made and with the files
+// that this one has now. Sessions, processes and keys are its own. As Create it is all or nothing.
+func (sb *Sandbox) Fork(ctx context.Context, by, fork string, progress func(line string)) (Info, error) {
+	reg := sb.reg
 	if _, err := wire.ParseSandbox(fork); err != nil {
 		return Info{}, err
 	}
 	ctx, done := reg.tasks.bound(ctx)
 	defer done()
-	f := source.get()
+	f := sb.get()
 	if err := reg.options.mayBridge(f.Owner, f.Spec.Network); err != nil {
 		return Info{}, err
 	}
@@ -62,27 +62,27 @@ func (source *Sandbox) Fork(ctx context.Context, by, fork string, progress func(
 		return Info{}, err
 	}
 	if _, ok := be.(sandbox.Imager); !ok {
-		return Info{}, source.Reach(fmt.Errorf("fork: %w", sandbox.ErrUnsupported))
+		return Info{}, sb.Reach(fmt.Errorf("fork: %w", sandbox.ErrUnsupported))
 	}
 	of, now := f.Name, time.Now()
 	f.Name, f.State, f.Reason, f.Since, f.Created = fork, Creating, "", now, now
 	f.Spec.ID, f.Spec.Name, f.Spec.Owner = newID(), fork, f.Owner
 	f.Dir = "" // that is the first one's
 	f.Instance = sandbox.Instance{Backend: f.Instance.Backend}
-	var sb *Sandbox
+	var forked *Sandbox
 	err = reg.accounts.withKept(ctx, f.Owner, "", func(kept int64) (err error) {
-		sb, _, err = reg.reserve(f, kept, false, nil)
+		forked, _, err = reg.reserve(f, kept, false, nil)
 		return err
 	})
 	if err != nil {
 		return Info{}, err
 	}
-	c := &creation{Sandbox: sb, source: source}
+	c := &creation{Sandbox: forked, source: sb}
 	if err := c.create(ctx, progress); err != nil {
 		return Info{}, err
 	}
-	reg.journal.add(sb.id, "fork", map[string]any{"by": by, "of": of})
-	return sb.Info(), nil
+	reg.journal.add(forked.id, "fork", map[string]any{"by": by, "of": of})
+	return forked.Info(), nil
 }
 
 // takeFiles makes the image of a fork, whose creation is under way, and writes it down.

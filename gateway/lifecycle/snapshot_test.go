@@ -122,11 +122,8 @@ func TestForksWaitWithoutASlot(t *testing.T) {
 	w.copying(0)
 	d := w.start()
 	w.create(d, "demo")
-	source, err := d.registry.Find("demo"), error(nil)
-	if err == nil {
-		err = source.Lock(w.ctx())
-	}
-	if err != nil {
+	source := d.registry.Find("demo")
+	if err := source.Lock(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
 	waiting, forked := make(chan string, d.registry.Boots()), make(chan error, d.registry.Boots())
@@ -214,11 +211,8 @@ func TestStillAfterAKill(t *testing.T) {
 	w.backend = f
 	d := w.start()
 	w.create(d, "demo")
-	b, err := d.registry.Find("demo"), error(nil)
-	if err == nil {
-		err = b.Become(w.ctx(), func(f *lifecycle.Record) { f.Reason = lifecycle.Copied })
-	}
-	if err != nil {
+	b := d.registry.Find("demo")
+	if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.Reason = lifecycle.Copied }); err != nil {
 		t.Fatal(err)
 	}
 	d.stop()
