@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -63,11 +64,32 @@ func grown(hello, extension []byte) []byte {
 	return out
 }
 
+// built is a ClientHello in one record with these extensions and no others.
+func built(extensions ...[]byte) []byte {
+	all := slices.Concat(extensions...)
+	hello := slices.Concat(make([]byte, 2+32+1), []byte{0, 2, 0x13, 1, 1, 0}, sized16(all))
+	hello = slices.Concat([]byte{1, 0}, sized16(hello))
+	return append([]byte{22, 3, 1}, sized16(hello)...)
+}
+
+// sized16 puts the length of b before it.
+func sized16(b []byte) []byte { return append([]byte{byte(len(b) >> 8), byte(len(b))}, b...) }
+
+func extension(kind uint16, data []byte) []byte {
+	return append([]byte{byte(kind >> 8), byte(kind)}, sized16(data)...)
+}
+
+// named is an entry of the extension server_name.
+func named(kind byte, name string) []byte { return append([]byte{kind}, sized16([]byte(name))...) }
+
+// names is the extension server_name with these entries.
+func names(list ...[]byte) []byte { return extension(0, sized16(slices.Concat(list...))) }
+
 // sslv2 is a ClientHello in the form of SSLv2 (RFC 5246, appendix E.2).
 var sslv2 = append([]byte{0x80, 9 + 3 + 16, 1, 3, 3, 0, 3, 0, 0, 0, 16, 0, 0x2f, 0}, make([]byte, 16)...)
 
 func TestOpeningOfTLS(t *testing.T) {
-	whole := hello(t, "cdn.test")
+	whole, cdn := hello(t, "cdn.test"), named(0, "cdn.test")
 	for name, c := range map[string]struct {
 		b    []byte
 		what opening
@@ -97,6 +119,23 @@ func TestOpeningOfTLS(t *testing.T) {
 		"ESNI":                  {bytes.Replace(bytes.Clone(whole), []byte{0, 0x2b, 0}, []byte{0xff, 0xce, 0}, 1), openingUnnamed, ""},
 		"draft of ECH":          {bytes.Replace(bytes.Clone(whole), []byte{0, 0x2b, 0}, []byte{0xfe, 0x08, 0}, 1), openingUnnamed, ""},
 		"two names":             {twice(whole), openingUnnamed, ""},
+		"built":                 {built(names(cdn)), openingNamed, "cdn.test"},
+		"another kind of name":  {built(names(named(1, "x.test"))), openingUnnamed, ""},
+		"two kinds of names":    {built(names(cdn, named(1, "x.test"))), openingUnnamed, ""},
+		"the other kind first":  {built(names(named(1, "x.test"), cdn)), openingUnnamed, ""},
+		"two of one kind":       {built(names(cdn, named(0, "x.test"))), openingUnnamed, ""},
+		"no name in the list":   {built(names()), openingUnnamed, ""},
+		"an empty name":         {built(names(named(0, ""))), openingUnnamed, ""},
+		"half a name":           {built(names(cdn[:len(cdn)-1])), openingUnnamed, ""},
+		"behind the list":       {built(extension(0, append(sized16(cdn), 0))), openingUnnamed, ""},
+		"before the end":        {built(extension(0, append([]byte{0, 20}, cdn...))), openingUnnamed, ""},
+		"a long name":           {built(names(named(0, strings.Repeat("a.", 200)))), openingUnnamed, ""},
+		"no extension":          {built(), openingUnnamed, ""},
+		"half an extension":     {built(names(cdn), []byte{0, 1, 0, 9}), openingUnnamed, ""},
+		"unknown extension":     {built(extension(0xfafa, cdn), names(cdn)), openingNamed, "cdn.test"},
+		"of another extension":  {built(extension(0xfafa, names(cdn)), names(named(0, "x.test"))), openingNamed, "x.test"},
+		"behind the message":    {append(built(names(cdn)), 22, 3, 1, 0, 1, 1), openingNamed, "cdn.test"},
+		"inner hello":           {built(names(cdn), extension(0xfe0d, []byte{1})), openingUnnamed, ""},
 		"encrypted":             {bytes.Replace(bytes.Clone(whole), []byte{0, 0x2b, 0}, []byte{0xfe, 0x0d, 0}, 1), openingUnnamed, ""},
 	} {
 		if what, said, _ := readOpening(c.b); what != c.what || said != c.said {
