@@ -3,7 +3,8 @@ package egress
 import (
 	"bytes"
 	"encoding/binary"
-	"strings"
+
+	"golang.org/x/crypto/cryptobyte"
 )
 
 const (
@@ -21,15 +22,16 @@ const (
 	serverNameIsAHost = 0
 )
 
-// hides says whether an extension is encrypted_client_hello (RFC 9849), one of its drafts, or
-// ESNI: the name that can be read is not the one that is meant.
-func hides(extension int) bool {
+// hides reports whether an extension is encrypted_client_hello (RFC 9849), one of its drafts, or
+// ESNI. The name that can be read is then not the one that the server uses.
+func hides(extension uint16) bool {
 	return extension&^7 == 0xfe08 || extension == 0xffce
 }
 
-// readHello reads a ClientHello, which may be cut into several records. It fills them: servers
-// that find something else in them differ in what they do. Anything before it names nobody:
-// servers overlook alerts, heartbeats and changes of the cipher there.
+// readHello reads a ClientHello, which may be cut into several records. It has to fill them:
+// servers differ in what they do with something else in them. Anything before it is an unnamed
+// opening: servers skip alerts, heartbeats and changes of the cipher there. crypto/tls skips
+// alerts and empty records, too, so it cannot decide where a ClientHello begins.
 func readHello(b []byte) (what opening, name string, size int) {
 	var hello []byte
 	for rest := b; ; {
@@ -69,65 +71,39 @@ func readHello(b []byte) (what opening, name string, size int) {
 	}
 }
 
-// fields cuts a message of TLS into its parts. A cut that goes beyond the end sets bad.
-type fields struct {
-	rest []byte
-	bad  bool
-}
-
-func (f *fields) take(n int) []byte {
-	if n > len(f.rest) {
-		f.rest, f.bad = nil, true
-		return nil
+// helloName reads the body of a ClientHello (RFC 8446, section 4.1.2). It takes nothing but one
+// host_name in one server_name extension (RFC 6066, section 3): crypto/tls skips other kinds of
+// names, and other servers may not.
+func helloName(hello cryptobyte.String) (name string, ok bool) {
+	var legacy, extensions cryptobyte.String
+	if !hello.Skip(2+32) || // version, random
+		!hello.ReadUint8LengthPrefixed(&legacy) || // session
+		!hello.ReadUint16LengthPrefixed(&legacy) || // cipher suites
+		!hello.ReadUint8LengthPrefixed(&legacy) || // compression
+		!hello.ReadUint16LengthPrefixed(&extensions) || !hello.Empty() {
+		return "", false
 	}
-	part := f.rest[:n]
-	f.rest = f.rest[n:]
-	return part
-}
-
-// number reads a number of n bytes.
-func (f *fields) number(n int) int {
-	value := 0
-	for _, c := range f.take(n) {
-		value = value<<8 | int(c)
-	}
-	return value
-}
-
-// helloName reads the body of a ClientHello (RFC 8446, section 4.1.2).
-func helloName(body []byte) (name string, ok bool) {
-	f := fields{rest: body}
-	f.take(2 + 32)      // version, random
-	f.take(f.number(1)) // session
-	f.take(f.number(2)) // cipher suites
-	f.take(f.number(1)) // compression
-	all := fields{rest: f.take(f.number(2))}
-	for !f.bad && len(all.rest) > 0 {
-		kind := all.number(2)
-		data := all.take(all.number(2))
+	for !extensions.Empty() {
+		var kind uint16
+		var data, list, host cryptobyte.String
+		var hostKind uint8
 		switch {
-		case all.bad || hides(kind):
+		case !extensions.ReadUint16(&kind) || !extensions.ReadUint16LengthPrefixed(&data) || hides(kind):
 			return "", false
 		case kind != extensionName:
 			continue
-		case name != "":
-			return "", false // twice
-		}
-		list := fields{rest: data}
-		names := fields{rest: list.take(list.number(2))}
-		if names.number(1) != serverNameIsAHost {
+		case ok, // a second one
+			!data.ReadUint16LengthPrefixed(&list) || !data.Empty(),
+			!list.ReadUint8(&hostKind) || hostKind != serverNameIsAHost,
+			!list.ReadUint16LengthPrefixed(&host) || !list.Empty():
 			return "", false
 		}
-		host := string(names.take(names.number(2)))
-		if list.bad || names.bad || len(list.rest) > 0 || len(names.rest) > 0 {
-			return "", false
-		}
-		// A dot at the end is no part of it (RFC 6066, section 3): servers differ in what they do.
-		if name, ok = canonicalName(host); !ok || strings.HasSuffix(host, ".") {
+		// Servers differ about a dot at the end, which is no part of a name (RFC 6066, section 3).
+		if name, ok = canonicalName(string(host)); !ok || host[len(host)-1] == '.' {
 			return "", false
 		}
 	}
-	return name, name != "" && !f.bad && len(f.rest) == 0
+	return name, ok
 }
 
 // retryRandom is the random of a ServerHello that asks for another ClientHello (RFC 8446,

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
+	"io"
 	"net"
 	"slices"
 	"strings"
@@ -138,6 +140,10 @@ func TestOpeningOfTLS(t *testing.T) {
 		"inner hello":           {built(names(cdn), extension(0xfe0d, []byte{1})), openingUnnamed, ""},
 		"encrypted":             {bytes.Replace(bytes.Clone(whole), []byte{0, 0x2b, 0}, []byte{0xfe, 0x0d, 0}, 1), openingUnnamed, ""},
 	} {
+		if got, ok := nameByTLS(c.b); c.what == openingNamed &&
+			(!ok || !strings.EqualFold(got, c.said)) {
+			t.Errorf("%s: crypto/tls reads %q, %v", name, got, ok)
+		}
 		if what, said, _ := readOpening(c.b); what != c.what || said != c.said {
 			t.Errorf("%s: got %v %q, want %v %q", name, what, said, c.what, c.said)
 		}
@@ -240,7 +246,29 @@ func TestOpeningOfHTTP(t *testing.T) {
 	}
 }
 
-// What has been decided on stays, whatever follows; and no more than maxOpening is waited for.
+// nameByTLS returns the name that crypto/tls reads in b. ok says whether it takes b for a
+// ClientHello.
+func nameByTLS(b []byte) (name string, ok bool) {
+	config := &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+		name, ok = h.ServerName, true
+		return nil, errors.New("no server is here")
+	}}
+	_ = tls.Server(replay{in: bytes.NewReader(b)}, config).Handshake()
+	return name, ok
+}
+
+// replay is a connection of which everything was read before.
+type replay struct {
+	net.Conn // nil: a handshake that ends at its first message only reads and writes
+	in       io.Reader
+}
+
+func (r replay) Read(b []byte) (int, error) { return r.in.Read(b) }
+
+func (r replay) Write(b []byte) (int, error) { return len(b), nil }
+
+// What has been decided on stays, whatever follows, and no more than maxOpening is waited for. In
+// what names somebody, a server of TLS reads the same name.
 func FuzzOpening(f *testing.F) {
 	f.Add([]byte("GET / HTTP/1.1\r\nHost: cdn.test\r\n\r\n"), []byte("x"))
 	f.Add(hello(f, "cdn.test"), []byte{0})
@@ -257,6 +285,11 @@ func FuzzOpening(f *testing.F) {
 		what, said, size := readOpening(b)
 		if (what == openingNamed) != (said != "") || size < 0 || size > len(b) || size > 0 && what != openingNamed && what != openingPrelude {
 			t.Fatalf("%v with %q and %d", what, said, size)
+		}
+		if what == openingNamed && b[0] == recordHandshake {
+			if got, ok := nameByTLS(b); ok && !strings.EqualFold(got, said) {
+				t.Fatalf("crypto/tls reads %q, and we %q", got, said)
+			}
 		}
 		if what == openingPartial {
 			if len(b) >= maxOpening {
