@@ -12,21 +12,26 @@ import (
 	"time"
 )
 
-// serveHTTP serves requests until one is CONNECT, or the last.
+// serveHTTP serves requests until one is CONNECT, or the last. net/http reads, sends and writes
+// them. Its Server is not used: it takes a connection back from its own reader, for CONNECT as
+// after each request, by a read deadline, which a channel of SSH does not have. It would also
+// rewrite more of an answer, and drop the request of a program that has ended its direction.
 func (c *proxied) serveHTTP() {
-	transport := &http.Transport{DisableCompression: true, ForceAttemptHTTP2: false, MaxIdleConnsPerHost: 1, IdleConnTimeout: proxyIdle,
-		MaxResponseHeaderBytes: maxAnswer,
+	transport := &http.Transport{
+		DisableCompression: true, MaxIdleConnsPerHost: 1,
+		IdleConnTimeout: proxyIdle, MaxResponseHeaderBytes: maxAnswer,
 		DialContext: func(_ context.Context, _, address string) (net.Conn, error) {
 			host, port, err := splitAddress(address, 80)
 			if err != nil {
 				return nil, err
 			}
-			out, err := c.proxy.dial(host, port) // the connection outlives the request that it is made for
+			out, err := c.proxy.dial(host, port) // outlives the request that it is made for
 			if err != nil {
 				return nil, err
 			}
 			return out, nil
-		}}
+		},
+	}
 	defer transport.CloseIdleConnections()
 	for {
 		c.limit.N = maxHead
@@ -63,12 +68,13 @@ func (c *proxied) connect(r *http.Request) {
 	c.carry(c.in, out)
 }
 
-// request is one that is passed on. Its body is read by whoever sends it, and when that has come to the end, what follows is waited for:
-// until the answer is there that says whether the program is.
+// request is the body of a request that is forwarded. The transport reads it. From its end on,
+// request waits for what the program sends next: so it notices a program that goes away before the
+// answer has come.
 type request struct {
 	io.Reader
 	from *proxied
-	gone context.CancelFunc // the program has gone
+	gone context.CancelFunc // called when the program has gone
 
 	whole chan struct{} // closed when the body has been read
 	next  chan struct{} // closed when there is another request, or will be none
@@ -82,7 +88,7 @@ func (r *request) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// end is called once, by the only one who reads.
+// end starts to wait for what follows the body. Only the one who reads it calls end.
 func (r *request) end() {
 	select {
 	case <-r.whole:
@@ -94,7 +100,7 @@ func (r *request) end() {
 		defer close(r.next)
 		r.from.limit.N = maxHead
 		switch _, err := r.from.in.Peek(1); {
-		case errors.Is(err, io.EOF): // or it says no more, and reads on: which of the two is not to be seen
+		case errors.Is(err, io.EOF): // it may have gone, or only have ended its direction
 			time.AfterFunc(r.from.proxy.patience, r.gone)
 		case err != nil:
 			r.gone()
@@ -102,13 +108,14 @@ func (r *request) end() {
 	}()
 }
 
-// Close leaves what was not read where it is: a body that nobody wants may be without end.
+// Close leaves what was not read: the body may have no end.
 func (*request) Close() error { return nil }
 
-// forward passes on one request whose target is a URL, and its response. It says whether another may follow.
+// forward forwards one request for a URL, and its answer. It reports whether another may follow.
 func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	if r.URL.Scheme != "http" || r.URL.Host == "" {
-		c.refuse(http.StatusBadRequest, errors.New("this is a proxy: ask it for http:// URLs, or CONNECT"))
+		c.refuse(http.StatusBadRequest,
+			errors.New("this is a proxy: ask it for http:// URLs, or CONNECT"))
 		return false
 	}
 	c.idle.Stop() // a request takes as long as it takes
@@ -119,7 +126,8 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	sending := &request{Reader: r.Body, from: c, gone: cancel, whole: make(chan struct{}), next: make(chan struct{})}
+	sending := &request{Reader: r.Body, from: c, gone: cancel,
+		whole: make(chan struct{}), next: make(chan struct{})}
 	if r.Body == http.NoBody {
 		sending.end()
 	} else {
@@ -138,16 +146,24 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 		return false
 	}
 	defer answer.Body.Close()
-	deleteHop(answer.Header)
-	if answer.Close = !again; !recent {
-		answer.ProtoMajor, answer.ProtoMinor = 1, 0 // its end is that of the connection
+	if answer.StatusCode == http.StatusSwitchingProtocols {
+		c.refuse(http.StatusBadGateway, errors.New("the server switches to another protocol, unasked"))
+		return false
 	}
+	deleteHop(answer.Header)
+	// The version is that of whoever sends a message (RFC 9110, section 2.5). Without a length or
+	// chunks an answer ends with its connection, as it does for a program that has no chunks.
+	answer.ProtoMajor, answer.ProtoMinor = 1, 1
+	if !recent {
+		answer.ProtoMinor = 0
+	}
+	answer.Close = !again || answer.ContentLength < 0 && len(answer.TransferEncoding) == 0
 	if answer.Write(c.Conn) != nil || answer.Close {
 		return false
 	}
 	select {
 	case <-sending.whole:
-	default: // it was answered early: what comes next is not the beginning of anything, and somebody may still read it
+	default: // answered early: what comes next is no request, and the transport may still read it
 		c.linger()
 		return false
 	}
@@ -156,8 +172,11 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 	return true
 }
 
-// hopHeaders are for the next party alone, as are those that Connection names (RFC 9110, section 7.6.1).
-var hopHeaders = []string{"Connection", "Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "Te", "Upgrade", "Expect"}
+// hopHeaders are for the next party alone, as are those that Connection names (RFC 9110, section
+// 7.6.1).
+var hopHeaders = []string{
+	"Connection", "Proxy-Connection", "Proxy-Authorization", "Keep-Alive", "Te", "Upgrade", "Expect",
+}
 
 func deleteHop(h http.Header) {
 	for _, list := range h["Connection"] {
@@ -177,15 +196,17 @@ func statusOf(err error) int {
 	return http.StatusBadGateway
 }
 
-// refuse answers a request with why it is not done. The connection ends with it.
+// refuse answers a request with the reason why it is not forwarded, and ends the connection.
 func (c *proxied) refuse(status int, why error) {
 	text := outward(why) + "\n"
-	_, _ = fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+	_, _ = fmt.Fprintf(c.Conn, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\n"+
+		"Content-Length: %d\r\nConnection: close\r\n\r\n%s",
 		status, http.StatusText(status), len(text), text)
 	c.linger()
 }
 
-// linger waits until the program has read the last answer, which a connection that is closed on what it still sends may lose.
+// linger gives the program time to read the last answer: closing a connection on what the program
+// still sends may lose it.
 func (c *proxied) linger() {
 	if closeWrite(c.Conn) != nil {
 		return
@@ -194,7 +215,7 @@ func (c *proxied) linger() {
 	_, _ = io.CopyN(io.Discard, c.Conn, maxLinger)
 }
 
-// outward is an error as a program inside may read it: where this machine dialled from is not its to know.
+// outward returns an error as a program in the sandbox may read it, without this machine's address.
 func outward(err error) string {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Source != nil && op.Addr != nil {
 		return fmt.Sprintf("%s %s: %v", op.Op, op.Addr, op.Err)

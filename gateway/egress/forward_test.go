@@ -150,6 +150,21 @@ func TestForward(t *testing.T) {
 	}
 }
 
+// An answer whose end is that of its connection ends the program's connection, too, at once.
+func TestForwardEndsWithAnswer(t *testing.T) {
+	for _, answer := range []string{
+		"HTTP/1.0 200 OK||ok", "HTTP/1.1 200 OK|Connection: close||ok",
+		"HTTP/1.1 101 Switching Protocols||ok",
+	} {
+		began := time.Now()
+		o := &origin{answer: strings.ReplaceAll(answer, "|", "\r\n")}
+		got := o.through(t, "GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n", false)
+		if !strings.Contains(got, "\r\nConnection: close\r\n") || time.Since(began) > proxyIdle/2 {
+			t.Errorf("%q: the program received %q in %v", answer, got, time.Since(began))
+		}
+	}
+}
+
 var forwardCases = []struct {
 	name         string
 	says, answer string // of the program, and of the server
@@ -303,7 +318,12 @@ var forwardCases = []struct {
 		says:   "GET http://a.test/ HTTP/1.1|Host: a.test||",
 		answer: "HTTP/1.0 200 OK||ok",
 		server: "GET / HTTP/1.1|Host: a.test||",
-		gets:   "HTTP/1.0 200 OK||ok"},
+		gets:   "HTTP/1.1 200 OK|Connection: close||ok"},
+	{name: "answer without a length",
+		says:   "GET http://a.test/ HTTP/1.1|Host: a.test||GET http://a.test/2 HTTP/1.1|Host: a.test||",
+		answer: "HTTP/1.1 200 OK|Connection: close||ok",
+		server: "GET / HTTP/1.1|Host: a.test||",
+		gets:   "HTTP/1.1 200 OK|Connection: close||ok"},
 	{name: "answer that closes",
 		says: "GET http://a.test/ HTTP/1.1|Host: a.test||GET http://a.test/2 HTTP/1.1|" +
 			"Host: a.test||",
@@ -371,7 +391,7 @@ var forwardCases = []struct {
 		says:   "GET http://a.test/ HTTP/1.1|Host: a.test||",
 		answer: "HTTP/1.1 101 Switching Protocols|Connection: Upgrade|Upgrade: foo||hello",
 		server: "GET / HTTP/1.1|Host: a.test||",
-		gets:   "HTTP/1.1 101 Switching Protocols|Connection: close||hello"},
+		gets:   "502 Bad Gateway: the server switches to another protocol, unasked"},
 	{name: "HTTP/2 prior knowledge",
 		says: "PRI * HTTP/2.0||SM||\x00\x00\x00\x04\x00\x00\x00\x00\x00",
 		gets: "400 Bad Request: this is a proxy: ask it for http:// URLs, or CONNECT"},
