@@ -117,6 +117,55 @@ func building(root *os.Root, dockerfile string) (sandbox.BuildSpec, *[]string) {
 		Progress: func(line string) { *lines = append(*lines, line) }}, lines
 }
 
+// hereDocuments is a Dockerfile that runs them with the SHELL of an earlier stage.
+const hereDocuments = `FROM sandboxd/busybox AS below
+SHELL ["/bin/sh", "-euc"]
+FROM below
+ARG WHO
+RUN <<EOF
+for i in 1 2; do
+	echo "line $i of $WHO"
+done
+cat <<'END' >/file
+a "b" \\
+$WHO
+END
+EOF
+RUN cat /file - <<-EOF
+	from $WHO
+	EOF
+RUN <<EOF
+false
+echo not reached
+EOF
+`
+
+// Steps run here-documents as BuildKit does: in the shell of the stage, with the build's arguments.
+func TestBuildHereDocuments(t *testing.T) {
+	b := testBackend(t)
+	if factsFor(t, b).speaks {
+		t.Skip("this engine's builder does not build for sandboxd")
+	}
+	spec, lines := building(directory(t, nil), hereDocuments)
+	spec.Args = []string{"WHO=" + newID()}
+	who := strings.TrimPrefix(spec.Args[0], "WHO=")
+	_, err := b.Build(t.Context(), spec)
+	failed, ok := errors.AsType[*sandbox.StepError](err)
+	if !ok || failed.Code != 1 || failed.Step != "Dockerfile:17: RUN <<EOF" {
+		t.Errorf("got error %v, want that of the last step", err)
+	}
+	var got []string
+	for _, line := range *lines {
+		if strings.HasPrefix(line, "  ") {
+			got = append(got, line)
+		}
+	}
+	want := []string{"  line 1 of " + who, "  line 2 of " + who, `  a "b" \\`, "  $WHO", "  from " + who}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("output (-want +got):\n%s\n%s", diff, strings.Join(*lines, "\n"))
+	}
+}
+
 // An image is built of a directory, found again while that is the same, and is its owner's.
 func TestBuild(t *testing.T) {
 	b := testBackend(t)

@@ -30,11 +30,13 @@ type dockerfile struct {
 	escape rune
 	meta   []string // K=V of the ARG instructions before the first FROM
 	stages []string // names of the stages so far, empty where there is none
+	shell  []string // of the stage that is being read
 	onward bool     // a FROM was seen
 
-	bases   []string         // the images by the names that they have in it, in the order in which they come
-	sizes   map[string]int64 // of these, by ID
-	runs    bool             // there is a step that runs something
+	shells  map[string][]string // what SHELL is at the end of stages, by name, and in images, by ID
+	bases   []string            // the images by the names that they have in it, in the order in which they come
+	sizes   map[string]int64    // of these, by ID
+	runs    bool                // there is a step that runs something
 	out     bytes.Buffer
 	restore []string // instructions that follow the FROM that is being read
 	steps   []string // what each instruction of out is called, in the order of out
@@ -47,7 +49,8 @@ func pinDockerfile(text []byte, name, arch, label string, args []string, resolve
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", name, printable(err.Error()))
 	}
-	d := &dockerfile{name: name, arch: arch, args: make(map[string]string), sizes: make(map[string]int64), resolve: resolve, escape: parsed.EscapeToken}
+	d := &dockerfile{name: name, arch: arch, args: make(map[string]string), sizes: make(map[string]int64),
+		shells: make(map[string][]string), resolve: resolve, escape: parsed.EscapeToken}
 	for _, kv := range args {
 		key, value, _ := strings.Cut(kv, "=")
 		d.args[key] = value
@@ -94,11 +97,17 @@ func brief(line string) string {
 
 // instruction returns node as the engine gets it.
 func (d *dockerfile) instruction(node *parser.Node) (string, error) {
-	if len(node.Heredocs) > 0 {
-		return "", errors.New("here-documents are not in this version: the engine's own builder has none; write the file, and COPY it")
-	}
 	line := strings.TrimSpace(node.Original)
-	switch strings.ToLower(node.Value) {
+	kind := strings.ToLower(node.Value)
+	if err := flags(kind, node.Flags); err != nil {
+		return "", err
+	}
+	if len(node.Heredocs) > 0 && kind != "run" {
+		return "", hinted{
+			fmt.Errorf("%s with a here-document is not supported", strings.ToUpper(kind)),
+			"write the file in a step: RUN cat <<EOF >/path; or keep it in the directory"}
+	}
+	switch kind {
 	case "arg":
 		if !d.onward {
 			return line, d.metaArg(node)
@@ -107,9 +116,11 @@ func (d *dockerfile) instruction(node *parser.Node) (string, error) {
 		return d.from(node)
 	case "run":
 		d.runs = true
-		if len(node.Flags) > 0 {
-			return "", fmt.Errorf("RUN %s is not in this version: the engine's own builder has no such flag", brief(node.Flags[0]))
+		if len(node.Heredocs) > 0 {
+			return d.runHeredocs(node)
 		}
+	case "shell":
+		d.setShell(node)
 	case "add":
 		return line, d.add(words(node.Next))
 	case "copy":
@@ -120,6 +131,22 @@ func (d *dockerfile) instruction(node *parser.Node) (string, error) {
 		return line, d.trigger(node)
 	}
 	return line, nil
+}
+
+// classicFlags are what the classic builder knows.
+var classicFlags = map[string][]string{
+	"run": {}, "add": {"--chown"}, "copy": {"--chown", "--from"},
+}
+
+// flags refuses flags of steps that the classic builder does not know.
+func flags(kind string, list []string) error {
+	known, ok := classicFlags[kind]
+	for _, flag := range list {
+		if name, _, _ := strings.Cut(flag, "="); ok && !slices.Contains(known, name) {
+			return unsupported(strings.ToUpper(kind), flag)
+		}
+	}
+	return nil
 }
 
 func words(node *parser.Node) []string {
@@ -182,6 +209,12 @@ func (d *dockerfile) from(node *parser.Node) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if n := len(d.stages); n > 0 {
+		d.shells[d.stages[n-1]] = d.shell
+	}
+	if d.shell = d.shells[strings.ToLower(base)]; len(d.shell) == 0 {
+		d.shell = defaultShell
+	}
 	d.stages = append(d.stages, stage)
 	line := "FROM " + base
 	if stage != "" {
@@ -235,7 +268,7 @@ func (d *dockerfile) stageOr(ref, also string) (string, error) {
 	}
 	if !slices.Contains(d.bases, ref) {
 		d.bases = append(d.bases, ref)
-		d.sizes[img.id] = img.size
+		d.sizes[img.id], d.shells[img.id] = img.size, img.config.Shell
 	}
 	if img.restored && also == scratch {
 		if d.restore, err = restoring(img); err != nil {
@@ -314,7 +347,7 @@ func (d *dockerfile) triggered(text string) error {
 func (d *dockerfile) nested(node *parser.Node) error {
 	switch {
 	case len(node.Heredocs) > 0:
-		return errors.New("here-documents are not in this version")
+		return errors.New("here-documents are not supported in ONBUILD")
 	case strings.EqualFold(node.Value, "add"):
 		return d.add(words(node.Next))
 	case strings.EqualFold(node.Value, "run"):
@@ -324,7 +357,7 @@ func (d *dockerfile) nested(node *parser.Node) error {
 	}
 	for _, flag := range node.Flags {
 		if strings.HasPrefix(flag, "--from=") || strings.EqualFold(node.Value, "run") {
-			return fmt.Errorf("%s is not in this version there", brief(flag))
+			return fmt.Errorf("%s is not supported in ONBUILD", brief(flag))
 		}
 	}
 	return nil
