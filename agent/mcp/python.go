@@ -85,7 +85,7 @@ func (s *Server) addPython() {
 			case in.Code != "":
 				res, err = k.Execute(ctx, python.Call{Code: in.Code, Timeout: timeout})
 			default:
-				res = python.Result{Context: name, Ended: wire.Done, OK: true, Outputs: []python.Output{}}
+				res = python.Result{Context: name, Ended: agent.EndedDone, OK: true, Outputs: []python.Output{}}
 			}
 			if err != nil {
 				return answer{}, err
@@ -161,7 +161,7 @@ func listPackages(ctx context.Context, py *python.Interpreter) (answer, error) {
 // pythonAnswer is a result as the model has it: texts without the images' bytes, and beside them the images that it can look at. All that
 // comes of the sandbox is marked as that, and bounded.
 func pythonAnswer(res python.Result) answer {
-	a := answer{failed: !res.OK && res.Ended == wire.Done}
+	a := answer{failed: !res.OK && res.Ended == agent.EndedDone}
 	said := happenedInPython(res)
 	var b strings.Builder
 	for i, o := range res.Outputs {
@@ -191,18 +191,18 @@ func pythonAnswer(res python.Result) answer {
 func happenedInPython(res python.Result) string {
 	said := string(res.Ended)
 	switch res.Ended {
-	case wire.Done:
+	case agent.EndedDone:
 		if !res.OK {
 			said = "raised"
 			if res.Error != nil {
 				said += fmt.Sprintf(" %q", text.Line(res.Error.Name, 80))
 			}
 		}
-	case wire.Waiting:
+	case agent.EndedWaiting:
 		said = fmt.Sprintf("waiting: input() asks for a line, after %q\nnext: call python with input", text.Line(res.Prompt, 200))
-	case wire.Deadline:
+	case agent.EndedDeadline:
 		said = "its time was up: the code was interrupted"
-	case wire.Dead:
+	case agent.EndedDead:
 		said = "dead: " + res.Why + "; the next call gets a new kernel"
 	}
 	if res.Fresh {

@@ -14,7 +14,6 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway/view/picture"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // What people know from chat assistants that run code, each tried in a sandbox without a network. docs/python.md has the same list; a row
@@ -94,7 +93,7 @@ func TestAbilities(t *testing.T) {
 			"print(urllib.request.urlopen('http://127.0.0.1:%d/' % s.server_port).status)", "200\n")},
 		{"there is no network", prints("import socket\ntry: socket.create_connection(('192.0.2.1', 80), 2); print('there is one')\nexcept OSError: print('none')", "none\n")},
 		{"input() is answered", func(t *testing.T) {
-			if res := execute(t, c, "input('? ')"); res.Ended != wire.Waiting {
+			if res := execute(t, c, "input('? ')"); res.Ended != agent.EndedWaiting {
 				t.Fatalf("%+v", res)
 			}
 			if res, err := c.Answer(bounded(t), "yes"); err != nil || res.Text() != "'yes'\n" {
@@ -103,7 +102,7 @@ func TestAbilities(t *testing.T) {
 		}},
 		{"code is interrupted at its deadline, and state stays", func(t *testing.T) {
 			res, err := c.Execute(bounded(t), python.Call{Code: "import time; time.sleep(60)", Timeout: time.Second})
-			if err != nil || res.Ended != wire.Deadline || res.Restart {
+			if err != nil || res.Ended != agent.EndedDeadline || res.Restart {
 				t.Errorf("%+v, %v", res, err)
 			}
 			prints("sum(kept)", "6\n")(t)

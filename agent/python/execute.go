@@ -113,7 +113,7 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 		c.watch(watched, r)
 	}()
 	defer func() { unwatch(); <-looked }()
-	var ended wire.Ended
+	var ended agent.Ended
 	var err error
 	select {
 	case <-r.over:
@@ -127,12 +127,12 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 			_ = c.Interrupt(ctx) // else the server's own limit is left
 		})
 		res := c.result(r)
-		res.Ended = wire.Waiting
+		res.Ended = agent.EndedWaiting
 		return res, nil
 	case <-late.C:
-		ended = wire.Deadline
+		ended = agent.EndedDeadline
 	case <-ctx.Done():
-		ended, err = wire.Interrupted, context.Cause(ctx)
+		ended, err = agent.EndedInterrupted, context.Cause(ctx)
 	}
 	restarted := false
 	if ended != "" {
@@ -141,7 +141,7 @@ func (c *Context) follow(ctx context.Context, r *run) (Result, error) {
 	c.detach(r)
 	res := c.result(r)
 	if ended != "" {
-		res.Ended, res.OK, res.Restart = ended, false, restarted || res.Ended == wire.Dead
+		res.Ended, res.OK, res.Restart = ended, false, restarted || res.Ended == agent.EndedDead
 	}
 	return res, err
 }
@@ -223,7 +223,7 @@ func (c *Context) stop(ctx context.Context, r *run) (restarted bool) {
 func (c *Context) result(r *run) Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	res := Result{Context: c.name, Ended: wire.Done, Outputs: r.kept.outputs(), Fresh: r.fresh, Count: r.count, Omitted: r.kept.omitted, Dropped: r.kept.dropped, Millis: millis(r.began)}
+	res := Result{Context: c.name, Ended: agent.EndedDone, Outputs: r.kept.outputs(), Fresh: r.fresh, Count: r.count, Omitted: r.kept.omitted, Dropped: r.kept.dropped, Millis: millis(r.began)}
 	for _, o := range res.Outputs {
 		if o.Type == Failure {
 			res.Error = &Exception{Name: o.Name, Value: o.Value, Traceback: o.Traceback}
@@ -231,13 +231,13 @@ func (c *Context) result(r *run) Result {
 	}
 	switch {
 	case r.dead:
-		res.Ended, res.Why = wire.Dead, r.why
+		res.Ended, res.Why = agent.EndedDead, r.why
 	case r.asking:
 		res.Prompt, res.Password = r.prompt, r.password
 	default:
 		res.OK = r.status == "ok"
 		if r.status == "aborted" || res.Error != nil && res.Error.Name == "KeyboardInterrupt" {
-			res.Ended = wire.Interrupted
+			res.Ended = agent.EndedInterrupted
 		}
 	}
 	return res

@@ -10,7 +10,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // A kernel that dies in the middle of a call, in whatever way, is a Result; the next call has a new kernel, and says so.
@@ -22,7 +21,7 @@ func TestKernelDies(t *testing.T) {
 		"import ctypes; ctypes.string_at(0)",
 	} {
 		execute(t, c, "kept = 1")
-		if res := execute(t, c, "print('before', flush=True); "+code); res.Ended != wire.Dead || res.OK || res.Why == "" {
+		if res := execute(t, c, "print('before', flush=True); "+code); res.Ended != agent.EndedDead || res.OK || res.Why == "" {
 			t.Errorf("%s: %+v", code, res)
 		}
 		if strings.Contains(code, "SIGKILL") { // as by a client that is about to leave
@@ -48,7 +47,7 @@ func TestServerDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res := execute(t, c, "import os, signal; os.kill(os.getppid(), signal.SIGKILL); import time; time.sleep(60)"); res.Ended != wire.Dead {
+	if res := execute(t, c, "import os, signal; os.kill(os.getppid(), signal.SIGKILL); import time; time.sleep(60)"); res.Ended != agent.EndedDead {
 		t.Errorf("%+v", res)
 	}
 	if res := execute(t, c, "1 + 1"); !res.OK || !res.Fresh {
@@ -67,14 +66,14 @@ func TestDeadline(t *testing.T) {
 		}
 		return res
 	}
-	if res := call("x = 1; print('begun', flush=True)\nwhile True: pass", 2*time.Second); res.Ended != wire.Deadline || res.OK || res.Restart || !strings.HasPrefix(res.Text(), "begun\n") {
+	if res := call("x = 1; print('begun', flush=True)\nwhile True: pass", 2*time.Second); res.Ended != agent.EndedDeadline || res.OK || res.Restart || !strings.HasPrefix(res.Text(), "begun\n") {
 		t.Errorf("%+v", res)
 	}
 	if res := execute(t, c, "x"); !res.OK || res.Fresh {
 		t.Errorf("after a deadline: %+v", res)
 	}
 	stubborn := "import time\nwhile True:\n  try: time.sleep(1)\n  except KeyboardInterrupt: pass"
-	if res := call(stubborn, time.Second); res.Ended != wire.Deadline || !res.Restart {
+	if res := call(stubborn, time.Second); res.Ended != agent.EndedDeadline || !res.Restart {
 		t.Errorf("%+v", res)
 	}
 	if res := execute(t, c, "'x' in dir()"); !res.OK || !res.Fresh {
@@ -87,7 +86,7 @@ func TestGivenUp(t *testing.T) {
 	c := fresh(t, python.Options{})
 	ctx, cancel := context.WithCancel(bounded(t))
 	res, err := c.Execute(ctx, python.Call{Code: "print('begun', flush=True)\nwhile True: pass", Output: func(python.Output) { cancel() }})
-	if !errors.Is(err, context.Canceled) || res.Ended != wire.Interrupted || !strings.Contains(res.Text(), "begun") {
+	if !errors.Is(err, context.Canceled) || res.Ended != agent.EndedInterrupted || !strings.Contains(res.Text(), "begun") {
 		t.Errorf("%+v, %v", res, err)
 	}
 	if res := execute(t, c, "1"); !res.OK {
@@ -107,7 +106,7 @@ func TestInterruptRestart(t *testing.T) {
 			default:
 			}
 		}})
-		if want := map[string]wire.Ended{"interrupt": wire.Interrupted, "restart": wire.Dead}[what]; err != nil || res.Ended != want {
+		if want := map[string]agent.Ended{"interrupt": agent.EndedInterrupted, "restart": agent.EndedDead}[what]; err != nil || res.Ended != want {
 			t.Errorf("%s: %+v, %v", what, res, err)
 		}
 		<-said
@@ -136,7 +135,7 @@ func TestMuchOutput(t *testing.T) {
 		t.Errorf("a value of 100 MB: %s, ok %v, %d dropped, %d left out, %s", res.Ended, res.OK, res.Dropped, res.Omitted, res.Why)
 	}
 	res, err := c.Execute(bounded(t), python.Call{Code: "while True: print('y' * 1000)", Timeout: 3 * time.Second})
-	if err != nil || res.Ended != wire.Deadline || !strings.HasPrefix(res.Text(), "yyy") || len(res.Text()) > 200<<10 || res.Omitted == 0 {
+	if err != nil || res.Ended != agent.EndedDeadline || !strings.HasPrefix(res.Text(), "yyy") || len(res.Text()) > 200<<10 || res.Omitted == 0 {
 		t.Errorf("endless output: %s, %d bytes, %d left out, %d dropped, %v", res.Ended, len(res.Text()), res.Omitted, res.Dropped, err)
 	}
 	if res := execute(t, c, "2"); !res.OK || len(res.Outputs) != 1 {

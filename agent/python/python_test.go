@@ -10,20 +10,19 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // Calls of one context share variables, those of another one do not, and each comes back with what it printed, in order.
 func TestExecute(t *testing.T) {
 	c := fresh(t, python.Options{})
-	if res := execute(t, c, "x = 41"); !res.OK || res.Ended != wire.Done || len(res.Outputs) != 0 {
+	if res := execute(t, c, "x = 41"); !res.OK || res.Ended != agent.EndedDone || len(res.Outputs) != 0 {
 		t.Errorf("an assignment: %+v", res)
 	}
 	if res := execute(t, c, "x + 1"); !res.OK || len(res.Outputs) != 1 || res.Outputs[0].Type != python.Value || res.Outputs[0].Text("text/plain") != "42" {
 		t.Errorf("x + 1: %+v", res)
 	}
 	res := execute(t, c, "import sys\nprint('a'); sys.stdout.flush(); print('b', file=sys.stderr); sys.stderr.flush(); print('c'); 1/0")
-	if res.OK || res.Ended != wire.Done || res.Error == nil || res.Error.Name != "ZeroDivisionError" || len(res.Error.Traceback) == 0 {
+	if res.OK || res.Ended != agent.EndedDone || res.Error == nil || res.Error.Name != "ZeroDivisionError" || len(res.Error.Traceback) == 0 {
 		t.Errorf("a division by zero: %+v", res)
 	}
 	var kinds []string
@@ -75,13 +74,13 @@ func TestInput(t *testing.T) {
 		t.Errorf("an answer that nobody asked for: %v", err)
 	}
 	res := execute(t, c, "name = input('who? '); import getpass; word = getpass.getpass('word: '); print(name, word)")
-	if res.Ended != wire.Waiting || res.Prompt != "who? " || res.Password {
+	if res.Ended != agent.EndedWaiting || res.Prompt != "who? " || res.Password {
 		t.Fatalf("%+v", res)
 	}
 	if _, err := c.Execute(bounded(t), python.Call{Code: "1"}); !errors.Is(err, &agent.Error{Code: agent.CodeNotPrompt}) {
 		t.Errorf("a call while another one waits: %v", err)
 	}
-	if res, err := c.Answer(bounded(t), "ann"); err != nil || res.Ended != wire.Waiting || res.Prompt != "word: " || !res.Password {
+	if res, err := c.Answer(bounded(t), "ann"); err != nil || res.Ended != agent.EndedWaiting || res.Prompt != "word: " || !res.Password {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if res, err := c.Answer(bounded(t), "secret"); err != nil || !res.OK || res.Text() != "ann secret\n" {
@@ -96,7 +95,7 @@ func TestInputOrder(t *testing.T) {
 	call := python.Call{Code: "import sys, threading\nfor i in range(20): print('before', i, end=' '); input(str(i))", Output: func(o python.Output) { told.WriteString(o.Chars) }}
 	res, err := c.Execute(bounded(t), call)
 	for i := range 20 {
-		if want := fmt.Sprintf("before %d ", i); err != nil || res.Ended != wire.Waiting || res.Prompt != fmt.Sprint(i) || told.String() != want {
+		if want := fmt.Sprintf("before %d ", i); err != nil || res.Ended != agent.EndedWaiting || res.Prompt != fmt.Sprint(i) || told.String() != want {
 			t.Fatalf("question %d: %q was told, %+v, %v", i, told.String(), res, err)
 		}
 		told.Reset()
@@ -107,7 +106,7 @@ func TestInputOrder(t *testing.T) {
 	}
 	asked, said := "/tmp/asked-"+newID(), "/tmp/said-"+newID()
 	call.Code = fmt.Sprintf("import threading, os, time\ndef say():\n  while not os.path.exists(%q): time.sleep(0.01)\n  print('meanwhile', flush=True); open(%q, 'w')\nw = threading.Thread(target=say); w.start(); input(); w.join()", asked, said)
-	if res, err = c.Execute(bounded(t), call); err != nil || res.Ended != wire.Waiting || told.Len() > 0 {
+	if res, err = c.Execute(bounded(t), call); err != nil || res.Ended != agent.EndedWaiting || told.Len() > 0 {
 		t.Fatalf("%q was told, %+v, %v", told.String(), res, err)
 	}
 	exit, err := sharedClient(t).Exec(bounded(t), agent.Cmd{Command: "touch " + asked + "; until [ -e " + said + " ]; do sleep 0.1; done"})

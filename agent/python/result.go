@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"github.com/sandboxd/sandboxd/agent"
 )
 
 // Type says what an Output is.
@@ -99,14 +99,15 @@ func is(mime string, data []byte) bool {
 	return http.DetectContentType(data) == mime
 }
 
-// Result is what one call did. Its Ended is one of wire's: done, waiting, deadline, interrupted, dead.
+// Result is what one call did. Ended is EndedDone, EndedWaiting, EndedDeadline, EndedInterrupted or
+// EndedDead.
 type Result struct {
-	Context string     `json:"context"`
-	Ended   wire.Ended `json:"ended"`
-	OK      bool       `json:"ok"` // it is done, and nothing was raised
-	Count   int        `json:"execution_count,omitempty"`
-	Outputs []Output   `json:"outputs"`
-	Error   *Exception `json:"error,omitempty"`
+	Context string      `json:"context"`
+	Ended   agent.Ended `json:"ended"`
+	OK      bool        `json:"ok"` // it is done, and nothing was raised
+	Count   int         `json:"execution_count,omitempty"`
+	Outputs []Output    `json:"outputs"`
+	Error   *Exception  `json:"error,omitempty"`
 
 	Prompt   string `json:"prompt,omitempty"`   // of waiting: what input() asks
 	Password bool   `json:"password,omitempty"` // of waiting: what is answered is not to be shown (getpass)

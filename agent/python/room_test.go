@@ -13,7 +13,7 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"github.com/sandboxd/sandboxd/agent"
 )
 
 // shower is a kernel whose every call shows data once, and ends.
@@ -153,7 +153,7 @@ func TestRoomOfCalls(t *testing.T) {
 			close(end)
 		}
 	}})
-	if err != nil || res.Ended != wire.Done || !res.OK || told != 6 || len(res.Outputs) != 1 || res.Dropped != 5 {
+	if err != nil || res.Ended != agent.EndedDone || !res.OK || told != 6 || len(res.Outputs) != 1 || res.Dropped != 5 {
 		t.Errorf("%s: %d are told, %d kept, %d dropped, %v", res.Ended, told, len(res.Outputs), res.Dropped, err)
 	}
 	c.disconnect()

@@ -18,7 +18,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // fake is an Interpreter on a server that the sandbox's root has put in the place of Jupyter's: kernel is its side of a kernel's
@@ -154,7 +153,7 @@ func TestUnread(t *testing.T) {
 	}
 	soon(t, "a call", func() {
 		res, err := c.Execute(t.Context(), Call{Code: strings.Repeat("#", maxCode), Timeout: 300 * time.Millisecond})
-		if err != nil || res.Ended != wire.Dead && res.Ended != wire.Deadline {
+		if err != nil || res.Ended != agent.EndedDead && res.Ended != agent.EndedDeadline {
 			t.Errorf("%+v, %v", res, err)
 		}
 	})

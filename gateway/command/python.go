@@ -220,16 +220,16 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 		call.Output = printer.Output
 	}
 	res, err := p.c.Execute(ctx, call)
-	for from := p.answers(printer); err == nil && res.Ended == wire.Waiting && from != nil; {
+	for from := p.answers(printer); err == nil && res.Ended == agent.EndedWaiting && from != nil; {
 		line, none := from.answer(ctx, res)
 		if none != nil {
 			break
 		}
 		res, err = p.c.Answer(ctx, line)
 	}
-	waits := res.Ended == wire.Waiting
+	waits := res.Ended == agent.EndedWaiting
 	if waits && ctx.Err() != nil { // who would have answered pressed ^C
-		res.Ended = wire.Interrupted
+		res.Ended = agent.EndedInterrupted
 	}
 	env.Hub.Relay.Record(env.Principal, p.name, gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
 	if err != nil && res.Ended == "" {
@@ -300,13 +300,13 @@ func exitText(value string) string {
 // pythonStatus is the exit code that a call's result means.
 func pythonStatus(res python.Result) int {
 	switch res.Ended {
-	case wire.Waiting:
+	case agent.EndedWaiting:
 		return wire.ExitWaiting
-	case wire.Deadline:
+	case agent.EndedDeadline:
 		return wire.ExitDeadline
-	case wire.Interrupted:
+	case agent.EndedInterrupted:
 		return wire.ExitInterrupt
-	case wire.Done:
+	case agent.EndedDone:
 		switch {
 		case res.OK:
 			return 0

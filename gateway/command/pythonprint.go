@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
-	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
 // PythonLine is a line of python --json-lines. One of its fields is set.
@@ -87,11 +87,11 @@ func (p *PythonPrinter) Close(res python.Result) error {
 		say("the code ran in a new kernel: what former calls made is gone")
 	}
 	switch res.Ended {
-	case wire.Waiting:
+	case agent.EndedWaiting:
 		say("the code asks for input: %s; it was interrupted; answer at a terminal, or with -i and standard input", res.Prompt)
-	case wire.Deadline:
+	case agent.EndedDeadline:
 		say("its time was up: the code was interrupted after %.1f s", float64(res.Millis)/1000)
-	case wire.Dead:
+	case agent.EndedDead:
 		say("%s: the next call gets a new kernel", res.Why)
 	}
 	if res.Restart {

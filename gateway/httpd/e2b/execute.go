@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
@@ -77,7 +78,7 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	t.begin()
 	res, err := c.Execute(ctx, python.Call{Code: ask.Code, Timeout: maxRun, NoInput: true, Passing: true, Output: t.output})
 	nb.ready = time.Now()
-	if res.Ended != wire.Done || res.Fresh || res.Restart {
+	if res.Ended != agent.EndedDone || res.Fresh || res.Restart {
 		nb.ready = time.Time{} // the next kernel is to begin in its directory, too
 	}
 	exit := 0
@@ -228,9 +229,9 @@ func (t *teller) end(res python.Result, err error) {
 	switch {
 	case err != nil:
 		t.line(raised{"error", "ExecutionInterrupted", "the call ended before its code did", ""})
-	case res.Ended == wire.Dead:
+	case res.Ended == agent.EndedDead:
 		t.line(raised{"error", "KernelDied", res.Why + ": what former calls made is gone, and the next call has a new kernel", ""})
-	case res.Ended == wire.Deadline:
+	case res.Ended == agent.EndedDeadline:
 		t.line(raised{"error", "ExecutionTimeout", fmt.Sprintf("the code ran for %v and was interrupted", maxRun), ""})
 	}
 	if res.Count > 0 {

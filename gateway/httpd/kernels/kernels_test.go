@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/python"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/httpd/kernels"
@@ -145,7 +146,7 @@ func TestLease(t *testing.T) {
 	other.Release()
 
 	// A kernel that dies is replaced for who uses it.
-	if res := run(t, first, "main", "import os; os._exit(1)"); res.Ended != wire.Dead {
+	if res := run(t, first, "main", "import os; os._exit(1)"); res.Ended != agent.EndedDead {
 		t.Errorf("%+v", res)
 	}
 	if res := run(t, first, "main", "x = 42"); !res.OK || !res.Fresh {
