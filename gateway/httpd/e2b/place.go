@@ -110,7 +110,7 @@ func (pl *place) rest() bool {
 	for id, w := range pl.watchers {
 		if w.forgotten() {
 			delete(pl.watchers, id)
-			w.close()
+			w.end(nil)
 		}
 	}
 	lk := pl.link
@@ -133,7 +133,7 @@ func (pl *place) close() {
 	pl.link = nil
 	for id, w := range pl.watchers {
 		delete(pl.watchers, id)
-		w.close()
+		w.end(nil)
 	}
 	pl.mu.Unlock()
 	if lk != nil {

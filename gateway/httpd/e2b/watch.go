@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,8 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/crypto/ssh"
-
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -34,13 +34,14 @@ const (
 	lookedWithin   = 30 * time.Second // until a look has come back
 )
 
+var errFindSlow = fmt.Errorf("it took more than %v to read the directory", lookedWithin)
+
 // watcher polls one directory until it is closed.
 type watcher struct {
 	dir     string
-	entries bool // events come with what the file is
-	session *ssh.Session
+	entries bool            // events come with what the file is
 	life    context.Context //nolint:containedctx // until it is closed
-	end     context.CancelFunc
+	end     context.CancelCauseFunc
 	holds   int // bytes of its place's; guarded by place.mu
 
 	mu     sync.Mutex
@@ -83,7 +84,7 @@ func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *w
 			return invalid("path %q is not a directory", dir)
 		}
 		w = &watcher{dir: dir, entries: req.Entries, wake: make(chan struct{}), asked: time.Now(), polled: polled}
-		w.life, w.end = context.WithCancel(context.Background())
+		w.life, w.end = context.WithCancelCause(context.Background())
 		v.mu.Lock()
 		full := len(v.watchers) >= maxWatchers || v.ended
 		if !full {
@@ -91,7 +92,7 @@ func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *w
 		}
 		v.mu.Unlock()
 		if full {
-			w.end()
+			w.end(nil)
 			return &apiError{http.StatusTooManyRequests, fmt.Sprintf("the sandbox has %d watchers, the most there may be", maxWatchers)}
 		}
 		if err := w.begin(ctx, lk, v, req.Recursive); err != nil {
@@ -103,31 +104,29 @@ func (v *visit) watch(ctx context.Context, req *watchRequest, polled bool) (w *w
 	return w, id, err
 }
 
+// begin runs find and takes the first snapshot. What runs ends with w.life.
 func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool) error {
-	session, err := lk.client.NewSession()
+	stop := context.AfterFunc(ctx, func() { w.end(context.Cause(ctx)) })
+	defer stop()
+	lines, ask := io.Pipe()
+	printed, stdout := io.Pipe()
+	find, err := connect.Start(w.life, lk.client, connect.Command{
+		Line: snapshotCommand(w.dir, recursive), Stdin: lines, Stdout: stdout,
+	})
 	if err != nil {
-		return unreachable(v.name, err)
+		return unreachable(v.name, cmp.Or(context.Cause(ctx), err))
 	}
-	stdin, err := session.StdinPipe()
-	var stdout io.Reader
-	if err == nil {
-		stdout, err = session.StdoutPipe()
-	}
-	if err == nil {
-		err = session.Start(snapshotCommand(w.dir, recursive))
-	}
-	if err != nil {
-		session.Close()
-		return unreachable(v.name, err)
-	}
-	w.mu.Lock()
-	w.session = session
-	w.mu.Unlock()
-	r := bufio.NewReaderSize(stdout, watchedPath)
+	v.places.start(func() {
+		err := cmp.Or(find.Wait(), io.EOF)
+		lines.CloseWithError(err)
+		stdout.CloseWithError(err)
+	})
+	end := func() { w.end(nil); printed.Close(); v.hold(w, 0) }
+	r := bufio.NewReaderSize(printed, watchedPath)
 	look := func() (map[string]fileState, error) {
-		slow := time.AfterFunc(lookedWithin, func() { session.Close() })
+		slow := time.AfterFunc(lookedWithin, func() { w.end(errFindSlow) })
 		defer slow.Stop()
-		if _, err := io.WriteString(stdin, "\n"); err != nil {
+		if _, err := io.WriteString(ask, "\n"); err != nil {
 			return nil, err
 		}
 		all, size, err := snapshotOf(r, watchedBytes)
@@ -136,15 +135,13 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 		}
 		return all, err
 	}
-	stop := context.AfterFunc(ctx, func() { session.Close() })
 	first, err := look()
 	if !stop() {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		v.hold(w, 0)
-		session.Close()
-		if exit := new(ssh.ExitError); errors.As(session.Wait(), &exit) && exit.ExitStatus() == 64 {
+		end()
+		if exit, ok := errors.AsType[*connect.ExitError](err); ok && exit.Status == 64 {
 			return &apiError{http.StatusNotImplemented, "watching needs GNU find in the image"}
 		}
 		return watchError(v.name, err)
@@ -152,8 +149,7 @@ func (w *watcher) begin(ctx context.Context, lk *link, v *visit, recursive bool)
 	v.places.start(func() {
 		tick := time.NewTicker(watchEvery)
 		defer tick.Stop()
-		defer session.Close()
-		defer v.hold(w, 0)
+		defer end()
 		for before := first; ; <-tick.C {
 			// Paid for afterwards: the size is not known before.
 			if v.looks.WaitN(w.life, min(len(before)+1, maxWatched)) != nil {
@@ -229,15 +225,6 @@ func (w *watcher) forgotten() bool {
 	return w.polled && time.Since(w.asked) > watcherKept
 }
 
-func (w *watcher) close() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.end()
-	if w.session != nil {
-		w.session.Close()
-	}
-}
-
 // dropWatcher ends a watcher, and reports whether there was one.
 func (pl *place) dropWatcher(id string) bool {
 	pl.mu.Lock()
@@ -246,7 +233,7 @@ func (pl *place) dropWatcher(id string) bool {
 	pl.left = time.Now()
 	pl.mu.Unlock()
 	if w != nil {
-		w.close()
+		w.end(nil)
 	}
 	return w != nil
 }
