@@ -83,15 +83,35 @@ func (c call) timed(a arguments) bool {
 	return false
 }
 
+// An arch is a set of numbers of system calls: a column of blocking.
+type arch int
+
+const (
+	amd64 arch = iota // arch/x86/entry/syscalls/syscall_64.tbl in the kernel
+	i386              // 32-bit programs on amd64: arch/x86/entry/syscalls/syscall_32.tbl
+	arm64             // include/uapi/asm-generic/unistd.h
+)
+
 // callHere returns the blocking call that has this number for programs of our own architecture.
 func callHere(nr int) call {
 	if runtime.GOARCH == "arm64" {
-		return callARM64(nr)
+		return arm64.call(nr)
 	}
-	return callAMD64(nr)
+	return amd64.call(nr)
 }
 
-// The instructions by which programs call the system: of our own architecture, and of 32-bit programs and parts of programs on amd64.
+// call returns the blocking call with that number; of others the kind is callUnknown.
+func (a arch) call(nr int) call {
+	for _, b := range blocking {
+		if b.numbers[a] == nr && nr != none {
+			return b.call
+		}
+	}
+	return call{}
+}
+
+// The instructions by which programs call the system: of our own architecture, and of 32-bit programs
+// and parts of programs on amd64.
 var (
 	trapHere = map[string]string{"amd64": "\x0f\x05", "arm64": "\x01\x00\x00\xd4"}[runtime.GOARCH] // syscall, svc 0
 	trapSize = len(trapHere)
@@ -102,190 +122,51 @@ const trapI386 = "\xcd\x80" // int 0x80; what enters by sysenter leaves behind o
 // foreign is the table of a call whose number says nothing.
 func foreign(int) call { return call{} }
 
-// callAMD64 returns the blocking call of that number (arch/x86/entry/syscalls/syscall_64.tbl in the kernel). Every call that is
-// not here counts as one that goes on by itself.
-func callAMD64(nr int) call {
-	switch nr {
-	case 0:
-		return call{name: "read", kind: callRead}
-	case 1:
-		return call{name: "write", kind: callOther}
-	case 7:
-		return call{"poll", callPoll, timeoutMillis, 2}
-	case 19:
-		return call{name: "readv", kind: callRead}
-	case 23:
-		return call{"select", callSelect, timeoutPointer, 4}
-	case 34:
-		return call{name: "pause", kind: callWait}
-	case 35:
-		return call{name: "nanosleep", kind: callOther}
-	case 40:
-		return call{name: "sendfile", kind: callMove, arg: 1}
-	case 42:
-		return call{name: "connect", kind: callOther}
-	case 43:
-		return call{name: "accept", kind: callRead}
-	case 45:
-		return call{name: "recvfrom", kind: callRead}
-	case 47:
-		return call{name: "recvmsg", kind: callRead}
-	case 61:
-		return call{name: "wait4", kind: callWait}
-	case 128:
-		return call{"rt_sigtimedwait", callWait, timeoutPointer, 2}
-	case 130:
-		return call{name: "rt_sigsuspend", kind: callWait}
-	case 202:
-		return call{"futex", callFutex, timeoutPointer, 3}
-	case 219:
-		return call{name: "restart_syscall", kind: callRestart}
-	case 230:
-		return call{name: "clock_nanosleep", kind: callOther}
-	case 232:
-		return call{"epoll_wait", callEpoll, timeoutMillis, 3}
-	case 247:
-		return call{name: "waitid", kind: callWait}
-	case 270:
-		return call{"pselect6", callSelect, timeoutPointer, 4}
-	case 271:
-		return call{"ppoll", callPoll, timeoutPointer, 2}
-	case 275:
-		return call{name: "splice", kind: callMove}
-	case 281:
-		return call{"epoll_pwait", callEpoll, timeoutMillis, 3}
-	case 288:
-		return call{name: "accept4", kind: callRead}
-	case 327:
-		return call{name: "preadv2", kind: callRead}
-	}
-	return callCommon(nr)
-}
+// none is the number of a call that an architecture does not have.
+const none = -1
 
-// callARM64 is the same for arm64 (include/uapi/asm-generic/unistd.h), which has neither poll nor select, epoll_wait or pause.
-func callARM64(nr int) call {
-	switch nr {
-	case 22:
-		return call{"epoll_pwait", callEpoll, timeoutMillis, 3}
-	case 63:
-		return call{name: "read", kind: callRead}
-	case 64:
-		return call{name: "write", kind: callOther}
-	case 65:
-		return call{name: "readv", kind: callRead}
-	case 71:
-		return call{name: "sendfile", kind: callMove, arg: 1}
-	case 72:
-		return call{"pselect6", callSelect, timeoutPointer, 4}
-	case 73:
-		return call{"ppoll", callPoll, timeoutPointer, 2}
-	case 76:
-		return call{name: "splice", kind: callMove}
-	case 95:
-		return call{name: "waitid", kind: callWait}
-	case 98:
-		return call{"futex", callFutex, timeoutPointer, 3}
-	case 101:
-		return call{name: "nanosleep", kind: callOther}
-	case 115:
-		return call{name: "clock_nanosleep", kind: callOther}
-	case 128:
-		return call{name: "restart_syscall", kind: callRestart}
-	case 133:
-		return call{name: "rt_sigsuspend", kind: callWait}
-	case 137:
-		return call{"rt_sigtimedwait", callWait, timeoutPointer, 2}
-	case 202:
-		return call{name: "accept", kind: callRead}
-	case 203:
-		return call{name: "connect", kind: callOther}
-	case 207:
-		return call{name: "recvfrom", kind: callRead}
-	case 212:
-		return call{name: "recvmsg", kind: callRead}
-	case 242:
-		return call{name: "accept4", kind: callRead}
-	case 260:
-		return call{name: "wait4", kind: callWait}
-	case 286:
-		return call{name: "preadv2", kind: callRead}
-	}
-	return callCommon(nr)
-}
-
-// callI386 is the same for the calls of 32-bit programs on amd64 (arch/x86/entry/syscalls/syscall_32.tbl). The old select, whose
-// arguments are in memory, and socketcall are not here.
-func callI386(nr int) call {
-	switch nr {
-	case 0:
-		return call{name: "restart_syscall", kind: callRestart}
-	case 3:
-		return call{name: "read", kind: callRead}
-	case 4:
-		return call{name: "write", kind: callOther}
-	case 7:
-		return call{name: "waitpid", kind: callWait}
-	case 29:
-		return call{name: "pause", kind: callWait}
-	case 72:
-		return call{name: "sigsuspend", kind: callWait}
-	case 114:
-		return call{name: "wait4", kind: callWait}
-	case 142:
-		return call{"_newselect", callSelect, timeoutPointer, 4}
-	case 145:
-		return call{name: "readv", kind: callRead}
-	case 162:
-		return call{name: "nanosleep", kind: callOther}
-	case 168:
-		return call{"poll", callPoll, timeoutMillis, 2}
-	case 177:
-		return call{"rt_sigtimedwait", callWait, timeoutPointer, 2}
-	case 179:
-		return call{name: "rt_sigsuspend", kind: callWait}
-	case 187:
-		return call{name: "sendfile", kind: callMove, arg: 1}
-	case 239:
-		return call{name: "sendfile64", kind: callMove, arg: 1}
-	case 240:
-		return call{"futex", callFutex, timeoutPointer, 3}
-	case 256:
-		return call{"epoll_wait", callEpoll, timeoutMillis, 3}
-	case 267:
-		return call{name: "clock_nanosleep", kind: callOther}
-	case 284:
-		return call{name: "waitid", kind: callWait}
-	case 308:
-		return call{"pselect6", callSelect, timeoutPointer, 4}
-	case 309:
-		return call{"ppoll", callPoll, timeoutPointer, 2}
-	case 313:
-		return call{name: "splice", kind: callMove}
-	case 319:
-		return call{"epoll_pwait", callEpoll, timeoutMillis, 3}
-	case 378:
-		return call{name: "preadv2", kind: callRead}
-	case 407:
-		return call{name: "clock_nanosleep_time64", kind: callOther}
-	case 413:
-		return call{"pselect6_time64", callSelect, timeoutPointer, 4}
-	case 414:
-		return call{"ppoll_time64", callPoll, timeoutPointer, 2}
-	case 421:
-		return call{"rt_sigtimedwait_time64", callWait, timeoutPointer, 2}
-	case 422:
-		return call{"futex_time64", callFutex, timeoutPointer, 3}
-	}
-	return callCommon(nr)
-}
-
-// callCommon is the calls that were added after 423, from where on all architectures have the same numbers.
-func callCommon(nr int) call {
-	switch nr {
-	case 441:
-		return call{"epoll_pwait2", callEpoll, timeoutPointer, 3}
-	case 449:
-		return call{"futex_waitv", callFutex, timeoutPointer, 3}
-	}
-	return call{}
+// blocking are the calls that block, by their numbers on amd64, i386 and arm64. Every call that is
+// not here counts as one that goes on by itself. The old select of i386, whose arguments are in
+// memory, and socketcall are not here.
+var blocking = []struct {
+	numbers [3]int
+	call    call
+}{
+	{[3]int{none, 142, none}, call{"_newselect", callSelect, timeoutPointer, 4}},
+	{[3]int{43, none, 202}, call{name: "accept", kind: callRead}},
+	{[3]int{288, none, 242}, call{name: "accept4", kind: callRead}},
+	{[3]int{230, 267, 115}, call{name: "clock_nanosleep", kind: callOther}},
+	{[3]int{none, 407, none}, call{name: "clock_nanosleep_time64", kind: callOther}},
+	{[3]int{42, none, 203}, call{name: "connect", kind: callOther}},
+	{[3]int{281, 319, 22}, call{"epoll_pwait", callEpoll, timeoutMillis, 3}},
+	{[3]int{441, 441, 441}, call{"epoll_pwait2", callEpoll, timeoutPointer, 3}},
+	{[3]int{232, 256, none}, call{"epoll_wait", callEpoll, timeoutMillis, 3}},
+	{[3]int{202, 240, 98}, call{"futex", callFutex, timeoutPointer, 3}},
+	{[3]int{none, 422, none}, call{"futex_time64", callFutex, timeoutPointer, 3}},
+	{[3]int{449, 449, 449}, call{"futex_waitv", callFutex, timeoutPointer, 3}},
+	{[3]int{35, 162, 101}, call{name: "nanosleep", kind: callOther}},
+	{[3]int{34, 29, none}, call{name: "pause", kind: callWait}},
+	{[3]int{7, 168, none}, call{"poll", callPoll, timeoutMillis, 2}},
+	{[3]int{271, 309, 73}, call{"ppoll", callPoll, timeoutPointer, 2}},
+	{[3]int{none, 414, none}, call{"ppoll_time64", callPoll, timeoutPointer, 2}},
+	{[3]int{327, 378, 286}, call{name: "preadv2", kind: callRead}},
+	{[3]int{270, 308, 72}, call{"pselect6", callSelect, timeoutPointer, 4}},
+	{[3]int{none, 413, none}, call{"pselect6_time64", callSelect, timeoutPointer, 4}},
+	{[3]int{0, 3, 63}, call{name: "read", kind: callRead}},
+	{[3]int{19, 145, 65}, call{name: "readv", kind: callRead}},
+	{[3]int{45, none, 207}, call{name: "recvfrom", kind: callRead}},
+	{[3]int{47, none, 212}, call{name: "recvmsg", kind: callRead}},
+	{[3]int{219, 0, 128}, call{name: "restart_syscall", kind: callRestart}},
+	{[3]int{130, 179, 133}, call{name: "rt_sigsuspend", kind: callWait}},
+	{[3]int{128, 177, 137}, call{"rt_sigtimedwait", callWait, timeoutPointer, 2}},
+	{[3]int{none, 421, none}, call{"rt_sigtimedwait_time64", callWait, timeoutPointer, 2}},
+	{[3]int{23, none, none}, call{"select", callSelect, timeoutPointer, 4}},
+	{[3]int{40, 187, 71}, call{name: "sendfile", kind: callMove, arg: 1}},
+	{[3]int{none, 239, none}, call{name: "sendfile64", kind: callMove, arg: 1}},
+	{[3]int{none, 72, none}, call{name: "sigsuspend", kind: callWait}},
+	{[3]int{275, 313, 76}, call{name: "splice", kind: callMove}},
+	{[3]int{61, 114, 260}, call{name: "wait4", kind: callWait}},
+	{[3]int{247, 284, 95}, call{name: "waitid", kind: callWait}},
+	{[3]int{none, 7, none}, call{name: "waitpid", kind: callWait}},
+	{[3]int{1, 4, 64}, call{name: "write", kind: callOther}},
 }

@@ -2,7 +2,7 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// The numbers of callI386 against the system's own. The compiler compares: a negative constant is no uint. So it
+// The numbers of i386 in blocking against the system's own. The compiler compares: a negative constant is no uint. So it
 // is enough to vet the package for an architecture that is not at hand.
 const (
 	_ = uint(unix.SYS_RESTART_SYSCALL-0) + uint(0-unix.SYS_RESTART_SYSCALL)

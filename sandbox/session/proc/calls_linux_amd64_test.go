@@ -2,7 +2,7 @@ package proc
 
 import "golang.org/x/sys/unix"
 
-// The numbers of callAMD64 against the system's own. The compiler compares: a negative constant is no uint. So it
+// The numbers of amd64 in blocking against the system's own. The compiler compares: a negative constant is no uint. So it
 // is enough to vet the package for an architecture that is not at hand.
 const (
 	_ = uint(unix.SYS_READ-0) + uint(0-unix.SYS_READ)

@@ -20,7 +20,7 @@ func TestDecode(t *testing.T) {
 		name string
 		find func(int) call
 	}
-	amd64, arm64, i386 := table{"amd64", callAMD64}, table{"arm64", callARM64}, table{"i386", callI386}
+	amd64, arm64, i386 := table{"amd64", amd64.call}, table{"arm64", arm64.call}, table{"i386", i386.call}
 	for _, test := range []struct {
 		table
 		line  string
@@ -78,7 +78,7 @@ func TestDecode(t *testing.T) {
 // TestNumbers compares the tables with the numbers that the compiler has compared with the system's, and finds no call beside
 // them.
 func TestNumbers(t *testing.T) {
-	for arch, table := range map[string]func(int) call{"amd64": callAMD64, "arm64": callARM64, "386": callI386} {
+	for arch, table := range map[string]func(int) call{"amd64": amd64.call, "arm64": arm64.call, "386": i386.call} {
 		source, err := os.ReadFile("calls_linux_" + arch + "_test.go")
 		if err != nil {
 			t.Fatal(err)
@@ -104,7 +104,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add("running")
 	f.Add("-1 0xfffff3b1f030 0xffffa7f8b7c8")
 	f.Fuzz(func(t *testing.T, line string) {
-		for _, table := range []func(int) call{callAMD64, callARM64, callI386} {
+		for _, table := range []func(int) call{amd64.call, arm64.call, i386.call} {
 			if c, a := decode(line, table); c.name == "" || c.kind == callUnknown && c.timed(a) {
 				t.Errorf("%q: got %+v", line, c)
 			}

@@ -257,7 +257,7 @@ func (x *inspector) decode(line string) (call, arguments) {
 		case trap == trapHere:
 			return decode(line, callHere)
 		case trap == trapI386 && runtime.GOARCH == "amd64":
-			c, a := decode(line, callI386)
+			c, a := decode(line, i386.call)
 			for i := range a {
 				a[i] &= 1<<32 - 1 // as the kernel takes them
 			}
