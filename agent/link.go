@@ -19,7 +19,7 @@ type link struct {
 }
 
 func newLink(conn *connect.Conn) *link {
-	l := &link{Client: ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs), gone: make(chan struct{})}
+	l := &link{Client: conn.Client(), gone: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	alive := make(chan struct{})
 	go func() { // ends with the connection, or ends it

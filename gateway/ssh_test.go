@@ -3,8 +3,6 @@ package gateway
 import (
 	"testing"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -22,7 +20,7 @@ func sshRun(t *testing.T, peer sandbox.Peer, command string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := ssh.NewClient(conn.Conn, conn.Chans, conn.Reqs)
+	client := conn.Client()
 	defer client.Close()
 	s, err := client.NewSession()
 	if err != nil {

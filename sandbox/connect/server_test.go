@@ -16,6 +16,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -223,11 +224,4 @@ func within(t *testing.T, d time.Duration, what string, f func()) {
 	}
 }
 
-func discard(c *Conn) {
-	go ssh.DiscardRequests(c.Reqs)
-	go func() {
-		for ch := range c.Chans {
-			ch.Reject(ssh.Prohibited, "")
-		}
-	}()
-}
+func discard(c *Conn) { go c.Serve(sshconn.Handler{}) }

@@ -54,8 +54,7 @@ var ciphers = []string{
 	ssh.CipherAES128CTR, ssh.CipherAES192CTR, ssh.CipherAES256CTR,
 }
 
-// Conn is a connection to the SSH server of a sandbox. Its holder calls Serve or Client, once: the
-// connection freezes when nobody receives what the server sends.
+// Conn is a connection to the SSH server of a sandbox. Its holder calls Serve or Client, once.
 type Conn struct {
 	*sshconn.Conn
 
@@ -170,10 +169,6 @@ func hostKeyAlgorithms(keys []ssh.PublicKey) []string {
 	}
 	return slices.Compact(algorithms)
 }
-
-// Client serves the connection, which opens channels from here on and refuses those of the other
-// side but for forwards that it asks for. It receives from both channels, so it is called once.
-func (c *Conn) Client() *ssh.Client { return ssh.NewClient(c.Conn, c.Chans, c.Reqs) }
 
 // Program makes a program of a channel; see stdio.Programs.Program.
 func (c *Conn) Program(ctx context.Context, channel *sshconn.Channel, kind stdio.Kind) (*stdio.Program, error) {

@@ -91,7 +91,7 @@ func (e endpoint) dialThrough(ctx context.Context, depth int, asked *asking) (_ 
 		if err != nil {
 			return nil, fmt.Errorf("jump host %s: %w", jump, err)
 		}
-		hops = append(hops, ssh.NewClient(c.Conn, c.Chans, c.Reqs))
+		hops = append(hops, c.Client())
 	}
 	conn, err := next(e)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -52,11 +53,9 @@ func (b *Backend) newLink(inst sandbox.Instance, conn *connect.Conn) *link {
 
 // serve keeps a connection alive and refuses what the machine asks of it.
 func (l *link) serve(conn *connect.Conn) {
-	l.wg.Go(func() { ssh.DiscardRequests(conn.Reqs) })
 	l.wg.Go(func() {
-		for ch := range conn.Chans {
-			_ = ch.Reject(ssh.Prohibited, "nothing was asked for")
-		}
+		conn.Serve(sshconn.Handler{})
+		conn.Settle()
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	l.wg.Go(func() {

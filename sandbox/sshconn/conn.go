@@ -31,15 +31,17 @@ import (
 // ErrEnded is the error of what was sent on a connection that has ended.
 var ErrEnded = errors.New("the connection has ended")
 
-// Conn is an SSH connection after its login, on either side. Its methods may be called at once.
+// Conn is an SSH connection after its login, on either side. Its holder calls Serve or Client, once:
+// the connection freezes when nobody receives what the other side sends. Its methods may be called
+// at once.
 type Conn struct {
 	ssh.Conn
 	// Permissions are those of the login, on a server's side.
 	Permissions *ssh.Permissions
-	// Chans and Reqs are what the other side opens and asks for, as the library hands it over.
-	// Serve receives from both; else the caller does, until they are closed.
-	Chans <-chan ssh.NewChannel
-	Reqs  <-chan *ssh.Request
+
+	// What the other side opens and asks for, as the library hands it over.
+	chans <-chan ssh.NewChannel
+	reqs  <-chan *ssh.Request
 
 	ended   <-chan struct{} // closed when the connection has ended
 	flooded atomic.Bool
@@ -56,7 +58,7 @@ func Client(c net.Conn, config *ssh.ClientConfig) (*Conn, error) {
 		return nil, err
 	}
 	end.carries(conn)
-	return &Conn{Conn: conn, Chans: chans, Reqs: reqs, ended: end.over}, nil
+	return &Conn{Conn: conn, chans: chans, reqs: reqs, ended: end.over}, nil
 }
 
 // Server lets the client on c log in as ssh.NewServerConn does.
@@ -67,8 +69,12 @@ func Server(c net.Conn, config *ssh.ServerConfig) (*Conn, error) {
 		return nil, err
 	}
 	end.carries(conn)
-	return &Conn{Conn: conn, Permissions: conn.Permissions, Chans: chans, Reqs: reqs, ended: end.over}, nil
+	return &Conn{Conn: conn, Permissions: conn.Permissions, chans: chans, reqs: reqs, ended: end.over}, nil
 }
+
+// Client serves the connection, which opens channels from here on and refuses those of the other
+// side but for forwards that it asks for.
+func (c *Conn) Client() *ssh.Client { return ssh.NewClient(c.Conn, c.chans, c.reqs) }
 
 // Flooded reports whether the connection was ended because the other side sent too much at once.
 func (c *Conn) Flooded() bool { return c.flooded.Load() }

@@ -67,7 +67,7 @@ func (c *Conn) Serve(h Handler) {
 		h.Channel = func(n *NewChannel) { n.Refuse(ssh.Prohibited, "nothing was asked for") }
 	}
 	c.answers.refusing = make(chan struct{}, maxRequests)
-	take(c.Chans, c.Reqs, request, func(nc ssh.NewChannel, noMore bool) {
+	take(c.chans, c.reqs, request, func(nc ssh.NewChannel, noMore bool) {
 		h.Channel(&NewChannel{NewChannel: nc, NoMore: noMore, conn: c, earlier: c.answers.last()})
 	})
 }
