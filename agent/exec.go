@@ -5,10 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 
-	"golang.org/x/crypto/ssh"
-
+	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -47,89 +46,45 @@ func (c *Client) Exec(ctx context.Context, cmd Cmd) (Exit, error) {
 }
 
 func (c *Client) exec(ctx context.Context, cmd Cmd) (Exit, error) {
-	session, err := opened(ctx, c, (*ssh.Client).NewSession)
-	if err != nil {
-		return Exit{}, fmt.Errorf("exec in %s: %w", c.name, err)
+	channel, err := c.channel(ctx, wire.ChannelSession, nil)
+	if err == nil {
+		err = cmd.run(ctx, channel)
 	}
-	stdout, stderr := &gate{w: cmd.Stdout}, &gate{w: cmd.Stderr}
-	defer stdout.shut()
-	defer stderr.shut()
-	session.Stdin = cmd.Stdin
-	if cmd.Stdout != nil {
-		session.Stdout = stdout
+	exit, ended := errors.AsType[*connect.ExitError](err)
+	switch {
+	case err == nil:
+		return Exit{}, nil
+	case ended:
+		return Exit{Code: exit.Status, Signal: exit.Signal}, nil
+	case errors.Is(err, connect.ErrLost):
+		return Exit{}, c.lostExec()
 	}
-	if cmd.Stderr != nil {
-		session.Stderr = stderr
-	}
-	type answer struct {
-		exit Exit
-		err  error
-	}
-	answered := make(chan answer, 1)
-	go func() { // ends with the channel, at the latest with the connection
-		exit, err := cmd.run(session)
-		session.Close()
-		answered <- answer{exit, err}
-	}()
-	select {
-	case a := <-answered:
-		if errors.Is(a.err, errNoEnd) {
-			return Exit{}, c.lostExec()
-		}
-		if a.err != nil {
-			return Exit{}, fmt.Errorf("exec in %s: %w", c.name, a.err)
-		}
-		return a.exit, nil
-	case <-ctx.Done():
-		go session.Close() // on a dead connection it blocks until that is known
-		return Exit{}, fmt.Errorf("exec in %s: %w", c.name, context.Cause(ctx))
-	}
+	return Exit{}, fmt.Errorf("exec in %s: %w", c.name, err)
 }
 
-func (cmd Cmd) run(session *ssh.Session) (Exit, error) {
+// run runs the command on a channel. Errors are those of connect.Run.
+func (cmd Cmd) run(ctx context.Context, channel *sshconn.Channel) error {
+	c := connect.Command{Line: cmd.Command, Stdin: cmd.Stdin, Stdout: cmd.Stdout, Stderr: cmd.Stderr}
 	for name, value := range cmd.Env {
-		if err := session.Setenv(name, value); err != nil {
-			return Exit{}, fmt.Errorf("environment variable %s: %w", name, err)
-		}
+		c.Env = append(c.Env, name+"="+value)
 	}
 	if cmd.Pty != nil {
-		ok, err := session.SendRequest(wire.RequestPty, true, wire.Marshal(wire.PtyReq{Term: cmd.Pty.Term, Cols: uint32(cmd.Pty.Cols), Rows: uint32(cmd.Pty.Rows)}))
-		if err == nil && !ok {
-			err = errors.New("refused")
-		}
-		if err != nil {
-			return Exit{}, fmt.Errorf("terminal: %w", err)
-		}
+		c.Pty = &wire.PtyReq{Term: cmd.Pty.Term, Cols: uint32(cmd.Pty.Cols), Rows: uint32(cmd.Pty.Rows)}
 	}
-	if err := session.Start(cmd.Command); err != nil {
-		if errors.Is(err, io.EOF) { // the request was sent, and not answered
-			return Exit{}, errNoEnd
-		}
-		return Exit{}, err
+	running, err := connect.StartOn(ctx, channel, c)
+	if err != nil {
+		return err
 	}
 	ended, passed := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(passed)
-		cmd.pass(session, ended)
+		cmd.pass(running, ended)
 	}()
-	err := session.Wait()
+	err = running.Wait()
 	close(ended)
 	<-passed
-	var exit *ssh.ExitError
-	switch {
-	case err == nil:
-		return Exit{}, nil
-	case errors.As(err, &exit):
-		return Exit{Code: exit.ExitStatus(), Signal: exit.Signal()}, nil
-	case cmd.Stdin != nil && err == io.EOF: //nolint:errorlint // of the library's own Write, as it is
-		// It ended with 0 and did not read all of its input: that came too late for the channel.
-		return Exit{}, nil
-	}
-	return Exit{}, errNoEnd
+	return err
 }
-
-// errNoEnd is the error of a command that was sent and whose end was not reported.
-var errNoEnd = errors.New("the connection ended before the command")
 
 // lostExec is the error of a command that may have run, and of which nothing more is known.
 func (c *Client) lostExec() *Error {
@@ -141,7 +96,7 @@ func (c *Client) lostExec() *Error {
 }
 
 // pass tells the command of signals and sizes until it has ended.
-func (cmd Cmd) pass(session *ssh.Session, ended <-chan struct{}) {
+func (cmd Cmd) pass(running *connect.Running, ended <-chan struct{}) {
 	for {
 		select {
 		case w, ok := <-cmd.Resized:
@@ -149,37 +104,15 @@ func (cmd Cmd) pass(session *ssh.Session, ended <-chan struct{}) {
 				cmd.Resized = nil
 				continue
 			}
-			_, _ = session.SendRequest(wire.RequestWindowChange, false, wire.Marshal(wire.WindowChange{Cols: uint32(w.Cols), Rows: uint32(w.Rows)})) // too late is no error
+			_ = running.Resize(wire.WindowChange{Cols: uint32(w.Cols), Rows: uint32(w.Rows)}) // too late is no error
 		case name, ok := <-cmd.Signals:
 			if !ok {
 				cmd.Signals = nil
 				continue
 			}
-			_ = session.Signal(ssh.Signal(name)) // the same
+			_ = running.Signal(name) // the same
 		case <-ended:
 			return
 		}
 	}
-}
-
-// gate passes on what is written until it is shut.
-type gate struct {
-	mu sync.Mutex
-	w  io.Writer // guarded by mu; nil once shut
-}
-
-func (g *gate) Write(p []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.w == nil {
-		return len(p), nil
-	}
-	return g.w.Write(p)
-}
-
-// shut returns when no write is under way any more.
-func (g *gate) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.w = nil
 }

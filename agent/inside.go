@@ -2,19 +2,71 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
+	"strconv"
+	"time"
 
-	"golang.org/x/crypto/ssh"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// DialInside connects to what listens in the sandbox, as seen from there: network "tcp" and an address like localhost:8080, or
-// "unix" and a path. ctx bounds the dialling, not the connection, which ends with the Client at the latest. What the sandbox
-// refuses is an *ssh.OpenChannelError.
+// DialInside connects to what listens in the sandbox, as seen from there: network "tcp" and an
+// address like localhost:8080, or "unix" and a path, with the rights of its sessions' user. ctx bounds
+// the dialling, not the connection, which ends with the Client at the latest and has no deadlines. What
+// the sandbox refuses is an *ssh.OpenChannelError.
 func (c *Client) DialInside(ctx context.Context, network, address string) (net.Conn, error) {
-	conn, err := opened(ctx, c, func(conn *ssh.Client) (net.Conn, error) { return conn.Dial(network, address) })
+	kind, payload, err := direct(network, address)
+	var ch *sshconn.Channel
+	if err == nil {
+		ch, err = c.channel(ctx, kind, payload)
+	}
 	if err != nil {
 		return nil, public(fmt.Errorf("%s in %s: %w", address, c.name, err))
 	}
-	return conn, nil
+	go ch.Drain() // ends with the channel
+	return stream{ch, name{network, address}}, nil
 }
+
+// DialUnix is DialInside for a unix socket.
+func (c *Client) DialUnix(ctx context.Context, path string) (net.Conn, error) {
+	return c.DialInside(ctx, "unix", path)
+}
+
+// direct is the channel that reaches an address: RFC 4254, section 7.2, and section 2.4 of OpenSSH's
+// PROTOCOL.
+func direct(network, address string) (kind string, payload []byte, err error) {
+	switch network {
+	case "unix":
+		return wire.ChannelDirectUnix, wire.Marshal(wire.DirectUnix{Path: address}), nil
+	case "tcp":
+		host, text, err := net.SplitHostPort(address)
+		if err != nil {
+			return "", nil, err
+		}
+		port, err := strconv.ParseUint(text, 10, 16)
+		return wire.ChannelDirectTCP, wire.Marshal(wire.DirectTCP{Host: host, Port: uint32(port), OriginHost: "0.0.0.0"}), err
+	}
+	return "", nil, net.UnknownNetworkError(network)
+}
+
+// stream is a channel as a connection.
+type stream struct {
+	*sshconn.Channel
+	to name
+}
+
+func (s stream) LocalAddr() net.Addr              { return s.to }
+func (s stream) RemoteAddr() net.Addr             { return s.to }
+func (s stream) SetDeadline(time.Time) error      { return errDeadline }
+func (s stream) SetReadDeadline(time.Time) error  { return errDeadline }
+func (s stream) SetWriteDeadline(time.Time) error { return errDeadline }
+
+var errDeadline = errors.New("a connection into a sandbox has no deadlines")
+
+// name is an address in a sandbox.
+type name struct{ network, address string }
+
+func (n name) Network() string { return n.network }
+func (n name) String() string  { return n.address }

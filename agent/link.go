@@ -9,26 +9,29 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// link is one SSH connection to the gateway. It asks for signs of life, so that calls on a dead one come back.
+// link is one SSH connection to the gateway. It asks for signs of life, so that calls on a dead one
+// come back.
 type link struct {
-	*ssh.Client
+	*connect.Conn
 	gone chan struct{} // closed when the connection has ended and nothing of it is left
 }
 
 func newLink(conn *connect.Conn) *link {
-	l := &link{Client: conn.Client(), gone: make(chan struct{})}
+	l := &link{Conn: conn, gone: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	alive := make(chan struct{})
 	go func() { // ends with the connection, or ends it
 		defer close(alive)
 		_ = conn.KeepAlive(ctx) // why is what the calls on it say
-		l.Client.Close()
+		conn.Close()
 	}()
 	go func() { // ends with the connection; close waits for it
-		_ = l.Client.Wait()
+		conn.Serve(sshconn.Handler{})
+		conn.Settle()
 		cancel()
 		<-alive
 		close(l.gone)
@@ -37,7 +40,7 @@ func newLink(conn *connect.Conn) *link {
 }
 
 func (l *link) close() {
-	l.Client.Close() // it has no other error than that it was closed before
+	l.Close() // it has no other error than that it was closed before
 	<-l.gone
 }
 
@@ -112,54 +115,17 @@ func (c *Client) drop(l *link) {
 	l.close()
 }
 
-// opened opens a channel with do, on the client's connection, which is made anew once if it turns out to be dead: with no
-// channel nothing has been asked for yet.
-func opened[T io.Closer](ctx context.Context, c *Client, do func(*ssh.Client) (T, error)) (T, error) {
-	var none T
+// channel opens a channel on the client's connection, which is made anew once if it turns out to be
+// dead: without a channel nothing has been asked for yet. A refusal is an *ssh.OpenChannelError.
+func (c *Client) channel(ctx context.Context, kind string, extra []byte) (*sshconn.Channel, error) {
 	for fresh := false; ; fresh = true {
 		l, err := c.ssh(ctx)
 		if err != nil {
-			return none, err
+			return nil, err
 		}
-		type answer struct {
-			channel T
-			err     error
-			dead    bool
-		}
-		// x/crypto's calls end only with the connection, so they run beside a ctx that may end before.
-		answered := make(chan answer, 1)
-		go func() {
-			channel, err := do(l.Client)
-			a := answer{channel: channel, err: err}
-			if err != nil { // a refusal leaves the connection as it is, with the channels of others
-				_, _, err := l.SendRequest(wire.GlobalKeepalive, true, nil)
-				a.dead = err != nil
-			}
-			answered <- a
-		}()
-		abandon := func() {
-			if a := <-answered; a.err == nil {
-				a.channel.Close()
-			}
-		}
-		select {
-		case a := <-answered:
-			if a.err == nil {
-				return a.channel, nil
-			}
-			if !a.dead || fresh || ctx.Err() != nil {
-				return none, a.err
-			}
-		case <-l.gone:
-			// A channel that is opened just as the connection ends may not be told of that: x/crypto's mux has closed all that it
-			// knows by then, and the caller waits for ever.
-			go abandon()
-			if fresh {
-				return none, io.ErrUnexpectedEOF
-			}
-		case <-ctx.Done():
-			go abandon() // ends when the server answers or the connection closes
-			return none, context.Cause(ctx)
+		ch, err := l.Open(ctx, kind, extra)
+		if fresh || !errors.Is(err, sshconn.ErrEnded) {
+			return ch, err
 		}
 		c.drop(l)
 	}
@@ -170,26 +136,20 @@ var errSubsystem = errors.New("the server refuses the subsystem")
 
 // subsystem opens a session channel with a subsystem on it.
 func (c *Client) subsystem(ctx context.Context, name string) (ssh.Channel, error) {
-	ch, err := opened(ctx, c, func(conn *ssh.Client) (ssh.Channel, error) {
-		ch, reqs, err := conn.OpenChannel(wire.ChannelSession, nil)
-		if err != nil {
-			return nil, err
-		}
-		go ssh.DiscardRequests(reqs) // ends with the channel
-		go func() {                  // the same; unread stderr stalls a channel
-			_, _ = io.Copy(io.Discard, ch.Stderr())
-		}()
-		ok, err := ch.SendRequest(wire.RequestSubsystem, true, wire.Marshal(wire.Subsystem{Name: name}))
-		if err == nil && !ok {
-			err = errSubsystem
-		}
-		if err != nil {
-			ch.Close()
-			return nil, err
-		}
-		return ch, nil
-	})
+	ch, err := c.channel(ctx, wire.ChannelSession, nil)
 	if err != nil {
+		return nil, fmt.Errorf("%s in %s: %w", name, c.name, err)
+	}
+	go ch.Drain() // ends with the channel
+	go func() {   // the same; unread stderr stalls a channel
+		_, _ = io.Copy(io.Discard, ch.Stderr())
+	}()
+	ok, err := ch.Request(ctx, wire.RequestSubsystem, wire.Marshal(wire.Subsystem{Name: name}))
+	if err == nil && !ok {
+		err = errSubsystem
+	}
+	if err != nil {
+		go ch.Close() // on a dead connection it waits until that is known
 		return nil, fmt.Errorf("%s in %s: %w", name, c.name, err)
 	}
 	return ch, nil

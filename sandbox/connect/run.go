@@ -42,7 +42,7 @@ func (e *ExitError) Error() string {
 // Command is what runs in a session channel of its own. Only Line is required.
 type Command struct {
 	Line string   // for the account's shell
-	Env  []string // NAME=value; the server leaves out what it does not accept
+	Env  []string // NAME=value; what the server does not accept is an error
 	// Pty is the terminal to run on; nil means pipes. A terminal has no Stderr.
 	Pty *wire.PtyReq
 	// Stdin is what the command reads; nil is empty. A Read that blocks does not keep Wait from returning.
@@ -94,7 +94,7 @@ func (h *head) Write(p []byte) (int, error) {
 
 // Running is a command that was started. Its methods may be called at once.
 type Running struct {
-	channel ssh.Channel
+	channel *sshconn.Channel
 	done    chan struct{} // closed when err is set
 
 	mu    sync.RWMutex // read-locked while output is written
@@ -112,6 +112,11 @@ func Start(ctx context.Context, conn ssh.Conn, c Command) (*Running, error) {
 	case err != nil:
 		return nil, err
 	}
+	return StartOn(ctx, channel, c)
+}
+
+// StartOn is Start on a session channel that was opened for the command alone.
+func StartOn(ctx context.Context, channel *sshconn.Channel, c Command) (*Running, error) {
 	r := &Running{channel: channel, done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { r.end(context.Cause(ctx)) })
 	var copies sync.WaitGroup
@@ -145,7 +150,10 @@ func (r *Running) start(ctx context.Context, c Command) error {
 	}
 	for _, kv := range c.Env {
 		name, value, _ := strings.Cut(kv, "=")
-		_, _ = r.channel.SendRequest(wire.RequestEnv, false, wire.Marshal(wire.Env{Name: name, Value: value})) // what follows fails, too
+		refused := fmt.Errorf("environment variable %s: the server refused it", name)
+		if err := r.request(ctx, wire.RequestEnv, wire.Marshal(wire.Env{Name: name, Value: value}), refused); err != nil {
+			return err
+		}
 	}
 	if c.Ready != nil {
 		if err := c.Ready(); err != nil {
@@ -157,24 +165,14 @@ func (r *Running) start(ctx context.Context, c Command) error {
 
 // request makes a request. A server's refusal is the error refused.
 func (r *Running) request(ctx context.Context, name string, payload []byte, refused error) error {
-	answer := make(chan error, 1)
-	go func() { // ends with the channel
-		ok, err := r.channel.SendRequest(name, true, payload)
-		switch {
-		case err != nil:
-			answer <- ErrLost
-		case !ok:
-			answer <- refused
-		default:
-			answer <- nil
-		}
-	}()
-	select {
-	case err := <-answer:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	ok, err := r.channel.Request(ctx, name, payload)
+	switch {
+	case errors.Is(err, sshconn.ErrEnded):
+		return ErrLost
+	case err == nil && !ok:
+		return refused
 	}
+	return err
 }
 
 // exitOf receives a channel's requests to their end and returns how the command ended.
@@ -223,7 +221,7 @@ func (w outputWriter) Write(p []byte) (int, error) {
 
 // end sets how the command ended, the first time, and closes the channel.
 func (r *Running) end(err error) {
-	_ = r.channel.Close() // the server may have closed it
+	go r.channel.Close() // on a dead connection it waits until that is known
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.ended {

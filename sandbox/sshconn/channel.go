@@ -1,6 +1,8 @@
 package sshconn
 
 import (
+	"context"
+
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -25,6 +27,31 @@ func newChannel(conn ssh.Conn, channel ssh.Channel, requests <-chan *ssh.Request
 	out, closed := make(chan *ssh.Request), make(chan struct{})
 	go hold(out, requests, closed, flood) // ends with the channel, when out has been received
 	return &Channel{Channel: channel, Requests: out, Closed: closed}
+}
+
+// Request makes a request and waits for the answer: ok is false when the other side refuses it. Errors
+// are ErrEnded, when the channel ends before, and the cause of ctx; then the answer is lost.
+func (c *Channel) Request(ctx context.Context, name string, payload []byte) (bool, error) {
+	type answer struct {
+		ok  bool
+		err error
+	}
+	answered := make(chan answer, 1)
+	go func() { // ends with the channel
+		ok, err := c.SendRequest(name, true, payload)
+		answered <- answer{ok, err}
+	}()
+	select {
+	case a := <-answered:
+		if a.err == nil {
+			return a.ok, nil
+		}
+	case <-ctx.Done():
+	}
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
+	}
+	return false, ErrEnded
 }
 
 // Drain refuses the requests of a channel until the other side has closed it. Until then the
