@@ -44,7 +44,8 @@ type HostOptions struct {
 	Password func(ctx context.Context, user, host string) (string, error)
 
 	// Guest returns the path of the guest binary for an architecture (amd64, arm64); an error says why there is none, and
-	// leaves the host at tier marks. nil looks for sandboxd-guest-linux-ARCH beside this program and beside sandboxd in $PATH.
+	// leaves the host at tier marks. nil looks for sandboxd-guest-linux-ARCH beside this program and
+	// beside sandboxd in $PATH, and takes that sandboxd itself where it is static.
 	Guest func(arch string) (string, error)
 }
 

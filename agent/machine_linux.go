@@ -246,33 +246,33 @@ func explain(err error, o Options) error {
 	return because(err, CodeUnavailable, err.Error(), "")
 }
 
-// findGuest looks for the guest binary where make build and the packages put it.
+// findGuest looks for the guest beside this program and beside the sandboxd in $PATH. Where there is
+// none a static sandboxd is the guest itself, as of its own daemon.
 func findGuest(arch string) (string, error) {
-	var dirs []string
+	var programs []string
 	if self, err := os.Executable(); err == nil {
-		dirs = append(dirs, self)
+		programs = append(programs, self)
 	}
 	if daemon, err := exec.LookPath("sandboxd"); err == nil {
-		dirs = append(dirs, daemon)
+		programs = append(programs, daemon)
 	}
-	name := "sandboxd-guest-linux-" + arch
-	for _, program := range dirs {
-		if real, err := filepath.EvalSymlinks(program); err == nil {
-			program = real
-		}
-		here := filepath.Dir(program)
-		for _, dir := range []string{here, filepath.Join(here, "..", "libexec", "sandboxd"), filepath.Join(here, "..", "lib", "sandboxd")} {
-			if file := filepath.Join(dir, name); isFile(file) {
-				return file, nil
+	for _, program := range programs {
+		if g, ok := host.GuestsBeside(program); ok {
+			if path, err := g.Path(arch); err == nil {
+				return path, nil
 			}
 		}
 	}
-	return "", fmt.Errorf("there is no %s beside this program, nor beside sandboxd in $PATH: Options.Host.Guest may name it", name)
-}
-
-func isFile(path string) bool {
-	st, err := os.Stat(path)
-	return err == nil && st.Mode().IsRegular()
+	for _, program := range programs {
+		if filepath.Base(program) != "sandboxd" {
+			continue
+		}
+		if g, err := host.GuestItself(program); err == nil {
+			return g.Path(arch)
+		}
+	}
+	return "", fmt.Errorf("there is no guest for %s beside this program, nor beside sandboxd in $PATH, "+
+		"which is not static: Options.Host.Guest may name it", arch)
 }
 
 // refused forgets the password of an account that did not let us in.

@@ -160,11 +160,11 @@ func (d doctor) checkGuests(context.Context) []finding {
 		found := public(err)
 		return []finding{{Check: "guest", Found: found.Message, Fix: found.Hint}}
 	}
-	path, err := guests.path(runtime.GOARCH)
+	path, err := guests.Path(runtime.GOARCH)
 	if err != nil {
 		return []finding{{Check: "guest", Found: err.Error(), Fix: "build it: make build"}}
 	}
-	if path == guests.self {
+	if guests.Itself() {
 		return []finding{{Check: "guest", OK: true,
 			Found: path + " itself; guest binaries beside it would need less memory"}}
 	}

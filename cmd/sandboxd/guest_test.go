@@ -1,11 +1,8 @@
 package main
 
 import (
-	"errors"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -45,27 +42,5 @@ func TestRunsAsGuest(t *testing.T) {
 		if ok != (tt.want != "") || !slices.Equal(got, strings.Fields(tt.want)) {
 			t.Errorf("%q: got %q, %t, want %q", tt.args, got, ok, tt.want)
 		}
-	}
-}
-
-// This program is a guest of its own architecture only.
-func TestGuestOfAnotherArchitecture(t *testing.T) {
-	g := guests{self: "/opt/sandboxd"}
-	if got, err := g.path(runtime.GOARCH); got != g.self || err != nil {
-		t.Errorf("got %q, %v, want %q", got, err, g.self)
-	}
-	const want = "there is no guest binary for riscv64"
-	if got, err := g.path("riscv64"); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %q, %v, want an error: %s", got, err, want)
-	}
-}
-
-// A program that needs a loader is no guest.
-func TestCheckStatic(t *testing.T) {
-	if err := checkStatic("/bin/sh"); !errors.Is(err, errDynamic) {
-		t.Errorf("/bin/sh: got error %v, want %v", err, errDynamic)
-	}
-	if err := checkStatic(filepath.Join(guestBinaries, guestPrefix+"amd64")); err != nil {
-		t.Errorf("the guest: %v", err)
 	}
 }

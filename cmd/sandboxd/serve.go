@@ -310,7 +310,7 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 	return docker.New(docker.Options{
 		Dir:      filepath.Join(state, "instances"),
 		GuestDir: filepath.Join(state, "guest"),
-		Guest:    guests.path,
+		Guest:    guests.Path,
 		DaemonID: id,
 		Dirs:     dirRules(d.config),
 		Host:     engineHost(d.config),
@@ -327,7 +327,7 @@ func (d *daemon) openHosts() (*host.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return host.New(host.Options{Guest: guests.path, Log: d.log}), nil
+	return host.New(host.Options{Guest: guests.Path, Log: d.log}), nil
 }
 
 // engineHost is the engine's socket: as configured, as DOCKER_HOST says, or empty for Docker's default.
