@@ -10,9 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/sandboxd/sandboxd/sandbox/connect"
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -28,7 +27,7 @@ var errExec = errors.New("runs no commands")
 
 // channel is a session channel with a command or a subsystem on it.
 type channel struct {
-	ssh.Channel
+	*sshconn.Channel
 	conn    *connect.Conn
 	closing sync.Once
 	heard   chan struct{} // closed when all of the standard error has been read
@@ -38,67 +37,14 @@ type channel struct {
 	stderr bytes.Buffer // guarded by mu; its beginning
 }
 
-// open opens a session channel and makes one request on it that starts something. ctx bounds the opening.
+// open opens a session channel and makes one request on it that starts something. ctx bounds the
+// opening.
 func open(ctx context.Context, conn *connect.Conn, request string, payload []byte) (*channel, error) {
-	return opening(ctx, func() (*channel, error) { return openNow(conn, request, payload) })
-}
-
-// opening runs f, which opens a channel, for as long as somebody waits for it.
-func opening(ctx context.Context, f func() (*channel, error)) (*channel, error) {
-	type opened struct {
-		c   *channel
-		err error
-	}
-	result := make(chan opened)
-	go func() { // ends with the machine's answer or the connection
-		c, err := f()
-		select {
-		case result <- opened{c, err}:
-		case <-ctx.Done(): // nobody waits any more
-			if c != nil {
-				c.Close()
-			}
-		}
-	}()
-	select {
-	case r := <-result:
-		return r.c, r.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// openSocket opens a channel to a socket on the machine.
-func openSocket(ctx context.Context, conn *connect.Conn, path string) (*channel, error) {
-	return opening(ctx, func() (*channel, error) {
-		return openType(conn, wire.ChannelDirectUnix, wire.Marshal(wire.DirectUnix{Path: path}))
-	})
-}
-
-func openType(conn *connect.Conn, channelType string, extra []byte) (*channel, error) {
-	ch, reqs, err := conn.OpenChannel(channelType, extra)
+	c, err := openType(ctx, conn, wire.ChannelSession, nil)
 	if err != nil {
 		return nil, err
 	}
-	c := &channel{Channel: ch, conn: conn, heard: make(chan struct{}), ended: make(chan struct{})}
-	go func() { // ends with the channel; x/crypto closes reqs then
-		ssh.DiscardRequests(reqs)
-		<-c.heard
-		close(c.ended)
-	}()
-	go func() { // ends with the channel; unread stderr would stall it
-		_, _ = io.Copy(c, ch.Stderr())
-		close(c.heard)
-	}()
-	return c, nil
-}
-
-func openNow(conn *connect.Conn, request string, payload []byte) (*channel, error) {
-	c, err := openType(conn, wire.ChannelSession, nil)
-	if err != nil {
-		return nil, err
-	}
-	ok, err := c.SendRequest(request, true, payload)
+	ok, err := c.Request(ctx, request, payload)
 	if err == nil && !ok {
 		err = errExec
 	}
@@ -106,6 +52,29 @@ func openNow(conn *connect.Conn, request string, payload []byte) (*channel, erro
 		c.Close()
 		return nil, err
 	}
+	return c, nil
+}
+
+// openSocket opens a channel to a socket on the machine.
+func openSocket(ctx context.Context, conn *connect.Conn, path string) (*channel, error) {
+	return openType(ctx, conn, wire.ChannelDirectUnix, wire.Marshal(wire.DirectUnix{Path: path}))
+}
+
+func openType(ctx context.Context, conn *connect.Conn, kind string, extra []byte) (*channel, error) {
+	ch, err := conn.Open(ctx, kind, extra)
+	if err != nil {
+		return nil, err
+	}
+	c := &channel{Channel: ch, conn: conn, heard: make(chan struct{}), ended: make(chan struct{})}
+	go func() { // ends with the channel
+		ch.Drain()
+		<-c.heard
+		close(c.ended)
+	}()
+	go func() { // ends with the channel; unread stderr would stall it
+		_, _ = io.Copy(c, ch.Stderr())
+		close(c.heard)
+	}()
 	return c, nil
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/agent"
+
+	"github.com/sandboxd/sandboxd/sandbox/sshconn"
 )
 
 // full is a channel to a machine that gives no room to write.
@@ -35,7 +37,7 @@ func (f *full) Close() error {
 func TestSendBounded(t *testing.T) {
 	ended := make(chan struct{})
 	close(ended)
-	c := &channel{Channel: &full{closed: make(chan struct{})}, ended: ended}
+	c := &channel{Channel: &sshconn.Channel{Channel: &full{closed: make(chan struct{})}}, ended: ended}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	if err := c.send(ctx, []byte("x")); !errors.Is(err, context.DeadlineExceeded) {

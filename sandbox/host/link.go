@@ -276,7 +276,8 @@ func (g *guestLink) open(ctx context.Context, order []byte) (*channel, error) {
 	}
 	for tries := 1; ; tries++ {
 		c, err := g.channel(ctx, func(conn *connect.Conn) (*channel, error) { return stream(ctx, conn, g.place.command(), order) })
-		if !errors.Is(err, io.EOF) || ctx.Err() != nil || g.lost() != nil || tries == 3 {
+		closed := errors.Is(err, io.EOF) || errors.Is(err, sshconn.ErrEnded)
+		if !closed || ctx.Err() != nil || g.lost() != nil || tries == 3 {
 			return c, err
 		}
 		// Closed before the order was given: a server may mix it up with the one that had its number before.

@@ -15,8 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/crypto/ssh"
-
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/session"
 	"github.com/sandboxd/sandboxd/sandbox/session/marks"
@@ -94,7 +92,7 @@ func (lo *local) start(ctx context.Context, start session.Start) (session.Termin
 	}
 	t := &terminal{link: l, done: make(chan struct{}), writes: make(chan write), moved: make(chan struct{}), resized: make(chan struct{}, 1)}
 	c, err := l.channel(ctx, func(conn *connect.Conn) (*channel, error) {
-		return opening(ctx, func() (*channel, error) { return t.open(conn, pty, request, payload) })
+		return t.open(ctx, conn, pty, request, payload)
 	})
 	if lost := l.lost(); err != nil && lost != nil {
 		return nil, wire.Errorf(wire.CodeLost, "terminal on %s: the connection broke: %v", lo.inst.Host.URI, lost)
@@ -115,19 +113,19 @@ func (lo *local) start(ctx context.Context, start session.Start) (session.Termin
 }
 
 // open opens the channel and starts what is to run. The channel's requests say how that ended.
-func (t *terminal) open(conn *connect.Conn, pty []byte, request string, payload []byte) (*channel, error) {
-	ch, reqs, err := conn.OpenChannel(wire.ChannelSession, nil)
+func (t *terminal) open(ctx context.Context, conn *connect.Conn, pty []byte, request string, payload []byte) (*channel, error) {
+	ch, err := conn.Open(ctx, wire.ChannelSession, nil)
 	if err != nil {
 		return nil, err
 	}
 	c := &channel{Channel: ch, conn: conn, ended: make(chan struct{})}
-	go t.await(c, reqs) // ends with the channel
+	go t.await(c) // ends with the channel
 	go func() { _, _ = io.Copy(c, ch.Stderr()) }()
 	for _, ask := range []struct {
 		name    string
 		payload []byte
 	}{{wire.RequestPty, pty}, {request, payload}} {
-		ok, err := ch.SendRequest(ask.name, true, ask.payload)
+		ok, err := ch.Request(ctx, ask.name, ask.payload)
 		if err == nil && !ok {
 			err = fmt.Errorf("%s was refused", ask.name)
 		}
@@ -140,28 +138,18 @@ func (t *terminal) open(conn *connect.Conn, pty []byte, request string, payload 
 }
 
 // await takes what the machine says of the end.
-func (t *terminal) await(c *channel, reqs <-chan *ssh.Request) {
+func (t *terminal) await(c *channel) {
 	exit := session.Exit{Signal: "HUP", Reason: "the machine closed the terminal"}
-	for r := range reqs {
-		switch r.Type {
-		case "exit-status":
-			var status struct{ Code uint32 }
-			if ssh.Unmarshal(r.Payload, &status) == nil {
-				exit = session.Exit{Code: int(status.Code)}
-			}
-		case "exit-signal":
-			var signal struct {
-				Name       string
-				Core       bool
-				Text, Lang string
-			}
-			if ssh.Unmarshal(r.Payload, &signal) == nil {
-				exit = session.Exit{Signal: signal.Name}
-			}
+	for r := range c.Requests {
+		var status wire.ExitStatus
+		var signal wire.ExitSignal
+		switch {
+		case r.Type == wire.RequestExitStatus && wire.Unmarshal(r.Payload, &status) == nil:
+			exit = session.Exit{Code: int(status.Status)}
+		case r.Type == wire.RequestExitSignal && wire.Unmarshal(r.Payload, &signal) == nil:
+			exit = session.Exit{Signal: signal.Signal}
 		}
-		if r.WantReply {
-			_ = r.Reply(r.Type == "exit-status" || r.Type == "exit-signal", nil)
-		}
+		_ = r.Reply(r.Type == wire.RequestExitStatus || r.Type == wire.RequestExitSignal, nil)
 	}
 	if exit.Reason != "" {
 		// x/crypto closes the channels of a connection before it tells its end.

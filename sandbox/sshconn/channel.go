@@ -43,15 +43,15 @@ func (c *Channel) Request(ctx context.Context, name string, payload []byte) (boo
 	}()
 	select {
 	case a := <-answered:
-		if a.err == nil {
+		switch {
+		case a.err == nil:
 			return a.ok, nil
+		case ctx.Err() == nil:
+			return false, ErrEnded
 		}
 	case <-ctx.Done():
 	}
-	if ctx.Err() != nil {
-		return false, context.Cause(ctx)
-	}
-	return false, ErrEnded
+	return false, context.Cause(ctx)
 }
 
 // Drain refuses the requests of a channel until the other side has closed it. Until then the
