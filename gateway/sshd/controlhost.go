@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/kballard/go-shellquote"
+
 	"github.com/sandboxd/sandboxd/gateway/player"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -41,9 +42,10 @@ func (s *session) controlHost(ctx context.Context) {
 		// The client's terminal is raw: what a terminal's line discipline does is ours to do.
 		out := newlines{s.channel}
 		c.Stdout, c.Stderr = out, out
-		typed := newTyped()
-		go typed.fill(s.input(), func() { cancel(errInterrupted) }) // ends with the channel
-		c.Stdin = typed
+		// It is read whether the command reads it or not: ^C must get through.
+		typed := &turns{chunks: make(chan []byte, maxAhead)}
+		go typed.watch(s.input(), func() { cancel(errInterrupted) }) // ends with the channel
+		c.Stdin = &turn{ctx: context.Background(), from: typed}
 		c.Draw = func(cols, rows int) *player.Canvas {
 			return player.NewCanvas(s.channel, cols, rows, int(s.ask.pty.Cols), int(s.ask.pty.Rows), resized)
 		}
@@ -100,47 +102,4 @@ func (w newlines) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
-}
-
-// typed is what a person types at a command. It is read whether the command reads it or not: ^C must get through.
-type typed struct {
-	chunks chan []byte
-	rest   []byte // of the reading goroutine
-}
-
-// A command that reads nothing loses what is typed beyond this many keystrokes.
-func newTyped() *typed { return &typed{chunks: make(chan []byte, 256)} }
-
-// fill reads src to its end. ^C calls interrupt and goes no further.
-func (t *typed) fill(src io.Reader, interrupt func()) {
-	defer close(t.chunks)
-	buf := make([]byte, 4<<10)
-	for {
-		n, err := src.Read(buf)
-		if bytes.IndexByte(buf[:n], 0x03) >= 0 {
-			interrupt()
-		}
-		if b := bytes.ReplaceAll(buf[:n], []byte{0x03}, nil); len(b) > 0 {
-			select {
-			case t.chunks <- b:
-			default:
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-func (t *typed) Read(p []byte) (int, error) {
-	if len(t.rest) == 0 {
-		b, ok := <-t.chunks
-		if !ok {
-			return 0, io.EOF
-		}
-		t.rest = b
-	}
-	n := copy(p, t.rest)
-	t.rest = t.rest[n:]
-	return n, nil
 }
