@@ -16,9 +16,10 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // row is one line of the table: what was measured, on whom, against whom.
@@ -104,7 +105,7 @@ func run(ctx context.Context, pattern, out string) (err error) {
 		return err
 	}
 	defer b.stop(ctx)
-	busy := load()
+	busy := daemon.Load()
 	var rows []row
 	for _, bm := range benchmarks {
 		if !want.MatchString(bm.name) {
@@ -118,7 +119,7 @@ func run(ctx context.Context, pattern, out string) (err error) {
 		fmt.Fprintf(os.Stderr, "%s: %.0f s\n", bm.name, time.Since(began).Seconds())
 		rows = append(rows, got...)
 	}
-	busy += " → " + load()
+	busy += " → " + daemon.Load()
 	print(rows, b)
 	fmt.Printf("\nload average over a minute, before → after: %s\n", busy)
 	if out == "" {
@@ -165,30 +166,30 @@ func (b *bench) machine() string {
 	return fmt.Sprintf("%d cores, %s/%s, %s, docker %s, %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, kernel(), b.dockerVersion, b.sshVersion)
 }
 
-// load is what the machine is busy with beside us: with more than a few tenths absolute times mean nothing, and ratios less.
-func load() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	one, _, _ := strings.Cut(string(text), " ")
-	return one
-}
-
 // times calls each of fs n times in turn, so that what disturbs the machine disturbs all alike, and returns
 // milliseconds.
 func times(ctx context.Context, n int, fs ...func() error) ([]sample, error) {
-	return inTurns(ctx, n, 1, fs...)
+	return turns{of: 1}.times(ctx, n, fs...)
 }
 
-// inTurns is times with turns of several calls each: for a peer that leaves caches and processor cold for whoever comes
-// next.
+// inTurns is times with turns of several calls each: for a peer that leaves caches and processor cold
+// for the one that comes next.
 func inTurns(ctx context.Context, n, turn int, fs ...func() error) ([]sample, error) {
+	return turns{of: turn}.times(ctx, n, fs...)
+}
+
+// turns say how calls alternate.
+type turns struct {
+	of    int           // calls of one turn
+	pause time.Duration // before each call; it does not count
+}
+
+func (t turns) times(ctx context.Context, n int, fs ...func() error) ([]sample, error) {
 	values := make([][]float64, len(fs))
-	for i := -2; i < n; i += turn { // the first two warm up
+	for i := -2; i < n; i += t.of { // the first two warm up
 		for j, f := range fs {
-			for k := i; k < min(i+turn, n); k++ {
-				if err := ctx.Err(); err != nil {
+			for k := i; k < min(i+t.of, n); k++ {
+				if err := daemon.Pause(ctx, t.pause); err != nil {
 					return nil, err
 				}
 				began := time.Now()

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
 // mcpRun: a command by MCP over standard input and output, as a coding agent has it run.
 func mcpRun(ctx context.Context, b *bench) ([]row, error) {
-	cmd := exec.CommandContext(ctx, "bin/sandboxd", "--state", b.daemon.State, "mcp", "-n", "bench~mcp")
+	cmd := b.daemon.Line(ctx, "mcp", "-n", "bench~mcp")
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "bench", Version: "1"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // guest: the file, and the memory that it does not share.
@@ -35,7 +36,7 @@ func guest(ctx context.Context, b *bench) ([]row, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := pause(ctx, 3*time.Second); err != nil { // until the boot's garbage is collected
+	if err := daemon.Pause(ctx, 3*time.Second); err != nil { // until the boot's garbage is collected
 		return nil, err
 	}
 	private, err := privateMemory(pid)
@@ -154,17 +155,8 @@ func (b *bench) freshDaemon(ctx context.Context) (err error) {
 
 // daemonSettled is the daemon's private memory once what led here is collected.
 func (b *bench) daemonSettled(ctx context.Context) (int64, error) {
-	if err := pause(ctx, 3*time.Second); err != nil {
+	if err := daemon.Pause(ctx, 3*time.Second); err != nil {
 		return 0, err
 	}
 	return privateMemory(b.daemon.Pid())
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

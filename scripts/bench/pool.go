@@ -149,7 +149,7 @@ func fifty(ctx context.Context, b *bench) ([]row, error) {
 	var ours, peer []float64
 	for range 3 {
 		rate, err := together(func(i int) *exec.Cmd {
-			return exec.CommandContext(ctx, "bin/sandboxd", "--state", b.daemon.State, "new", "--network", "none", fmt.Sprintf("fifty-%d", i))
+			return b.daemon.Line(ctx, "new", "--network", "none", fmt.Sprintf("fifty-%d", i))
 		})
 		for i := range atOnce {
 			if _, rmErr := l.command(ctx, fmt.Sprintf("rm fifty-%d", i)); err == nil {

@@ -57,11 +57,7 @@ func start(ctx context.Context) (b *bench, err error) {
 	if err := b.startDaemon(ctx); err != nil {
 		return b, err
 	}
-	pem, err := os.ReadFile(b.daemon.Identity)
-	if err != nil {
-		return b, err
-	}
-	if b.signer, err = ssh.ParsePrivateKey(pem); err != nil {
+	if b.signer, err = b.daemon.Signer(); err != nil {
 		return b, err
 	}
 	if err := b.startSSHD(ctx); err != nil {
@@ -166,16 +162,7 @@ func (b *bench) gateway() (*ssh.Client, error) { return b.connect(b.daemon.SSH, 
 func (b *bench) sshdConn() (*ssh.Client, error) { return b.connect(b.sshdAddr, "root") }
 
 func (b *bench) connect(addr, user string) (*ssh.Client, error) {
-	return ssh.Dial("tcp", addr, b.clientConfig(user))
-}
-
-func (b *bench) clientConfig(user string) *ssh.ClientConfig {
-	return &ssh.ClientConfig{
-		User:            user,
-		Auth:            []ssh.AuthMethod{ssh.PublicKeys(b.signer)},
-		HostKeyCallback: acceptOwn,
-		Timeout:         10 * time.Second,
-	}
+	return daemon.Connect(addr, user, b.signer)
 }
 
 // throughJumpHost returns a connection to OpenSSH through OpenSSH (ssh -J): the peer that has as many programs in the way of a byte
@@ -195,7 +182,7 @@ func (b *bench) throughJumpHost() (*ssh.Client, error) {
 		host.Close()
 		return nil, err
 	}
-	c, channels, requests, err := ssh.NewClientConn(conn, b.sshdAddr, b.clientConfig("root"))
+	c, channels, requests, err := ssh.NewClientConn(conn, b.sshdAddr, daemon.ClientConfig("root", b.signer))
 	if err != nil {
 		host.Close()
 		return nil, err
@@ -211,14 +198,6 @@ func (b *bench) throughJumpHost() (*ssh.Client, error) {
 func (b *bench) jump(options ...string) []string {
 	first := append([]string{"ssh"}, b.sshArgs(b.sshdAddr, "root", append(options, "-W", "%h:%p")...)...)
 	return append([]string{"-o", "ProxyCommand=" + strings.Join(first, " ")}, options...)
-}
-
-// acceptOwn accepts the keys of the two servers that this program started itself on loopback a moment ago.
-func acceptOwn(_ string, remote net.Addr, _ ssh.PublicKey) error {
-	if tcp, ok := remote.(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
-		return errors.New("not on loopback")
-	}
-	return nil
 }
 
 // sshArgs are those of the ssh command line to one of the two servers.

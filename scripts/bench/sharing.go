@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // sharedSession is the session that rows about watchers share.
@@ -123,11 +124,11 @@ func personEcho(ctx context.Context, b *bench) ([]row, error) {
 		return nil, err
 	}
 	defer endJumped()
-	paced, err := keyTimes(ctx, 100, 50*time.Millisecond, ours, peer, jumped)
+	paced, err := turns{of: 1, pause: 50 * time.Millisecond}.times(ctx, 100, ours, peer, jumped)
 	if err != nil {
 		return nil, err
 	}
-	fast, err := keyTimes(ctx, 100, 0, ours, peer)
+	fast, err := times(ctx, 100, ours, peer)
 	if err != nil {
 		return nil, err
 	}
@@ -136,32 +137,6 @@ func personEcho(ctx context.Context, b *bench) ([]row, error) {
 		against("a person's key to the screen of a shared session, 20 keys a second", "ms", paced[0], paced[2], "OpenSSH jump host", "–", always),
 		against("a person's key to the screen of a shared session, without a pause", "ms", fast[0], fast[1], "OpenSSH", "–", always),
 	}, nil
-}
-
-// keyTimes is times with a pause before each key, which does not count.
-func keyTimes(ctx context.Context, n int, gap time.Duration, fs ...func() error) ([]sample, error) {
-	values := make([][]float64, len(fs))
-	for i := -2; i < n; i++ {
-		for j, f := range fs {
-			if gap > 0 {
-				if err := pause(ctx, gap); err != nil {
-					return nil, err
-				}
-			}
-			began := time.Now()
-			if err := f(); err != nil {
-				return nil, err
-			}
-			if i >= 0 {
-				values[j] = append(values[j], float64(time.Since(began).Microseconds())/1000)
-			}
-		}
-	}
-	samples := make([]sample, len(fs))
-	for i, v := range values {
-		samples[i] = summarize(v)
-	}
-	return samples, nil
 }
 
 // personKeys starts the ssh program on a terminal, waits for a text, presses keys, and returns what types a key and sees it echoed.
@@ -198,7 +173,7 @@ func (b *bench) personKeys(ctx context.Context, addr, user string, options []str
 		return nil, nil, err
 	}
 	for _, k := range keys {
-		if err := pause(ctx, 300*time.Millisecond); err != nil {
+		if err := daemon.Pause(ctx, 300*time.Millisecond); err != nil {
 			end()
 			return nil, nil, err
 		}
@@ -207,7 +182,7 @@ func (b *bench) personKeys(ctx context.Context, addr, user string, options []str
 			return nil, nil, err
 		}
 	}
-	if err := pause(ctx, time.Second); err != nil { // until what the keys did is drawn
+	if err := daemon.Pause(ctx, time.Second); err != nil { // until what the keys did is drawn
 		end()
 		return nil, nil, err
 	}
@@ -256,11 +231,11 @@ func watchedFlood(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error)
 		_, err := sh.Do(ctx, agent.Call{Command: "yes", Timeout: long + time.Second, Kill: true})
 		flooded <- err
 	}()
-	if err := pause(ctx, 500*time.Millisecond); err != nil {
+	if err := daemon.Pause(ctx, 500*time.Millisecond); err != nil {
 		return nil, errors.Join(err, <-flooded)
 	}
 	began, bytesBefore, repaintsBefore := time.Now(), bytesRead.Load(), repaints.Load()
-	err = pause(ctx, long)
+	err = daemon.Pause(ctx, long)
 	took := time.Since(began).Seconds()
 	rate, frames := float64(bytesRead.Load()-bytesBefore)/1024/took, float64(repaints.Load()-repaintsBefore)/took
 	if err := errors.Join(err, <-flooded); err != nil {
@@ -298,7 +273,7 @@ func watchedBulk(ctx context.Context, b *bench, sh *agent.Shell) ([]row, error) 
 				return nil, err
 			}
 			var rate float64
-			if err = pause(ctx, settle); err == nil {
+			if err = daemon.Pause(ctx, settle); err == nil {
 				rate, err = throughput(ctx, sh, size)
 			}
 			leave()
@@ -399,7 +374,7 @@ func (b *bench) watchers(ctx context.Context, sh *agent.Shell, n int, stuck bool
 			return leave, nil
 		}
 		before = now
-		if err := pause(ctx, time.Second); err != nil { // lines of a flood go out once a second
+		if err := daemon.Pause(ctx, time.Second); err != nil { // lines of a flood go out once a second
 			return leave, err
 		}
 	}
@@ -447,7 +422,7 @@ func (b *bench) watcher(ctx context.Context, little bool) (*gate, io.Reader, err
 		return nil, nil, err
 	}
 	g := &gate{Conn: conn, closed: make(chan struct{})}
-	c, channels, requests, err := ssh.NewClientConn(g, b.daemon.SSH, b.clientConfig("bench~"+sharedSession))
+	c, channels, requests, err := ssh.NewClientConn(g, b.daemon.SSH, daemon.ClientConfig("bench~"+sharedSession, b.signer))
 	if err != nil {
 		g.Close()
 		return nil, nil, err

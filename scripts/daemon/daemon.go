@@ -1,4 +1,5 @@
-// Package daemon runs a daemon of a script's own: on ports of loopback that are free, with a state directory of its own.
+// Package daemon runs a daemon of a script's own, on free ports of the loopback and with a state
+// directory of its own, and has what scripts do with one and while they wait for it.
 package daemon
 
 import (
@@ -6,9 +7,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/crypto/ssh"
 )
 
 // Options say how a daemon is started.
@@ -70,7 +76,7 @@ func (d *Daemon) End(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
 	for _, verb := range []string{"rm", "down"} { // those that have a name, and then those of the pool
-		if out, err := exec.CommandContext(ctx, d.program, "--state", d.State, verb, "--all").CombinedOutput(); err != nil {
+		if out, err := d.Line(ctx, verb, "--all").CombinedOutput(); err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s --all: %w: %s", verb, err, out))
 		}
 	}
@@ -89,4 +95,59 @@ func (d *Daemon) signal(s os.Signal) error {
 	}
 	_ = d.cmd.Wait() // how it ended does not matter, it has
 	return nil
+}
+
+// Line is a command line of the daemon's own program, such as "new", "demo".
+func (d *Daemon) Line(ctx context.Context, words ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, d.program, append([]string{"--state", d.State}, words...)...)
+}
+
+// Signer is the key that logs in to the daemon.
+func (d *Daemon) Signer() (ssh.Signer, error) {
+	pem, err := os.ReadFile(d.Identity)
+	if err != nil {
+		return nil, err
+	}
+	return ssh.ParsePrivateKey(pem)
+}
+
+// Connect logs in as user, with key, to a server that the script started itself on the loopback.
+func Connect(addr, user string, key ssh.Signer) (*ssh.Client, error) {
+	return ssh.Dial("tcp", addr, ClientConfig(user, key))
+}
+
+// ClientConfig is how Connect logs in.
+func ClientConfig(user string, key ssh.Signer) *ssh.ClientConfig {
+	return &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, HostKeyCallback: acceptOwn, Timeout: 10 * time.Second}
+}
+
+// acceptOwn accepts the key of a server that the script started itself a moment ago.
+func acceptOwn(_ string, remote net.Addr, _ ssh.PublicKey) error {
+	if tcp, ok := remote.(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
+		return errors.New("not on loopback")
+	}
+	return nil
+}
+
+// Pause waits for d, unless ctx ends first.
+func Pause(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Load is what the machine is busy with, by its average of the last minute.
+func Load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	one, _, _ := strings.Cut(string(text), " ")
+	return one
 }

@@ -50,6 +50,11 @@ func plink(l *lab) error {
 	if err := o.want(outcome{stdout: "a\r\n", exit: 9}); err != nil {
 		return err
 	}
+	return l.forwards(cmd)
+}
+
+// forwards checks -L of a client's command line.
+func (l *lab) forwards(cmd []string) error {
 	if err := l.serveThere(); err != nil {
 		return err
 	}
@@ -144,19 +149,7 @@ func dbclient(l *lab) error {
 	if err := o.want(outcome{stdout: data, exit: 7}); err != nil {
 		return err
 	}
-	if err := l.serveThere(); err != nil {
-		return err
-	}
-	port, err := freePort()
-	if err != nil {
-		return err
-	}
-	stop, err := l.background(append(cmd, "-N", "-L", port+":127.0.0.1:"+l.web, "demo@127.0.0.1")...)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	return l.fetch("http://127.0.0.1:" + port + "/up")
+	return l.forwards(cmd)
 }
 
 //go:embed paramiko.py

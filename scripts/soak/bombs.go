@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // bomber is the sandbox that is attacked from within. It has the limits that every sandbox has unless asked otherwise.
@@ -145,7 +146,7 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 			err = errors.Join(err, gone)
 		}
 	}()
-	if err := pause(ctx, 2*time.Second); err != nil { // the boot is over
+	if err := daemon.Pause(ctx, 2*time.Second); err != nil { // the boot is over
 		return row, err
 	}
 	before, err := w.machine()
@@ -156,7 +157,7 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 	if err != nil {
 		return row, err
 	}
-	attack := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "exec", bomber, "--", "bash", "-c", b.script)
+	attack := w.daemon.Line(ctx, "exec", bomber, "--", "bash", "-c", b.script)
 	if err := attack.Start(); err != nil {
 		return row, err
 	}
@@ -179,7 +180,7 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 			}
 			worst.worse(now)
 		}
-		if err := pause(ctx, 5*time.Millisecond); err != nil {
+		if err := daemon.Pause(ctx, 5*time.Millisecond); err != nil {
 			return row, err
 		}
 	}
@@ -208,7 +209,7 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 
 // command runs sandboxd and returns what it printed.
 func (w *world) command(ctx context.Context, args ...string) ([]byte, error) {
-	c := exec.CommandContext(ctx, "bin/sandboxd", append([]string{"--state", w.daemon.State}, args...)...)
+	c := w.daemon.Line(ctx, args...)
 	var said bytes.Buffer
 	c.Stderr = &said
 	out, err := c.Output()

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 const churnConfig = "max_sandboxes: 1000\n"
@@ -70,7 +70,7 @@ func churn(ctx context.Context, w *world, o options) (any, error) {
 			return nil, err
 		}
 		cycles += did
-		if err := pause(ctx, churnRest); err != nil {
+		if err := daemon.Pause(ctx, churnRest); err != nil {
 			return nil, err
 		}
 		l, err := w.look(ctx, guest)
@@ -163,7 +163,7 @@ func (w *world) life(ctx context.Context, lobby *agent.Client, name string, k in
 		err := command(ctx, lobby, line)
 		// Who calls at the moment at which it is killed is told so.
 		for tries := 0; err != nil && i > 0 && i-1 < len(lines) && lines[i-1] == "" && tries < 50; tries++ {
-			if err := pause(ctx, 100*time.Millisecond); err != nil {
+			if err := daemon.Pause(ctx, 100*time.Millisecond); err != nil {
 				return err
 			}
 			err = command(ctx, lobby, line)
@@ -186,15 +186,11 @@ func command(ctx context.Context, lobby *agent.Client, line string) error {
 }
 
 func (w *world) killContainer(ctx context.Context, name string) error {
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "describe", "--json", name).Output()
-	var described struct{ ID string }
-	if err == nil {
-		err = json.Unmarshal(out, &described)
-	}
+	container, err := w.container(ctx, name)
 	if err != nil {
-		return fmt.Errorf("describe %s: %w", name, err)
+		return err
 	}
-	if out, err := exec.CommandContext(ctx, "docker", "kill", "sandboxd-"+described.ID).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "docker", "kill", container).CombinedOutput(); err != nil {
 		return fmt.Errorf("docker kill: %w: %s", err, out)
 	}
 	return nil

@@ -111,7 +111,7 @@ func sumOf(path string) (string, error) {
 }
 
 func (w *world) sumInside(ctx context.Context, path string) (string, error) {
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "exec", box, "--", "sha256sum", path).Output()
+	out, err := w.daemon.Line(ctx, "exec", box, "--", "sha256sum", path).Output()
 	sum, _, _ := strings.Cut(string(out), " ")
 	return sum, err
 }

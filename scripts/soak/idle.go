@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // idleSessions is how many sessions are idle at once.
@@ -33,7 +34,7 @@ func idle(ctx context.Context, w *world, o options) (any, error) {
 	}
 	var rows []idleRow
 	measure := func(what string, sessions int) error {
-		if err := pause(ctx, 3*time.Second); err != nil { // until what led here is over
+		if err := daemon.Pause(ctx, 3*time.Second); err != nil { // until what led here is over
 			return err
 		}
 		row, err := measureIdle(ctx, guest, w.daemon.Pid(), o.idle)
@@ -129,10 +130,10 @@ func idle(ctx context.Context, w *world, o options) (any, error) {
 	return rows, nil
 }
 
-func measureIdle(ctx context.Context, guest, daemon int, d time.Duration) (idleRow, error) {
+func measureIdle(ctx context.Context, guest, served int, d time.Duration) (idleRow, error) {
 	var before, after [2]float64
 	read := func(into *[2]float64) (err error) {
-		for i, pid := range []int{guest, daemon} {
+		for i, pid := range []int{guest, served} {
 			if into[i], err = processorTime(pid); err != nil {
 				return err
 			}
@@ -143,7 +144,7 @@ func measureIdle(ctx context.Context, guest, daemon int, d time.Duration) (idleR
 	if err := read(&before); err != nil {
 		return idleRow{}, err
 	}
-	if err := pause(ctx, d); err != nil {
+	if err := daemon.Pause(ctx, d); err != nil {
 		return idleRow{}, err
 	}
 	if err := read(&after); err != nil {

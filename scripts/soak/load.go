@@ -14,6 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent/conformance"
 	"github.com/sandboxd/sandboxd/agent/conformance/programs"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // loadResults is what a run of load found.
@@ -150,7 +151,7 @@ func (k *worker) play(ctx context.Context, sh *agent.Shell, j job) error {
 		}
 	case res.Ended != agent.EndedDone:
 		if res.Ended == agent.EndedWaiting { // the watcher reads meanwhile what makes it so
-			_ = pause(ctx, time.Second)
+			_ = daemon.Pause(ctx, time.Second)
 		}
 		return fmt.Errorf("ended %s: %s", res.Ended, said(res))
 	}

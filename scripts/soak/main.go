@@ -21,8 +21,9 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"time"
+
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // options are what the command line says.
@@ -87,12 +88,12 @@ func run(ctx context.Context, mode func(context.Context, *world, options) (any, 
 		return err
 	}
 	defer w.stop(ctx)
-	before := load()
+	before := daemon.Load()
 	results, err := mode(ctx, w, o)
 	if results == nil {
 		return err
 	}
-	busy := before + " → " + load()
+	busy := before + " → " + daemon.Load()
 	fmt.Printf("\nload average over a minute, before → after: %s\n", busy)
 	if o.json != "" {
 		text, marshaled := json.MarshalIndent(map[string]any{"date": time.Now().UTC().Format(time.DateOnly), "load": busy, "results": results}, "", "  ")
@@ -102,16 +103,6 @@ func run(ctx context.Context, mode func(context.Context, *world, options) (any, 
 		err = errors.Join(err, marshaled)
 	}
 	return err
-}
-
-// load is what the machine is busy with.
-func load() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	one, _, _ := strings.Cut(string(text), " ")
-	return one
 }
 
 // sample is a set of measurements, in milliseconds.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // manyConfig lets one owner have all of them.
@@ -107,7 +108,7 @@ func many(ctx context.Context, w *world, o options) (any, error) {
 
 func (w *world) many(ctx context.Context, network string, count int) (r manyRow, err error) {
 	r = manyRow{Network: network, Sandboxes: count}
-	if err := pause(ctx, settled); err != nil {
+	if err := daemon.Pause(ctx, settled); err != nil {
 		return r, err
 	}
 	without, err := w.footprint(ctx)
@@ -249,7 +250,7 @@ func (w *world) runSample(ctx context.Context, name string) (sample, error) {
 
 // cli runs the program on the daemon.
 func (w *world) cli(ctx context.Context, args ...string) ([]byte, error) {
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", append([]string{"--state", w.daemon.State}, args...)...).Output()
+	out, err := w.daemon.Line(ctx, args...).Output()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", strings.Join(args, " "), err)
 	}
@@ -269,15 +270,15 @@ func (w *world) footprint(ctx context.Context) (f footprint, err error) {
 
 // cost lets things come to rest and measures.
 func (w *world) cost(ctx context.Context, without footprint, count int) (c manyCost, err error) {
-	if err := pause(ctx, settled); err != nil {
+	if err := daemon.Pause(ctx, settled); err != nil {
 		return c, err
 	}
 	guests, err := w.guests(ctx)
 	if err != nil {
 		return c, err
 	}
-	read := func() (daemon, inGuests, all float64, err error) {
-		if daemon, err = processorTime(w.daemon.Pid()); err != nil {
+	read := func() (own, inGuests, all float64, err error) {
+		if own, err = processorTime(w.daemon.Pid()); err != nil {
 			return 0, 0, 0, err
 		}
 		for _, pid := range guests {
@@ -288,17 +289,17 @@ func (w *world) cost(ctx context.Context, without footprint, count int) (c manyC
 			inGuests += used
 		}
 		all, err = machineTime()
-		return daemon, inGuests, all, err
+		return own, inGuests, all, err
 	}
 	began := time.Now()
-	daemon, inGuests, all, err := read()
+	own, inGuests, all, err := read()
 	if err != nil {
 		return c, err
 	}
-	if err := pause(ctx, manyIdle); err != nil {
+	if err := daemon.Pause(ctx, manyIdle); err != nil {
 		return c, err
 	}
-	daemonThen, inGuestsThen, allThen, err := read()
+	ownThen, inGuestsThen, allThen, err := read()
 	if err != nil {
 		return c, err
 	}
@@ -312,7 +313,7 @@ func (w *world) cost(ctx context.Context, without footprint, count int) (c manyC
 	return manyCost{
 		Daemon: (with.daemon - without.daemon) / 1024 / n, Guest: guest, Shim: shim,
 		Goroutines: (with.goroutines - without.goroutines) / n, Descriptors: (with.descriptors - without.descriptors) / n,
-		Processor: (daemonThen - daemon) / took * 100, Guests: (inGuestsThen - inGuests) / took * 100, All: (allThen - all) / took * 100,
+		Processor: (ownThen - own) / took * 100, Guests: (inGuestsThen - inGuests) / took * 100, All: (allThen - all) / took * 100,
 	}, err
 }
 

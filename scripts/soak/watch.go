@@ -13,6 +13,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
+	"github.com/sandboxd/sandboxd/scripts/daemon"
 )
 
 // watcher notes every state of every session of the sandbox. It waits on each for what must not be, so that the session looks
@@ -83,7 +84,7 @@ func (v *watcher) run(ctx context.Context) error {
 			}
 		}
 		v.mu.Unlock()
-		if pause(ctx, 100*time.Millisecond) != nil {
+		if daemon.Pause(ctx, 100*time.Millisecond) != nil {
 			return nil
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,14 +44,10 @@ func start(ctx context.Context, config string) (w *world, err error) {
 	if err := w.startDaemon(ctx); err != nil {
 		return w, err
 	}
-	pem, err := os.ReadFile(w.daemon.Identity)
-	if err != nil {
+	if w.signer, err = w.daemon.Signer(); err != nil {
 		return w, err
 	}
-	if w.signer, err = ssh.ParsePrivateKey(pem); err != nil {
-		return w, err
-	}
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "new", box, "--network", "bridge").CombinedOutput()
+	out, err := w.daemon.Line(ctx, "new", box, "--network", "bridge").CombinedOutput()
 	if err != nil {
 		return w, fmt.Errorf("new %s: %w: %s", box, err, out)
 	}
@@ -123,48 +118,30 @@ func (w *world) put(ctx context.Context, path string, content []byte, mode os.Fi
 
 // guestPID is this machine's number of the sandbox's PID 1.
 func (w *world) guestPID(ctx context.Context) (int, error) {
-	out, err := exec.CommandContext(ctx, "bin/sandboxd", "--state", w.daemon.State, "describe", "--json", box).Output()
+	id, err := w.container(ctx, box)
 	if err != nil {
-		return 0, fmt.Errorf("describe: %w", err)
+		return 0, err
 	}
-	var described struct{ ID string }
-	if err := json.Unmarshal(out, &described); err != nil {
-		return 0, fmt.Errorf("describe: %w", err)
-	}
-	out, err = exec.CommandContext(ctx, "docker", "ps", "-q", "--filter", "label=sandboxd.id="+described.ID).Output()
-	if err != nil {
-		return 0, fmt.Errorf("docker ps: %w", err)
-	}
-	out, err = exec.CommandContext(ctx, "docker", "inspect", "--format", "{{.State.Pid}}", strings.TrimSpace(string(out))).Output()
+	out, err := exec.CommandContext(ctx, "docker", "inspect", "--format", "{{.State.Pid}}", id).Output()
 	if err != nil {
 		return 0, fmt.Errorf("docker inspect: %w", err)
 	}
 	return strconv.Atoi(strings.TrimSpace(string(out)))
 }
 
-// connect returns an SSH connection of its own to the sandbox, for what the agent library does not show: events.
-func (w *world) connect() (*ssh.Client, error) {
-	return ssh.Dial("tcp", w.daemon.SSH, &ssh.ClientConfig{
-		User:            box,
-		Auth:            []ssh.AuthMethod{ssh.PublicKeys(w.signer)},
-		HostKeyCallback: acceptOwn,
-		Timeout:         10 * time.Second,
-	})
+// container is the name of a sandbox's container.
+func (w *world) container(ctx context.Context, name string) (string, error) {
+	out, err := w.daemon.Line(ctx, "describe", "--json", name).Output()
+	if err != nil {
+		return "", fmt.Errorf("describe %s: %w", name, err)
+	}
+	var described struct{ ID string }
+	if err := json.Unmarshal(out, &described); err != nil {
+		return "", fmt.Errorf("describe: %w", err)
+	}
+	return "sandboxd-" + described.ID, nil
 }
 
-// acceptOwn accepts the key of the daemon that this program started itself on loopback a moment ago.
-func acceptOwn(_ string, remote net.Addr, _ ssh.PublicKey) error {
-	if tcp, ok := remote.(*net.TCPAddr); !ok || !tcp.IP.IsLoopback() {
-		return errors.New("not on loopback")
-	}
-	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+// connect returns an SSH connection of its own to the sandbox, for what the agent library does not
+// show: events.
+func (w *world) connect() (*ssh.Client, error) { return daemon.Connect(w.daemon.SSH, box, w.signer) }
