@@ -64,18 +64,21 @@ type ExecEvent struct {
 // maxCommand is how much of a command its event keeps, in bytes.
 const maxCommand = 1024
 
-// Record adds a relayed command to a sandbox's events. It neither waits nor fails: what cannot be
-// stored is logged.
-func (r *Relay) Record(p Principal, name string, e ExecEvent) {
+// Recorder returns a function that adds a relayed command of p to the events of a sandbox. It is
+// asked for when the command begins: what p has run is recorded also when its access has ended
+// meanwhile. The function neither waits nor fails: what cannot be stored is logged.
+func (r *Relay) Recorder(p Principal, name string) (record func(ExecEvent)) {
 	sb, p, err := r.hub.reachable(p, name, wire.RightDrive, "commands")
 	if err != nil {
-		return
+		return func(ExecEvent) {}
 	}
-	if len(e.Command) > maxCommand {
-		e.Command = strings.ToValidUTF8(e.Command[:maxCommand], "") + "…"
+	return func(e ExecEvent) {
+		if len(e.Command) > maxCommand {
+			e.Command = strings.ToValidUTF8(e.Command[:maxCommand], "") + "…"
+		}
+		sb.Log("exec", struct {
+			By string `json:"by"`
+			ExecEvent
+		}{p.party(p.Kind, "").String(), e})
 	}
-	sb.Log("exec", struct {
-		By string `json:"by"`
-		ExecEvent
-	}{p.party(p.Kind, "").String(), e})
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/record"
+	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -339,5 +340,26 @@ func TestUnshareEndsReading(t *testing.T) {
 	}
 	if _, err := readers["alice"].ReadAt(make([]byte, 1), 1); err != nil {
 		t.Errorf("alice: %v", err)
+	}
+}
+
+// What a principal ran is among the events also when its access has ended before the command.
+func TestUnsharedCommandIsRecorded(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{})
+	d := w.start()
+	w.create(d, "demo")
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
+		t.Fatal(err)
+	}
+	record := d.Relay.Recorder(bob, "demo")
+	if _, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil {
+		t.Fatal(err)
+	}
+	record(ExecEvent{Command: "make it so", Exit: -1})
+	events, err := d.Events(w.ctx(), alice, "demo", 50)
+	if err != nil || !slices.ContainsFunc(events, func(e store.Event) bool {
+		return e.Kind == "exec" && strings.Contains(string(e.Data), "make it so")
+	}) {
+		t.Errorf("the command is not among the events: %v", err)
 	}
 }

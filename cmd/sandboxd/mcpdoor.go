@@ -77,7 +77,7 @@ func (g *hubGateway) Dial(ctx context.Context, name string) (*agent.Client, erro
 		if err != nil {
 			return nil, hub.Public(err)
 		}
-		hub.Relay.Record(g.principal, name, gateway.ExecEvent{Command: "subsystem " + wire.SubsystemMCP + ": files"})
+		hub.Relay.Recorder(g.principal, name)(gateway.ExecEvent{Command: "subsystem " + wire.SubsystemMCP + ": files"})
 		return conn, nil
 	}
 	return agent.NewClient(name, open, login), nil

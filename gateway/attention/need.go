@@ -27,7 +27,7 @@ const (
 	Shell  Kind = "dead"      // the shell ended with a signal or an exit code other than 0
 )
 
-// Kinds are all kinds but None.
+// Kinds are all kinds but None, the most urgent first.
 func Kinds() []Kind { return []Kind{Answer, Allow, Rest, Shell} }
 
 // Need is what one session needs. Its texts are plain: one line, no control characters.

@@ -34,7 +34,7 @@ type Evidence struct {
 // Observe takes the evidence as it is now and reports whether there is something to report. The
 // guest's clock is not trusted: Since is never before the session began, and never in the future.
 func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
-	brief := Brief{Needs: Of(e.Session, e.Argv, e.State), Phase: e.State.Phase, Keyboard: e.Keyboard}
+	brief := Brief{Needs: of(e.Session, e.Argv, e.State), Phase: e.State.Phase, Keyboard: e.Keyboard}
 	if e.Blocked && (brief.Needs == None || brief.Needs == Rest) {
 		brief.Needs = Allow
 	}
@@ -55,9 +55,9 @@ func (t *Tracker) Observe(e Evidence, now time.Time) (changed bool) {
 	return true
 }
 
-// Of is what a session needs by its state alone. A program that a session runs in place of a shell,
+// of is what a session needs by its state alone. A program that a session runs in place of a shell,
 // such as an image's entrypoint, may end as it likes.
-func Of(session string, argv []string, st wire.State) Kind {
+func of(session string, argv []string, st wire.State) Kind {
 	switch {
 	case st.Phase == wire.PhaseWaiting, st.Phase == wire.PhaseContinuation:
 		return Answer

@@ -29,7 +29,7 @@ func TestOf(t *testing.T) {
 		{"a program", "top", []string{"top"}, wire.State{Phase: wire.PhaseDead, ExitCode: code(1)}, None},
 		{"the image's program", "entrypoint", nil, wire.State{Phase: wire.PhaseDead, ExitCode: code(1)}, None},
 	} {
-		if got := Of(tt.name, tt.argv, tt.st); got != tt.want {
+		if got := of(tt.name, tt.argv, tt.st); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.what, got, tt.want)
 		}
 	}

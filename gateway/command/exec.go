@@ -81,6 +81,7 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 			}
 		}()
 	}
+	record := env.Hub.Relay.Recorder(env.Principal, name)
 	running, err := connect.Start(ctx, client, command)
 	if err != nil {
 		return env.execError(ctx, name, err)
@@ -113,7 +114,7 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 	case exited:
 		event.Exit = exit.Status
 	}
-	env.Hub.Relay.Record(env.Principal, name, event)
+	record(event)
 	switch {
 	case err == nil:
 		return nil

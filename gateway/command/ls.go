@@ -129,11 +129,16 @@ func (env *Env) rows(ctx context.Context) ([]row, error) {
 }
 
 // urgency is the order in which needs are shown.
-var urgency = map[attention.Kind]int{attention.Answer: 1, attention.Rest: 2, attention.Shell: 3, attention.None: 4}
+func urgency(k attention.Kind) int {
+	if k == attention.None {
+		return len(attention.Kinds())
+	}
+	return slices.Index(attention.Kinds(), k)
+}
 
 // before reports whether a is to be shown rather than b: what somebody waits for, the longest first.
 func before(a, b attention.Need) bool {
-	return cmp.Or(urgency[a.Needs]-urgency[b.Needs], a.Since.Compare(b.Since)) < 0
+	return cmp.Or(urgency(a.Needs)-urgency(b.Needs), a.Since.Compare(b.Since)) < 0
 }
 
 // label is what the sandbox needs, as NEEDS shows it: one word, also for awk.

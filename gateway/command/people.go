@@ -366,7 +366,7 @@ func (env *Env) watchJSON(ctx context.Context, t wire.Target) error {
 			}
 			if !bytes.Equal(key, last) {
 				last = key
-				if err := env.printJSON(sessionJSON{Sandbox: t.Sandbox, SessionInfo: info, Needs: attention.Of(info.Name, info.Argv, info.State),
+				if err := env.printJSON(sessionJSON{Sandbox: t.Sandbox, SessionInfo: info, Needs: live.Brief().Needs,
 					Since: time.UnixMilli(info.State.SinceUnix), LastLine: info.State.LastLine, SSHCommand: env.Gateway.SSHCommand(t.String())}); err != nil {
 					return err
 				}

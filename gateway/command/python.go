@@ -219,6 +219,7 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 	case !p.asJSON:
 		call.Output = printer.Output
 	}
+	record := env.Hub.Relay.Recorder(env.Principal, p.name)
 	res, err := p.c.Execute(ctx, call)
 	for from := p.answers(printer); err == nil && res.Ended == agent.EndedWaiting && from != nil; {
 		line, none := from.answer(ctx, res)
@@ -231,7 +232,7 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 	if waits && ctx.Err() != nil { // who would have answered pressed ^C
 		res.Ended = agent.EndedInterrupted
 	}
-	env.Hub.Relay.Record(env.Principal, p.name, gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
+	record(gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
 	if err != nil && res.Ended == "" {
 		return err
 	}

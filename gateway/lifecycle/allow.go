@@ -58,31 +58,32 @@ func (sb *Sandbox) changeAllow(ctx context.Context, by, act string, entries []st
 	if err != nil {
 		return Info{}, err
 	}
-	if err := sb.lock(ctx); err != nil {
-		return Info{}, err
-	}
-	defer sb.unlock()
-	f := sb.get()
-	if !f.Instance.Network.Carried() {
-		return Info{}, &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("sandbox %s has network %s: there is nothing to allow", f.Name, f.Instance.Network),
-			Hint: "make one with --network filtered or allowlist"}
-	}
-	if f.Allow, err = canonical(f.Allow); err != nil {
-		return Info{}, err
-	}
-	all, err := change(f, entries)
+	err = sb.act(ctx, func(ctx context.Context, f Record) error {
+		if !f.Instance.Network.Carried() {
+			return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("sandbox %s has network %s: there is nothing to allow", f.Name, f.Instance.Network),
+				Hint: "make one with --network filtered or allowlist"}
+		}
+		if f.Allow, err = canonical(f.Allow); err != nil {
+			return err
+		}
+		all, err := change(f, entries)
+		if err != nil {
+			return err
+		}
+		policy, err := reg.options.newPolicy(f.Owner, f.Instance.Network, all)
+		if err != nil {
+			return err
+		}
+		if err := sb.become(ctx, func(f *Record) { f.Allow = all }); err != nil {
+			return err
+		}
+		reg.journal.add(sb.id, act, map[string]any{"by": by, "entries": entries})
+		sb.network.SetPolicy(policy)
+		sb.sessions.Unblocked()
+		return nil
+	})
 	if err != nil {
 		return Info{}, err
 	}
-	policy, err := reg.options.newPolicy(f.Owner, f.Instance.Network, all)
-	if err != nil {
-		return Info{}, err
-	}
-	if err := sb.become(ctx, func(f *Record) { f.Allow = all }); err != nil {
-		return Info{}, err
-	}
-	reg.journal.add(sb.id, act, map[string]any{"by": by, "entries": entries})
-	sb.network.SetPolicy(policy)
-	sb.sessions.Unblocked()
 	return sb.Info(), nil
 }

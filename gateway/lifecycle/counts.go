@@ -85,8 +85,7 @@ func (reg *Registry) Counts() Counts {
 			if l.Recording() != "" {
 				n.Partly++
 			}
-			info := l.Info()
-			if need := attention.Of(info.Name, info.Argv, info.State); need != attention.None {
+			if need := l.Brief().Needs; need != attention.None {
 				n.Needs[need]++
 			}
 		}

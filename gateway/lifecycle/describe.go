@@ -219,7 +219,7 @@ func limitsText(l sandbox.Limits) string {
 		if l.Swap > 0 {
 			words = append(words, admission.Size(l.Memory)+" memory and "+admission.Size(l.Swap)+" swap")
 		} else {
-			words = append(words, admission.Size(l.Memory)+" memory with swap")
+			words = append(words, admission.Size(l.Memory)+" memory")
 		}
 	}
 	if l.CPUs > 0 {

@@ -71,10 +71,6 @@ func (sb *Sandbox) SetEnd(ctx context.Context, by string, end End) (Info, error)
 		if err != nil {
 			return err
 		}
-		f.End = end
-		if err := reg.notes.write(sb.id, f); err != nil {
-			return stored(err)
-		}
 		if err := sb.become(ctx, func(f *Record) { f.End = end }); err != nil {
 			return err
 		}

@@ -385,6 +385,15 @@ func (g *Guest) tryAgain(ctx context.Context, inst sandbox.Instance) (sandbox.In
 	return inst, nil
 }
 
+// against returns err if it counts against the sandbox, and nil if one dial failed while its control
+// connection lives: that says nothing of the sandbox.
+func (g *Guest) against(err error) error {
+	if isVerdict(err) || errors.Is(err, sandbox.ErrStopped) || errors.Is(err, sandbox.ErrGone) || !g.inTouch() {
+		return err
+	}
+	return nil
+}
+
 // reached dials the guest. One that stopped without our knowing is started, once; one whose connections
 // were ended by us while it was being dialled is dialled again, once. When its owner stops it
 // meanwhile, that is the end: to start it again is for a later call.
@@ -404,6 +413,9 @@ func reached[C any](ctx context.Context, g *Guest, progress func(string), dial f
 		frozen := attach.FrozenOr(unfrozen, err)
 		over()
 		if err == nil {
+			if g.State() == Broken {
+				g.answered(ctx)
+			}
 			return c, nil
 		}
 		if ctx.Err() != nil {
@@ -418,7 +430,7 @@ func reached[C any](ctx context.Context, g *Guest, progress func(string), dial f
 			}
 			return none, g.Reach(err)
 		}
-		if g.inspect(ctx, inst, err); again && g.get().State == Stopped {
+		if g.inspect(ctx, inst, g.against(err)); again && g.get().State == Stopped {
 			continue
 		}
 		return none, g.Reach(err)

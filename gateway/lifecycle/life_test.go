@@ -347,7 +347,7 @@ func TestEventsTellTheStory(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	d.Relay.Record(alice, "demo", gateway.ExecEvent{Command: "id", Exit: 3, Bytes: 7})
+	d.Relay.Recorder(alice, "demo")(gateway.ExecEvent{Command: "id", Exit: 3, Bytes: 7})
 	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -40,7 +41,7 @@ func (r recovery) sweep(ctx context.Context, name string, s sandbox.Finder) {
 func (r recovery) recover(ctx context.Context) {
 	reg := r.reg
 	revised := &revisions{reg, make(map[string]bool)}
-	for _, sb := range reg.All() {
+	for _, sb := range reg.found {
 		switch f := sb.get(); f.State {
 		case Creating:
 			// Nobody waits for it any more, and how far it got only the engine knows.
@@ -83,7 +84,7 @@ func (r recovery) recover(ctx context.Context) {
 		}
 		reg.tasks.start(func(ctx context.Context) {
 			for first := true; ; first = false {
-				err := r.orphans(ctx, name, be, l)
+				err := r.orphans(ctx, name, l)
 				if first {
 					looked <- struct{}{}
 				}
@@ -114,7 +115,7 @@ wait:
 
 // orphans adopts the instances of a backend that carry our label and that the store does not know.
 // Nothing is deleted because the store lost it.
-func (r recovery) orphans(ctx context.Context, name string, be sandbox.Backend, l sandbox.Finder) error {
+func (r recovery) orphans(ctx context.Context, name string, l sandbox.Finder) error {
 	reg := r.reg
 	within, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -136,7 +137,7 @@ func (r recovery) orphans(ctx context.Context, name string, be sandbox.Backend, 
 		if before[inst.ID] || reg.byID(inst.ID) != nil {
 			continue
 		}
-		if err := r.adoptOrphan(ctx, be, inst); err != nil {
+		if err := r.adoptOrphan(ctx, l, inst); err != nil {
 			return err
 		}
 	}
@@ -145,8 +146,12 @@ func (r recovery) orphans(ctx context.Context, name string, be sandbox.Backend, 
 
 // adoptOrphan makes a sandbox of an instance that the store does not know: the one that it was,
 // where that is noted beside its records, else one that is lost.
-func (r recovery) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sandbox.Instance) error {
+func (r recovery) adoptOrphan(ctx context.Context, be sandbox.Finder, inst sandbox.Instance) error {
 	reg := r.reg
+	status, err := be.Inspect(ctx, inst)
+	if errors.Is(err, sandbox.ErrGone) { // since the list was made
+		return nil
+	}
 	now := time.Now()
 	f := Record{Name: "lost-" + inst.ID, Owner: reg.options.Owner, State: Lost, Reason: "found without a row in the store", Since: now,
 		Created: inst.Created, Instance: inst, Asked: Asked{Spec: sandbox.Spec{ID: inst.ID, Image: inst.Image, Network: inst.Network, User: inst.User}}}
@@ -156,10 +161,8 @@ func (r recovery) adoptOrphan(ctx context.Context, be sandbox.Backend, inst sand
 		if !taken {
 			f.Name, f.State, f.Reason = l.Name, Stopped, ""
 		}
-		if i, ok := be.(sandbox.Finder); ok && !taken {
-			if s, err := i.Inspect(ctx, inst); err == nil && s.Running {
-				f.State = Running
-			}
+		if !taken && status.Running {
+			f.State = Running
 		}
 	}
 	if f.Created.IsZero() {

@@ -105,6 +105,8 @@ type Registry struct {
 	ready    chan struct{} // closed when Run has looked at everything once
 
 	mu    sync.Mutex
+	found []*Sandbox // what the store had when New was called; for recovery alone
+
 	all   map[string]*Sandbox // guarded by mu; by ID
 	names map[string]*Sandbox // guarded by mu; without those that are being deleted
 
@@ -172,7 +174,9 @@ func (reg *Registry) load(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("store: sandbox %s: %w", row.ID, err)
 		}
-		reg.register(newSandbox(reg, row.ID, f))
+		sb := newSandbox(reg, row.ID, f)
+		reg.register(sb)
+		reg.found = append(reg.found, sb)
 	}
 	shares, err := reg.options.Store.Shares(ctx)
 	if err != nil {

@@ -42,7 +42,7 @@ func (sb *Sandbox) Share(ctx context.Context, by, principal string, rights wire.
 }
 
 // Unshare ends that, and reports whether there was anything to end. The caller ends what the
-// principal has attached, and the connections of RelaysOf.
+// principal has attached, and what CloseRelays ends.
 func (sb *Sandbox) Unshare(ctx context.Context, by, principal string) (was bool, err error) {
 	sb.wmu.Lock()
 	defer sb.wmu.Unlock()

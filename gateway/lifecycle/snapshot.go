@@ -67,7 +67,7 @@ func (sb *Sandbox) Fork(ctx context.Context, by, fork string, progress func(line
 	of, now := f.Name, time.Now()
 	f.Name, f.State, f.Reason, f.Since, f.Created = fork, Creating, "", now, now
 	f.Spec.ID, f.Spec.Name, f.Spec.Owner = newID(), fork, f.Owner
-	f.Dir = "" // that is the first one's
+	f.Dir, f.Recipe = "", "" // those are the first one's
 	f.Instance = sandbox.Instance{Backend: f.Instance.Backend}
 	var forked *Sandbox
 	err = reg.accounts.withKept(ctx, f.Owner, "", func(kept int64) (err error) {

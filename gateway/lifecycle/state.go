@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"bytes"
 	"context"
 	"sync"
 	"time"
@@ -87,9 +88,21 @@ func (s *state) become(ctx context.Context, change func(*Record)) error {
 	if err != nil {
 		return err
 	}
+	// The note first: where the store is lost, a sandbox has what its owner asked for last.
+	if was, err := s.get().row(s.id); err == nil && !f.isPooled() && !bytes.Equal(was.Spec, row.Spec) {
+		if err := s.reg.notes.write(s.id, f); err != nil {
+			return stored(err)
+		}
+	}
 	if err := s.reg.options.Store.Put(context.WithoutCancel(ctx), row); err != nil {
 		return stored(err)
 	}
+	s.apply(f, before)
+	return nil
+}
+
+// apply makes f the record and reports it; before was the state. It is called with wmu held.
+func (s *state) apply(f Record, before State) {
 	s.mu.Lock()
 	s.record = f
 	if f.State == Running && before != Running {
@@ -104,7 +117,6 @@ func (s *state) become(ctx context.Context, change func(*Record)) error {
 		s.reg.log.Info("sandbox", "id", s.id, "name", f.Name, "state", f.State, "reason", f.Reason)
 		s.reg.journal.add(s.id, "state", map[string]any{"state": f.State, "reason": f.Reason})
 	}
-	return nil
 }
 
 // note writes down a state that was found, rather than made. That it cannot be written makes it no
@@ -113,12 +125,17 @@ func (s *state) note(ctx context.Context, state State, reason string) {
 	if f := s.get(); f.State == state && f.Reason == reason {
 		return
 	}
-	if err := s.become(ctx, func(f *Record) { f.State, f.Reason = state, reason }); err != nil {
-		s.reg.log.Error("state not stored", "id", s.id, "state", state, "err", err)
-		s.mu.Lock()
-		s.record.State, s.record.Reason, s.record.Since = state, reason, time.Now()
-		s.mu.Unlock()
+	err := s.become(ctx, func(f *Record) { f.State, f.Reason = state, reason })
+	if err == nil {
+		return
 	}
+	s.reg.log.Error("state not stored", "id", s.id, "state", state, "err", err)
+	s.wmu.Lock()
+	defer s.wmu.Unlock()
+	f := s.get()
+	before := f.State
+	f.State, f.Reason, f.Since = state, reason, time.Now()
+	s.apply(f, before)
 }
 
 // doom says why sb, which somebody is about to end, ends. Empty takes it back.

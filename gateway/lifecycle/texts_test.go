@@ -23,7 +23,7 @@ func TestNetworkTextIsLoudWhereItIsOpen(t *testing.T) {
 
 func TestLimitsText(t *testing.T) {
 	got := limitsText(sandbox.Limits{Memory: 2 << 30, CPUs: 1.5, PIDs: 512, Shm: 64 << 20, NoFile: 1024})
-	if want := "2 GiB memory with swap, 1.5 cpus, 512 processes, 64 MiB /dev/shm, 1024 open files a process"; got != want {
+	if want := "2 GiB memory, 1.5 cpus, 512 processes, 64 MiB /dev/shm, 1024 open files a process"; got != want {
 		t.Errorf("limits = %q, want %q", got, want)
 	}
 }

@@ -61,6 +61,7 @@ func (s *session) relay(ctx context.Context) {
 	case s.ask.isFiles():
 		r.tap = &greeting{say: s.say}
 	}
+	record := c.hub().Relay.Recorder(c.grant.Principal, c.target.Sandbox)
 	r.lost = func() { s.sayLost(ctx, u) }
 	r.allow = func(q *ssh.Request) bool { return s.allowLater(q, u, term) }
 	both := [...]ssh.Channel{s.channel, r.sandbox}
@@ -81,8 +82,7 @@ func (s *session) relay(ctx context.Context) {
 	if s.ask.kind == wire.RequestSubsystem {
 		command = "subsystem " + command
 	}
-	c.hub().Relay.Record(c.grant.Principal, c.target.Sandbox,
-		gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
+	record(gateway.ExecEvent{Command: command, Exit: r.exit, Bytes: r.bytes})
 }
 
 // sayLost says why a command ended without an exit status, if the connection to its sandbox has.

@@ -27,14 +27,14 @@ func (s *session) files(ctx context.Context, u *upstream) {
 			_ = q.Reply(false, nil)
 		}
 	}()
+	record := s.client.hub().Relay.Recorder(s.client.grant.Principal, s.client.target.Sandbox)
 	channel := &begun{Reader: s.input(), Writer: s.channel, Closer: s.channel, begin: sync.OnceFunc(s.begin)}
 	if err := files.Serve(ctx, channel, u.run); err != nil {
 		s.fail(wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", s.client.target.Sandbox, plain(err.Error())))
 		return
 	}
 	s.exit(0)
-	s.client.hub().Relay.Record(s.client.grant.Principal, s.client.target.Sandbox,
-		gateway.ExecEvent{Command: "subsystem " + wire.SubsystemSFTP + " by commands"})
+	record(gateway.ExecEvent{Command: "subsystem " + wire.SubsystemSFTP + " by commands"})
 }
 
 // isFiles reports whether the client wants SFTP.

@@ -75,6 +75,7 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 		}
 		defer undo()
 	}
+	record := ip.hub.Relay.Recorder(v.who, v.name)
 	t.begin()
 	res, err := c.Execute(ctx, python.Call{Code: ask.Code, Timeout: maxRun, NoInput: true, Passing: true, Output: t.output})
 	nb.ready = time.Now()
@@ -85,7 +86,7 @@ func (ip *interpreter) execute(w http.ResponseWriter, r *http.Request, v *visit,
 	if !res.OK {
 		exit = 1
 	}
-	ip.hub.Relay.Record(v.who, v.name, gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit, Bytes: t.bytes})
+	record(gateway.ExecEvent{Command: "run_code in context " + name + ": " + ask.Code, Exit: exit, Bytes: t.bytes})
 	t.end(res, err)
 	return nil
 }

@@ -386,6 +386,7 @@ func (lk *link) startError(ch ssh.Channel, requests <-chan *ssh.Request, c proce
 
 // follow sends what p prints and how it ends, and removes it.
 func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Principal) {
+	record := v.places.hub.Relay.Recorder(who, v.name)
 	var outputs sync.WaitGroup
 	var stdout, stderr int64
 	outputs.Go(func() { stdout = p.pump(p.ch, func(b []byte) *dataEvent { return &dataEvent{Stdout: b} }) })
@@ -420,7 +421,7 @@ func (v *visit) follow(p *process, requests <-chan *ssh.Request, who gateway.Pri
 	v.mu.Unlock()
 	p.tell(&said{event{End: &end}})
 	p.ch.Close()
-	v.places.hub.Relay.Record(who, v.name, gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...), " "), Exit: end.Code, Bytes: stdout + stderr})
+	record(gateway.ExecEvent{Command: strings.Join(append([]string{p.config.Cmd}, p.config.Args...), " "), Exit: end.Code, Bytes: stdout + stderr})
 }
 
 func exited(code int) endEvent {
