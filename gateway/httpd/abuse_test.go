@@ -119,7 +119,9 @@ func (w *world) records4K(name string) {
 		w.t.Fatal(err)
 	}
 	defer c.CloseNow()
-	for end := time.Now().Add(patience); ; {
+	tick := time.NewTicker(20 * time.Millisecond) // a token may ask so often a second
+	defer tick.Stop()
+	for end := time.Now().Add(patience); ; <-tick.C {
 		if a := w.call("GET", "/v1/sandboxes/"+name+"/sessions/main/record", w.alice, ""); a.status == http.StatusOK && len(a.body) > 0 {
 			return
 		}
