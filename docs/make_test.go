@@ -129,7 +129,7 @@ func pages(t *testing.T) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(pages, "../README.md", "../Makefile", "../scripts/Makefile")
+	return append(pages, "../README.md", "../CONTRIBUTING.md", "../Makefile", "../scripts/Makefile")
 }
 
 func read(t *testing.T, file string) string {
