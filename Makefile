@@ -2,7 +2,7 @@
 # Measurements and long checks have a Makefile of their own: make -C scripts help.
 
 GO       := scripts/go
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+VERSION  ?= $(or $(patsubst v%,%,$(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null)),0.1.0-dev)
 PREFIX   ?= /usr/local
 FUZZTIME ?= 10s
 
@@ -14,6 +14,10 @@ Q := $(if $(V),,@)
 export CGO_ENABLED := 0
 build_flags := -trimpath -buildvcs=false
 ldflags     := -s -w -buildid=
+# Of the commit, never of the time of building.
+COMMIT ?= $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null)
+DATE   ?= $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
+stamps  = -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 guests      := bin/sandboxd-guest-linux-amd64 bin/sandboxd-guest-linux-arm64
 
 # go tool with the tools' own module: what lints and reports is no dependency of the product.
@@ -53,7 +57,7 @@ build: bin/sandboxd $(guests) ## build bin/sandboxd and the guests for both arch
 
 bin/sandboxd:
 	@echo 'build $@'
-	$(Q)$(GO) build $(build_flags) -ldflags="$(ldflags) -X main.version=$(VERSION)" -o $@ ./cmd/sandboxd
+	$(Q)$(GO) build $(build_flags) -ldflags="$(ldflags) $(stamps)" -o $@ ./cmd/sandboxd
 
 $(guests): bin/sandboxd-guest-linux-%:
 	@echo 'build $@'

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"strings"
 	"syscall"
 
@@ -24,9 +23,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/guest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
-
-// version is set by the build.
-var version = "0.1"
 
 func main() {
 	if args, ok := runsAsGuest(os.Args); ok {
@@ -87,7 +83,7 @@ type cli struct {
 // tree is the whole command line: the commands of the daemon's table, forwarded, and the local ones.
 func (c *cli) tree() *cobra.Command {
 	root := command.Tree(&command.Env{})
-	root.Version = version
+	root.Version = build.Version
 	root.Short = "an SSH-gateway sandbox daemon"
 	root.Long = `sandboxd runs sandboxes that agents drive over SSH, and that people join with plain ssh.
 
@@ -95,7 +91,7 @@ func (c *cli) tree() *cobra.Command {
   sandboxd new demo                    make a sandbox
   sandboxd run -n demo -- CMD…         run a command in its terminal
   sandboxd ssh demo                    join that terminal`
-	root.SetVersionTemplate("sandboxd {{.Version}} " + runtime.GOOS + "/" + runtime.GOARCH + "\n")
+	root.SetVersionTemplate("sandboxd {{.Version}} " + build.Platform + "\n")
 	// The command line's own mistakes end with 2, as everywhere.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if cmd.Flags().Lookup("json") != nil {
@@ -127,7 +123,7 @@ func (c *cli) tree() *cobra.Command {
 	}
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})
 	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand(), c.downCommand(), c.demoCommand(), c.configCommand(), c.copyCommand(), c.portCommand(),
-		c.sshCommand(), c.sshConfigCommand(), c.doctorCommand(), c.mcpCommand(), c.mcpConfigCommand(), c.conformanceCommand(), c.taskCommand(), versionCommand(), completionCommand(root)} {
+		c.sshCommand(), c.sshConfigCommand(), c.doctorCommand(), c.mcpCommand(), c.mcpConfigCommand(), c.conformanceCommand(), c.taskCommand(), c.versionCommand(), completionCommand(root)} {
 		cmd.GroupID = "machine"
 		root.AddCommand(cmd)
 	}
@@ -153,17 +149,6 @@ func (c *cli) load() error {
 		}
 	}
 	return nil
-}
-
-func versionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "version",
-		Short: "print the version",
-		Args:  noArgs,
-		Run: func(*cobra.Command, []string) {
-			fmt.Printf("sandboxd %s %s/%s\n", version, runtime.GOOS, runtime.GOARCH)
-		},
-	}
 }
 
 func completionCommand(root *cobra.Command) *cobra.Command {

@@ -26,7 +26,7 @@ func (c *cli) mcpCommand() *cobra.Command {
 			"tool first needs it.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o := mcp.Options{Version: version}
+			o := mcp.Options{Version: build.Version}
 			if name != "" {
 				t, err := wire.ParseTarget(name)
 				if err != nil {

@@ -23,7 +23,7 @@ import (
 func (d *daemon) serveMCP(ctx context.Context, p gateway.Principal, t wire.Target, rw io.ReadWriteCloser) error {
 	g := &hubGateway{daemon: d, principal: p}
 	defer g.streams.Wait() // they end with the server's shells
-	s := mcp.New(mcp.Options{Gateway: g, Sandbox: t.Sandbox, Session: t.Session, Version: version, Python: d.pythonTool()})
+	s := mcp.New(mcp.Options{Gateway: g, Sandbox: t.Sandbox, Session: t.Session, Version: build.Version, Python: d.pythonTool()})
 	defer s.Close()
 	return s.Serve(ctx, rw)
 }
@@ -43,7 +43,7 @@ func (d *daemon) newMCP() *mcp.Handler {
 			}
 		}
 		g := &hubGateway{daemon: d, principal: t.AsPrincipal()}
-		return mcp.Caller{ID: t.ID, Live: live, Options: mcp.Options{Gateway: g, Sandbox: name, Version: version, Python: d.pythonTool()}}, nil
+		return mcp.Caller{ID: t.ID, Live: live, Options: mcp.Options{Gateway: g, Sandbox: name, Version: build.Version, Python: d.pythonTool()}}, nil
 	})
 }
 

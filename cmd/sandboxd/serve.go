@@ -243,7 +243,7 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 		return nil, nil, err
 	}
 	d.address = endpoint{SSH: d.listen.Addr().String(), KnownHosts: filepath.Join(state, "known_hosts"), Identity: identity, State: state,
-		PID: os.Getpid(), Version: version}
+		PID: os.Getpid(), Version: build.Version}
 	if err := writeKnownHosts(d.address, hostKey.PublicKey()); err != nil {
 		return nil, nil, err
 	}
