@@ -36,7 +36,7 @@ require (
 	github.com/rivo/uniseg v0.4.7 // the generator of width tables, and their test
 	github.com/rogpeppe/go-internal v1.16.0 // testscript: stories of the command line
 	github.com/skeema/knownhosts v1.3.3 // host keys of known_hosts files, with hashed names and ports
-	github.com/spf13/cobra v1.10.2 // the command table, its help and completion
+	github.com/spf13/cobra v1.10.2 // the command table, its help, completion and manual pages
 	github.com/spf13/pflag v1.0.10 // the table's flags, to forward them
 	github.com/tailscale/hujson v0.0.0-20260727124030-b80ff77dac4f // JSON with comments: devcontainer.json
 	github.com/things-go/go-socks5 v0.1.0 // SOCKS5 of the proxy tier
@@ -62,6 +62,7 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/containerd/errdefs/pkg v0.3.0 // indirect
 	github.com/containerd/typeurl/v2 v2.3.0 // indirect
+	github.com/cpuguy83/go-md2man/v2 v2.0.6 // indirect
 	github.com/docker/go-connections v0.8.2 // indirect
 	github.com/docker/go-units v0.5.0 // indirect
 	github.com/dustin/go-humanize v1.1.0 // indirect
@@ -84,6 +85,7 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
+	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/segmentio/asm v1.2.1 // indirect
 	github.com/segmentio/encoding v0.5.4 // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect

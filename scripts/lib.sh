@@ -120,3 +120,15 @@ install_packages() {
 # refresh_lists fetches the package lists. A third-party source that is down must not stop us:
 # the installation will say what is missing.
 refresh_lists() { retry 3 apt_get update || say "some package lists could not be fetched"; }
+
+# write_share PROGRAM DIR writes what PROGRAM generates to be installed as share: manual pages and
+# completions.
+write_share() {
+	local program=$1 share=$2
+	install -d "$share/man/man1" "$share/bash-completion/completions" "$share/zsh/site-functions" \
+		"$share/fish/vendor_completions.d"
+	"$program" man "$share/man/man1"
+	"$program" completion bash >"$share/bash-completion/completions/sandboxd"
+	"$program" completion zsh >"$share/zsh/site-functions/_sandboxd"
+	"$program" completion fish >"$share/fish/vendor_completions.d/sandboxd.fish"
+}

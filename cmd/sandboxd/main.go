@@ -128,7 +128,7 @@ func (c *cli) tree() *cobra.Command {
 		root.AddCommand(cmd)
 	}
 	root.SetHelpCommandGroupID("machine")
-	root.AddCommand(filterProbeCommand())
+	root.AddCommand(filterProbeCommand(), manCommand(root))
 	return root
 }
 
