@@ -109,7 +109,13 @@ func serve(ctx context.Context, c config, how started, asJSON bool) error {
 		return err
 	}
 	defer d.close()
-	return d.run(ctx, func() error { return d.announce(ctx, asJSON, time.Since(began)) })
+	manager := newNotifier()
+	return d.run(ctx, func() error {
+		if err := d.announce(ctx, asJSON, time.Since(began)); err != nil {
+			return err
+		}
+		return manager.send(ctx, "READY=1")
+	})
 }
 
 // interruptible ends ctx on ^C, too.
