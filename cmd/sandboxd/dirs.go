@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"os/user"
@@ -45,11 +46,7 @@ func dirRules(c config) hostdir.Rules {
 		r.Roots = strings.Split(roots, ":")
 	}
 	r.Never = []string{c.value("state"), "/var/run/docker.sock", "/run/docker.sock"}
-	host := engineHost(c)
-	if host == "" {
-		host = docker.DefaultHost
-	}
-	if socket, ok := strings.CutPrefix(host, "unix://"); ok && filepath.IsAbs(socket) {
+	if socket, ok := strings.CutPrefix(cmp.Or(engineHost(c), docker.DefaultHost), "unix://"); ok && filepath.IsAbs(socket) {
 		r.Never = append(r.Never, socket)
 	}
 	for _, home := range homes() {

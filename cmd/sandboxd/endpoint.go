@@ -48,11 +48,10 @@ func (e endpoint) write() error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(e.State, endpointFile)
-	if err := os.WriteFile(path+".new", append(text, '\n'), 0o600); err != nil {
+	if err := writeDurably(filepath.Join(e.State, endpointFile), append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("endpoint: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
 func (e endpoint) remove() { os.Remove(filepath.Join(e.State, endpointFile)) }

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
-	"github.com/sandboxd/sandboxd/gateway/admission"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -27,36 +27,29 @@ func (c config) hub() (o gateway.Options, err error) {
 		},
 		Hook: hookOptions(c),
 	}
-	for key, at := range map[string]*int64{"record.quota": &o.RecordQuota, "record.total": &o.RecordTotal} {
-		if *at, err = sandbox.ParseSize(c.value(key)); err != nil {
-			return o, fmt.Errorf("%s: %w", key, err)
-		}
-	}
-	for key, at := range map[string]*time.Duration{"record.keep": &o.RecordKeep, "ttl": &o.TTL, "delete_after": &o.DeleteAfter} {
-		if *at, err = command.ParseAge(c.value(key)); err != nil {
-			return o, fmt.Errorf("%s: %w", key, err)
-		}
+	o.Pool.Images = command.Words(c.value("pool.images"))
+	if err := cmp.Or(
+		read(c, sandbox.ParseSize, map[string]*int64{"record.quota": &o.RecordQuota, "record.total": &o.RecordTotal}),
+		read(c, command.ParseAge, map[string]*time.Duration{
+			"record.keep": &o.RecordKeep, "ttl": &o.TTL, "delete_after": &o.DeleteAfter,
+		}),
+		read(c, parseQuota, map[string]*int64{
+			"quota.memory": &o.Quota.Memory, "quota.disk": &o.Quota.Disk, "disk.min_free": &o.MinFree,
+		}),
+		read(c, strconv.Atoi, map[string]*int{
+			"max_sandboxes": &o.Quota.Sandboxes, "quota.sessions": &o.Quota.Sessions,
+			"quota.connections": &o.Quota.Connections, "connections": &o.Connections,
+			"total.sandboxes": &o.Total.Sandboxes, "total.running": &o.Total.Running, "pool.size": &o.Pool.Size,
+		}),
+		read(c, parseFloat, map[string]*float64{"quota.cpus": &o.Quota.CPUs}),
+	); err != nil {
+		return o, err
 	}
 	if o.Limits, err = c.limits(); err != nil {
 		return o, err
 	}
-	if o.Quota, err = c.quota(); err != nil {
-		return o, err
-	}
-	if o.Total, err = c.total(); err != nil {
-		return o, err
-	}
-	if o.Pool, err = c.pool(); err != nil {
-		return o, err
-	}
-	if o.MinFree, err = parseQuota(c.value("disk.min_free")); err != nil {
-		return o, fmt.Errorf("disk.min_free: %w", err)
-	}
 	if o.Allow, err = command.ParseAllow(c.value("allow")); err != nil {
 		return o, fmt.Errorf("allow: %w", err)
-	}
-	if o.Connections, err = strconv.Atoi(c.value("connections")); err != nil {
-		return o, fmt.Errorf("connections: %w", err)
 	}
 	if o.Closed, err = command.ParseClosed(c.value("closed")); err != nil {
 		return o, fmt.Errorf("closed: %w", err)
@@ -86,51 +79,19 @@ func (c config) limits() (sandbox.Limits, error) {
 	return l, nil
 }
 
-// quota is what one owner may have.
-func (c config) quota() (admission.Quota, error) {
-	var q admission.Quota
-	var err error
-	if q.Sandboxes, err = strconv.Atoi(c.value("max_sandboxes")); err != nil {
-		return q, fmt.Errorf("max_sandboxes: %w", err)
-	}
-	if q.Sessions, err = strconv.Atoi(c.value("quota.sessions")); err != nil {
-		return q, fmt.Errorf("quota.sessions: %w", err)
-	}
-	if q.Connections, err = strconv.Atoi(c.value("quota.connections")); err != nil {
-		return q, fmt.Errorf("quota.connections: %w", err)
-	}
-	if q.CPUs, err = strconv.ParseFloat(c.value("quota.cpus"), 64); err != nil {
-		return q, fmt.Errorf("quota.cpus: %w", err)
-	}
-	for key, at := range map[string]*int64{"quota.memory": &q.Memory, "quota.disk": &q.Disk} {
-		if *at, err = parseQuota(c.value(key)); err != nil {
-			return q, fmt.Errorf("%s: %w", key, err)
+// read sets values to what the configuration has for their keys.
+func read[T any](c config, parse func(string) (T, error), values map[string]*T) error {
+	for key, at := range values {
+		v, err := parse(c.value(key))
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
 		}
+		*at = v
 	}
-	return q, nil
+	return nil
 }
 
-// total is what all owners may have together.
-func (c config) total() (admission.Total, error) {
-	var t admission.Total
-	var err error
-	if t.Sandboxes, err = strconv.Atoi(c.value("total.sandboxes")); err != nil {
-		return t, fmt.Errorf("total.sandboxes: %w", err)
-	}
-	if t.Running, err = strconv.Atoi(c.value("total.running")); err != nil {
-		return t, fmt.Errorf("total.running: %w", err)
-	}
-	return t, nil
-}
-
-// pool is what is booted ahead.
-func (c config) pool() (lifecycle.PoolOptions, error) {
-	size, err := strconv.Atoi(c.value("pool.size"))
-	if err != nil {
-		return lifecycle.PoolOptions{}, fmt.Errorf("pool.size: %w", err)
-	}
-	return lifecycle.PoolOptions{Size: size, Images: command.Words(c.value("pool.images"))}, nil
-}
+func parseFloat(s string) (float64, error) { return strconv.ParseFloat(s, 64) }
 
 // parseQuota reads a size, or 0 for none.
 func parseQuota(s string) (int64, error) {

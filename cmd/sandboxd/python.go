@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
@@ -27,17 +29,16 @@ func (c config) python() (p command.Python, err error) {
 			return p, fmt.Errorf("python.network: %w", err)
 		}
 	}
-	if p.Memory, err = sandbox.ParseSize(c.value("python.memory")); err != nil {
-		return p, fmt.Errorf("python.memory: %w", err)
-	}
-	if p.Options.Timeout, err = command.ParseAge(c.value("python.timeout")); err != nil {
-		return p, fmt.Errorf("python.timeout: %w", err)
-	}
-	if p.Options.Idle, err = command.ParseAge(c.value("python.idle")); err != nil {
-		return p, fmt.Errorf("python.idle: %w", err)
+	if err := cmp.Or(
+		read(c, sandbox.ParseSize, map[string]*int64{"python.memory": &p.Memory}),
+		read(c, command.ParseAge, map[string]*time.Duration{
+			"python.timeout": &p.Options.Timeout, "python.idle": &p.Options.Idle,
+		}),
+	); err != nil {
+		return p, err
 	}
 	if p.Options.Idle == 0 {
-		p.Options.Idle = -1 // for ever
+		p.Options.Idle = -1 // indefinitely
 	}
 	return p, nil
 }

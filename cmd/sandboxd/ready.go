@@ -130,8 +130,8 @@ func refreshSSHConfig(e endpoint) error {
 	case err != nil:
 		return fmt.Errorf("ssh-config: %w", err)
 	}
-	if err := os.WriteFile(path+".new", []byte(sshConfigBlock(e)), 0o600); err != nil {
+	if err := writeDurably(path, []byte(sshConfigBlock(e)), 0o600); err != nil {
 		return fmt.Errorf("ssh-config: %w", err)
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -296,10 +297,10 @@ func writeKnownHosts(e endpoint, key ssh.PublicKey) error {
 		names = []string{net.JoinHostPort("localhost", port), net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)}
 	}
 	line := knownhosts.Line(names, key) + "\n"
-	if err := os.WriteFile(e.KnownHosts+".new", []byte(line), 0o644); err != nil {
+	if err := writeDurably(e.KnownHosts, []byte(line), 0o644); err != nil {
 		return fmt.Errorf("known_hosts: %w", err)
 	}
-	return os.Rename(e.KnownHosts+".new", e.KnownHosts)
+	return nil
 }
 
 // openBackend makes the Docker backend. It does not ask the engine: a daemon whose engine is down starts, says so, and
@@ -338,10 +339,7 @@ func (d *daemon) openHosts() (*host.Backend, error) {
 
 // engineHost is the engine's socket: as configured, as DOCKER_HOST says, or empty for Docker's default.
 func engineHost(c config) string {
-	if host := c.value("docker_host"); host != "" {
-		return host
-	}
-	return os.Getenv("DOCKER_HOST")
+	return cmp.Or(c.value("docker_host"), os.Getenv("DOCKER_HOST"))
 }
 
 // buildImage builds an image of ours from the recipe that is built into this program.
@@ -378,7 +376,7 @@ func daemonID(state string) (string, error) {
 	var b [8]byte
 	rand.Read(b[:]) // never fails (crypto/rand)
 	id := hex.EncodeToString(b[:])
-	if err := writeDurably(path, []byte(id+"\n")); err != nil {
+	if err := writeDurably(path, []byte(id+"\n"), 0o600); err != nil {
 		return "", fmt.Errorf("daemon id: %w", err)
 	}
 	return id, nil

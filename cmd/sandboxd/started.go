@@ -42,15 +42,15 @@ func (s started) write(state string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(filepath.Join(state, startedFile), append(text, '\n')); err != nil {
+	if err := writeDurably(filepath.Join(state, startedFile), append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("how the daemon was started: %w", err)
 	}
 	return nil
 }
 
 // writeDurably puts a file in the place of an older one. After a power cut it is whole, the one or the other.
-func writeDurably(path string, text []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+func writeDurably(path string, text []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}

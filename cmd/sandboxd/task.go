@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -260,18 +261,10 @@ func (c *cli) joinCommand(target string) (string, error) {
 
 // modelEndpoint is the model's server as the environment of OpenAI's programs names it, else as ours does.
 func (c config) modelEndpoint(model string) task.Endpoint {
-	first := func(values ...string) string {
-		for _, v := range values {
-			if v != "" {
-				return v
-			}
-		}
-		return ""
-	}
 	e := task.Endpoint{
-		URL:   first(os.Getenv("OPENAI_BASE_URL"), c.value("openai.base_url")),
-		Key:   first(os.Getenv("OPENAI_API_KEY"), c.value("openai.api_key")),
-		Model: first(model, os.Getenv("OPENAI_MODEL"), c.value("openai.model")),
+		URL:   cmp.Or(os.Getenv("OPENAI_BASE_URL"), c.value("openai.base_url")),
+		Key:   cmp.Or(os.Getenv("OPENAI_API_KEY"), c.value("openai.api_key")),
+		Model: cmp.Or(model, os.Getenv("OPENAI_MODEL"), c.value("openai.model")),
 	}
 	e.Timeout, _ = command.ParseAge(c.value("openai.timeout")) // which was checked when it was read
 	return e

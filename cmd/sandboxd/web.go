@@ -107,7 +107,7 @@ func lastingSecret(file string) ([]byte, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		secret = make([]byte, 32)
 		rand.Read(secret) // never fails (crypto/rand)
-		err = writeDurably(file, secret)
+		err = writeDurably(file, secret, 0o600)
 	}
 	if err == nil && len(secret) != 32 {
 		err = errors.New("it has not 32 bytes; remove it, and sandboxes have other access tokens")
@@ -162,5 +162,5 @@ func ownToken(ctx context.Context, tokens *token.Registry, file string) error {
 	if err != nil {
 		return err
 	}
-	return writeDurably(file, []byte(secret+"\n"))
+	return writeDurably(file, []byte(secret+"\n"), 0o600)
 }
