@@ -25,7 +25,7 @@ const (
 // PythonOptions say how the tool python runs code.
 type PythonOptions struct {
 	python.Options
-	About string // what the model is told besides, such as which packages and data there are
+	About string // more for the model, such as which packages and data there are
 }
 
 // addPython adds the tool for code whose variables stay.

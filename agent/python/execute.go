@@ -173,7 +173,8 @@ type fence struct {
 	passed chan struct{}
 }
 
-// watch asks the server after the kernel while nobody hears of it: when another client ends a kernel, no connection to it is told.
+// watch asks the server for the kernel's state while its connection is quiet: the server does not report
+// there that another client ended the kernel.
 func (c *Context) watch(ctx context.Context, r *run) {
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()

@@ -236,7 +236,7 @@ func (d doctor) checkRoom(ctx context.Context) []finding {
 	}
 }
 
-// checkPool asks a daemon that runs how many sandboxes stand ready.
+// checkPool asks a running daemon how many sandboxes its pool has.
 func (d doctor) checkPool(ctx context.Context) []finding {
 	if _, err := d.cli.daemon(); err != nil {
 		return nil // checkDoor said so

@@ -270,8 +270,8 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 	return sshd.OpenKeys(authorized, owner(), d.log), hostKey, nil
 }
 
-// firstRun trusts the invoking user's own keys. A store that knows sandboxes already had its first run: whoever removed
-// authorized_keys since must say anew whom to trust.
+// firstRun trusts the invoking user's own keys. A store that knows sandboxes already had its first run: the
+// user who removed authorized_keys since must write anew whom to trust.
 func (d *daemon) firstRun(file string, identity ssh.PublicKey) ([]sshd.Trusted, error) {
 	o := sshd.FirstRunOptions{File: file, Identity: identity, Agent: os.Getenv("SSH_AUTH_SOCK"), Forwarded: os.Getenv("SSH_CONNECTION") != ""}
 	known, err := d.store.Sandboxes(context.Background())
@@ -382,7 +382,7 @@ func daemonID(state string) (string, error) {
 	return id, nil
 }
 
-// lobby runs a command of the table for somebody who came by SSH.
+// lobby runs a command of the table for a client of the control host.
 func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandIO) int {
 	env := &command.Env{
 		Hub: d.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,

@@ -24,7 +24,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// taskFlags are what task is told.
+// taskFlags are the flags of task.
 type taskFlags struct {
 	rounds, tokens       int
 	timeout              time.Duration

@@ -70,8 +70,8 @@ func (l *link) serve(conn *connect.Conn) {
 	})
 }
 
-// gone notes that a connection has ended. With the first one the streams end, before any session on it does: whoever waits learns
-// that the connection is lost, and not what that did.
+// gone notes that a connection has ended. With the first one the streams end, before any session on it
+// does: a caller that waits learns that the connection is lost, and not what that did.
 func (l *link) gone(conn *connect.Conn, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -87,7 +87,8 @@ func (l *link) gone(conn *connect.Conn, why error) {
 	delete(l.full, conn)
 }
 
-// check notes the end of a connection that has failed a channel: those are told first. ctx bounds it.
+// check notes the end of a connection that has failed a channel, which x/crypto reports to the channels
+// first. ctx bounds it.
 func (l *link) check(ctx context.Context, conn *connect.Conn) {
 	asked := make(chan error, 1)
 	go func() { // ends with the machine's answer or the connection

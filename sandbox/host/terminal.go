@@ -45,7 +45,7 @@ type terminal struct {
 	held    []byte   // output that may be the beginning of asks; of the reader
 	ready   []byte   // output that was looked through; of the reader
 
-	telling sync.Mutex // held while the machine is told a size; taken before mu
+	telling sync.Mutex // held while a size is sent; taken before mu
 
 	mu       sync.Mutex
 	size     *wire.WindowChange // guarded by mu; that the machine is still to be told
@@ -155,7 +155,7 @@ func (t *terminal) await(c *channel) {
 		// x/crypto closes the channels of a connection before it tells its end.
 		if _, _, err := c.conn.SendRequest(wire.GlobalKeepalive, true, nil); err != nil {
 			exit.Reason = "link"
-			t.link.gone(c.conn, err) // before anybody is told, who may ask for the next shell at once
+			t.link.gone(c.conn, err) // before it is reported: the caller may ask for the next shell at once
 		}
 	}
 	t.exit = exit
@@ -176,7 +176,7 @@ func (t *terminal) Resize(cols, rows int) error {
 	t.mu.Unlock()
 	select {
 	case t.resized <- struct{}{}:
-	default: // the newest one is told
+	default: // the newest size is sent
 	}
 	return nil
 }
@@ -202,7 +202,7 @@ func (t *terminal) tellSize() {
 	t.size = nil
 	t.mu.Unlock()
 	if size != nil {
-		_, _ = t.SendRequest(wire.RequestWindowChange, false, wire.Marshal(*size)) // the end of the link is told otherwise
+		_, _ = t.SendRequest(wire.RequestWindowChange, false, wire.Marshal(*size)) // the end of the link is reported elsewhere
 	}
 }
 

@@ -20,7 +20,7 @@ import (
 // mark is the label of this program's own containers.
 var mark = map[string]string{"sandboxd.bench": "1"}
 
-// lobby is a connection to a daemon's command table on which commands are run.
+// lobby is a connection to a daemon's control host, to run commands on.
 type lobby struct{ *agent.Client }
 
 func (b *bench) lobby(ctx context.Context, at *daemon.Daemon) (lobby, error) {
@@ -37,7 +37,7 @@ func (l lobby) command(ctx context.Context, line string) (string, error) {
 	return out.String(), err
 }
 
-// poolFull waits until both sandboxes of the pool stand ready.
+// poolFull waits until the pool has both its sandboxes.
 func (l lobby) poolFull(ctx context.Context) error {
 	for {
 		pool, err := l.command(ctx, "pool --json")
@@ -52,7 +52,8 @@ func (l lobby) poolFull(ctx context.Context) error {
 	}
 }
 
-// claim: a sandbox that stands ready until its first command is done, against a container of docker's own that runs one.
+// claim: a pooled sandbox until its first command is done, against a container of docker's own that runs
+// one.
 func claim(ctx context.Context, b *bench) (rows []row, err error) {
 	own, err := b.launch(ctx, "pool", "SANDBOXD_POOL_SIZE=2", "SANDBOXD_POOL_IMAGES="+image)
 	if err != nil {

@@ -161,7 +161,7 @@ func (w *world) life(ctx context.Context, lobby *agent.Client, name string, k in
 			continue
 		}
 		err := command(ctx, lobby, line)
-		// Who calls at the moment at which it is killed is told so.
+		// A call that is under way when it is killed returns that.
 		for tries := 0; err != nil && i > 0 && i-1 < len(lines) && lines[i-1] == "" && tries < 50; tries++ {
 			if err := daemon.Pause(ctx, 100*time.Millisecond); err != nil {
 				return err

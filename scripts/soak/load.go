@@ -128,7 +128,7 @@ func (k *worker) play(ctx context.Context, sh *agent.Shell, j job) error {
 	until := time.Now().Add(most)
 	res, err := sh.Do(ctx, agent.Call{Command: j.command, Timeout: most})
 	for err == nil && res.Ended == agent.EndedAttention && time.Now().Before(until) {
-		// It is quiet and listens. What is wanted is that it ends, or is told as waiting after all.
+		// It is quiet and listens. It should end, or be reported as waiting after all.
 		bounded, cancel := context.WithDeadline(ctx, until)
 		last := res
 		res, err = sh.Wait(bounded, agent.PhasePrompt, agent.PhaseWaiting, agent.PhaseDead)

@@ -53,7 +53,7 @@ type manyCost struct {
 	Descriptors float64 `json:"descriptors"`     // likewise
 	Processor   float64 `json:"daemon_percent"`  // of a core, for all
 	Guests      float64 `json:"guests_percent"`  // likewise
-	All         float64 `json:"machine_percent"` // whoever it was
+	All         float64 `json:"machine_percent"` // of all processes
 }
 
 // many makes so many sandboxes at once, looks at what they cost while nobody uses them, kills the daemon, and waits until all can be used.

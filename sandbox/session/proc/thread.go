@@ -97,8 +97,9 @@ func (l *look) threads(p *process, dev uint64) ([]thread, error) {
 	return threads, nil
 }
 
-// stopped reports whether a thread neither reads nor waits, whatever its call: whoever stopped it may let it go on (ptrace(2), job
-// control). The state of p is its first thread's, and a stop of a whole process is everybody's: beyond that it matters of readers.
+// stopped reports whether a thread neither reads nor waits, whatever its call: the process that stopped
+// it may let it go on (ptrace(2), job control). The state of p is its first thread's, and a stop of a
+// whole process stops all threads; beyond that only readers matter.
 func (l *look) stopped(p *process, t *thread, task string) bool {
 	state := p.state
 	if t.tid != p.pid && state != 'T' && (t.class == reader || t.class == listener) {
@@ -386,8 +387,8 @@ func (x *inspector) kind(fd int) string {
 	return "an unknown descriptor"
 }
 
-// serves reports whether a UNIX socket is known by a name, or listens: whoever likes may move it, and no event loop wakes itself by
-// one. From those to which others have connected that tells the server's alone.
+// serves reports whether a UNIX socket has a name, or listens: any process may connect to it, and no event
+// loop wakes itself by one. Of connected sockets only the server's end has a name.
 func (x *inspector) serves(inode string) bool {
 	b, err := os.ReadFile(x.dir + "/net/unix")
 	if err != nil {
