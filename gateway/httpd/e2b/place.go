@@ -62,18 +62,7 @@ const maxVisits = 1024
 
 // enter counts a request until leave is called.
 func (pl *place) enter() (leave func(), err error) {
-	pl.mu.Lock()
-	defer pl.mu.Unlock()
-	if pl.visits >= maxVisits {
-		return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("%d requests to the sandbox are under way, the most there may be", maxVisits)}
-	}
-	pl.visits++
-	return func() {
-		pl.mu.Lock()
-		defer pl.mu.Unlock()
-		pl.visits--
-		pl.left = time.Now()
-	}, nil
+	return pl.count(&pl.visits, maxVisits, "%d requests to the sandbox are under way, the most there may be")
 }
 
 // maxStreams bounds the concurrent streams of one sandbox.
@@ -81,16 +70,28 @@ const maxStreams = 512
 
 // stream counts a stream until leave is called.
 func (pl *place) stream() (leave func(), err error) {
+	return pl.count(&pl.streams, maxStreams, "the sandbox has %d streams, the most there may be")
+}
+
+// reserve counts a process until it has ended. It does not count by numbers, which the sandbox
+// chooses.
+func (pl *place) reserve() (release func(), err error) {
+	return pl.count(&pl.commands, maxProcesses, "%d commands run in the sandbox, the most there may be")
+}
+
+// count adds one to n, which pl.mu guards, until done is called. With most of them the error is full.
+func (pl *place) count(n *int, most int, full string) (done func(), err error) {
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
-	if pl.streams >= maxStreams {
-		return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("the sandbox has %d streams, the most there may be", maxStreams)}
+	if *n >= most {
+		return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf(full, most)}
 	}
-	pl.streams++
+	*n++
 	return func() {
 		pl.mu.Lock()
 		defer pl.mu.Unlock()
-		pl.streams--
+		*n--
+		pl.left = time.Now()
 	}, nil
 }
 

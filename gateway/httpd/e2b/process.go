@@ -317,22 +317,6 @@ func (v *visit) list(p *process) error {
 	return nil
 }
 
-// reserve counts a process until it has ended. It does not count by numbers, which the sandbox
-// chooses.
-func (pl *place) reserve() (release func(), err error) {
-	pl.mu.Lock()
-	defer pl.mu.Unlock()
-	if pl.commands >= maxProcesses {
-		return nil, &apiError{http.StatusTooManyRequests, fmt.Sprintf("%d commands run in the sandbox, the most there may be", maxProcesses)}
-	}
-	pl.commands++
-	return func() {
-		pl.mu.Lock()
-		defer pl.mu.Unlock()
-		pl.commands--
-	}, nil
-}
-
 var errNoDir = errors.New("no such directory")
 
 // greet reads up to the line with word and the process number. before is what the shell's start-up
