@@ -4,6 +4,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -102,7 +103,7 @@ func nearestKeys(name string) []string {
 	var near []string
 	best := min(2, (len(name)+1)/3)
 	for _, key := range keyNames {
-		switch d := distance(lower, strings.ToLower(key)); {
+		switch d := text.Distance(lower, strings.ToLower(key)); {
 		case d < best:
 			near, best = []string{key}, d
 		case d == best:
@@ -110,28 +111,4 @@ func nearestKeys(name string) []string {
 		}
 	}
 	return near
-}
-
-// distance is how many letters have to be changed, put in, left out or swapped with the next to make a of b.
-func distance(a, b string) int {
-	var before, last []int
-	for i := range len(a) + 1 {
-		row := make([]int, len(b)+1)
-		for j := range row {
-			switch {
-			case i == 0 || j == 0:
-				row[j] = i + j
-				continue
-			case a[i-1] == b[j-1]:
-				row[j] = last[j-1]
-			default:
-				row[j] = 1 + min(last[j-1], last[j], row[j-1])
-			}
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], 1+before[j-2])
-			}
-		}
-		before, last = last, row
-	}
-	return last[len(b)]
 }
