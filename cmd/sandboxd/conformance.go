@@ -13,6 +13,7 @@ import (
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/agent/conformance"
 	"github.com/sandboxd/sandboxd/agent/conformance/corpus"
+	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
@@ -62,6 +63,7 @@ func (c *cli) conformanceCommand() *cobra.Command {
 	flags.Float64Var(&f.slow, "slow", 1, "how many times as long as on a quiet machine an answer may take")
 	flags.BoolVar(&f.list, "list", false, "print the cases and run nothing; with --json all of them as data")
 	flags.BoolVar(&f.json, "json", false, "print one object per case, then the score")
+	command.ByName(cmd)
 	return cmd
 }
 

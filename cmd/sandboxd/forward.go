@@ -22,6 +22,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -43,6 +44,12 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 		}
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if cmd.Name() == "run" || cmd.Name() == "python" {
+			var err error
+			if args, err = command.NameFirst(cmd, args); err != nil {
+				return err
+			}
+		}
 		if err := c.localPaths(cmd); err != nil {
 			return err
 		}

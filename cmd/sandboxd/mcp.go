@@ -18,13 +18,18 @@ import (
 func (c *cli) mcpCommand() *cobra.Command {
 	var name, dir string
 	cmd := &cobra.Command{
-		Use:   "mcp [-n NAME[~SESSION]]",
+		Use:   "mcp [NAME[~SESSION]]",
 		Short: "serve sandboxes to a coding agent, as MCP on standard input and output",
 		Long: "Serve sandboxes as tools of the Model Context Protocol on standard input and output, for coding agents: they start this\n" +
 			"program by their configuration, which sandboxd mcp-config prints. What the tools do is done in a sandbox, by the daemon, which\n" +
-			"is started if none runs: with -n the one of that name, else that of the current directory, made as run would make it when a\n" +
+			"is started if none runs: the one of that name, or else that of the current directory, made as run would make it when a\n" +
 			"tool first needs it.",
-		Args: noArgs,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && name == "" {
+				name, args = args[0], nil
+			}
+			return noArgs(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o := mcp.Options{Version: build.Version}
 			if name != "" {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent"
+	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -79,6 +80,7 @@ func (c *cli) portCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&listen, "listen", "", "address of this machine to listen on (default 127.0.0.1 with the same port, or any if that is taken)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object: sandbox, port, listen")
+	command.ByName(cmd)
 	return cmd
 }
 

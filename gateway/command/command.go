@@ -224,6 +224,9 @@ func Tree(env *Env) *cobra.Command {
 				c.Args = asUsage(c.Args)
 			}
 		}
+		if strings.Contains(c.Use, "NAME") && c.Flags().Lookup("name") == nil {
+			ByName(c)
+		}
 	}
 	return root
 }
@@ -237,9 +240,6 @@ func FlagMistake(cmd *cobra.Command, err error) (message, hint string) {
 	}
 	if before, _, ok := strings.Cut(message, ": strconv."); ok {
 		return before, "write a number"
-	}
-	if strings.HasSuffix(message, "unknown flag: --name") || strings.HasSuffix(message, " in -n") && strings.HasPrefix(message, "unknown shorthand") {
-		hint = "the name stands without a flag: " + cmd.UseLine()
 	}
 	return message, hint
 }
@@ -304,34 +304,4 @@ func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 // printJSON writes one object and a newline.
 func (env *Env) printJSON(v any) error {
 	return text.WriteJSON(env.Stdout, v)
-}
-
-// afterDashes leaves out a -- in front of words: with flags that end at the first argument the parser keeps one behind it.
-func afterDashes(words []string) []string {
-	if len(words) > 0 && words[0] == "--" {
-		return words[1:]
-	}
-	return words
-}
-
-// target reads the session that a command means: -n, or its first argument. It returns the arguments that are left.
-func target(flag string, args []string) (wire.Target, []string, error) {
-	name := flag
-	if name == "" {
-		if len(args) == 0 {
-			return wire.Target{}, nil, usage("no sandbox named: say -n NAME")
-		}
-		name, args = args[0], afterDashes(args[1:])
-	}
-	t, err := wire.ParseTarget(name)
-	return t, args, err
-}
-
-// onlyTarget is target for commands that take nothing else.
-func onlyTarget(flag string, args []string) (wire.Target, error) {
-	t, rest, err := target(flag, args)
-	if err == nil && len(rest) > 0 {
-		err = usage("%q is one argument too many", rest[0])
-	}
-	return t, err
 }

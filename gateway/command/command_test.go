@@ -105,8 +105,10 @@ func TestMistakes(t *testing.T) {
 		"add a b c":                    `add: "c" is one argument too many`,
 		"allow":                        "allow: an argument is missing",
 		"replay demo --speed fast":     `invalid argument "fast" for "--speed" flag; write a number`,
-		"new -n demo":                  "the name stands without a flag: sandboxd new [NAME]",
-		"describe --name demo":         "the name stands without a flag: sandboxd describe NAME",
+		"new -n demo demo":             `new: "demo" is one argument too many`,
+		"describe --name demo demo":    `describe: "demo" is one argument too many`,
+		"exec -n demo":                 "exec: an argument is missing",
+		"python -c 1 a b":              `python: "b" is one argument too many`,
 	} {
 		var out, said strings.Builder
 		if code := Run(t.Context(), &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said}, strings.Fields(line)); code != wire.ExitUsage || !strings.Contains(said.String(), want) {

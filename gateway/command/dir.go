@@ -43,7 +43,7 @@ func ensureCommand(env *Env) *cobra.Command {
 			if dir != "" {
 				name, err = env.ensureDirAs(cmd.Context(), dir, o)
 			} else if name, err = wire.ParseSandbox(name); err == nil {
-				err = env.ensure(cmd.Context(), name)
+				err = env.ensure(cmd.Context(), lifecycle.NewSpec{Name: name, Reuse: true}, true)
 			}
 			switch {
 			case err != nil:

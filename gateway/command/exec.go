@@ -32,10 +32,7 @@ func execCommand(env *Env) *cobra.Command {
 			if tty && env.Pty == nil {
 				return &wire.Error{Code: wire.CodeUsage, Message: "exec -t needs a terminal", Hint: "leave out -t"}
 			}
-			words := afterDashes(args[1:])
-			if len(words) == 0 {
-				return usage("exec: no command")
-			}
+			words := args[1:]
 			text := words[0]
 			if len(words) > 1 {
 				text = shellquote.Join(words...)

@@ -55,7 +55,6 @@ type partJSON struct {
 }
 
 func logCommand(env *Env) *cobra.Command {
-	var name string
 	var f logFlags
 	cmd := &cobra.Command{
 		Use:   "log NAME[~SESSION]",
@@ -67,7 +66,7 @@ func logCommand(env *Env) *cobra.Command {
 			"  sandboxd log web --last 3                 # the last three commands\n" +
 			"  sandboxd log web --since 10m --json       # the commands that began in the last ten minutes",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := onlyTarget(name, args)
+			t, err := onlyTarget(args)
 			if err != nil {
 				return err
 			}
@@ -95,7 +94,6 @@ func logCommand(env *Env) *cobra.Command {
 			return p.print(cmd.Context(), f)
 		},
 	}
-	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
 	cmd.Flags().BoolVar(&f.raw, "raw", false, "print the exact bytes; the command line of sandboxd shows them as text on a terminal")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one object per command")
 	cmd.Flags().IntVar(&f.command, "command", 0, "print the output of one command: 1 is the first, -1 the last")

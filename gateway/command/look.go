@@ -29,7 +29,7 @@ func waitCommand(env *Env) *cobra.Command {
 		Example: "  sandboxd wait web --for prompt,waiting\n" +
 			"  sandboxd wait web --for 'listening on port [0-9]+'",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := onlyTarget(f.name, args)
+			t, err := onlyTarget(args)
 			if err != nil {
 				return err
 			}
@@ -69,7 +69,7 @@ func screenCommand(env *Env) *cobra.Command {
 		Long: "Print what the terminal of a session shows. It starts nothing: of a sandbox that is stopped it is the last screen, from the\n" +
 			"record, which --json says by stopped.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := onlyTarget(f.name, args)
+			t, err := onlyTarget(args)
 			if err != nil {
 				return err
 			}

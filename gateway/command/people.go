@@ -164,14 +164,13 @@ func giveCommand(env *Env) *cobra.Command {
 // keyboardCommand makes a command that acts on the keyboard as the caller's own party. act returns
 // who holds it then, and who was asked for it.
 func keyboardCommand(env *Env, verb, short string, act func(context.Context, *attach.Attachment) (holder, asked string, err error)) *cobra.Command {
-	var name string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   verb + " NAME[~SESSION]",
 		Short: short,
 		Long:  strings.ToUpper(short[:1]) + short[1:] + actsOn,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := onlyTarget(name, args)
+			t, err := onlyTarget(args)
 			if err != nil {
 				return err
 			}
@@ -201,7 +200,6 @@ func keyboardCommand(env *Env, verb, short string, act func(context.Context, *at
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
@@ -319,7 +317,6 @@ func Watches(args []string) (t wire.Target, ok bool) {
 }
 
 func watchCommand(env *Env) *cobra.Command {
-	var name string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "watch NAME[~SESSION]",
@@ -327,7 +324,7 @@ func watchCommand(env *Env) *cobra.Command {
 		Long: "Watch a session; nothing you type reaches it. With --json it needs no terminal: it prints the line of sessions\n" +
 			"now and whenever something in it but the output changes, until the session ends.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := onlyTarget(name, args)
+			t, err := onlyTarget(args)
 			if err != nil {
 				return err
 			}
@@ -343,7 +340,6 @@ func watchCommand(env *Env) *cobra.Command {
 			return &wire.Error{Code: wire.CodeUnavailable, Message: "watch needs a terminal", Hint: "use ssh -t, or read the log: sandboxd log " + t.String()}
 		},
 	}
-	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per change")
 	return cmd
 }

@@ -3,7 +3,6 @@ package command
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -40,9 +39,9 @@ const defaultPython = "python"
 func pythonCommand(env *Env) *cobra.Command {
 	var name, contextName, code string
 	var timeout time.Duration
-	var asJSON, lines, interactive, restart, end, packages bool
+	var asJSON, lines, interactive, restart, end, packages, create bool
 	cmd := &cobra.Command{
-		Use:   "python [-n NAME] [--context C] [-c CODE | FILE | -]",
+		Use:   "python [NAME --] [--context C] [-c CODE | FILE | -]",
 		Short: "run Python that remembers",
 		Long: "Run Python in a Jupyter kernel of a sandbox. What the code defines is there for the next call in the same context,\n" +
 			"until the context was idle for long. A missing sandbox is made, of the image that the key python.image names.\n\n" +
@@ -55,10 +54,18 @@ func pythonCommand(env *Env) *cobra.Command {
 			"of that directory: 1.png, or the next number that is free.\n\n" +
 			"The exit code is 0, or 1 after an exception (that of SystemExit if it has one); 123 means that the code asked for\n" +
 			"input and nobody was there to answer, 124 that its time was up and it was interrupted, 125 that it did not run or its kernel died.",
-		Args: cobra.MaximumNArgs(1),
+		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			args, err := NameFirst(cmd, args)
+			if err != nil {
+				return err
+			}
 			given := cmd.Flags().Changed("code")
 			switch {
+			case len(args) > 1:
+				e := usage("python: %q is one argument too many", args[1])
+				e.Hint = "usage: " + cmd.UseLine()
+				return e
 			case timeout < 0:
 				return usage("--timeout %v: a call takes longer than that", timeout)
 			case given && len(args) > 0, !given && len(args) == 0 && !restart && !end && !packages:
@@ -89,7 +96,7 @@ func pythonCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := env.ensurePython(cmd.Context(), name); err != nil {
+			if err := env.ensure(cmd.Context(), env.pythonSpec(name), create); err != nil {
 				return err
 			}
 			client := env.pythonClient(name)
@@ -125,6 +132,7 @@ func pythonCommand(env *Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&name, "name", "n", defaultPython, "sandbox")
+	cmd.Flags().BoolVar(&create, "create", false, "make a missing sandbox also if its name is almost that of another")
 	cmd.Flags().StringVar(&contextName, "context", wire.DefaultSession, "whose variables the code sees")
 	cmd.Flags().StringVarP(&code, "code", "c", "", "code to run")
 	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "answer input() with lines of standard input")
@@ -144,23 +152,6 @@ func (env *Env) pythonSpec(name string) lifecycle.NewSpec {
 	p := env.Python
 	return lifecycle.NewSpec{Name: name, Reuse: true, Image: p.Image, Network: p.Network, Isolation: p.Isolation, Limits: sandbox.Limits{Memory: p.Memory},
 		Options: p.DockerOptions, About: p.About}
-}
-
-// ensurePython makes a missing sandbox, where a login may.
-func (env *Env) ensurePython(ctx context.Context, name string) error {
-	_, err := env.Hub.Get(ctx, env.Principal, name)
-	if !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
-		return err
-	}
-	if err := env.Hub.AutoCreate(env.Principal, name); err != nil {
-		return err
-	}
-	info, err := env.Hub.Create(ctx, env.Principal, env.pythonSpec(name), env.progress(false))
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(env.Stderr, "new sandbox %s (%s, network %s)\n", name, info.ShortImage(), info.Network)
-	return nil
 }
 
 func (env *Env) pythonClient(name string) *agent.Client {

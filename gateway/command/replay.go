@@ -14,7 +14,7 @@ import (
 )
 
 func replayCommand(env *Env) *cobra.Command {
-	var name, from, to, castVersion string
+	var from, to, castVersion string
 	var speed float64
 	var run int
 	idle := 2 * time.Second
@@ -27,7 +27,7 @@ func replayCommand(env *Env) *cobra.Command {
 			"Keys on a terminal: space pauses, , and . or the arrows go 5 s back and forth, [ and ] to the command before and after,\n" +
 			"- and + change the speed, q ends.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := onlyTarget(name, args)
+			t, err := onlyTarget(args)
 			if err != nil {
 				return err
 			}
@@ -84,7 +84,6 @@ func replayCommand(env *Env) *cobra.Command {
 			return errors.Join(err, screen.Close())
 		},
 	}
-	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
 	cmd.Flags().Float64Var(&speed, "speed", 1, "how many times as fast; 0 is without pauses")
 	cmd.Flags().DurationVar(&idle, "idle", idle, "longest pause, before --speed")
 	cmd.Flags().StringVar(&from, "from", "", "where to begin")

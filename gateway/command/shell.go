@@ -26,7 +26,6 @@ const maxScript = 512 << 10
 
 // callFlags are those that run, type, keys, wait, screen and interrupt share.
 type callFlags struct {
-	name      string
 	timeout   time.Duration
 	maxOutput string
 	screen    string
@@ -35,7 +34,6 @@ type callFlags struct {
 }
 
 func (f *callFlags) add(cmd *cobra.Command, call bool) {
-	cmd.Flags().StringVarP(&f.name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the Result as one object")
 	if call {
 		cmd.Flags().DurationVar(&f.timeout, "timeout", 120*time.Second, "how long to follow; what runs goes on")
@@ -76,29 +74,34 @@ func shellCommands(env *Env) []*cobra.Command {
 
 func runCommand(env *Env) *cobra.Command {
 	var f callFlags
-	var kill bool
-	var dir string
+	var kill, create bool
+	var name, dir string
 	cmd := &cobra.Command{
-		Use:   "run [-n NAME[~SESSION]] [--] CMD…",
+		Use:   "run [NAME[~SESSION] --] CMD…",
 		Short: "run a command in a session and follow it",
-		Long: "Run a command in the terminal of a session, and follow it until the shell is at its prompt again, the command\n" +
-			"asks for something, or the time is up. A missing sandbox is made.\n\n" +
-			"Without -n it is the sandbox of the current directory, which is mounted in it at the same path: made at the first\n" +
-			"run, by what .sandboxd.yaml or .devcontainer/devcontainer.json says, and found again by the next ones.\n\n" +
+		Long: "Run a command in the terminal of a session, and follow it until the shell is at its prompt\n" +
+			"again, the command asks for something, or the time is up. A missing sandbox is made, unless\n" +
+			"its name is almost that of another.\n\n" +
+			"One word before -- names the sandbox, as -n does. Without a name it is the sandbox of the\n" +
+			"current directory, which is mounted in it at the same path: made at the first run, by what\n" +
+			".sandboxd.yaml or .devcontainer/devcontainer.json says, and found again by the next ones.\n\n" +
 			"One argument is shell text, several are a program and its arguments, and - alone reads shell text from standard\n" +
 			"input. The exit code is the command's own; 123 means that it waits for input, 124 that the time is up and it\n" +
 			"still runs, 125 that it did not run or that it was lost, or that a person took over.\n\n" +
 			"Flags come before CMD.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if (f.name == "") == (dir == "") {
+			args, err := NameFirst(cmd, args)
+			if err != nil {
+				return err
+			}
+			if (name == "") == (dir == "") {
 				e := usage("run: name a sandbox or a directory, and one of them")
-				e.Hint = "run -n NAME -- CMD…, or run --dir DIR -- CMD… with a directory of the daemon's machine"
+				e.Hint = "run NAME -- CMD…, or run --dir DIR -- CMD… with a directory of the daemon's machine"
 				return e
 			}
 			t := wire.Target{Session: wire.DefaultSession}
-			var err error
-			if f.name != "" {
-				if t, err = wire.ParseTarget(f.name); err != nil {
+			if name != "" {
+				if t, err = wire.ParseTarget(name); err != nil {
 					return err
 				}
 			}
@@ -116,13 +119,15 @@ func runCommand(env *Env) *cobra.Command {
 				}
 				return env.unnamed(cmd.Context(), args, err)
 			}
-			if err := env.ensure(cmd.Context(), t.Sandbox); err != nil {
+			if err := env.ensure(cmd.Context(), lifecycle.NewSpec{Name: t.Sandbox, Reuse: true}, create); err != nil {
 				return err
 			}
 			return env.call(cmd.Context(), t, r, &f, !f.asJSON)
 		},
 	}
 	f.add(cmd, true)
+	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
+	cmd.Flags().BoolVar(&create, "create", false, "make a missing sandbox also if its name is almost that of another")
 	cmd.Flags().StringVar(&dir, "dir", "", "the sandbox of this directory of the daemon's machine (default the current one, without -n)")
 	cmd.Flags().BoolVar(&kill, "kill", false, "interrupt what still runs at the deadline")
 	return cmd
@@ -152,24 +157,6 @@ func (env *Env) script(args []string) (string, error) {
 		return "", usage("standard input is empty")
 	}
 	return strings.TrimRight(string(script), "\n"), nil
-}
-
-// ensure makes a missing sandbox for run, where a login may.
-func (env *Env) ensure(ctx context.Context, name string) error {
-	_, err := env.Hub.Get(ctx, env.Principal, name)
-	if !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
-		return err
-	}
-	if err := env.Hub.AutoCreate(env.Principal, name); err != nil {
-		return err
-	}
-	began := time.Now()
-	info, err := env.Hub.Create(ctx, env.Principal, lifecycle.NewSpec{Name: name, Reuse: true}, env.progress(false))
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(env.Stderr, "new sandbox %s (%s, network %s, %.2f s)\n", name, info.ShortImage(), info.Network, time.Since(began).Seconds())
-	return nil
 }
 
 // call makes a request as the principal's standing party and prints its Result: rendered output on stdout, what a person
@@ -345,12 +332,12 @@ func typeCommand(env *Env) *cobra.Command {
 	var f callFlags
 	var raw, answer, stdin bool
 	cmd := &cobra.Command{
-		Use:   "type -n NAME[~SESSION] [flags] TEXT…",
+		Use:   "type NAME[~SESSION] [flags] TEXT…",
 		Short: "type text and Enter to the program that runs",
 		Long: "Type text and Enter to the program that runs, and print what happens until the next state. Flags come before\n" +
 			"TEXT: what follows its first word is typed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, args, err := target(f.name, args)
+			t, args, err := target(args)
 			if err != nil {
 				return err
 			}
@@ -397,7 +384,7 @@ func firstLine(r io.Reader) (string, error) {
 func keysCommand(env *Env) *cobra.Command {
 	var f callFlags
 	cmd := &cobra.Command{
-		Use:   "keys -n NAME[~SESSION] [flags] KEY…",
+		Use:   "keys NAME[~SESSION] [flags] KEY…",
 		Short: "press keys: ^C Up Enter Tab F1 q",
 		Long: "Press keys, and print what happens until the next state. A key is ^C or C-c, M-x, a name (Enter Tab Escape Space\n" +
 			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12), or one character. Text is typed by sandboxd\n" +
@@ -405,7 +392,7 @@ func keysCommand(env *Env) *cobra.Command {
 			"The exit code is that of a command that the keys ended, 0 where they ended none, or as that of run: 123 means that\n" +
 			"a program waits for input.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, args, err := target(f.name, args)
+			t, args, err := target(args)
 			if err != nil {
 				return err
 			}
@@ -426,7 +413,7 @@ func keysCommand(env *Env) *cobra.Command {
 
 // standing is the principal's party on a session that exists, for commands that take nothing but its name.
 func (env *Env) standing(ctx context.Context, f *callFlags, args []string) (wire.Target, *attach.Attachment, error) {
-	t, err := onlyTarget(f.name, args)
+	t, err := onlyTarget(args)
 	if err != nil {
 		return t, nil, err
 	}

@@ -1,0 +1,130 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/gateway/lifecycle"
+	"github.com/sandboxd/sandboxd/sandbox/session/text"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// ByName lets -n name the sandbox that is otherwise the first argument of cmd. RunE of cmd gets it
+// as the first argument either way.
+func ByName(cmd *cobra.Command) {
+	usage := "sandbox, in place of the argument"
+	if strings.Contains(cmd.Use, "~SESSION") {
+		usage = "sandbox, or SANDBOX~SESSION, in place of the argument"
+	}
+	name := cmd.Flags().StringP("name", "n", "", usage)
+	whole := func(cmd *cobra.Command, args []string) []string {
+		switch {
+		case cmd.Flags().Changed("name"):
+			return append([]string{*name}, args...)
+		case len(args) > 1 && args[1] == "--": // flags ended at the name, so the parser left it
+			return append([]string{args[0]}, args[2:]...)
+		}
+		return args
+	}
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error { return check(cmd, whole(cmd, args)) }
+	}
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd, whole(cmd, args)) }
+}
+
+// NameFirst reads "NAME -- WORD…" for run and python, whose name is optional: one word before -- is
+// the name. It sets -n and returns the words. Other arguments are returned as they are.
+func NameFirst(cmd *cobra.Command, args []string) ([]string, error) {
+	if cmd.Flags().Changed("name") {
+		return args, nil
+	}
+	switch at := cmd.ArgsLenAtDash(); {
+	case at == 1: // flags may stand among the arguments
+		return args[1:], cmd.Flags().Set("name", args[0])
+	case at < 0 && len(args) > 1 && args[1] == "--": // flags ended at the name
+		return args[2:], cmd.Flags().Set("name", args[0])
+	}
+	return args, nil
+}
+
+// target reads the session that the first argument names. It returns the other arguments.
+func target(args []string) (wire.Target, []string, error) {
+	if len(args) == 0 {
+		return wire.Target{}, nil, usage("no sandbox named: say -n NAME")
+	}
+	t, err := wire.ParseTarget(args[0])
+	return t, args[1:], err
+}
+
+// onlyTarget is target for commands that take nothing else.
+func onlyTarget(args []string) (wire.Target, error) {
+	t, rest, err := target(args)
+	if err == nil && len(rest) > 0 {
+		err = usage("%q is one argument too many", rest[0])
+	}
+	return t, err
+}
+
+// ensure makes the sandbox of spec if it is missing, where a login may. Unless create is set, a
+// name that is almost that of another sandbox is an error.
+func (env *Env) ensure(ctx context.Context, spec lifecycle.NewSpec, create bool) error {
+	_, err := env.Hub.Get(ctx, env.Principal, spec.Name)
+	if !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+		return err
+	}
+	if err := env.Hub.AutoCreate(env.Principal, spec.Name); err != nil {
+		return err
+	}
+	if !create {
+		if err := env.mistyped(ctx, spec.Name); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	info, err := env.Hub.Create(ctx, env.Principal, spec, env.progress(false))
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(env.Stderr, "new sandbox %s (%s, network %s, %.2f s)\n", spec.Name, info.ShortImage(), info.Network, time.Since(began).Seconds())
+	return nil
+}
+
+// mistyped is an error if name is almost the name of a sandbox of the caller.
+func (env *Env) mistyped(ctx context.Context, name string) error {
+	infos, err := env.Hub.List(ctx, env.Principal)
+	if err != nil {
+		return err
+	}
+	for _, info := range infos {
+		if almost(name, info.Name) {
+			e := wire.Errorf(wire.CodeNotFound, "no sandbox %s", name)
+			e.Hint = fmt.Sprintf("did you mean %s? To make %s, add --create", info.Name, name)
+			return e
+		}
+	}
+	return nil
+}
+
+// almost reports whether name looks like a slip of the pen for other: one letter wrong, or two in
+// names of six letters or more. Names that differ in their digits alone are numbered on purpose.
+func almost(name, other string) bool {
+	noDigits := func(s string) string {
+		return strings.Map(func(r rune) rune {
+			if r >= '0' && r <= '9' {
+				return -1
+			}
+			return r
+		}, s)
+	}
+	if noDigits(name) == noDigits(other) {
+		return false
+	}
+	shorter := min(len(name), len(other))
+	return shorter >= 3 && text.Distance(name, other) <= min(2, shorter/3)
+}
