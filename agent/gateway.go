@@ -124,7 +124,7 @@ func (g *Gateway) Remove(ctx context.Context, names ...string) error {
 		if _, err := wire.ParseSandbox(name); err != nil {
 			return public(err)
 		}
-		if _, err := g.Command(ctx, nil, "rm", "--json", "--", name); err != nil {
+		if _, err := g.Command(ctx, nil, "rm", "--force", "--json", "--", name); err != nil {
 			return err
 		}
 		g.forget(name)

@@ -237,7 +237,7 @@ func (d *demo) start(ctx context.Context) error {
 func (d *demo) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, err := d.lobby(ctx, "rm", "--all")
+	_, err := d.lobby(ctx, "rm", "--force", "--all")
 	_ = d.daemon.Process.Signal(syscall.SIGTERM) // one that has ended needs none
 	defer context.AfterFunc(ctx, d.kill)()
 	if waited := d.daemon.Wait(); waited != nil {

@@ -412,7 +412,7 @@ func TestR3EngineHangs(t *testing.T) {
 				s, err := ask(m.ctx(), c, "new "+small+"later")
 				return err == nil && s.code == 0
 			})
-			m.lobby("rm later")
+			m.lobby("rm -f later")
 			m.nothingElse(false)
 		})
 	}

@@ -128,7 +128,7 @@ func (f *faultMatrix) hosts(h *faultHost, count int) {
 		if err != nil {
 			f.t.Errorf("%s, %s: %v", fault.name, r.phase, err)
 		}
-		if err := r.lobby("rm " + r.sandbox); err != nil {
+		if err := r.lobby("rm -f " + r.sandbox); err != nil {
 			f.t.Errorf("%s: %v", fault.name, err)
 		}
 	}
@@ -150,7 +150,7 @@ func (f *faultMatrix) engine(d *dockerd, count int) {
 		if err != nil {
 			f.t.Errorf("%s, %s: %v", killed.name, r.phase, err)
 		}
-		if err := r.lobby("rm " + r.sandbox); err != nil {
+		if err := r.lobby("rm -f " + r.sandbox); err != nil {
 			f.t.Errorf("%s: %v", killed.name, err)
 		}
 	}

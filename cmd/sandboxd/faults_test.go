@@ -581,7 +581,7 @@ func (f *faultMatrix) rounds(count int) {
 			if err := r.play(callers); err != nil {
 				f.t.Errorf("%s, %s: %v", fault.name, r.phase, err)
 			}
-			if err := r.lobby("rm " + r.sandbox); err != nil {
+			if err := r.lobby("rm -f " + r.sandbox); err != nil {
 				f.t.Errorf("%s: %v", fault.name, err)
 			}
 		})

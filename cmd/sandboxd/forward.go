@@ -164,6 +164,8 @@ func wantsTerminal(cmd *cobra.Command) bool {
 		return !flagSet(cmd, "json")
 	case "new":
 		return cmd.Flags().Changed("host") && !flagSet(cmd, "json")
+	case "rm": // it asks before it removes what runs
+		return !flagSet(cmd, "json") && !flagSet(cmd, "force")
 	case "ls":
 		return flagSet(cmd, "watch") && !flagSet(cmd, "json")
 	case "replay":

@@ -92,7 +92,7 @@ func TestR8FullDisk(t *testing.T) {
 	}
 	m.lobby("new " + small + "second")
 	m.lobby("stop second")
-	m.lobby("rm second")
+	m.lobby("rm -f second")
 	m.nothingElse(false)
 }
 
@@ -127,7 +127,7 @@ func TestR8ReadOnlyDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for _, command := range []string{"new --json " + small + "second", "rm --json demo"} {
+	for _, command := range []string{"new --json " + small + "second", "rm -f --json demo"} {
 		if s, err := ask(m.ctx(), c, command); err != nil || s.code == 0 || !strings.Contains(s.out, `"code":"unavailable"`) {
 			t.Errorf("%s: %+v, %v", command, s, err)
 		}

@@ -222,7 +222,7 @@ func TestR1DaemonKilled(t *testing.T) {
 			}
 		}
 		if len(rest) > 0 {
-			m.lobby("rm " + strings.Join(rest, " "))
+			m.lobby("rm -f " + strings.Join(rest, " "))
 		}
 		if t.Failed() {
 			t.FailNow()

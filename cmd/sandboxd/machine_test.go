@@ -187,7 +187,7 @@ func (m *machine) cleanUp() {
 			m.t.Errorf("clean up: %v", err)
 		}
 	}
-	if out, err := m.command("rm", "--all").CombinedOutput(); err != nil && !strings.Contains(string(out), "name the sandboxes") {
+	if out, err := m.command("rm", "--force", "--all").CombinedOutput(); err != nil && !strings.Contains(string(out), "name the sandboxes") {
 		m.t.Errorf("clean up: %v: %s", err, out)
 	}
 	if m.running() {

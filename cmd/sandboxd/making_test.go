@@ -106,7 +106,7 @@ func TestR5KilledWhileMaking(t *testing.T) {
 		if out, err := m.command(append([]string{"new"}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", when, err, out)
 		}
-		m.lobby("rm " + args[0])
+		m.lobby("rm -f " + args[0])
 	}
 
 	for _, network := range []string{"none", "filtered"} { // filtered has a sandbox beside the build that carries its network
@@ -139,7 +139,7 @@ func TestR5KilledWhileMaking(t *testing.T) {
 		m.start()
 		m.settled(false)
 		if made, there := m.list()[name]; there && made.State != lifecycle.Deleting { // it was made before
-			m.lobby("rm " + name)
+			m.lobby("rm -f " + name)
 		}
 		nothing(fmt.Sprintf("killed at random, round %d", round))
 	}

@@ -152,7 +152,7 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 		return cmd
 	}
 	_ = sandboxd("up").Run()
-	if out, err := sandboxd("rm", "--all").CombinedOutput(); err != nil && !strings.Contains(string(out), "name the sandboxes") {
+	if out, err := sandboxd("rm", "--force", "--all").CombinedOutput(); err != nil && !strings.Contains(string(out), "name the sandboxes") {
 		t.Errorf("clean up: %v: %s", err, out)
 	}
 	if out, err := sandboxd("pool", "--drain").CombinedOutput(); err != nil {

@@ -238,7 +238,7 @@ const removePatience = time.Minute
 func removeAfter(g *lobbyGateway, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), removePatience)
 	defer cancel()
-	if _, err := g.Command(ctx, nil, "rm", "--json", "--", name); err != nil {
+	if _, err := g.Command(ctx, nil, "rm", "--force", "--json", "--", name); err != nil {
 		task.NewView(os.Stderr).Sayf("the sandbox %s is still there: %v", name, err)
 	}
 }

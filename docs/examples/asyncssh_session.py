@@ -24,7 +24,7 @@ async def main(host, port, identity, known_hosts):
         jobs = [work("one", "sleep 0.2; echo 1"), work("two", "echo 2"), work("three", "echo 3; false")]
         for session, code, output in await asyncio.gather(*jobs):
             print(session, code, output)
-        await command("rm", "asyncssh")
+        await command("rm", "-f", "asyncssh")
 
 
 if len(sys.argv) != 5:

@@ -6,5 +6,5 @@
 set -eu
 name=interpreter-$$
 sandboxd new --image "${IMAGE:-sandboxd/python}" --memory 1g --network none "$name" >&2
-trap 'sandboxd rm "$name" >&2' EXIT
+trap 'sandboxd rm -f "$name" >&2' EXIT
 sandboxd python -n "$name" --timeout "${TIMEOUT:-120s}" -

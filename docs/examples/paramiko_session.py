@@ -34,4 +34,4 @@ with client:
     code, text, _ = command("type", "--json", "-n", "paramiko", "ada")
     result = json.loads(text)
     print(code, result["ended"], result["exit_code"], result["output"].strip().splitlines()[-1])
-    command("rm", "paramiko")
+    command("rm", "-f", "paramiko")

@@ -12,4 +12,4 @@ while [ "$(printf %s "$answer" | jq -r .ended)" = waiting ]; do
 	answer=$(on type --json -n shell yes) || true
 done
 printf %s "$answer" | jq -r '"\(.ended) with \(.exit_code): \(.output | rtrimstr("\n") | split("\n") | last | rtrimstr("\r"))"'
-on rm shell >/dev/null
+on rm -f shell >/dev/null

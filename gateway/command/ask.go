@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 )
@@ -20,8 +21,20 @@ func (env *Env) asking(ctx context.Context, quiet bool) context.Context {
 	return sandbox.WithAsk(ctx, env.ask)
 }
 
-// ask prints a question and reads a line that nobody sees: the caller's terminal is raw, and we echo nothing.
+// ask prints a question and reads a line that nobody sees, such as a password.
 func (env *Env) ask(ctx context.Context, question string) (string, error) {
+	return env.line(ctx, question, io.Discard)
+}
+
+// confirm asks a question at the caller's terminal. Only y and yes confirm.
+func (env *Env) confirm(ctx context.Context, question string) (bool, error) {
+	answer, err := env.line(ctx, question+" [y/N] ", env.Stderr)
+	answer = strings.ToLower(strings.TrimSpace(answer))
+	return answer == "y" || answer == "yes", err
+}
+
+// line prints a question and reads a line. The caller's terminal is raw: what is typed goes to echo.
+func (env *Env) line(ctx context.Context, question string, echo io.Writer) (string, error) {
 	fmt.Fprint(env.Stderr, question)
 	defer fmt.Fprintln(env.Stderr)
 	type answer struct {
@@ -30,7 +43,7 @@ func (env *Env) ask(ctx context.Context, question string) (string, error) {
 	}
 	answered := make(chan answer, 1)
 	go func() { // ends with a line, or with the caller's channel
-		text, err := secret(env.Stdin)
+		text, err := typedLine(env.Stdin, echo)
 		answered <- answer{text, err}
 	}()
 	select {
@@ -41,8 +54,9 @@ func (env *Env) ask(ctx context.Context, question string) (string, error) {
 	}
 }
 
-// secret reads a line as it is typed at a raw terminal.
-func secret(from io.Reader) (string, error) {
+// typedLine reads a line as it is typed at a raw terminal, and writes to echo what the terminal is
+// to show of it.
+func typedLine(from io.Reader, echo io.Writer) (string, error) {
 	var line []byte
 	for b := make([]byte, 1); len(line) <= maxSecret; {
 		n, err := from.Read(b)
@@ -56,15 +70,22 @@ func secret(from io.Reader) (string, error) {
 		case '\r', '\n':
 			return string(line), nil
 		case 0x7f, '\b':
-			line = line[:max(0, len(line)-1)]
+			if len(line) > 0 {
+				line = line[:len(line)-1]
+				fmt.Fprint(echo, "\b \b")
+			}
 		case 0x15: // ^U
+			fmt.Fprint(echo, strings.Repeat("\b \b", len(line)))
 			line = line[:0]
+		case 0x03: // ^C
+			return "", errors.New("interrupted")
 		case 0x04: // ^D
 			if len(line) == 0 {
 				return "", errors.New("none was typed")
 			}
 		default:
 			line = append(line, b[0])
+			_, _ = echo.Write(b)
 		}
 	}
 	return "", errors.New("too long")

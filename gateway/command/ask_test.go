@@ -23,7 +23,7 @@ func TestAsk(t *testing.T) {
 		}
 	}
 	for _, typed := range []string{"", "half", "\x04", strings.Repeat("x", 2*maxSecret)} {
-		if got, err := secret(strings.NewReader(typed)); err == nil {
+		if got, err := typedLine(strings.NewReader(typed), io.Discard); err == nil {
 			t.Errorf("%.10q: got %q, want an error", typed, got)
 		}
 	}
@@ -36,5 +36,21 @@ func TestAsk(t *testing.T) {
 	cancel()
 	if _, err := (&Env{Stdin: r, Stderr: io.Discard, Pty: &wire.PtyReq{}}).ask(ctx, ""); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: got %v", err)
+	}
+}
+
+func TestConfirm(t *testing.T) {
+	for typed, want := range map[string]bool{"y\r": true, "YES\n": true, "n\r": false, "\r": false, "yellow\r": false, "nx\x7f\x7fy\r": true} {
+		var shown bytes.Buffer
+		env := &Env{Stdin: strings.NewReader(typed), Stderr: &shown, Pty: &wire.PtyReq{}}
+		if got, err := env.confirm(t.Context(), "sure?"); got != want || err != nil || !strings.HasPrefix(shown.String(), "sure? [y/N] "+typed[:1]) && typed != "\r" {
+			t.Errorf("%q: got %v, %v, and shown %q", typed, got, err, shown.String())
+		}
+	}
+	for _, typed := range []string{"", "y", "y\x03", "\x04"} {
+		env := &Env{Stdin: strings.NewReader(typed), Stderr: io.Discard, Pty: &wire.PtyReq{}}
+		if got, err := env.confirm(t.Context(), ""); got || err == nil {
+			t.Errorf("%q: got %v, %v, want an error", typed, got, err)
+		}
 	}
 }

@@ -221,7 +221,7 @@ func (env *Env) ensureDirAs(ctx context.Context, dir string, o dirOptions) (stri
 			say("note: %s", note)
 		}
 	case info.Recipe != w.Recipe:
-		say("note: what %s says of its sandbox has changed since %s was made; sandboxd rm %s makes the next run begin anew", dir, name, name)
+		say("note: what %s says of its sandbox has changed since %s was made; sandboxd rm -f %s makes the next run begin anew", dir, name, name)
 	}
 	return name, nil
 }

@@ -339,10 +339,15 @@ func packagesText(p lifecycle.Packages) string {
 }
 
 func rmCommand(env *Env) *cobra.Command {
-	var all, asJSON bool
+	var all, force, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "rm NAME… | --all",
 		Short: "remove sandboxes with their files and records",
+		Long: "Remove sandboxes with their files and records. If one runs or is paused you are asked on a\n" +
+			"terminal; without a terminal, and with --json, it is removed with --force only.",
+		Example: "  sandboxd rm web\n" +
+			"  sandboxd rm -f web api                    # also while they run\n" +
+			"  sandboxd rm --all",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return usage("rm: name the sandboxes, or say --all")
@@ -358,12 +363,54 @@ func rmCommand(env *Env) *cobra.Command {
 					}
 				}
 			}
-			return env.all(args, asJSON, func(name string) error { return env.remove(cmd.Context(), name, asJSON) })
+			if !force && env.Pty != nil && !asJSON {
+				confirmed, err := env.confirmRemoval(cmd.Context(), args)
+				switch {
+				case err != nil:
+					return err
+				case !confirmed:
+					fmt.Fprintln(env.Stderr, "nothing was removed")
+					return exitError(wire.ExitFailed)
+				}
+				force = true
+			}
+			return env.all(args, asJSON, func(name string) error {
+				if !force && env.active(cmd.Context(), name) {
+					e := wire.Errorf(wire.CodeUsage, "sandbox %s is running", name)
+					e.Hint = "to remove it with its files and records, add -f"
+					return e
+				}
+				return env.remove(cmd.Context(), name, asJSON)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all of yours")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "remove running sandboxes without a question")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
 	return cmd
+}
+
+// active reports whether a sandbox has processes that its removal would end.
+func (env *Env) active(ctx context.Context, name string) bool {
+	info, err := env.Hub.Get(ctx, env.Principal, name)
+	return err == nil && (info.State == lifecycle.Running || info.State == lifecycle.Paused)
+}
+
+// confirmRemoval asks once about all sandboxes among names that are active, if there are any.
+func (env *Env) confirmRemoval(ctx context.Context, names []string) (bool, error) {
+	var active []string
+	for _, name := range names {
+		if env.active(ctx, name) {
+			active = append(active, name)
+		}
+	}
+	switch len(active) {
+	case 0:
+		return true, nil
+	case 1:
+		return env.confirm(ctx, active[0]+" is running. Remove it with its files and records?")
+	}
+	return env.confirm(ctx, strings.Join(active, ", ")+" are running. Remove them with their files and records?")
 }
 
 // remove removes a sandbox, and says so: also what is left of it elsewhere.

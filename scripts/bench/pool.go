@@ -153,7 +153,7 @@ func fifty(ctx context.Context, b *bench) ([]row, error) {
 			return b.daemon.Line(ctx, "new", "--network", "none", fmt.Sprintf("fifty-%d", i))
 		})
 		for i := range atOnce {
-			if _, rmErr := l.command(ctx, fmt.Sprintf("rm fifty-%d", i)); err == nil {
+			if _, rmErr := l.command(ctx, fmt.Sprintf("rm -f fifty-%d", i)); err == nil {
 				err = rmErr
 			}
 		}

@@ -36,7 +36,7 @@ func pythonCalls(ctx context.Context, b *bench) ([]row, error) {
 	if _, err := l.command(ctx, "new --image "+pythonImage+" --network none bench-python"); err != nil {
 		return nil, err
 	}
-	defer func() { _, _ = l.command(context.WithoutCancel(ctx), "rm bench-python") }() // it goes with its daemon, too
+	defer func() { _, _ = l.command(context.WithoutCancel(ctx), "rm -f bench-python") }() // it goes with its daemon, too
 	c, err := agent.Dial(ctx, "ssh://bench-python@"+b.daemon.SSH, agent.Options{State: b.daemon.State})
 	if err != nil {
 		return nil, err

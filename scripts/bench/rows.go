@@ -40,7 +40,7 @@ func boot(ctx context.Context, b *bench) ([]row, error) {
 			return nil, err
 		}
 		took := time.Since(began)
-		if err := command("rm " + name); err != nil {
+		if err := command("rm -f " + name); err != nil {
 			return nil, err
 		}
 		began = time.Now()

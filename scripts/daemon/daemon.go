@@ -75,9 +75,9 @@ func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
 func (d *Daemon) End(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
-	for _, verb := range []string{"rm", "down"} { // those that have a name, and then those of the pool
-		if out, err := d.Line(ctx, verb, "--all").CombinedOutput(); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s --all: %w: %s", verb, err, out))
+	for _, words := range [][]string{{"rm", "--force", "--all"}, {"down", "--all"}} { // those that have a name, and then those of the pool
+		if out, err := d.Line(ctx, words...).CombinedOutput(); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, out))
 		}
 	}
 	return errors.Join(failed, d.Stop())

@@ -109,7 +109,7 @@ func (l *lab) start() error {
 	}
 	l.later(func() {
 		l.ctx = context.WithoutCancel(l.ctx)
-		_, _ = sandboxd("rm", "--all") // the daemon's log says what stays behind
+		_, _ = sandboxd("rm", "--force", "--all") // the daemon's log says what stays behind
 	})
 	block, err := sandboxd("ssh-config")
 	if err != nil {

@@ -132,7 +132,7 @@ func run(ctx context.Context, bin string) (table string, err error) {
 			}
 			rows[j] += " | " + cell
 		}
-		if _, err := d.sandboxd(ctx, "rm", box); err != nil {
+		if _, err := d.sandboxd(ctx, "rm", "--force", box); err != nil {
 			return "", err
 		}
 	}
@@ -223,7 +223,7 @@ func startDaemon(ctx context.Context, bin, dir, hosts string) (*daemon, error) {
 
 func (d *daemon) stop() error {
 	ctx := context.Background() // also when it was interrupted
-	_, err := d.sandboxd(ctx, "rm", "--all")
+	_, err := d.sandboxd(ctx, "rm", "--force", "--all")
 	return errors.Join(err, d.cmd.Process.Signal(syscall.SIGTERM), d.cmd.Wait())
 }
 
@@ -274,7 +274,7 @@ func (d *daemon) prepare(ctx context.Context, dir string) (image string, err err
 	var made struct {
 		Image string `json:"image"`
 	}
-	return made.Image, errors.Join(json.Unmarshal(out, &made), func() error { _, err := d.sandboxd(ctx, "rm", "tools"); return err }())
+	return made.Image, errors.Join(json.Unmarshal(out, &made), func() error { _, err := d.sandboxd(ctx, "rm", "--force", "tools"); return err }())
 }
 
 const java = `import java.net.*;

@@ -142,7 +142,7 @@ func (w *world) explode(ctx context.Context, peer *agent.Shell, b bomb, d time.D
 		return row, err
 	}
 	defer func() {
-		if _, gone := w.command(context.WithoutCancel(ctx), "rm", bomber); gone != nil {
+		if _, gone := w.command(context.WithoutCancel(ctx), "rm", "--force", bomber); gone != nil {
 			err = errors.Join(err, gone)
 		}
 	}()
