@@ -96,7 +96,8 @@ func (c *cli) sshCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "ssh [SSH-OPTION…] NAME[~SESSION] [CMD…]",
 		Short:      "join a session with ssh, or run a command",
-		SuggestFor: []string{"attach", "connect", "enter", "join", "shell"},
+		Aliases:    command.Aliases["ssh"],
+		SuggestFor: []string{"connect", "enter", "shell"},
 		Long: "Run ssh with what it takes to reach the daemon. Without CMD you join the session that agents work in:\n" +
 			"Ctrl-] t takes the keyboard, Ctrl-] g gives it back, Ctrl-] d leaves.",
 		DisableFlagsInUseLine: true,

@@ -70,6 +70,9 @@ func section(b *bytes.Buffer, c *cobra.Command, local bool) {
 		b.WriteString(" *Local.*")
 	}
 	b.WriteString("\n")
+	if len(c.Aliases) > 0 {
+		fmt.Fprintf(b, "\nAlso: `%s`.\n", strings.Join(c.Aliases, "`, `"))
+	}
 	if c.LocalFlags().HasAvailableFlags() {
 		b.WriteString("\n")
 		flags(b, c.LocalFlags())

@@ -218,7 +218,7 @@ func Tree(env *Env) *cobra.Command {
 	group("records", "Records:", recordCommands(env)...)
 	root.AddCommand(ensureCommand(env))
 	for _, c := range root.Commands() {
-		c.SuggestFor = guesses[c.Name()]
+		c.SuggestFor, c.Aliases = guesses[c.Name()], Aliases[c.Name()]
 		for _, c := range append(c.Commands(), c) {
 			if c.Args != nil {
 				c.Args = asUsage(c.Args)
@@ -244,12 +244,22 @@ func FlagMistake(cmd *cobra.Command, err error) (message, hint string) {
 	return message, hint
 }
 
-// guesses are what other tools call a command: who types one is told the name here.
-var guesses = map[string][]string{
-	"describe": {"info", "inspect", "show"},
-	"log":      {"history"},
-	"ls":       {"list", "ps", "status"},
+// Aliases are other names of commands. They are shown in the help of the command alone.
+var Aliases = map[string][]string{
+	"describe": {"inspect"},
+	"log":      {"logs"},
+	"ls":       {"ps"},
 	"new":      {"create"},
+	"port":     {"port-forward"},
+	"ssh":      {"attach", "join"}, // of the command line tool
+	"stop":     {"kill"},
+}
+
+// guesses are names in other tools of commands. An unknown one is answered with the name here.
+var guesses = map[string][]string{
+	"describe": {"info", "show"},
+	"log":      {"history"},
+	"ls":       {"list", "status"},
 	"quota":    {"limits", "usage"},
 	"rm":       {"delete", "destroy", "remove"},
 	"type":     {"answer", "send"},

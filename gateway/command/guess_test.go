@@ -13,7 +13,6 @@ func TestGuesses(t *testing.T) {
 		"attach": "did you mean: watch",
 		"delete": "did you mean: rm",
 		"status": "did you mean: ls",
-		"ps":     "did you mean: ls",
 		"foo":    "see: sandboxd help",
 	} {
 		err := unknown(Tree(&Env{}), name)
@@ -22,6 +21,11 @@ func TestGuesses(t *testing.T) {
 		}
 	}
 	root := Tree(&Env{})
+	for alias, want := range map[string]string{"create": "new", "inspect": "describe", "kill": "stop", "logs": "log", "port-forward": "port", "ps": "ls"} {
+		if c, _, err := root.Find([]string{alias}); err != nil || c.Name() != want {
+			t.Errorf("%s is %s, %v; want %s", alias, c.Name(), err, want)
+		}
+	}
 	for name := range guesses {
 		if c, _, err := root.Find([]string{name}); err != nil || c.Name() != name {
 			t.Errorf("there is no command %s", name)
