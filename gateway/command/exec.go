@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
+	"strings"
 	"sync"
 
 	"github.com/kballard/go-shellquote"
@@ -17,12 +19,18 @@ import (
 
 func execCommand(env *Env) *cobra.Command {
 	var input, tty bool
+	var variables []string
+	var dir string
 	cmd := &cobra.Command{
-		Use:   "exec [-i] [-t] NAME [--] CMD…",
+		Use:   "exec [-i] [-t] [-e K=V] [-w DIR] NAME [--] CMD…",
 		Short: "run a command without a session",
 		Long: "Run a command as a process of its own: separate stdout and stderr, the exact exit code, no terminal unless -t.\n" +
 			"One argument is shell text, several are a program and its arguments. The command line of sandboxd shows output on a terminal\n" +
-			"as text, without colours and control sequences; -t, and a pipe or a file, get the exact bytes.",
+			"as text, without colours and control sequences; -t, and a pipe or a file, get the exact bytes.\n" +
+			"Flags come before NAME. -e and -w take a shell in the image.",
+		Example: "  sandboxd exec web -- cat /etc/os-release\n" +
+			"  sandboxd exec -e TOKEN=x -w /srv web ./deploy\n" +
+			"  sandboxd exec -i web 'tar -xf -' <files.tar",
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wire.ParseLabel("sandbox name", args[0])
@@ -32,22 +40,49 @@ func execCommand(env *Env) *cobra.Command {
 			if tty && env.Pty == nil {
 				return &wire.Error{Code: wire.CodeUsage, Message: "exec -t needs a terminal", Hint: "leave out -t"}
 			}
+			before, err := setup(variables, dir)
+			if err != nil {
+				return err
+			}
 			words := args[1:]
 			text := words[0]
 			if len(words) > 1 {
 				text = shellquote.Join(words...)
 			}
-			return env.exec(cmd.Context(), name, text, input || tty, tty)
+			return env.exec(cmd.Context(), name, before, text, input || tty, tty)
 		},
 	}
 	cmd.Flags().BoolVarP(&input, "interactive", "i", false, "pass standard input on")
 	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "with a terminal of its own, which is recorded")
+	cmd.Flags().StringArrayVarP(&variables, "env", "e", nil, "NAME=VALUE for the command; may be repeated")
+	cmd.Flags().StringVarP(&dir, "workdir", "w", "", "directory to run it in (default the home directory)")
 	cmd.Flags().SetInterspersed(false)
 	return cmd
 }
 
-// exec runs text in a channel of its own on an SSH connection of its own.
-func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) error {
+// variableName is what shells take as the name of a variable.
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// setup returns shell text that sets variables, each NAME=VALUE, and changes to dir unless it is
+// empty. A directory that is not there ends the shell. It goes in front of a command.
+func setup(variables []string, dir string) (string, error) {
+	var text strings.Builder
+	for _, v := range variables {
+		name, value, ok := strings.Cut(v, "=")
+		if !ok || !variableName.MatchString(name) {
+			return "", usage("--env %q: write NAME=VALUE", v)
+		}
+		fmt.Fprintf(&text, "export %s=%s\n", name, shellquote.Join(value))
+	}
+	if dir != "" {
+		fmt.Fprintf(&text, "cd -- %s || exit\n", shellquote.Join(dir))
+	}
+	return text.String(), nil
+}
+
+// exec runs text in a channel of its own on an SSH connection of its own, with before in front of
+// it, which is not recorded.
+func (env *Env) exec(ctx context.Context, name, before, text string, input, tty bool) error {
 	up, err := env.Hub.Relay.Open(ctx, env.Principal, name, env.progress(false))
 	if err != nil {
 		return err
@@ -59,7 +94,7 @@ func (env *Env) exec(ctx context.Context, name, text string, input, tty bool) er
 	}()
 	count := &counter{}
 	event := gateway.ExecEvent{Command: text, Exit: -1}
-	command := connect.Command{Line: text, Stdout: count.tee(env.Stdout), Stderr: count.tee(env.Stderr)}
+	command := connect.Command{Line: before + text, Stdout: count.tee(env.Stdout), Stderr: count.tee(env.Stderr)}
 	if input {
 		command.Stdin = env.Stdin
 	}

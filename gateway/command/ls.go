@@ -21,7 +21,7 @@ import (
 )
 
 func lsCommand(env *Env) *cobra.Command {
-	var asJSON, watch bool
+	var asJSON, watch, quiet bool
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "list sandboxes, and which need a person",
@@ -42,6 +42,8 @@ func lsCommand(env *Env) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
+			case quiet && (asJSON || watch):
+				return usage("ls: --quiet prints names alone: leave out --json and --watch")
 			case watch && (asJSON || env.Pty == nil || env.Pty.Term == "dumb"):
 				return env.watchNeeds(cmd.Context(), asJSON)
 			case watch:
@@ -50,6 +52,12 @@ func lsCommand(env *Env) *cobra.Command {
 			rows, err := env.rows(cmd.Context())
 			if err != nil {
 				return err
+			}
+			if quiet {
+				for _, row := range rows {
+					fmt.Fprintln(env.Stdout, row.Name)
+				}
+				return nil
 			}
 			if asJSON {
 				for _, row := range rows {
@@ -81,6 +89,7 @@ func lsCommand(env *Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per line")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names alone, one per line")
 	cmd.Flags().BoolVar(&watch, "watch", false, "follow what happens")
 	return cmd
 }

@@ -50,6 +50,7 @@ type newFlags struct {
 	network, trust string
 	ttl, deletion  string
 	noEntry        bool
+	remove         bool // when it stops
 	mounts         []string
 	build          lifecycle.Build
 }
@@ -87,6 +88,12 @@ func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 	if spec.DeleteAfter, err = parseLife("delete-after", f.deletion); err != nil {
 		return spec, err
 	}
+	if f.remove {
+		if f.deletion != "" {
+			return spec, usage("--rm and --delete-after exclude each other")
+		}
+		spec.DeleteAfter = lifecycle.ShortestLife
+	}
 	switch {
 	case f.build.Dockerfile != "":
 		spec.Build = &f.build
@@ -104,7 +111,7 @@ func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 
 func newCommand(env *Env) *cobra.Command {
 	var given newFlags
-	var asJSON, progress bool
+	var asJSON, progress, quiet bool
 	cmd := &cobra.Command{
 		Use:   "new [NAME]",
 		Short: "make a sandbox",
@@ -119,9 +126,13 @@ func newCommand(env *Env) *cobra.Command {
 				return err
 			}
 			began := time.Now()
-			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec, env.progress(asJSON && !progress))
+			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec, env.progress(quiet || asJSON && !progress))
 			if err != nil {
 				return err
+			}
+			if quiet && !asJSON {
+				fmt.Fprintln(env.Stdout, info.Name)
+				return nil
 			}
 			if asJSON {
 				return env.printJSON(env.describeJSON(info))
@@ -141,7 +152,7 @@ func newCommand(env *Env) *cobra.Command {
 	limitFlags(cmd, &spec.Limits, sandbox.AllLimits...)
 	f.StringVar(&spec.User, "user", "", "user inside: name, uid or uid:gid (default the image's)")
 	f.BoolVar(&spec.Sudo, "sudo", false, "let setuid programs gain rights (leaves out no-new-privileges)")
-	f.StringArrayVar(&spec.Env, "env", nil, "NAME=VALUE for every process; may be repeated")
+	f.StringArrayVarP(&spec.Env, "env", "e", nil, "NAME=VALUE for every process; may be repeated")
 	f.StringArrayVar(&given.mounts, "mount", nil, "DIR or DIR:ro, bound at the same path; of the daemon's machine; may be repeated")
 	f.StringArrayVar(&spec.Options, "docker-option", nil, "NAME=VALUE, an option of docker run that a sandbox may have, such as hostname=box or tmpfs=/scratch:size=64m; may be repeated")
 	f.StringVar(&spec.About, "about", "", "what whoever is to work in it should know, people and models; describe shows it")
@@ -152,6 +163,8 @@ func newCommand(env *Env) *cobra.Command {
 	f.StringVar(&given.trust, "trust", "", "certificate authorities inside: host or image (default host)")
 	f.BoolVar(&spec.Reuse, "if-missing", false, "a sandbox that has the name already is the answer")
 	f.BoolVar(&asJSON, "json", false, "print one object")
+	f.BoolVar(&given.remove, "rm", false, "remove it, with its files, when it stops")
+	f.BoolVarP(&quiet, "quiet", "q", false, "print the name alone, and no progress")
 	f.BoolVar(&progress, "progress", false, "with --json: print progress on standard error")
 	hostFlags(cmd, &spec.Host)
 	f.StringVar(&spec.Host.URI, "host", "", "take a machine that answers SSH instead of booting one; as add does")

@@ -23,11 +23,12 @@ type Life struct {
 // default is.
 const Never time.Duration = -1
 
-// shortestLife is the least that may be asked for: idleness is looked at once a second.
+// ShortestLife is the least NewSpec.TTL and NewSpec.DeleteAfter.
+const ShortestLife = time.Second
+
 const (
-	shortestLife = time.Second
-	idleEvery    = time.Second
-	askIdle      = 3 * time.Second // how long the guest may take to say what runs
+	idleEvery = time.Second
+	askIdle   = 3 * time.Second // how long the guest may take to say what runs
 )
 
 // clockSettles is how long a daemon waits, unless DeleteAfter is shorter, before it believes its
@@ -39,8 +40,8 @@ const clockSettles = time.Hour
 func (o *Options) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 	l := Life{TTL: spec.TTL, DeleteAfter: spec.DeleteAfter}
 	for name, d := range map[string]*time.Duration{"ttl": &l.TTL, "delete-after": &l.DeleteAfter} {
-		if *d > 0 && *d < shortestLife {
-			return l, wire.Errorf(wire.CodeUsage, "--%s %v: the shortest is %v", name, *d, shortestLife)
+		if *d > 0 && *d < ShortestLife {
+			return l, wire.Errorf(wire.CodeUsage, "--%s %v: the shortest is %v", name, *d, ShortestLife)
 		}
 	}
 	if _, ok := be.(sandbox.Lifecycle); !ok {

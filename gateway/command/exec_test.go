@@ -1,0 +1,57 @@
+package command
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+func TestSetup(t *testing.T) {
+	tests := []struct {
+		variables []string
+		dir, want string
+		ok        bool
+	}{
+		{nil, "", "", true},
+		{[]string{"A=b", "C=d e'f=g"}, "", "export A=b\nexport C='d e'\\''f=g'\n", true},
+		{[]string{"A="}, "", "export A=''\n", true},
+		{nil, "/srv/my files", "cd -- '/srv/my files' || exit\n", true},
+		{[]string{"A"}, "", "", false},
+		{[]string{"A b=c"}, "", "", false},
+		{[]string{"A;id=c"}, "", "", false},
+	}
+	for _, tt := range tests {
+		got, err := setup(tt.variables, tt.dir)
+		if got != tt.want || (err == nil) != tt.ok {
+			t.Errorf("setup(%q, %q) = %q, %v; want %q", tt.variables, tt.dir, got, err, tt.want)
+		}
+	}
+}
+
+// exec sets variables and the directory for its command alone; ls and new print names alone.
+func TestExecSetsUp(t *testing.T) {
+	w := newWorld(t)
+	if _, out, _ := w.command("new", "-q", "-e", "B=from new", "demo"); out != "demo\n" {
+		t.Errorf("new -q: %q", out)
+	}
+	if _, out, _ := w.command("ls", "-q"); out != "demo\n" {
+		t.Errorf("ls -q: %q", out)
+	}
+	if code, out, errs := w.command("exec", "-e", "A=b c", "-w", "/", "demo", `echo "$A,$B"; pwd; exit 3`); code != 3 || out != "b c,from new\n/\n" {
+		t.Errorf("exit %d, %q, %q", code, out, errs)
+	}
+	if code, out, _ := w.command("exec", "-w", "/nonexistent", "demo", "echo", "ran"); code == 0 || out != "" {
+		t.Errorf("no directory: exit %d, %q", code, out)
+	}
+	if code, _, errs := w.command("exec", "-e", "A", "demo", "true"); code != wire.ExitUsage || !strings.Contains(errs, "write NAME=VALUE") {
+		t.Errorf("no value: exit %d, %q", code, errs)
+	}
+	if code, _, errs := w.command("new", "--rm", "--delete-after", "7d"); code != wire.ExitUsage || !strings.Contains(errs, "exclude each other") {
+		t.Errorf("--rm --delete-after: exit %d, %q", code, errs)
+	}
+	w.must(0, "new", "--rm", "once")
+	if _, out, _ := w.command("describe", "--json", "once"); !strings.Contains(out, `"delete_after_ms":1000`) {
+		t.Errorf("new --rm: %s", out)
+	}
+}
