@@ -119,7 +119,7 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 		return false
 	}
 	c.idle.Stop() // a request takes as long as it takes
-	if r.Header.Get("Expect") == "100-continue" {
+	if strings.EqualFold(r.Header.Get("Expect"), "100-continue") {
 		if _, err := io.WriteString(c.Conn, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
 			return false
 		}
@@ -150,15 +150,8 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 		c.refuse(http.StatusBadGateway, errors.New("the server switches to another protocol, unasked"))
 		return false
 	}
-	deleteHop(answer.Header)
-	// The version is that of whoever sends a message (RFC 9110, section 2.5). Without a length or
-	// chunks an answer ends with its connection, as it does for a program that has no chunks.
-	answer.ProtoMajor, answer.ProtoMinor = 1, 1
-	if !recent {
-		answer.ProtoMinor = 0
-	}
-	answer.Close = !again || answer.ContentLength < 0 && len(answer.TransferEncoding) == 0
-	if answer.Write(c.Conn) != nil || answer.Close {
+	adopt(answer, recent, again)
+	if answer.Write(c.Conn) != nil {
 		return false
 	}
 	select {
@@ -167,9 +160,24 @@ func (c *proxied) forward(transport *http.Transport, r *http.Request) bool {
 		c.linger()
 		return false
 	}
+	if answer.Close {
+		return false
+	}
 	c.idle.Reset(c.proxy.patience)
 	<-sending.next
 	return true
+}
+
+// adopt makes an answer of a server one of the proxy, which sends its own version (RFC 9110,
+// section 2.5). Without a length or chunks the answer ends with the program's connection, as it
+// does if the program takes no other request on it, or speaks HTTP/1.0.
+func adopt(answer *http.Response, recent, again bool) {
+	deleteHop(answer.Header)
+	answer.ProtoMajor, answer.ProtoMinor = 1, 0
+	if recent {
+		answer.ProtoMinor = 1
+	}
+	answer.Close = !again || answer.ContentLength < 0 && len(answer.TransferEncoding) == 0
 }
 
 // hopHeaders are for the next party alone, as are those that Connection names (RFC 9110, section

@@ -375,7 +375,8 @@ var forwardCases = []struct {
 	{name: "100-Continue in capitals",
 		says: "POST http://a.test/ HTTP/1.1|Host: a.test|Expect: 100-Continue|" +
 			"Content-Length: 4||body",
-		server: "POST / HTTP/1.1|Host: a.test|Content-Length: 4||body"},
+		server: "POST / HTTP/1.1|Host: a.test|Content-Length: 4||body",
+		gets:   "HTTP/1.1 100 Continue||" + usual},
 	{name: "100-continue to a blocked server",
 		says: "POST http://private.test/ HTTP/1.1|Host: a.test|Expect: 100-continue|" +
 			"Content-Length: 4||",
