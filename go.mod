@@ -42,7 +42,7 @@ require (
 	github.com/things-go/go-socks5 v0.1.0 // SOCKS5 of the proxy tier
 	go.uber.org/goleak v1.3.0 // goroutines that a test left behind
 	go.yaml.in/yaml/v3 v3.0.6 // configuration files
-	golang.org/x/crypto v0.58.0 // SSH
+	golang.org/x/crypto v0.58.0 // SSH, and cryptobyte for ClientHellos
 	golang.org/x/image v0.47.0 // pictures made smaller, and WebP
 	golang.org/x/net v0.62.0 // messages of DNS
 	golang.org/x/sync v0.24.0 // memory for what sandboxes send, by weight
