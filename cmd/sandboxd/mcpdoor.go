@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 
@@ -61,7 +59,7 @@ func (g *hubGateway) Dial(ctx context.Context, name string) (*agent.Client, erro
 		return nil, hub.Public(err)
 	}
 	open := func(context.Context) (io.ReadWriteCloser, error) {
-		near, far, err := pipe()
+		near, far, err := connect.Pipe()
 		if err != nil {
 			return nil, err
 		}
@@ -95,24 +93,3 @@ func (g *hubGateway) Command(ctx context.Context, progress io.Writer, words ...s
 	code := command.Run(ctx, env, words)
 	return out.Bytes(), agent.CommandError(words[0], code, out.Bytes(), said.String())
 }
-
-// pipe is a connection within this program. It holds what is written until it is read: both ends of a session stream begin by writing.
-func pipe() (near, far io.ReadWriteCloser, err error) {
-	r1, w1, err := os.Pipe()
-	if err != nil {
-		return nil, nil, err
-	}
-	r2, w2, err := os.Pipe()
-	if err != nil {
-		r1.Close()
-		w1.Close()
-		return nil, nil, err
-	}
-	return pipeEnd{r1, w2}, pipeEnd{r2, w1}, nil
-}
-
-type pipeEnd struct{ r, w *os.File }
-
-func (p pipeEnd) Read(b []byte) (int, error)  { return p.r.Read(b) }
-func (p pipeEnd) Write(b []byte) (int, error) { return p.w.Write(b) }
-func (p pipeEnd) Close() error                { return errors.Join(p.w.Close(), p.r.Close()) }

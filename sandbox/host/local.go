@@ -6,13 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
-	"os"
 	"regexp"
 	"sync"
-	"syscall"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/session"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -125,7 +123,7 @@ func (ll *localLink) Wait() error {
 
 // Open opens a session stream.
 func (ll *localLink) Open(context.Context) (io.ReadWriteCloser, error) {
-	ours, theirs, err := socketPair()
+	ours, theirs, err := connect.Pipe()
 	if err != nil {
 		return nil, err
 	}
@@ -170,27 +168,4 @@ func (ll *localLink) Order(_ context.Context, order []byte) ([]byte, error) {
 		answer.Error = wire.Errorf(wire.CodeUnavailable, "%s: not on a host without the guest (tier %s)", o.Do, ll.tier)
 	}
 	return json.Marshal(answer)
-}
-
-// socketPair is a connection within this process. Not net.Pipe: both sides of a session stream write before they read.
-func socketPair() (net.Conn, net.Conn, error) {
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	var conns [2]net.Conn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "stream")
-		conns[i], err = net.FileConn(f)
-		f.Close()
-		if err != nil {
-			if i == 1 {
-				conns[0].Close()
-			} else {
-				_ = syscall.Close(fds[1])
-			}
-			return nil, nil, err
-		}
-	}
-	return conns[0], conns[1], nil
 }

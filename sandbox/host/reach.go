@@ -78,7 +78,7 @@ func (b *Backend) Local(id string) (io.ReadWriteCloser, error) {
 	if lo == nil {
 		return nil, fmt.Errorf("%s: no session is in this process", id)
 	}
-	ours, theirs, err := socketPair()
+	ours, theirs, err := connect.Pipe()
 	if err != nil {
 		return nil, err
 	}
