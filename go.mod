@@ -17,10 +17,12 @@ require (
 	github.com/felixge/httpsnoop v1.1.0 // what became of a request, whatever its answer can do
 	github.com/gliderlabs/ssh v0.3.8 // a plain SSH server, for tests of hosts
 	github.com/go-json-experiment/json v0.0.0-20260820222146-c27c302e5fc3 // JSON that means one thing only, over HTTP
+	github.com/go-viper/mapstructure/v2 v2.5.0 // errors of koanf, field by field
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/google/jsonschema-go v0.4.3 // which arguments an MCP tool takes
 	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // words of a command line, both ways
 	github.com/kevinburke/ssh_config v1.6.0 // the user's ssh configuration, where OpenSSH is not there to ask
+	github.com/knadh/koanf/v2 v2.4.1 // merges the sources of the configuration into one struct
 	github.com/lmittmann/tint v1.2.1 // the log on a terminal
 	github.com/mattn/go-sixel v0.0.14 // pictures for terminals that draw by sixel
 	github.com/moby/buildkit v0.33.0 // the parser of Dockerfiles
@@ -71,9 +73,12 @@ require (
 	github.com/google/btree v1.1.2 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/knadh/koanf/maps v0.1.2 // indirect
 	github.com/kr/fs v0.1.0 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/mfridman/interpolate v0.0.2 // indirect
+	github.com/mitchellh/copystructure v1.2.0 // indirect
+	github.com/mitchellh/reflectwalk v1.0.2 // indirect
 	github.com/moby/profiles/seccomp v0.2.4 // Docker's filter of system calls, for engines whose default is another
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/ncruces/go-strftime v1.1.0 // indirect

@@ -150,7 +150,7 @@ func (c *cli) dialTarget(ctx context.Context, name string) (*agent.Client, error
 	if !strings.Contains(name, "@") && !strings.Contains(name, "://") {
 		return c.dial(ctx, name, false)
 	}
-	return agent.Dial(ctx, name, agent.Options{State: c.config.value("state")})
+	return agent.Dial(ctx, name, agent.Options{State: string(c.config.State)})
 }
 
 // printOutcome is the line of a case for people.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -11,42 +10,18 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
-// noRoots is the value of mount_roots that allows nothing.
-const noRoots = "none"
-
-// defaultRoots are the home of the daemon's own user.
-func defaultRoots() string {
-	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) && filepath.Clean(home) != "/" {
-		return home
-	}
-	return noRoots
-}
-
-func areRoots(s string) error {
-	if s == noRoots {
-		return nil
-	}
-	for dir := range strings.SplitSeq(s, ":") {
-		if !filepath.IsAbs(dir) {
-			return errors.New("is not a list of absolute paths with a colon between two, nor none")
-		}
-	}
-	return nil
-}
-
 // dirRules say which directories of this machine sandboxes may be given. What would give more than files away stays out: the
 // daemon's own keys and records, the engine's socket, the keys of its user.
-func dirRules(c config) hostdir.Rules {
-	var r hostdir.Rules
-	if roots := c.value("mount_roots"); roots != noRoots {
-		r.Roots = strings.Split(roots, ":")
-	}
-	r.Never = []string{c.value("state"), "/var/run/docker.sock", "/run/docker.sock"}
-	if socket, ok := strings.CutPrefix(cmp.Or(engineHost(c), docker.DefaultHost), "unix://"); ok && filepath.IsAbs(socket) {
+func dirRules(c *config.Loaded) hostdir.Rules {
+	r := hostdir.Rules{Roots: c.MountRoots}
+	r.Never = []string{string(c.State), "/var/run/docker.sock", "/run/docker.sock"}
+	host := cmp.Or(engineHost(c), docker.DefaultHost)
+	if socket, ok := strings.CutPrefix(host, "unix://"); ok && filepath.IsAbs(socket) {
 		r.Never = append(r.Never, socket)
 	}
 	for _, home := range homes() {

@@ -135,7 +135,7 @@ func otherEngine(v client.ServerVersionResult) string {
 }
 
 func (d doctor) checkImage(ctx context.Context) []finding {
-	image := d.cli.config.value("image")
+	image := d.cli.config.Image
 	engine, err := newEngine(d.cli.config)
 	if err != nil {
 		return nil // checkEngine said so
@@ -155,7 +155,7 @@ func (d doctor) checkImage(ctx context.Context) []finding {
 }
 
 func (d doctor) checkGuests(context.Context) []finding {
-	guests, err := findGuests(d.cli.config.value("guest_dir"))
+	guests, err := findGuests(string(d.cli.config.GuestDir))
 	if err != nil {
 		found := public(err)
 		return []finding{{Check: "guest", Found: found.Message, Fix: found.Hint}}
@@ -173,7 +173,7 @@ func (d doctor) checkGuests(context.Context) []finding {
 
 // checkState looks at the state directory without making one.
 func (d doctor) checkState(context.Context) []finding {
-	dir := d.cli.config.value("state")
+	dir := string(d.cli.config.State)
 	info, err := os.Lstat(dir)
 	if os.IsNotExist(err) {
 		return []finding{{Check: "state", OK: true, Found: dir + " does not exist yet"}}
@@ -198,7 +198,7 @@ func (d doctor) checkDoor(ctx context.Context) []finding {
 	if e, err := d.cli.daemon(); err == nil {
 		return []finding{{Check: "daemon", OK: true, Found: fmt.Sprintf("%s at %s, pid %d", e.Version, e.SSH, e.PID)}}
 	}
-	addr := d.cli.config.value("ssh")
+	addr := d.cli.config.SSH
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return []finding{{Check: "port", Found: err.Error(), Fix: "sandboxd up takes the next free one; or set ssh in the configuration"}}

@@ -64,7 +64,7 @@ func (d doctor) checkFilter(ctx context.Context) []finding {
 		return nil // checkEngine said so
 	}
 	defer engine.Close()
-	image := d.cli.config.value("image")
+	image := d.cli.config.Image
 	if !hasImage(ctx, engine, image) {
 		return nil // checkImage said so
 	}

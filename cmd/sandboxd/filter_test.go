@@ -7,17 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
 // What doctor says of the engine's filter is what another program finds in a container of the same kind.
 func TestFilterProbe(t *testing.T) {
 	requireEngine(t)
-	conf, err := loadConfig("", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	engine, err := newEngine(conf)
+	engine, err := newEngine(config.Load(config.Sources{}))
 	if err != nil {
 		t.Fatal(err)
 	}

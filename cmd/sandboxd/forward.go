@@ -320,7 +320,7 @@ func (c *cli) notReached(err error, host string, o agent.Options) error {
 
 // reach says where the daemon answers and how to log in.
 func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, error) {
-	o := agent.Options{Kind: agent.KindGateway, State: c.config.value("state")}
+	o := agent.Options{Kind: agent.KindGateway, State: string(c.config.State)}
 	if c.gateway != "" {
 		u, err := url.Parse(c.gateway)
 		if err != nil || u.Scheme != "ssh" || u.Hostname() == "" {
@@ -345,7 +345,7 @@ func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, err
 // daemon returns the endpoint of the daemon that serves the state directory, if it runs. It does not connect: whoever
 // does finds out more.
 func (c *cli) daemon() (endpoint, error) {
-	state := c.config.value("state")
+	state := string(c.config.State)
 	e, err := readEndpoint(state)
 	if err != nil || e.PID <= 0 || errors.Is(syscall.Kill(e.PID, 0), syscall.ESRCH) {
 		return e, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("no daemon runs for %s", state), Hint: "start it: sandboxd up"}

@@ -21,7 +21,6 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent"
 	"github.com/sandboxd/sandboxd/gateway/command"
-	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -160,42 +159,6 @@ func firstArgument(args []string) int {
 	return len(args)
 }
 
-func (c *cli) configCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "config",
-		Short: "show the configuration",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage(fmt.Sprintf("config: there is no %q", args[0]), "sandboxd config show prints it; to change it, edit its file or set SANDBOXD_KEY")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	var origin, asJSON bool
-	show := &cobra.Command{
-		Use:   "show",
-		Short: "print every setting that is in force",
-		Args:  noArgs,
-		RunE: func(*cobra.Command, []string) error {
-			if !asJSON {
-				c.config.show(os.Stdout, origin)
-				return nil
-			}
-			for _, s := range c.config {
-				if err := text.WriteJSON(os.Stdout, map[string]string{"key": s.key, "value": s.shown(), "origin": s.from}); err != nil {
-					return err
-				}
-			}
-			return nil
-		},
-	}
-	show.Flags().BoolVar(&origin, "origin", false, "say where each value comes from")
-	show.Flags().BoolVar(&asJSON, "json", false, "print one object per setting")
-	cmd.AddCommand(show)
-	return cmd
-}
-
 // sshConfigName is the alias that the block of ssh-config defines.
 const sshConfigName = "sbx"
 
@@ -209,9 +172,9 @@ func (c *cli) sshConfigCommand() *cobra.Command {
 			"~/.ssh/config.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			e, err := readEndpoint(c.config.value("state"))
+			e, err := readEndpoint(string(c.config.State))
 			if err != nil {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "no daemon has run for " + c.config.value("state"), Hint: "start it: sandboxd up"}
+				return &wire.Error{Code: wire.CodeUnavailable, Message: "no daemon has run for " + string(c.config.State), Hint: "start it: sandboxd up"}
 			}
 			block := sshConfigBlock(e)
 			if !write {

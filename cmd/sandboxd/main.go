@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox/guest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -77,7 +78,8 @@ func public(err error) *wire.Error {
 type cli struct {
 	state, configFile, gateway string
 	json                       bool
-	config                     config // loaded before any command runs
+	settings                   map[string]string // of flags, by key
+	config                     *config.Loaded    // loaded before any command runs
 }
 
 // tree is the whole command line: the commands of the daemon's table, forwarded, and the local ones.
@@ -113,8 +115,8 @@ func (c *cli) tree() *cobra.Command {
 	}
 	p := root.PersistentFlags()
 	p.StringVar(&c.state, "state", "", "state directory (SANDBOXD_STATE)")
-	p.StringVar(&c.configFile, "config", os.Getenv("SANDBOXD_CONFIG"), "configuration file (SANDBOXD_CONFIG)")
-	p.StringVar(&c.gateway, "gateway", os.Getenv("SANDBOXD_GATEWAY"), "daemon elsewhere, as ssh://[user@]host[:port] (SANDBOXD_GATEWAY)")
+	p.StringVar(&c.configFile, "config", environ("CONFIG"), "configuration file (SANDBOXD_CONFIG)")
+	p.StringVar(&c.gateway, "gateway", environ("GATEWAY"), "daemon elsewhere, as ssh://[user@]host[:port] (SANDBOXD_GATEWAY)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if f := cmd.Flags().Lookup("json"); f != nil {
 			c.json = f.Value.String() == "true"
@@ -135,20 +137,6 @@ func (c *cli) tree() *cobra.Command {
 // commandName is a command without the program in front: every error begins with that already.
 func commandName(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
-}
-
-// load reads the configuration, and puts the flag that every command has on top.
-func (c *cli) load() error {
-	var err error
-	if c.config, err = loadConfig(c.configFile, os.Environ()); err != nil {
-		return err
-	}
-	if c.state != "" {
-		if err := c.config.set("state", absolute(c.state), "--state"); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func completionCommand(root *cobra.Command) *cobra.Command {

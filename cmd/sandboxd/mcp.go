@@ -48,11 +48,8 @@ func (c *cli) mcpCommand() *cobra.Command {
 			if err := c.load(); err != nil {
 				return err
 			}
-			p, err := c.config.python()
-			if err != nil {
-				return err
-			}
-			o.Python = mcp.PythonOptions{Options: p.Options, About: c.config.value("python.about")}
+			p := pythonOptions(c.config)
+			o.Python = mcp.PythonOptions{Options: p.Options, About: c.config.Python.About}
 			g := &lobbyGateway{cli: c}
 			o.Gateway = g
 			o.Ensure = func(ctx context.Context) (string, error) { return g.ensure(ctx, name, dir) }
@@ -60,7 +57,7 @@ func (c *cli) mcpCommand() *cobra.Command {
 			defer s.Close()
 			ctx, stop := interruptible(cmd.Context())
 			defer stop()
-			err = s.Serve(ctx, stdio{})
+			err := s.Serve(ctx, stdio{})
 			if err != nil && ctx.Err() == nil {
 				return usage("mcp: standard input is no MCP: "+err.Error(), "it is for coding agents, not for people; see: sandboxd mcp-config --help")
 			}

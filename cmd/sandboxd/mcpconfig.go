@@ -101,7 +101,7 @@ func (c *cli) mcpWords(name string) []string {
 			words[0] = self
 		}
 	}
-	if state := c.config.value("state"); state != agent.DefaultState() {
+	if state := string(c.config.State); state != agent.DefaultState() {
 		words = append(words, "--state", state)
 	}
 	if c.configFile != "" {

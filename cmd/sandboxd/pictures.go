@@ -59,7 +59,7 @@ type pictures struct {
 // pictures says what is to be done with the images of a call; nil is nothing but to name them, for nobody who can be asked: the daemon does that.
 func (c *cli) pictures(cmd *cobra.Command) (*pictures, error) {
 	images, save := cmd.Flags().Lookup("images"), cmd.Flags().Lookup("save-images")
-	how := c.config.value("python.images")
+	how := c.config.Python.Images
 	if images.Changed {
 		how = images.Value.String()
 		if err := isDrawing(how); err != nil {

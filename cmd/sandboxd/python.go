@@ -2,11 +2,9 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/kballard/go-shellquote"
@@ -14,38 +12,28 @@ import (
 
 	"github.com/sandboxd/sandboxd/agent/mcp"
 	"github.com/sandboxd/sandboxd/agent/python"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/gateway/command"
-	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// python is what the keys python.* say.
-func (c config) python() (p command.Python, err error) {
-	p.Image, p.Isolation = c.value("python.image"), c.value("python.isolation")
-	p.DockerOptions, p.About = strings.Fields(c.value("python.options")), c.value("python.about")
-	p.Options = python.Options{Dir: c.value("python.dir")}
-	if network := c.value("python.network"); network != "" {
-		if p.Network, _, err = command.ParseNetwork(network); err != nil {
-			return p, fmt.Errorf("python.network: %w", err)
-		}
+// pythonOptions are what the section python of the configuration says.
+func pythonOptions(c *config.Loaded) command.Python {
+	p := &c.Python
+	idle := time.Duration(p.Idle)
+	if idle == 0 {
+		idle = -1 // never
 	}
-	if err := cmp.Or(
-		read(c, sandbox.ParseSize, map[string]*int64{"python.memory": &p.Memory}),
-		read(c, command.ParseAge, map[string]*time.Duration{
-			"python.timeout": &p.Options.Timeout, "python.idle": &p.Options.Idle,
-		}),
-	); err != nil {
-		return p, err
+	return command.Python{
+		Image: p.Image, Isolation: p.Isolation, Network: p.Network.Mode, Memory: int64(p.Memory),
+		DockerOptions: p.Options, About: p.About,
+		Options: python.Options{Dir: string(p.Dir), Timeout: time.Duration(p.Timeout), Idle: idle},
 	}
-	if p.Options.Idle == 0 {
-		p.Options.Idle = -1 // indefinitely
-	}
-	return p, nil
 }
 
 // pythonTool is the same for MCP.
 func (d *daemon) pythonTool() mcp.PythonOptions {
-	return mcp.PythonOptions{Options: d.python.Options, About: d.config.value("python.about")}
+	return mcp.PythonOptions{Options: d.python.Options, About: d.config.Python.About}
 }
 
 // maxArgument is the longest code that goes in the command line: Linux takes no longer argument either.

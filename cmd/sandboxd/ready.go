@@ -15,6 +15,7 @@ import (
 
 	"github.com/moby/moby/client"
 
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 )
 
@@ -22,13 +23,13 @@ import (
 const enginePatience = 2 * time.Second
 
 // newEngine is a client of the engine that the configuration names.
-func newEngine(c config) (*client.Client, error) {
+func newEngine(c *config.Loaded) (*client.Client, error) {
 	return client.New(client.WithHost(cmp.Or(engineHost(c), docker.DefaultHost)))
 }
 
 // engineFacts says what boots sandboxes, such as "docker 20.10.24, runc", and what a newcomer has to know of it before the
 // first sandbox: note is empty if that is nothing.
-func engineFacts(ctx context.Context, c config) (facts, note string) {
+func engineFacts(ctx context.Context, c *config.Loaded) (facts, note string) {
 	const silent = "no engine answers: sandboxes cannot start; see: sandboxd doctor"
 	ctx, cancel := context.WithTimeout(ctx, enginePatience)
 	defer cancel()
@@ -42,7 +43,7 @@ func engineFacts(ctx context.Context, c config) (facts, note string) {
 		return "", silent
 	}
 	facts = fmt.Sprintf("docker %s, %s", got.Info.ServerVersion, got.Info.DefaultRuntime)
-	if image := c.value("image"); !hasImage(ctx, engine, image) {
+	if image := c.Image; !hasImage(ctx, engine, image) {
 		note = fmt.Sprintf("image %s is not here: the first sandbox builds or pulls it, which takes a minute or more", image)
 	}
 	return facts, note

@@ -28,6 +28,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/sandboxd/sandboxd/agent/mcp"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/gateway/httpd"
@@ -59,9 +60,10 @@ func (c *cli) serveCommand() *cobra.Command {
 				if value == "" {
 					continue
 				}
-				if err := c.config.set(key, value, "--"+key); err != nil {
-					return err
-				}
+				c.set(key, value)
+			}
+			if err := c.load(); err != nil {
+				return err
 			}
 			how := started{Serve: !background}
 			if c.configFile != "" {
@@ -70,8 +72,8 @@ func (c *cli) serveCommand() *cobra.Command {
 			return serve(cmd.Context(), c.config, how, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&addr, "ssh", "", "address of the SSH front door (default "+defaultSSH+"); may end in :0")
-	cmd.Flags().StringVar(&httpAddr, "http", "", "address of the HTTP front door (default "+defaultHTTP+", or the next free port), as --ssh; none is none")
+	cmd.Flags().StringVar(&addr, "ssh", "", "address of the SSH front door (default 127.0.0.1:2222); may end in :0")
+	cmd.Flags().StringVar(&httpAddr, "http", "", "address of the HTTP front door (default 127.0.0.1:8022, or the next free port), as --ssh; none is none")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON when ready")
@@ -80,7 +82,7 @@ func (c *cli) serveCommand() *cobra.Command {
 
 // daemon is what serve puts together.
 type daemon struct {
-	config  config
+	config  *config.Loaded
 	how     started
 	log     *slog.Logger
 	store   *store.Store
@@ -100,12 +102,15 @@ type daemon struct {
 	tokens    *token.Registry
 }
 
-func serve(ctx context.Context, c config, how started, asJSON bool) error {
+func serve(ctx context.Context, c *config.Loaded, how started, asJSON bool) error {
 	ctx, stop := interruptible(ctx)
 	defer stop()
 	defer signals.DefaultForChildren()() // hooks, proxy commands and builds are not ours
 	began := time.Now()
-	d := &daemon{config: c, how: how, log: newLog(c.value("log_level"))}
+	d := &daemon{config: c, how: how, log: newLog(c.LogLevel)}
+	for _, w := range c.Warnings {
+		d.log.Warn("configuration: "+w.Message(), "fix", w.Fix)
+	}
 	if err := d.open(ctx); err != nil {
 		return err
 	}
@@ -150,19 +155,17 @@ func (d *daemon) open(ctx context.Context) (err error) {
 			d.close()
 		}
 	}()
-	if d.python, err = d.config.python(); err != nil {
-		return err
-	}
-	state := d.config.value("state")
+	d.python = pythonOptions(d.config)
+	state := string(d.config.State)
 	if err := makeState(state); err != nil {
 		return err
 	}
 	if d.store, err = store.Open(ctx, state); err != nil {
 		return err
 	}
-	if d.listen, err = new(net.ListenConfig).Listen(ctx, "tcp", d.config.value("ssh")); err != nil {
+	if d.listen, err = new(net.ListenConfig).Listen(ctx, "tcp", d.config.SSH); err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return &wire.Error{Code: wire.CodeUnavailable, Message: "address " + d.config.value("ssh") + " is taken", Hint: "use another with --ssh, or --ssh 127.0.0.1:0 for any; sandboxd up finds one"}
+			return &wire.Error{Code: wire.CodeUnavailable, Message: "address " + d.config.SSH + " is taken", Hint: "use another with --ssh, or --ssh 127.0.0.1:0 for any; sandboxd up finds one"}
 		}
 		return fmt.Errorf("ssh door: %w", err)
 	}
@@ -193,7 +196,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 		Commands:  d.lobby,
 		Watches:   command.Watches,
 		MCP:       d.serveMCP,
-		PrefixKey: d.config.value("chord"),
+		PrefixKey: d.config.PrefixKey,
 		Limits:    sshd.Limits{Exempt: loopback, Own: ownLogins},
 		Log:       d.log,
 	})
@@ -209,10 +212,7 @@ func (d *daemon) openHub(state string, keys *sshd.Keys) (*gateway.Hub, error) {
 	if err := os.MkdirAll(records, 0o700); err != nil {
 		return nil, fmt.Errorf("records: %w", err)
 	}
-	o, err := d.config.hub()
-	if err != nil {
-		return nil, err
-	}
+	o := hubOptions(d.config)
 	o.Store, o.Records, o.Log = d.store, records, d.log
 	o.Backends, o.Backend = map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts}, docker.Name
 	o.Owner, o.Logins = owner(), []string{owner()}
@@ -306,7 +306,7 @@ func writeKnownHosts(e endpoint, key ssh.PublicKey) error {
 // openBackend makes the Docker backend. It does not ask the engine: a daemon whose engine is down starts, says so, and
 // goes on when the engine is back.
 func (d *daemon) openBackend(state string) (*docker.Backend, error) {
-	guests, err := findGuests(d.config.value("guest_dir"))
+	guests, err := findGuests(string(d.config.GuestDir))
 	if err != nil {
 		return nil, err
 	}
@@ -321,7 +321,7 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 		DaemonID: id,
 		Dirs:     dirRules(d.config),
 		Host:     engineHost(d.config),
-		CABundle: d.config.value("ca_bundle"),
+		CABundle: string(d.config.CABundle),
 		Build:    buildImage,
 		Builds:   images.Has,
 		Log:      d.log,
@@ -330,7 +330,7 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 
 // openHosts makes the backend of machines that answer SSH. It reaches nobody.
 func (d *daemon) openHosts() (*host.Backend, error) {
-	guests, err := findGuests(d.config.value("guest_dir"))
+	guests, err := findGuests(string(d.config.GuestDir))
 	if err != nil {
 		return nil, err
 	}
@@ -338,8 +338,8 @@ func (d *daemon) openHosts() (*host.Backend, error) {
 }
 
 // engineHost is the engine's socket: as configured, as DOCKER_HOST says, or empty for Docker's default.
-func engineHost(c config) string {
-	return cmp.Or(c.value("docker_host"), os.Getenv("DOCKER_HOST"))
+func engineHost(c *config.Loaded) string {
+	return cmp.Or(c.DockerHost, os.Getenv("DOCKER_HOST"))
 }
 
 // buildImage builds an image of ours from the recipe that is built into this program.

@@ -75,7 +75,7 @@ func writeDurably(path string, text []byte, mode fs.FileMode) error {
 // again makes the configuration that of the last daemon, whose file is used unless another is named. A command that finds no daemon,
 // rather than up, starts none where somebody ran serve, nor with another file.
 func (c *cli) again(up bool) error {
-	state := c.config.value("state")
+	state := string(c.config.State)
 	last, err := readStarted(state)
 	if err != nil {
 		return err

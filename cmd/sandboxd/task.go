@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/agent/task"
-	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -90,7 +90,7 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 		return usage("task: --max-rounds is 1 or more, --max-tokens and --timeout are 0 or more", "see: sandboxd task --help")
 	}
 	dir := absolute(f.dir)
-	o := task.Options{Endpoint: c.config.modelEndpoint(f.model), Task: what, Dir: dir, Shell: f.shell, MaxRounds: f.rounds, MaxTokens: f.tokens}
+	o := task.Options{Endpoint: modelEndpoint(c.config, f.model), Task: what, Dir: dir, Shell: f.shell, MaxRounds: f.rounds, MaxTokens: f.tokens}
 	for _, name := range []string{"OPENAI_API_KEY", "SANDBOXD_OPENAI_API_KEY"} {
 		if err := os.Unsetenv(name); err != nil { // a daemon that is started does not have it either
 			return err
@@ -260,13 +260,14 @@ func (c *cli) joinCommand(target string) (string, error) {
 }
 
 // modelEndpoint is the model's server as the environment of OpenAI's programs names it, else as ours does.
-func (c config) modelEndpoint(model string) task.Endpoint {
+func modelEndpoint(c *config.Loaded, model string) task.Endpoint {
 	e := task.Endpoint{
-		URL:   cmp.Or(os.Getenv("OPENAI_BASE_URL"), c.value("openai.base_url")),
-		Key:   cmp.Or(os.Getenv("OPENAI_API_KEY"), c.value("openai.api_key")),
-		Model: cmp.Or(model, os.Getenv("OPENAI_MODEL"), c.value("openai.model")),
+		URL:   cmp.Or(os.Getenv("OPENAI_BASE_URL"), c.OpenAI.BaseURL),
+		Key:   cmp.Or(os.Getenv("OPENAI_API_KEY"), c.OpenAI.APIKey),
+		Model: cmp.Or(model, os.Getenv("OPENAI_MODEL"), c.OpenAI.Model),
+
+		Timeout: time.Duration(c.OpenAI.Timeout),
 	}
-	e.Timeout, _ = command.ParseAge(c.value("openai.timeout")) // which was checked when it was read
 	return e
 }
 
@@ -297,13 +298,13 @@ func createIn(dir, path string) (*os.File, error) {
 
 // checkModel asks the model's server, if one is configured, what models it has.
 func (d doctor) checkModel(ctx context.Context) []finding {
-	e := d.cli.config.modelEndpoint("")
-	if e.Key == "" && e.Model == "" && os.Getenv("OPENAI_BASE_URL") == "" && d.cli.config.find("openai.base_url").from == "default" {
+	e := modelEndpoint(d.cli.config, "")
+	if e.Key == "" && e.Model == "" && os.Getenv("OPENAI_BASE_URL") == "" && !d.cli.config.IsSet("openai.base_url") {
 		return nil
 	}
 	var all []finding
-	if s := d.cli.config.find("openai.api_key"); s.value != "" {
-		path, _, _ := strings.Cut(s.from, ":") // and the line, where it is a file's
+	if d.cli.config.OpenAI.APIKey != "" {
+		path := d.cli.config.Source("openai.api_key")
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
 			all = append(all, finding{Check: "key", Found: fmt.Sprintf("%s has a key and can be read by others (%v)", path, info.Mode()), Fix: "chmod 600 " + path})
 		}

@@ -38,6 +38,7 @@ func (c *cli) upCommand() *cobra.Command {
 			e, missing := c.daemon()
 			started := missing != nil
 			if started {
+				printWarnings(c.config.Warnings)
 				say := os.Stdout
 				if asJSON {
 					say = os.Stderr
@@ -70,7 +71,7 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint
 	if err := c.again(up); err != nil {
 		return none, err
 	}
-	state := c.config.value("state")
+	state := string(c.config.State)
 	if err := makeState(state); err != nil {
 		return none, err
 	}
@@ -89,8 +90,8 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint
 		return none, fmt.Errorf("daemon: %w", err)
 	}
 	args := []string{"serve", "--background", "--state", state}
-	if addr, moved := freeAddress(ctx, c.config.value("ssh")); moved {
-		fmt.Fprintf(say, "port %s is taken, using %s\n", portOf(c.config.value("ssh")), portOf(addr))
+	if addr, moved := freeAddress(ctx, c.config.SSH); moved {
+		fmt.Fprintf(say, "port %s is taken, using %s\n", portOf(c.config.SSH), portOf(addr))
 		args = append(args, "--ssh", addr)
 	}
 	if c.configFile != "" {

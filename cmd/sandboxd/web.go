@@ -7,13 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
-	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
 	"github.com/sandboxd/sandboxd/gateway/httpd"
 	"github.com/sandboxd/sandboxd/gateway/token"
 	"github.com/sandboxd/sandboxd/images"
@@ -26,24 +26,16 @@ const tokenFile = "api_token"
 // e2bSecretFile holds, in the state directory, what the access tokens of sandboxes in E2B's shape are made with.
 const e2bSecretFile = "e2b_secret"
 
-// isAddressOrNone accepts an address to listen on, or that there is to be none.
-func isAddressOrNone(s string) error {
-	if s == noHTTP {
-		return nil
-	}
-	return isAddress(s)
-}
-
 // listenHTTP listens for the HTTP door, or returns nil where there is to be none. Where nobody chose the address, the next free port
 // will do.
-func listenHTTP(ctx context.Context, c config) (net.Listener, error) {
-	addr := c.value("http")
-	if addr == noHTTP {
+func listenHTTP(ctx context.Context, c *config.Loaded) (net.Listener, error) {
+	addr := c.HTTP
+	if addr == config.NoHTTP {
 		return nil, nil
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	for range 100 { // daemons that start at once look for a port at once
-		if c.find("http").from != "default" || !errors.Is(err, syscall.EADDRINUSE) {
+		if c.IsSet("http") || !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
 		free, _ := freeAddress(ctx, addr)
@@ -70,18 +62,15 @@ func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 	if err := ownToken(ctx, d.tokens, file); err != nil {
 		return fmt.Errorf("%s: %w", tokenFile, err)
 	}
-	shape := httpd.E2B{Templates: templates(d.config.value("e2b.templates"))}
+	shape := httpd.E2B{Templates: templates(d.config.E2B.Templates)}
 	if shape.Secret, err = lastingSecret(filepath.Join(state, e2bSecretFile)); err != nil {
 		return fmt.Errorf("%s: %w", e2bSecretFile, err)
 	}
-	runs, err := d.config.agentRun()
-	if err != nil {
-		return err
-	}
+	runs := d.config.AgentRunOptions()
 	runs.Dir = filepath.Join(state, "artifacts")
 	d.mcp = d.newMCP()
-	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, MCP: d.mcp, Tokens: d.tokens, Hosts: command.Words(d.config.value("http_hosts")),
-		AgentRun: runs, Python: d.python.Options, Chord: d.config.value("chord"), E2B: shape, Version: build.Version, Log: d.log}); err != nil {
+	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, MCP: d.mcp, Tokens: d.tokens, Hosts: d.config.HTTPHosts,
+		AgentRun: runs, Python: d.python.Options, Chord: d.config.PrefixKey, E2B: shape, Version: build.Version, Log: d.log}); err != nil {
 		return err
 	}
 	url := "http://" + d.webListen.Addr().String()
@@ -118,35 +107,17 @@ func lastingSecret(file string) ([]byte, error) {
 // interpreterTemplate is the template that the SDKs of E2B's code interpreter ask for.
 const interpreterTemplate = "code-interpreter-v1"
 
-// templates are images by the names that E2B's shape has for them: NAME=IMAGE, by commas or spaces.
-func templates(text string) map[string]string {
-	all := make(map[string]string)
-	for _, word := range command.Words(text) {
-		name, image, _ := strings.Cut(word, "=")
-		all[name] = image
+// templates are images by the names that E2B's clients have for them.
+func templates(configured map[string]string) map[string]string {
+	all := maps.Clone(configured)
+	if all == nil {
+		all = make(map[string]string)
 	}
 	// That of the code interpreter's SDKs, which ask for no other.
 	if all[interpreterTemplate] == "" {
 		all[interpreterTemplate] = images.Python
 	}
 	return all
-}
-
-// areTemplates accepts what templates reads.
-func areTemplates(text string) error {
-	for _, word := range command.Words(text) {
-		name, image, ok := strings.Cut(word, "=")
-		if !ok || name == "" {
-			return fmt.Errorf("%q is not NAME=IMAGE", word)
-		}
-		if image == "" {
-			return fmt.Errorf("%q names no image", word)
-		}
-		if err := areImages(image); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // ownToken makes sure that the file has a secret that is let in: the one that it has, or a new one where it was revoked or lost.

@@ -15,7 +15,7 @@ import (
 )
 
 // manyConfig lets one owner have all of them.
-const manyConfig = "max_sandboxes: 2000\ntotal.sandboxes: 2000\ntotal.running: 2000\n"
+const manyConfig = "max_sandboxes: 2000\ntotal: {sandboxes: 2000, running: 2000}\n"
 
 const (
 	callers   = 8 // at once

@@ -1,0 +1,97 @@
+package config
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// A Setting is one key with the value that is in force.
+type Setting struct {
+	Key    string `json:"key"`
+	Value  string `json:"value"` // as the environment would have it
+	Origin string `json:"origin"`
+}
+
+const hidden = "(hidden)"
+
+// Settings returns every setting. Secrets are left out.
+func (c *Loaded) Settings() []Setting {
+	var all []Setting
+	for _, f := range fields() {
+		value := plain(f, c.merged.Get(f.Key))
+		if f.Secret && value != "" {
+			value = hidden
+		}
+		all = append(all, Setting{f.Key, value, c.Origin(f.Key)})
+	}
+	return all
+}
+
+// plain returns a value as the environment would have it.
+func plain(f *field, value any) string {
+	texts, several := value.([]string)
+	if !several {
+		text, _ := value.(string)
+		return text
+	}
+	if l, ok := reflect.Zero(f.typ).Interface().(list); ok {
+		return l.join(texts)
+	}
+	return strings.Join(texts, " ")
+}
+
+// Write prints the effective configuration as a file that Load reads, each key with its meaning
+// and where its value comes from. Secrets are left out.
+func (c *Loaded) Write(w io.Writer) error {
+	var b bytes.Buffer
+	section := ""
+	for _, f := range fields() {
+		indent, name := "", f.Key
+		if in, short, nested := strings.Cut(f.Key, "."); nested {
+			if in != section {
+				section = in
+				fmt.Fprintf(&b, "%s:\n", section)
+			}
+			indent, name = "  ", short
+		}
+		value, comment := c.yaml(f), ""
+		if f.Secret && plain(f, c.merged.Get(f.Key)) != "" {
+			value, comment = hidden, "# "
+		}
+		fmt.Fprintf(&b, "%s# %s\n", indent, f.Meaning)
+		fmt.Fprintf(&b, "%s%s%s: %s  # from %s\n", indent, comment, name, value, c.Origin(f.Key))
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// yaml returns the value of f on one line of YAML.
+func (c *Loaded) yaml(f *field) string {
+	value := c.merged.Get(f.Key)
+	text, single := value.(string)
+	switch {
+	case f.listed():
+		decoded, _ := decodeText(nil, f.typ, value) // checked when it was loaded
+		node := new(yaml.Node)
+		_ = node.Encode(decoded) // strings alone
+		node.Style = yaml.FlowStyle
+		return oneLine(node)
+	case single && f.Kind == "text", text == "":
+		return oneLine(text)
+	}
+	return text
+}
+
+func oneLine(v any) string {
+	text, err := yaml.Marshal(v)
+	if s, ok := v.(string); ok && (err != nil || bytes.Count(text, []byte("\n")) > 1) {
+		return strconv.QuoteToASCII(s) // which YAML reads, too
+	}
+	return strings.TrimSpace(string(text))
+}

@@ -1,0 +1,159 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/kballard/go-shellquote"
+
+	"github.com/sandboxd/sandboxd/gateway/command"
+	"github.com/sandboxd/sandboxd/sandbox"
+)
+
+// none is, in one text, a list without elements where the empty text means something else.
+const none = "none"
+
+// Path is an absolute path, or empty.
+type Path string
+
+// UnmarshalText takes an absolute path, or the empty text.
+func (p *Path) UnmarshalText(text []byte) error {
+	if len(text) > 0 && !filepath.IsAbs(string(text)) {
+		return fmt.Errorf("not an absolute path; write it from the root: /…")
+	}
+	*p = Path(text)
+	return nil
+}
+
+// Size is a number of bytes.
+type Size int64
+
+// UnmarshalText takes what sandbox.ParseSize takes, and 0.
+func (s *Size) UnmarshalText(text []byte) error {
+	if string(text) == "0" {
+		*s = 0
+		return nil
+	}
+	n, err := sandbox.ParseSize(string(text))
+	if err != nil {
+		return fmt.Errorf("not a size; write a number with k, m, g or t, such as 512m or 2g")
+	}
+	*s = Size(n)
+	return nil
+}
+
+// Duration is a length of time.
+type Duration time.Duration
+
+// UnmarshalText takes what command.ParseAge takes: 90s, 30m, 12h, 7d, or 0.
+func (d *Duration) UnmarshalText(text []byte) error {
+	n, err := command.ParseAge(string(text))
+	if err != nil {
+		return fmt.Errorf("not a duration; write a number with a unit, such as 90s, 12h or 30d")
+	}
+	*d = Duration(n)
+	return nil
+}
+
+// Network is a network mode and how programs reach it. The zero value is of nobody's choice.
+type Network struct {
+	Mode sandbox.Network
+	Via  sandbox.Via
+}
+
+// UnmarshalText takes what command.ParseNetwork takes, or the empty text.
+func (n *Network) UnmarshalText(text []byte) (err error) {
+	if *n = (Network{}); len(text) == 0 {
+		return nil
+	}
+	if n.Mode, n.Via, err = command.ParseNetwork(string(text)); err != nil {
+		return fmt.Errorf("not a network mode; %w", err)
+	}
+	return nil
+}
+
+// A list is a slice that one text can hold, too: in the environment, and in files of the old form.
+type list interface {
+	split(text string) ([]string, error)
+	join(elements []string) string
+}
+
+// Words are separated by commas or spaces.
+type Words []string
+
+func (Words) split(text string) ([]string, error) { return command.Words(text), nil }
+func (Words) join(elements []string) string       { return strings.Join(elements, " ") }
+
+// Packages are Words; none is no package.
+type Packages []string
+
+func (Packages) split(text string) ([]string, error) {
+	if text == none {
+		return nil, nil
+	}
+	return command.Words(text), nil
+}
+
+func (Packages) join(elements []string) string { return joinOrNone(elements, " ") }
+
+// Options are separated by spaces: their values may have commas.
+type Options []string
+
+func (Options) split(text string) ([]string, error) { return strings.Fields(text), nil }
+func (Options) join(elements []string) string       { return strings.Join(elements, " ") }
+
+// Paths are separated by colons; none is no path.
+type Paths []string
+
+func (Paths) split(text string) ([]string, error) {
+	if text == none {
+		return nil, nil
+	}
+	return strings.Split(text, ":"), nil
+}
+
+func (Paths) join(elements []string) string { return joinOrNone(elements, ":") }
+
+func joinOrNone(elements []string, separator string) string {
+	if len(elements) == 0 {
+		return none
+	}
+	return strings.Join(elements, separator)
+}
+
+// Command is a program and its arguments, in one text quoted as for a shell.
+type Command []string
+
+func (Command) split(text string) ([]string, error) {
+	argv, err := shellquote.Split(text)
+	if err != nil {
+		return nil, fmt.Errorf("not a command line: %w; close the quotation", err)
+	}
+	return argv, nil
+}
+
+func (Command) join(elements []string) string { return shellquote.Join(elements...) }
+
+// Templates are images by name; in one text NAME=IMAGE, separated by commas or spaces.
+type Templates map[string]string
+
+// kinds name the types of fields as the reference and errors do.
+var kinds = map[reflect.Type]string{
+	reflect.TypeFor[string]():    "text",
+	reflect.TypeFor[int]():       "number",
+	reflect.TypeFor[int64]():     "number",
+	reflect.TypeFor[float64]():   "number",
+	reflect.TypeFor[Path]():      "path",
+	reflect.TypeFor[Size]():      "size",
+	reflect.TypeFor[Duration]():  "duration",
+	reflect.TypeFor[Network]():   "network",
+	reflect.TypeFor[Words]():     "list",
+	reflect.TypeFor[Packages]():  "list",
+	reflect.TypeFor[Options]():   "list",
+	reflect.TypeFor[Paths]():     "list",
+	reflect.TypeFor[Command]():   "command",
+	reflect.TypeFor[Templates](): "map",
+}
