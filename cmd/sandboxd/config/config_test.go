@@ -148,8 +148,8 @@ func TestBadFiles(t *testing.T) {
 			`:3: limits.disk "-1g": not a size`}},
 		{"duration without unit", "ttl: 30\n", []string{
 			`:1: ttl "30": not a duration; write a number with`}},
-		{"unknown", "netwrok: none\nqouta: {x: 1}\npool: {sise: 1}\nzzzzzzzzzzzz: 1\n", []string{
-			`:1: unknown key "netwrok"; did you mean network?`,
+		{"unknown", "nettwork: none\nqouta: {x: 1}\npool: {sise: 1}\nzzzzzzzzzzzz: 1\n", []string{
+			`:1: unknown key "nettwork"; did you mean network?`,
 			`:2: unknown key "qouta"; did you mean quota?`,
 			`:3: unknown key "pool.sise"; did you mean pool.size?`,
 			`:4: unknown key "zzzzzzzzzzzz"; sandboxd config show lists all keys`}},
@@ -359,6 +359,11 @@ func readBack(t *testing.T, c *Loaded) string {
 	if err := c.Write(&b); err != nil {
 		t.Fatal(err)
 	}
+	for line := range strings.Lines(b.String()) {
+		if strings.HasPrefix(strings.TrimSpace(line), "#") && len(line) > 101 {
+			t.Errorf("a comment of %d columns: %s", len(line)-1, line)
+		}
+	}
 	again := Load(Sources{File: write(t, b.String())})
 	if all := slices.Concat(again.Errors, again.Warnings); len(all) > 0 {
 		t.Fatalf("%s\n%s", strings.Join(messages(all), "\n"), b.String())
@@ -404,7 +409,7 @@ func FuzzFile(f *testing.F) {
 
 func TestNearest(t *testing.T) {
 	words := []string{"network", "quota"}
-	for s, want := range map[string]string{"netwrok": "network", "Quota": "quota", "elephant": ""} {
+	for s, want := range map[string]string{"nettwork": "network", "Quota": "quota", "elephant": ""} {
 		if got := nearest(s, words); got != want {
 			t.Errorf("nearest to %s is %q, want %q", s, got, want)
 		}

@@ -203,7 +203,7 @@ func (c *Loaded) decode() map[string]error {
 
 // collect puts the errors of fields in err into wrong.
 func collect(err error, wrong map[string]error) {
-	switch e := err.(type) {
+	switch e := err.(type) { //nolint:errorlint // it walks the tree of wrapped errors itself
 	case *mapstructure.DecodeError:
 		key, _, _ := strings.Cut(e.Name(), "[") // of an element
 		wrong[key] = e.Unwrap()
@@ -244,7 +244,7 @@ func decodeText(from, to reflect.Type, data any) (any, error) {
 		return n, nil
 	}
 	if l, ok := reflect.Zero(to).Interface().(list); ok {
-		return l.split(text)
+		return l.split(text), nil
 	}
 	return data, nil
 }

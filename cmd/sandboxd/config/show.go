@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kballard/go-shellquote"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -40,7 +41,10 @@ func plain(f *field, value any) string {
 		text, _ := value.(string)
 		return text
 	}
-	if l, ok := reflect.Zero(f.typ).Interface().(list); ok {
+	switch l := reflect.Zero(f.typ).Interface().(type) {
+	case Command:
+		return shellquote.Join(texts...)
+	case list:
 		return l.join(texts)
 	}
 	return strings.Join(texts, " ")
@@ -64,11 +68,26 @@ func (c *Loaded) Write(w io.Writer) error {
 		if f.Secret && plain(f, c.merged.Get(f.Key)) != "" {
 			value, comment = hidden, "# "
 		}
-		fmt.Fprintf(&b, "%s# %s\n", indent, f.Meaning)
+		for _, line := range wrap(f.Meaning, 96) {
+			fmt.Fprintf(&b, "%s# %s\n", indent, line)
+		}
 		fmt.Fprintf(&b, "%s%s%s: %s  # from %s\n", indent, comment, name, value, c.Origin(f.Key))
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// wrap breaks text into lines of at most width bytes, where it has spaces.
+func wrap(text string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && len(line)+1+len(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return append(lines, line)
 }
 
 // yaml returns the value of f on one line of YAML.

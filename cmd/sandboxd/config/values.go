@@ -77,24 +77,24 @@ func (n *Network) UnmarshalText(text []byte) (err error) {
 
 // A list is a slice that one text can hold, too: in the environment, and in files of the old form.
 type list interface {
-	split(text string) ([]string, error)
+	split(text string) []string
 	join(elements []string) string
 }
 
 // Words are separated by commas or spaces.
 type Words []string
 
-func (Words) split(text string) ([]string, error) { return command.Words(text), nil }
-func (Words) join(elements []string) string       { return strings.Join(elements, " ") }
+func (Words) split(text string) []string    { return command.Words(text) }
+func (Words) join(elements []string) string { return strings.Join(elements, " ") }
 
 // Packages are Words; none is no package.
 type Packages []string
 
-func (Packages) split(text string) ([]string, error) {
+func (Packages) split(text string) []string {
 	if text == none {
-		return nil, nil
+		return nil
 	}
-	return command.Words(text), nil
+	return command.Words(text)
 }
 
 func (Packages) join(elements []string) string { return joinOrNone(elements, " ") }
@@ -102,17 +102,17 @@ func (Packages) join(elements []string) string { return joinOrNone(elements, " "
 // Options are separated by spaces: their values may have commas.
 type Options []string
 
-func (Options) split(text string) ([]string, error) { return strings.Fields(text), nil }
-func (Options) join(elements []string) string       { return strings.Join(elements, " ") }
+func (Options) split(text string) []string    { return strings.Fields(text) }
+func (Options) join(elements []string) string { return strings.Join(elements, " ") }
 
 // Paths are separated by colons; none is no path.
 type Paths []string
 
-func (Paths) split(text string) ([]string, error) {
+func (Paths) split(text string) []string {
 	if text == none {
-		return nil, nil
+		return nil
 	}
-	return strings.Split(text, ":"), nil
+	return strings.Split(text, ":")
 }
 
 func (Paths) join(elements []string) string { return joinOrNone(elements, ":") }
@@ -127,15 +127,13 @@ func joinOrNone(elements []string, separator string) string {
 // Command is a program and its arguments, in one text quoted as for a shell.
 type Command []string
 
-func (Command) split(text string) ([]string, error) {
-	argv, err := shellquote.Split(text)
-	if err != nil {
-		return nil, fmt.Errorf("not a command line: %w; close the quotation", err)
+// UnmarshalText takes the words of a shell, of which none is run.
+func (c *Command) UnmarshalText(text []byte) (err error) {
+	if *c, err = shellquote.Split(string(text)); err != nil {
+		return fmt.Errorf("not a command line: %w; close the quotation", err)
 	}
-	return argv, nil
+	return nil
 }
-
-func (Command) join(elements []string) string { return shellquote.Join(elements...) }
 
 // Templates are images by name; in one text NAME=IMAGE, separated by commas or spaces.
 type Templates map[string]string
