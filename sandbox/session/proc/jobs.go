@@ -21,20 +21,33 @@ func (Prober) Jobs(tty session.TTY) (jobs []session.Job, err error) {
 	}()
 	members, err := l.members(tty.SessionPID, func(p *process) bool { return p.sid == tty.SessionPID })
 	for _, p := range members {
-		l.as(p.pid)
-		if p.pid == tty.SessionPID || !prints(p.pid, tty.Name) {
+		if p.pid == tty.SessionPID {
 			continue
 		}
-		j := session.Job{Group: p.pgrp, Hidden: true}
-		if b, err := l.read("/proc/" + strconv.Itoa(p.pid) + "/io"); err == nil { // proc_pid_io(5)
-			if text, ok := field(string(b), "wchar:"); ok {
-				n, err := strconv.ParseUint(text, 10, 64)
-				j.Written, j.Hidden = n, err != nil
-			}
+		l.as(p.pid)
+		if j, ok := l.job(p, tty.Name); ok {
+			jobs = append(jobs, j)
 		}
-		jobs = append(jobs, j)
 	}
 	return jobs, err
+}
+
+// job returns what a process has written. It returns false for one that does not print on the
+// terminal, and for one that is ending: that prints no more, and the kernel shows its files to root
+// alone, so that they would be taken for hidden.
+func (l *look) job(p *process, terminal string) (j session.Job, ok bool) {
+	if !prints(p.pid, terminal) {
+		return j, false
+	}
+	j = session.Job{Group: p.pgrp, Hidden: true}
+	if b, err := l.read("/proc/" + strconv.Itoa(p.pid) + "/io"); err == nil { // proc_pid_io(5)
+		if text, ok := field(string(b), "wchar:"); ok {
+			n, err := strconv.ParseUint(text, 10, 64)
+			j.Written, j.Hidden = n, err != nil
+		}
+	}
+	now, err := l.stat(p.pid)
+	return j, err == nil && !now.ending
 }
 
 // prints reports whether standard output or standard error of pid is the terminal, or may be.

@@ -3,8 +3,13 @@
 package proc
 
 import (
+	"os"
+	"os/exec"
+	"runtime"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sandboxd/sandboxd/sandbox/session"
 )
@@ -39,5 +44,37 @@ func TestJobs(t *testing.T) {
 	}
 	if len(groups) < 2 || !groups[orphan.Group] {
 		t.Errorf("jobs are %+v", all)
+	}
+}
+
+// TestEndedJob has a process that prints elsewhere end after it was listed: it is no job of the
+// terminal, also for one that is not root, to whom the kernel no longer shows where it printed.
+func TestEndedJob(t *testing.T) {
+	runtime.LockOSThread() // not unlocked: the thread's credentials end with it
+	child := exec.Command("sleep", "1000")
+	if os.Geteuid() == 0 {
+		child.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12345, Gid: 23456}}
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer child.Wait()
+	l := &look{}
+	p, err := l.stat(child.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.as(p.pid)
+	if j, ok := l.job(p, "/dev/pts/none"); ok {
+		t.Errorf("alive, it is %+v", j)
+	}
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if j, ok := l.job(p, "/dev/pts/none"); ok {
+		t.Errorf("ended, it is %+v", j)
 	}
 }

@@ -19,10 +19,14 @@ type process struct {
 	tty                  uint64 // device number of the controlling terminal
 	tpgid                int    // foreground group of that terminal
 	state                byte
+	ending               bool // all of it; it executes nothing of its program any more
 }
 
 // leaderless is the state that is given to a process whose first thread has ended while others run: the kernel calls it a zombie.
 const leaderless = 'z'
+
+// ends is the flag of a thread that is ending: PF_EXITING of the kernel.
+const ends = 0x4
 
 // read is read into l.buf.
 func (l *look) read(path string) ([]byte, error) { return read(path, l.buf[:]) }
@@ -45,6 +49,10 @@ func parseStat(pid int, b []byte) (*process, error) {
 	p := &process{pid: pid, state: f[0][0]}
 	if p.state == 'Z' && len(f) > 17 && f[17] > "1" {
 		p.state = leaderless
+	}
+	if len(f) > 6 && p.state != leaderless {
+		flags, _ := strconv.ParseUint(f[6], 10, 32) // 0 where there are none
+		p.ending = flags&ends != 0
 	}
 	var dev int
 	for j, v := range []*int{&p.ppid, &p.pgrp, &p.sid, &dev, &p.tpgid} {
