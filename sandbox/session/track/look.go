@@ -139,10 +139,10 @@ func (t *judge) shell(f Facts) (done, again bool) {
 		return false, false
 	case t.atPrompt() && !f.Blocked && sinceMS < promiseTime.Milliseconds():
 		return true, false // it is about to read the line that its mark promised
+	case t.Expecting() && (f.Blocked || f.Listens):
+		return true, false // its prompt has begun, and is taken for complete soon: see Tick
 	case f.Opaque || !f.Blocked:
 		return false, false
-	case t.Expecting():
-		return true, false // its prompt has begun, and is taken for complete soon: see Tick
 	case t.opt.Marked && t.phase != wire.PhaseRunning:
 		// It reads a line: it is where its last mark said. Input has been edited, or the mark came
 		// while another group was in front.

@@ -213,6 +213,11 @@ func TestPromptWithoutEnd(t *testing.T) {
 	if s.look(Look{Facts: reads}); s.tr.Phase() != wire.PhaseRunning {
 		t.Error("a shell that reads before its prompt is complete is at it")
 	}
+	s.after(restTime)
+	busy := Facts{Foreground: shellPID, Pid: shellPID, ShellIsForeground: true, Listens: true, Want: wire.WantRaw}
+	if s.look(Look{Facts: busy}); s.tr.Asks() || s.tr.Counts().Verdicts != 0 {
+		t.Errorf("a shell that listens before its prompt is complete asks: %+v", s.tr.Last())
+	}
 	s.after(promptPatience)
 	s.take(s.tr.Tick(false, inFront, s.moment()))
 	s.want(wire.PhasePrompt, wire.BasisProcess, wire.BasisMark)
