@@ -2,8 +2,11 @@ package session
 
 import (
 	"fmt"
+	"os"
 	"regexp"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -84,5 +87,70 @@ func TestLateAnswers(t *testing.T) {
 	term.print(query)
 	if got := string(<-term.in); got != "\x1b[3;3R" {
 		t.Errorf("what the next prompt asks is answered with %q", got)
+	}
+}
+
+// frontShell is an idleShell that has another group in front of it.
+type frontShell struct {
+	idleShell
+	front int
+}
+
+func (f frontShell) Front() (int, error) { return f.front, nil }
+
+// TestAnswerBehindUnreadOutput has the time of an answer run out while output waits to be read, as
+// on a busy machine. If the shell has the terminal, the mark that the asker is over may be part of
+// that output, and the answer would be typed at the prompt. A program that has the terminal may
+// print all the time.
+func TestAnswerBehindUnreadOutput(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		front int
+		want  string
+	}{
+		{"the shell has the terminal", 1, ""},
+		{"the program has the terminal", 7, "answer"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				// A pipe has no modes: as a terminal that takes keys as they come.
+				master, prints, err := os.Pipe()
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer master.Close()
+				defer prints.Close()
+				if _, err := prints.WriteString("mark"); err != nil {
+					t.Fatal(err)
+				}
+				s := newSession(NewSet(Options{Prober: readingShell{new(atomic.Int64)}}), "main", wire.Start{})
+				m := newMemory()
+				defer m.Close()
+				shell := frontShell{idleShell{master: master}, tt.front}
+				c := &console{s: s, marked: true, term: m, local: shell}
+				s.mu.Lock()
+				tracker, news := s.track.Restart(c.known(), s.momentLocked(c))
+				s.track, c.track, s.console = tracker, tracker, c
+				s.reportLocked(c, news)
+				end := s.log.append([]byte("query"))
+				s.mu.Unlock()
+
+				s.answers.owe([]byte("answer"), end)
+				if err := s.until(t.Context(), func() bool { return len(s.answers.owed) == 0 }); err != nil {
+					t.Fatal(err)
+				}
+				got := ""
+				select {
+				case p := <-m.in:
+					got = string(p)
+				default:
+				}
+				if got != tt.want {
+					t.Errorf("typed %q, want %q", got, tt.want)
+				}
+				s.cancel(errClosed)
+				s.wg.Wait()
+			})
+		})
 	}
 }

@@ -155,14 +155,19 @@ func (w *answers) fateOf(a owed, late bool) fate {
 
 // keysFor is fateOf as far as the terminal tells. One that gathers lines gives nobody an answer,
 // which ends no line: it would echo it, and keep it for who reads next. One that gives keys as they
-// come may do so for the shell's line editor: then the mark of the prompt was printed before.
+// come may do so for the shell's line editor: then the mark of the prompt was printed before, and
+// may be part of what is unread. Time makes no difference to that. A program that has the terminal
+// has not ended, and may print all the time.
 func (w *answers) keysFor(a owed, late bool) fate {
 	f := typeNow
 	if c := a.c; c.local != nil {
-		if canonical(c.local.TTY().Master) || !late && c.unread() {
-			f = askLater
-		}
-		if group, err := c.local.Front(); err == nil && a.group != 0 && group != a.group {
+		tty := c.local.TTY()
+		lines := canonical(tty.Master) // before the group: a shell takes the terminal, then sets it up
+		group, err := c.local.Front()
+		switch {
+		case lines,
+			err == nil && a.group != 0 && group != a.group,
+			(!late || c.marked && group == tty.SessionPID) && c.unread():
 			f = askLater
 		}
 	}

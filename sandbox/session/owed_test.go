@@ -58,7 +58,8 @@ termios.tcsetattr(0, termios.TCSANOW, old)'`
 					}
 					res := run(t, c, fmt.Sprintf("echo hi %d; sh -c 'exit %d'", i, i))
 					if res.Ended != wire.Done || res.Output != fmt.Sprintf("hi %d\n", i) || code(res) != i {
-						t.Fatalf("run %d: %s, %q, %d; %+v; the log ends in %.2000q", i, res.Ended, res.Output, code(res), res.Error, w.output)
+						t.Fatalf("run %d: %s, %q, %d; %+v; the log ends in %q",
+							i, res.Ended, res.Output, code(res), res.Error, w.output[max(0, len(w.output)-1000):])
 					}
 				}
 			})
