@@ -15,7 +15,8 @@ func TestRequestTooLong(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	a := w.standing(d)
-	for _, r := range []wire.Request{{Verb: wire.VerbRun, Text: "true # " + strings.Repeat("x", 2<<20)}, {Verb: wire.VerbType, Raw: true, Text: strings.Repeat("\x01", 200<<10)}} {
+	for _, r := range []wire.Request{{Verb: wire.VerbRun, Text: "true # " + strings.Repeat("x",
+		2<<20)}, {Verb: wire.VerbType, Raw: true, Text: strings.Repeat("\x01", 200<<10)}} {
 		reply, err := a.Request(w.ctx(), r)
 		if e, ok := err.(*wire.Error); !ok || e.Code != wire.CodeUsage || reply.Result != nil { //nolint:errorlint // as callers get it
 			t.Errorf("%s: %+v, %v", r.Verb, reply.Result, err)
@@ -23,7 +24,8 @@ func TestRequestTooLong(t *testing.T) {
 	}
 	// Of what JSON may write longer, a command has none.
 	html := "cat >/dev/null <<'E'\n" + strings.Repeat("<li><a>\n", 50<<10) + "E"
-	if reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: html}); err != nil || reply.Result.Ended != wire.Done {
+	if reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: html}); err != nil ||
+		reply.Result.Ended != wire.Done {
 		t.Errorf("%d bytes of HTML: %+v, %v", len(html), reply.Result, err)
 	}
 }

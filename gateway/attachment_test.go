@@ -39,7 +39,8 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	person := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
-	if err := person.Input(w.ctx(), []byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
+	if err := person.Input(w.ctx(),
+		[]byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}
 	w.shows(person.Live(), 0, "begun\r\n")
@@ -48,7 +49,8 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if reply, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "cat >told"}); err != nil || reply.Result.Ended != wire.Waiting {
+	if reply, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "cat >told"}); err != nil || reply.Result.Ended != wire.Waiting {
 		t.Fatalf("run = %+v, %v", reply.Result, err)
 	}
 	var want strings.Builder
@@ -62,7 +64,8 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 		if n := u.fails.Load(); n > 0 {
 			t.Fatalf("line %d: %d connections that were to fail were not made", i, n)
 		}
-		reply, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: fmt.Sprintf("line %d", i)})
+		reply, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbType,
+			Text: fmt.Sprintf("line %d", i)})
 		if err != nil || reply.Result.Ended != wire.Waiting {
 			t.Fatalf("line %d of the agent: %+v, %v", i, reply.Result, err)
 		}
@@ -71,7 +74,8 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.shows(person.Live(), 0, "end\r\n")
-	if reply, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbKeys, Keys: []string{"^D"}}); err != nil || reply.Result.Ended != wire.Done {
+	if reply, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbKeys,
+		Keys: []string{"^D"}}); err != nil || reply.Result.Ended != wire.Done {
 		t.Fatalf("^D = %+v, %v", reply.Result, err)
 	}
 	for _, file := range []string{"typed", "told"} {
@@ -89,7 +93,8 @@ func TestCutOffWhileComingBack(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	a := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
-	if err := a.Input(w.ctx(), []byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
+	if err := a.Input(w.ctx(),
+		[]byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}
 	w.shows(a.Live(), 0, "begun\r\n") // what comes while the line editor still has the terminal is not lines to cat
@@ -103,7 +108,9 @@ func TestCutOffWhileComingBack(t *testing.T) {
 	want := "line 0\n"
 	for i := 1; i <= steps; i++ {
 		d.registry.Connections().Forget(info.ID)
-		again := time.AfterFunc(time.Duration(i)*step, func() { d.registry.Connections().Forget(info.ID) })
+		again := time.AfterFunc(time.Duration(i)*step, func() {
+			d.registry.Connections().Forget(info.ID)
+		})
 		if err := a.Input(w.ctx(), fmt.Appendf(nil, "line %d\r", i)); err != nil {
 			t.Fatalf("line %d: %v", i, err)
 		}
@@ -114,7 +121,8 @@ func TestCutOffWhileComingBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.shows(a.Live(), 0, "end\r\n")
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}}); err != nil {
+	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbWait,
+		For: []wire.Phase{wire.PhasePrompt}}); err != nil {
 		t.Fatal(err)
 	}
 	reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "cat typed"})

@@ -13,7 +13,8 @@ import (
 )
 
 // told reads a watch until what it told last of a session is as asked for.
-func (w *world) told(watch *attention.Watch, what string, cond func(attention.Need) bool) attention.Need {
+func (w *world) told(watch *attention.Watch, what string,
+	cond func(attention.Need) bool) attention.Need {
 	w.t.Helper()
 	for {
 		changed, err := watch.Next(w.ctx())
@@ -31,7 +32,8 @@ func (w *world) told(watch *attention.Watch, what string, cond func(attention.Ne
 // person joins demo's main session as alice.
 func (w *world) person(d *daemon) *attach.Attachment {
 	w.t.Helper()
-	a, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	a, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -56,11 +58,16 @@ func TestAttentionWatch(t *testing.T) {
 	a := w.person(d)
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
-	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt && n.Needs == attention.None })
+	w.told(watch, "the prompt", func(n attention.Need) bool {
+		return n.Phase == wire.PhasePrompt && n.Needs == attention.None
+	})
 
 	w.types(a, "read -p 'Your na''me? ' x\n")
-	n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer })
-	if n.Sandbox != "demo" || n.Session != "main" || n.Want != wire.WantLine || n.LastLine != "Your name?" || n.Keyboard != "person:alice" ||
+	n := w.told(watch, "a question", func(n attention.Need) bool {
+		return n.Needs == attention.Answer
+	})
+	if n.Sandbox != "demo" || n.Session != "main" || n.Want != wire.WantLine ||
+		n.LastLine != "Your name?" || n.Keyboard != "person:alice" ||
 		n.Since.Before(before) || n.Since.After(time.Now()) || n.Gone {
 		t.Errorf("told %+v", n)
 	}
@@ -68,18 +75,28 @@ func TestAttentionWatch(t *testing.T) {
 	w.told(watch, "the answer", func(n attention.Need) bool { return n.Needs == attention.None })
 
 	w.types(a, "read -s -p 'Pass''word: ' x\n")
-	if n = w.told(watch, "a secret asked for", func(n attention.Need) bool { return n.Needs == attention.Answer && n.Want == wire.WantPassword }); n.LastLine != "Password:" {
+	if n = w.told(watch, "a secret asked for", func(n attention.Need) bool {
+		return n.Needs == attention.Answer && n.Want == wire.WantPassword
+	}); n.LastLine != "Password:" {
 		t.Errorf("told %+v", n)
 	}
 	w.types(a, "x\n")
-	w.told(watch, "the prompt again", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
+	w.told(watch, "the prompt again", func(n attention.Need) bool {
+		return n.Phase == wire.PhasePrompt
+	})
 	w.types(a, "echo 'half\n")
-	w.told(watch, "a continuation", func(n attention.Need) bool { return n.Needs == attention.Answer && n.Phase == wire.PhaseContinuation })
+	w.told(watch, "a continuation", func(n attention.Need) bool {
+		return n.Needs == attention.Answer && n.Phase == wire.PhaseContinuation
+	})
 	w.types(a, "'\n")
-	w.told(watch, "the prompt once more", func(n attention.Need) bool { return n.Needs == attention.None })
+	w.told(watch, "the prompt once more", func(n attention.Need) bool {
+		return n.Needs == attention.None
+	})
 
 	w.types(a, "exit 3\n")
-	n = w.told(watch, "the end of the shell", func(n attention.Need) bool { return n.Phase == wire.PhaseDead })
+	n = w.told(watch, "the end of the shell", func(n attention.Need) bool {
+		return n.Phase == wire.PhaseDead
+	})
 	if n.Needs != attention.Shell || n.ExitCode == nil || *n.ExitCode != 3 || n.Gone {
 		t.Errorf("told %+v", n)
 	}
@@ -90,7 +107,9 @@ func TestAttentionWatch(t *testing.T) {
 	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "that it is gone", func(n attention.Need) bool { return n.Gone && n.Session == "main" && n.Needs == attention.None })
+	w.told(watch, "that it is gone", func(n attention.Need) bool {
+		return n.Gone && n.Session == "main" && n.Needs == attention.None
+	})
 }
 
 // Only the owner is told, and with whom it is shared. Without a watch the guest is asked for
@@ -135,13 +154,17 @@ func TestAttentionWatchShared(t *testing.T) {
 	}
 	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
 	w.types(a, "read -p 'Your na''me? ' x\n")
-	if n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer }); n.LastLine != "Your name?" {
+	if n := w.told(watch, "a question", func(n attention.Need) bool {
+		return n.Needs == attention.Answer
+	}); n.LastLine != "Your name?" {
 		t.Errorf("told %+v", n)
 	}
 	if _, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "that it is no longer shared", func(n attention.Need) bool { return n.Gone && n.LastLine == "" })
+	w.told(watch, "that it is no longer shared", func(n attention.Need) bool {
+		return n.Gone && n.LastLine == ""
+	})
 }
 
 // A watch goes on over a connection to the guest that broke, and over a sandbox that was stopped
@@ -156,7 +179,9 @@ func TestAttentionWatchGoesOn(t *testing.T) {
 	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
 	d.registry.Connections().Forget(info.ID) // its connections end
 	w.types(a, "read x\n")
-	w.told(watch, "a question after that", func(n attention.Need) bool { return n.Needs == attention.Answer })
+	w.told(watch, "a question after that", func(n attention.Need) bool {
+		return n.Needs == attention.Answer
+	})
 	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +190,9 @@ func TestAttentionWatchGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.types(w.person(d), "read x\n")
-	w.told(watch, "a question of another run", func(n attention.Need) bool { return n.Needs == attention.Answer })
+	w.told(watch, "a question of another run", func(n attention.Need) bool {
+		return n.Needs == attention.Answer
+	})
 }
 
 // What a session prints is data: it reaches nobody's terminal or log as anything else.
@@ -176,7 +203,9 @@ func TestAttentionHostileLine(t *testing.T) {
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	w.types(w.person(d), `printf 'x\n\033]0;title\007"a'"'"'b" \302\233 \342\200\256 $(id) \\ {}'; read x`+"\n")
-	n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer })
+	n := w.told(watch, "a question", func(n attention.Need) bool {
+		return n.Needs == attention.Answer
+	})
 	if n.LastLine != `"a'b"       $(id) \ {}` && n.LastLine != `"a'b"   $(id) \ {}` {
 		t.Errorf("last line %q", n.LastLine)
 	}
@@ -227,11 +256,15 @@ func TestAttentionPrivate(t *testing.T) {
 	}
 	w.eventually("it is private", func() bool { return a.Live().Private() != "" })
 	w.types(a, "read -p 'tok''en 4711? ' x\n")
-	if n := w.told(watch, "a question", func(n attention.Need) bool { return n.Needs == attention.Answer }); n.LastLine != "" {
+	if n := w.told(watch, "a question", func(n attention.Need) bool {
+		return n.Needs == attention.Answer
+	}); n.LastLine != "" {
 		t.Errorf("told %+v", n)
 	}
 	w.types(a, "\n")
-	w.told(watch, "the prompt again", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
+	w.told(watch, "the prompt again", func(n attention.Need) bool {
+		return n.Phase == wire.PhasePrompt
+	})
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbPrivate}); err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,9 @@ func notices(t *testing.T, file string) (all []attention.Notice) {
 func TestHookExec(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	file, env := filepath.Join(t.TempDir(), "told"), filepath.Join(t.TempDir(), "env")
-	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c", `env | grep '^SANDBOXD_HOOK_\|^MINE=' | sort | tr '\n' ' ' >>"$2"; echo >>"$2"; cat >>"$1"`, "hook", file, env},
+	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c",
+		`env | grep '^SANDBOXD_HOOK_\|^MINE=' | sort | tr '\n' ' ' >>"$2"; echo >>"$2"; cat >>"$1"`,
+		"hook", file, env},
 		Env: []string{"MINE=yes"}}
 	d := w.start()
 	w.create(d, "demo")
@@ -66,11 +68,13 @@ func TestHookExec(t *testing.T) {
 			t.Errorf("times of %+v", n)
 		}
 	}
-	want := []string{`demo "asks" from "" alice`, `demo "" from "asks" alice`, `demo "dead" from "" alice`, `demo "" from "dead" alice`}
+	want := []string{`demo "asks" from "" alice`, `demo "" from "asks" alice`,
+		`demo "dead" from "" alice`, `demo "" from "dead" alice`}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("told\n%s", strings.Join(got, "\n"))
 	}
-	if first := all[0]; first.LastLine != "It's \"evil\" $(reboot) ; `x`" || first.Want != wire.WantLine {
+	if first := all[0]; first.LastLine != "It's \"evil\" $(reboot) ; `x`" ||
+		first.Want != wire.WantLine {
 		t.Errorf("first %+v", first)
 	}
 	if last := all[2]; last.ExitCode == nil || *last.ExitCode != 7 || !all[3].Gone {
@@ -78,10 +82,13 @@ func TestHookExec(t *testing.T) {
 	}
 	text, err := os.ReadFile(env)
 	first, _, _ := strings.Cut(string(text), "\n")
-	if err != nil || first != "MINE=yes SANDBOXD_HOOK_NEEDS=asks SANDBOXD_HOOK_OWNER=alice SANDBOXD_HOOK_SANDBOX=demo SANDBOXD_HOOK_SESSION=main SANDBOXD_HOOK_WANT=line SANDBOXD_HOOK_WAS= " {
+	if err != nil || first != "MINE=yes SANDBOXD_HOOK_NEEDS=asks SANDBOXD_HOOK_OWNER=alice "+
+		"SANDBOXD_HOOK_SANDBOX=demo SANDBOXD_HOOK_SESSION=main SANDBOXD_HOOK_WANT=line SANDBOXD_HOOK_WAS= " {
 		t.Errorf("environment %q, %v", first, err)
 	}
-	w.eventually("all are counted", func() bool { return d.hook.Counts() == attention.HookCounts{Delivered: 4} })
+	w.eventually("all are counted", func() bool {
+		return d.hook.Counts() == attention.HookCounts{Delivered: 4}
+	})
 }
 
 // A sandbox that has the name of one that was removed needs what it needs, and not what that one
@@ -95,14 +102,19 @@ func TestHookOfANameUsedAgain(t *testing.T) {
 		w.create(d, "demo")
 		a := w.person(d)
 		w.types(a, "read -p 'Well? ' x\n")
-		w.eventually("told of a question", func() bool { return len(notices(t, file)) == 2*round+1 })
+		w.eventually("told of a question", func() bool {
+			return len(notices(t, file)) == 2*round+1
+		})
 		if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("told that it is gone", func() bool { return len(notices(t, file)) == 2*round+2 })
+		w.eventually("told that it is gone", func() bool {
+			return len(notices(t, file)) == 2*round+2
+		})
 	}
 	for i, n := range notices(t, file) {
-		if want := []attention.Kind{attention.None, attention.Answer}[i%2]; n.Was != want || n.Gone != (i%2 == 1) {
+		if want := []attention.Kind{attention.None, attention.Answer}[i%2]; n.Was != want ||
+			n.Gone != (i%2 == 1) {
 			t.Errorf("notice %d: %+v, want it to have been %q", i, n, want)
 		}
 	}
@@ -113,7 +125,8 @@ func TestHookOfANameUsedAgain(t *testing.T) {
 func TestHookExecFails(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	pid := filepath.Join(t.TempDir(), "pid")
-	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c", `if [ $SANDBOXD_HOOK_NEEDS ]; then sleep 1000 & echo $! >"$0"; wait; fi; echo no such luck; exit 3`, pid},
+	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c",
+		`if [ $SANDBOXD_HOOK_NEEDS ]; then sleep 1000 & echo $! >"$0"; wait; fi; echo no such luck; exit 3`, pid},
 		Timeout: 3 * time.Second} // enough for a shell to start on a busy machine
 	d := w.start()
 	w.create(d, "demo")
@@ -152,7 +165,8 @@ func TestHookURL(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(body, &n)
 		}
-		if err != nil || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" || r.URL.Path != "/in" {
+		if err != nil || r.Method != http.MethodPost ||
+			r.Header.Get("Content-Type") != "application/json" || r.URL.Path != "/in" {
 			t.Errorf("%s %s %q: %v", r.Method, r.URL, body, err)
 		}
 		answer := answers[0]
@@ -205,11 +219,13 @@ func TestHookThatHangs(t *testing.T) {
 		all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
 		return err == nil && len(all) == 1 && all[0].Needs == attention.Answer
 	})
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"},
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo on"}); err != nil || res.Result.Output != "on\n" {
+	if res, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "echo on"}); err != nil || res.Result.Output != "on\n" {
 		t.Errorf("got %+v, %v", res, err)
 	}
 	d.stop()

@@ -1,7 +1,7 @@
-// Package gateway authorises: it says which principal may do what with which sandbox, and has it
-// done. Reach for a [Hub] from a server – SSH, HTTP, the command table – that has authenticated a
-// principal. What sandboxes are and how they change is in gateway/lifecycle, what parties do on
-// sessions in gateway/attach. It knows no server, no Docker and no terminal of a person.
+// Package gateway decides which principal may do what with which sandbox, and delegates the work.
+// Use a [Hub] in a server (SSH, HTTP, the command table) that has authenticated a principal.
+// Package gateway/lifecycle holds the sandboxes, gateway/attach what parties do in sessions. This
+// package knows no server, no Docker and no user's terminal.
 package gateway
 
 import (
@@ -17,25 +17,25 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options are what a Hub works with: those of its sandboxes, and who may come in.
+// Options configure a Hub: its sandboxes, and who may log in.
 type Options struct {
 	lifecycle.Options
 
-	Logins []string // login names of the admin: a login with one of them makes no sandbox
+	Logins []string // login names of the admin: a login under one of them creates no sandbox
 	// Principals returns how many principals can log in now; nil means one.
 	Principals func() int
-	// LogsIn returns how a principal can log in: by a key that is listed as its own, and by a
+	// LogsIn reports whether a principal can log in with a key listed as its own, and with a
 	// certificate of an authority that may name it. nil means that everybody has a key.
 	LogsIn func(principal string) (key, certificate bool)
 
-	Hook attention.HookOptions // called when the attention state of a session changes
+	Hook attention.HookOptions // called when a session's attention state changes
 }
 
-// expireEvery is how often shared attachments that nobody uses any more are looked for.
+// expireEvery is the interval between checks for unused shared attachments.
 const expireEvery = 5 * time.Second
 
-// Hub authorises the acts of principals on the sandboxes of the daemon. Its methods may be called
-// at once, from when Run began until it returned.
+// Hub authorises what principals do with the daemon's sandboxes. Its methods are safe for
+// concurrent use from the start of Run until it returns.
 type Hub struct {
 	Sessions *Sessions // of its sandboxes
 	Relay    *Relay    // of SSH connections to its sandboxes
@@ -46,7 +46,7 @@ type Hub struct {
 	hook        *attention.Hook
 }
 
-// New returns a hub on what the store knows. It starts nothing: Run does.
+// New returns a hub of the sandboxes in the store. It starts nothing; Run does.
 func New(o Options) (*Hub, error) {
 	o.Logins = slices.Clone(o.Logins)
 	registry, err := lifecycle.New(o.Options)
@@ -55,20 +55,21 @@ func New(o Options) (*Hub, error) {
 	}
 	log := registry.Log()
 	h := &Hub{options: o, registry: registry,
-		attachments: attach.New(attach.Options{Log: log, Bound: registry.Bound, Public: registry.Public}),
-		hook:        attention.NewHook(o.Hook, registry.Board(), log)}
+		attachments: attach.New(attach.Options{Log: log, Bound: registry.Bound,
+			Public: registry.Public}),
+		hook: attention.NewHook(o.Hook, registry.Board(), log)}
 	h.Sessions, h.Relay = &Sessions{h}, &Relay{h}
 	return h, nil
 }
 
-// Run serves until ctx ends, as lifecycle.Registry.Run does. It returns when everything that it
-// started has ended.
+// Run serves until ctx ends, as lifecycle.Registry.Run does. It returns when everything it started
+// has ended.
 func (h *Hub) Run(ctx context.Context) error {
 	h.registry.Run(ctx, []func(context.Context){h.hook.Run, h.expire}, h.release)
 	return nil
 }
 
-// expire ends shared attachments that nobody uses any more, until ctx ends.
+// expire closes unused shared attachments until ctx ends.
 func (h *Hub) expire(ctx context.Context) {
 	tick := time.NewTicker(expireEvery)
 	defer tick.Stop()
@@ -82,9 +83,9 @@ func (h *Hub) expire(ctx context.Context) {
 	}
 }
 
-// release ends the attachments of people, who give the keyboard back: their connections end with
-// the daemon, and on the next one they are another party. Agents come back as the party that they
-// are, and keep it.
+// release closes the attachments of persons, which gives up the keyboard. A person's connection
+// ends with the daemon, and the next one is another party. Agents resume as the same party and keep
+// the keyboard.
 func (h *Hub) release() {
 	var wg sync.WaitGroup
 	for _, l := range h.registry.Lives() {
@@ -97,13 +98,13 @@ func (h *Hub) release() {
 	wg.Wait()
 }
 
-// Ready waits until Run has compared the store with the backends once. Backends that do not answer
-// do not hold it up.
+// Ready waits until Run has compared the store with the backends once. It does not wait for
+// backends that do not answer.
 func (h *Hub) Ready(ctx context.Context) error { return h.registry.Ready(ctx) }
 
-// Public returns what a stranger may see of err: the *wire.Error within it, or "internal error"
-// with an id under which err itself is in the log. nil stays nil.
+// Public returns what a client may see of err: the *wire.Error within it, or "internal error" with
+// an id. err itself is logged under that id. Public(nil) is nil.
 func (h *Hub) Public(err error) *wire.Error { return h.registry.Public(err) }
 
-// oneLine is text of others in one line that may be shown and logged, n characters of it.
+// oneLine returns at most n characters of untrusted text as one printable line.
 func oneLine(s string, n int) string { return text.Line(s, n) }

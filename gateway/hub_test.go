@@ -19,7 +19,8 @@ func TestRunThroughTheHub(t *testing.T) {
 		t.Errorf("info = %+v", info)
 	}
 	res := w.run(d, "echo hello; cd /; exit_code() { return 3; }; exit_code")
-	if res.Ended != wire.Done || res.ExitCode == nil || *res.ExitCode != 3 || res.Output != "hello\n" || res.Cwd != "/" {
+	if res.Ended != wire.Done || res.ExitCode == nil || *res.ExitCode != 3 ||
+		res.Output != "hello\n" || res.Cwd != "/" {
 		t.Errorf("result = %+v", res)
 	}
 	l, err := d.Sessions.Live(w.ctx(), alice, wire.Target{Sandbox: "demo"})
@@ -40,42 +41,78 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	calls := map[string]func(p Principal, name string) error{
-		"Get":      func(p Principal, n string) error { _, err := d.Get(w.ctx(), p, n); return err },
-		"Remove":   func(p Principal, n string) error { return d.remove(w.ctx(), p, n) },
-		"Stop":     func(p Principal, n string) error { return d.Stop(w.ctx(), p, n) },
-		"Start":    func(p Principal, n string) error { _, err := d.Start(w.ctx(), p, n, nil); return err },
-		"Rescue":   func(p Principal, n string) error { _, err := d.Rescue(w.ctx(), p, n); return err },
-		"Describe": func(p Principal, n string) error { _, err := d.Describe(w.ctx(), p, n); return err },
-		"Upstream": func(p Principal, n string) error { _, err := d.Relay.Open(w.ctx(), p, n, nil); return err },
+		"Get": func(p Principal, n string) error {
+			_, err := d.Get(w.ctx(), p, n)
+			return err
+		},
+		"Remove": func(p Principal, n string) error { return d.remove(w.ctx(), p, n) },
+		"Stop":   func(p Principal, n string) error { return d.Stop(w.ctx(), p, n) },
+		"Start": func(p Principal, n string) error {
+			_, err := d.Start(w.ctx(), p, n, nil)
+			return err
+		},
+		"Rescue": func(p Principal, n string) error {
+			_, err := d.Rescue(w.ctx(), p, n)
+			return err
+		},
+		"Describe": func(p Principal, n string) error {
+			_, err := d.Describe(w.ctx(), p, n)
+			return err
+		},
+		"Upstream": func(p Principal, n string) error {
+			_, err := d.Relay.Open(w.ctx(), p, n, nil)
+			return err
+		},
 		"Join": func(p Principal, n string) error {
-			_, err := d.Sessions.Join(w.ctx(), p, wire.Target{Sandbox: n}, attach.JoinOptions{Create: true})
+			_, err := d.Sessions.Join(w.ctx(), p, wire.Target{Sandbox: n},
+				attach.JoinOptions{Create: true})
 			return err
 		},
 		"Standing": func(p Principal, n string) error {
-			_, err := d.Sessions.Shared(w.ctx(), p, wire.Target{Sandbox: n}, attach.JoinOptions{Create: true})
+			_, err := d.Sessions.Shared(w.ctx(), p, wire.Target{Sandbox: n},
+				attach.JoinOptions{Create: true})
 			return err
 		},
 		"Live": func(p Principal, n string) error {
 			_, err := d.Sessions.Live(w.ctx(), p, wire.Target{Sandbox: n})
 			return err
 		},
-		"Sessions": func(p Principal, n string) error { _, err := d.Sessions.List(w.ctx(), p, n); return err },
+		"Sessions": func(p Principal, n string) error {
+			_, err := d.Sessions.List(w.ctx(), p, n)
+			return err
+		},
 		"CloseSession": func(p Principal, n string) error {
 			return d.Sessions.Close(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"})
 		},
 		"Kick": func(p Principal, n string) error {
-			_, err := d.Sessions.Disconnect(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, "x")
+			_, err := d.Sessions.Disconnect(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"},
+				"x")
 			return err
 		},
-		"Take":    func(p Principal, n string) error { _, err := d.Take(w.ctx(), p, wire.Target{Sandbox: n}); return err },
-		"Give":    func(p Principal, n string) error { _, err := d.Give(w.ctx(), p, wire.Target{Sandbox: n}); return err },
-		"Events":  func(p Principal, n string) error { _, err := d.Events(w.ctx(), p, n, 1); return err },
-		"Records": func(p Principal, n string) error { _, err := d.Sessions.Records(w.ctx(), p, n); return err },
+		"Take": func(p Principal, n string) error {
+			_, err := d.Take(w.ctx(), p, wire.Target{Sandbox: n})
+			return err
+		},
+		"Give": func(p Principal, n string) error {
+			_, err := d.Give(w.ctx(), p, wire.Target{Sandbox: n})
+			return err
+		},
+		"Events": func(p Principal, n string) error {
+			_, err := d.Events(w.ctx(), p, n, 1)
+			return err
+		},
+		"Records": func(p Principal, n string) error {
+			_, err := d.Sessions.Records(w.ctx(), p, n)
+			return err
+		},
 		"OpenRecord": func(p Principal, n string) error {
 			_, err := d.Sessions.OpenRecord(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, 0)
 			return err
 		},
-		"Terminal": func(p Principal, n string) error { _, err := d.Relay.Terminal(w.ctx(), p, n, "x", 80, 24); return err },
+		"Terminal": func(p Principal, n string) error {
+			_, err := d.Relay.Terminal(w.ctx(), p, n, "x", 80, 24)
+			return err
+		},
 	}
 	for name, call := range calls {
 		forbidden := call(bob, "demo")
@@ -84,7 +121,8 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 			t.Errorf("%s: %v is not ErrUnknown", name, forbidden)
 		}
 		unknown := d.Public(call(bob, "demp"))
-		if got, want := strings.ReplaceAll(unknown.Message+unknown.Hint, "demp", "demo"), d.Public(forbidden).Message+d.Public(forbidden).Hint; got != want {
+		if got, want := strings.ReplaceAll(unknown.Message+unknown.Hint, "demp", "demo"),
+			d.Public(forbidden).Message+d.Public(forbidden).Hint; got != want {
 			t.Errorf("%s: unknown says %q, forbidden %q", name, got, want)
 		}
 	}
@@ -102,7 +140,10 @@ func TestWatcherMakesNothing(t *testing.T) {
 	w.create(d, "demo")
 	watcher := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
 	for name, err := range map[string]error{
-		"Create": func() error { _, err := d.Create(w.ctx(), watcher, lifecycle.NewSpec{Name: "x"}, nil); return err }(),
+		"Create": func() error {
+			_, err := d.Create(w.ctx(), watcher, lifecycle.NewSpec{Name: "x"}, nil)
+			return err
+		}(),
 		"Remove": d.remove(w.ctx(), watcher, "demo"),
 		"Stop":   d.Stop(w.ctx(), watcher, "demo"),
 		"Upstream": func() error { // of exec in the lobby too
@@ -113,7 +154,8 @@ func TestWatcherMakesNothing(t *testing.T) {
 			return err
 		}(),
 		"Fresh": func() error {
-			_, err := d.Sessions.Join(w.ctx(), watcher, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Fresh: true})
+			_, err := d.Sessions.Join(w.ctx(), watcher, wire.Target{Sandbox: "demo"},
+				attach.JoinOptions{Fresh: true})
 			return err
 		}(),
 	} {
@@ -128,7 +170,8 @@ func TestAutoCreate(t *testing.T) {
 	principals := 1
 	w.options.Principals = func() int { return principals }
 	d := w.start()
-	for name, code := range map[string]wire.Code{"demo": "", "localuser": wire.CodeNotFound, "root": wire.CodeUsage, "../x": wire.CodeUsage} {
+	for name, code := range map[string]wire.Code{"demo": "", "localuser": wire.CodeNotFound,
+		"root": wire.CodeUsage, "../x": wire.CodeUsage} {
 		err := d.AutoCreate(alice, name)
 		if code == "" {
 			if err != nil {
@@ -150,7 +193,8 @@ func TestPublicHidesWhatIsNotForStrangers(t *testing.T) {
 		t.Errorf("public error = %+v", got)
 	}
 	id := strings.TrimPrefix(got.Message, "internal error ")
-	if log := w.log.String(); !strings.Contains(log, id) || !strings.Contains(log, "/var/lib/secret") {
+	if log := w.log.String(); !strings.Contains(log, id) || !strings.Contains(log,
+		"/var/lib/secret") {
 		t.Errorf("the log has not got %s with the cause", id)
 	}
 	if d.Public(nil) != nil {

@@ -12,9 +12,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Join attaches p to a session as a person or, with an agent's key, as a raw agent. Joining takes
-// nothing: the attachment watches until it drives. The caller closes it.
-func (s *Sessions) Join(ctx context.Context, p Principal, t wire.Target, o attach.JoinOptions) (*attach.Attachment, error) {
+// Join attaches p to a session, as a person or, with an agent's key, as an agent on a raw terminal.
+// The attachment watches until it asks to drive. The caller closes it.
+func (s *Sessions) Join(ctx context.Context, p Principal, t wire.Target,
+	o attach.JoinOptions) (*attach.Attachment, error) {
 	sb, p, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
@@ -30,21 +31,23 @@ func (s *Sessions) Join(ctx context.Context, p Principal, t wire.Target, o attac
 	return s.hub.attachments.Join(ctx, sb.Guest(), party, t, o)
 }
 
-// Shared returns p's shared attachment on a session: all calls of the command table by one
-// principal, with the same rights, are one party, however long in between. It is not closed by its
-// callers.
-func (s *Sessions) Shared(ctx context.Context, p Principal, t wire.Target, o attach.JoinOptions) (*attach.Attachment, error) {
+// Shared returns p's shared attachment to a session: all of p's calls through the command table
+// with the same rights act as one party. Callers do not close it.
+func (s *Sessions) Shared(ctx context.Context, p Principal, t wire.Target,
+	o attach.JoinOptions) (*attach.Attachment, error) {
 	sb, p, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
 	}
 	t.Session = cmp.Or(t.Session, wire.DefaultSession)
-	if o.Typed { // a shell would run what a program was to read
+	if o.Typed { // a new shell would run as a command what a program was to read
 		l, state := sb.Sessions().Get(t.Session), sb.State()
-		o.Create = o.Create && (l == nil || !l.Ended()) && (state == lifecycle.Running || state == lifecycle.Paused)
+		o.Create = o.Create && (l == nil || !l.Ended()) && (state == lifecycle.Running ||
+			state == lifecycle.Paused)
 	}
 	a, err := s.hub.attachments.Shared(ctx, sb.Guest(), partyOf(sb, p, wire.Agent), t, o)
-	if o.Typed && errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) && !errors.Is(err, lifecycle.ErrUnknown) {
+	if o.Typed && errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) &&
+		!errors.Is(err, lifecycle.ErrUnknown) {
 		e := wire.Errorf(wire.CodeUnavailable, "the shell of %s has ended with its sandbox", t)
 		e.Hint = "nothing was typed; run starts a new shell"
 		return nil, e
@@ -52,26 +55,29 @@ func (s *Sessions) Shared(ctx context.Context, p Principal, t wire.Target, o att
 	return a, err
 }
 
-// partyOf is how p appears on a session of sb.
+// partyOf returns the party that p is on a session of sb.
 func partyOf(sb *lifecycle.Sandbox, p Principal, kind wire.PartyKind) wire.Party {
 	party := p.party(kind, partyID())
 	party.Owner = sb.Owner() == p.Name
 	return party
 }
 
-// Disconnect ends the attachments of a party, named as Parties lists it, on a session of p. It
-// returns how many. They lose the keyboard, and the secrets with which they could resume are worth
-// nothing to this daemon any more. Whoever may attach can do so again, as another party.
-func (s *Sessions) Disconnect(ctx context.Context, p Principal, t wire.Target, party string) (int, error) {
+// Disconnect ends the attachments of a party to a session of p's sandbox and returns how many.
+// party is a name as Parties lists it, or an ID. The party loses the keyboard, and this daemon
+// rejects its resume secrets. It may attach again as another party.
+func (s *Sessions) Disconnect(ctx context.Context, p Principal, t wire.Target,
+	party string) (int, error) {
 	sb, err := s.hub.mine(p, t.Sandbox, "disconnecting parties")
 	if err != nil {
 		return 0, err
 	}
 	l := sb.Sessions().Get(t.Session)
 	if l == nil {
-		return 0, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", t.Session, t.Sandbox)
+		return 0, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", t.Session,
+			t.Sandbox)
 	}
-	n := s.hub.attachments.Disconnect(ctx, sb.Guest(), l, attach.ErrDisconnected, func(m wire.Party) bool { return m.String() == party || m.ID == party })
+	n := s.hub.attachments.Disconnect(ctx, sb.Guest(), l, attach.ErrDisconnected,
+		func(m wire.Party) bool { return m.String() == party || m.ID == party })
 	if n == 0 {
 		e := wire.Errorf(wire.CodeNotFound, "no party %s on %s", oneLine(party, 64), t)
 		e.Hint = "sandboxd sessions " + t.Sandbox + " lists them"
@@ -81,13 +87,14 @@ func (s *Sessions) Disconnect(ctx context.Context, p Principal, t wire.Target, p
 	return n, nil
 }
 
-// partyID tells apart the parties of one principal.
+// partyID returns an ID that tells apart the parties of one principal.
 func partyID() string { return strings.ToLower(rand.Text()[:8]) }
 
-// Own is the attachment on which a command of p acts: of several persons the one that holds
-// the keyboard, else the one that came last. A key that may only watch does not act on the persons
-// who came with another.
-func (s *Sessions) Own(ctx context.Context, p Principal, t wire.Target) (*attach.Attachment, error) {
+// Own returns the attachment on which a command of p acts: the person of p's who holds the
+// keyboard, else the one who joined last, else p's shared attachment. A read-only key does not act
+// for persons who logged in with another key.
+func (s *Sessions) Own(ctx context.Context, p Principal,
+	t wire.Target) (*attach.Attachment, error) {
 	sb, here, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
@@ -96,7 +103,8 @@ func (s *Sessions) Own(ctx context.Context, p Principal, t wire.Target) (*attach
 		var found *attach.Attachment
 		for _, m := range l.Members() {
 			a, ok := m.(*attach.Attachment)
-			if ok && a.Party().Name == p.Name && a.Party().Kind == wire.Person && (found == nil || !found.Holds()) {
+			if ok && a.Party().Name == p.Name && a.Party().Kind == wire.Person &&
+				(found == nil || !found.Holds()) {
 				found = a
 			}
 		}
@@ -107,14 +115,14 @@ func (s *Sessions) Own(ctx context.Context, p Principal, t wire.Target) (*attach
 	return s.Shared(ctx, p, t, attach.JoinOptions{})
 }
 
-// Private begins or ends a private mode on the person that p has attached to a session.
+// Private begins or ends private mode for the person whom p has attached to a session.
 func (s *Sessions) Private(ctx context.Context, p Principal, t wire.Target, on bool) error {
 	a, err := s.Own(ctx, p, t)
 	if err != nil {
 		return err
 	}
 	if a.Party().Kind != wire.Person {
-		e := wire.Errorf(wire.CodeUnavailable, "you have no terminal on %s to be private in", t)
+		e := wire.Errorf(wire.CodeUnavailable, "private mode: you have no terminal on %s", t)
 		e.Hint = "join it by ssh first"
 		return e
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-func (w *world) join(d *daemon, p Principal, t wire.Target, o attach.JoinOptions) *attach.Attachment {
+func (w *world) join(d *daemon, p Principal, t wire.Target,
+	o attach.JoinOptions) *attach.Attachment {
 	w.t.Helper()
 	a, err := d.Sessions.Join(w.ctx(), p, t, o)
 	if err != nil {
@@ -67,7 +68,9 @@ func TestChanged(t *testing.T) {
 	if err := driver.Input(w.ctx(), []byte("echo a\r")); err != nil {
 		t.Fatal(err)
 	}
-	until("told of output", func() bool { return a.Live().Len() >= from+uint64(len("echo a\r\na\r\n")) })
+	until("told of output", func() bool {
+		return a.Live().Len() >= from+uint64(len("echo a\r\na\r\n"))
+	})
 	until("told who drives", func() bool { return a.Situation().Keyboard == "person:alice" })
 	w.join(d, alice, main, attach.JoinOptions{Watch: true})
 	until("told who else is there", func() bool { return len(a.Live().Parties()) == 3 })
@@ -75,7 +78,9 @@ func TestChanged(t *testing.T) {
 		t.Errorf("over: %v", err)
 	}
 	a.Disconnect(attach.ErrDisconnected)
-	until("told that they were sent away", func() bool { return errors.Is(a.Over(), attach.ErrDisconnected) })
+	until("told that they were sent away", func() bool {
+		return errors.Is(a.Over(), attach.ErrDisconnected)
+	})
 	if err := driver.Input(w.ctx(), []byte("exit\r")); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +167,8 @@ func TestTakeByCommand(t *testing.T) {
 		t.Errorf("Take without a person = %q, %v", got, err)
 	}
 	person := w.join(d, alice, main, attach.JoinOptions{})
-	if got, err := d.Take(w.ctx(), alice, main); err != nil || got != "person:alice" || !person.Holds() {
+	if got, err := d.Take(w.ctx(), alice, main); err != nil || got != "person:alice" ||
+		!person.Holds() {
 		t.Errorf("Take with a person = %q, %v, holds %v", got, err, person.Holds())
 	}
 	if got, err := d.Give(w.ctx(), alice, main); err != nil || got != "" || person.Holds() {
@@ -175,7 +181,8 @@ func TestWatcherNeverDrives(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	for name, p := range map[string]Principal{"by key": {Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}, "by wish": alice} {
+	for name, p := range map[string]Principal{"by key": {Name: "alice", Kind: wire.Person,
+		Rights: wire.RightWatch}, "by wish": alice} {
 		a := w.join(d, p, main, attach.JoinOptions{Watch: name == "by wish"})
 		wantCode(t, a.Input(w.ctx(), []byte("x")), wire.CodeDenied)
 		wantCode(t, a.Take(w.ctx()), wire.CodeDenied)
@@ -183,7 +190,8 @@ func TestWatcherNeverDrives(t *testing.T) {
 		wantCode(t, err, wire.CodeDenied)
 		a.Close()
 	}
-	if _, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "none"}, attach.JoinOptions{Watch: true, Create: true}); err == nil {
+	if _, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "none"},
+		attach.JoinOptions{Watch: true, Create: true}); err == nil {
 		t.Error("a watcher started a session")
 	}
 }
@@ -208,7 +216,8 @@ func TestFreshTerminalsAreApartAndEndWithTheirAttachment(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.shows(two.Live(), 0, "two\r\n")
-	if text, _ := everything(w.ctx(), two.Live(), 0, two.Live().Len()); strings.Contains(text, "one") {
+	if text, _ := everything(w.ctx(), two.Live(), 0, two.Live().Len()); strings.Contains(text,
+		"one") {
 		t.Error("one terminal shows the other's output")
 	}
 	if err := one.Close(); err != nil {
@@ -218,7 +227,8 @@ func TestFreshTerminalsAreApartAndEndWithTheirAttachment(t *testing.T) {
 		infos, err := d.Sessions.List(w.ctx(), alice, "demo")
 		return err == nil && len(infos) == 1 && infos[0].Name == two.Target().Session
 	})
-	if text, r := w.recorded(d, one.Target()); !strings.Contains(text, "dumb one") || !r.Finished() {
+	if text, r := w.recorded(d, one.Target()); !strings.Contains(text, "dumb one") ||
+		!r.Finished() {
 		t.Errorf("its record has %q, finished %v", text, r.Finished())
 	}
 }
@@ -241,7 +251,8 @@ func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
 	a.Close()
 	w.eventually("the record tells the end", func() bool {
 		records, err := d.Sessions.Records(w.ctx(), alice, "demo")
-		return err == nil && len(records) == 1 && records[0].Ended != nil && *records[0].State.ExitCode == 4
+		return err == nil && len(records) == 1 && records[0].Ended != nil &&
+			*records[0].State.ExitCode == 4
 	})
 	again := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 111, Rows: 33})
 	if again.Live().Ended() {
@@ -257,7 +268,8 @@ func TestShellThatEndsIsTheEndAndStartsAgain(t *testing.T) {
 	}
 	w.shows(again.Live(), from, "33 111\r\nagain\r\n")
 	// What it printed last is on the screen before it has ended.
-	if _, err := again.Request(w.ctx(), wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}}); err != nil {
+	if _, err := again.Request(w.ctx(), wire.Request{Verb: wire.VerbWait,
+		For: []wire.Phase{wire.PhasePrompt}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := again.Give(w.ctx()); err != nil {
@@ -273,7 +285,8 @@ func TestKick(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	a, b := w.join(d, alice, main, attach.JoinOptions{}), w.join(d, alice, main, attach.JoinOptions{})
+	a, b := w.join(d, alice, main, attach.JoinOptions{}), w.join(d, alice, main,
+		attach.JoinOptions{})
 	var seen transcript
 	c, served, err := w.dial(d, robot, wire.Attach{Session: "main"}, seen.handler())
 	if err != nil {
@@ -302,16 +315,19 @@ func TestStandingPartyIsOne(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	one := w.standing(d)
-	reply, err := one.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read -p 'name? ' n; echo hi $n"})
+	reply, err := one.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "read -p 'name? ' n; echo hi $n"})
 	if err != nil || reply.Result.Ended == wire.Done || reply.Result.Keyboard != "agent:alice" {
 		t.Fatalf("run = %+v, %v", reply.Result, err)
 	}
-	two, err := d.Sessions.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	two, err := d.Sessions.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true})
 	if err != nil || two != one {
 		t.Fatalf("the second call is another party: %v", err)
 	}
 	reply, err = two.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "bob"})
-	if err != nil || reply.Result.Ended != wire.Done || !strings.Contains(reply.Result.Output, "hi bob") {
+	if err != nil || reply.Result.Ended != wire.Done || !strings.Contains(reply.Result.Output,
+		"hi bob") {
 		t.Errorf("type = %+v, %v", reply.Result, err)
 	}
 	if err := d.Sessions.Close(w.ctx(), alice, main); err != nil {
@@ -330,7 +346,8 @@ func TestInputAcrossABrokenConnection(t *testing.T) {
 	d := w.start()
 	info := w.create(d, "demo")
 	a := w.join(d, alice, main, attach.JoinOptions{Create: true, Cols: 200, Rows: 50})
-	if err := a.Input(w.ctx(), []byte("stty -echo; cat >typed; stty echo; echo e''nd\r")); err != nil {
+	if err := a.Input(w.ctx(),
+		[]byte("stty -echo; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}
 	want := new(strings.Builder)
@@ -348,10 +365,12 @@ func TestInputAcrossABrokenConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.shows(a.Live(), 0, "end\r\n")
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}}); err != nil {
+	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbWait,
+		For: []wire.Phase{wire.PhasePrompt}}); err != nil {
 		t.Fatal(err)
 	}
-	reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "cat typed", MaxOutput: -1})
+	reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "cat typed",
+		MaxOutput: -1})
 	if err != nil {
 		t.Fatal(err)
 	}

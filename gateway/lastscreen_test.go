@@ -25,15 +25,25 @@ func TestScreenOfStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := d.Sessions.Screen(w.ctx(), robot, at)
-	if err != nil || !got.Stopped || got.Cols != before.Cols || got.Rows != before.Rows || !strings.Contains(got.Text, "one\ntwo") {
+	if err != nil || !got.Stopped || got.Cols != before.Cols || got.Rows != before.Rows ||
+		!strings.Contains(got.Text, "one\ntwo") {
 		t.Errorf("once it is stopped: %+v, %v", got, err)
 	}
 	_, err = d.Sessions.Screen(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"})
 	wantCode(t, err, wire.CodeNotFound)
 	for what, f := range map[string]func() error{
-		"a party that starts no session": func() error { _, err := d.Sessions.Shared(w.ctx(), robot, at, attach.JoinOptions{}); return err },
-		"one that takes":                 func() error { _, err := d.Take(w.ctx(), robot, at); return err },
-		"one that watches":               func() error { _, err := d.Sessions.Join(w.ctx(), alice, at, attach.JoinOptions{}); return err },
+		"a party that starts no session": func() error {
+			_, err := d.Sessions.Shared(w.ctx(), robot, at, attach.JoinOptions{})
+			return err
+		},
+		"one that takes": func() error {
+			_, err := d.Take(w.ctx(), robot, at)
+			return err
+		},
+		"one that watches": func() error {
+			_, err := d.Sessions.Join(w.ctx(), alice, at, attach.JoinOptions{})
+			return err
+		},
 	} {
 		if err := f(); err == nil || !strings.Contains(err.Error(), "stopped") {
 			t.Errorf("%s: %v", what, err)

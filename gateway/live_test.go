@@ -59,7 +59,8 @@ func TestDaemonDiesWhileACommandRuns(t *testing.T) {
 	}
 	// The command goes on when the file is there.
 	res, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, TimeoutMS: 2000,
-		Text: "seq 1 500; while [ ! -e go ]; do sleep 0.01; done; seq 1001 4000; echo out''age; (exit 5)"})
+		Text: "seq 1 500; while [ ! -e go ]; do sleep 0.01; done; seq 1001 4000; echo " +
+			"out''age; (exit 5)"})
 	if err != nil || res.Result.Ended != wire.Deadline {
 		t.Fatalf("the command that runs on: %+v, %v", res.Result, err)
 	}
@@ -97,7 +98,8 @@ func TestDaemonDiesWhileACommandRuns(t *testing.T) {
 	}
 	for _, lines := range [][2]int{{1, 500}, {1001, 4000}} {
 		if want := numbers(lines[0], lines[1]); strings.Count(text, want) != 1 {
-			t.Errorf("the lines %d to %d are %d times in the record, want once", lines[0], lines[1], strings.Count(text, want))
+			t.Errorf("the lines %d to %d are %d times in the record, want once", lines[0], lines[1],
+				strings.Count(text, want))
 		}
 	}
 	for _, word := range []string{"before\r\n", "outage\r\n", "after\r\n"} {
@@ -137,7 +139,8 @@ func TestOutputIsExactAcrossBrokenConnections(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "for i in $(seq 1 300); do seq $i 3000 | head -100; done; echo e''nd"})
+		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+			Text: "for i in $(seq 1 300); do seq $i 3000 | head -100; done; echo e''nd"})
 		if err != nil {
 			t.Errorf("run: %v", err)
 		}
@@ -188,7 +191,9 @@ func TestSessionsAreFoundByThemselves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := wire.Open(w.ctx(), s, wire.Attach{Session: "entrypoint", Create: true, Start: &wire.Start{Argv: []string{"/bin/sh", "-c", "echo ser''ving; exec sleep 1000"}}}, wire.Handler{})
+	client, err := wire.Open(w.ctx(), s, wire.Attach{Session: "entrypoint", Create: true,
+		Start: &wire.Start{Argv: []string{"/bin/sh", "-c", "echo ser''ving; exec sleep 1000"}}},
+		wire.Handler{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +274,8 @@ func TestReaderBehindAFullRecordLags(t *testing.T) {
 	}
 	text, r := w.recorded(d, main)
 	if r.Stopped() != "" || !strings.Contains(text, "\nend\r\n") {
-		t.Errorf("stopped %q, and the record ends in %.60q; want nothing, and the newest bytes", r.Stopped(), text[max(0, len(text)-60):])
+		t.Errorf("stopped %q, and the record ends in %.60q; want nothing, and the newest bytes",
+			r.Stopped(), text[max(0, len(text)-60):])
 	}
 }
 
@@ -314,7 +320,8 @@ func TestScreenIsThatOfTheWholeLog(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if want := w.drawn(d, main, at); got != want || at < least || !strings.Contains(got, "corner") {
+		if want := w.drawn(d, main, at); got != want || at < least || !strings.Contains(got,
+			"corner") {
 			t.Errorf("the screen at %d of %d shows %q, want %q", at, least, got, want)
 		}
 	}
@@ -322,7 +329,10 @@ func TestScreenIsThatOfTheWholeLog(t *testing.T) {
 	if err := a.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the size is the driver's", func() bool { c, r := l.Size(); return c == 100 && r == 30 })
+	w.eventually("the size is the driver's", func() bool {
+		c, r := l.Size()
+		return c == 100 && r == 30
+	})
 	check(l)
 	if size != [2]int{100, 30} {
 		t.Errorf("size = %v, want 100×30", size)
@@ -335,7 +345,9 @@ func TestScreenIsThatOfTheWholeLog(t *testing.T) {
 	}
 	check(l)
 	a = w.join(d, alice, main, attach.JoinOptions{Cols: 100, Rows: 30})
-	w.eventually("the keyboard of the lost party is free", func() bool { return a.Input(w.ctx(), []byte("echo mo''re\r")) == nil })
+	w.eventually("the keyboard of the lost party is free", func() bool {
+		return a.Input(w.ctx(), []byte("echo mo''re\r")) == nil
+	})
 	w.shows(l, 0, "more\r\n")
 	check(l)
 }

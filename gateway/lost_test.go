@@ -21,9 +21,15 @@ var faults = []struct {
 	notes []string
 	stays bool // the sandbox is there afterwards
 }{
-	{"stopped", func(w *world, d *daemon, _ lifecycle.Info) error { return d.Stop(w.ctx(), alice, "demo") }, []string{wire.LostStopped}, true},
-	{"removed", func(w *world, d *daemon, _ lifecycle.Info) error { return d.remove(w.ctx(), alice, "demo") }, []string{wire.LostRemoved}, false},
-	{"killed", func(w *world, _ *daemon, i lifecycle.Info) error { return w.memory.Kill(w.ctx(), sandboxInstance(i)) }, []string{wire.LostStopped, wire.LostKilled}, true},
+	{"stopped", func(w *world, d *daemon, _ lifecycle.Info) error {
+		return d.Stop(w.ctx(), alice, "demo")
+	}, []string{wire.LostStopped}, true},
+	{"removed", func(w *world, d *daemon, _ lifecycle.Info) error {
+		return d.remove(w.ctx(), alice, "demo")
+	}, []string{wire.LostRemoved}, false},
+	{"killed", func(w *world, _ *daemon, i lifecycle.Info) error {
+		return w.memory.Kill(w.ctx(), sandboxInstance(i))
+	}, []string{wire.LostStopped, wire.LostKilled}, true},
 	{"killed and started", func(w *world, _ *daemon, i lifecycle.Info) error {
 		if err := w.memory.Kill(w.ctx(), sandboxInstance(i)); err != nil {
 			return err
@@ -40,7 +46,8 @@ var faults = []struct {
 func wantLost(t *testing.T, reply wire.Reply, err error, reasons []string) {
 	t.Helper()
 	r := reply.Result
-	if r == nil || r.Ended != wire.Lost || r.ExitCode != nil || r.Error == nil || r.Error.Code != wire.CodeLost {
+	if r == nil || r.Ended != wire.Lost || r.ExitCode != nil || r.Error == nil ||
+		r.Error.Code != wire.CodeLost {
 		t.Fatalf("result %+v, error %v, want it lost", r, err)
 	}
 	if !slices.Contains(reasons, r.Error.Reason) || !slices.Contains(r.Notes, r.Error.Reason) {
@@ -66,7 +73,8 @@ func TestRunReturnsLostWhenSandboxEnds(t *testing.T) {
 			var failed error
 			go func() {
 				defer close(answered)
-				reply, failed = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo ran >>" + ran + "; echo be''gun; sleep 1000"})
+				reply, failed = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+					Text: "echo ran >>" + ran + "; echo be''gun; sleep 1000"})
 			}()
 			w.shows(a.Live(), 0, "begun\r\n")
 			if err := fault.cause(w, d, info); err != nil {
@@ -78,7 +86,8 @@ func TestRunReturnsLostWhenSandboxEnds(t *testing.T) {
 				t.Errorf("output %q", reply.Result.Output)
 			}
 			if fault.stays {
-				if res := w.run(d, "echo again"); res.Ended != wire.Done || res.Output != "again\n" {
+				if res := w.run(d, "echo again"); res.Ended != wire.Done ||
+					res.Output != "again\n" {
 					t.Errorf("the next call: %+v", res)
 				}
 			}
@@ -97,13 +106,15 @@ func TestTypeReturnsLostWhenSandboxEnds(t *testing.T) {
 				info := w.create(d, "demo")
 				ran := filepath.Join(t.TempDir(), "ran")
 				a := w.standing(d)
-				asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "bash -c 'read -s x; echo re\"\"ad; exec sleep 1000'"})
+				asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+					Text: "bash -c 'read -s x; echo re\"\"ad; exec sleep 1000'"})
 				if err != nil || asks.Result.Ended != wire.Waiting {
 					t.Fatalf("%+v, %v", asks.Result, err)
 				}
 				r := wire.Request{Verb: verb, Text: "echo ran >>" + ran}
 				if verb == wire.VerbKeys {
-					r = wire.Request{Verb: verb, Keys: append(strings.Split("echo ran >>"+ran, ""), "Enter")}
+					r = wire.Request{Verb: verb, Keys: append(strings.Split("echo ran >>"+ran, ""),
+						"Enter")}
 				}
 				answered := make(chan struct{})
 				var reply wire.Reply
@@ -119,7 +130,8 @@ func TestTypeReturnsLostWhenSandboxEnds(t *testing.T) {
 				<-answered
 				wantLost(t, reply, failed, fault.notes)
 				if fault.stays {
-					if res := w.run(d, "echo again"); res.Ended != wire.Done || res.Output != "again\n" {
+					if res := w.run(d, "echo again"); res.Ended != wire.Done ||
+						res.Output != "again\n" {
 						t.Errorf("the next call: %+v", res)
 					}
 				}
@@ -138,12 +150,14 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 			d := w.start()
 			info := w.create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
+			c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true},
+				wire.Handler{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			live := d.registry.Find("demo").Sessions().Get("main")
-			request := wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(), Text: "echo ran >>" + ran + "; echo be''gun; sleep 1000"}
+			request := wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(), Text: "echo ran >>" +
+				ran + "; echo be''gun; sleep 1000"}
 			answered := make(chan struct{})
 			var reply wire.Reply
 			var failed error
@@ -163,8 +177,10 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 				wantLost(t, reply, failed, reasons)
 			}
 			<-served
-			_, _, err = w.dial(d, robot, wire.Attach{Session: "main", Resume: c.Attached().Resume}, wire.Handler{})
-			if lost := (*wire.Error)(nil); !errors.As(err, &lost) || lost.Code != wire.CodeLost && lost.Code != wire.CodeNotFound {
+			_, _, err = w.dial(d, robot, wire.Attach{Session: "main", Resume: c.Attached().Resume},
+				wire.Handler{})
+			if lost := (*wire.Error)(nil); !errors.As(err, &lost) || lost.Code != wire.CodeLost &&
+				lost.Code != wire.CodeNotFound {
 				t.Errorf("resume: %v", err)
 			}
 			if fault.name == "stopped" {
@@ -197,7 +213,8 @@ func TestOpOfAnotherCall(t *testing.T) {
 		_, err := a.Request(w.ctx(), r)
 		wantCode(t, err, wire.CodeUsage)
 	}
-	_, err = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("ab", 32<<10), Text: "true"})
+	_, err = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("ab", 32<<10),
+		Text: "true"})
 	wantCode(t, err, wire.CodeUsage)
 	again, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
 	if err != nil || again.Result.From != first.Result.From {
@@ -205,7 +222,8 @@ func TestOpOfAnotherCall(t *testing.T) {
 	}
 	// Far more calls later its result is forgotten, and that it was made is not.
 	for i := range 70 {
-		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbKeys, Keys: []string{"^L"}, TimeoutMS: 1}); err != nil {
+		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbKeys, Keys: []string{"^L"},
+			TimeoutMS: 1}); err != nil {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
@@ -223,10 +241,12 @@ func TestCallForAnotherShell(t *testing.T) {
 		t.Fatal(err)
 	}
 	was := c.Attached().Incarnation
-	if reply, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(), Text: "exit 3"}); err != nil || reply.Result.Ended != wire.Dead {
+	if reply, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(),
+		Text: "exit 3"}); err != nil || reply.Result.Ended != wire.Dead {
 		t.Fatalf("%+v, %v", reply.Result, err)
 	}
-	if reply, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(), Text: "true"}); err != nil || reply.Result.Ended != wire.Done {
+	if reply, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(),
+		Text: "true"}); err != nil || reply.Result.Ended != wire.Done {
 		t.Fatalf("%+v, %v", reply.Result, err)
 	}
 	next, _, err := w.dial(d, robot, wire.Attach{Session: "main"}, wire.Handler{})
@@ -236,7 +256,8 @@ func TestCallForAnotherShell(t *testing.T) {
 	if is := next.Attached().Incarnation; was == "" || is == was {
 		t.Errorf("incarnation %q after %q", is, was)
 	}
-	_, err = next.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Op: wire.NewOp(), Incarnation: was, Text: "secret"})
+	_, err = next.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Op: wire.NewOp(),
+		Incarnation: was, Text: "secret"})
 	if lost := (*wire.Error)(nil); !errors.As(err, &lost) || lost.Reason != wire.LostShell {
 		t.Errorf("typed for a shell that has ended: %v", err)
 	}

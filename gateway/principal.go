@@ -7,15 +7,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Principal is who a door let in: identity comes from the login that succeeded, never from what a
-// client says.
+// Principal is an authenticated client. A server takes its fields from the login, never from what
+// the client says about itself.
 type Principal struct {
-	Name    string         // of the person or program; owns sandboxes
-	Kind    wire.PartyKind // what it is to the keyboard rules
-	Rights  wire.Rights    // the most that it may do on a session of its own; empty means RightDrive
+	Name    string         // of the person or program; owners of sandboxes are named so
+	Kind    wire.PartyKind // person or agent, for the rules of the keyboard
+	Rights  wire.Rights    // upper bound on its own sessions; empty means RightDrive
 	Key     string         // fingerprint of the key or certificate, for logs
-	Line    string         // of the line that let it in: fingerprint of its key, or authority
-	Options KeyOptions     // what that key may not do
+	Line    string         // of the keys file: fingerprint of the key or authority listed there
+	Options KeyOptions     // restrictions of that key
 }
 
 // KeyOptions are the restrictions of one key (sshd(8), AUTHORIZED_KEYS FILE FORMAT). The zero value
@@ -25,16 +25,16 @@ type KeyOptions struct {
 	NoForward  bool     // no TCP and unix socket forwarding either way
 	NoAgent    bool     // no agent forwarding
 	NoX11      bool     // no X11 forwarding
-	Command    string   // runs instead of what the client asked for
-	From       []string // source addresses, patterns or CIDR; checked by the door
-	PermitOpen []string // host:port that may be forwarded to; none means any
+	Command    string   // runs instead of the client's command
+	From       []string // source addresses, patterns or CIDR; the server checks them
+	PermitOpen []string // host:port that may be forwarded to; empty means any
 
-	Expires time.Time // when the key, or its certificate, is no longer good; zero is never
+	Expires time.Time // when the key or its certificate expires; zero means never
 }
 
-// Unheld names those restrictions of a key that nobody could hold a token to; a token has no
-// source, runs no command of its key's, and has terminals. Forwards, agents and X11 are not to be
-// had over HTTP.
+// Unheld returns the restrictions of a key that a token cannot enforce: a token has no source
+// address and no forced command, and it allows terminals. Restrictions of forwards, agents and X11
+// are not listed, because HTTP offers none of these.
 func (o KeyOptions) Unheld() (names []string) {
 	if o.NoPty {
 		names = append(names, "no-pty")
@@ -48,11 +48,13 @@ func (o KeyOptions) Unheld() (names []string) {
 	return names
 }
 
-// party is how p appears on a session. kind and id tell apart the parties of one principal.
+// party returns the party that p is on a session. kind and id tell apart the parties of one
+// principal.
 func (p Principal) party(kind wire.PartyKind, id string) wire.Party {
 	return wire.Party{Name: p.Name, Kind: kind, Rights: p.rights(), ID: id}
 }
 
+// rights returns p's rights, with the default filled in.
 func (p Principal) rights() wire.Rights {
 	if p.Rights == wire.RightWatch {
 		return wire.RightWatch
@@ -60,17 +62,18 @@ func (p Principal) rights() wire.Rights {
 	return wire.RightDrive
 }
 
-// mayMake refuses a principal that may only watch.
+// mayMake returns an error with code denied if p is read-only. what names the act.
 func (p Principal) mayMake(what string) error {
 	if p.rights() == wire.RightWatch {
-		return &wire.Error{Code: wire.CodeDenied, Message: "your key may only watch: no " + what, Hint: "use a key without role=\"watch\""}
+		return &wire.Error{Code: wire.CodeDenied, Message: "your key may only watch: no " + what,
+			Hint: "use a key without role=\"watch\""}
 	}
 	return nil
 }
 
-// AutoCreate reports whether a login of p at a missing sandbox may create it: nil if so, else the
-// one refusal that unknown and forbidden sandboxes share. It is for doors that were asked for a
-// shell with a terminal; nothing else creates by login.
+// AutoCreate returns nil if a login of p may create the missing sandbox called name. Otherwise it
+// returns the error that unknown and forbidden sandboxes share. It is for clients that asked for a
+// shell with a terminal; no other login creates a sandbox.
 func (h *Hub) AutoCreate(p Principal, name string) error {
 	if _, err := wire.ParseSandbox(name); err != nil {
 		return err
@@ -78,7 +81,7 @@ func (h *Hub) AutoCreate(p Principal, name string) error {
 	switch {
 	case p.mayMake("creating") != nil,
 		h.options.Principals != nil && h.options.Principals() != 1,
-		// ssh without a user name sends the local login: that is no wish for a sandbox.
+		// ssh without a user name sends the local login name, which asks for no sandbox.
 		slices.Contains(h.options.Logins, name):
 		return h.registry.NotFound(name)
 	}

@@ -35,7 +35,8 @@ func TestPrivateStretch(t *testing.T) {
 	w.run(d, "echo pub''lic-1")
 	join := func(d *daemon, p Principal) *attach.Attachment {
 		t.Helper()
-		a, err := d.Sessions.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 20})
+		a, err := d.Sessions.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80,
+			Rows: 20})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,11 +55,14 @@ func TestPrivateStretch(t *testing.T) {
 	if err := mine.Input(w.ctx(), []byte("echo sec''ret-1\r")); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the person sees it", func() bool { return strings.Contains(shows(t, mine), "secret-1") })
+	w.eventually("the person sees it", func() bool {
+		return strings.Contains(shows(t, mine), "secret-1")
+	})
 	if got := shows(t, mine); !strings.Contains(got, "public-1") {
 		t.Errorf("what was before is not shown:\n%s", got)
 	}
-	if got := shows(t, other); strings.Contains(got, "ret-1") || !strings.Contains(got, "public-1") {
+	if got := shows(t, other); strings.Contains(got, "ret-1") || !strings.Contains(got,
+		"public-1") {
 		t.Errorf("others see:\n%s", got)
 	}
 	if err := mine.Private(w.ctx(), false); err != nil {
@@ -69,7 +73,8 @@ func TestPrivateStretch(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.eventually("all see what comes then", func() bool {
-		return strings.Contains(shows(t, mine), "public-2") && strings.Contains(shows(t, other), "public-2")
+		return strings.Contains(shows(t, mine), "public-2") && strings.Contains(shows(t, other),
+			"public-2")
 	})
 	if got := shows(t, mine); strings.Contains(got, "ret-1") {
 		t.Errorf("the person still sees:\n%s", got)
@@ -82,7 +87,9 @@ func TestPrivateStretch(t *testing.T) {
 	if err := mine.Input(w.ctx(), []byte("echo sec''ret-2\r")); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the person sees it", func() bool { return strings.Contains(shows(t, mine), "secret-2") })
+	w.eventually("the person sees it", func() bool {
+		return strings.Contains(shows(t, mine), "secret-2")
+	})
 	cut.sever(true) // so that the daemon has no time for manners
 	d.stop()
 	cut.sever(false)

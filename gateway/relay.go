@@ -14,13 +14,14 @@ import (
 // Relay authorises SSH connections that are relayed to sandboxes, and records what runs on them.
 type Relay struct{ hub *Hub }
 
-// what a relayed connection is for, in refusals.
+// relayed names in errors what a relayed connection is for.
 const relayed = "commands, files and forwards"
 
-// Open opens an SSH connection to a sandbox for one client, which closes it. A stopped sandbox is
-// started first. Errors wrap ErrUnknown, ErrBroken, ErrEngine or ErrIdentity of gateway/lifecycle.
-// A read-only principal gets none: everything can be done on it.
-func (r *Relay) Open(ctx context.Context, p Principal, name string, progress func(line string)) (*connect.Conn, error) {
+// Open opens an SSH connection to a sandbox for one client, which closes it. It starts a stopped
+// sandbox first. Errors wrap ErrUnknown, ErrBroken, ErrEngine or ErrIdentity of gateway/lifecycle.
+// A read-only principal gets an error: such a connection allows everything.
+func (r *Relay) Open(ctx context.Context, p Principal, name string,
+	progress func(line string)) (*connect.Conn, error) {
 	sb, p, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
 	if err == nil {
 		err = p.mayMake("commands")
@@ -31,8 +32,7 @@ func (r *Relay) Open(ctx context.Context, p Principal, name string, progress fun
 	return sb.Guest().Upstream(ctx, p.Name, progress)
 }
 
-// Wake resumes a sandbox that is paused, for a client that has a connection to it and opens
-// something on it.
+// Wake resumes a paused sandbox before a client opens a channel on an existing connection to it.
 func (r *Relay) Wake(ctx context.Context, p Principal, name string) error {
 	sb, _, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
 	if err != nil {
@@ -41,8 +41,8 @@ func (r *Relay) Wake(ctx context.Context, p Principal, name string) error {
 	return sb.Guest().Wake(ctx)
 }
 
-// Lost returns the error of a command of p that was under way on a connection of its own and whose
-// end was not reported: it has code lost and says why. It may wait a moment until that is known.
+// Lost returns why a command of p ended without an exit status, as an error with code lost. The
+// command ran on a connection of its own. Lost may wait a moment until the reason is known.
 func (r *Relay) Lost(ctx context.Context, p Principal, name string) error {
 	sb, _, err := r.hub.reachable(p, name, wire.RightWatch, "")
 	switch {
@@ -54,19 +54,19 @@ func (r *Relay) Lost(ctx context.Context, p Principal, name string) error {
 	return sb.Guest().Lost(ctx)
 }
 
-// ExecEvent is one relayed command, for the sandbox's events.
+// ExecEvent describes one relayed command in a sandbox's events.
 type ExecEvent struct {
-	Command string `json:"command"` // as asked for; shortened when long. Empty is a shell without a terminal
+	Command string `json:"command"` // shortened when long; empty for a shell without a terminal
 	Exit    int    `json:"exit"`    // -1 when the connection ended first
 	Bytes   int64  `json:"bytes"`   // of standard output and error
 }
 
-// maxCommand is how much of a command its event keeps, in bytes.
+// maxCommand bounds the command in an event, in bytes.
 const maxCommand = 1024
 
-// Recorder returns a function that adds a relayed command of p to the events of a sandbox. It is
-// asked for when the command begins: what p has run is recorded also when its access has ended
-// meanwhile. The function neither waits nor fails: what cannot be stored is logged.
+// Recorder returns a function that adds a relayed command of p to a sandbox's events. Call Recorder
+// when the command begins, so that it is recorded even if p loses access meanwhile. The returned
+// function neither blocks nor fails; an event that cannot be stored is logged.
 func (r *Relay) Recorder(p Principal, name string) (record func(ExecEvent)) {
 	sb, p, err := r.hub.reachable(p, name, wire.RightDrive, "commands")
 	if err != nil {

@@ -18,7 +18,8 @@ func TestStandingPartyRests(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	person := w.join(d, alice, wire.Target{Sandbox: "demo", Session: wire.DefaultSession}, attach.JoinOptions{})
+	person := w.join(d, alice, wire.Target{Sandbox: "demo", Session: wire.DefaultSession},
+		attach.JoinOptions{})
 	l := person.Live()
 	if got := l.Situation(person.Party()).Others; got != 0 {
 		t.Errorf("%d others are there after the agent's call", got)
@@ -26,7 +27,8 @@ func TestStandingPartyRests(t *testing.T) {
 	if diff := cmp.Diff([]string{"person:alice"}, names(l.Parties())); diff != "" {
 		t.Errorf("parties after the agent's call (-want +got):\n%s", diff)
 	}
-	party, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{})
+	party, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,10 +37,13 @@ func TestStandingPartyRests(t *testing.T) {
 	over := make(chan error, 1)
 	ctx, leave := context.WithCancel(w.ctx())
 	go func() {
-		_, err := party.Request(ctx, wire.Request{Verb: wire.VerbWait, For: []wire.Phase{wire.PhasePrompt}, TimeoutMS: -1})
+		_, err := party.Request(ctx, wire.Request{Verb: wire.VerbWait,
+			For: []wire.Phase{wire.PhasePrompt}, TimeoutMS: -1})
 		over <- err
 	}()
-	w.eventually("it is there during a call", func() bool { return l.Situation(person.Party()).Others == 1 })
+	w.eventually("it is there during a call", func() bool {
+		return l.Situation(person.Party()).Others == 1
+	})
 	if l.Generation() == gen {
 		t.Error("nobody is told that it came")
 	}

@@ -15,11 +15,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Sessions authorises what principals do on the sessions of sandboxes.
+// Sessions authorises what principals do with the sessions of sandboxes.
 type Sessions struct{ hub *Hub }
 
-// List returns the sessions of a sandbox, asking the guest of one that runs, with the parties that
-// are attached through the daemon. A sandbox that does not run has none, and is not started.
+// List asks the guest of a running sandbox for its sessions and adds the parties attached through
+// the daemon. A sandbox that is not running has none and is not started.
 func (s *Sessions) List(ctx context.Context, p Principal, name string) ([]wire.SessionInfo, error) {
 	sb, _, err := s.hub.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
@@ -40,8 +40,8 @@ func (s *Sessions) Close(ctx context.Context, p Principal, t wire.Target) error 
 	return sb.Guest().CloseSession(ctx, t.Session)
 }
 
-// Live returns the replica of a session for reading, without attaching anybody. A sandbox that does
-// not run is not started: its sessions are records.
+// Live returns the replica of a session for reading, without attaching a party. It starts nothing:
+// the sessions of a sandbox that is not running exist as records only.
 func (s *Sessions) Live(ctx context.Context, p Principal, t wire.Target) (*live.Session, error) {
 	sb, _, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
@@ -50,8 +50,8 @@ func (s *Sessions) Live(ctx context.Context, p Principal, t wire.Target) (*live.
 	return sb.Guest().Live(ctx, cmp.Or(t.Session, wire.DefaultSession))
 }
 
-// Screen returns what a session's terminal shows. It starts nothing: of a sandbox that is stopped
-// it is what the terminal showed last, by its record, with Stopped set.
+// Screen returns what a session's terminal shows. It starts nothing. For a stopped sandbox it
+// returns the last screen in the record, with Stopped set.
 func (s *Sessions) Screen(ctx context.Context, p Principal, t wire.Target) (wire.Screen, error) {
 	sb, _, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Sessions) Screen(ctx context.Context, p Principal, t wire.Target) (wire
 	}
 	t.Session = cmp.Or(t.Session, wire.DefaultSession)
 	switch sb.State() {
-	case lifecycle.Paused: // looking does not resume it
+	case lifecycle.Paused: // reading the screen does not resume it
 		return wire.Screen{}, sb.Guest().NotRunning(t.Session)
 	case lifecycle.Stopped:
 		r, err := s.OpenRecord(ctx, p, t, 0)
@@ -77,14 +77,14 @@ func (s *Sessions) Screen(ctx context.Context, p Principal, t wire.Target) (wire
 	if err != nil {
 		return wire.Screen{}, err
 	}
-	if reply.Screen == nil { // a guest's answer may be anything
-		return wire.Screen{}, wire.Errorf(wire.CodeUnavailable, "sandbox %s answers without its screen", sb.Name())
+	if reply.Screen == nil { // the guest is not trusted
+		return wire.Screen{}, wire.Errorf(wire.CodeUnavailable,
+			"sandbox %s: reply without a screen", sb.Name())
 	}
 	return *reply.Screen, nil
 }
 
-// Records lists the records of a sandbox, also of sessions that have ended and of a sandbox that is
-// stopped.
+// Records lists the records of a sandbox in any state, including those of ended sessions.
 func (s *Sessions) Records(_ context.Context, p Principal, name string) ([]record.Info, error) {
 	sb, _, err := s.hub.reachable(p, name, wire.RightWatch, "")
 	if err != nil {
@@ -93,11 +93,11 @@ func (s *Sessions) Records(_ context.Context, p Principal, name string) ([]recor
 	return record.List(sb.Records())
 }
 
-// OpenRecord opens a session's record for reading, as it is now; the caller closes it. run is the
-// Info.Run to open, 0 the latest. Reading fails with attach.ErrUnshared once the sandbox is no
-// longer shared with p. A record that does not exist is an error with code not_found, one that
-// cannot be read an error with code unavailable.
-func (s *Sessions) OpenRecord(_ context.Context, p Principal, t wire.Target, run int) (*record.Reader, error) {
+// OpenRecord opens a session's record for reading; the caller closes it. run is the Info.Run to
+// open, 0 the latest. Reading fails with attach.ErrUnshared once the sandbox is no longer shared
+// with p. A missing record is an error with code not_found, an unreadable one has code unavailable.
+func (s *Sessions) OpenRecord(_ context.Context, p Principal, t wire.Target,
+	run int) (*record.Reader, error) {
 	sb, _, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")
 	if err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (s *Sessions) OpenRecord(_ context.Context, p Principal, t wire.Target, run
 		return nil, err
 	}
 	if run < 0 {
-		return nil, wire.Errorf(wire.CodeUsage, "run %d is not a number of a record", run)
+		return nil, wire.Errorf(wire.CodeUsage, "run %d: must not be negative", run)
 	}
 	dir := record.Dir(sb.Records(), t.Session, run)
 	r, err := record.OpenReader(dir)
@@ -120,18 +120,21 @@ func (s *Sessions) OpenRecord(_ context.Context, p Principal, t wire.Target, run
 		return r, nil
 	}
 	if _, none := os.Lstat(dir); errors.Is(none, fs.ErrNotExist) {
-		return nil, wire.Errorf(wire.CodeNotFound, "no record of session %s in sandbox %s", t.Session, t.Sandbox)
+		return nil, wire.Errorf(wire.CodeNotFound, "no record of session %s in sandbox %s",
+			t.Session, t.Sandbox)
 	}
-	// The cause is for the log alone: it names the daemon's files.
+	// The cause goes to the log only: it names the daemon's files.
 	s.hub.registry.Log().Warn("record cannot be read", "dir", dir, "err", err)
-	e := wire.Errorf(wire.CodeUnavailable, "the record of session %s in sandbox %s is there and cannot be read", t.Session, t.Sandbox)
-	e.Hint = "the daemon's log says why"
+	e := wire.Errorf(wire.CodeUnavailable, "the record of session %s in sandbox %s cannot be read",
+		t.Session, t.Sandbox)
+	e.Hint = "see the daemon's log"
 	return nil, e
 }
 
-// Attention returns what p's sessions need, and those of sandboxes that are shared with it, by
-// sandbox and session, from what is known already. name is a sandbox, or empty for all.
-func (s *Sessions) Attention(_ context.Context, p Principal, name string) ([]attention.Need, error) {
+// Attention returns what sessions need from a person, by sandbox and session: those of p's
+// sandboxes and of sandboxes shared with p. It asks no guest. name is a sandbox; empty means all.
+func (s *Sessions) Attention(_ context.Context, p Principal,
+	name string) ([]attention.Need, error) {
 	if name != "" {
 		if _, _, err := s.hub.reachable(p, name, wire.RightWatch, ""); err != nil {
 			return nil, err
@@ -140,8 +143,8 @@ func (s *Sessions) Attention(_ context.Context, p Principal, name string) ([]att
 	return s.hub.registry.Board().List(p.Name, name), nil
 }
 
-// WatchAttention follows the sessions of p, and those of sandboxes that are shared with it. The
-// caller closes the watch.
+// WatchAttention follows the attention state of the sessions that p may see. The caller closes the
+// watch.
 func (s *Sessions) WatchAttention(p Principal) *attention.Watch {
 	return s.hub.registry.Board().Watch(p.Name)
 }

@@ -25,7 +25,8 @@ func TestOpenRecordErrors(t *testing.T) {
 	}
 	r.Close()
 
-	_, err = d.Sessions.OpenRecord(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "other"}, 0)
+	_, err = d.Sessions.OpenRecord(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "other"},
+		0)
 	wantCode(t, err, wire.CodeNotFound)
 	_, err = d.Sessions.OpenRecord(w.ctx(), alice, target, 7)
 	wantCode(t, err, wire.CodeNotFound)
@@ -33,7 +34,8 @@ func TestOpenRecordErrors(t *testing.T) {
 	damages := []struct {
 		name, file string
 		directory  bool // in its place
-	}{{"no log", record.LogFile, false}, {"no events", record.EventsFile, false}, {"events that are no file", record.EventsFile, true}}
+	}{{"no log", record.LogFile, false}, {"no events", record.EventsFile, false},
+		{"events that are no file", record.EventsFile, true}}
 	for _, tt := range damages {
 		file, away := filepath.Join(dir, tt.file), filepath.Join(dir, "away")
 		if err := os.Rename(file, away); err != nil {
@@ -46,7 +48,8 @@ func TestOpenRecordErrors(t *testing.T) {
 		}
 		_, err := d.Sessions.OpenRecord(w.ctx(), alice, target, 0)
 		wantCode(t, err, wire.CodeUnavailable)
-		if public := d.Public(err); !strings.Contains(public.Message, "cannot be read") || strings.Contains(public.Message+public.Hint, w.dir) {
+		if public := d.Public(err); !strings.Contains(public.Message, "cannot be read") ||
+			strings.Contains(public.Message+public.Hint, w.dir) {
 			t.Errorf("%s: a stranger is told %q; %q", tt.name, public.Message, public.Hint)
 		}
 		if tt.directory {

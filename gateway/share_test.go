@@ -21,7 +21,8 @@ func owners(ctx context.Context, d *daemon, p Principal) map[string]error {
 	_, start := d.Start(ctx, p, "demo", nil)
 	_, kick := d.Sessions.Disconnect(ctx, p, main, "person:alice")
 	_, unshare := d.Unshare(ctx, p, "demo", "carl")
-	return map[string]error{"rm": d.remove(ctx, p, "demo"), "stop": d.Stop(ctx, p, "demo"), "start": start, "rescue": rescue,
+	return map[string]error{"rm": d.remove(ctx, p, "demo"), "stop": d.Stop(ctx, p, "demo"),
+		"start": start, "rescue": rescue,
 		"kick": kick, "share": d.Share(ctx, p, "demo", "carl", wire.RightDrive), "unshare": unshare}
 }
 
@@ -43,7 +44,8 @@ func TestShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	info, err := d.Get(w.ctx(), bob, "demo")
-	if err != nil || !slices.Equal(info.SharedWith, []lifecycle.Share{{Principal: "bob", Rights: wire.RightWatch}}) || info.Owner != "alice" {
+	if err != nil || !slices.Equal(info.SharedWith,
+		[]lifecycle.Share{{Principal: "bob", Rights: wire.RightWatch}}) || info.Owner != "alice" {
 		t.Errorf("get: %+v, %v", info.SharedWith, err)
 	}
 	if all, err := d.List(w.ctx(), bob); err != nil || len(all) != 1 {
@@ -60,7 +62,8 @@ func TestShare(t *testing.T) {
 	} else {
 		r.Close()
 	}
-	watching, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40, Rows: 10})
+	watching, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40,
+		Rows: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +71,8 @@ func TestShare(t *testing.T) {
 	wantCode(t, watching.Input(w.ctx(), []byte("x")), wire.CodeDenied)
 	wantCode(t, watching.Take(w.ctx()), wire.CodeDenied)
 	wantCode(t, watching.Private(w.ctx(), true), wire.CodeDenied)
-	party, err := d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{Create: true})
+	party, err := d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main,
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +90,8 @@ func TestShare(t *testing.T) {
 	wantCode(t, err, wire.CodeDenied)
 	_, err = d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Fresh: true})
 	wantCode(t, err, wire.CodeDenied)
-	_, err = d.Sessions.Join(w.ctx(), bob, wire.Target{Sandbox: "demo", Session: "another"}, attach.JoinOptions{Create: true})
+	_, err = d.Sessions.Join(w.ctx(), bob, wire.Target{Sandbox: "demo", Session: "another"},
+		attach.JoinOptions{Create: true})
 	wantCode(t, err, wire.CodeNotFound)
 	wantCode(t, d.Sessions.Close(w.ctx(), bob, main), wire.CodeDenied)
 	for what, err := range owners(w.ctx(), d, bob) {
@@ -102,7 +107,8 @@ func TestShare(t *testing.T) {
 	if err := watching.Err(); err != nil {
 		t.Errorf("the watcher: %v", err)
 	}
-	driving, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40, Rows: 10})
+	driving, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true, Cols: 40,
+		Rows: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,10 +121,12 @@ func TestShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if party, err = d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{Create: true}); err != nil {
+	if party, err = d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main,
+		attach.JoinOptions{Create: true}); err != nil {
 		t.Fatal(err)
 	}
-	if reply, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil || reply.Result.Error == nil || reply.Result.TakenOver == nil {
+	if reply, err := party.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "true"}); err != nil || reply.Result.Error == nil || reply.Result.TakenOver == nil {
 		t.Errorf("run while a person has the keyboard: %+v, %v", reply.Result, err)
 	}
 	for what, err := range owners(w.ctx(), d, bob) {
@@ -127,7 +135,8 @@ func TestShare(t *testing.T) {
 		}
 	}
 	// The owner takes the keyboard from a guest, who asks for it back.
-	mine, err := d.Sessions.Join(w.ctx(), alice, main, attach.JoinOptions{Create: true, Cols: 100, Rows: 30})
+	mine, err := d.Sessions.Join(w.ctx(), alice, main, attach.JoinOptions{Create: true, Cols: 100,
+		Rows: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +146,8 @@ func TestShare(t *testing.T) {
 	}
 	w.eventually("the guest knows", func() bool { return !driving.Holds() })
 	wantCode(t, driving.Take(w.ctx()), wire.CodeKeyboardHeld)
-	if asked, err := driving.Ask(w.ctx()); err != nil || asked != "person:alice" || mine.Situation().Asking != "person:bob" {
+	if asked, err := driving.Ask(w.ctx()); err != nil || asked != "person:alice" ||
+		mine.Situation().Asking != "person:bob" {
 		t.Errorf("asking: %q, %v", asked, err)
 	}
 	if err := mine.Give(w.ctx()); err != nil {
@@ -153,7 +163,8 @@ func TestShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	agents, err := d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main, attach.JoinOptions{})
+	agents, err := d.Sessions.Shared(w.ctx(), Principal{Name: "bob", Kind: wire.Agent}, main,
+		attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +196,8 @@ func TestShare(t *testing.T) {
 	_, gone := d.Get(w.ctx(), bob, "demo")
 	_, never := d.Get(w.ctx(), bob, "nothing")
 	wantCode(t, gone, wire.CodeNotFound)
-	if a, b := d.Public(gone), d.Public(never); a.Code != b.Code || len(a.Message) != len(b.Message)-len("nothing")+len("demo") {
+	if a, b := d.Public(gone), d.Public(never); a.Code != b.Code ||
+		len(a.Message) != len(b.Message)-len("nothing")+len("demo") {
 		t.Errorf("refused differently: %v, %v", a, b)
 	}
 	if was, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil || was {
@@ -214,10 +226,13 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 	w.create(d, "demo")
 	wall := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
 	agent := w.standing(d)
-	if other, err := d.Sessions.Shared(w.ctx(), wall, main, attach.JoinOptions{}); err != nil || other == agent || agent.Err() != nil {
-		t.Errorf("the agent's party: %v; the watcher's is the same: %t, %v", agent.Err(), other == agent, err)
+	if other, err := d.Sessions.Shared(w.ctx(), wall, main, attach.JoinOptions{}); err != nil ||
+		other == agent || agent.Err() != nil {
+		t.Errorf("the agent's party: %v; the watcher's is the same: %t, %v", agent.Err(),
+			other == agent, err)
 	}
-	if again, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{}); err != nil || again != agent {
+	if again, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{}); err != nil ||
+		again != agent {
 		t.Errorf("the agent is another party: %v", err)
 	}
 
@@ -270,7 +285,9 @@ func TestShareWithNobody(t *testing.T) {
 		t.Errorf("less for who cannot log in any more: %v", err)
 	}
 	info, err := d.Get(w.ctx(), alice, "demo")
-	if want := []lifecycle.Share{{Principal: "bob", Rights: wire.RightWatch}, {Principal: "carl", Rights: wire.RightDrive}}; err != nil || !slices.Equal(info.SharedWith, want) {
+	if want := []lifecycle.Share{{Principal: "bob", Rights: wire.RightWatch},
+		{Principal: "carl", Rights: wire.RightDrive}}; err != nil || !slices.Equal(info.SharedWith,
+		want) {
 		t.Errorf("shared with %+v, %v, want %+v", info.SharedWith, err, want)
 	}
 }
@@ -288,8 +305,10 @@ func TestWatcherStartsNothing(t *testing.T) {
 	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []Principal{bob, {Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}} {
-		_, err := d.Sessions.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	for _, p := range []Principal{bob, {Name: "alice", Kind: wire.Person,
+		Rights: wire.RightWatch}} {
+		_, err := d.Sessions.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80,
+			Rows: 24})
 		wantCode(t, err, wire.CodeNotFound)
 		_, err = d.Sessions.Shared(w.ctx(), p, main, attach.JoinOptions{})
 		wantCode(t, err, wire.CodeNotFound)
@@ -302,7 +321,8 @@ func TestWatcherStartsNothing(t *testing.T) {
 			t.Fatalf("the sandbox is %s", got)
 		}
 	}
-	if _, err := d.Sessions.Join(w.ctx(), alice, main, attach.JoinOptions{Watch: true}); err == nil || w.state(d, "demo") != lifecycle.Stopped {
+	if _, err := d.Sessions.Join(w.ctx(), alice, main,
+		attach.JoinOptions{Watch: true}); err == nil || w.state(d, "demo") != lifecycle.Stopped {
 		t.Errorf("watching one's own: %v, %s", err, w.state(d, "demo"))
 	}
 }
@@ -314,7 +334,8 @@ func TestUnshareEndsReading(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	agent := w.standing(d)
-	if _, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo hello"}); err != nil {
+	if _, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "echo hello"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {

@@ -53,7 +53,8 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 				answered <- answer{reply, err}
 			}
 			listed := make(chan error, 1)
-			go run(a, "echo ran >>"+ran+"; echo be''gun; until [ -e "+ran+".end ]; do sleep 0.1; done")
+			go run(a, "echo ran >>"+ran+"; echo be''gun; until [ -e "+ran+
+				".end ]; do sleep 0.1; done")
 			w.shows(a.Live(), 0, "begun\r\n")
 			if err := w.memory.Freeze(sandboxInstance(info), tt.as); err != nil {
 				t.Fatal(err)
@@ -76,15 +77,20 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 				wantCode(t, (<-answered).err, wire.CodeUnavailable)
 				_, err := d.Relay.Open(w.ctx(), robot, "demo", nil)
 				wantCode(t, err, wire.CodeUnavailable)
-				_, err = d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"}, attach.JoinOptions{Create: true})
+				_, err = d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo",
+					Session: "other"}, attach.JoinOptions{Create: true})
 				wantCode(t, err, wire.CodeUnavailable)
 				<-relayEnded
 			}
-			w.eventually("the state is known", func() bool { return w.state(d, "demo") == tt.state })
+			w.eventually("the state is known", func() bool {
+				return w.state(d, "demo") == tt.state
+			})
 			if err := w.memory.Thaw(sandboxInstance(info)); err != nil {
 				t.Fatal(err)
 			}
-			w.eventually("it runs again", func() bool { return w.state(d, "demo") == lifecycle.Running })
+			w.eventually("it runs again", func() bool {
+				return w.state(d, "demo") == lifecycle.Running
+			})
 			if tt.as.Paused {
 				select {
 				case <-relayEnded:
@@ -110,7 +116,8 @@ func TestBusyGuestKeepsItsCalls(t *testing.T) {
 	a := w.standing(d)
 	answered := make(chan *wire.Result, 1)
 	go func() {
-		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo be''gun; sleep 1"})
+		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+			Text: "echo be''gun; sleep 1"})
 		if err != nil {
 			t.Error(err)
 		}

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Ago is the time since t in one unit, as Span. It is empty for a time that is not known.
+// Ago returns the time since t, formatted by Span; empty if t is unknown.
 func Ago(t time.Time) string {
 	if t.IsZero() || t.UnixMilli() == 0 {
 		return ""
@@ -13,7 +13,7 @@ func Ago(t time.Time) string {
 	return Span(time.Since(t))
 }
 
-// Span is d in one unit, rounded down: 30s, 12m, 3h, 2d.
+// Span formats d in one unit, rounded down: 30s, 12m, 3h, 2d.
 func Span(d time.Duration) string {
 	d = max(d, 0)
 	switch {

@@ -16,11 +16,14 @@ func TestTypeStartsNoShell(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	a := w.standing(d)
-	if r, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "kill -9 $$"}); err != nil || r.Result.Phase != wire.PhaseDead {
+	if r, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "kill -9 $$"}); err != nil || r.Result.Phase != wire.PhaseDead {
 		t.Fatalf("%+v, %v", r.Result, err)
 	}
-	for _, r := range []wire.Request{{Verb: wire.VerbType, Text: "echo secret"}, {Verb: wire.VerbKeys, Keys: []string{"Enter"}}} {
-		typist, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true, Typed: true})
+	for _, r := range []wire.Request{{Verb: wire.VerbType, Text: "echo secret"},
+		{Verb: wire.VerbKeys, Keys: []string{"Enter"}}} {
+		typist, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true,
+			Typed: true})
 		if err == nil {
 			var reply wire.Reply
 			reply, err = typist.Request(w.ctx(), r)
@@ -33,7 +36,8 @@ func TestTypeStartsNoShell(t *testing.T) {
 		}
 	}
 	b := w.standing(d)
-	if r, err := b.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "echo again"}); err != nil || r.Result.Output != "again\n" {
+	if r, err := b.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "echo again"}); err != nil || r.Result.Output != "again\n" {
 		t.Errorf("run: %+v, %v", r.Result, err)
 	}
 }
@@ -54,11 +58,13 @@ func TestTypeToTheShellThatRunStarted(t *testing.T) {
 		return reply.Result
 	}
 	do(wire.Request{Verb: wire.VerbRun, Text: "exit"})
-	if r := do(wire.Request{Verb: wire.VerbRun, Text: "read x; echo got $x"}); r.Ended != wire.Waiting {
+	if r := do(wire.Request{Verb: wire.VerbRun,
+		Text: "read x; echo got $x"}); r.Ended != wire.Waiting {
 		t.Fatalf("%+v", r)
 	}
 	d.registry.Connections().Forget(info.ID) // the connection to the sandbox breaks
-	if r := do(wire.Request{Verb: wire.VerbType, Text: "joe"}); r.Ended != wire.Done || r.Output != "joe\ngot joe\n" {
+	if r := do(wire.Request{Verb: wire.VerbType, Text: "joe"}); r.Ended != wire.Done ||
+		r.Output != "joe\ngot joe\n" {
 		t.Errorf("%+v", r)
 	}
 }

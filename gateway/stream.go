@@ -12,12 +12,13 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Stream serves a session stream of an agent on the sandbox called name until it ends, and closes
-// rw. The client's frames reach the guest as they are, with p as the party; output comes from the
-// replica, so that nothing is seen that is not recorded. nil means that the client ended it. It
-// ends also when the connection to the sandbox breaks: the client attaches again, with its resume
-// secret, and is the same party.
-func (s *Sessions) Stream(ctx context.Context, p Principal, name string, rw io.ReadWriteCloser) error {
+// Stream serves an agent's session stream on the sandbox called name until it ends, and closes rw.
+// It passes the client's frames to the guest, with p as the party. Output comes from the replica,
+// so that a client sees only what is recorded. It returns nil when the client ends the stream. The
+// stream also ends when the connection to the sandbox breaks; the client then attaches again with
+// its resume secret and stays the same party.
+func (s *Sessions) Stream(ctx context.Context, p Principal, name string,
+	rw io.ReadWriteCloser) error {
 	ctx, done := s.hub.registry.Bound(ctx)
 	defer done()
 	stop := context.AfterFunc(ctx, func() { rw.Close() })
@@ -48,21 +49,22 @@ func (s *Sessions) Stream(ctx context.Context, p Principal, name string, rw io.R
 	return s.hub.attachments.Serve(ctx, sb.Guest(), partyOf(sb, p, wire.Agent), client, a)
 }
 
-// greet reads a client's hello, answers it, and returns the frame after it: an attach or a request.
+// greet reads a client's hello, answers it, and returns the next frame: an attach or a request.
 func greet(client *wire.Conn) (wire.Frame, error) {
 	if err := client.Welcome(); err != nil {
 		return wire.Frame{}, err
 	}
 	f, err := client.Read()
 	if err == nil && f.Type != wire.FrameAttach && f.Type != wire.FrameRequest {
-		err = fmt.Errorf("frame type %d where attach was due", f.Type)
+		err = fmt.Errorf("frame type %d instead of attach", f.Type)
 	}
 	f.Data = slices.Clone(f.Data)
 	return f, err
 }
 
 // serveBare answers the requests that need no attachment: list and close.
-func (s *Sessions) serveBare(ctx context.Context, p Principal, name string, client *wire.Conn, f wire.Frame) error {
+func (s *Sessions) serveBare(ctx context.Context, p Principal, name string, client *wire.Conn,
+	f wire.Frame) error {
 	for {
 		if f.Type != wire.FrameRequest {
 			return fmt.Errorf("session stream: frame type %d without an attachment", f.Type)
@@ -78,10 +80,11 @@ func (s *Sessions) serveBare(ctx context.Context, p Principal, name string, clie
 		case r.Verb == wire.VerbClose:
 			err = s.Close(ctx, p, wire.Target{Sandbox: name, Session: r.Session})
 		default:
-			err = wire.Errorf(wire.CodeUsage, "request %s needs an attachment", oneLine(string(r.Verb), 32))
+			err = wire.Errorf(wire.CodeUsage, "request %s needs an attachment",
+				oneLine(string(r.Verb), 32))
 		}
 		reply.Error = s.hub.Public(err)
-		if r.Verb != wire.VerbCancel { // which has no reply of its own
+		if r.Verb != wire.VerbCancel { // cancel has no reply
 			if err := client.WriteJSON(wire.FrameReply, f.ID, reply); err != nil {
 				return err
 			}

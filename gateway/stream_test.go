@@ -103,7 +103,8 @@ func (s *transcript) until(ctx context.Context, t *testing.T, what string, f fun
 }
 
 // dial opens a stream through the hub as p. served gives what Stream returned.
-func (w *world) dial(d *daemon, p Principal, a wire.Attach, h wire.Handler) (c *wire.Client, served chan error, err error) {
+func (w *world) dial(d *daemon, p Principal, a wire.Attach,
+	h wire.Handler) (c *wire.Client, served chan error, err error) {
 	w.t.Helper()
 	near, far := pair(w.t)
 	served = make(chan error, 1)
@@ -120,7 +121,8 @@ func TestStreamKeepsTheOrder(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	var seen transcript
-	c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true, From: wire.Offset{Word: wire.FromStart}}, seen.handler())
+	c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true,
+		From: wire.Offset{Word: wire.FromStart}}, seen.handler())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,12 +167,17 @@ func TestStreamRefusals(t *testing.T) {
 		a    wire.Attach
 		code wire.Code
 	}{
-		"another's sandbox":  {bob, wire.Attach{Session: "main", Create: true}, wire.CodeNotFound},
-		"a party of its own": {robot, wire.Attach{Session: "main", Create: true, Party: &wire.Party{Name: "root", Kind: wire.Person, Rights: wire.RightDrive}}, wire.CodeUsage},
-		"a watcher creates":  {watcher, wire.Attach{Session: "main", Create: true}, wire.CodeDenied},
-		"no session":         {robot, wire.Attach{Session: "main"}, wire.CodeNotFound},
-		"a stolen secret":    {robot, wire.Attach{Resume: "0123456789abcdef0123456789abcdef"}, wire.CodeNotFound},
-		"a bad name":         {robot, wire.Attach{Session: "../main", Create: true}, wire.CodeUsage},
+		"another's sandbox": {bob, wire.Attach{Session: "main", Create: true}, wire.CodeNotFound},
+		"a party of its own": {robot, wire.Attach{Session: "main", Create: true,
+			Party: &wire.Party{Name: "root", Kind: wire.Person, Rights: wire.RightDrive}},
+			wire.CodeUsage},
+		"a watcher creates": {watcher, wire.Attach{Session: "main", Create: true},
+			wire.CodeDenied},
+		"no session": {robot, wire.Attach{Session: "main"}, wire.CodeNotFound},
+		"a stolen secret": {robot, wire.Attach{Resume: "0123456789abcdef0123456789abcdef"},
+			wire.CodeNotFound},
+		"a bad name": {robot, wire.Attach{Session: "../main", Create: true},
+			wire.CodeUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, served, err := w.dial(d, tt.p, tt.a, wire.Handler{})
@@ -205,10 +212,12 @@ func TestStreamWithoutAttachmentListsAndCloses(t *testing.T) {
 	if diff := cmp.Diff([]string{"agent:alice"}, names(reply.Sessions[0].Parties)); diff != "" {
 		t.Errorf("parties (-want +got):\n%s", diff)
 	}
-	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); !errors.Is(err,
+		&wire.Error{Code: wire.CodeUsage}) {
 		t.Errorf("run without an attachment: %v, want code usage", err)
 	}
-	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbClose, Session: "main"}); err != nil {
+	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbClose,
+		Session: "main"}); err != nil {
 		t.Fatal(err)
 	}
 	reply, err = c.Request(w.ctx(), wire.Request{Verb: wire.VerbList})
@@ -235,7 +244,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- d.Sessions.Stream(context.Background(), robot, "demo", far) }()
 	slow := wire.NewConn(near)
-	if err := slow.WriteJSON(wire.FrameHello, 0, wire.Hello{Versions: []int{wire.Version}}); err != nil {
+	if err := slow.WriteJSON(wire.FrameHello, 0,
+		wire.Hello{Versions: []int{wire.Version}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := slow.WriteJSON(wire.FrameAttach, 0, wire.Attach{Session: "main"}); err != nil {
@@ -288,7 +298,8 @@ func TestStreamResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	op := strings.Repeat("ab", 16)
-	request := wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo once >>count; while [ ! -e go ]; do sleep 0.01; done; wc -l <count"}
+	request := wire.Request{Verb: wire.VerbRun, Op: op,
+		Text: "echo once >>count; while [ ! -e go ]; do sleep 0.01; done; wc -l <count"}
 	lost := make(chan error, 1)
 	go func() {
 		_, err := c.Request(w.ctx(), request)
@@ -310,7 +321,8 @@ func TestStreamResumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	sshRun(t, peer, "touch go")
-	again, _, err := w.dial(d, robot, wire.Attach{Session: "main", Resume: c.Attached().Resume, From: wire.At(seen.next)}, wire.Handler{})
+	again, _, err := w.dial(d, robot, wire.Attach{Session: "main", Resume: c.Attached().Resume,
+		From: wire.At(seen.next)}, wire.Handler{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +334,8 @@ func TestStreamResumes(t *testing.T) {
 		t.Errorf("result after resuming = %+v, %v; want the output 1", reply.Result, err)
 	}
 	// Nobody else may be that party.
-	_, _, err = w.dial(d, Principal{Name: "bob", Kind: wire.Agent}, wire.Attach{Session: "main", Resume: again.Attached().Resume}, wire.Handler{})
+	_, _, err = w.dial(d, Principal{Name: "bob", Kind: wire.Agent}, wire.Attach{Session: "main",
+		Resume: again.Attached().Resume}, wire.Handler{})
 	wantCode(t, err, wire.CodeNotFound)
 }
 
@@ -389,7 +402,8 @@ func TestKickedStreamStaysAway(t *testing.T) {
 	}
 	w.eventually("the keyboard is free", func() bool { return l.Keyboard() == "" })
 	for _, session := range []string{"main", ""} {
-		_, _, err = w.dial(d, robot, wire.Attach{Session: session, Resume: c.Attached().Resume}, wire.Handler{})
+		_, _, err = w.dial(d, robot, wire.Attach{Session: session, Resume: c.Attached().Resume},
+			wire.Handler{})
 		wantCode(t, err, wire.CodeDenied)
 	}
 	// By the door he may come in again, as another.
@@ -486,7 +500,8 @@ func TestStreamRefusesAPartyInARequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Request(w.ctx(), wire.Request{Verb: wire.VerbTake, Party: &wire.Party{Name: "bob", Kind: wire.Person, Rights: wire.RightDrive}})
+	_, err = c.Request(w.ctx(), wire.Request{Verb: wire.VerbTake, Party: &wire.Party{Name: "bob",
+		Kind: wire.Person, Rights: wire.RightDrive}})
 	wantCode(t, err, wire.CodeLost)
 	if err := <-served; err == nil || !strings.Contains(err.Error(), "party") {
 		t.Errorf("Stream: %v, want an error about the party", err)

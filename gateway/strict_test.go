@@ -40,7 +40,8 @@ func (w *world) smallDisk(size string) (fill, empty func()) {
 	})
 	ballast := filepath.Join(dir, "ballast")
 	return func() {
-			if err := os.WriteFile(ballast, make([]byte, 64<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
+			if err := os.WriteFile(ballast, make([]byte, 64<<20), 0o600); !errors.Is(err,
+				unix.ENOSPC) {
 				w.t.Fatalf("filling the disk: %v, want ENOSPC", err)
 			}
 		}, func() {
@@ -67,14 +68,19 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill()
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// More than the last page of the file takes.
-	reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "head -c 500000 /dev/zero | tr '\\0' x; echo se''cret"})
-	if err == nil || reply.Result == nil || reply.Result.Ended != wire.Lost || reply.Result.Output != "" || !strings.Contains(err.Error(), "not recorded: "+record.WhyFull) {
-		t.Errorf("the agent gets %+v, %v; want it lost, with an error that names the full disk, and no output", reply.Result, err)
+	reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		Text: "head -c 500000 /dev/zero | tr '\\0' x; echo se''cret"})
+	if err == nil || reply.Result == nil || reply.Result.Ended != wire.Lost ||
+		reply.Result.Output != "" || !strings.Contains(err.Error(), "not recorded: "+
+		record.WhyFull) {
+		t.Errorf("the agent gets %+v, %v; want it lost, with an error that names the full disk, "+
+			"and no output", reply.Result, err)
 	}
 	w.eventually("the session ends", func() bool { return l.Final() })
 	if why := l.State().Reason; !strings.Contains(why, "not recorded: "+record.WhyFull) {
@@ -84,19 +90,23 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.ReadFile(filepath.Join(record.Dir(d.registry.Find("demo").Records(), "main", 0), record.LogFile))
+	log, err := os.ReadFile(filepath.Join(record.Dir(d.registry.Find("demo").Records(), "main", 0),
+		record.LogFile))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.HasPrefix(log, []byte(shown)) || !strings.Contains(shown, "before") || strings.Contains(shown, "secret") {
-		t.Errorf("shown are %d bytes, which are not the first of the %d recorded, or not those", len(shown), len(log))
+	if !bytes.HasPrefix(log, []byte(shown)) || !strings.Contains(shown, "before") ||
+		strings.Contains(shown, "secret") {
+		t.Errorf("shown are %d bytes, which are not the first of the %d recorded, or not those",
+			len(shown), len(log))
 	}
 	empty()
 	w.eventually("the guest has closed it", func() bool {
 		infos, err := d.Sessions.List(w.ctx(), alice, "demo")
 		return err == nil && len(infos) == 0
 	})
-	if res := w.run(d, "echo a''gain"); res.Ended != wire.Done || !strings.Contains(res.Output, "again") {
+	if res := w.run(d, "echo a''gain"); res.Ended != wire.Done || !strings.Contains(res.Output,
+		"again") {
 		t.Errorf("a new session: %+v", res)
 	}
 }
@@ -123,6 +133,7 @@ func TestSessionGoesOnWithoutDisk(t *testing.T) {
 	w.run(d, "echo la''ter")
 	text, r := w.recorded(d, main)
 	if len(r.Gaps()) == 0 || r.Gaps()[0].Why != record.WhyFull || !strings.Contains(text, "later") {
-		t.Errorf("gaps %v, text ends in %.40q; want a full disk, and what came later", r.Gaps(), text[max(0, len(text)-40):])
+		t.Errorf("gaps %v, text ends in %.40q; want a full disk, and what came later", r.Gaps(),
+			text[max(0, len(text)-40):])
 	}
 }

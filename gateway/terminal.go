@@ -13,11 +13,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Terminal is the record of one relayed terminal. Its methods may be called at once: output and
-// sizes come from different goroutines. The terminal goes on when the record cannot, unless records
-// are strict: then Write fails, and what it was given must not be shown.
+// Terminal records one relayed terminal. Its methods are safe for concurrent use, because output
+// and sizes come from different goroutines. A failed record does not stop the terminal unless
+// records are strict: then Write fails, and its output must not be shown.
 type Terminal struct {
-	rec *record.Writer // nil when it could not be made
+	rec *record.Writer // nil when it could not be created
 	log *slog.Logger
 
 	strict bool // the terminal ends when it cannot be recorded
@@ -27,9 +27,10 @@ type Terminal struct {
 	bad bool   // guarded by mu; a failure was logged
 }
 
-// Terminal records a relayed terminal – pty-req and exec – that is no session. The caller writes
-// what it relays to the client before the client sees it, and closes it with the exit status.
-func (r *Relay) Terminal(ctx context.Context, p Principal, name, command string, cols, rows int) (*Terminal, error) {
+// Terminal records a relayed terminal (pty-req and exec) that is not a session. The caller writes
+// output here before the client sees it, and calls Close with the exit status.
+func (r *Relay) Terminal(ctx context.Context, p Principal, name, command string,
+	cols, rows int) (*Terminal, error) {
 	sb, p, err := r.hub.reachable(p, name, wire.RightDrive, "commands")
 	if err != nil {
 		return nil, err
@@ -37,11 +38,13 @@ func (r *Relay) Terminal(ctx context.Context, p Principal, name, command string,
 	o := r.hub.options
 	t := &Terminal{log: r.hub.registry.Log(), strict: o.RecordStrict}
 	dir := record.Dir(sb.Records(), "exec-"+partyID(), 0)
-	t.rec, err = record.Create(dir, record.Options{Title: oneLine(command, 200), Cols: cols, Rows: rows, Quota: o.RecordQuota, Whole: o.RecordStrict})
+	t.rec, err = record.Create(dir, record.Options{Title: oneLine(command, 200), Cols: cols,
+		Rows: rows, Quota: o.RecordQuota, Whole: o.RecordStrict})
 	if err != nil {
 		t.trouble(err)
 		if o.RecordStrict {
-			return nil, wire.Errorf(wire.CodeUnavailable, "the terminal cannot be recorded: %s", live.Unrecordable(err))
+			return nil, wire.Errorf(wire.CodeUnavailable, "the terminal cannot be recorded: %s",
+				live.Unrecordable(err))
 		}
 		return t, nil
 	}
@@ -49,15 +52,16 @@ func (r *Relay) Terminal(ctx context.Context, p Principal, name, command string,
 	if err := t.rec.Event(e); err != nil {
 		t.trouble(err)
 	}
-	sb.Log("terminal", map[string]any{"by": e.By, "command": oneLine(command, maxCommand), "record": filepath.Base(dir)})
+	sb.Log("terminal", map[string]any{"by": e.By, "command": oneLine(command, maxCommand),
+		"record": filepath.Base(dir)})
 	return t, nil
 }
 
-// trouble logs the first of the failures.
+// trouble logs the first failure.
 func (t *Terminal) trouble(err error) {
 	if !t.bad {
 		t.bad = true
-		t.log.Warn("recording of a terminal is held up", "err", err)
+		t.log.Warn("terminal record failed", "err", err)
 	}
 }
 
@@ -69,7 +73,8 @@ func (t *Terminal) Write(p []byte) (int, error) {
 		if err := t.rec.Append(t.off, p); err != nil {
 			t.trouble(err)
 			if t.strict {
-				t.log.Warn("a terminal is ended: it cannot be recorded, and records are strict", "err", err)
+				t.log.Warn("terminal ended: it cannot be recorded, and records are strict",
+					"err", err)
 				return 0, fmt.Errorf("the terminal cannot be recorded: %w", err)
 			}
 		}
@@ -90,7 +95,7 @@ func (t *Terminal) Resize(cols, rows int) {
 	}
 }
 
-// Close finishes the record, when nothing else is called any more; exit is -1 when the connection
+// Close finishes the record, after all other calls have returned. exit is -1 when the connection
 // ended first.
 func (t *Terminal) Close(exit int) {
 	if t.rec == nil {
@@ -98,7 +103,8 @@ func (t *Terminal) Close(exit int) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	state := wire.State{Phase: wire.PhaseDead, Offset: t.off, SinceUnix: time.Now().UnixMilli(), Basis: []wire.Basis{wire.BasisExit}}
+	state := wire.State{Phase: wire.PhaseDead, Offset: t.off, SinceUnix: time.Now().UnixMilli(),
+		Basis: []wire.Basis{wire.BasisExit}}
 	if exit >= 0 {
 		state.ExitCode = &exit
 	} else {

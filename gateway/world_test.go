@@ -55,7 +55,8 @@ type world struct {
 
 func newWorld(t *testing.T, o sandboxtest.Options) *world {
 	t.Helper()
-	w := &world{t: t, dir: filepath.Join(t.TempDir(), "state"), memory: sandboxtest.New(t, o), log: new(syncBuffer)}
+	w := &world{t: t, dir: filepath.Join(t.TempDir(), "state"), memory: sandboxtest.New(t, o),
+		log: new(syncBuffer)}
 	w.backend = w.memory
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -90,7 +91,8 @@ func (w *world) start() *daemon {
 		w.t.Fatal(err)
 	}
 	o := w.options
-	o.Store, o.Records, o.Backends = s, records, map[string]sandbox.Backend{sandboxtest.Name: w.backend}
+	o.Store, o.Records, o.Backends = s, records,
+		map[string]sandbox.Backend{sandboxtest.Name: w.backend}
 	o.Owner, o.Logins, o.StopGrace = cmp.Or(w.owner, "alice"), []string{"localuser"}, time.Second
 	o.Log = slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	h, err := New(o)
@@ -125,7 +127,8 @@ func (w *world) start() *daemon {
 
 // ctx ends when a test has taken too long.
 func (w *world) ctx() context.Context {
-	ctx, cancel := context.WithTimeoutCause(w.t.Context(), patience, errors.New("the test has waited too long"))
+	ctx, cancel := context.WithTimeoutCause(w.t.Context(), patience,
+		errors.New("the test has waited too long"))
 	w.t.Cleanup(cancel)
 	return ctx
 }
@@ -142,7 +145,8 @@ func (w *world) create(d *daemon, name string) lifecycle.Info {
 // run runs a command in demo's main session as alice's agent.
 func (w *world) run(d *daemon, command string) *wire.Result {
 	w.t.Helper()
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
