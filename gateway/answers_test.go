@@ -14,11 +14,12 @@ func TestRequestTooLong(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a := w.standing(d)
+	a := w.shared(d)
 	for _, r := range []wire.Request{{Verb: wire.VerbRun, Text: "true # " + strings.Repeat("x",
 		2<<20)}, {Verb: wire.VerbType, Raw: true, Text: strings.Repeat("\x01", 200<<10)}} {
 		reply, err := a.Request(w.ctx(), r)
-		if e, ok := err.(*wire.Error); !ok || e.Code != wire.CodeUsage || reply.Result != nil { //nolint:errorlint // as callers get it
+		e, ok := err.(*wire.Error) //nolint:errorlint // as sent
+		if !ok || e.Code != wire.CodeUsage || reply.Result != nil {
 			t.Errorf("%s: %+v, %v", r.Verb, reply.Result, err)
 		}
 	}

@@ -50,7 +50,7 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if reply, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
-		Text: "cat >told"}); err != nil || reply.Result.Ended != wire.Waiting {
+		Text: "cat >read"}); err != nil || reply.Result.Ended != wire.Waiting {
 		t.Fatalf("run = %+v, %v", reply.Result, err)
 	}
 	var want strings.Builder
@@ -78,7 +78,7 @@ func TestCutOffWhileTheSandboxIsAway(t *testing.T) {
 		Keys: []string{"^D"}}); err != nil || reply.Result.Ended != wire.Done {
 		t.Fatalf("^D = %+v, %v", reply.Result, err)
 	}
-	for _, file := range []string{"typed", "told"} {
+	for _, file := range []string{"typed", "read"} {
 		reply, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "cat " + file})
 		if err != nil || reply.Result.Output != want.String() {
 			t.Errorf("%s has %q, %v; want %q", file, reply.Result.Output, err, want.String())
@@ -97,14 +97,16 @@ func TestCutOffWhileComingBack(t *testing.T) {
 		[]byte("stty -echo; echo be''gun; cat >typed; stty echo; echo e''nd\r")); err != nil {
 		t.Fatal(err)
 	}
-	w.shows(a.Live(), 0, "begun\r\n") // what comes while the line editor still has the terminal is not lines to cat
+	// What comes while the line editor still has the terminal is not lines to cat.
+	w.shows(a.Live(), 0, "begun\r\n")
 	began := time.Now()
 	d.registry.Connections().Forget(info.ID)
 	if err := a.Input(w.ctx(), []byte("line 0\r")); err != nil {
 		t.Fatal(err)
 	}
 	const steps = 40
-	step := 2 * time.Since(began) / steps // what coming back took on this machine, and as much again
+	// What coming back took on this machine, and as much again.
+	step := 2 * time.Since(began) / steps
 	want := "line 0\n"
 	for i := 1; i <= steps; i++ {
 		d.registry.Connections().Forget(info.ID)

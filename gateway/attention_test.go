@@ -12,14 +12,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// told reads a watch until what it told last of a session is as asked for.
-func (w *world) told(watch *attention.Watch, what string,
+// watched reads a watch until its last state of a session fulfils a condition.
+func (w *world) watched(watch *attention.Watch, what string,
 	cond func(attention.Need) bool) attention.Need {
 	w.t.Helper()
 	for {
 		changed, err := watch.Next(w.ctx())
 		if err != nil {
-			w.t.Fatalf("never told: %s: %v", what, err)
+			w.t.Fatalf("never reported: %s: %v", what, err)
 		}
 		for _, n := range changed {
 			if cond(n) {
@@ -58,47 +58,47 @@ func TestAttentionWatch(t *testing.T) {
 	a := w.person(d)
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
-	w.told(watch, "the prompt", func(n attention.Need) bool {
+	w.watched(watch, "the prompt", func(n attention.Need) bool {
 		return n.Phase == wire.PhasePrompt && n.Needs == attention.None
 	})
 
 	w.types(a, "read -p 'Your na''me? ' x\n")
-	n := w.told(watch, "a question", func(n attention.Need) bool {
+	n := w.watched(watch, "a question", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
 	})
 	if n.Sandbox != "demo" || n.Session != "main" || n.Want != wire.WantLine ||
 		n.LastLine != "Your name?" || n.Keyboard != "person:alice" ||
 		n.Since.Before(before) || n.Since.After(time.Now()) || n.Gone {
-		t.Errorf("told %+v", n)
+		t.Errorf("got %+v", n)
 	}
 	w.types(a, "me\n")
-	w.told(watch, "the answer", func(n attention.Need) bool { return n.Needs == attention.None })
+	w.watched(watch, "the answer", func(n attention.Need) bool { return n.Needs == attention.None })
 
 	w.types(a, "read -s -p 'Pass''word: ' x\n")
-	if n = w.told(watch, "a secret asked for", func(n attention.Need) bool {
+	if n = w.watched(watch, "a secret asked for", func(n attention.Need) bool {
 		return n.Needs == attention.Answer && n.Want == wire.WantPassword
 	}); n.LastLine != "Password:" {
-		t.Errorf("told %+v", n)
+		t.Errorf("got %+v", n)
 	}
 	w.types(a, "x\n")
-	w.told(watch, "the prompt again", func(n attention.Need) bool {
+	w.watched(watch, "the prompt again", func(n attention.Need) bool {
 		return n.Phase == wire.PhasePrompt
 	})
 	w.types(a, "echo 'half\n")
-	w.told(watch, "a continuation", func(n attention.Need) bool {
+	w.watched(watch, "a continuation", func(n attention.Need) bool {
 		return n.Needs == attention.Answer && n.Phase == wire.PhaseContinuation
 	})
 	w.types(a, "'\n")
-	w.told(watch, "the prompt once more", func(n attention.Need) bool {
+	w.watched(watch, "the prompt once more", func(n attention.Need) bool {
 		return n.Needs == attention.None
 	})
 
 	w.types(a, "exit 3\n")
-	n = w.told(watch, "the end of the shell", func(n attention.Need) bool {
+	n = w.watched(watch, "the end of the shell", func(n attention.Need) bool {
 		return n.Phase == wire.PhaseDead
 	})
 	if n.Needs != attention.Shell || n.ExitCode == nil || *n.ExitCode != 3 || n.Gone {
-		t.Errorf("told %+v", n)
+		t.Errorf("got %+v", n)
 	}
 	all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
 	if err != nil || len(all) != 1 || all[0].Needs != attention.Shell || all[0].Since != n.Since {
@@ -107,13 +107,13 @@ func TestAttentionWatch(t *testing.T) {
 	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "that it is gone", func(n attention.Need) bool {
+	w.watched(watch, "that it is gone", func(n attention.Need) bool {
 		return n.Gone && n.Session == "main" && n.Needs == attention.None
 	})
 }
 
-// Only the owner is told, and with whom it is shared. Without a watch the guest is asked for
-// nothing.
+// Only the owner learns of a session's attention state, until the sandbox is shared. Without a
+// watch the guest is not asked.
 func TestAttentionWatchOwner(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -126,22 +126,22 @@ func TestAttentionWatchOwner(t *testing.T) {
 	ctx, cancel := context.WithTimeout(w.ctx(), 500*time.Millisecond)
 	defer cancel()
 	if changed, err := others.Next(ctx); err == nil {
-		t.Errorf("bob was told %+v", changed)
+		t.Errorf("bob got %+v", changed)
 	}
 	others.Close()
 	if watched, _ := d.registry.Board().Watched([]string{"bob"}); watched {
 		t.Error("a watch that was closed counts")
 	}
 	if _, err := d.Sessions.Attention(w.ctx(), bob, "demo"); err == nil {
-		t.Error("bob was told of demo")
+		t.Error("bob learned of demo")
 	}
 	if all, err := d.Sessions.Attention(w.ctx(), bob, ""); err != nil || len(all) != 0 {
-		t.Errorf("bob was told %+v, %v", all, err)
+		t.Errorf("bob got %+v, %v", all, err)
 	}
 }
 
-// With whom a sandbox is shared is told what its sessions need while it is, and of a session for
-// which nobody else waits.
+// A principal with a share watches the attention state while the share lasts, also of a session
+// that nobody else watches.
 func TestAttentionWatchShared(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -152,17 +152,19 @@ func TestAttentionWatchShared(t *testing.T) {
 	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
+	w.watched(watch, "the prompt", func(n attention.Need) bool {
+		return n.Phase == wire.PhasePrompt
+	})
 	w.types(a, "read -p 'Your na''me? ' x\n")
-	if n := w.told(watch, "a question", func(n attention.Need) bool {
+	if n := w.watched(watch, "a question", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
 	}); n.LastLine != "Your name?" {
-		t.Errorf("told %+v", n)
+		t.Errorf("got %+v", n)
 	}
 	if _, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "that it is no longer shared", func(n attention.Need) bool {
+	w.watched(watch, "that it is no longer shared", func(n attention.Need) bool {
 		return n.Gone && n.LastLine == ""
 	})
 }
@@ -176,21 +178,23 @@ func TestAttentionWatchGoesOn(t *testing.T) {
 	a := w.person(d)
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
-	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
+	w.watched(watch, "the prompt", func(n attention.Need) bool {
+		return n.Phase == wire.PhasePrompt
+	})
 	d.registry.Connections().Forget(info.ID) // its connections end
 	w.types(a, "read x\n")
-	w.told(watch, "a question after that", func(n attention.Need) bool {
+	w.watched(watch, "a question after that", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
 	})
 	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	w.told(watch, "that the session is gone", func(n attention.Need) bool { return n.Gone })
+	w.watched(watch, "that the session is gone", func(n attention.Need) bool { return n.Gone })
 	if _, err := d.Start(w.ctx(), alice, "demo", nil); err != nil {
 		t.Fatal(err)
 	}
 	w.types(w.person(d), "read x\n")
-	w.told(watch, "a question of another run", func(n attention.Need) bool {
+	w.watched(watch, "a question of another run", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
 	})
 }
@@ -203,7 +207,7 @@ func TestAttentionHostileLine(t *testing.T) {
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	w.types(w.person(d), `printf 'x\n\033]0;title\007"a'"'"'b" \302\233 \342\200\256 $(id) \\ {}'; read x`+"\n")
-	n := w.told(watch, "a question", func(n attention.Need) bool {
+	n := w.watched(watch, "a question", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
 	})
 	if n.LastLine != `"a'b"       $(id) \ {}` && n.LastLine != `"a'b"   $(id) \ {}` {
@@ -239,7 +243,7 @@ func TestAttentionLastLineAfterARestart(t *testing.T) {
 	}
 }
 
-// What a person keeps private is told nobody by way of the last line.
+// The last line does not reveal what a person types in private mode.
 func TestAttentionPrivate(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -247,7 +251,9 @@ func TestAttentionPrivate(t *testing.T) {
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	a := w.person(d)
-	w.told(watch, "the prompt", func(n attention.Need) bool { return n.Phase == wire.PhasePrompt })
+	w.watched(watch, "the prompt", func(n attention.Need) bool {
+		return n.Phase == wire.PhasePrompt
+	})
 	if err := a.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
@@ -256,13 +262,13 @@ func TestAttentionPrivate(t *testing.T) {
 	}
 	w.eventually("it is private", func() bool { return a.Live().Private() != "" })
 	w.types(a, "read -p 'tok''en 4711? ' x\n")
-	if n := w.told(watch, "a question", func(n attention.Need) bool {
+	if n := w.watched(watch, "a question", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
 	}); n.LastLine != "" {
-		t.Errorf("told %+v", n)
+		t.Errorf("got %+v", n)
 	}
 	w.types(a, "\n")
-	w.told(watch, "the prompt again", func(n attention.Need) bool {
+	w.watched(watch, "the prompt again", func(n attention.Need) bool {
 		return n.Phase == wire.PhasePrompt
 	})
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbPrivate}); err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// notices reads what a hook that appends its standard input to a file was told.
+// notices reads what a hook that appends its standard input to a file received.
 func notices(t *testing.T, file string) (all []attention.Notice) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -39,10 +39,10 @@ func notices(t *testing.T, file string) (all []attention.Notice) {
 	return all
 }
 
-// A real program is told of each change, in order, with text of the session as data.
+// A hook program receives each change in order, with text of the session as data.
 func TestHookExec(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	file, env := filepath.Join(t.TempDir(), "told"), filepath.Join(t.TempDir(), "env")
+	file, env := filepath.Join(t.TempDir(), "received"), filepath.Join(t.TempDir(), "env")
 	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c",
 		`env | grep '^SANDBOXD_HOOK_\|^MINE=' | sort | tr '\n' ' ' >>"$2"; echo >>"$2"; cat >>"$1"`,
 		"hook", file, env},
@@ -51,15 +51,15 @@ func TestHookExec(t *testing.T) {
 	w.create(d, "demo")
 	a := w.person(d)
 	w.types(a, `read -p $'It\047s \033[31m"ev\151l"\033]0;x\007 $(reboot) ; `+"`x`"+` ' x`+"\n")
-	w.eventually("told of a question", func() bool { return len(notices(t, file)) == 1 })
+	w.eventually("a question is reported", func() bool { return len(notices(t, file)) == 1 })
 	w.types(a, "\n")
-	w.eventually("told of the answer", func() bool { return len(notices(t, file)) == 2 })
+	w.eventually("the answer is reported", func() bool { return len(notices(t, file)) == 2 })
 	w.types(a, "exit 7\n")
-	w.eventually("told of the end", func() bool { return len(notices(t, file)) == 3 })
+	w.eventually("the end is reported", func() bool { return len(notices(t, file)) == 3 })
 	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("told that it is gone", func() bool { return len(notices(t, file)) == 4 })
+	w.eventually("the removal is reported", func() bool { return len(notices(t, file)) == 4 })
 	all := notices(t, file)
 	var got []string
 	for _, n := range all {
@@ -71,7 +71,7 @@ func TestHookExec(t *testing.T) {
 	want := []string{`demo "asks" from "" alice`, `demo "" from "asks" alice`,
 		`demo "dead" from "" alice`, `demo "" from "dead" alice`}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("told\n%s", strings.Join(got, "\n"))
+		t.Errorf("received\n%s", strings.Join(got, "\n"))
 	}
 	if first := all[0]; first.LastLine != "It's \"evil\" $(reboot) ; `x`" ||
 		first.Want != wire.WantLine {
@@ -83,7 +83,8 @@ func TestHookExec(t *testing.T) {
 	text, err := os.ReadFile(env)
 	first, _, _ := strings.Cut(string(text), "\n")
 	if err != nil || first != "MINE=yes SANDBOXD_HOOK_NEEDS=asks SANDBOXD_HOOK_OWNER=alice "+
-		"SANDBOXD_HOOK_SANDBOX=demo SANDBOXD_HOOK_SESSION=main SANDBOXD_HOOK_WANT=line SANDBOXD_HOOK_WAS= " {
+		"SANDBOXD_HOOK_SANDBOX=demo SANDBOXD_HOOK_SESSION=main "+
+		"SANDBOXD_HOOK_WANT=line SANDBOXD_HOOK_WAS= " {
 		t.Errorf("environment %q, %v", first, err)
 	}
 	w.eventually("all are counted", func() bool {
@@ -95,20 +96,20 @@ func TestHookExec(t *testing.T) {
 // did.
 func TestHookOfANameUsedAgain(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	file := filepath.Join(t.TempDir(), "told")
+	file := filepath.Join(t.TempDir(), "received")
 	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c", `cat >>"$0"`, file}}
 	d := w.start()
 	for round := range 2 {
 		w.create(d, "demo")
 		a := w.person(d)
 		w.types(a, "read -p 'Well? ' x\n")
-		w.eventually("told of a question", func() bool {
+		w.eventually("a question is reported", func() bool {
 			return len(notices(t, file)) == 2*round+1
 		})
 		if err := d.remove(w.ctx(), alice, "demo"); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("told that it is gone", func() bool {
+		w.eventually("the removal is reported", func() bool {
 			return len(notices(t, file)) == 2*round+2
 		})
 	}
@@ -150,8 +151,7 @@ func TestHookExecFails(t *testing.T) {
 	}
 }
 
-// A real server is told, again when it does not take it; after an answer that will not change it is
-// given up.
+// A server receives each change, again after a failure; after a permanent error the hook gives up.
 func TestHookURL(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	var mu sync.Mutex
@@ -204,7 +204,7 @@ func TestHookURL(t *testing.T) {
 		got = append(got, string(n.Needs))
 	}
 	if s := strings.Join(got, ","); s != "asks,asks,asks,,asks," {
-		t.Errorf("told %q", s)
+		t.Errorf("received %q", s)
 	}
 }
 

@@ -68,7 +68,7 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 				attach.JoinOptions{Create: true})
 			return err
 		},
-		"Standing": func(p Principal, n string) error {
+		"Shared": func(p Principal, n string) error {
 			_, err := d.Sessions.Shared(w.ctx(), p, wire.Target{Sandbox: n},
 				attach.JoinOptions{Create: true})
 			return err
@@ -146,7 +146,7 @@ func TestWatcherMakesNothing(t *testing.T) {
 		}(),
 		"Remove": d.remove(w.ctx(), watcher, "demo"),
 		"Stop":   d.Stop(w.ctx(), watcher, "demo"),
-		"Upstream": func() error { // of exec in the lobby too
+		"Upstream": func() error { // of exec on the control host, too
 			c, err := d.Relay.Open(w.ctx(), watcher, "demo", nil)
 			if err == nil {
 				c.Conn.Close()

@@ -91,8 +91,8 @@ func (s *Sessions) Disconnect(ctx context.Context, p Principal, t wire.Target,
 func partyID() string { return strings.ToLower(rand.Text()[:8]) }
 
 // Own returns the attachment on which a command of p acts: the person of p's who holds the
-// keyboard, else the one who joined last, else p's shared attachment. A read-only key does not act
-// for persons who logged in with another key.
+// keyboard, else the person who joined last, else p's shared attachment. A read-only key does not
+// act for persons who logged in with another key.
 func (s *Sessions) Own(ctx context.Context, p Principal,
 	t wire.Target) (*attach.Attachment, error) {
 	sb, here, err := s.hub.reachable(p, t.Sandbox, wire.RightWatch, "")

@@ -40,8 +40,8 @@ func (w *world) shows(l *live.Session, from uint64, text string) {
 	}
 }
 
-// Somebody who waits for nothing but Changed learns of output, of other parties and of the end, and
-// Over says why that is.
+// A caller that waits for Changed learns of output, of other parties and of the end, and Over says
+// why it ended.
 func TestChanged(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
@@ -68,17 +68,17 @@ func TestChanged(t *testing.T) {
 	if err := driver.Input(w.ctx(), []byte("echo a\r")); err != nil {
 		t.Fatal(err)
 	}
-	until("told of output", func() bool {
+	until("output is reported", func() bool {
 		return a.Live().Len() >= from+uint64(len("echo a\r\na\r\n"))
 	})
-	until("told who drives", func() bool { return a.Situation().Keyboard == "person:alice" })
+	until("the driver is reported", func() bool { return a.Situation().Keyboard == "person:alice" })
 	w.join(d, alice, main, attach.JoinOptions{Watch: true})
-	until("told who else is there", func() bool { return len(a.Live().Parties()) == 3 })
+	until("the parties are reported", func() bool { return len(a.Live().Parties()) == 3 })
 	if err := a.Over(); err != nil {
 		t.Errorf("over: %v", err)
 	}
 	a.Disconnect(attach.ErrDisconnected)
-	until("told that they were sent away", func() bool {
+	until("the disconnect is reported", func() bool {
 		return errors.Is(a.Over(), attach.ErrDisconnected)
 	})
 	if err := driver.Input(w.ctx(), []byte("exit\r")); err != nil {
@@ -130,7 +130,7 @@ func TestPersonTakesFromAnAgentAndNotTheOtherWay(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	agent := w.standing(d)
+	agent := w.shared(d)
 	if err := agent.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +298,8 @@ func TestKick(t *testing.T) {
 	if err := a.Wait(w.ctx()); !errors.Is(err, attach.ErrDisconnected) || b.Err() != nil {
 		t.Errorf("who was kicked: %v, who was not: %v", err, b.Err())
 	}
-	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 2 || err != nil { // the standing one too
+	// The shared attachment, too.
+	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 2 || err != nil {
 		t.Errorf("Kick of the agents = %d, %v", n, err)
 	}
 	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
@@ -310,11 +311,11 @@ func TestKick(t *testing.T) {
 }
 
 // All calls of one principal are one party: what one call left waiting, the next one answers.
-func TestStandingPartyIsOne(t *testing.T) {
+func TestSharedAttachmentIsOneParty(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	one := w.standing(d)
+	one := w.shared(d)
 	reply, err := one.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
 		Text: "read -p 'name? ' n; echo hi $n"})
 	if err != nil || reply.Result.Ended == wire.Done || reply.Result.Keyboard != "agent:alice" {

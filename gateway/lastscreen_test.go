@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Whoever only looks starts nothing: the last screen is in the record.
+// Reading the screen starts nothing: the last screen is in the record.
 func TestScreenOfStopped(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()

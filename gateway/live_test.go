@@ -234,8 +234,8 @@ func TestReaderBehindTheReplicaReadsTheRecord(t *testing.T) {
 	}
 }
 
-// A record at its quota has let go of its oldest part: a reader who is too far behind is told how
-// much he missed, and the session goes on.
+// A record at its quota has dropped its oldest part. A reader that is too far behind learns how
+// much it missed, and the session continues.
 func TestReaderBehindAFullRecordLags(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.RecordQuota = 64 << 10

@@ -67,7 +67,7 @@ func TestRunReturnsLostWhenSandboxEnds(t *testing.T) {
 			d := w.start()
 			info := w.create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			a := w.standing(d)
+			a := w.shared(d)
 			answered := make(chan struct{})
 			var reply wire.Reply
 			var failed error
@@ -105,7 +105,7 @@ func TestTypeReturnsLostWhenSandboxEnds(t *testing.T) {
 				d := w.start()
 				info := w.create(d, "demo")
 				ran := filepath.Join(t.TempDir(), "ran")
-				a := w.standing(d)
+				a := w.shared(d)
 				asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
 					Text: "bash -c 'read -s x; echo re\"\"ad; exec sleep 1000'"})
 				if err != nil || asks.Result.Ended != wire.Waiting {
@@ -171,7 +171,8 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 			}
 			<-answered
 			reasons := fault.notes
-			if fault.name == "killed and started" && reply.Result == nil { // it answers again: who asks is told there
+			// It answers again: the caller learns it from the reply.
+			if fault.name == "killed and started" && reply.Result == nil {
 				wantCode(t, failed, wire.CodeLost)
 			} else {
 				wantLost(t, reply, failed, reasons)
@@ -185,7 +186,7 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 			}
 			if fault.name == "stopped" {
 				if state := w.state(d, "demo"); state != lifecycle.Stopped {
-					t.Errorf("the sandbox is %s after somebody wanted to resume", state)
+					t.Errorf("the sandbox is %s after an attempt to resume", state)
 				}
 			}
 			wantLines(t, ran, 1)
@@ -199,7 +200,7 @@ func TestOpOfAnotherCall(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a := w.standing(d)
+	a := w.shared(d)
 	op := wire.NewOp()
 	first, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
 	if err != nil {

@@ -81,7 +81,7 @@ func (h *Hub) AutoCreate(p Principal, name string) error {
 	switch {
 	case p.mayMake("creating") != nil,
 		h.options.Principals != nil && h.options.Principals() != 1,
-		// ssh without a user name sends the local login name, which asks for no sandbox.
+		// Ssh without a user name sends the local login name, which asks for no sandbox.
 		slices.Contains(h.options.Logins, name):
 		return h.registry.NotFound(name)
 	}

@@ -24,8 +24,8 @@ func shows(t *testing.T, a *attach.Attachment) (text string) {
 	return text
 }
 
-// A private stretch is seen by the person alone, and the record has a hole in its place, also when
-// the daemon dies in the middle of it.
+// Only the person sees what happens in private mode. The record has a gap there, even if the daemon
+// dies meanwhile.
 func TestPrivateStretch(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	cut := &severed{Backend: w.memory}
@@ -119,7 +119,7 @@ func TestPrivateStretch(t *testing.T) {
 	}
 }
 
-// severed is a backend whose connections can be cut all at once, and then cannot be had.
+// severed is a backend whose connections can be cut all at once; new ones then fail.
 type severed struct {
 	*sandboxtest.Backend
 	mu    sync.Mutex

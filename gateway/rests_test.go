@@ -13,7 +13,7 @@ import (
 
 // An agent of the command table is there while a call of it is under way, or while it holds the
 // keyboard, and not after that.
-func TestStandingPartyRests(t *testing.T) {
+func TestSharedAttachmentRests(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
@@ -45,7 +45,7 @@ func TestStandingPartyRests(t *testing.T) {
 		return l.Situation(person.Party()).Others == 1
 	})
 	if l.Generation() == gen {
-		t.Error("nobody is told that it came")
+		t.Error("its arrival is not reported")
 	}
 	gen = l.Generation()
 	leave()

@@ -50,7 +50,7 @@ func TestOpenRecordErrors(t *testing.T) {
 		wantCode(t, err, wire.CodeUnavailable)
 		if public := d.Public(err); !strings.Contains(public.Message, "cannot be read") ||
 			strings.Contains(public.Message+public.Hint, w.dir) {
-			t.Errorf("%s: a stranger is told %q; %q", tt.name, public.Message, public.Hint)
+			t.Errorf("%s: a stranger gets %q; %q", tt.name, public.Message, public.Hint)
 		}
 		if tt.directory {
 			if err := os.Remove(file); err != nil {

@@ -225,7 +225,7 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	wall := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
-	agent := w.standing(d)
+	agent := w.shared(d)
 	if other, err := d.Sessions.Shared(w.ctx(), wall, main, attach.JoinOptions{}); err != nil ||
 		other == agent || agent.Err() != nil {
 		t.Errorf("the agent's party: %v; the watcher's is the same: %t, %v", agent.Err(),
@@ -249,7 +249,7 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := d.Sessions.Private(w.ctx(), wall, main, false); err == nil {
-		t.Error("the watcher ended a private stretch")
+		t.Error("the watcher ended private mode")
 	}
 	wantCode(t, watching.Keep(w.ctx()), wire.CodeDenied)
 	_, _ = d.Give(w.ctx(), wall, main) // that of its own party, which has none
@@ -258,8 +258,8 @@ func TestWatchKeyBesideOthers(t *testing.T) {
 	}
 }
 
-// A slip in the name of a principal shares with nobody, and is told. Who can no longer log in keeps
-// what they had, or less.
+// A mistyped name of a principal is an error and shares nothing. A principal that can no longer log
+// in keeps its rights, or gets fewer.
 func TestShareWithNobody(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	listed, certified := true, false
@@ -333,7 +333,7 @@ func TestUnshareEndsReading(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	agent := w.standing(d)
+	agent := w.shared(d)
 	if _, err := agent.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
 		Text: "echo hello"}); err != nil {
 		t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 // does other things.
 const answerWithin = 10 * time.Second
 
-// A call under way is lost, and not repeated, when its sandbox is frozen behind the daemon's back.
-// Those that come after it are refused, and the sandbox is used again when it goes on.
+// A call under way is lost, and not repeated, when its sandbox is frozen outside the daemon. Later
+// calls are rejected until the sandbox answers again.
 func TestFrozenSandboxAnswersCalls(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -34,7 +34,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			d := w.start()
 			info := w.create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			a := w.standing(d)
+			a := w.shared(d)
 			relayed, err := d.Relay.Open(w.ctx(), robot, "demo", nil)
 			if err != nil {
 				t.Fatal(err)
@@ -113,7 +113,7 @@ func TestBusyGuestKeepsItsCalls(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{Freezes: true})
 	d := w.start()
 	info := w.create(d, "demo")
-	a := w.standing(d)
+	a := w.shared(d)
 	answered := make(chan *wire.Result, 1)
 	go func() {
 		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,

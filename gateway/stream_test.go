@@ -198,7 +198,8 @@ func TestStreamWithoutAttachmentListsAndCloses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.Take(w.ctx()); err != nil { // its call is over: who holds nothing then is not listed
+	// Its call is over: who holds nothing then is not listed.
+	if err := agent.Take(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
 	c, _, err := w.dial(d, robot, wire.Attach{}, wire.Handler{})
@@ -313,7 +314,8 @@ func TestStreamResumes(t *testing.T) {
 		}
 		return false
 	})
-	d.registry.Connections().Forget(info.ID) // the sandbox's connection breaks, and with it the stream
+	// The sandbox's connection breaks, and with it the stream.
+	d.registry.Connections().Forget(info.ID)
 	wantCode(t, <-lost, wire.CodeLost)
 	<-served
 	peer, err := w.memory.Dial(w.ctx(), sandboxInstance(info))
@@ -406,7 +408,7 @@ func TestKickedStreamStaysAway(t *testing.T) {
 			wire.Handler{})
 		wantCode(t, err, wire.CodeDenied)
 	}
-	// By the door he may come in again, as another.
+	// He may log in again, as another party.
 	again, _, err := w.dial(d, robot, wire.Attach{Session: "main"}, wire.Handler{})
 	if err != nil || again.Attached().Resumed || again.Attached().Resume == c.Attached().Resume {
 		t.Errorf("by name: %+v, %v", again, err)
@@ -464,7 +466,7 @@ func TestGarbageEndsTheStream(t *testing.T) {
 		"unknown type":   "\x00\x00\x00\x03\x63{}",
 		"hello, garbage": "\x00\x00\x00\x11\x01{\"versions\":[1]}\xff\xff\xff\xff",
 		"no common one":  "\x00\x00\x00\x12\x01{\"versions\":[99]}",
-		"cut short":      "\x00\x00\x00\x11\x01{\"ver",
+		"truncated":      "\x00\x00\x00\x11\x01{\"ver",
 	} {
 		t.Run(name, func(t *testing.T) {
 			near, far := pair(t)

@@ -224,8 +224,8 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// standing is robot's standing party in demo's main session, which begins if need be.
-func (w *world) standing(d *daemon) *attach.Attachment {
+// shared returns robot's shared attachment to demo's main session, which it starts if needed.
+func (w *world) shared(d *daemon) *attach.Attachment {
 	w.t.Helper()
 	a, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
 	if err != nil {

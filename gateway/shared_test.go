@@ -15,7 +15,7 @@ func TestTypeStartsNoShell(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a := w.standing(d)
+	a := w.shared(d)
 	if r, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
 		Text: "kill -9 $$"}); err != nil || r.Result.Phase != wire.PhaseDead {
 		t.Fatalf("%+v, %v", r.Result, err)
@@ -35,7 +35,7 @@ func TestTypeStartsNoShell(t *testing.T) {
 			t.Errorf("%s: %v", r.Verb, err)
 		}
 	}
-	b := w.standing(d)
+	b := w.shared(d)
 	if r, err := b.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
 		Text: "echo again"}); err != nil || r.Result.Output != "again\n" {
 		t.Errorf("run: %+v, %v", r.Result, err)
@@ -48,7 +48,7 @@ func TestTypeToTheShellThatRunStarted(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	info := w.create(d, "demo")
-	a := w.standing(d)
+	a := w.shared(d)
 	do := func(r wire.Request) *wire.Result {
 		t.Helper()
 		reply, err := a.Request(w.ctx(), r)
