@@ -234,7 +234,7 @@ func TestR3EngineRestartedWithout(t *testing.T) {
 		d.end(sig)
 		d.start()
 		m.eventually("it is noticed", func() bool { return m.list()["demo"].State == lifecycle.Stopped })
-		if got := m.list()["demo"]; got.ID != id || !strings.Contains(got.Reason, "the engine was restarted: its processes are lost") {
+		if got := m.list()["demo"]; got.ID != id || !strings.Contains(got.Reason, "the engine was restarted and its processes are lost") {
 			t.Errorf("%v: it is %s for %q", sig, got.ID, got.Reason)
 		}
 		if got := m.shell("demo", "cat /file"); got != "kept\n" {

@@ -50,7 +50,7 @@ func TestR8FullDisk(t *testing.T) {
 	if out := m.lobby("run -n demo --max-output 0 -- seq 1 200000"); !strings.Contains(out, "\n200000\n") {
 		t.Error("the session did not go on")
 	}
-	if notes := strings.Join(m.describe("demo").Notes, "\n"); !strings.Contains(notes, "session main is not recorded fully") || !strings.Contains(notes, "disk full") {
+	if notes := strings.Join(m.describe("demo").Notes, "\n"); !strings.Contains(notes, "session main: not fully recorded") || !strings.Contains(notes, "disk full") {
 		t.Errorf("describe says %q", notes)
 	}
 	c, err := m.client(m.ctx(), "sandboxd")
@@ -81,7 +81,7 @@ func TestR8FullDisk(t *testing.T) {
 	}
 	m.eventually("it is recorded again", func() bool {
 		m.lobby("run -n demo -- echo after")
-		return !strings.Contains(strings.Join(m.describe("demo").Notes, "\n"), "not recorded")
+		return !strings.Contains(strings.Join(m.describe("demo").Notes, "\n"), "not fully recorded")
 	})
 	m.lobby("run -n demo -- echo later")
 	log := m.lobby("log demo")
@@ -119,7 +119,7 @@ func TestR8ReadOnlyDisk(t *testing.T) {
 	if got := m.shell("demo", "cat /file"); got != "kept\n" {
 		t.Errorf("the file has %q", got)
 	}
-	if notes := strings.Join(m.describe("demo").Notes, "\n"); !strings.Contains(notes, "is not recorded fully") {
+	if notes := strings.Join(m.describe("demo").Notes, "\n"); !strings.Contains(notes, "not fully recorded") {
 		t.Errorf("describe says %q", notes)
 	}
 	c, err := m.client(m.ctx(), "sandboxd")

@@ -312,7 +312,7 @@ func (m *machine) engine(args ...string) []string {
 }
 
 // cutShort is the reason of a sandbox whose creation a crash ended. It is looked for a while, because the engine may be about to make it.
-const cutShort = "its creation was cut short"
+const cutShort = "its creation was interrupted"
 
 // settled waits until nothing is created or removed, but for what is looked for.
 func (m *machine) settled(thorough bool) {

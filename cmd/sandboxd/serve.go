@@ -219,7 +219,7 @@ func (d *daemon) openHub(state string, keys *sshd.Keys) (*gateway.Hub, error) {
 	o.Principals, o.LogsIn = keys.Principals, keys.LogsIn
 	o.Engine = append(o.Engine, d.python.DockerOptions...)
 	where := d.address.gateway()
-	o.Command, o.Lobby = where.SSHCommand, where.LobbyCommand
+	o.Command, o.ControlCommand = where.SSHCommand, where.LobbyCommand
 	return gateway.New(o)
 }
 

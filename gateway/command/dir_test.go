@@ -66,7 +66,7 @@ func TestMismatchOfLimits(t *testing.T) {
 
 // The name that was asked for is known where commands have made another image of it.
 func TestMismatchOfMadeImage(t *testing.T) {
-	info := lifecycle.Info{Name: "x", Image: "sandboxd-setup/abc", ImageOf: "set up once by true", Labels: map[string]string{labelImage: "example/one"}, Limits: sandbox.DefaultLimits}
+	info := lifecycle.Info{Name: "x", Image: "sandboxd-setup/abc", ImageOf: "setup: true", Labels: map[string]string{labelImage: "example/one"}, Limits: sandbox.DefaultLimits}
 	if err := (dirOptions{image: "example/one"}).mismatch(info); err != nil {
 		t.Error(err)
 	}

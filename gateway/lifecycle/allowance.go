@@ -6,20 +6,22 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/admission"
 )
 
-// Allowance is something of which sandboxes have parts, and may have only so much together.
+// Allowance is a limit that several sandboxes share, with its present usage.
 type Allowance struct {
-	Of   string  `json:"of"`             // a principal, or all: every owner that the daemon has
-	What string  `json:"what"`           // sandboxes, running, sessions, connections, memory, cpus, disk
-	Have float64 `json:"have"`           // of limits of memory, cores and disk the sum: what is used is less
-	Most float64 `json:"most"`           // 0 is no limit
-	Unit string  `json:"unit,omitempty"` // bytes
-	Key  string  `json:"key"`            // of the configuration, where Most is set
+	Of string `json:"of"` // a principal, or "all" for all owners together
+	// Sandboxes, running, sessions, connections, memory, cpus, disk.
+	What string `json:"what"`
+	// For memory, cpus and disk the sum of the sandboxes' limits.
+	Have float64 `json:"have"`
+	Most float64 `json:"most"`           // 0 means no limit
+	Unit string  `json:"unit,omitempty"` // "bytes"; empty for counts
+	Key  string  `json:"key"`            // of the configuration that sets Most
 }
 
-// ofAll is whose the allowances of the daemon are.
+// ofAll is the Of of the daemon's totals.
 const ofAll = "all"
 
-// Text is how much there is and may be, as a person reads it.
+// Text formats the usage and the limit for people.
 func (a Allowance) Text() (have, most string) {
 	say := admission.Cores
 	if a.Unit != "" {
@@ -33,7 +35,7 @@ func (a Allowance) Text() (have, most string) {
 
 // allowances implements Registry.Allowances.
 func (a *accounts) allowances(ctx context.Context, owner string) ([]Allowance, error) {
-	kept, err := a.kept(ctx, owner)
+	kept, err := a.imageBytes(ctx, owner)
 	if err != nil {
 		return nil, err
 	}
@@ -43,19 +45,27 @@ func (a *accounts) allowances(ctx context.Context, owner string) ([]Allowance, e
 	defer a.reg.mu.Unlock()
 	has := a.usageLocked(owner, nil, kept)
 	all := []Allowance{
-		{Of: owner, What: "sandboxes", Have: float64(has.Sandboxes), Most: float64(q.Sandboxes), Key: "max_sandboxes"},
-		{Of: owner, What: "sessions", Have: float64(a.sessionsLocked(owner)), Most: float64(q.Sessions), Key: "quota.sessions"},
-		{Of: owner, What: "connections", Have: float64(mine.Used()), Most: float64(mine.Most()), Key: "quota.connections"},
-		{Of: owner, What: "memory", Have: float64(has.Memory), Most: float64(q.Memory), Unit: "bytes", Key: "quota.memory"},
+		{Of: owner, What: "sandboxes", Have: float64(has.Sandboxes), Most: float64(q.Sandboxes),
+			Key: "max_sandboxes"},
+		{Of: owner, What: "sessions", Have: float64(a.sessionsLocked(owner)),
+			Most: float64(q.Sessions), Key: "quota.sessions"},
+		{Of: owner, What: "connections", Have: float64(mine.Used()), Most: float64(mine.Most()),
+			Key: "quota.connections"},
+		{Of: owner, What: "memory", Have: float64(has.Memory), Most: float64(q.Memory),
+			Unit: "bytes", Key: "quota.memory"},
 		{Of: owner, What: "cpus", Have: has.CPUs, Most: q.CPUs, Key: "quota.cpus"},
-		{Of: owner, What: "disk", Have: float64(has.Disk + has.Kept), Most: float64(q.Disk), Unit: "bytes", Key: "quota.disk"},
+		{Of: owner, What: "disk", Have: float64(has.Disk + has.Kept), Most: float64(q.Disk),
+			Unit: "bytes", Key: "quota.disk"},
 	}
 	if owner == a.reg.options.Owner {
 		every := a.allLocked(nil)
 		all = append(all,
-			Allowance{Of: ofAll, What: "sandboxes", Have: float64(every.Exist), Most: float64(most.Sandboxes), Key: "total.sandboxes"},
-			Allowance{Of: ofAll, What: "running", Have: float64(every.Running), Most: float64(most.Running), Key: "total.running"},
-			Allowance{Of: ofAll, What: "connections", Have: float64(a.connections.Used()), Most: float64(a.connections.Most()), Key: "connections"})
+			Allowance{Of: ofAll, What: "sandboxes", Have: float64(every.Exist),
+				Most: float64(most.Sandboxes), Key: "total.sandboxes"},
+			Allowance{Of: ofAll, What: "running", Have: float64(every.Running),
+				Most: float64(most.Running), Key: "total.running"},
+			Allowance{Of: ofAll, What: "connections", Have: float64(a.connections.Used()),
+				Most: float64(a.connections.Most()), Key: "connections"})
 	}
 	return all, nil
 }

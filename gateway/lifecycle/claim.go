@@ -9,14 +9,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// errNotReady says that a pooled sandbox was not what it seemed: it is removed, and another may be
-// had.
+// errNotReady means that the pooled sandbox was unusable and is being removed. The caller tries
+// another one.
 var errNotReady = errors.New("the pooled sandbox does not answer")
 
-// claim carries out what reserve began with a pooled sandbox, and ends the act. It asks no engine.
-// Whatever it ends with, kill -9 of the daemon included, the sandbox is the pool's until its row is
-// put, and whose the row says from then on: what its guest is called it is told again on each new
-// connection.
+// claim finishes a creation that reserve began with a pooled sandbox, and ends the act. It calls no
+// engine. Until the row is written, the sandbox belongs to the pool; from then on to the owner in
+// the row. This holds even if the daemon is killed in between. The guest is sent its name again on
+// each new connection.
 func (c *creation) claim(ctx context.Context) error {
 	defer c.unlock()
 	reg := c.reg
@@ -24,14 +24,15 @@ func (c *creation) claim(ctx context.Context) error {
 	reg.at("reserved")
 	err := context.Cause(ctx)
 	if err == nil {
-		err = stored(reg.notes.write(c.id, f)) // before the row: without the store it is whose it may be, and not removed as nobody's
+		// Before the row: if the store is lost, the owner keeps the sandbox.
+		err = stored(reg.manifests.write(c.id, f))
 	}
 	reg.at("noted")
 	if err == nil {
-		err = c.become(ctx, func(f *Record) { f.State = Running })
+		err = c.transition(ctx, func(f *Record) { f.State = Running })
 	}
 	if err != nil {
-		c.disown(ctx, err)
+		c.abandon(ctx, err)
 		return nameTaken(f, err)
 	}
 	reg.at("stored")
@@ -42,29 +43,29 @@ func (c *creation) claim(ctx context.Context) error {
 	defer cancel()
 	control, err := reg.pool.Control(within, f.Instance)
 	if err == nil {
-		err = f.introduce(within, control)
+		err = f.sendName(within, control)
 	}
 	reg.at("named")
 	if err == nil {
 		reg.counts.claims.Add(1)
 		return nil
 	}
-	c.disown(ctx, err)
+	c.abandon(ctx, err)
 	return errNotReady
 }
 
-// disown removes a sandbox whose claim failed. It does not go back into the pool: whoever has found
-// it by its name already, and waits, must not come into somebody else's.
-func (c *creation) disown(ctx context.Context, why error) {
+// abandon removes a sandbox whose claim failed. It does not return to the pool: a caller that
+// already found it by its name must not reach another owner's sandbox.
+func (c *creation) abandon(ctx context.Context, why error) {
 	c.reg.counts.claimsFailed.Add(1)
-	c.reg.log.Warn("a pooled sandbox is removed: it was not claimed", "id", c.id, "err", why)
-	c.note(ctx, Deleting, "its claim failed")
+	c.reg.log.Warn("pooled sandbox removed: claim failed", "id", c.id, "err", why)
+	c.observed(ctx, Deleting, "its claim failed")
 	c.reg.unname(c.Sandbox)
-	c.reg.removals.laterNow(c.Sandbox)
+	c.reg.removals.retryNow(c.Sandbox)
 }
 
-// introduce tells a guest that was booted without a name what it is called: it takes one, once.
-func (f Record) introduce(ctx context.Context, c *connect.Control) error {
+// sendName sends the name to a guest that was booted without one. A guest accepts a name once.
+func (f Record) sendName(ctx context.Context, c *connect.Control) error {
 	if f.Spec.Name != "" || f.isPooled() || f.Instance.Host.URI != "" {
 		return nil
 	}
@@ -72,15 +73,15 @@ func (f Record) introduce(ctx context.Context, c *connect.Control) error {
 	return err
 }
 
-// opened is called with each new control connection.
-func (reg *Registry) opened(ctx context.Context, inst sandbox.Instance, c *connect.Control) {
+// controlOpened is called with each new control connection.
+func (reg *Registry) controlOpened(ctx context.Context, inst sandbox.Instance, c *connect.Control) {
 	sb := reg.byID(inst.ID)
 	if sb == nil {
 		return
 	}
 	within, cancel := context.WithTimeout(ctx, nameWithin)
 	defer cancel()
-	if err := sb.get().introduce(within, c); err != nil {
-		reg.log.Debug("a guest does not take its name", "id", sb.id, "err", err)
+	if err := sb.get().sendName(within, c); err != nil {
+		reg.log.Debug("guest rejected its name", "id", sb.id, "err", err)
 	}
 }

@@ -23,7 +23,8 @@ func (w *world) copied() string {
 	if err := os.CopyFS(to, os.DirFS(w.dir)); err != nil {
 		w.t.Fatal(err)
 	}
-	err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error { // which the copy made by the umask
+	// Which the copy made by the umask.
+	err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -71,7 +72,8 @@ func TestClaimIsCutShort(t *testing.T) {
 				w.ready(d, 1)
 				before := w.members()
 				for range d.registry.Boots() {
-					d.registry.Pooled().SomebodyWaits() // no refill: what is there afterwards is what the claim left
+					// No refill: what is there afterwards is what the claim left.
+					d.registry.Pooled().SomebodyWaits()
 				}
 				ended := make(chan struct{})
 				go func() {
@@ -85,8 +87,10 @@ func TestClaimIsCutShort(t *testing.T) {
 				}
 				w.dir, w.at = left, nil
 				if lost {
-					for _, f := range []string{store.File, store.File + "-wal", store.File + "-shm"} {
-						if err := os.Remove(filepath.Join(w.dir, f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+					for _, f := range []string{store.File, store.File + "-wal", store.File +
+						"-shm"} {
+						if err := os.Remove(filepath.Join(w.dir, f)); err != nil &&
+							!errors.Is(err, os.ErrNotExist) {
 							t.Fatal(err)
 						}
 					}
@@ -99,7 +103,8 @@ func TestClaimIsCutShort(t *testing.T) {
 				}
 				switch {
 				case claimed:
-					if len(infos) != 1 || infos[0].Name != "demo" || infos[0].State != lifecycle.Running || !before[infos[0].ID] {
+					if len(infos) != 1 || infos[0].Name != "demo" ||
+						infos[0].State != lifecycle.Running || !before[infos[0].ID] {
 						t.Fatalf("List = %+v, want demo of those that stood ready", infos)
 					}
 				case lost: // of which nothing is noted
@@ -125,7 +130,8 @@ func TestClaimIsCutShort(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if text, err := everything(w.ctx(), l, 0, l.Len()); err != nil || !strings.Contains(text, "in demo> ") {
+				if text, err := everything(w.ctx(), l, 0, l.Len()); err != nil ||
+					!strings.Contains(text, "in demo> ") {
 					t.Errorf("the prompt does not say demo: %q, %v", text, err)
 				}
 			})
@@ -133,8 +139,8 @@ func TestClaimIsCutShort(t *testing.T) {
 	}
 }
 
-// A claim that is given up frees the name, and its sandbox is given to nobody: not to those who
-// wait for the name, nor to who claims next, in whose sandbox they would be then.
+// A claim that is given up frees the name, and nobody gets its sandbox: neither callers that wait
+// for the name nor the next to claim.
 func TestClaimThatIsGivenUp(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool.Size = 1
@@ -180,10 +186,12 @@ func TestClaimThatIsGivenUp(t *testing.T) {
 		t.Fatalf("Create = %v", err)
 	}
 	second := <-waits
-	if second.err != nil || second.info.Name != "demo" || second.info.Owner != "alice" || before[second.info.ID] {
+	if second.err != nil || second.info.Name != "demo" || second.info.Owner != "alice" ||
+		before[second.info.ID] {
 		t.Errorf("who waited has %+v, %v", second.info, second.err)
 	}
-	if err := <-joins; err != nil && !errors.Is(err, lifecycle.ErrUnknown) { // or it came later, into the second one
+	// Or it came later, into the second one.
+	if err := <-joins; err != nil && !errors.Is(err, lifecycle.ErrUnknown) {
 		t.Errorf("Upstream = %v", err)
 	}
 	w.eventually("the first one is removed", func() bool {
@@ -204,7 +212,8 @@ func TestClaimThatIsNotStored(t *testing.T) {
 	var d *daemon
 	w.at = func(step string) {
 		if step == "noted" {
-			row, err := lifecycle.Record{Name: "demo", Owner: "bob", State: lifecycle.Stopped}.Row("other")
+			row, err := lifecycle.Record{Name: "demo", Owner: "bob", State: lifecycle.Stopped}.Row(
+				"other")
 			if err == nil {
 				err = d.store.Add(w.ctx(), row)
 			}

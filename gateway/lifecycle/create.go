@@ -15,41 +15,43 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What a spec may carry besides what the backend checks.
+// Limits of a spec, besides those that the backend checks.
 const (
 	maxEnv      = 64
-	maxEnvBytes = 4 << 10 // of one variable
+	maxEnvBytes = 4 << 10 // bytes of one variable
 	maxAbout    = 4 << 10 // bytes
 )
 
-// cleanup bounds what undoes an act whose caller has gone.
+// cleanup bounds the undoing of an act after its caller has gone.
 const cleanup = time.Minute
 
 var errRemoved = errors.New("it was removed")
 
-// Create makes a sandbox for owner and returns when its guest has called in. It is all or nothing: when
-// it fails, or ctx ends first, nothing is left. progress, if not nil, receives lines that a person
-// may want to see while it takes long. Of several calls with one name one wins; the others fail
-// with code exists, or with Reuse wait and get the same sandbox, started if it was stopped.
-func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec, progress func(line string)) (Info, error) {
+// Create creates a sandbox for owner and returns when its guest has called in. If it fails or ctx
+// ends first, nothing is left behind. progress, if not nil, receives lines for a person. Of
+// concurrent calls with one name, one wins. The others fail with code exists, or with Reuse wait
+// for the same sandbox and start it if it is stopped.
+func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec,
+	progress func(line string)) (Info, error) {
 	f, err := reg.options.plan(owner, spec)
 	if err != nil {
 		return Info{}, err
 	}
-	made, err := reg.options.planMaking(owner, spec) // who may not have the directory was told so
+	// After plan has authorised the directory.
+	images, err := reg.options.planImageSource(owner, spec)
 	if err != nil {
 		return Info{}, err
 	}
 	ctx, done := reg.tasks.bound(ctx)
 	defer done()
 	ready := reg.pooled.take
-	if made.build != nil || len(made.setup) > 0 {
+	if images.build != nil || len(images.setup) > 0 {
 		ready = nil
 	}
 	for {
 		var sb *Sandbox
 		var mine bool
-		err := reg.accounts.withKept(ctx, owner, "", func(kept int64) (err error) {
+		err := reg.accounts.withImageBytes(ctx, owner, "", func(kept int64) (err error) {
 			sb, mine, err = reg.reserve(f, kept, spec.Reuse, ready)
 			return err
 		})
@@ -57,7 +59,7 @@ func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec, pro
 			return Info{}, err
 		}
 		if mine {
-			c := &creation{Sandbox: sb, making: made}
+			c := &creation{Sandbox: sb, imageSource: images}
 			if sb.get().Instance.ID == "" {
 				err = c.create(ctx, progress)
 			} else if err = c.claim(ctx); errors.Is(err, errNotReady) {
@@ -68,9 +70,9 @@ func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec, pro
 			}
 			return sb.Info(), nil
 		}
-		switch _, err := sb.awake(ctx, progress); {
+		switch _, err := sb.ensureRunning(ctx, progress); {
 		case (sb.isGone() || sb.get().State == Deleting) && ctx.Err() == nil:
-			continue // its maker gave up: now it is our turn
+			continue // the other call failed: try again
 		case err != nil:
 			return Info{}, err
 		}
@@ -121,49 +123,57 @@ func (o *Options) plan(owner string, spec NewSpec) (Record, error) {
 		spec.Isolation = cmp.Or(spec.Isolation, o.Isolation)
 	}
 	if len(spec.Env) > maxEnv {
-		return Record{}, wire.Errorf(wire.CodeUsage, "%d environment variables are more than %d", len(spec.Env), maxEnv)
+		return Record{}, wire.Errorf(wire.CodeUsage, "env: %d variables; the limit is %d",
+			len(spec.Env), maxEnv)
 	}
 	for _, kv := range spec.Env {
-		if key, _, ok := strings.Cut(kv, "="); !ok || key == "" || len(kv) > maxEnvBytes || strings.ContainsAny(kv, "\x00\n") {
-			return Record{}, wire.Errorf(wire.CodeUsage, "environment variable %q is not K=V of at most %d bytes in one line", oneLine(kv, 64), maxEnvBytes)
+		if key, _, ok := strings.Cut(kv, "="); !ok || key == "" || len(kv) > maxEnvBytes ||
+			strings.ContainsAny(kv, "\x00\n") {
+			return Record{}, wire.Errorf(wire.CodeUsage,
+				"env %q: must be K=V in one line, at most %d bytes", oneLine(kv, 64), maxEnvBytes)
 		}
 	}
 	if err := o.mayOptions(owner, spec.Options); err != nil {
 		return Record{}, err
 	}
 	if len(spec.About) > maxAbout || !utf8.ValidString(spec.About) {
-		return Record{}, wire.Errorf(wire.CodeUsage, "what is said about a sandbox is UTF-8 of at most %d bytes", maxAbout)
+		return Record{}, wire.Errorf(wire.CodeUsage,
+			"about: not valid UTF-8, or longer than %d bytes", maxAbout)
 	}
 	id := newID()
 	now := time.Now()
 	return Record{Name: name, Owner: owner, State: Creating, Since: now, Created: now,
 		Asked: Asked{
-			Spec: sandbox.Spec{ID: id, Name: name, Owner: owner, Image: spec.Image, Network: spec.Network, Via: spec.Via,
-				Limits: spec.Limits, User: spec.User, Sudo: spec.Sudo, Env: spec.Env, Entrypoint: spec.Entrypoint,
-				Trust: spec.Trust, Isolation: spec.Isolation, Mounts: spec.Mounts, Workdir: spec.Workdir,
+			Spec: sandbox.Spec{ID: id, Name: name, Owner: owner, Image: spec.Image,
+				Network: spec.Network, Via: spec.Via, Limits: spec.Limits,
+				User: spec.User, Sudo: spec.Sudo, Env: spec.Env, Entrypoint: spec.Entrypoint,
+				Trust: spec.Trust, Isolation: spec.Isolation,
+				Mounts: spec.Mounts, Workdir: spec.Workdir,
 				Options: spec.Options, Host: spec.Host},
-			Allow: spec.Allow, Dir: spec.Dir, Recipe: spec.Recipe, Made: spec.sayMade(), About: spec.About,
+			Allow: spec.Allow, Dir: spec.Dir, Recipe: spec.Recipe,
+			ImageSource: spec.imageSourceText(), About: spec.About,
 			Labels: maps.Clone(spec.Labels), Life: life, End: spec.End},
 		Instance: sandbox.Instance{Backend: spec.Backend, Host: spec.Host}}, nil
 }
 
-// newID is one for a sandbox: 60 bits; the host name inside.
+// newID returns a new sandbox ID of 60 random bits. It is also the host name inside.
 func newID() string { return strings.ToLower(rand.Text()[:12]) }
 
-// reserve takes the name, or finds who has it. kept is what its owner has in images. One that comes with
-// its act begun is a new one, or one that ready has given, which has an instance already; ready may
-// be nil.
-func (reg *Registry) reserve(f Record, kept int64, reuse bool, ready func(Record) *Sandbox) (sb *Sandbox, mine bool, err error) {
+// reserve registers f under its name, or returns the sandbox that has the name. kept is the size of
+// its owner's images. With mine set, the sandbox is new or came from ready, and its act has begun;
+// one from ready has an instance already. ready may be nil.
+func (reg *Registry) reserve(f Record, kept int64, reuse bool,
+	ready func(Record) *Sandbox) (sb *Sandbox, mine bool, err error) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	if sb := reg.names[f.Name]; sb != nil {
 		switch {
 		case sb.get().Owner != f.Owner:
-			// Saying that it exists would tell a stranger that it does. A name that cannot be had
-			// has to be refused somehow.
-			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "the name " + f.Name + " cannot be had", Hint: "choose another"}
+			// The error does not say who owns the sandbox.
+			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "sandbox name " +
+				f.Name + " is not available", Hint: "choose another name"}
 		case !reuse:
-			return nil, false, &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.Name + " already", Hint: "use it, rm it, or choose another name"}
+			return nil, false, nameTaken(f, store.ErrNameTaken)
 		}
 		return sb, false, nil
 	}
@@ -187,14 +197,14 @@ func (reg *Registry) reserve(f Record, kept int64, reuse bool, ready func(Record
 	return sb, true, nil
 }
 
-// creation makes one sandbox whose act has begun: its image, its instance, its setup.
+// creation creates one sandbox whose act has begun: its image, its instance, its setup.
 type creation struct {
 	*Sandbox
-	making making   // what its image is made by; the zero value is an image that there is
-	source *Sandbox // whose files a fork begins with; nil for others
+	imageSource imageSource // the zero value is an existing image
+	source      *Sandbox    // whose files a fork copies; nil unless this is a fork
 }
 
-// create carries out what reserve began, and ends the act.
+// create finishes a creation that reserve began, and ends the act.
 func (c *creation) create(ctx context.Context, progress func(string)) (err error) {
 	reg := c.reg
 	defer c.unlock()
@@ -203,7 +213,7 @@ func (c *creation) create(ctx context.Context, progress func(string)) (err error
 		defer reg.pooled.SomebodyWaits()()
 	}
 	undo := func() {
-		c.vanish()
+		c.setGone()
 		reg.unregister(c.Sandbox)
 	}
 	be, err := reg.options.backend(f.Instance.Backend)
@@ -224,16 +234,16 @@ func (c *creation) create(ctx context.Context, progress func(string)) (err error
 	ctx, done := c.acting(ctx)
 	defer done()
 	if err = c.boot(ctx, f, progress); err == nil {
-		c.guest.keep()
+		c.guest.connect()
 		return nil
 	}
-	// Nothing is left behind, also when the caller has gone; what the engine does not let us undo
-	// now is undone later.
+	// Undo the creation even if the caller has gone. What the engine cannot undo now, a
+	// background task retries.
 	clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
 	var left error
 	if errors.Is(err, sandbox.ErrEngine) {
-		reg.removals.doubt(c.Sandbox)
+		reg.removals.markUncertain(c.Sandbox)
 	}
 	if nothingMade(err) {
 		left = reg.removals.erase(clean, c.Sandbox)
@@ -241,29 +251,32 @@ func (c *creation) create(ctx context.Context, progress func(string)) (err error
 		_, left = reg.removals.destroy(clean, c.Sandbox)
 	}
 	if left != nil {
-		reg.log.Error("create undone in part; the rest follows", "id", c.id, "err", left)
-		// In the store, too, the name is free from here on.
-		if err := c.become(clean, func(f *Record) { f.State, f.Reason = Deleting, "its creation failed" }); err != nil {
-			reg.log.Error("create undone in part", "id", c.id, "err", err)
+		reg.log.Error("create: undo incomplete, will retry", "id", c.id, "err", left)
+		// From here on the name is free in the store, too.
+		if err := c.transition(clean, func(f *Record) {
+			f.State, f.Reason = Deleting, "its creation failed"
+		}); err != nil {
+			reg.log.Error("create: undo incomplete", "id", c.id, "err", err)
 		}
 		reg.unname(c.Sandbox)
-		reg.removals.later(c.Sandbox)
+		reg.removals.retryLater(c.Sandbox)
 		return err
 	}
 	undo()
 	return err
 }
 
-// nameTaken is err, or that the store has another sandbox of that name.
+// nameTaken returns err, or for store.ErrNameTaken an error with code exists.
 func nameTaken(f Record, err error) error {
 	if errors.Is(err, store.ErrNameTaken) {
-		return &wire.Error{Code: wire.CodeExists, Message: "there is a sandbox " + f.Name + " already", Hint: "use it, rm it, or choose another name"}
+		return &wire.Error{Code: wire.CodeExists, Message: "sandbox " + f.Name + " already exists",
+			Hint: "use it, rm it, or choose another name"}
 	}
 	return err
 }
 
-// nothingMade reports whether a boot failed before the backend made anything, so that there is
-// nothing to ask of an engine that may be away.
+// nothingMade reports whether a boot failed before the backend created anything. Then there is
+// nothing to remove, even if the engine is away.
 func nothingMade(err error) bool {
 	var boot *sandbox.BootError
 	if !errors.As(err, &boot) {
@@ -276,10 +289,11 @@ func nothingMade(err error) bool {
 	return false
 }
 
-// boot makes the instance and writes it down.
+// boot creates the image and the instance, and stores the result.
 func (c *creation) boot(ctx context.Context, f Record, progress func(string)) error {
 	reg := c.reg
-	if err := c.takeFiles(ctx, progress); err != nil { // before there is a slot: who starts its source may wait for one
+	// Before taking a slot: starting the source takes one.
+	if err := c.makeForkImage(ctx, progress); err != nil {
 		return err
 	}
 	be, err := reg.options.backend(f.Instance.Backend)
@@ -289,32 +303,33 @@ func (c *creation) boot(ctx context.Context, f Record, progress func(string)) er
 	if err := c.makeImage(ctx, be, progress); err != nil {
 		return err
 	}
-	if err := c.findSetUp(ctx, be, progress); err != nil {
+	if err := c.findSetup(ctx, be, progress); err != nil {
 		return err
 	}
 	inst, err := c.bootInstance(ctx, be, progress)
 	if err != nil {
 		return err
 	}
-	if err := c.setUp(ctx, be, inst, progress); err != nil {
+	if err := c.runSetup(ctx, be, inst, progress); err != nil {
 		return err
 	}
 	state := Running
 	if f.isPooled() {
 		state = Warm
 	}
-	return c.become(ctx, func(f *Record) { f.Instance, f.State, f.Reason = inst, state, "" })
+	return c.transition(ctx, func(f *Record) { f.Instance, f.State, f.Reason = inst, state, "" })
 }
 
-// bootInstance has the backend make it.
-func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend, progress func(string)) (sandbox.Instance, error) {
+// bootInstance boots the instance.
+func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend,
+	progress func(string)) (sandbox.Instance, error) {
 	reg, f := c.reg, c.get()
 	if err := reg.slot(ctx); err != nil {
 		return sandbox.Instance{}, c.bootError("create", err)
 	}
 	defer func() { <-reg.boots }()
 	if !f.isPooled() {
-		if err := reg.notes.write(c.id, f); err != nil {
+		if err := reg.manifests.write(c.id, f); err != nil {
 			return sandbox.Instance{}, stored(err)
 		}
 	}
@@ -325,7 +340,8 @@ func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend, progres
 	if err != nil {
 		reg.counts.bootsFailed.Add(1)
 		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
-			return inst, &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", f.Name, cause), err: err}
+			return inst, &publicError{public: wire.Errorf(wire.CodeLost, "create %s: %v", f.Name,
+				cause), err: err}
 		}
 		return inst, c.bootError("create", err)
 	}
@@ -333,7 +349,7 @@ func (c *creation) bootInstance(ctx context.Context, be sandbox.Backend, progres
 	return inst, nil
 }
 
-// slot waits for its turn to start something.
+// slot waits for a free slot to start an instance.
 func (reg *Registry) slot(ctx context.Context) error {
 	select {
 	case reg.boots <- struct{}{}:

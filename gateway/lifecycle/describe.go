@@ -15,18 +15,20 @@ import (
 )
 
 const (
-	lookWithin = 3 * time.Second  // for what is asked inside
-	lookAgain  = 30 * time.Second // after which it is asked again
-	maxLook    = 32 << 10         // bytes of answer
+	queryWithin = 3 * time.Second  // for one query of the guest
+	queryAgain  = 30 * time.Second // the lifetime of the answer
+	maxQuery    = 32 << 10         // bytes of the answer
 )
 
-// tools are programs that agents ask for first.
-var tools = []string{"bash", "sh", "python3", "pip", "node", "npm", "go", "gcc", "make", "git", "curl", "wget", "tar", "rsync",
-	"vim", "nano", "less", "sudo", "apt-get", "apk", "dnf", "tmux", "jq", "perl", "ruby", "java", "cargo", "uv", "rg", "unzip", "sqlite3", "ffmpeg",
+// tools are the programs that agents look for first.
+var tools = []string{"bash", "sh", "python3", "pip", "node", "npm", "go", "gcc", "make", "git",
+	"curl", "wget", "tar", "rsync",
+	"vim", "nano", "less", "sudo", "apt-get", "apk", "dnf", "tmux", "jq", "perl", "ruby", "java",
+	"cargo", "uv", "rg", "unzip", "sqlite3", "ffmpeg",
 	"convert", "tesseract", "pandoc", "dot", "pdftotext", "gs"}
 
-// script prints what there is to know inside as lines of key=value. It starts no process but its
-// shell: in a sandbox that is at its limit of processes every further one fails.
+// script prints facts about the sandbox as lines of key=value. It starts no process but its shell:
+// at the limit of processes every further one would fail.
 var script = `while IFS= read -r l; do case $l in PRETTY_NAME=*) echo "os=${l#*=}";; esac; done </etc/os-release
 read -r l </proc/sys/kernel/osrelease && echo "kernel=$l"
 read -r l 2>/dev/null </proc/sys/kernel/arch && echo "arch=$l"
@@ -37,26 +39,26 @@ for f in memory/memory.usage_in_bytes memory.current; do read -r l 2>/dev/null <
 for t in ` + strings.Join(tools, " ") + `; do printf 'tool.%s=' "$t"; command -v "$t" || echo; done
 :`
 
-// inside is what the script found.
+// inside is the output of script: what each key was, and when it was read.
 type inside struct {
 	facts map[string]string
 	when  time.Time
 }
 
-// lookedInside is what look found last.
-type lookedInside struct {
+// insideCache caches the last answer of queryInside.
+type insideCache struct {
 	mu    sync.Mutex
-	found *inside // guarded by mu; nil before the first time, and for a sandbox that was stopped
+	found *inside // guarded by mu; nil before the first answer and after a stop
 }
 
-// forget has the next look ask again.
-func (l *lookedInside) forget() {
+// forget drops the cached answer.
+func (l *insideCache) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.found = nil
 }
 
-// Describe gathers what there is to say about a sandbox. It answers also when the sandbox does not.
+// Describe returns everything known about the sandbox, even if the sandbox itself does not answer.
 func (sb *Sandbox) Describe(ctx context.Context) (Description, error) {
 	reg := sb.reg
 	ctx, done := reg.tasks.bound(ctx)
@@ -66,11 +68,12 @@ func (sb *Sandbox) Describe(ctx context.Context) (Description, error) {
 	d.NetworkText = networkText(d.Network, d.Via)
 	d.LimitsText = limitsText(d.Limits)
 	if f.Sudo {
-		d.Notes = append(d.Notes, "setuid programs work in it (--sudo): the kernel's no-new-privileges is off")
+		d.Notes = append(d.Notes, "setuid programs work (--sudo): no-new-privileges is off")
 	}
 	for _, l := range sb.sessions.All() {
 		if why := l.Recording(); why != "" {
-			d.Notes = append(d.Notes, fmt.Sprintf("session %s is not recorded fully: %s", l.Name(), why))
+			d.Notes = append(d.Notes, fmt.Sprintf("session %s: not fully recorded: %s", l.Name(),
+				why))
 		}
 	}
 	d.Health = string(f.State)
@@ -79,26 +82,30 @@ func (sb *Sandbox) Describe(ctx context.Context) (Description, error) {
 	}
 	if f.State != Running && f.State != Broken {
 		if f.State == Stopped && strings.HasPrefix(f.Reason, admission.DiskFull) {
-			d.Notes = append(d.Notes, "its files are kept: it may be started, and write a little more, to have them copied out or removed; "+
+			d.Notes = append(d.Notes, "its files are kept: start it to copy or remove files; it "+
+				"may write a little more; "+
 				"start --disk SIZE "+d.Name+" raises the limit")
 		}
 		return d, nil
 	}
-	within, cancel := context.WithTimeoutCause(ctx, lookWithin, fmt.Errorf("no answer within %v", lookWithin))
+	within, cancel := context.WithTimeoutCause(ctx, queryWithin, fmt.Errorf("no answer within %v",
+		queryWithin))
 	defer cancel()
 	meter(within, sb, &d, f)
 	d.Health = health(within, sb, f.Instance)
 	if c, err := reg.pool.Control(within, f.Instance); err == nil {
 		d.Tier, d.TierText = c.Tier()
 	}
-	found, err := look(within, sb, f.Instance)
+	found, err := queryInside(within, sb, f.Instance)
 	if err != nil && d.Health == "ok" {
-		d.Health = "no command runs in it: " + oneLine(reg.Public(sb.Reach(err)).Message, 200)
+		d.Health = "commands fail: " + oneLine(reg.Public(sb.Reach(err)).Message, 200)
 	}
 	d.fill(found)
 	if f.Instance.Network.Carried() {
 		share := reg.accounts.connectionsOf(f.Owner)
-		d.Usage = strings.TrimPrefix(fmt.Sprintf("%s, %d of %d connections of all its owner's sandboxes", d.Usage, share.Used(), share.Most()), ", ")
+		d.Usage = strings.TrimPrefix(
+			fmt.Sprintf("%s, %d of %d connections of its owner's sandboxes", d.Usage, share.Used(),
+				share.Most()), ", ")
 	}
 	if infos, err := sb.guest.ListSessions(within); err == nil {
 		d.Sessions = infos
@@ -106,7 +113,7 @@ func (sb *Sandbox) Describe(ctx context.Context) (Description, error) {
 	return d, nil
 }
 
-// health asks the guest how it is.
+// health asks the guest for its health.
 func health(ctx context.Context, sb *Sandbox, inst sandbox.Instance) string {
 	c, err := sb.reg.pool.Control(ctx, inst)
 	if err == nil {
@@ -121,21 +128,22 @@ func health(ctx context.Context, sb *Sandbox, inst sandbox.Instance) string {
 	return "broken: " + brokenWhy(err)
 }
 
-// look asks inside, by one command, unless it did so lately.
-func look(ctx context.Context, sb *Sandbox, inst sandbox.Instance) (*inside, error) {
+// queryInside runs script in the sandbox and parses its output, at most once every queryAgain.
+func queryInside(ctx context.Context, sb *Sandbox, inst sandbox.Instance) (*inside, error) {
 	sb.inside.mu.Lock()
 	found := sb.inside.found
 	sb.inside.mu.Unlock()
-	if found != nil && time.Since(found.when) < lookAgain {
+	if found != nil && time.Since(found.when) < queryAgain {
 		return found, nil
 	}
-	out, err := runInside(ctx, sb, inst, script, maxLook)
+	out, err := runInside(ctx, sb, inst, script, maxQuery)
 	if len(out) == 0 && err != nil {
 		return found, err
 	}
 	fresh := &inside{facts: make(map[string]string), when: time.Now()}
 	for line := range strings.Lines(string(out)) {
-		if key, value, ok := strings.Cut(strings.TrimRight(line, "\n"), "="); ok && len(fresh.facts) < 100 {
+		if key, value, ok := strings.Cut(strings.TrimRight(line, "\n"), "="); ok &&
+			len(fresh.facts) < 100 {
 			fresh.facts[oneLine(key, 64)] = oneLine(strings.Trim(value, `"`), 200)
 		}
 	}
@@ -145,9 +153,10 @@ func look(ctx context.Context, sb *Sandbox, inst sandbox.Instance) (*inside, err
 	return fresh, nil
 }
 
-// runInside runs a command in the sandbox, without a terminal, and returns the first limit bytes of what
-// it printed. One that prints more is hung up on.
-func runInside(ctx context.Context, sb *Sandbox, inst sandbox.Instance, command string, limit int) ([]byte, error) {
+// runInside runs a command in the sandbox without a terminal and returns the first limit bytes of
+// its output. It disconnects a command that prints more.
+func runInside(ctx context.Context, sb *Sandbox, inst sandbox.Instance, command string,
+	limit int) ([]byte, error) {
 	conn, err := sb.reg.pool.SSH(ctx, inst)
 	if err != nil {
 		return nil, err
@@ -157,7 +166,7 @@ func runInside(ctx context.Context, sb *Sandbox, inst sandbox.Instance, command 
 	return connect.Output(ctx, client, command, limit)
 }
 
-// fill takes over what was found inside.
+// fill copies the answers of script into d.
 func (d *Description) fill(found *inside) {
 	f := map[string]string{}
 	if found != nil {
@@ -175,7 +184,7 @@ func (d *Description) fill(found *inside) {
 			d.Tools[t] = path
 		}
 	}
-	if d.Used != nil { // which the sandbox has no say in
+	if d.Used != nil { // counted outside the sandbox: prefer it
 		f = map[string]string{"pids": fmt.Sprint(d.Used.PIDs), "memory": fmt.Sprint(d.Used.Memory)}
 	}
 	var usage []string
@@ -184,10 +193,12 @@ func (d *Description) fill(found *inside) {
 	}
 	var n int64
 	if _, err := fmt.Sscan(f["memory"], &n); err == nil && d.Limits.Memory > 0 {
-		usage = append(usage, fmt.Sprintf("%s of %s memory", admission.Size(n), admission.Size(d.Limits.Memory)))
+		usage = append(usage, fmt.Sprintf("%s of %s memory", admission.Size(n),
+			admission.Size(d.Limits.Memory)))
 	}
 	if d.Used != nil && d.Used.Disk > 0 {
-		usage = append(usage, fmt.Sprintf("%s of %s disk", admission.Size(d.Used.Disk), admission.Size(d.Limits.Disk)))
+		usage = append(usage, fmt.Sprintf("%s of %s disk", admission.Size(d.Used.Disk),
+			admission.Size(d.Limits.Disk)))
 	}
 	d.Usage = strings.Join(usage, ", ")
 }
@@ -195,18 +206,22 @@ func (d *Description) fill(found *inside) {
 func networkText(n sandbox.Network, via sandbox.Via) string {
 	if via == sandbox.ViaProxy {
 		text, rest, _ := strings.Cut(networkText(n, ""), ":")
-		return text + " (proxy):" + rest + "; by an HTTP and SOCKS5 proxy on " + wire.ProxyAddress + ", so only for programs that heed proxy variables, and no UDP: that and all else is \"Network is unreachable\" at once"
+		return text + " (proxy):" + rest + "; by an HTTP and SOCKS5 proxy on " + wire.ProxyAddress +
+			", for programs that use proxy variables; UDP and other programs get " +
+			"\"Network is unreachable\" at once"
 	}
 	switch n {
 	case sandbox.NetworkNone, "":
-		return "none: loopback only. Files come and go by scp, sftp and rsync; ports by ssh -L"
+		return "none: loopback only. Copy files with scp, sftp or rsync; forward ports with ssh -L"
 	case sandbox.NetworkBridge:
-		return "bridge: OPEN. The engine's own network: this machine's services, the local network, cloud metadata and the " +
-			"internet are reachable from inside, and no rule of sandboxd protects them"
+		return "bridge: OPEN. The engine's own network: this machine's services, the local " +
+			"network, cloud metadata and the " +
+			"internet are reachable from inside, and sandboxd does not protect them"
 	case sandbox.NetworkFiltered:
-		return "filtered: public addresses through the daemon's policy; private and metadata addresses are closed"
+		return "filtered: public addresses through the daemon's policy; private and metadata " +
+			"addresses are blocked"
 	case sandbox.NetworkHost:
-		return "host: the machine's own; sandboxd has no say in it"
+		return "host: the machine's own; sandboxd does not control it"
 	case sandbox.NetworkAllowlist:
 		return "allowlist: the listed names and addresses only"
 	}
@@ -217,7 +232,8 @@ func limitsText(l sandbox.Limits) string {
 	var words []string
 	if l.Memory > 0 {
 		if l.Swap > 0 {
-			words = append(words, admission.Size(l.Memory)+" memory and "+admission.Size(l.Swap)+" swap")
+			words = append(words, admission.Size(l.Memory)+" memory and "+admission.Size(l.Swap)+
+				" swap")
 		} else {
 			words = append(words, admission.Size(l.Memory)+" memory")
 		}

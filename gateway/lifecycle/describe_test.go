@@ -15,7 +15,8 @@ func TestDescribe(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Command = func(target string) string { return "ssh " + target + "@gw" }
 	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Sudo: true}, nil); err != nil {
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Sudo: true},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	w.run(d, "true")
@@ -23,7 +24,8 @@ func TestDescribe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got.Health != "ok" || got.OS == "" || got.Kernel == "" || got.Cwd == "" || !strings.Contains(got.Account, "uid") {
+	if got.Health != "ok" || got.OS == "" || got.Kernel == "" || got.Cwd == "" ||
+		!strings.Contains(got.Account, "uid") {
 		t.Errorf("description = %+v", got)
 	}
 	if got.Tools["sh"] == "" || got.Tools["bash"] == "" {
@@ -64,10 +66,12 @@ func TestRelayedTerminalIsRecorded(t *testing.T) {
 		t.Fatalf("records = %+v, %v", records, err)
 	}
 	r := records[0]
-	if !strings.HasPrefix(r.Session, "exec-") || r.Title != "htop" || r.Ended == nil || r.State.ExitCode == nil || *r.State.ExitCode != 7 {
+	if !strings.HasPrefix(r.Session, "exec-") || r.Title != "htop" || r.Ended == nil ||
+		r.State.ExitCode == nil || *r.State.ExitCode != 7 {
 		t.Errorf("record = %+v", r)
 	}
-	if text, _ := w.recorded(d, wire.Target{Sandbox: "demo", Session: r.Session}); text != "one two" {
+	if text, _ := w.recorded(d, wire.Target{Sandbox: "demo",
+		Session: r.Session}); text != "one two" {
 		t.Errorf("its bytes are %q", text)
 	}
 }

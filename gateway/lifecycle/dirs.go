@@ -10,18 +10,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// mayMount says whether owner may give directories of this machine to sandboxes: they are the daemon's
-// own user's, whose rights it has.
+// mayMount returns an error unless owner may mount directories of this machine: only the admin,
+// with whose rights the daemon runs.
 func (o *Options) mayMount(owner string) error {
 	if owner != o.Owner {
-		return &wire.Error{Code: wire.CodeDenied, Message: "directories of the daemon's machine are for the daemon's own user",
-			Hint: "copy the files in: sandboxd cp, scp, sftp or rsync"}
+		return &wire.Error{Code: wire.CodeDenied,
+			Message: "mount: only the admin may mount directories of the daemon's machine",
+			Hint:    "copy the files instead: sandboxd cp, scp, sftp or rsync"}
 	}
 	return nil
 }
 
-// planDirs checks the directories of a spec, and puts their paths as they are without links in it.
-// The backend looks at them again when it mounts them.
+// planDirs checks the directories of a spec and replaces their paths by those without symbolic
+// links. The backend checks them again when it mounts them.
 func (o *Options) planDirs(owner string, spec *NewSpec) error {
 	if len(spec.Mounts) == 0 && spec.Dir == "" {
 		return nil
@@ -43,15 +44,17 @@ func (o *Options) planDirs(owner string, spec *NewSpec) error {
 			return dirError(err)
 		}
 		spec.Dir = dir.Path
-		if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool { return m.Path == dir.Path }) {
+		if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool {
+			return m.Path == dir.Path
+		}) {
 			spec.Mounts = slices.Insert(spec.Mounts, 0, sandbox.Mount{Path: dir.Path})
 		}
 	}
 	return nil
 }
 
-// OpenDir opens a directory of this machine that owner may mount, to read in it, and returns its path
-// without links. The caller closes it.
+// OpenDir opens a directory of this machine that owner may mount, for reading, and returns its path
+// without symbolic links. The caller closes it.
 func (o *Options) OpenDir(owner string, path string) (*os.Root, string, error) {
 	if err := o.mayMount(owner); err != nil {
 		return nil, "", err
@@ -63,6 +66,7 @@ func (o *Options) OpenDir(owner string, path string) (*os.Root, string, error) {
 	return root, dir.Path, nil
 }
 
+// dirError converts an error of hostdir for the client.
 func dirError(err error) error {
 	e, ok := errors.AsType[*hostdir.Error](err)
 	if !ok {

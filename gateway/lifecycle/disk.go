@@ -14,24 +14,25 @@ import (
 )
 
 const (
-	diskEvery  = time.Second // between looks at what is free
-	diskRest   = 3           // times as long as any measuring took in which nothing is measured: a quarter of a core at most
-	diskWithin = time.Minute // for one measure
-	diskTries  = 3           // measures in a row that took longer, upon which the sandbox is stopped
+	diskEvery = time.Second // between checks of the free space
+	// The pause after a measurement, as a multiple of its duration: at most a quarter of a core.
+	diskRest   = 3
+	diskWithin = time.Minute // for one measurement
+	diskTries  = 3           // timeouts in a row after which the sandbox is stopped
 )
 
-// diskWatch is the watching of one backend's disk.
+// diskWatch watches the disk of one backend.
 type diskWatch struct {
-	reg    *Registry
-	name   string
-	meter  sandbox.Meter
-	gauges map[*Sandbox]*admission.Gauge
-	lowest int64 // what was free when that was below the floor last; 0: it is not
-	deaf   bool  // the backend did not say what is free; said once
+	reg     *Registry
+	name    string
+	meter   sandbox.Meter
+	gauges  map[*Sandbox]*admission.Gauge
+	lowest  int64 // free space when last below the floor; 0 if it is not below
+	unknown bool  // the backend did not report its free space; logged once
 }
 
-// watchDisks stops sandboxes that are above their limit of disk, or write most while there is
-// hardly any left.
+// watchDisks stops sandboxes above their disk limit. When free space is low, it stops the one that
+// writes most.
 func (reg *Registry) watchDisks(ctx context.Context, name string, meter sandbox.Meter) {
 	w := &diskWatch{reg: reg, name: name, meter: meter, gauges: make(map[*Sandbox]*admission.Gauge)}
 	tick := time.NewTicker(reg.options.diskEvery)
@@ -46,7 +47,7 @@ func (reg *Registry) watchDisks(ctx context.Context, name string, meter sandbox.
 	}
 }
 
-// round looks at every sandbox that runs.
+// round checks every running sandbox once.
 func (w *diskWatch) round(ctx context.Context) {
 	running := make(map[*Sandbox]Record)
 	for _, sb := range w.reg.All() {
@@ -64,16 +65,16 @@ func (w *diskWatch) round(ctx context.Context) {
 	}
 	room, err := w.meter.Room(ctx)
 	if err != nil {
-		if !w.deaf && ctx.Err() == nil {
-			w.reg.log.Warn("it is not known how much disk is free", "backend", w.name, "err", err)
+		if !w.unknown && ctx.Err() == nil {
+			w.reg.log.Warn("free disk space is unknown", "backend", w.name, "err", err)
 		}
-		w.deaf = true
+		w.unknown = true
 		return
 	}
-	w.deaf = false
+	w.unknown = false
 	floor := w.reg.options.MinFree
 	low := floor > 0 && room < floor
-	pressed := low && (w.lowest == 0 || room < w.lowest-admission.Growth) // and it goes on
+	pressed := low && (w.lowest == 0 || room < w.lowest-admission.Growth) // and still shrinking
 	if w.lowest = 0; low {
 		w.lowest = room
 	}
@@ -100,13 +101,17 @@ func (w *diskWatch) round(ctx context.Context) {
 		}
 	}
 	if pressed && worst != nil {
-		w.stop(worst, running[worst], fmt.Sprintf("this machine has only %s of disk left (disk.min_free is %s), and it wrote %s just now",
-			admission.Size(room), admission.Size(floor), admission.Size(grew)))
+		w.stop(worst, running[worst],
+			fmt.Sprintf("this machine has only %s of disk left (disk.min_free is %s), and "+
+				"the sandbox "+
+				"wrote %s just now",
+				admission.Size(room), admission.Size(floor), admission.Size(grew)))
 	}
 }
 
-// measure returns what sb uses, nil unless it was measured now.
-func (w *diskWatch) measure(ctx context.Context, sb *Sandbox, f Record, room int64, pressed bool) *admission.Gauge {
+// measure returns what sb uses, or nil if it was not measured now.
+func (w *diskWatch) measure(ctx context.Context, sb *Sandbox, f Record, room int64,
+	pressed bool) *admission.Gauge {
 	g, now := w.gauges[sb], time.Now()
 	limit := f.Instance.Limits.Disk
 	if g == nil || !g.Since.Equal(f.Since) {
@@ -143,24 +148,24 @@ func (w *diskWatch) measure(ctx context.Context, sb *Sandbox, f Record, room int
 	return g
 }
 
-// diskState is what is known of one sandbox's disk.
+// diskState is what is known of one sandbox's disk usage.
 type diskState struct {
 	mu         sync.Mutex
-	used       sandbox.DiskUsage // guarded by mu; as measured last
-	unmeasured unmeasured        // guarded by mu; what keeps it from being known
-	excess     sandbox.DiskUsage // guarded by mu; what there was when it was started above its limit; zero: it was not
+	used       sandbox.DiskUsage // guarded by mu; last measurement
+	unmeasured unmeasured        // guarded by mu; why the usage is unknown
+	excess     sandbox.DiskUsage // guarded by mu; usage at a start above the limit; zero otherwise
 }
 
-// unmeasured is a sandbox of which nobody knows how much disk it has.
+// unmeasured says since when and why the disk usage of a sandbox is unknown.
 type unmeasured struct {
 	since time.Time // zero: it is known
-	late  int       // measures in a row that took too long
+	late  int       // timeouts in a row
 	why   string
 }
 
-// missed notes how a measure of sb went. A limit that cannot be looked after is none: who makes
-// measuring take too long, again and again, is stopped like one that is above it. Errors of the
-// engine are not the sandbox's doing, and are told only.
+// missed records the result of a measurement of sb. A sandbox that makes measuring time out
+// repeatedly is stopped like one above its limit; otherwise the limit could be evaded. Errors of
+// the engine are only logged.
 func (w *diskWatch) missed(sb *Sandbox, f Record, err error) {
 	sb.disk.mu.Lock()
 	if err == nil || errors.Is(err, sandbox.ErrGone) {
@@ -174,36 +179,38 @@ func (w *diskWatch) missed(sb *Sandbox, f Record, err error) {
 	}
 	if u.why = firstLine(err); errors.Is(err, context.DeadlineExceeded) {
 		u.late++
-		u.why = fmt.Sprintf("looking at its files took longer than %v", w.reg.options.diskWithin)
+		u.why = fmt.Sprintf("measuring its files took longer than %v", w.reg.options.diskWithin)
 	}
 	late := u.late
 	if late >= diskTries {
 		sb.disk.unmeasured = unmeasured{}
 	}
 	sb.disk.mu.Unlock()
-	w.reg.log.Warn("disk of a sandbox not measured", "id", sb.id, "err", err)
+	w.reg.log.Warn("disk usage not measured", "id", sb.id, "err", err)
 	if late >= diskTries {
-		w.stop(sb, f, fmt.Sprintf("how much it has cannot be measured: looking at its files took longer than %v, %d times", w.reg.options.diskWithin, late))
+		w.stop(sb, f, fmt.Sprintf("its disk usage cannot be measured: measuring its files took "+
+			"longer than %v, %d times", w.reg.options.diskWithin, late))
 	}
 }
 
-// weigh measures sb, which is locked and does not run, if it may be above its limit of disk: it is
-// perhaps started to be tidied up, and what is there by then is not what it writes from now on.
-func weigh(ctx context.Context, sb *Sandbox, be sandbox.Backend, f Record) {
+// measureExcess measures a locked, stopped sandbox that may be above its disk limit. Its owner may
+// start it to remove files, so usage at the start does not count as new writes.
+func measureExcess(ctx context.Context, sb *Sandbox, be sandbox.Backend, f Record) {
 	sb.disk.mu.Lock()
 	known := sb.disk.used
 	sb.disk.excess = sandbox.DiskUsage{}
 	sb.disk.mu.Unlock()
 	m, ok := be.(sandbox.Meter)
 	limit := f.Instance.Limits.Disk
-	if !ok || limit == 0 || !strings.HasPrefix(f.Reason, admission.DiskFull) && known.Bytes <= limit && known.Files <= sandbox.MaxFiles(limit) {
+	if !ok || limit == 0 || !strings.HasPrefix(f.Reason, admission.DiskFull) &&
+		known.Bytes <= limit && known.Files <= sandbox.MaxFiles(limit) {
 		return
 	}
 	within, cancel := context.WithTimeout(ctx, sb.reg.options.diskWithin)
 	defer cancel()
 	used, err := m.Disk(within, f.Instance, sandbox.DiskUsage{})
 	if err != nil {
-		sb.reg.log.Warn("disk of a sandbox not measured", "id", sb.id, "err", err)
+		sb.reg.log.Warn("disk usage not measured", "id", sb.id, "err", err)
 		return
 	}
 	sb.disk.mu.Lock()
@@ -211,17 +218,19 @@ func weigh(ctx context.Context, sb *Sandbox, be sandbox.Backend, f Record) {
 	sb.disk.mu.Unlock()
 }
 
-// stop stops sb as soon as nobody else acts on it: what writes is killed first, and its callers are
-// told why. The others are measured meanwhile.
+// stop stops sb as soon as no other act is under way. Its processes are killed first, and its
+// callers learn the reason.
 func (w *diskWatch) stop(sb *Sandbox, f Record, why string) {
-	delete(w.gauges, sb) // it is measured anew if it still runs
+	delete(w.gauges, sb) // measured again if it still runs
 	if f.State == Creating {
-		sb.abortCreation(f, &wire.Error{Code: wire.CodeUnavailable, Message: admission.DiskFull + ": " + why, Hint: "nothing was left behind; have it write less, or give it more: --disk"})
+		sb.abortCreation(f, &wire.Error{Code: wire.CodeUnavailable, Message: admission.DiskFull +
+			": " + why, Hint: "nothing was left behind; write less, or raise the limit: --disk"})
 		return
 	}
 	sb.expiry.once(func(ctx context.Context) { w.stopFull(ctx, sb, f, why) })
 }
 
+// stopFull stops sb, unless it has changed since f was read.
 func (w *diskWatch) stopFull(ctx context.Context, sb *Sandbox, f Record, why string) {
 	reg := sb.reg
 	if sb.lock(ctx) != nil {
@@ -239,40 +248,42 @@ func (w *diskWatch) stopFull(ctx context.Context, sb *Sandbox, f Record, why str
 		reg.pooled.giveUp(ctx, sb, why)
 		return
 	}
-	within, cancel := context.WithTimeout(ctx, lookWithin)
+	within, cancel := context.WithTimeout(ctx, queryWithin)
 	if c, err := reg.pool.Control(within, f.Instance); err == nil {
-		if _, err := c.Do(within, wire.Control{Do: "rescue", Reason: admission.DiskFull}); err != nil {
-			reg.log.Warn("processes not killed first", "id", sb.id, "err", err)
+		if _, err := c.Do(within, wire.Control{Do: "rescue",
+			Reason: admission.DiskFull}); err != nil {
+			reg.log.Warn("processes not killed before stop", "id", sb.id, "err", err)
 		}
 	}
 	cancel()
 	if err := sb.halt(ctx, f, why); err != nil && ctx.Err() == nil {
-		reg.log.Error("a sandbox above its limit of disk is not stopped", "id", sb.id, "err", err)
+		reg.log.Error("sandbox above its disk limit was not stopped", "id", sb.id, "err", err)
 	}
 }
 
-// roomToRun returns an error if there is too little of a backend's disk left for anything to be
-// made or started.
+// roomToRun returns an error if the backend's disk has too little free space to create or start a
+// sandbox.
 func (reg *Registry) roomToRun(ctx context.Context, be sandbox.Backend) error {
 	m, ok := be.(sandbox.Meter)
 	floor := reg.options.MinFree
 	if !ok || floor == 0 {
 		return nil
 	}
-	within, cancel := context.WithTimeout(ctx, lookWithin)
+	within, cancel := context.WithTimeout(ctx, queryWithin)
 	defer cancel()
 	room, err := m.Room(within)
 	if err != nil {
-		return nil // an engine that does not answer is what is reported next
+		return nil // the next call of the engine reports the error
 	}
 	return admission.Run(room, floor)
 }
 
-// SetDisk changes the limit of disk of a sandbox, whether it runs or not.
+// SetDisk changes the sandbox's disk limit, in bytes, in every state. The code is usage for an
+// invalid limit, unavailable where the backend cannot change it.
 func (sb *Sandbox) SetDisk(ctx context.Context, limit int64) error {
 	reg := sb.reg
 	if limit == 0 {
-		return wire.Errorf(wire.CodeUsage, "no limit of disk is given: which one?")
+		return wire.Errorf(wire.CodeUsage, "disk: no limit given")
 	}
 	if err := (sandbox.Limits{Disk: limit}).Check(); err != nil {
 		return wire.Errorf(wire.CodeUsage, "%v", err)
@@ -285,31 +296,38 @@ func (sb *Sandbox) SetDisk(ctx context.Context, limit int64) error {
 		_, metered := be.(sandbox.Meter)
 		switch {
 		case f.Instance.DiskQuota:
-			return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.Name + ": its storage holds the limit of disk that it was made with",
-				Hint: "remove files in it, or make another with --disk"}
+			return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.Name +
+				": its storage enforces a fixed disk limit",
+				Hint: "remove files in it, or create another sandbox with --disk"}
 		case !metered:
-			return wire.Errorf(wire.CodeUnavailable, "sandbox %s: its disk has no limit of sandboxd's", f.Name)
+			return wire.Errorf(wire.CodeUnavailable,
+				"sandbox %s: its backend enforces no disk limit", f.Name)
 		}
 		f.Instance.Limits.Disk = limit
-		err = reg.accounts.withKept(ctx, f.Owner, "", func(kept int64) error {
+		err = reg.accounts.withImageBytes(ctx, f.Owner, "", func(kept int64) error {
 			reg.mu.Lock()
 			defer reg.mu.Unlock()
-			return admission.Disk(reg.options.Quota, reg.accounts.usageLocked(f.Owner, sb, kept), f.limits())
+			return admission.Disk(reg.options.Quota, reg.accounts.usageLocked(f.Owner, sb, kept),
+				f.limits())
 		})
 		if err != nil {
 			return err
 		}
-		return sb.become(ctx, func(f *Record) { f.Instance.Limits.Disk, f.Spec.Limits.Disk = limit, limit })
+		return sb.transition(ctx, func(f *Record) {
+			f.Instance.Limits.Disk, f.Spec.Limits.Disk = limit, limit
+		})
 	})
 }
 
-// meter says in d what the backend counts.
+// meter adds the backend's measurements to d.
 func meter(ctx context.Context, sb *Sandbox, d *Description, f Record) {
 	sb.disk.mu.Lock()
 	disk, u := sb.disk.used, sb.disk.unmeasured
 	sb.disk.mu.Unlock()
 	if !u.since.IsZero() {
-		d.Notes = append(d.Notes, fmt.Sprintf("disk_unknown: its disk has not been measured since %s: %s", u.since.UTC().Format(time.DateTime), u.why))
+		d.Notes = append(d.Notes,
+			fmt.Sprintf("disk_unknown: its disk has not been measured since %s: %s",
+				u.since.UTC().Format(time.DateTime), u.why))
 	}
 	be, err := sb.reg.options.backend(f.Instance.Backend)
 	if err != nil {
@@ -320,19 +338,27 @@ func meter(ctx context.Context, sb *Sandbox, d *Description, f Record) {
 		return
 	}
 	if u, err := m.Usage(ctx, f.Instance); err == nil {
-		d.Used = &Used{Memory: u.Memory, PIDs: u.PIDs, CPUms: u.CPU.Milliseconds(), OOMKills: u.OOMKills, PIDsRefused: u.PIDsRefused,
+		d.Used = &Used{Memory: u.Memory, PIDs: u.PIDs, CPUms: u.CPU.Milliseconds(),
+			OOMKills: u.OOMKills, PIDsRefused: u.PIDsRefused,
 			Disk: disk.Bytes, Files: disk.Files}
 		if u.OOMKills > 0 {
-			d.Notes = append(d.Notes, fmt.Sprintf("oom_killed: %d of its processes were killed since it was started, at the limit of %s memory", u.OOMKills, admission.Size(d.Limits.Memory)))
+			d.Notes = append(d.Notes,
+				fmt.Sprintf("oom_killed: %d of its processes were killed since its start, at the "+
+					"limit of %s memory", u.OOMKills, admission.Size(d.Limits.Memory)))
 		}
 		if u.PIDsRefused > 0 {
-			d.Notes = append(d.Notes, fmt.Sprintf("limit_pids: %d processes could not be started since it was, at the limit of %d", u.PIDsRefused, d.Limits.PIDs))
+			d.Notes = append(d.Notes,
+				fmt.Sprintf("limit_pids: %d processes could not be started since its start, at "+
+					"the limit of %d", u.PIDsRefused, d.Limits.PIDs))
 		}
 	}
 	switch limit := d.Limits.Disk; {
 	case limit > 0 && disk.Bytes > limit-limit/100:
-		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: its files occupy %s of %s", admission.Size(disk.Bytes), admission.Size(limit)))
+		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: its files occupy %s of %s",
+			admission.Size(disk.Bytes), admission.Size(limit)))
 	case limit > 0 && disk.Files > sandbox.MaxFiles(limit):
-		d.Notes = append(d.Notes, fmt.Sprintf("disk_full: it has %d files, and %d go with %s", disk.Files, sandbox.MaxFiles(limit), admission.Size(limit)))
+		d.Notes = append(d.Notes,
+			fmt.Sprintf("disk_full: it has %d files; the limit is %d with %s disk", disk.Files,
+				sandbox.MaxFiles(limit), admission.Size(limit)))
 	}
 }

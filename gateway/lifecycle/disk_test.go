@@ -28,12 +28,13 @@ type metered struct {
 	usage    map[string]sandbox.Usage
 	measured map[string]int // calls of Disk
 	born     int64          // bytes that a new one has written before anybody looks
-	slow     bool           // measures take for ever
+	slow     bool           // measurements never end
 	broken   error          // what measures fail with
 }
 
 func newMetered(w *world) *metered {
-	m := &metered{Backend: w.memory, room: 100 << 30, used: make(map[string]sandbox.DiskUsage), usage: make(map[string]sandbox.Usage), measured: make(map[string]int)}
+	m := &metered{Backend: w.memory, room: 100 << 30, used: make(map[string]sandbox.DiskUsage),
+		usage: make(map[string]sandbox.Usage), measured: make(map[string]int)}
 	w.backend = m
 	w.diskEvery = 5 * time.Millisecond
 	return m
@@ -69,7 +70,8 @@ func (m *metered) Usage(_ context.Context, inst sandbox.Instance) (sandbox.Usage
 	return u, nil
 }
 
-func (m *metered) Disk(ctx context.Context, inst sandbox.Instance, _ sandbox.DiskUsage) (sandbox.DiskUsage, error) {
+func (m *metered) Disk(ctx context.Context, inst sandbox.Instance,
+	_ sandbox.DiskUsage) (sandbox.DiskUsage, error) {
 	m.mu.Lock()
 	m.measured[inst.ID]++
 	used, slow, err := m.used[inst.ID], m.slow, m.broken
@@ -104,7 +106,7 @@ func (m *metered) measures(id string) int {
 	return m.measured[id]
 }
 
-// rounds waits until the disk has been looked at so many times more.
+// rounds waits until the disk has been measured so many times more.
 func (m *metered) rounds(w *world, n int) {
 	w.t.Helper()
 	now := func() int { m.mu.Lock(); defer m.mu.Unlock(); return m.rooms }
@@ -121,13 +123,14 @@ func stoppedFor(w *world, d *daemon, name string) string {
 	return info.Reason
 }
 
-// A sandbox that wrote more than it may is stopped by name; started again it may be looked at and
+// A sandbox that wrote more than it may is stopped by name; started again it may be inspected and
 // tidied up, but not filled.
 func TestDiskLimit(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
 	d := w.start()
-	info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}}, nil)
+	info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		Limits: sandbox.Limits{Disk: 1 << 30}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,11 +140,13 @@ func TestDiskLimit(t *testing.T) {
 	w.eventually("its first measure", func() bool { return m.measures(info.ID) > 0 })
 	w.run(d, "true") // a shell that starts runs, too
 	got := make(chan *wire.Result, 1)
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil { // what runs next is not the shell's own beginning
+	// What runs next is not the shell's own beginning.
+	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
@@ -158,7 +163,8 @@ func TestDiskLimit(t *testing.T) {
 		t.Errorf("the call that was under way: %+v, want it dead by disk_full", res)
 	}
 	w.eventually("its stop", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
-	if got, want := stoppedFor(w, d, "demo"), "disk_full: its files occupy more than 1 GiB (--disk)"; got != want {
+	if got, want := stoppedFor(w, d, "demo"),
+		"disk_full: its files occupy more than 1 GiB (--disk)"; got != want {
 		t.Errorf("got reason %q, want %q", got, want)
 	}
 	desc, err := d.Describe(w.ctx(), alice, "demo")
@@ -183,7 +189,9 @@ func TestDiskLimit(t *testing.T) {
 		t.Errorf("after a little: %s, %s", got, stoppedFor(w, d, "demo"))
 	}
 	desc, err = d.Describe(w.ctx(), alice, "demo")
-	if err != nil || desc.Used == nil || desc.Used.Disk != 2<<30+10<<20 || !strings.Contains(strings.Join(desc.Notes, "\n"), "disk_full: its files occupy 2 GiB of 1 GiB") {
+	if err != nil || desc.Used == nil || desc.Used.Disk != 2<<30+10<<20 ||
+		!strings.Contains(strings.Join(desc.Notes, "\n"),
+			"disk_full: its files occupy 2 GiB of 1 GiB") {
 		t.Errorf("describe: %+v %+v, %v; want disk_full", desc.Used, desc.Notes, err)
 	}
 	m.writes(info.ID, 60<<20, 1)
@@ -205,8 +213,11 @@ func TestDiskLimit(t *testing.T) {
 		t.Errorf("with a higher limit: %s, %s", got, stoppedFor(w, d, "demo"))
 	}
 	m.writes(info.ID, 0, 10_000_000)
-	w.eventually("its stop for files", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
-	if got, want := stoppedFor(w, d, "demo"), "disk_full: it has more than the 524288 files that go with 4 GiB (--disk)"; got != want {
+	w.eventually("its stop for files", func() bool {
+		return w.state(d, "demo") == lifecycle.Stopped
+	})
+	if got, want := stoppedFor(w, d, "demo"),
+		"disk_full: it has more than the 524288 files that go with 4 GiB (--disk)"; got != want {
 		t.Errorf("got reason %q, want %q", got, want)
 	}
 }
@@ -218,7 +229,9 @@ func TestDiskIdle(t *testing.T) {
 	m := newMetered(w)
 	d := w.start()
 	idle, busy := w.create(d, "idle").ID, w.create(d, "busy").ID
-	w.eventually("the first measures", func() bool { return m.measures(idle) > 0 && m.measures(busy) > 0 })
+	w.eventually("the first measures", func() bool {
+		return m.measures(idle) > 0 && m.measures(busy) > 0
+	})
 	first := m.measures(idle)
 	for range 5 {
 		before := m.measures(busy)
@@ -248,7 +261,9 @@ func TestDiskFloor(t *testing.T) {
 	w.options.MinFree = 10 << 30
 	d := w.start()
 	a, b, c := w.create(d, "a").ID, w.create(d, "b").ID, w.create(d, "c").ID
-	w.eventually("the first measures", func() bool { return m.measures(a) > 0 && m.measures(b) > 0 && m.measures(c) > 0 })
+	w.eventually("the first measures", func() bool {
+		return m.measures(a) > 0 && m.measures(b) > 0 && m.measures(c) > 0
+	})
 	m.mu.Lock()
 	for id, bytes := range map[string]int64{a: 50 << 20, b: 20 << 20, c: 0} {
 		u, used := m.usage[id], m.used[id]
@@ -257,8 +272,11 @@ func TestDiskFloor(t *testing.T) {
 	}
 	m.room = 5 << 30
 	m.mu.Unlock()
-	w.eventually("the stop of what wrote most", func() bool { return w.state(d, "a") == lifecycle.Stopped })
-	if got := stoppedFor(w, d, "a"); got != "disk_full: this machine has only 5 GiB of disk left (disk.min_free is 10 GiB), and it wrote 50 MiB just now" {
+	w.eventually("the stop of what wrote most", func() bool {
+		return w.state(d, "a") == lifecycle.Stopped
+	})
+	if got := stoppedFor(w, d, "a"); got != "disk_full: this machine has only 5 GiB of disk left "+
+		"(disk.min_free is 10 GiB), and the sandbox wrote 50 MiB just now" {
 		t.Errorf("got reason %q", got)
 	}
 	m.rounds(w, 5)
@@ -276,7 +294,9 @@ func TestDiskFloor(t *testing.T) {
 	_, err = d.Start(w.ctx(), alice, "a", nil)
 	wantCode(t, err, wire.CodeUnavailable)
 	m.writes(b, 100<<20, 1)
-	w.eventually("the stop of the next", func() bool { return w.state(d, "b") == lifecycle.Stopped })
+	w.eventually("the stop of the next", func() bool {
+		return w.state(d, "b") == lifecycle.Stopped
+	})
 	m.mu.Lock()
 	m.room = 50 << 30
 	m.mu.Unlock()
@@ -288,7 +308,7 @@ func TestDiskFloor(t *testing.T) {
 	}
 }
 
-// What a sandbox writes before it is looked at for the first time counts, too.
+// What a sandbox writes before it is measured for the first time counts, too.
 func TestDiskAtOnce(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
@@ -350,29 +370,34 @@ func TestDiskNotMeasured(t *testing.T) {
 		m.writes(info.ID, 1, 1)
 		w.eventually("a measure", func() bool { return m.measures(info.ID) > before })
 	}
-	w.eventually("that is told", func() bool { return strings.Contains(notes(), "disk_unknown: its disk has not been measured since") })
+	w.eventually("that is reported", func() bool {
+		return strings.Contains(notes(), "disk_unknown: its disk has not been measured since")
+	})
 	if got := w.state(d, "demo"); got != lifecycle.Running {
 		t.Errorf("without an engine it is %s: %s", got, stoppedFor(w, d, "demo"))
 	}
 	m.fails(false, nil)
 	m.writes(info.ID, 1, 1)
-	w.eventually("it is known again", func() bool { return !strings.Contains(notes(), "disk_unknown") })
+	w.eventually("it is known again", func() bool {
+		return !strings.Contains(notes(), "disk_unknown")
+	})
 
 	m.fails(true, nil)
-	var told atomic.Bool
+	var reported atomic.Bool
 	w.eventually("its stop", func() bool {
 		m.writes(info.ID, 1, 1)
-		if strings.Contains(notes(), "looking at its files took longer than 10ms") {
-			told.Store(true)
+		if strings.Contains(notes(), "measuring its files took longer than 10ms") {
+			reported.Store(true)
 		}
 		return w.state(d, "demo") == lifecycle.Stopped
 	})
-	if got := stoppedFor(w, d, "demo"); !strings.HasPrefix(got, "disk_full: how much it has cannot be measured") || !told.Load() {
-		t.Errorf("got reason %q, told before: %v", got, told.Load())
+	if got := stoppedFor(w, d, "demo"); !strings.HasPrefix(got,
+		"disk_full: its disk usage cannot be measured") || !reported.Load() {
+		t.Errorf("got reason %q, reported before: %v", got, reported.Load())
 	}
 }
 
-// keepsNothing is a metered backend that keeps nothing of a set-up.
+// keepsNothing is a metered backend that saves no setup.
 type keepsNothing struct {
 	*metered
 	sandboxtest.NoImages
@@ -382,22 +407,25 @@ func (keepsNothing) Prepare(context.Context, sandbox.Instance, string, string) (
 	return "", nil
 }
 
-// A set-up that fills the disk is ended by name, with the creation that it is of; nothing is left
-// of it.
+// A setup that fills the disk ends with its creation, for that reason; nothing is left
+// behind.
 func TestDiskLimitOfSetUp(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
 	w.backend = keepsNothing{metered: m}
 	d := w.start()
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}, Setup: []string{"echo begun; sleep 1000"}}, func(line string) {
-		if line == "  begun" {
-			for id := range w.members() {
-				m.writes(id, 2<<30, 1)
+	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		Limits: sandbox.Limits{Disk: 1 << 30}, Setup: []string{"echo begun; sleep 1000"}},
+		func(line string) {
+			if line == "  begun" {
+				for id := range w.members() {
+					m.writes(id, 2<<30, 1)
+				}
 			}
-		}
-	})
+		})
 	wantCode(t, err, wire.CodeUnavailable)
-	if got, want := d.Public(err).Message, "create demo: setup: disk_full: its files occupy more than 1 GiB (--disk)"; got != want {
+	if got, want := d.Public(err).Message,
+		"create demo: setup: disk_full: its files occupy more than 1 GiB (--disk)"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if left := w.members(); len(left) != 0 {
@@ -418,7 +446,8 @@ func TestDiskLimitOfPool(t *testing.T) {
 		m.writes(id, 2<<30, 1)
 	}
 	w.eventually("it is removed", func() bool { return len(w.members()) == 0 })
-	if got := d.Pool(); len(got) != 1 || got[0].Ready != 0 || !strings.Contains(got[0].Trouble, "disk_full: its files occupy more than 1 GiB") {
+	if got := d.Pool(); len(got) != 1 || got[0].Ready != 0 || !strings.Contains(got[0].Trouble,
+		"disk_full: its files occupy more than 1 GiB") {
 		t.Errorf("Pool = %+v", got)
 	}
 	if _, due, wait := d.registry.Pooled().Due(time.Now(), 1, "", 2); due || wait < 30*time.Second {

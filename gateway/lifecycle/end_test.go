@@ -16,16 +16,20 @@ func TestEnd(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	labels := map[string]string{"job": "7"}
-	w.createFor(d, lifecycle.NewSpec{End: lifecycle.End{At: time.Now().Add(time.Hour)}, Labels: labels})
+	w.createFor(d, lifecycle.NewSpec{End: lifecycle.End{At: time.Now().Add(time.Hour)},
+		Labels: labels})
 	c, err := d.Relay.Open(w.ctx(), alice, "demo", nil) // use makes no difference
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := d.SetEnd(w.ctx(), bob, "demo", lifecycle.End{}); d.Public(err) == nil || d.Public(err).Code != wire.CodeNotFound {
-		t.Errorf("somebody else's: %v", err)
+	if _, err := d.SetEnd(w.ctx(), bob, "demo", lifecycle.End{}); d.Public(err) == nil ||
+		d.Public(err).Code != wire.CodeNotFound {
+		t.Errorf("another owner's: %v", err)
 	}
-	if _, err := d.SetEnd(w.ctx(), alice, "demo", lifecycle.End{At: time.Now().Add(-time.Minute)}); d.Public(err) == nil || d.Public(err).Code != wire.CodeUsage {
+	if _, err := d.SetEnd(w.ctx(), alice, "demo",
+		lifecycle.End{At: time.Now().Add(-time.Minute)}); d.Public(err) == nil ||
+		d.Public(err).Code != wire.CodeUsage {
 		t.Errorf("in the past: %v", err)
 	}
 	at := time.Now().Add(short).Truncate(time.Millisecond)
@@ -35,10 +39,14 @@ func TestEnd(t *testing.T) {
 	}
 	d.stop()
 	d = w.start()
-	if list, _ := d.List(w.ctx(), alice); len(list) == 1 && (!list[0].End.At.Equal(at) || !cmp.Equal(list[0].Labels, labels)) {
+	if list, _ := d.List(w.ctx(), alice); len(list) == 1 && (!list[0].End.At.Equal(at) ||
+		!cmp.Equal(list[0].Labels, labels)) {
 		t.Errorf("after a restart: %+v", list[0])
 	}
-	w.eventually("it is removed", func() bool { list, _ := d.List(w.ctx(), alice); return len(list) == 0 })
+	w.eventually("it is removed", func() bool {
+		list, _ := d.List(w.ctx(), alice)
+		return len(list) == 0
+	})
 	if time.Now().Before(at) {
 		t.Error("it was removed before its end")
 	}
@@ -51,14 +59,17 @@ func TestEndPutOff(t *testing.T) {
 	d := w.start()
 	w.createFor(d, lifecycle.NewSpec{End: lifecycle.End{At: time.Now().Add(time.Hour)}})
 	b := d.registry.Find("demo")
-	if _, err := d.SetEnd(w.ctx(), alice, "demo", lifecycle.End{At: time.Now().Add(short)}); err != nil {
+	if _, err := d.SetEnd(w.ctx(), alice, "demo",
+		lifecycle.End{At: time.Now().Add(short)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := b.Lock(w.ctx()); err != nil {
 		t.Fatal(err)
 	}
 	w.eventually("its end has come", b.Expiring)
-	if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.End.At = time.Now().Add(time.Hour) }); err != nil {
+	if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+		f.End.At = time.Now().Add(time.Hour)
+	}); err != nil {
 		t.Error(err)
 	}
 	b.Unlock()
@@ -67,7 +78,8 @@ func TestEndPutOff(t *testing.T) {
 		t.Errorf("it is %s", got)
 	}
 	// What this backend cannot do is refused, rather than done otherwise.
-	_, err := d.SetEnd(w.ctx(), alice, "demo", lifecycle.End{At: time.Now().Add(short), Pause: true})
+	_, err := d.SetEnd(w.ctx(), alice, "demo", lifecycle.End{At: time.Now().Add(short),
+		Pause: true})
 	if e := d.Public(err); e == nil || e.Code != wire.CodeUnavailable || e.Hint == "" {
 		t.Errorf("an end that pauses: %v", err)
 	}

@@ -14,33 +14,36 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Errors that callers branch on, beside the codes of *wire.Error. Each comes wrapped together with
-// a *wire.Error that says it to a stranger.
+// Errors that callers branch on, besides the codes of *wire.Error. Each comes wrapped together with
+// a *wire.Error for the client.
 var (
-	ErrUnknown  = errors.New("no such sandbox for this principal") // unknown and forbidden alike; code not_found
-	ErrBroken   = errors.New("sandbox is broken")                  // it does not answer or cannot start
-	ErrEngine   = errors.New("engine does not answer")             // the backend, not the sandbox
-	ErrIdentity = errors.New("identity changed")                   // its SSH server presents another key
+	// Unknown and forbidden alike; code not_found.
+	ErrUnknown = errors.New("no such sandbox for this principal")
+	// It does not answer or cannot start.
+	ErrBroken = errors.New("sandbox is broken")
+	ErrEngine = errors.New("engine does not answer") // the backend, not the sandbox
+	// Its SSH server presents another key.
+	ErrIdentity = errors.New("identity changed")
 	ErrClosed   = attach.ErrClosed
 )
 
-// shown is an error with what a stranger may see of it. Its own text is for the log.
-type shown struct {
-	public *wire.Error
-	kind   error // one of the sentinels above; may be nil
-	err    error // what happened; may be nil
+// publicError is an error with the part of it that a client may see. Its own text is for the log.
+type publicError struct {
+	public *wire.Error // for the client
+	kind   error       // one of the sentinels above; may be nil
+	err    error       // the cause; may be nil
 
-	passing bool // nothing is known to be wrong but a connection: it may be otherwise in a moment
+	passing bool // only a connection failed: a retry may succeed
 }
 
-func (e *shown) Error() string {
+func (e *publicError) Error() string {
 	if e.err != nil {
 		return e.public.Message + ": " + e.err.Error()
 	}
 	return e.public.Message
 }
 
-func (e *shown) Unwrap() []error {
+func (e *publicError) Unwrap() []error {
 	all := []error{e.public}
 	for _, err := range []error{e.kind, e.err} {
 		if err != nil {
@@ -50,12 +53,12 @@ func (e *shown) Unwrap() []error {
 	return all
 }
 
-// Passing reports whether the error is no more than a connection to a sandbox that broke or could
-// not be made just now.
-func (e *shown) Passing() bool { return e.passing }
+// Passing reports whether only a connection to a sandbox broke or failed, so that a retry may
+// succeed.
+func (e *publicError) Passing() bool { return e.passing }
 
-// Public returns what a stranger may see of err: the *wire.Error within it, or "internal error"
-// with an id under which err itself is in the log. nil stays nil.
+// Public returns what a client may see of err: the *wire.Error within it, or "internal error" with
+// an id. err itself is logged under that id. Public(nil) is nil.
 func (reg *Registry) Public(err error) *wire.Error {
 	if err == nil {
 		return nil
@@ -67,41 +70,45 @@ func (reg *Registry) Public(err error) *wire.Error {
 	case errors.Is(err, context.Canceled):
 		return &wire.Error{Code: wire.CodeLost, Message: "the call was cancelled"}
 	case errors.Is(err, context.DeadlineExceeded):
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "the time allowed for the call is over"}
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "the call timed out"}
 	case errors.Is(err, attach.ErrDisconnected):
-		return &wire.Error{Code: wire.CodeDenied, Message: "you were sent away"}
+		return &wire.Error{Code: wire.CodeDenied, Message: "the owner disconnected you"}
 	case errors.Is(err, attach.ErrUnshared):
-		return &wire.Error{Code: wire.CodeDenied, Message: "the sandbox is no longer shared with you"}
+		return &wire.Error{Code: wire.CodeDenied,
+			Message: "the sandbox is no longer shared with you"}
 	case errors.Is(err, attach.ErrLeft):
-		return &wire.Error{Code: wire.CodeLost, Message: "the party that made the call has left the session"}
+		return &wire.Error{Code: wire.CodeLost, Message: "the calling party has left the session"}
 	case errors.Is(err, ErrClosed):
-		return &wire.Error{Code: wire.CodeLost, Message: ErrClosed.Error(), Hint: "try again when it is back: sessions go on meanwhile"}
+		return &wire.Error{Code: wire.CodeLost, Message: ErrClosed.Error(),
+			Hint: "try again when the daemon is back; sessions keep running"}
 	}
 	id := rand.Text()[:8]
 	reg.log.Error("internal error", "id", id, "err", err)
 	return wire.Errorf(wire.CodeInternal, "internal error %s", id)
 }
 
-// HintCreate begins the hint that a sandbox which does not exist can be made.
+// HintCreate begins the hint how to create a missing sandbox.
 const HintCreate = "create it: "
 
-// NotFound is the one refusal for sandboxes that do not exist and for those of others.
+// NotFound returns the error for a missing sandbox and for one of another owner. The two look
+// alike.
 func (reg *Registry) NotFound(name string) error {
 	e := wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
 	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
-		return err // it is no name: nothing is given away
+		return err // an invalid name reveals nothing
 	}
 	e.Hint = HintCreate + "ssh sandboxd@gw new " + name
-	if reg.options.Lobby != nil {
-		e.Hint = HintCreate + reg.options.Lobby("new "+name)
+	if reg.options.ControlCommand != nil {
+		e.Hint = HintCreate + reg.options.ControlCommand("new "+name)
 	}
-	return &shown{public: e, kind: ErrUnknown}
+	return &publicError{public: e, kind: ErrUnknown}
 }
 
-// Reach turns an error of reaching a sandbox into one that tells sandbox, engine and identity
-// apart.
+// Reach converts an error of reaching the sandbox for the client. It tells errors of sandbox,
+// engine and identity apart.
 func (sb *Sandbox) Reach(err error) error {
-	if err == nil || errors.As(err, new(*shown)) || errors.As(err, new(*attach.FrozenError)) || errors.Is(err, context.Canceled) {
+	if err == nil || errors.As(err, new(*publicError)) ||
+		errors.As(err, new(*attach.FrozenError)) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	if f := sb.get(); f.Instance.Host.URI != "" {
@@ -110,51 +117,60 @@ func (sb *Sandbox) Reach(err error) error {
 		}
 	}
 	name := sb.Name()
-	public := func(code wire.Code, kind error, hint, format string, args ...any) *shown {
+	public := func(code wire.Code, kind error, hint, format string, args ...any) *publicError {
 		e := wire.Errorf(code, format, args...)
 		e.Hint = hint
-		return &shown{public: e, kind: kind, err: err}
+		return &publicError{public: e, kind: kind, err: err}
 	}
 	switch {
 	case errors.Is(err, connect.ErrIdentity):
-		return public(wire.CodeUnavailable, ErrIdentity, "something else answers in its place; look at it, or rm it",
+		return public(wire.CodeUnavailable, ErrIdentity,
+			"another server answers in its place; inspect it, or rm it",
 			"sandbox %s: identity changed", name)
 	case errors.Is(err, connect.ErrLogin):
-		return public(wire.CodeUnavailable, ErrBroken, "stop and start it, or rm it", "sandbox %s is broken: it refuses the daemon's login", name)
+		return public(wire.CodeUnavailable, ErrBroken, "stop and start it, or rm it",
+			"sandbox %s is broken: it rejects the daemon's login", name)
 	case errors.Is(err, sandbox.ErrEngine):
-		return public(wire.CodeUnavailable, ErrEngine, "start the engine; sandboxd doctor tells what is wrong",
-			"the engine does not answer; sandbox %s is not touched", name)
+		return public(wire.CodeUnavailable, ErrEngine,
+			"start the engine; sandboxd doctor shows what is wrong",
+			"the engine does not answer; sandbox %s is unchanged", name)
 	case errors.Is(err, sandbox.ErrGone):
-		return public(wire.CodeLost, ErrBroken, "rm it and create it again", "sandbox %s is gone: it was removed behind the daemon's back", name)
+		return public(wire.CodeLost, ErrBroken, "rm it and create it again",
+			"sandbox %s is gone: it was removed outside the daemon", name)
 	case errors.Is(err, sandbox.ErrStopped):
 		return public(wire.CodeLost, ErrBroken, "start it", "sandbox %s has stopped", name)
 	case errors.Is(err, sandbox.ErrUnsupported):
 		return public(wire.CodeUnavailable, nil, "", "sandbox %s: %s", name, firstLine(err))
 	case errors.Is(err, sandbox.ErrRefused):
-		e := public(wire.CodeUnavailable, ErrEngine, "try again; sandboxd doctor tells whether the engine is well", "sandbox %s: %s", name, firstLine(err))
+		e := public(wire.CodeUnavailable, ErrEngine, "try again; sandboxd doctor checks the engine",
+			"sandbox %s: %s", name, firstLine(err))
 		e.passing = true
 		return e
 	}
-	e := public(wire.CodeUnavailable, ErrBroken, "sandboxd describe "+name+" says more; rescue, stop and start may help",
+	e := public(wire.CodeUnavailable, ErrBroken, "sandboxd describe "+name+
+		" shows details; rescue, stop and start may help",
 		"sandbox %s does not answer", name)
 	if errors.Is(err, connect.ErrClosed) {
-		e = public(wire.CodeLost, ErrClosed, "try again", "sandbox %s: the connection to it was closed", name)
+		e = public(wire.CodeLost, ErrClosed, "try again",
+			"sandbox %s: the connection to it was closed", name)
 	}
 	e.passing = !isVerdict(err)
 	return e
 }
 
-// bootError turns an error of Boot or Start into one that names the stage. These texts are for
-// whoever asked for the sandbox: they speak of images and engines, not of the daemon's insides.
+// bootError converts an error of Boot or Start for the client that asked for the sandbox. It names
+// the stage, the image and the engine, but nothing internal to the daemon.
 func (sb *Sandbox) bootError(what string, err error) error {
 	failed, ok := errors.AsType[*sandbox.BootError](err)
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%s %s: %w", what, sb.Name(), err)
 	}
-	public := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s %s: %s", what, sb.Name(), firstLine(err))}
+	public := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("%s %s: %s", what,
+		sb.Name(), firstLine(err))}
 	kind := ErrBroken
 	if ok {
-		public.Message = fmt.Sprintf("%s %s: %s: %s", what, sb.Name(), failed.Stage, firstLine(failed.Err))
+		public.Message = fmt.Sprintf("%s %s: %s: %s", what, sb.Name(), failed.Stage,
+			firstLine(failed.Err))
 		public.Hint = failed.Hint
 		if failed.Stage == "validate" {
 			public.Code = wire.CodeUsage
@@ -163,13 +179,13 @@ func (sb *Sandbox) bootError(what string, err error) error {
 	if errors.Is(err, sandbox.ErrEngine) {
 		kind = ErrEngine
 		if public.Hint == "" {
-			public.Hint = "start the engine; sandboxd doctor tells what is wrong"
+			public.Hint = "start the engine; sandboxd doctor shows what is wrong"
 		}
 	}
-	return &shown{public: public, kind: kind, err: err}
+	return &publicError{public: public, kind: kind, err: err}
 }
 
-// stored wraps an error of the store for whoever asked for what could not be written down.
+// stored converts an error of the store for the client whose change could not be stored.
 func stored(err error) error {
 	if err == nil {
 		return nil
@@ -177,12 +193,13 @@ func stored(err error) error {
 	if errors.Is(err, store.ErrNameTaken) {
 		return err
 	}
-	e := &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon cannot write its store", Hint: "is its disk full? sandboxd doctor says more"}
-	return &shown{public: e, err: err}
+	e := &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon cannot write its store",
+		Hint: "check its free disk space; sandboxd doctor shows details"}
+	return &publicError{public: e, err: err}
 }
 
-// firstLine is an error's text, short and in one line.
+// firstLine returns an error's text, short and as one printable line.
 func firstLine(err error) string { return oneLine(err.Error(), 300) }
 
-// oneLine is text of others in one line that may be shown and logged, n characters of it.
+// oneLine returns at most n characters of untrusted text as one printable line.
 func oneLine(s string, n int) string { return text.Line(s, n) }

@@ -13,6 +13,7 @@ import (
 
 // What tests shorten, and where they look in.
 
+// What tests shorten, observe and call.
 func (o *Options) Made(f func(*Registry))                  { o.made = f }
 func (o *Options) At(f func(step string))                  { o.at = f }
 func (o *Options) SetLateBoot(d time.Duration)             { o.lateBoot = d }
@@ -22,17 +23,17 @@ func (o *Options) SetPackagesWithin(d time.Duration)       { o.packagesWithin = 
 func (o *Options) SetProxyAddress(address string)          { o.proxyAddress = address }
 func (reg *Registry) Pooled() *pool.Pool[*Sandbox, Record] { return reg.pooled.Pool }
 func (reg *Registry) Renew(ctx context.Context)            { reg.pooled.renew(ctx) }
-func (reg *Registry) Idleness()                            { reg.idleness() }
+func (reg *Registry) CheckExpiry()                         { reg.checkExpiry() }
 
-func (sb *Sandbox) Become(ctx context.Context, change func(*Record)) error {
-	return sb.become(ctx, change)
+func (sb *Sandbox) Transition(ctx context.Context, change func(*Record)) error {
+	return sb.transition(ctx, change)
 }
 func (sb *Sandbox) Lock(ctx context.Context) error { return sb.lock(ctx) }
 func (sb *Sandbox) Unlock()                        { sb.unlock() }
-func (sb *Sandbox) LetGo(cause error)              { sb.guest.letGo(cause) }
-func (sb *Sandbox) Doom(reason string)             { sb.doom(reason) }
-func (sb *Sandbox) Noted(ctx context.Context, state State, reason string) {
-	sb.note(ctx, state, reason)
+func (sb *Sandbox) Disconnect(cause error)         { sb.guest.disconnect(cause) }
+func (sb *Sandbox) SetEndReason(reason string)     { sb.setEndReason(reason) }
+func (sb *Sandbox) Observed(ctx context.Context, state State, reason string) {
+	sb.observed(ctx, state, reason)
 }
 func (sb *Sandbox) Expiring() bool           { return sb.expiry.under.Load() }
 func (sb *Sandbox) IsGone() bool             { return sb.isGone() }
@@ -62,8 +63,9 @@ func (reg *Registry) Plan(owner string, spec NewSpec) (Record, error) {
 	return reg.options.plan(owner, spec)
 }
 
-func Reached[C any](ctx context.Context, sb *Sandbox, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
-	return reached(ctx, sb.guest, progress, dial)
+func DialRunning[C any](ctx context.Context, sb *Sandbox, progress func(string),
+	dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
+	return dialRunning(ctx, sb.guest, progress, dial)
 }
 
 const (

@@ -22,8 +22,9 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 			d := w.start()
 			info := w.create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			a := w.standing(d)
-			asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "bash -c 'read -s x'"})
+			a := w.shared(d)
+			asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+				Text: "bash -c 'read -s x'"})
 			if err != nil || asks.Result.Ended != wire.Waiting {
 				t.Fatalf("%+v, %v", asks.Result, err)
 			}
@@ -39,13 +40,17 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 			if verb == wire.VerbKeys {
 				r = wire.Request{Verb: verb, Keys: []string{"e", "Enter"}}
 			}
-			if typist, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true, Typed: true}); err == nil {
+			if typist, err := d.Sessions.Shared(w.ctx(), robot, main,
+				attach.JoinOptions{Create: true, Typed: true}); err == nil {
 				if reply, err := typist.Request(w.ctx(), r); err == nil {
 					t.Errorf("%s, started again %v: %+v", verb, startedAgain, reply.Result)
 				}
 			}
-			if !startedAgain { // the call may have ended before the daemon has seen the end of the sandbox
-				w.eventually(string(verb)+" starts no sandbox", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+			// The call may have ended before the daemon has seen the end of the sandbox.
+			if !startedAgain {
+				w.eventually(string(verb)+" starts no sandbox", func() bool {
+					return w.state(d, "demo") == lifecycle.Stopped
+				})
 			}
 			wantLines(t, ran, 0)
 		}
@@ -82,7 +87,8 @@ func TestPauseEndsReaching(t *testing.T) {
 	dialing := make(chan struct{})
 	failed := make(chan error)
 	go func() {
-		_, err := lifecycle.Reached(w.ctx(), b, nil, func(ctx context.Context, _ sandbox.Instance) (struct{}, error) {
+		_, err := lifecycle.DialRunning(w.ctx(), b, nil, func(ctx context.Context,
+			_ sandbox.Instance) (struct{}, error) {
 			close(dialing)
 			<-ctx.Done()
 			return struct{}{}, context.Cause(ctx)
@@ -90,7 +96,9 @@ func TestPauseEndsReaching(t *testing.T) {
 		failed <- err
 	}()
 	<-dialing
-	if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.State = lifecycle.Paused }); err != nil {
+	if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+		f.State = lifecycle.Paused
+	}); err != nil {
 		t.Fatal(err)
 	}
 	err := <-failed
@@ -114,7 +122,8 @@ func TestCutOffIsLost(t *testing.T) {
 		{"daemon", lifecycle.ErrClosed, wire.LostGateway},
 		{"caller", context.Canceled, wire.LostDetached},
 	} {
-		a, err := d.Sessions.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: tt.session}, attach.JoinOptions{Create: true})
+		a, err := d.Sessions.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo",
+			Session: tt.session}, attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,9 +136,12 @@ func TestCutOffIsLost(t *testing.T) {
 			}
 			answered <- reply
 		}()
-		w.eventually("the command runs", func() bool { return a.Live().State().Phase == wire.PhaseRunning && a.Calls() == 1 })
+		w.eventually("the command runs", func() bool {
+			return a.Live().State().Phase == wire.PhaseRunning && a.Calls() == 1
+		})
 		cutOff(tt.cause)
-		if r := (<-answered).Result; r == nil || r.Ended != wire.Lost || r.Error == nil || r.Error.Reason != tt.reason {
+		if r := (<-answered).Result; r == nil || r.Ended != wire.Lost || r.Error == nil ||
+			r.Error.Reason != tt.reason {
 			t.Errorf("%v: %+v", tt.cause, r)
 		}
 	}

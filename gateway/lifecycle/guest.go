@@ -16,34 +16,35 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Guest is what the daemon has of a sandbox's guest: the control connection, the sessions on it,
-// the calls that wait for an answer. It implements attach.Sandbox.
+// Guest is the daemon's side of a sandbox's guest: the control connection, the sessions on it, the
+// calls under way. It implements attach.Sandbox.
 type Guest struct {
 	*Sandbox
 
-	relays    relays
-	pauses    attach.Interrupter // ends the calls under way, also those that wait for a silent guest
-	stops     attach.Interrupter // ends the calls that were not sent yet; used with op held
-	listening listening          // to the guest, while calls wait for it
+	relays relays
+	// Ends the calls under way, including those that wait for a silent guest.
+	pauses    attach.Interrupter
+	stops     attach.Interrupter // ends the calls not sent yet; used with op held
+	listening listening          // asks for signs of life while calls wait
 
 	mu     sync.Mutex
-	link   *link    // guarded by mu; nil unless it is being kept in touch with
-	notes  []string // guarded by mu; of the instance's last inspection
-	halted bool     // guarded by mu; it was stopped by a signal at the last inspection
+	link   *link    // guarded by mu; nil while the daemon keeps no connection
+	notes  []string // guarded by mu; of the last inspection
+	halted bool     // guarded by mu; stopped by a signal at the last inspection
 }
 
-// Touch notes that the sandbox is used.
+// Touch records that the sandbox is in use.
 func (g *Guest) Touch() { g.expiry.touch() }
 
-// MayBegin returns an error with code limit_quota if another session is too much for the owner. The
-// returned function is called when the session is there, or will not be.
+// MayBegin reserves a session for the owner. The error has code limit_quota. The caller calls done
+// when the session exists or has failed.
 func (g *Guest) MayBegin() (done func(), err error) { return g.reg.accounts.mayBegin(g.Owner()) }
 
-// Stops ends the calls that were not sent yet when sb is stopped.
+// Stops returns what ends the calls that were not sent yet when sb is stopped.
 func (g *Guest) Stops() *attach.Interrupter { return &g.stops }
 
-// StopsAfter is how long after everybody has left sb stops; 0 when it does not, or something runs in
-// it.
+// StopsAfter returns how long after the last party has left sb stops. 0 means that it does not, or
+// that something runs in it.
 func (g *Guest) StopsAfter() time.Duration {
 	if g.expiry.working() != "" {
 		return 0
@@ -59,10 +60,11 @@ func (g *Guest) MayStay(party wire.Party) error {
 	return nil
 }
 
-// NotRunning is the refusal of those who may not start sb: it has no sessions, or none that answer.
+// NotRunning returns the error for a party that may not start sb, which is not running.
 func (g *Guest) NotRunning(session string) error {
 	if f := g.get(); f.State == Paused {
-		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.Name + " is paused", Hint: "its owner resumes it: sandboxd resume " + f.Name}
+		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.Name + " is paused",
+			Hint: "its owner can resume it: sandboxd resume " + f.Name}
 	}
 	e := noSession(g.Name(), session)
 	if f := g.get(); f.State == Stopped {
@@ -72,7 +74,7 @@ func (g *Guest) NotRunning(session string) error {
 	return e
 }
 
-// Wake resumes sb if it is paused: somebody is about to do something in it. An error refuses that.
+// Wake resumes a paused sandbox before something is done in it. After an error, nothing may be.
 func (g *Guest) Wake(ctx context.Context) error {
 	if err := g.Silence(); err != nil && !g.IsHost() {
 		return err
@@ -86,15 +88,16 @@ func (g *Guest) Wake(ctx context.Context) error {
 	return err
 }
 
-// control returns the control connection of sb, which is started first if it was stopped.
+// control returns the control connection, and starts a stopped sandbox first.
 func (g *Guest) control(ctx context.Context, progress func(string)) (*connect.Control, error) {
-	return reached(ctx, g, progress, g.reg.pool.Control)
+	return dialRunning(ctx, g, progress, g.reg.pool.Control)
 }
 
-// Control is control for a party on a session. A sandbox that does not run has no sessions, so it
-// is started for a party that may drive and would start the session, too, and for nobody else. One
-// that is paused is resumed for a party that may drive.
-func (g *Guest) Control(ctx context.Context, party wire.Party, session string, starts bool, progress func(string)) (*connect.Control, error) {
+// Control is control for a party on a session. A stopped sandbox is started only for a party that
+// may drive and would also start the session. A paused one is resumed for every party that may
+// drive.
+func (g *Guest) Control(ctx context.Context, party wire.Party, session string, starts bool,
+	progress func(string)) (*connect.Control, error) {
 	if err := g.Silence(); err != nil {
 		return nil, err
 	}
@@ -114,8 +117,8 @@ func (g *Guest) Control(ctx context.Context, party wire.Party, session string, s
 	return c, nil
 }
 
-// Again returns the control connection of sb after one broke, without starting anything. An error
-// that cannot pass is a *wire.Error with code lost.
+// Again returns the control connection after one broke, without starting the sandbox. A permanent
+// loss is a *wire.Error with code lost.
 func (g *Guest) Again(ctx context.Context) (*connect.Control, error) {
 	if lost := g.Over(); lost != nil {
 		return nil, lost
@@ -140,14 +143,14 @@ func (g *Guest) Again(ctx context.Context) (*connect.Control, error) {
 	return nil, g.Reach(err)
 }
 
-// Answers waits until sb answers after a connection to it broke. An error is the loss of what was
-// under way on that.
+// Answers waits until sb answers after a connection to it broke. Its error says why the calls on
+// that connection are lost.
 func (g *Guest) Answers(ctx context.Context) *wire.Error {
 	ctx, cancel := context.WithTimeout(ctx, g.Patience())
 	defer cancel()
 	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
 		c, err := g.Again(ctx)
-		if err == nil { // it may have broken, too, and nobody has noticed
+		if err == nil { // this connection may be broken as well
 			_, err = c.Do(ctx, wire.Control{Do: "health"})
 		}
 		switch lost := (*wire.Error)(nil); {
@@ -161,8 +164,8 @@ func (g *Guest) Answers(ctx context.Context) *wire.Error {
 	}
 }
 
-// Patience is how long sb may take to answer again after a connection to it broke. A host may be
-// behind a network that fails for a while, and its guest remembers a party for that long.
+// Patience returns how long sb may take to answer after a connection broke. A host gets longer: its
+// network may fail for a while, and its guest remembers a party for that time.
 func (g *Guest) Patience() time.Duration {
 	if g.get().Instance.Host.URI != "" {
 		return rememberedFor
@@ -170,18 +173,19 @@ func (g *Guest) Patience() time.Duration {
 	return answersWithin
 }
 
-// Over is the loss of what was under way in sb if sb has ended, is about to, is paused, or its guest
-// is silent; nil if it runs as far as is known.
+// Over returns why the calls in sb are lost: it has ended, is about to, is paused, or its guest is
+// silent. It returns nil while sb runs as far as known.
 func (g *Guest) Over() *wire.Error {
 	silent := g.listening.silence()
-	f, fate, gone := g.ended()
+	f, endReason, gone := g.ended()
 	switch {
 	case gone, f.State == Deleting:
 		return wire.LostError(wire.LostRemoved, fmt.Sprintf("sandbox %s was removed", f.Name))
 	case f.State == Paused:
 		return pausedError(f.Name).Lost
-	case fate != "":
-		return wire.LostError(fate, fmt.Sprintf("sandbox %s has ended: %s", f.Name, fateText[fate]))
+	case endReason != "":
+		return wire.LostError(endReason, fmt.Sprintf("sandbox %s has ended: %s", f.Name,
+			endReasonText[endReason]))
 	case f.State != Running && f.State != Broken:
 		return wire.LostError(wire.LostStopped, fmt.Sprintf("sandbox %s is %s", f.Name, f.State))
 	case silent != nil:
@@ -190,27 +194,29 @@ func (g *Guest) Over() *wire.Error {
 	return nil
 }
 
-// Unreachable is the loss of what was under way in sb, which does not answer.
+// Unreachable returns why the calls in sb are lost, when it does not answer.
 func (g *Guest) Unreachable(err error) *wire.Error {
 	if lost := g.Over(); lost != nil {
 		return lost
 	}
 	f := g.get()
 	if f.Instance.Host.URI != "" {
-		return wire.LostError(wire.LostHost, fmt.Sprintf("sandbox %s: the connection to its host broke", f.Name))
+		return wire.LostError(wire.LostHost,
+			fmt.Sprintf("sandbox %s: the connection to its host broke", f.Name))
 	}
-	g.reg.log.Debug("a call is lost", "sandbox", g.id, "err", err)
-	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its guest does not answer any more", f.Name))
+	g.reg.log.Debug("call lost", "sandbox", g.id, "err", err)
+	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its guest no longer answers",
+		f.Name))
 }
 
-// Lost is the error of a command that was under way in the sandbox on a connection of its own and
-// whose end was not reported: it has code lost and says why. It may wait a moment until that is
-// known.
+// Lost returns why a command on a connection of its own ended without an exit status, as an error
+// with code lost. It may wait a moment until the reason is known.
 func (g *Guest) Lost(ctx context.Context) error {
 	if lost := g.Answers(ctx); lost != nil {
 		return lost
 	}
-	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: the connection to its guest broke", g.Name()))
+	return wire.LostError(wire.LostGuest,
+		fmt.Sprintf("sandbox %s: the connection to its guest broke", g.Name()))
 }
 
 // Within implements attach.Sandbox.
@@ -228,7 +234,7 @@ func (g *Guest) Silence() error {
 	return nil
 }
 
-// Silent is the error of a guest that has not answered for so long.
+// Silent returns the error for a guest that has not answered for d.
 func (g *Guest) Silent(d time.Duration) error {
 	what := "the guest"
 	if uri := g.get().Instance.Host.URI; uri != "" {
@@ -237,9 +243,10 @@ func (g *Guest) Silent(d time.Duration) error {
 	return &attach.SilentError{What: what, Time: d}
 }
 
-// Session returns the replica of a session that the guest has, as it has told us or will when
-// asked.
-func (g *Guest) Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error) {
+// Session returns the replica of a session that the guest has. It asks the guest if fresh is true
+// or the session is not known.
+func (g *Guest) Session(ctx context.Context, c *connect.Control, name string,
+	fresh bool) (*live.Session, error) {
 	if l := g.sessions.Get(name); l != nil && !fresh && !l.Final() {
 		return l, nil
 	}
@@ -261,15 +268,15 @@ func (g *Guest) Session(ctx context.Context, c *connect.Control, name string, fr
 	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, g.Name())
 }
 
-// ListSessions asks the guest of a sandbox that runs for its sessions, and adds the parties that are
-// attached through the daemon. A sandbox that does not run has none, and is not started.
+// ListSessions asks the guest of a running sandbox for its sessions, and adds the parties attached
+// through the daemon. A paused sandbox returns the last known ones, others none. It starts nothing.
 func (g *Guest) ListSessions(ctx context.Context) ([]wire.SessionInfo, error) {
 	ctx, done := g.reg.tasks.bound(ctx)
 	defer done()
 	f := g.get()
 	switch f.State {
 	case Running:
-	case Paused: // as they were
+	case Paused: // the guest cannot answer
 		return g.Info().Sessions, nil
 	default:
 		return []wire.SessionInfo{}, nil
@@ -296,7 +303,9 @@ func (g *Guest) ListSessions(ctx context.Context) ([]wire.SessionInfo, error) {
 			infos[i].Parties = l.Parties()
 		}
 	}
-	slices.SortFunc(infos, func(a, b wire.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(infos, func(a, b wire.SessionInfo) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	return infos, nil
 }
 
@@ -321,8 +330,8 @@ func (g *Guest) CloseSession(ctx context.Context, session string) error {
 	return g.Reach(err)
 }
 
-// Live returns the replica of a session for reading, without attaching anybody. A sandbox that does
-// not run is not started: its sessions are records.
+// Live returns the replica of a session for reading, without attaching a party. It starts nothing:
+// the sessions of a sandbox that is not running exist as records only.
 func (g *Guest) Live(ctx context.Context, session string) (*live.Session, error) {
 	if l := g.sessions.Get(session); l != nil {
 		return l, nil
@@ -342,23 +351,25 @@ func (g *Guest) Live(ctx context.Context, session string) (*live.Session, error)
 	return g.Session(ctx, c, session, false)
 }
 
-// Upstream opens an SSH connection to a sandbox for one relayed client of a principal that may
-// drive; the client closes it. A stopped sandbox is started first. Errors wrap ErrUnknown,
-// ErrBroken, ErrEngine or ErrIdentity.
-func (g *Guest) Upstream(ctx context.Context, principal string, progress func(line string)) (*connect.Conn, error) {
+// Upstream opens an SSH connection to a sandbox for a relayed client of a principal that may drive;
+// the client closes it. It starts a stopped sandbox first. Errors wrap ErrUnknown, ErrBroken,
+// ErrEngine or ErrIdentity.
+func (g *Guest) Upstream(ctx context.Context, principal string,
+	progress func(line string)) (*connect.Conn, error) {
 	reg := g.reg
 	ctx, done := reg.tasks.bound(ctx)
 	defer done()
 	if err := g.Silence(); err != nil && !g.IsHost() {
 		return nil, err
 	}
-	c, err := reached(ctx, g, progress, reg.pool.SSH)
+	c, err := dialRunning(ctx, g, progress, reg.pool.SSH)
 	if err == nil {
 		leave := g.listening.enter()
 		g.relays.add(c, principal, func() { g.expiry.touch(); leave() })
 	}
 	if err == nil {
-		if rights, _ := g.RightsOf(principal); rights != wire.RightDrive { // it ended while it was dialled
+		// The share ended meanwhile.
+		if rights, _ := g.RightsOf(principal); rights != wire.RightDrive {
 			c.Close()
 			return nil, reg.NotFound(g.Name())
 		}
@@ -366,7 +377,7 @@ func (g *Guest) Upstream(ctx context.Context, principal string, progress func(li
 	return c, err
 }
 
-// tryAgain logs in to a host at once, whatever refused that before.
+// tryAgain logs in to a host now, even if an earlier login was rejected.
 func (g *Guest) tryAgain(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
 	g.reg.pool.Forget(g.id)
 	patience := reachWithin
@@ -378,31 +389,33 @@ func (g *Guest) tryAgain(ctx context.Context, inst sandbox.Instance) (sandbox.In
 	if _, err := g.reg.pool.Control(within, inst); err != nil {
 		return sandbox.Instance{}, g.Reach(err)
 	}
-	if err := g.become(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
+	if err := g.transition(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
 		return sandbox.Instance{}, err
 	}
-	g.keep()
+	g.connect()
 	return inst, nil
 }
 
-// against returns err if it counts against the sandbox, and nil if one dial failed while its control
-// connection lives: that says nothing of the sandbox.
+// against returns err if it counts against the sandbox. It returns nil if one dial failed while the
+// control connection lives: that says nothing of the sandbox.
 func (g *Guest) against(err error) error {
-	if isVerdict(err) || errors.Is(err, sandbox.ErrStopped) || errors.Is(err, sandbox.ErrGone) || !g.inTouch() {
+	if isVerdict(err) || errors.Is(err, sandbox.ErrStopped) || errors.Is(err, sandbox.ErrGone) ||
+		!g.inTouch() {
 		return err
 	}
 	return nil
 }
 
-// reached dials the guest. One that stopped without our knowing is started, once; one whose connections
-// were ended by us while it was being dialled is dialled again, once. When its owner stops it
-// meanwhile, that is the end: to start it again is for a later call.
-func reached[C any](ctx context.Context, g *Guest, progress func(string), dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
+// dialRunning dials the guest. It starts, once, a sandbox that stopped unnoticed. It dials again,
+// once, if the daemon itself closed the connections meanwhile. If the owner stops the sandbox
+// meanwhile, the call fails; only a later call starts it again.
+func dialRunning[C any](ctx context.Context, g *Guest, progress func(string),
+	dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
 	var none C
 	ctx, done := g.stops.Within(ctx)
 	defer done()
 	for again := true; ; again = false {
-		inst, err := g.awake(ctx, progress)
+		inst, err := g.ensureRunning(ctx, progress)
 		if err != nil {
 			return none, err
 		}
@@ -421,10 +434,10 @@ func reached[C any](ctx context.Context, g *Guest, progress func(string), dial f
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
 		}
-		if errors.As(frozen, new(*attach.FrozenError)) { // it answers nobody
+		if errors.As(frozen, new(*attach.FrozenError)) { // nobody gets an answer
 			return none, frozen
 		}
-		if errors.Is(err, connect.ErrClosed) { // the dialling was given up: that says nothing of the sandbox
+		if errors.Is(err, connect.ErrClosed) { // closed by the daemon: no fault of the sandbox
 			if again {
 				continue
 			}

@@ -18,7 +18,8 @@ func TestWhoAddsHosts(t *testing.T) {
 	watcher := alice
 	watcher.Rights = wire.RightWatch
 	for _, p := range []gateway.Principal{bob, watcher} {
-		if _, err := d.Create(t.Context(), p, spec, nil); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+		if _, err := d.Create(t.Context(), p, spec, nil); !errors.Is(err,
+			&wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s with rights %q: got %v, want it denied", p.Name, p.Rights, err)
 		}
 	}
@@ -27,7 +28,8 @@ func TestWhoAddsHosts(t *testing.T) {
 		t.Errorf("the owner: got %v, want %v", err, lifecycle.ErrEngine)
 	}
 	spec.Backend = sandboxtest.Name
-	if _, err := d.Create(t.Context(), alice, spec, nil); !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+	if _, err := d.Create(t.Context(), alice, spec, nil); !errors.Is(err,
+		&wire.Error{Code: wire.CodeUsage}) {
 		t.Errorf("with another backend: got %v, want a mistake of usage", err)
 	}
 }

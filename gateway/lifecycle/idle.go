@@ -13,14 +13,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Life is how long a sandbox is kept while nobody uses it.
+// Life is how long an unused sandbox is kept. In both fields 0 means indefinitely.
 type Life struct {
-	TTL         time.Duration `json:"ttl,omitempty"`          // idle for so long it is stopped; 0 is never
-	DeleteAfter time.Duration `json:"delete_after,omitempty"` // stopped for so long it is removed with its files; 0 is never
+	TTL time.Duration `json:"ttl,omitempty"` // unused for this long, it is stopped
+	// Stopped for this long, it is removed with its files.
+	DeleteAfter time.Duration `json:"delete_after,omitempty"`
 }
 
-// Never is the NewSpec.TTL and NewSpec.DeleteAfter of a sandbox that has none whatever the daemon's
-// default is.
+// Never, as NewSpec.TTL or NewSpec.DeleteAfter, means indefinitely, whatever the daemon's default
+// is.
 const Never time.Duration = -1
 
 // ShortestLife is the least NewSpec.TTL and NewSpec.DeleteAfter.
@@ -28,26 +29,28 @@ const ShortestLife = time.Second
 
 const (
 	idleEvery = time.Second
-	askIdle   = 3 * time.Second // how long the guest may take to say what runs
+	askIdle   = 3 * time.Second // for the guest to list its sessions
 )
 
-// clockSettles is how long a daemon waits, unless DeleteAfter is shorter, before it believes its
-// clock as to how long something was stopped before it ran itself: a machine may boot with a wrong
-// one, and files that were removed do not come back when it is set.
+// clockSettles is how long a daemon waits before it trusts its clock about the time before its own
+// start, unless DeleteAfter is shorter. A machine may boot with a wrong clock, and removed files do
+// not come back when the clock is set.
 const clockSettles = time.Hour
 
-// planLife is the life that spec asks for, with the daemon's defaults.
+// planLife returns the life that spec asks for, with the daemon's defaults.
 func (o *Options) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 	l := Life{TTL: spec.TTL, DeleteAfter: spec.DeleteAfter}
 	for name, d := range map[string]*time.Duration{"ttl": &l.TTL, "delete-after": &l.DeleteAfter} {
 		if *d > 0 && *d < ShortestLife {
-			return l, wire.Errorf(wire.CodeUsage, "--%s %v: the shortest is %v", name, *d, ShortestLife)
+			return l, wire.Errorf(wire.CodeUsage, "--%s %v: must be at least %v", name, *d,
+				ShortestLife)
 		}
 	}
 	if _, ok := be.(sandbox.Lifecycle); !ok {
 		if spec.TTL > 0 || spec.DeleteAfter > 0 {
 			e := wire.Errorf(wire.CodeUnavailable, "--ttl: not supported by this backend")
-			e.Hint = "what it has is neither stopped nor removed by the daemon; leave --ttl and --delete-after out"
+			e.Hint = "leave --ttl and --delete-after out: the daemon neither stops nor removes " +
+				"such sandboxes"
 			return l, e
 		}
 		return Life{}, nil
@@ -62,26 +65,26 @@ func (o *Options) planLife(spec NewSpec, be sandbox.Backend) (Life, error) {
 	return l, nil
 }
 
-// expiry is when a sandbox was used last, and what becomes of it by age.
+// expiry knows when a sandbox was last used, and stops or removes it by age.
 type expiry struct {
 	sb     *Sandbox
-	loaded time.Time   // since when this daemon knows it, by a clock that nobody sets
-	under  atomic.Bool // its end by age is under way
+	loaded time.Time   // when this daemon learned of it, with a monotonic clock
+	under  atomic.Bool // a stop or removal by age is under way
 
 	mu     sync.Mutex
-	active time.Time // guarded by mu; when it was seen to be used last
+	active time.Time // guarded by mu; when it was last seen in use
 }
 
-// touch notes that the sandbox is used.
+// touch records that the sandbox is in use.
 func (e *expiry) touch() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.active = time.Now()
 }
 
-// working says which work keeps sb from being idle, whoever looks on: a command in the foreground of
-// a session, a call, a connection. A process that nobody waits for does not, nor does the image's
-// own service.
+// working returns the work that keeps sb from being idle: a connection, a call, a foreground
+// command in a session. It is empty if there is none. Background processes and the image's own
+// service do not count.
 func (e *expiry) working() string {
 	if who := e.sb.guest.relays.any(); who != "" {
 		return who + " is connected"
@@ -94,7 +97,7 @@ func (e *expiry) working() string {
 	return ""
 }
 
-// working says which work keeps a session's sandbox from being idle, if any.
+// working returns the work in a session that keeps its sandbox from being idle; empty if none.
 func working(l *live.Session) string {
 	if l.Final() {
 		return ""
@@ -107,10 +110,10 @@ func working(l *live.Session) string {
 	return foreground(l.Name(), l.State())
 }
 
-// entrypoint is the session of an image's own service.
+// entrypoint is the session of the image's own service.
 const entrypoint = "entrypoint"
 
-// foreground says what a session of that name does in that state, if it counts as use.
+// foreground returns what a session called name does in state st, if that counts as use.
 func foreground(name string, st wire.State) string {
 	switch st.Phase {
 	case wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseOpaque:
@@ -127,8 +130,8 @@ func foreground(name string, st wire.State) string {
 	return what + " runs in session " + name
 }
 
-// attachedTo says who is attached to a session of the sandbox, if anybody is. The party of the command table
-// is attached while it calls.
+// attachedTo returns who is attached to a session, and to which; empty if nobody. Shared
+// attachments count only during a call.
 func (e *expiry) attachedTo() string {
 	for _, l := range e.sb.sessions.All() {
 		for _, m := range l.Members() {
@@ -140,7 +143,7 @@ func (e *expiry) attachedTo() string {
 	return ""
 }
 
-// used says since when nobody has used the sandbox, and what does use it now, if anything.
+// used returns since when the sandbox is unused, and what uses it now, if anything.
 func (e *expiry) used() (since time.Time, by string) {
 	if by = e.working(); by == "" {
 		by = e.attachedTo()
@@ -160,34 +163,35 @@ func (e *expiry) used() (since time.Time, by string) {
 			continue
 		}
 		if at := time.UnixMilli(l.State().SinceUnix); at.After(since) && !at.After(now) {
-			since = at // the end of what ran between two looks
+			since = at // a command ended between two checks
 		}
 	}
 	return since, ""
 }
 
-// idleness stops what nobody has used for its TTL, removes what has been stopped for as long as it
-// asked for, and ends what has come to its end.
-func (reg *Registry) idleness() {
+// checkExpiry stops sandboxes unused for their TTL, removes those stopped for their DeleteAfter,
+// and carries out scheduled ends.
+func (reg *Registry) checkExpiry() {
 	for _, sb := range reg.All() {
 		f := sb.get()
 		switch {
 		case f.overdue():
-			sb.expiry.once(sb.expiry.finish)
+			sb.expiry.once(sb.expiry.endScheduled)
 		case f.State == Running && f.Life.TTL > 0:
 			since, by := sb.expiry.used()
 			if by != "" {
 				sb.expiry.touch()
 			} else if time.Since(since) >= f.Life.TTL {
-				sb.expiry.once(sb.expiry.expire)
+				sb.expiry.once(sb.expiry.stopIdle)
 			}
-		case f.State == Stopped && f.Life.DeleteAfter > 0 && !time.Now().Before(sb.expiry.removedAt(f)):
-			sb.expiry.once(sb.expiry.outlive)
+		case f.State == Stopped && f.Life.DeleteAfter > 0 &&
+			!time.Now().Before(sb.expiry.removedAt(f)):
+			sb.expiry.once(sb.expiry.removeStopped)
 		}
 	}
 }
 
-// removedAt is when the sandbox, which is stopped, has been so for as long as it is to be kept.
+// removedAt returns when the sandbox, which is stopped, is due for removal.
 func (e *expiry) removedAt(f Record) time.Time {
 	at := f.Since.Add(f.Life.DeleteAfter)
 	if settled := e.loaded.Add(min(f.Life.DeleteAfter, clockSettles)); settled.After(at) {
@@ -196,7 +200,7 @@ func (e *expiry) removedAt(f Record) time.Time {
 	return at
 }
 
-// once runs f in the background unless the one from before does still.
+// once runs f in the background unless an earlier call is still running.
 func (e *expiry) once(f func(ctx context.Context)) {
 	if !e.under.CompareAndSwap(false, true) {
 		return
@@ -209,26 +213,26 @@ func (e *expiry) once(f func(ctx context.Context)) {
 	}
 }
 
-// outlive removes sb if it has been stopped for as long as it was to be kept, also by the time that
-// this waited for its turn.
-func (e *expiry) outlive(ctx context.Context) {
+// removeStopped removes sb if its DeleteAfter has elapsed, also when its act begins.
+func (e *expiry) removeStopped(ctx context.Context) {
 	_, err := e.sb.reg.removals.removeIf(ctx, e.sb, func(f Record) bool {
 		over := f.State == Stopped && !time.Now().Before(e.removedAt(f))
 		if over {
-			e.sb.reg.log.Info("removed: it was stopped for as long as it was to be kept", "id", e.sb.id, "name", f.Name, "after", f.Life.DeleteAfter)
+			e.sb.reg.log.Info("sandbox removed: delete_after elapsed", "id", e.sb.id,
+				"name", f.Name, "after", f.Life.DeleteAfter)
 		}
 		return over
 	})
 	if err != nil && ctx.Err() == nil {
-		e.sb.reg.log.Warn("removal waits", "id", e.sb.id, "err", err)
+		e.sb.reg.log.Warn("removal failed, will retry", "id", e.sb.id, "err", err)
 	}
 }
 
-// expire stops sb if it is idle, also by what its guest says now: what the daemon knows of a session
-// may be old.
-func (e *expiry) expire(ctx context.Context) {
+// stopIdle stops sb if it is idle. It asks the guest first, because the daemon's view of a session
+// may be stale.
+func (e *expiry) stopIdle(ctx context.Context) {
 	if !e.sb.lockNow() {
-		return // somebody acts on it
+		return // another act is under way
 	}
 	defer e.sb.unlock()
 	reg := e.sb.reg
@@ -240,7 +244,7 @@ func (e *expiry) expire(ctx context.Context) {
 	defer cancel()
 	c, err := reg.pool.Control(within, f.Instance)
 	if err != nil {
-		return // it is looked after already
+		return // the link handles it
 	}
 	infos, err := live.List(within, c)
 	if err != nil {
@@ -255,15 +259,15 @@ func (e *expiry) expire(ctx context.Context) {
 	if since, by := e.used(); by != "" || time.Since(since) < f.Life.TTL {
 		return
 	}
-	why := fmt.Sprintf("idle: nobody used it for %v", f.Life.TTL)
+	why := fmt.Sprintf("idle: unused for %v", f.Life.TTL)
 	reg.journal.add(e.sb.id, "idle", map[string]any{"ttl": f.Life.TTL.String()})
 	if err := e.sb.halt(ctx, f, why); err != nil && ctx.Err() == nil {
-		reg.log.Warn("an idle sandbox is not stopped", "id", e.sb.id, "name", f.Name, "err", err)
+		reg.log.Warn("idle sandbox not stopped", "id", e.sb.id, "name", f.Name, "err", err)
 		e.touch()
 	}
 }
 
-// fill says in i how long sb is kept.
+// fillLife sets in i how long sb is kept.
 func (e *expiry) fillLife(i *Info, f Record) {
 	i.TTLms, i.DeleteAfterMS = f.Life.TTL.Milliseconds(), f.Life.DeleteAfter.Milliseconds()
 	if f.End != (End{}) {

@@ -48,8 +48,11 @@ func TestIdleSandboxStopsAndKeepsItsFiles(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.createFor(d, lifecycle.NewSpec{TTL: short})
-	w.run(d, "echo kept >file; sleep 1000 & disown")
-	w.eventually("it says when it stops", func() bool { i, _ := d.Get(w.ctx(), alice, "demo"); return i.StopsAt != nil })
+	w.run(d, "echo kept >file; sleep 1000 & abandon")
+	w.eventually("it says when it stops", func() bool {
+		i, _ := d.Get(w.ctx(), alice, "demo")
+		return i.StopsAt != nil
+	})
 	w.eventually("it is stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
 	if info, _ := d.Get(w.ctx(), alice, "demo"); !strings.Contains(info.Reason, "idle") {
 		t.Errorf("reason %q does not say that it was idle", info.Reason)
@@ -57,7 +60,9 @@ func TestIdleSandboxStopsAndKeepsItsFiles(t *testing.T) {
 	if res := w.run(d, "cat file"); res.Output != "kept\n" {
 		t.Errorf("after the start on use: the file has %q", res.Output)
 	}
-	w.eventually("it is stopped again", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+	w.eventually("it is stopped again", func() bool {
+		return w.state(d, "demo") == lifecycle.Stopped
+	})
 }
 
 func TestUseKeepsASandboxRunning(t *testing.T) {
@@ -65,36 +70,44 @@ func TestUseKeepsASandboxRunning(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
 		d := w.start()
 		w.createFor(d, lifecycle.NewSpec{TTL: short})
-		a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+		a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+			attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x", TimeoutMS: 1000}); err != nil {
+		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x",
+			TimeoutMS: 1000}); err != nil {
 			t.Fatal(err)
 		}
 		w.stays(d, "a command waits for an answer")
 		if info, _ := d.Get(w.ctx(), alice, "demo"); info.UsedBy == "" || info.StopsAt != nil {
 			t.Errorf("info %+v does not say what uses it", info)
 		}
-		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "answer"}); err != nil {
+		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType,
+			Text: "answer"}); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("it is stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+		w.eventually("it is stopped", func() bool {
+			return w.state(d, "demo") == lifecycle.Stopped
+		})
 	})
-	t.Run("somebody who looks on", func(t *testing.T) {
+	t.Run("a watcher", func(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
 		d := w.start()
 		w.createFor(d, lifecycle.NewSpec{TTL: short})
-		a, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+		a, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"},
+			attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.stays(d, "a person is attached")
 		if got := a.Situation().Idle; got != short {
-			t.Errorf("the status line is told of %v, want %v", got, short)
+			t.Errorf("the status line got %v, want %v", got, short)
 		}
 		a.Close()
-		w.eventually("it is stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+		w.eventually("it is stopped", func() bool {
+			return w.state(d, "demo") == lifecycle.Stopped
+		})
 	})
 	t.Run("a connection", func(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
@@ -106,7 +119,9 @@ func TestUseKeepsASandboxRunning(t *testing.T) {
 		}
 		w.stays(d, "a client is connected")
 		c.Close()
-		w.eventually("it is stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+		w.eventually("it is stopped", func() bool {
+			return w.state(d, "demo") == lifecycle.Stopped
+		})
 	})
 }
 
@@ -116,10 +131,14 @@ func TestStoppedSandboxIsRemovedOnlyWhenAsked(t *testing.T) {
 	d := w.start()
 	w.createFor(d, lifecycle.NewSpec{DeleteAfter: short})
 	w.eventually("it is stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
-	if info, _ := d.Get(w.ctx(), alice, "demo"); info.RemovedAt == nil || info.DeleteAfterMS != short.Milliseconds() || info.TTLms != short.Milliseconds() {
+	if info, _ := d.Get(w.ctx(), alice, "demo"); info.RemovedAt == nil ||
+		info.DeleteAfterMS != short.Milliseconds() || info.TTLms != short.Milliseconds() {
 		t.Errorf("info %+v does not say when it is removed", info)
 	}
-	w.eventually("it is removed", func() bool { list, _ := d.List(w.ctx(), alice); return len(list) == 0 })
+	w.eventually("it is removed", func() bool {
+		list, _ := d.List(w.ctx(), alice)
+		return len(list) == 0
+	})
 	w.nothingLeft(d)
 }
 
@@ -131,10 +150,12 @@ func TestLifeOutlivesTheDaemon(t *testing.T) {
 	d.stop()
 	w.options.TTL = 0
 	d = w.start()
-	if info, _ := d.Get(w.ctx(), alice, "demo"); info.TTLms != time.Hour.Milliseconds() || info.DeleteAfterMS != time.Hour.Milliseconds() {
+	if info, _ := d.Get(w.ctx(), alice, "demo"); info.TTLms != time.Hour.Milliseconds() ||
+		info.DeleteAfterMS != time.Hour.Milliseconds() {
 		t.Errorf("info after a restart: %+v", info)
 	}
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "other", TTL: time.Millisecond}, nil); d.Public(err) == nil || d.Public(err).Code != wire.CodeUsage {
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "other", TTL: time.Millisecond},
+		nil); d.Public(err) == nil || d.Public(err).Code != wire.CodeUsage {
 		t.Errorf("a TTL of a millisecond: %v", err)
 	}
 }
@@ -154,7 +175,7 @@ func TestRemovalByAgeLooksAgain(t *testing.T) {
 	}
 	w.eventually("its removal is due", b.Expiring)
 	for _, state := range []lifecycle.State{lifecycle.Running, lifecycle.Stopped} {
-		if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.State = state }); err != nil {
+		if err := b.Transition(w.ctx(), func(f *lifecycle.Record) { f.State = state }); err != nil {
 			t.Error(err)
 		}
 	}
@@ -197,7 +218,7 @@ func TestClockJumpRemovesNothing(t *testing.T) {
 				return
 			}
 			for range 3 {
-				d.registry.Idleness()
+				d.registry.CheckExpiry()
 			}
 			w.eventually("no removal is under way", func() bool { return !b.Expiring() })
 			info, err := d.Get(w.ctx(), alice, "demo")

@@ -21,22 +21,23 @@ import (
 
 // Build names a Dockerfile on the daemon's machine.
 type Build struct {
-	// Dir is a directory of Options.Dirs. With it Dockerfile and Context are paths in it that do
-	// not leave it, nor does a link that they go through; empty they are "Dockerfile" and Dir
-	// itself. Without it they are absolute: Dockerfile names the file, or a directory that has one
-	// of that name, and Context is by default where it lies.
+	// Dir is a directory of Options.Dirs. With it, Dockerfile and Context are paths in it and must
+	// not leave it, not even by a symbolic link. Empty, they mean "Dockerfile" and Dir itself.
+	// Without Dir both are absolute: Dockerfile names the file or its directory, and Context
+	// defaults to that directory.
 	Dir        string
 	Dockerfile string
 	Context    string
 	Args       []string // K=V
-	Target     string   // stage that is the image; empty is the last
+	Target     string   // stage to build; empty is the last
 }
 
-// making is what the image of a sandbox is to be made by. The zero value is an image that there is.
-type making struct {
+// imageSource is how the image of a sandbox is made. The zero value means an existing image.
+type imageSource struct {
 	build *Build
 	setup []string
-	uid   string // who owns the directory that it begins in, which decides who sets up
+	// Owner of the directory that the setup begins in; it decides which user runs the setup.
+	uid string
 }
 
 const (
@@ -44,27 +45,28 @@ const (
 	maxSetup      = 64 // commands
 	maxSetupBytes = 64 << 10
 
-	lastLines  = 12 // of a set-up, in its error
-	maxOutput  = 1500
-	maxSetLine = 4 << 10
+	lastLines  = 12      // of a setup's output, in its error
+	maxOutput  = 1500    // characters
+	maxSetLine = 4 << 10 // bytes
 
 	carriedWithin = 5 * time.Second
 )
 
-// planMaking checks what is to be made before anything is.
-func (o *Options) planMaking(owner string, spec NewSpec) (making, error) {
-	m := making{build: spec.Build, setup: spec.Setup}
+// planImageSource checks how the image is made, before anything is created.
+func (o *Options) planImageSource(owner string, spec NewSpec) (imageSource, error) {
+	m := imageSource{build: spec.Build, setup: spec.Setup}
 	size := 0
 	for _, command := range spec.Setup {
 		size += len(command)
 	}
 	switch {
 	case spec.Host.URI != "" && (spec.Build != nil || len(spec.Setup) > 0):
-		return m, wire.Errorf(wire.CodeUsage, "a machine that answers SSH is taken as it is: nothing is built for it or set up in it")
+		return m, wire.Errorf(wire.CodeUsage, "host: build and setup are not supported")
 	case len(spec.Setup) > maxSetup || size > maxSetupBytes:
-		return m, wire.Errorf(wire.CodeUsage, "the set-up is more than %d commands, or longer than %d bytes", maxSetup, maxSetupBytes)
+		return m, wire.Errorf(wire.CodeUsage,
+			"setup: more than %d commands, or longer than %d bytes", maxSetup, maxSetupBytes)
 	case spec.Build != nil && spec.Image != "":
-		return m, wire.Errorf(wire.CodeUsage, "a sandbox is made of an image or of a Dockerfile, not of both")
+		return m, wire.Errorf(wire.CodeUsage, "image and Dockerfile are mutually exclusive")
 	}
 	if dir := spec.Dir; dir != "" {
 		d, err := o.Dirs.Check(dir)
@@ -77,12 +79,17 @@ func (o *Options) planMaking(owner string, spec NewSpec) (making, error) {
 		return m, nil
 	}
 	if owner != o.Owner {
-		return m, &wire.Error{Code: wire.CodeDenied, Message: "building images of directories of the daemon's machine is for the daemon's own user",
-			Hint: "name an image that is there: --image"}
+		return m, &wire.Error{Code: wire.CodeDenied,
+			Message: "build: only the admin may build images from directories of the " +
+				"daemon's machine",
+			Hint: "name an existing image: --image"}
 	}
 	for _, kv := range spec.Build.Args {
-		if key, _, ok := strings.Cut(kv, "="); !ok || key == "" || len(kv) > maxEnvBytes || strings.ContainsAny(kv, "\x00\n") {
-			return m, wire.Errorf(wire.CodeUsage, "build argument %q is not K=V of at most %d bytes in one line", oneLine(kv, 64), maxEnvBytes)
+		if key, _, ok := strings.Cut(kv, "="); !ok || key == "" || len(kv) > maxEnvBytes ||
+			strings.ContainsAny(kv, "\x00\n") {
+			return m, wire.Errorf(wire.CodeUsage,
+				"build argument %q: must be K=V in one line, at most %d bytes", oneLine(kv, 64),
+				maxEnvBytes)
 		}
 	}
 	src, err := o.openBuild(spec.Build)
@@ -92,8 +99,8 @@ func (o *Options) planMaking(owner string, spec NewSpec) (making, error) {
 	return m, src.context.Close()
 }
 
-// sayMade is what the image of a spec is made of, for a person; empty for one that there is.
-func (s NewSpec) sayMade() string {
+// imageSourceText returns how the image of a spec is made, for people; empty for an existing image.
+func (s NewSpec) imageSourceText() string {
 	var said []string
 	if sb := s.Build; sb != nil {
 		file := sb.Dockerfile
@@ -103,7 +110,7 @@ func (s NewSpec) sayMade() string {
 		said = append(said, file)
 	}
 	if len(s.Setup) > 0 {
-		said = append(said, "set up once by "+strings.Join(s.Setup, "; "))
+		said = append(said, "setup: "+strings.Join(s.Setup, "; "))
 	}
 	return oneLine(strings.Join(said, ", "), 400)
 }
@@ -115,15 +122,15 @@ func orDockerfile(file string) string {
 	return file
 }
 
-// source is what a build reads. Whoever opened it closes context.
+// source is what a build reads. The caller closes context.
 type source struct {
 	context *os.Root
 	text    []byte
 	name    string
 }
 
-// openBuild opens what sb names. It is looked at when it is asked for and again when it is used: it
-// may have changed.
+// openBuild opens the files that sb names. It is called once to check the spec and again for the
+// build, because the files may change in between.
 func (o *Options) openBuild(sb *Build) (source, error) {
 	dir, file, below := sb.Dir, orDockerfile(sb.Dockerfile), sb.Context
 	if dir == "" {
@@ -131,7 +138,9 @@ func (o *Options) openBuild(sb *Build) (source, error) {
 		if sb.Context != "" {
 			rel, err := filepath.Rel(sb.Context, file)
 			if err != nil {
-				return source{}, wire.Errorf(wire.CodeUsage, "dockerfile %q and context %q are not both absolute", oneLine(file, 200), oneLine(sb.Context, 200))
+				return source{}, wire.Errorf(wire.CodeUsage,
+					"dockerfile %q and context %q: both must be absolute", oneLine(file, 200),
+					oneLine(sb.Context, 200))
 			}
 			dir, file = sb.Context, rel
 		} else if info, err := os.Stat(file); err == nil && info.IsDir() {
@@ -150,7 +159,8 @@ func (o *Options) openBuild(sb *Build) (source, error) {
 		if pe, ok := errors.AsType[*fs.PathError](err); ok {
 			err = pe.Err
 		}
-		return source{}, wire.Errorf(wire.CodeUsage, "%s in %s: %s", oneLine(what, 200), oneLine(at.Path, 200), firstLine(err))
+		return source{}, wire.Errorf(wire.CodeUsage, "%s in %s: %s", oneLine(what, 200),
+			oneLine(at.Path, 200), firstLine(err))
 	}
 	if info, err := root.Stat(file); err == nil && info.IsDir() {
 		file = filepath.Join(file, "Dockerfile")
@@ -170,45 +180,52 @@ func (o *Options) openBuild(sb *Build) (source, error) {
 	return s, root.Close()
 }
 
-// makeImage builds the image of a sandbox whose creation is under way, and writes it down.
+// makeImage builds the image of a sandbox whose creation is under way, and stores its name.
 func (c *creation) makeImage(ctx context.Context, be sandbox.Backend, progress func(string)) error {
-	if c.making.build == nil {
+	if c.imageSource.build == nil {
 		return nil
 	}
 	builder, ok := be.(sandbox.Imager)
 	if !ok {
 		return c.Reach(fmt.Errorf("dockerfile: %w", sandbox.ErrUnsupported))
 	}
-	src, err := c.reg.options.openBuild(c.making.build)
+	src, err := c.reg.options.openBuild(c.imageSource.build)
 	if err != nil {
 		return err
 	}
 	defer src.context.Close()
 	spec := c.get().Spec
-	image, err := builder.Build(ctx, sandbox.BuildSpec{Owner: spec.Owner, Dockerfile: src.text, Name: src.name, Context: src.context,
-		Args: c.making.build.Args, Target: c.making.build.Target, Limits: spec.Limits, MinFree: c.reg.options.MinFree, Isolation: spec.Isolation, Network: spec.Network, Progress: progress,
+	image, err := builder.Build(ctx, sandbox.BuildSpec{Owner: spec.Owner, Dockerfile: src.text,
+		Name: src.name, Context: src.context,
+		Args: c.imageSource.build.Args, Target: c.imageSource.build.Target, Limits: spec.Limits,
+		MinFree: c.reg.options.MinFree, Isolation: spec.Isolation, Network: spec.Network,
+		Progress: progress,
 		Carrier: func(ctx context.Context, image string) (sandbox.Instance, func() error, error) {
 			return c.carrier(ctx, be, image)
 		}})
 	if err != nil {
-		return c.makingError(ctx, "build", err)
+		return c.imageError(ctx, "build", err)
 	}
-	// How large it would be nobody knew.
-	if err := c.reg.accounts.withKept(ctx, spec.Owner, image, func(kept int64) error { return c.reg.accounts.imageFits(spec.Owner, kept, 0) }); err != nil {
+	// The size is known only after the build.
+	if err := c.reg.accounts.withImageBytes(ctx, spec.Owner, image, func(kept int64) error {
+		return c.reg.accounts.imageFits(spec.Owner, kept, 0)
+	}); err != nil {
 		c.reg.accounts.forget(ctx, spec.Owner, "")
 		return err
 	}
-	return c.become(ctx, func(f *Record) { f.Spec.Image = image })
+	return c.transition(ctx, func(f *Record) { f.Spec.Image = image })
 }
 
-// carrier boots an instance whose network is that of the sandbox which is being made, for a build
-// to share. It has that sandbox's ID: whatever ends its creation removes it.
-func (c *creation) carrier(ctx context.Context, be sandbox.Backend, image string) (sandbox.Instance, func() error, error) {
-	if err := c.reg.notes.write(c.id, c.get()); err != nil {
+// carrier boots an instance that gives a build the network of the new sandbox. It has the sandbox's
+// ID, so that an aborted creation removes it.
+func (c *creation) carrier(ctx context.Context, be sandbox.Backend,
+	image string) (sandbox.Instance, func() error, error) {
+	if err := c.reg.manifests.write(c.id, c.get()); err != nil {
 		return sandbox.Instance{}, nil, stored(err)
 	}
 	of := c.get().Spec
-	inst, err := be.Boot(ctx, sandbox.Spec{ID: of.ID, Name: of.Name, Owner: of.Owner, Image: image, Network: of.Network, Via: sandbox.ViaTUN, Isolation: of.Isolation,
+	inst, err := be.Boot(ctx, sandbox.Spec{ID: of.ID, Name: of.Name, Owner: of.Owner, Image: image,
+		Network: of.Network, Via: sandbox.ViaTUN, Isolation: of.Isolation,
 		Entrypoint: sandbox.EntrypointOff})
 	if err != nil {
 		return inst, nil, err
@@ -223,13 +240,14 @@ func (c *creation) carrier(ctx context.Context, be sandbox.Backend, image string
 	}, nil
 }
 
-// carrying carries the connections of an instance until the returned function is called. It returns
-// when the first can be made, or when that takes so long that whoever tries should be told.
+// carrying carries the connections of an instance until stop is called. It returns once the carrier
+// is up, at the latest after carriedWithin.
 func (c *creation) carrying(ctx context.Context, inst sandbox.Instance) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { c.network.carry(ctx, inst) })
-	for end := time.Now().Add(carriedWithin); inst.Network.Carried() && !c.network.Up() && time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
+	for end := time.Now().Add(carriedWithin); inst.Network.Carried() && !c.network.Up() &&
+		time.Now().Before(end) && sleep(ctx, 2*time.Millisecond); {
 		continue
 	}
 	return func() {
@@ -238,23 +256,25 @@ func (c *creation) carrying(ctx context.Context, inst sandbox.Instance) (stop fu
 	}
 }
 
-// setupKey is what besides the image decides what a set-up makes.
-func (m making) setupKey(s Asked) (string, error) {
-	key, err := json.Marshal(map[string]any{"setup": m.setup, "user": s.User, "owner": m.uid, "env": s.Env, "workdir": s.Workdir, "dir": s.Dir,
-		"mounts": s.Mounts, "network": s.Network, "allow": s.Allow, "sudo": s.Sudo, "trust": s.Trust, "isolation": s.Isolation, "entrypoint": s.Entrypoint})
+// setupKey returns what determines the result of a setup, besides the image.
+func (m imageSource) setupKey(s Asked) (string, error) {
+	key, err := json.Marshal(map[string]any{"setup": m.setup, "user": s.User, "owner": m.uid,
+		"env": s.Env, "workdir": s.Workdir, "dir": s.Dir,
+		"mounts": s.Mounts, "network": s.Network, "allow": s.Allow, "sudo": s.Sudo,
+		"trust": s.Trust, "isolation": s.Isolation, "entrypoint": s.Entrypoint})
 	return string(key), err
 }
 
-// findSetUp takes the image that an earlier set-up made, if there is one.
-func (c *creation) findSetUp(ctx context.Context, be sandbox.Backend, progress func(string)) error {
-	if len(c.making.setup) == 0 {
+// findSetup uses the image of an earlier identical setup, if there is one.
+func (c *creation) findSetup(ctx context.Context, be sandbox.Backend, progress func(string)) error {
+	if len(c.imageSource.setup) == 0 {
 		return nil
 	}
 	preparer, ok := be.(sandbox.Imager)
 	if !ok {
 		return c.Reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
 	}
-	key, err := c.making.setupKey(c.get().Asked)
+	key, err := c.imageSource.setupKey(c.get().Asked)
 	if err != nil {
 		return err
 	}
@@ -267,21 +287,23 @@ func (c *creation) findSetUp(ctx context.Context, be sandbox.Backend, progress f
 	if image == "" {
 		return nil
 	}
-	c.making.setup = nil
-	return c.become(ctx, func(f *Record) { f.Spec.Image = image })
+	c.imageSource.setup = nil
+	return c.transition(ctx, func(f *Record) { f.Spec.Image = image })
 }
 
-// setUp runs the set-up in the sandbox, which nobody else has yet, and keeps what it made.
-func (c *creation) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.Instance, progress func(string)) error {
-	if len(c.making.setup) == 0 {
+// runSetup runs the setup in the new sandbox, which nobody else can find yet, and saves the result
+// as an image.
+func (c *creation) runSetup(ctx context.Context, be sandbox.Backend, inst sandbox.Instance,
+	progress func(string)) error {
+	if len(c.imageSource.setup) == 0 {
 		return nil
 	}
-	key, err := c.making.setupKey(c.get().Asked)
+	key, err := c.imageSource.setupKey(c.get().Asked)
 	if err != nil {
 		return err
 	}
-	// From here on a creation that is cut short knows what to remove.
-	if err := c.become(ctx, func(f *Record) { f.Instance = inst }); err != nil {
+	// From here on an aborted creation knows the instance to remove.
+	if err := c.transition(ctx, func(f *Record) { f.Instance = inst }); err != nil {
 		return err
 	}
 	if progress == nil {
@@ -289,33 +311,36 @@ func (c *creation) setUp(ctx context.Context, be sandbox.Backend, inst sandbox.I
 	}
 	stop := c.carrying(ctx, inst)
 	defer stop()
-	for _, command := range c.making.setup {
+	for _, command := range c.imageSource.setup {
 		progress("setup: " + command)
-		if err := c.setUpStep(ctx, inst, command, progress); err != nil {
-			return c.makingError(ctx, "setup", err)
+		if err := c.setupStep(ctx, inst, command, progress); err != nil {
+			return c.imageError(ctx, "setup", err)
 		}
 	}
 	stop()
-	progress("keeping what the set-up made")
-	whole, done, err := copier{c.Sandbox}.mayKeep(ctx, be)
+	progress("saving the result of the setup")
+	whole, done, err := copier{c.Sandbox}.reserveCopy(ctx, be)
 	if e, ok := errors.AsType[*wire.Error](err); ok {
-		progress("the next sandbox is set up again: " + e.Message) // this one is set up all the same
+		// This sandbox is set up nevertheless.
+		progress("setup result not saved, the next sandbox repeats the setup: " + e.Message)
 		return nil
 	} else if err != nil {
 		return copier{c.Sandbox}.reachFiles(fmt.Errorf("setup: %w", err))
 	}
 	defer done()
-	preparer := be.(sandbox.Imager) //nolint:forcetypeassert // findSetUp has asked it
-	if _, err := preparer.Prepare(whole, inst, c.get().Spec.Owner, key); errors.Is(err, sandbox.ErrUnsupported) {
-		progress("the next sandbox is set up again: " + firstLine(err))
+	preparer := be.(sandbox.Imager) //nolint:forcetypeassert // findSetup has asked it
+	if _, err := preparer.Prepare(whole, inst, c.get().Spec.Owner, key); errors.Is(err,
+		sandbox.ErrUnsupported) {
+		progress("setup result not saved, the next sandbox repeats the setup: " + firstLine(err))
 	} else if err != nil {
 		return copier{c.Sandbox}.reachFiles(fmt.Errorf("setup: %w", err))
 	}
 	return nil
 }
 
-// setUpStep runs one command, as the user of the sandbox's sessions and with nothing to read.
-func (c *creation) setUpStep(ctx context.Context, inst sandbox.Instance, command string, progress func(string)) error {
+// setupStep runs one command as the user of the sandbox's sessions, with empty standard input.
+func (c *creation) setupStep(ctx context.Context, inst sandbox.Instance, command string,
+	progress func(string)) error {
 	conn, err := c.reg.pool.SSH(ctx, inst)
 	if err != nil {
 		return err
@@ -325,7 +350,8 @@ func (c *creation) setUpStep(ctx context.Context, inst sandbox.Instance, command
 	said := &lines{each: func(line string) { progress("  " + line) }}
 	err = connect.Run(ctx, client, connect.Command{Line: command, Stdout: said, Stderr: said})
 	said.end()
-	failed := &sandbox.StepError{Step: text.Line(command, 120), Output: strings.Join(said.last, "; ")}
+	failed := &sandbox.StepError{Step: text.Line(command, 120), Output: strings.Join(said.last,
+		"; ")}
 	var exit *connect.ExitError
 	switch {
 	case err == nil:
@@ -342,13 +368,16 @@ func (c *creation) setUpStep(ctx context.Context, inst sandbox.Instance, command
 	return failed
 }
 
-// makingError is an error of a build or a set-up for whoever asked for the sandbox.
-func (c *creation) makingError(ctx context.Context, stage string, err error) error {
+// imageError converts an error of a build or a setup for the client that asked for the sandbox.
+func (c *creation) imageError(ctx context.Context, stage string, err error) error {
 	if ctx.Err() != nil {
 		if cause := context.Cause(ctx); errors.Is(cause, errRemoved) {
-			return &shown{public: wire.Errorf(wire.CodeLost, "create %s: %v", c.Name(), cause), err: err}
+			return &publicError{public: wire.Errorf(wire.CodeLost, "create %s: %v", c.Name(),
+				cause), err: err}
 		} else if e, ok := errors.AsType[*wire.Error](cause); ok {
-			return &shown{public: &wire.Error{Code: e.Code, Message: fmt.Sprintf("create %s: %s: %s", c.Name(), stage, e.Message), Hint: e.Hint}, err: err}
+			return &publicError{public: &wire.Error{Code: e.Code,
+				Message: fmt.Sprintf("create %s: %s: %s", c.Name(), stage, e.Message),
+				Hint:    e.Hint}, err: err}
 		}
 		return fmt.Errorf("create %s: %w", c.Name(), context.Cause(ctx))
 	}
@@ -356,24 +385,25 @@ func (c *creation) makingError(ctx context.Context, stage string, err error) err
 	if !ok {
 		return c.bootError("create", err)
 	}
-	e := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("create %s: %s: %s", c.Name(), stage, oneLine(step.Error(), maxOutput)),
-		Hint: "nothing was left behind; correct it and try again"}
+	e := &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("create %s: %s: %s", c.Name(),
+		stage, oneLine(step.Error(), maxOutput)),
+		Hint: "nothing was left behind; fix it and try again"}
 	if n := c.get().Spec.Network; n == sandbox.NetworkNone {
-		e.Hint += "; it has the network of the sandbox, which is none"
+		e.Hint += "; it uses the sandbox's network, which is none"
 	}
-	return &shown{public: e, err: err}
+	return &publicError{public: e, err: err}
 }
 
-// lines cuts what is written to it into lines that may be shown, and remembers the last ones.
+// lines splits its input into printable lines and remembers the last ones.
 type lines struct {
 	each func(line string)
 
 	mu   sync.Mutex
 	open string   // guarded by mu
-	last []string // guarded by mu; read when nobody writes any more
+	last []string // guarded by mu; read after the last Write
 }
 
-// Write is called by the two streams of a command at once.
+// Write may be called for both streams of a command at once.
 func (l *lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -388,7 +418,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	}
 }
 
-// end takes the last line for whole.
+// end flushes an unfinished last line.
 func (l *lines) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -400,7 +430,7 @@ func (l *lines) end() {
 
 func (l *lines) said(line string) {
 	line = strings.TrimRight(line, "\r")
-	line = line[strings.LastIndexByte(line, '\r')+1:] // of one that counts upwards, as apt's does, what it came to
+	line = line[strings.LastIndexByte(line, '\r')+1:] // the last state of a progress line
 	line = strings.TrimRight(text.Line(line, maxSetLine), " ")
 	if l.last = append(l.last, strings.TrimSpace(line)); len(l.last) > lastLines {
 		l.last = l.last[1:]

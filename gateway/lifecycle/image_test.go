@@ -32,7 +32,8 @@ func (b *preparing) Prepared(_ context.Context, spec sandbox.Spec, key string) (
 	return "set/up", nil
 }
 
-func (b *preparing) Prepare(_ context.Context, inst sandbox.Instance, owner, key string) (string, error) {
+func (b *preparing) Prepare(_ context.Context, inst sandbox.Instance,
+	owner, key string) (string, error) {
 	b.kept[owner+key] = true
 	return "set/up", nil
 }
@@ -40,7 +41,8 @@ func (b *preparing) Prepare(_ context.Context, inst sandbox.Instance, owner, key
 func (b *preparing) Build(_ context.Context, s sandbox.BuildSpec) (string, error) {
 	b.built = append(b.built, s)
 	if strings.Contains(string(s.Dockerfile), "fail") {
-		return "", &sandbox.BootError{Stage: "build", Err: &sandbox.StepError{Step: s.Name + ":2: RUN fail", Code: 3, Output: "why"}}
+		return "", &sandbox.BootError{Stage: "build", Err: &sandbox.StepError{Step: s.Name +
+			":2: RUN fail", Code: 3, Output: "why"}}
 	}
 	return "built/image", nil
 }
@@ -58,58 +60,65 @@ func newPreparing(t *testing.T) (*world, *preparing) {
 	return w, b
 }
 
-// A set-up is run once for all sandboxes that say the same, in order; a different one is run again.
+// A setup runs once for all sandboxes with equal specs, in order; a different one runs again.
 func TestSetUp(t *testing.T) {
 	w, _ := newPreparing(t)
 	d := w.start()
 	log := filepath.Join(t.TempDir(), "log")
-	setUp := func(name string, commands ...string) []string {
+	runSetup := func(name string, commands ...string) []string {
 		t.Helper()
 		var lines []string
-		info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Setup: commands, Env: []string{"LOG=" + log}}, func(l string) { lines = append(lines, l) })
+		info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Setup: commands,
+			Env: []string{"LOG=" + log}}, func(l string) { lines = append(lines, l) })
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.State != lifecycle.Running || !strings.Contains(info.ImageOf, "set up once by "+commands[0]) {
+		if info.State != lifecycle.Running || !strings.Contains(info.ImageOf, "setup: "+
+			commands[0]) {
 			t.Errorf("%s: %s, image of %q", name, info.State, info.ImageOf)
 		}
 		return lines
 	}
-	lines := setUp("one", `echo one >>"$LOG"`, `cat "$LOG"`)
-	if want := []string{`setup: cat "$LOG"`, "  one", "keeping what the set-up made"}; !slices.Equal(lines[len(lines)-3:], want) {
+	lines := runSetup("one", `echo one >>"$LOG"`, `cat "$LOG"`)
+	if want := []string{`setup: cat "$LOG"`, "  one",
+		"saving the result of the setup"}; !slices.Equal(lines[len(lines)-3:], want) {
 		t.Errorf("progress ends with %q, want %q", lines, want)
 	}
-	lines = setUp("two", `echo one >>"$LOG"`, `cat "$LOG"`)
+	lines = runSetup("two", `echo one >>"$LOG"`, `cat "$LOG"`)
 	if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "setup:") }) {
 		t.Errorf("run again: %q", lines)
 	}
 	if info, err := d.Get(w.ctx(), alice, "two"); err != nil || info.Image != "set/up" {
 		t.Errorf("two is of %q, %v", info.Image, err)
 	}
-	setUp("three", `echo three >>"$LOG"`)
+	runSetup("three", `echo three >>"$LOG"`)
 	if text, err := os.ReadFile(log); err != nil || string(text) != "one\nthree\n" {
 		t.Errorf("the commands left %q, %v", text, err)
 	}
 }
 
-// A set-up that fails is told with its exit code and last lines, is not kept, and leaves no
-// sandbox; so is one during which the sandbox is removed.
+// A failed setup reports its exit code and last lines, saves no image, and leaves no sandbox. The
+// same holds if the sandbox is removed during the setup.
 func TestSetUpFails(t *testing.T) {
 	w, b := newPreparing(t)
 	d := w.start()
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"true", "echo first; echo last; exit 5", "echo never"}}, nil)
+	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"true",
+		"echo first; echo last; exit 5", "echo never"}}, nil)
 	wantCode(t, err, wire.CodeUnavailable)
-	if want := "create demo: setup: echo first; echo last; exit 5: exit code 5: first; last"; d.Public(err).Message != want {
+	want := "create demo: setup: echo first; echo last; exit 5: exit code 5: first; last"
+	if d.Public(err).Message != want {
 		t.Errorf("got %q, want %q", d.Public(err).Message, want)
 	}
-	_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"kill -KILL $$"}}, nil)
+	_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		Setup: []string{"kill -KILL $$"}}, nil)
 	if got := d.Public(err).Message; !strings.Contains(got, "ended by signal KILL") {
 		t.Errorf("got %q, want the signal", got)
 	}
 	created := make(chan error, 1)
 	began := make(chan string, 1)
 	go func() {
-		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"echo begun; sleep 1000"}}, func(l string) {
+		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+			Setup: []string{"echo begun; sleep 1000"}}, func(l string) {
 			if l == "  begun" {
 				began <- l
 			}
@@ -127,14 +136,17 @@ func TestSetUpFails(t *testing.T) {
 	w.create(d, "demo") // its name is free
 }
 
-// A Dockerfile is read where the daemon's own user may, and by nobody else; nothing leads out of a
-// directory that names one.
+// Only the admin may build from a Dockerfile, and only from directories that the admin may mount.
+// Nothing leads out of a directory that names one.
 func TestBuildOfDirectory(t *testing.T) {
 	w, b := newPreparing(t)
 	root := t.TempDir()
-	for name, text := range map[string]string{"app/Dockerfile": "FROM app", "app/sub/Other": "FROM other", "app/sub/file": "", "away/Dockerfile": "FROM away", "bad/Dockerfile": "FROM x\nRUN fail"} {
+	for name, text := range map[string]string{"app/Dockerfile": "FROM app",
+		"app/sub/Other": "FROM other", "app/sub/file": "", "away/Dockerfile": "FROM away",
+		"bad/Dockerfile": "FROM x\nRUN fail"} {
 		path := filepath.Join(root, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o644)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755),
+			os.WriteFile(path, []byte(text), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -152,17 +164,25 @@ func TestBuildOfDirectory(t *testing.T) {
 	}{
 		{"a directory", alice, lifecycle.Build{Dockerfile: app}, "Dockerfile FROM app"},
 		{"a file", alice, lifecycle.Build{Dockerfile: app + "/sub/Other"}, "Other FROM other"},
-		{"with a context", alice, lifecycle.Build{Dockerfile: app + "/sub/Other", Context: app}, "sub/Other FROM other"},
-		{"in a directory", alice, lifecycle.Build{Dir: app, Dockerfile: "sub/Other", Context: "sub"}, "sub/Other FROM other"},
-		{"somebody else", bob, lifecycle.Build{Dockerfile: app}, "is for the daemon's own user"},
-		{"out of it", alice, lifecycle.Build{Dir: app, Dockerfile: "../away/Dockerfile"}, "path escapes from parent"},
-		{"by a link", alice, lifecycle.Build{Dir: app, Dockerfile: "out/Dockerfile"}, "path escapes from parent"},
-		{"context by a link", alice, lifecycle.Build{Dir: app, Context: "out"}, "path escapes from parent"},
-		{"context beside", alice, lifecycle.Build{Dockerfile: app, Context: root + "/away"}, "path escapes from parent"},
+		{"with a context", alice, lifecycle.Build{Dockerfile: app + "/sub/Other", Context: app},
+			"sub/Other FROM other"},
+		{"in a directory", alice, lifecycle.Build{Dir: app, Dockerfile: "sub/Other",
+			Context: "sub"}, "sub/Other FROM other"},
+		{"another owner", bob, lifecycle.Build{Dockerfile: app}, "only the admin may build"},
+		{"out of it", alice, lifecycle.Build{Dir: app, Dockerfile: "../away/Dockerfile"},
+			"path escapes from parent"},
+		{"by a link", alice, lifecycle.Build{Dir: app, Dockerfile: "out/Dockerfile"},
+			"path escapes from parent"},
+		{"context by a link", alice, lifecycle.Build{Dir: app, Context: "out"},
+			"path escapes from parent"},
+		{"context beside", alice, lifecycle.Build{Dockerfile: app, Context: root + "/away"},
+			"path escapes from parent"},
 		{"nothing there", alice, lifecycle.Build{Dockerfile: app + "/none"}, "no such file"},
 		{"elsewhere", alice, lifecycle.Build{Dockerfile: "/etc"}, "is not for sandboxes"},
-		{"an argument", alice, lifecycle.Build{Dockerfile: app, Args: []string{"=x"}}, "is not K=V"},
-		{"a step", alice, lifecycle.Build{Dockerfile: root + "/bad"}, "build: Dockerfile:2: RUN fail: exit code 3: why"},
+		{"an argument", alice, lifecycle.Build{Dockerfile: app, Args: []string{"=x"}},
+			"must be K=V"},
+		{"a step", alice, lifecycle.Build{Dockerfile: root + "/bad"},
+			"build: Dockerfile:2: RUN fail: exit code 3: why"},
 	} {
 		b.built = nil
 		_, err := d.Create(w.ctx(), tt.who, lifecycle.NewSpec{Name: "demo", Build: &tt.build}, nil)
@@ -173,7 +193,8 @@ func TestBuildOfDirectory(t *testing.T) {
 		case len(b.built) == 1:
 			got = b.built[0].Name + " " + string(b.built[0].Dockerfile)
 			if b.built[0].Owner != "alice" || b.built[0].Network != sandbox.NetworkNone {
-				t.Errorf("%s: built for %q with network %q", tt.name, b.built[0].Owner, b.built[0].Network)
+				t.Errorf("%s: built for %q with network %q", tt.name, b.built[0].Owner,
+					b.built[0].Network)
 			}
 			err = d.remove(w.ctx(), alice, "demo")
 		}

@@ -9,34 +9,33 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/store"
 )
 
-// journal writes the events of sandboxes in batches: an exec must not wait for a disk.
+// journal writes the events of sandboxes to the store in batches, so that no act waits for a disk.
 type journal struct {
 	reg  *Registry
 	wake chan struct{}
 
 	mu          sync.Mutex
 	waiting     []store.Event // guarded by mu
-	connections int           // guarded by mu; among waiting
+	connections int           // guarded by mu; how many of waiting
 	dropped     int           // guarded by mu
 }
 
 const (
 	maxWaiting = 10_000
-	// Of these, connections: a sandbox makes as many as it likes, and they are not to be what an
-	// act of a person is dropped for.
+	// A sandbox can make any number of connections. Their events must not displace others.
 	maxConnections = maxWaiting / 2
-	batchWithin    = 100 * time.Millisecond // events that come within it share a write
+	batchWithin    = 100 * time.Millisecond // events within it share a write
 )
 
 func (j *journal) init(reg *Registry) {
 	j.reg, j.wake = reg, make(chan struct{}, 1)
 }
 
-// add notes an event. It never waits.
+// add queues an event. It never blocks; when the queue is full the event is dropped.
 func (j *journal) add(id, kind string, data any) {
 	text, err := json.Marshal(data)
 	if err != nil {
-		j.reg.log.Error("event cannot be written", "sandbox", id, "kind", kind, "err", err)
+		j.reg.log.Error("event not written", "sandbox", id, "kind", kind, "err", err)
 		return
 	}
 	j.mu.Lock()
@@ -47,7 +46,8 @@ func (j *journal) add(id, kind string, data any) {
 		}
 	}
 	if room {
-		j.waiting = append(j.waiting, store.Event{Sandbox: id, Time: time.Now(), Kind: kind, Data: text})
+		j.waiting = append(j.waiting, store.Event{Sandbox: id, Time: time.Now(), Kind: kind,
+			Data: text})
 	} else {
 		j.dropped++
 		j.reg.counts.eventsDropped.Add(1)
@@ -59,7 +59,7 @@ func (j *journal) add(id, kind string, data any) {
 	}
 }
 
-// flush writes what waits.
+// flush writes the queued events.
 func (j *journal) flush(ctx context.Context) {
 	j.mu.Lock()
 	batch, dropped := j.waiting, j.dropped
@@ -76,7 +76,7 @@ func (j *journal) flush(ctx context.Context) {
 	}
 }
 
-// run writes until ctx ends, and then the rest.
+// run writes events until ctx ends, and then the rest.
 func (j *journal) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

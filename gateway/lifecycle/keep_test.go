@@ -18,7 +18,8 @@ func TestKeepPooledEnds(t *testing.T) {
 	d := w.start()
 	w.ready(d, 1)
 	pool := w.members()
-	if err := d.KeepPooled(alice, "runs", lifecycle.NewSpec{Limits: sandbox.Limits{Memory: 100 << 20}}, 2, time.Hour); err != nil {
+	if err := d.KeepPooled(alice, "runs",
+		lifecycle.NewSpec{Limits: sandbox.Limits{Memory: 100 << 20}}, 2, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	w.ready(d, 3)
@@ -34,12 +35,12 @@ func TestKeepPooledEnds(t *testing.T) {
 	}
 }
 
-// What a door keeps ready for somebody is theirs alone, for what it was made for, and for as long
-// as was said.
+// Sandboxes kept by KeepPooled are for one owner and one spec, for the given time.
 func TestKeepPooled(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
-	spec := lifecycle.NewSpec{Limits: sandbox.Limits{Memory: 100 << 20, Swap: 412 << 20}, TTL: time.Minute, DeleteAfter: time.Minute}
+	spec := lifecycle.NewSpec{Limits: sandbox.Limits{Memory: 100 << 20, Swap: 412 << 20},
+		TTL: time.Minute, DeleteAfter: time.Minute}
 	keep := func(s lifecycle.NewSpec, n int, long time.Duration) {
 		t.Helper()
 		if err := d.KeepPooled(alice, "runs", s, n, long); err != nil {
@@ -61,7 +62,7 @@ func TestKeepPooled(t *testing.T) {
 		return before[info.ID]
 	}
 	if took(bob, spec) {
-		t.Error("bob was given what stands ready for alice")
+		t.Error("bob got a sandbox pooled for alice")
 	}
 	if took(alice, lifecycle.NewSpec{}) {
 		t.Error("it was given for what it was not made for")
@@ -73,12 +74,12 @@ func TestKeepPooled(t *testing.T) {
 	if i := d.Pool(); len(i) != 1 || i[0].Use != "runs" || i[0].Owner != "alice" {
 		t.Errorf("pool: %+v", i)
 	}
-	// For another spec others stand ready, and none of the former.
+	// Another spec replaces the pooled sandboxes of the former.
 	before = w.members()
 	other := spec
 	other.Limits.Memory = 200 << 20
 	keep(other, 1, time.Hour)
-	w.eventually("only the new one stands ready", func() bool {
+	w.eventually("only the new one is pooled", func() bool {
 		all := w.members()
 		for id := range all {
 			if before[id] {
@@ -88,10 +89,14 @@ func TestKeepPooled(t *testing.T) {
 		return len(all) == 1
 	})
 	keep(other, 1, 0)
-	w.eventually("none stands ready when lifecycle.Nobody needs it", func() bool { return len(w.members()) == 0 })
+	w.eventually("none is pooled when nobody needs it", func() bool {
+		return len(w.members()) == 0
+	})
 
-	wantCode(t, d.KeepPooled(gateway.Principal{Name: "alice", Rights: wire.RightWatch}, "runs", spec, 1, time.Hour), wire.CodeDenied)
-	wantCode(t, d.KeepPooled(alice, "runs", lifecycle.NewSpec{Setup: []string{"true"}}, 1, time.Hour), wire.CodeUsage)
+	wantCode(t, d.KeepPooled(gateway.Principal{Name: "alice", Rights: wire.RightWatch}, "runs",
+		spec, 1, time.Hour), wire.CodeDenied)
+	wantCode(t, d.KeepPooled(alice, "runs", lifecycle.NewSpec{Setup: []string{"true"}}, 1,
+		time.Hour), wire.CodeUsage)
 	if err := d.Drain(w.ctx(), alice); err != nil {
 		t.Fatal(err)
 	}

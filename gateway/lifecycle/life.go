@@ -10,12 +10,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// reachWithin bounds how long a caller waits for a sandbox that is said to run.
+// reachWithin bounds how long a caller waits for a running sandbox to answer.
 const reachWithin = 15 * time.Second
 
-// Remove destroys a sandbox, its files and its records. A creation under way is given up. When ctx
-// ends first the removal goes on; when the engine does not answer it is finished as soon as it
-// does.
+// Remove destroys the sandbox, its files and its records, and aborts a creation under way. The
+// removal continues when ctx ends first. If the engine does not answer, the daemon retries.
 func (sb *Sandbox) Remove(ctx context.Context) (Removal, error) {
 	sb.abortAct(errRemoved)
 	type end struct {
@@ -23,7 +22,10 @@ func (sb *Sandbox) Remove(ctx context.Context) (Removal, error) {
 		err error
 	}
 	result := make(chan end, 1)
-	if !sb.reg.tasks.start(func(ctx context.Context) { r, err := sb.reg.removals.removeIf(ctx, sb, always); result <- end{r, err} }) {
+	if !sb.reg.tasks.start(func(ctx context.Context) {
+		r, err := sb.reg.removals.removeIf(ctx, sb, always)
+		result <- end{r, err}
+	}) {
 		return Removal{}, ErrClosed
 	}
 	select {
@@ -34,7 +36,7 @@ func (sb *Sandbox) Remove(ctx context.Context) (Removal, error) {
 	}
 }
 
-// sleep waits, and reports whether ctx lives still.
+// sleep waits for d and reports whether ctx is still alive.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -46,7 +48,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Stop ends all processes of a sandbox; its files stay. Stopping what is stopped is not an error.
+// Stop ends all processes of the sandbox and keeps its files. Stopping a stopped sandbox is not an
+// error.
 func (sb *Sandbox) Stop(ctx context.Context, by string) error {
 	return sb.act(ctx, func(ctx context.Context, f Record) error {
 		sb.guest.stops.Interrupt(stoppedError(sb.Name()))
@@ -58,7 +61,8 @@ func (sb *Sandbox) Stop(ctx context.Context, by string) error {
 	})
 }
 
-// act calls do with a sandbox that is there, while nobody else acts on it.
+// act calls do while no other act on the sandbox is under way. The error has code not_found if the
+// sandbox is being removed.
 func (sb *Sandbox) act(ctx context.Context, do func(context.Context, Record) error) error {
 	ctx, done := sb.reg.tasks.bound(ctx)
 	defer done()
@@ -73,7 +77,7 @@ func (sb *Sandbox) act(ctx context.Context, do func(context.Context, Record) err
 	return do(ctx, f)
 }
 
-// halt stops sb, which is locked, for a reason that is shown.
+// halt stops sb, which is locked. why becomes its Reason.
 func (sb *Sandbox) halt(ctx context.Context, f Record, why string) error {
 	reg := sb.reg
 	be, err := reg.options.backend(f.Instance.Backend)
@@ -84,24 +88,25 @@ func (sb *Sandbox) halt(ctx context.Context, f Record, why string) error {
 	if !ok {
 		return sb.Reach(fmt.Errorf("stop: %w", sandbox.ErrUnsupported))
 	}
-	sb.doom(wire.LostStopped)
-	if err := stopper.Stop(ctx, f.Instance, reg.options.StopGrace); err != nil && !errors.Is(err, sandbox.ErrStopped) {
-		sb.doom("")
+	sb.setEndReason(wire.LostStopped)
+	if err := stopper.Stop(ctx, f.Instance, reg.options.StopGrace); err != nil &&
+		!errors.Is(err, sandbox.ErrStopped) {
+		sb.setEndReason("")
 		return sb.Reach(fmt.Errorf("stop sandbox %s: %w", sb.id, err))
 	}
 	sb.guest.hold(false)
-	sb.guest.letGo(errors.New("stopped"))
-	defer reg.pooled.Kick() // there may be room for another
-	return sb.become(ctx, func(f *Record) { f.State, f.Reason = Stopped, why })
+	sb.guest.disconnect(errors.New("stopped"))
+	defer reg.pooled.Kick() // there may be room for another pooled sandbox
+	return sb.transition(ctx, func(f *Record) { f.State, f.Reason = Stopped, why })
 }
 
-// Start starts a stopped, broken or lost sandbox again with its files, and resumes a paused one.
-// Starting what runs is not an error.
+// Start starts a stopped, broken or lost sandbox with its files, and resumes a paused one. Starting
+// a running sandbox is not an error.
 func (sb *Sandbox) Start(ctx context.Context, progress func(line string)) (Info, error) {
 	ctx, done := sb.reg.tasks.bound(ctx)
 	defer done()
 	if f := sb.get(); f.State == Running {
-		sb.guest.inspect(ctx, f.Instance, nil) // it may have ended a moment ago
+		sb.guest.inspect(ctx, f.Instance, nil) // it may just have ended
 	}
 	if _, err := sb.start(ctx, progress); err != nil {
 		return Info{}, err
@@ -109,7 +114,7 @@ func (sb *Sandbox) Start(ctx context.Context, progress func(line string)) (Info,
 	return sb.Info(), nil
 }
 
-// start returns the running instance, started first unless it runs.
+// start returns the running instance, which it starts if necessary.
 func (sb *Sandbox) start(ctx context.Context, progress func(string)) (sandbox.Instance, error) {
 	if err := sb.lock(ctx); err != nil {
 		return sandbox.Instance{}, err
@@ -158,31 +163,35 @@ func (sb *Sandbox) start(ctx context.Context, progress func(string)) (sandbox.In
 		progress("starting " + f.Name)
 	}
 	reg.journal.add(sb.id, "start", map[string]any{})
-	sb.guest.letGo(errors.New("restarted"))
-	weigh(ctx, sb, be, f)
+	sb.guest.disconnect(errors.New("restarted"))
+	measureExcess(ctx, sb, be, f)
 	inst, err := stopper.Start(ctx, f.Instance)
 	if err != nil {
 		if errors.Is(err, sandbox.ErrGone) {
-			sb.note(ctx, Broken, "gone: it was removed behind the daemon's back")
+			sb.observed(ctx, Broken, "gone: removed outside the daemon")
 			return sandbox.Instance{}, sb.Reach(err)
 		}
 		return sandbox.Instance{}, sb.bootError("start", err)
 	}
 	inst.Backend = f.Instance.Backend
-	if err := sb.become(ctx, func(f *Record) { f.Instance, f.State, f.Reason = inst, Running, "" }); err != nil {
+	if err := sb.transition(ctx, func(f *Record) {
+		f.Instance, f.State, f.Reason = inst, Running, ""
+	}); err != nil {
 		return sandbox.Instance{}, err
 	}
-	sb.guest.keep()
+	sb.guest.connect()
 	return inst, nil
 }
 
-// awake returns the running instance, after the creation, start or resumption that it takes.
-func (sb *Sandbox) awake(ctx context.Context, progress func(string)) (sandbox.Instance, error) {
+// ensureRunning returns the running instance. It waits for a creation, and starts or resumes the
+// sandbox if necessary.
+func (sb *Sandbox) ensureRunning(ctx context.Context,
+	progress func(string)) (sandbox.Instance, error) {
 	switch f := sb.get(); f.State {
 	case Running:
 		return f.Instance, nil
 	case Broken:
-		// Perhaps it answers again; whoever dials finds out. Restarting it is for its owner to say.
+		// It may answer again: the caller dials it. Only its owner restarts it.
 		if f.Instance.ID != "" {
 			return f.Instance, nil
 		}
@@ -190,7 +199,7 @@ func (sb *Sandbox) awake(ctx context.Context, progress func(string)) (sandbox.In
 	return sb.start(ctx, progress)
 }
 
-// Rescue kills every process of a sandbox but its guest, and returns how many. Files stay.
+// Rescue kills every process of the sandbox except its guest, and returns how many. Files stay.
 func (sb *Sandbox) Rescue(ctx context.Context, by string) (killed int, err error) {
 	ctx, done := sb.reg.tasks.bound(ctx)
 	defer done()

@@ -33,7 +33,8 @@ func (w *world) nothingLeft(d *daemon) {
 	if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
 		w.t.Errorf("the hub has %d sandboxes, %v", len(infos), err)
 	}
-	if entries, err := os.ReadDir(filepath.Join(w.dir, "records")); err != nil || len(entries) != 0 {
+	if entries, err := os.ReadDir(filepath.Join(w.dir, "records")); err != nil ||
+		len(entries) != 0 {
 		w.t.Errorf("the records have %d directories, %v", len(entries), err)
 	}
 }
@@ -57,7 +58,10 @@ func TestOneOfManyCreationsWins(t *testing.T) {
 	var wg sync.WaitGroup
 	errs := make([]error, 100)
 	for i := range errs {
-		wg.Go(func() { _, errs[i] = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil) })
+		wg.Go(func() {
+			_, errs[i] = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"},
+				nil)
+		})
 	}
 	wg.Wait()
 	won := 0
@@ -125,15 +129,18 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		"newline":     {Name: "demo", Env: []string{"A=\n"}},
 		"much":        {Name: "demo", Env: make([]string, 65)},
 	} {
-		if _, err := d.Create(w.ctx(), alice, spec, nil); !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+		if _, err := d.Create(w.ctx(), alice, spec, nil); !errors.Is(err,
+			&wire.Error{Code: wire.CodeUsage}) {
 			t.Errorf("%s: %v, want code usage", name, err)
 		}
 	}
 	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Backend: "moon"}, nil)
 	wantCode(t, err, wire.CodeUnavailable)
-	_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Image: sandboxtest.NoImage}, nil)
+	_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Image: sandboxtest.NoImage},
+		nil)
 	wantCode(t, err, wire.CodeUnavailable)
-	if !errors.Is(err, sandbox.ErrNoImage) || !strings.Contains(d.Public(err).Message, "image") || d.Public(err).Hint == "" {
+	if !errors.Is(err, sandbox.ErrNoImage) || !strings.Contains(d.Public(err).Message, "image") ||
+		d.Public(err).Hint == "" {
 		t.Errorf("error without image: %v, %+v", err, d.Public(err))
 	}
 	w.nothingLeft(d)
@@ -194,7 +201,8 @@ func TestCallerWhoLeavesUndoesItsCreation(t *testing.T) {
 	d := w.start()
 	ctx, cancel := context.WithCancel(w.ctx())
 	go func() { <-began; cancel() }()
-	if _, err := d.Create(ctx, alice, lifecycle.NewSpec{Name: "demo"}, nil); !errors.Is(err, context.Canceled) {
+	if _, err := d.Create(ctx, alice, lifecycle.NewSpec{Name: "demo"}, nil); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("error = %v, want context.Canceled", err)
 	}
 	w.nothingLeft(d)
@@ -270,7 +278,9 @@ func TestStoppedStartsOnConnectWithItsFiles(t *testing.T) {
 		}
 	}
 	var said []string
-	conn, err := d.Relay.Open(w.ctx(), alice, "demo", func(line string) { said = append(said, line) })
+	conn, err := d.Relay.Open(w.ctx(), alice, "demo", func(line string) {
+		said = append(said, line)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +295,8 @@ func TestStoppedStartsOnConnectWithItsFiles(t *testing.T) {
 		t.Errorf("the file has %q", res.Output)
 	}
 	records, err := d.Sessions.Records(w.ctx(), alice, "demo")
-	if err != nil || len(records) != 2 || records[0].Run != 1 || records[0].Ended == nil || records[1].Run != 0 {
+	if err != nil || len(records) != 2 || records[0].Run != 1 || records[0].Ended == nil ||
+		records[1].Run != 0 {
 		t.Errorf("records = %+v, %v; want an ended and a present one of main", records, err)
 	}
 	if again, _ := d.Start(w.ctx(), alice, "demo", nil); again.ID != info.ID {
@@ -301,7 +312,9 @@ func TestSandboxThatStopsByItselfIsNoticed(t *testing.T) {
 	if err := w.memory.Stop(w.ctx(), sandbox.Instance{ID: info.ID}, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is noted as stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+	w.eventually("it is noted as stopped", func() bool {
+		return w.state(d, "demo") == lifecycle.Stopped
+	})
 	if res := w.run(d, "echo again"); res.Output != "again\n" {
 		t.Errorf("output after starting again = %q", res.Output)
 	}
@@ -314,7 +327,9 @@ func TestSandboxThatVanishesIsBroken(t *testing.T) {
 	if err := w.memory.Destroy(w.ctx(), sandbox.Instance{ID: info.ID}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is noted as broken", func() bool { return w.state(d, "demo") == lifecycle.Broken })
+	w.eventually("it is noted as broken", func() bool {
+		return w.state(d, "demo") == lifecycle.Broken
+	})
 	_, err := d.Relay.Open(w.ctx(), alice, "demo", nil)
 	if !errors.Is(err, lifecycle.ErrBroken) || !strings.Contains(d.Public(err).Message, "gone") {
 		t.Errorf("Upstream: %v, want lifecycle.ErrBroken that says gone", err)
@@ -359,7 +374,8 @@ func TestEventsTellTheStory(t *testing.T) {
 	for _, e := range events {
 		got = append(got, e.Kind+string(e.Data))
 	}
-	want := []string{`state{"reason":"","state":"running"}`, `exec{"by":"person:alice","command":"id","exit":3,"bytes":7}`,
+	want := []string{`state{"reason":"","state":"running"}`,
+		`exec{"by":"person:alice","command":"id","exit":3,"bytes":7}`,
 		`stop{"by":"alice"}`, `state{"reason":"","state":"stopped"}`}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("events = %v, want %v", got, want)

@@ -15,24 +15,25 @@ import (
 )
 
 const (
-	pausedLook  = time.Second            // between two looks at one that is paused
-	redialPause = 500 * time.Millisecond // after an attempt that failed without waiting
-	brokenAfter = 10 * time.Second       // of a running sandbox that does not answer
+	pausedPoll  = time.Second            // between checks of a paused sandbox
+	redialPause = 500 * time.Millisecond // after an attempt that failed at once
+	brokenAfter = 10 * time.Second       // without an answer, a running sandbox is broken
 )
 
-// link keeps in touch with one running sandbox: it dials the control connection again whenever that
-// ends, and follows the sessions on it.
+// link keeps the connection to one running sandbox: it dials the control connection again whenever
+// that ends, and follows the sessions on it.
 type link struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
 	mu      sync.Mutex
-	control *connect.Control            // guarded by mu; nil while there is none
-	start   func(func(context.Context)) // guarded by mu; runs something that ends with control; nil without one
+	control *connect.Control // guarded by mu; nil while there is none
+	// Runs a task that ends with control; nil without control.
+	start func(func(context.Context)) // guarded by mu
 }
 
-// keep begins to keep in touch with sb.
-func (g *Guest) keep() {
+// connect starts the link of sb, unless it is running.
+func (g *Guest) connect() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.link != nil {
@@ -60,9 +61,9 @@ func (g *Guest) keep() {
 	}
 }
 
-// letGo ends the link, the control connection and the sessions: the sandbox is about to be stopped,
+// disconnect ends the link, the control connection and the sessions, before the sandbox is stopped,
 // started or removed.
-func (g *Guest) letGo(cause error) {
+func (g *Guest) disconnect(cause error) {
 	g.mu.Lock()
 	lk := g.link
 	g.link = nil
@@ -70,27 +71,27 @@ func (g *Guest) letGo(cause error) {
 	if lk != nil {
 		lk.cancel(cause)
 	}
-	g.reg.pool.Forget(g.id) // what the link waits for on the connection ends with it
+	g.reg.pool.Forget(g.id) // ends what the link waits for
 	if lk != nil {
 		<-lk.done
-		g.reg.pool.Forget(g.id) // if it was just making a new one
+		g.reg.pool.Forget(g.id) // the link may have dialled again
 	}
 	g.endSessions(cause)
 }
 
-// endSessions finishes the records of all sessions of sb: their terminals are gone.
+// endSessions finishes the records of all sessions of sb, whose terminals are gone.
 func (g *Guest) endSessions(cause error) {
 	g.inside.forget()
 	g.sessions.End(cause)
 }
 
 func (lk *link) run(ctx context.Context, g *Guest) {
-	var silent time.Time // since when the sandbox has not answered
+	var silent time.Time // since when the sandbox does not answer
 	for ctx.Err() == nil {
 		began := time.Now()
 		inst := g.get().Instance
-		if g.get().State == Paused { // nobody would answer; somebody may resume it without us
-			if g.inspect(ctx, inst, nil) || !sleep(ctx, pausedLook) {
+		if g.get().State == Paused { // it cannot answer; the engine may resume it
+			if g.inspect(ctx, inst, nil) || !sleep(ctx, pausedPoll) {
 				return
 			}
 			silent = time.Time{}
@@ -128,9 +129,10 @@ func (lk *link) run(ctx context.Context, g *Guest) {
 	}
 }
 
-// isVerdict reports whether an error of dialling says at once what is wrong.
+// isVerdict reports whether a dialling error is final: waiting does not help.
 func isVerdict(err error) bool {
-	for _, v := range []error{connect.ErrIdentity, connect.ErrLogin, connect.ErrNoGuest, connect.ErrVersion} {
+	for _, v := range []error{connect.ErrIdentity, connect.ErrLogin, connect.ErrNoGuest,
+		connect.ErrVersion} {
 		if errors.Is(err, v) {
 			return true
 		}
@@ -138,22 +140,23 @@ func isVerdict(err error) bool {
 	return false
 }
 
-// answered notes that the sandbox does.
+// answered records that the sandbox answers.
 func (g *Guest) answered(ctx context.Context) {
 	if g.lockNow() {
 		defer g.unlock()
-		if f := g.get(); f.State == Broken || f.State == Paused || f.State == Running && f.Reason != "" {
-			g.note(ctx, Running, "")
+		if f := g.get(); f.State == Broken || f.State == Paused || f.State == Running &&
+			f.Reason != "" {
+			g.observed(ctx, Running, "")
 		}
 	}
 }
 
-// inspect asks the engine how a sandbox is whose connection failed, and notes it. cause is why it
-// cannot be reached, if that is to count against a sandbox that runs. It reports whether there is
-// nothing left to keep in touch with.
+// inspect asks the engine for the state of a sandbox whose connection failed, and stores it. cause
+// is why a running sandbox counts as broken; nil if it does not. over reports that the link can
+// end.
 func (g *Guest) inspect(ctx context.Context, inst sandbox.Instance, cause error) (over bool) {
 	if !g.lockNow() {
-		return false // whoever acts on it knows better
+		return false // the act under way decides
 	}
 	defer g.unlock()
 	if f := g.get(); f.State == Deleting || f.State == Creating || f.State == Stopped {
@@ -169,7 +172,7 @@ func (g *Guest) inspect(ctx context.Context, inst sandbox.Instance, cause error)
 		status, err = i.Inspect(within, inst)
 		cancel()
 	} else {
-		// Such a backend says so when it is dialled.
+		// Other backends return these errors when they are dialled.
 		status.Running = !errors.Is(cause, sandbox.ErrStopped) && !errors.Is(cause, sandbox.ErrGone)
 		if errors.Is(cause, sandbox.ErrGone) {
 			err = sandbox.ErrGone
@@ -186,23 +189,23 @@ func (g *Guest) inspect(ctx context.Context, inst sandbox.Instance, cause error)
 	g.mu.Unlock()
 	switch {
 	case errors.Is(err, sandbox.ErrGone):
-		g.doom(wire.LostRemoved)
-		g.note(ctx, Broken, "gone: it was removed behind the daemon's back")
+		g.setEndReason(wire.LostRemoved)
+		g.observed(ctx, Broken, "gone: removed outside the daemon")
 	case err != nil:
-		g.note(ctx, g.get().State, "engine: "+firstLine(err))
+		g.observed(ctx, g.get().State, "engine: "+firstLine(err))
 		return false
 	case status.Paused:
-		g.note(ctx, Paused, "")
+		g.observed(ctx, Paused, "")
 		return false
 	case !status.Running:
-		g.doom(fateOf(status))
-		g.note(ctx, Stopped, why(status))
+		g.setEndReason(endReasonOf(status))
+		g.observed(ctx, Stopped, why(status))
 	case cause != nil:
-		g.note(ctx, Broken, brokenWhy(cause))
+		g.observed(ctx, Broken, brokenWhy(cause))
 		return false
 	default:
 		if g.get().State == Paused {
-			g.note(ctx, Running, "")
+			g.observed(ctx, Running, "")
 		}
 		return false
 	}
@@ -211,24 +214,24 @@ func (g *Guest) inspect(ctx context.Context, inst sandbox.Instance, cause error)
 	return true
 }
 
-// inspected returns the notes of the instance's last inspection.
+// inspected returns the notes of the last inspection.
 func (g *Guest) inspected() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.notes
 }
 
-// why says why an instance does not run.
+// why returns why an instance does not run.
 func why(s sandbox.Status) string {
 	var words []string
 	if s.OOMKilled {
 		words = append(words, "oom_killed")
 	}
 	if s.EngineRestarted {
-		words = append(words, "the engine was restarted: its processes are lost")
+		words = append(words, "the engine was restarted and its processes are lost")
 	}
 	if s.ExitCode != 0 {
-		words = append(words, fmt.Sprintf("its guest ended with %d", s.ExitCode))
+		words = append(words, fmt.Sprintf("its guest exited with %d", s.ExitCode))
 	}
 	if len(words) == 0 {
 		words = append(words, "stopped by itself")
@@ -236,21 +239,22 @@ func why(s sandbox.Status) string {
 	return strings.Join(words, ", ")
 }
 
+// brokenWhy returns the Reason for a sandbox that cannot be reached.
 func brokenWhy(err error) string {
 	switch {
 	case errors.Is(err, connect.ErrIdentity):
 		return "identity changed: " + firstLine(err)
 	case errors.Is(err, connect.ErrLogin):
-		return "login refused"
+		return "login rejected"
 	case errors.Is(err, connect.ErrNoGuest):
 		return "no guest answers in it"
 	case errors.Is(err, connect.ErrVersion):
-		return "its guest speaks another protocol version"
+		return "its guest uses another protocol version"
 	}
 	return "does not answer: " + firstLine(err)
 }
 
-// follow follows the sessions on a control connection until that ends.
+// follow follows the sessions on a control connection until it ends.
 func (lk *link) follow(ctx context.Context, g *Guest, c *connect.Control) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -290,7 +294,7 @@ func (lk *link) follow(ctx context.Context, g *Guest, c *connect.Control) {
 	}
 }
 
-// refresh takes up the sessions that the guest has, and ends those that it no longer has.
+// refresh follows the sessions that the guest has, and ends those that it no longer has.
 func (lk *link) refresh(ctx context.Context, g *Guest, c *connect.Control) error {
 	infos, err := live.List(ctx, c)
 	if err != nil {
@@ -300,7 +304,8 @@ func (lk *link) refresh(ctx context.Context, g *Guest, c *connect.Control) error
 	for _, info := range infos {
 		have[info.Name] = true
 		if _, err := lk.take(g, c, info); err != nil {
-			g.reg.log.Warn("session not followed", "id", g.id, "session", oneLine(info.Name, 64), "err", err)
+			g.reg.log.Warn("session cannot be followed", "id", g.id, "session", oneLine(info.Name,
+				64), "err", err)
 		}
 	}
 	for _, l := range g.sessions.All() {
@@ -315,7 +320,7 @@ func (lk *link) refresh(ctx context.Context, g *Guest, c *connect.Control) error
 	return nil
 }
 
-// begin runs f while the control connection lives, if there is one.
+// begin runs f until the control connection ends; it does nothing without one.
 func (lk *link) begin(f func(ctx context.Context)) {
 	lk.mu.Lock()
 	defer lk.mu.Unlock()
@@ -333,8 +338,7 @@ func (lk *link) take(g *Guest, c *connect.Control, info wire.SessionInfo) (*live
 	if err != nil {
 		return nil, err
 	}
-	// Without a connection of the link's own there is nothing to run on yet; it lists the sessions
-	// when it has one.
+	// Without a control connection nothing runs yet: the link lists the sessions when it has one.
 	lk.begin(func(ctx context.Context) { l.Follow(ctx, c) })
 	return l, nil
 }

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// answersWithin is how long a container that runs may take to answer again after a connection
-	// to it broke.
+	// answersWithin is how long a running container may take to answer after a connection to it
+	// broke.
 	answersWithin = 5 * time.Second
 )
 
-// fateOf is why an instance does not run.
-func fateOf(s sandbox.Status) string {
+// endReasonOf returns why an instance does not run, as one of the wire.Lost constants.
+func endReasonOf(s sandbox.Status) string {
 	switch {
 	case s.OOMKilled:
 		return wire.LostMemory
@@ -28,20 +28,23 @@ func fateOf(s sandbox.Status) string {
 	return wire.LostStopped
 }
 
-var fateText = map[string]string{wire.LostStopped: "it was stopped", wire.LostKilled: "its processes were killed",
-	wire.LostMemory: "it had no memory left", wire.LostEngine: "the container engine was restarted", wire.LostRemoved: "it was removed"}
+var endReasonText = map[string]string{wire.LostStopped: "it was stopped",
+	wire.LostKilled: "its processes were killed",
+	wire.LostMemory: "it had no memory left", wire.LostEngine: "the container engine was restarted",
+	wire.LostRemoved: "it was removed"}
 
-// pausedError says what a pause of sb does to the calls that are under way.
+// pausedError ends the calls under way when sb is paused.
 func pausedError(name string) *attach.FrozenError {
 	e := &attach.FrozenError{Lost: wire.LostError(wire.LostPaused, "sandbox "+name+" was paused"),
-		Refused: wire.Errorf(wire.CodeUnavailable, "sandbox %s was paused before the call was made", name)}
-	e.Lost.Hint = "what runs in it goes on when it is resumed: sandboxd resume " + name
+		Refused: wire.Errorf(wire.CodeUnavailable, "sandbox %s was paused before the call was made",
+			name)}
+	e.Lost.Hint = "its processes continue when it is resumed: sandboxd resume " + name
 	e.Refused.Hint = "make the call again to resume the sandbox"
 	return e
 }
 
-// stoppedError refuses the calls that were not sent yet when sb was stopped. Only a later call
-// starts it again.
+// stoppedError ends the calls that were not sent yet when sb is stopped. A later call starts it
+// again.
 func stoppedError(name string) error {
 	e := wire.Errorf(wire.CodeUnavailable, "sandbox %s was stopped before the call was made", name)
 	e.Hint = "make the call again to start the sandbox"
@@ -50,6 +53,7 @@ func stoppedError(name string) error {
 
 // firstRetry and maxRetry are pauses between tries to reach a sandbox again.
 const (
+	// firstRetry and maxRetry bound the pause between attempts to reach a sandbox again.
 	firstRetry = 50 * time.Millisecond
 	maxRetry   = time.Second
 
@@ -57,10 +61,10 @@ const (
 	rememberedFor = 30 * time.Second
 )
 
-// Sessions are those of sb that are followed.
+// Sessions returns the sessions that the daemon follows.
 func (sb *Sandbox) Sessions() *live.Sessions { return sb.sessions }
 
-// IsHost reports whether sb is a machine that is taken as it is.
+// IsHost reports whether sb is an existing machine.
 func (sb *Sandbox) IsHost() bool { return sb.get().Instance.Host.URI != "" }
 
 // IsPaused reports whether sb is paused.

@@ -62,7 +62,9 @@ func TestNetworkTrouble(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.ContainsFunc(info.Notes, func(s string) bool { return strings.Contains(s, errNoDevice.Error()) }) {
+		if slices.ContainsFunc(info.Notes, func(s string) bool {
+			return strings.Contains(s, errNoDevice.Error())
+		}) {
 			return
 		}
 		select {
@@ -82,7 +84,8 @@ func TestDenied(t *testing.T) {
 	if res := w.run(d, "true"); len(res.Denied) > 0 {
 		t.Errorf("before the call: %v", res.Denied)
 	}
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +116,8 @@ func TestDenied(t *testing.T) {
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "y"}); err != nil {
 		t.Fatal(err)
 	}
-	if n := main.Need(); n.Needs != attention.Allow || n.LastLine != live.DenialText(during) && n.LastLine != live.DenialText(before) {
+	if n := main.Need(); n.Needs != attention.Allow || n.LastLine != live.DenialText(during) &&
+		n.LastLine != live.DenialText(before) {
 		t.Errorf("after the answer it needs %q for %q", n.Needs, n.LastLine)
 	}
 	if _, err := d.Allow(w.ctx(), alice, "demo", []string{"10.0.0.1"}); err != nil {
@@ -124,11 +128,12 @@ func TestDenied(t *testing.T) {
 	}
 }
 
-// A session in which nothing runs is not told of what others' programs tried, and nobody of what a
-// guest says was refused.
+// An idle session is not shown connections of other programs that were blocked, and nobody sees
+// what a guest merely claims.
 func TestDeniedIsOfTheCall(t *testing.T) {
 	w, d := carrying(t)
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "idle"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "idle"},
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +142,8 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 	}
 	b := d.registry.Find("demo")
 	idle := b.Sessions().Get("idle")
-	wait, run := idle.Begin(wire.Request{Verb: wire.VerbWait}), idle.Begin(wire.Request{Verb: wire.VerbRun})
+	wait, run := idle.Begin(wire.Request{Verb: wire.VerbWait}),
+		idle.Begin(wire.Request{Verb: wire.VerbRun})
 	defer wait.End()
 	defer run.End()
 	refused := wire.Denial{Host: "example.com", Port: 443, Why: "not listed"}
@@ -163,12 +169,18 @@ func TestFilesMayOnlyNarrow(t *testing.T) {
 		allow      string
 		ok         bool
 	}{
-		{"none", "", "", true}, {"none", "none", "", true}, {"none", "allowlist", "", false}, {"none", "filtered", "", false}, {"none", "bridge", "", false},
+		{"none", "", "", true}, {"none", "none", "", true}, {"none", "allowlist", "", false},
+		{"none", "filtered", "", false}, {"none", "bridge", "", false},
 		{"none", "", "other.test", false},
-		{"allowlist", "", "", true}, {"allowlist", "none", "", true}, {"allowlist", "allowlist", "", true}, {"allowlist", "filtered", "", false},
-		{"allowlist", "", "other.test", false}, {"allowlist", "allowlist", "other.test", false}, {"allowlist", "", "listed.test:443", true}, {"allowlist", "", "listed.test", false},
-		{"filtered", "", "other.test", true}, {"filtered", "allowlist", "other.test", true}, {"filtered", "filtered", "", true}, {"filtered", "none", "", true}, {"filtered", "bridge", "", false},
-		{"bridge", "bridge", "", true}, {"bridge", "filtered", "other.test", true}, {"bridge", "none", "", true},
+		{"allowlist", "", "", true}, {"allowlist", "none", "", true}, {"allowlist", "allowlist", "",
+			true}, {"allowlist", "filtered", "", false},
+		{"allowlist", "", "other.test", false}, {"allowlist", "allowlist", "other.test", false},
+		{"allowlist", "", "listed.test:443", true}, {"allowlist", "", "listed.test", false},
+		{"filtered", "", "other.test", true}, {"filtered", "allowlist", "other.test", true},
+		{"filtered", "filtered", "", true}, {"filtered", "none", "", true}, {"filtered", "bridge",
+			"", false},
+		{"bridge", "bridge", "", true}, {"bridge", "filtered", "other.test", true},
+		{"bridge", "none", "", true},
 	} {
 		w.options.Network = tt.most
 		d := w.start()
@@ -176,7 +188,9 @@ func TestFilesMayOnlyNarrow(t *testing.T) {
 		if tt.allow != "" {
 			allow = []string{tt.allow}
 		}
-		if err := d.MayNarrow(".sandboxd.yaml", lifecycle.NewSpec{Network: tt.mode, Allow: allow}); (err == nil) != tt.ok || err != nil && !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+		if err := d.MayNarrow(".sandboxd.yaml", lifecycle.NewSpec{Network: tt.mode,
+			Allow: allow}); (err == nil) != tt.ok || err != nil &&
+			!errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s, of which a file makes %q with %q: %v", tt.most, tt.mode, tt.allow, err)
 		}
 		d.stop()
@@ -216,17 +230,22 @@ func TestAllow(t *testing.T) {
 		{bob, "bobs", "127.0.0.1:22", "never open"},
 		{bob, "bobs", "::ffff:127.0.0.1", "never open"},
 		{alice, "demo", "[::1]:80", "never open"},
-		{bob, "bobs", "10.0.0.0/24", "only the daemon's own user"},
+		{bob, "bobs", "10.0.0.0/24", "only the admin"},
 	} {
 		_, err := d.Allow(w.ctx(), tt.by, tt.sandbox, []string{tt.entry})
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(fmt.Sprint(d.Public(err).Message), tt.want)) {
-			t.Errorf("%s allows %s %q: got %v, want %q", tt.by.Name, tt.sandbox, tt.entry, err, tt.want)
+		if tt.want == "" && err != nil || tt.want != "" &&
+			(err == nil || !strings.Contains(fmt.Sprint(d.Public(err).Message), tt.want)) {
+			t.Errorf("%s allows %s %q: got %v, want %q", tt.by.Name, tt.sandbox, tt.entry, err,
+				tt.want)
 		}
 	}
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "more", Allow: []string{"192.168.0.1"}}, nil); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "more",
+		Allow: []string{"192.168.0.1"}}, nil); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 		t.Errorf("made with a closed address by another: %v", err)
 	}
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "more", Network: sandbox.NetworkNone, Allow: []string{"example.com"}}, nil); !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "more",
+		Network: sandbox.NetworkNone, Allow: []string{"example.com"}}, nil); !errors.Is(err,
+		&wire.Error{Code: wire.CodeUsage}) {
 		t.Errorf("made with an entry and without a network: %v", err)
 	}
 	for _, tt := range []struct {
@@ -234,14 +253,15 @@ func TestAllow(t *testing.T) {
 		entry string
 		want  string
 	}{
-		{alice, "10.9.9.9", "not among"},
+		{alice, "10.9.9.9", "no entry"},
 		{alice, "nonsense here", "want a name"},
 		{watching, "example.com", "may only watch"},
 		{bob, "example.com", "demo"},
 		{alice, "EXAMPLE.com.", ""},
 	} {
 		_, err := d.Disallow(w.ctx(), tt.by, "demo", []string{tt.entry})
-		if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(fmt.Sprint(d.Public(err).Message), tt.want)) {
+		if tt.want == "" && err != nil || tt.want != "" &&
+			(err == nil || !strings.Contains(fmt.Sprint(d.Public(err).Message), tt.want)) {
 			t.Errorf("%s takes back %q: got %v, want %q", tt.by.Name, tt.entry, err, tt.want)
 		}
 	}
@@ -272,7 +292,8 @@ func TestBridgeIsForTheOwner(t *testing.T) {
 		by gateway.Principal
 		ok bool
 	}{{alice, true}, {carol, true}, {bob, false}} {
-		_, err := d.Create(w.ctx(), tt.by, lifecycle.NewSpec{Name: "open-" + tt.by.Name, Network: sandbox.NetworkBridge}, nil)
+		_, err := d.Create(w.ctx(), tt.by, lifecycle.NewSpec{Name: "open-" + tt.by.Name,
+			Network: sandbox.NetworkBridge}, nil)
 		if tt.ok && err != nil || !tt.ok && !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s asks for bridge: %v", tt.by.Name, err)
 		}
@@ -284,14 +305,16 @@ func TestBridgeIsForTheOwner(t *testing.T) {
 	d.stop()
 	w.options.Bridge = nil
 	d = w.start()
-	if _, err := d.Fork(w.ctx(), carol, "open-carol", "again", nil); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+	if _, err := d.Fork(w.ctx(), carol, "open-carol", "again", nil); !errors.Is(err,
+		&wire.Error{Code: wire.CodeDenied}) {
 		t.Errorf("fork: %v", err)
 	}
 	// Where every sandbox has it, asking for it is asking for nothing.
 	d.stop()
 	w.options.Network = sandbox.NetworkBridge
 	d = w.start()
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "open-bob", Network: sandbox.NetworkBridge}, nil); err != nil {
+	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "open-bob",
+		Network: sandbox.NetworkBridge}, nil); err != nil {
 		t.Errorf("bob asks for the default: %v", err)
 	}
 }
@@ -301,7 +324,8 @@ func TestRefusalsBounded(t *testing.T) {
 	_, d := carrying(t)
 	b := d.registry.Find("demo")
 	for i := range 10 * live.MaxBlocked {
-		b.Connected(egress.Event{Kind: egress.KindRefused, Host: strings.Repeat("x", 1000) + fmt.Sprint(i)})
+		b.Connected(egress.Event{Kind: egress.KindRefused, Host: strings.Repeat("x", 1000) +
+			fmt.Sprint(i)})
 		b.Connected(egress.Event{Kind: egress.KindRefused, Host: fmt.Sprint("host", i)})
 	}
 	all, count := b.Sessions().Denials()
@@ -315,8 +339,8 @@ func TestRefusalsBounded(t *testing.T) {
 	}
 }
 
-// A sandbox without a device has a proxy inside, of the same policy: what is listed for it is open
-// at once, what others listed opens nothing that is closed now, and all of it is told as elsewhere.
+// A sandbox without a device has a proxy inside with the same policy: listed entries open at once,
+// entries of others open nothing closed, and all of it is reported as elsewhere.
 func TestProxy(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.backend = carried{w.memory}
@@ -324,7 +348,8 @@ func TestProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.proxyAddress = free.Addr().String() // the sandboxes of these tests share this machine's loopback
+	// The sandboxes of these tests share this machine's loopback.
+	w.proxyAddress = free.Addr().String()
 	free.Close()
 	w.options.Network, w.options.Via = sandbox.NetworkFiltered, sandbox.ViaProxy
 	d := w.start()
@@ -333,15 +358,21 @@ func TestProxy(t *testing.T) {
 	if err != nil || info.Via != sandbox.ViaProxy {
 		t.Fatalf("got %+v, %v", info, err)
 	}
-	if desc, err := d.Describe(w.ctx(), alice, "demo"); err != nil || !strings.HasPrefix(desc.NetworkText, "filtered (proxy): ") {
+	if desc, err := d.Describe(w.ctx(), alice, "demo"); err != nil ||
+		!strings.HasPrefix(desc.NetworkText, "filtered (proxy): ") {
 		t.Errorf("it is described as %q, %v", desc.NetworkText, err)
 	}
 	own := egress.OwnAddresses()
-	at := slices.IndexFunc(own, func(p netip.Prefix) bool { return p.Addr().Is4() && !p.Addr().IsLoopback() })
+	at := slices.IndexFunc(own, func(p netip.Prefix) bool {
+		return p.Addr().Is4() && !p.Addr().IsLoopback()
+	})
 	if at < 0 {
 		t.Fatal("this machine has no address but its loopback, which lifecycle.Nobody can open")
 	}
-	secret := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "a secret") }))
+	secret := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		fmt.Fprint(w, "a secret")
+	}))
 	l, err := net.Listen("tcp", netip.AddrPortFrom(own[at].Addr(), 0).String())
 	if err != nil {
 		t.Fatal(err)
@@ -351,7 +382,9 @@ func TestProxy(t *testing.T) {
 	t.Cleanup(secret.Close)
 	get := func(target string) string {
 		t.Helper()
-		client := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: w.proxyAddress})}}
+		client := &http.Client{Timeout: patience,
+			Transport: &http.Transport{DisableKeepAlives: true,
+				Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: w.proxyAddress})}}
 		for {
 			answer, err := client.Get("http://" + target)
 			if err == nil {
@@ -367,14 +400,18 @@ func TestProxy(t *testing.T) {
 		}
 	}
 	closed := l.Addr().String()
-	if got := get(closed); !strings.HasPrefix(got, "403 ") || !strings.Contains(got, "address of the machine") {
+	if got := get(closed); !strings.HasPrefix(got, "403 ") || !strings.Contains(got,
+		"address of the machine") {
 		t.Errorf("got %q", got)
 	}
-	if got := get("127.0.0.1:" + closed[strings.LastIndexByte(closed, ':')+1:]); !strings.HasPrefix(got, "403 ") {
+	if got := get("127.0.0.1:" + closed[strings.LastIndexByte(closed, ':')+1:]); !strings.HasPrefix(
+		got, "403 ") {
 		t.Errorf("loopback: got %q", got)
 	}
 	b := d.registry.Find("demo")
-	if denied, _ := b.Sessions().Denials(); len(denied) != 2 || denied[0].Host != own[at].Addr().String() || denied[0].Allow != closed || denied[1].Allow != "" {
+	if denied, _ := b.Sessions().Denials(); len(denied) != 2 ||
+		denied[0].Host != own[at].Addr().String() || denied[0].Allow != closed ||
+		denied[1].Allow != "" {
 		t.Errorf("denied: %+v", denied)
 	}
 	if _, err := d.Allow(w.ctx(), alice, "demo", []string{closed}); err != nil {
@@ -392,7 +429,7 @@ func TestProxy(t *testing.T) {
 	if _, err := d.Allow(w.ctx(), alice, "demo", []string{closed}); err != nil {
 		t.Fatal(err)
 	}
-	// A new daemon carries on; and were the sandbox somebody else's, that entry would open nothing.
+	// A new daemon continues; if another owner had the sandbox, that entry would open nothing.
 	d.stop()
 	d = w.start()
 	if got := get(closed); got != "200 a secret" {
@@ -418,7 +455,8 @@ func TestFileNarrowsLimits(t *testing.T) {
 	}{
 		{sandbox.Limits{}, ""},
 		{sandbox.Limits{Memory: 8 << 30, CPUs: 1.5, PIDs: 512, Disk: 10 << 30}, ""},
-		{sandbox.Limits{Memory: 8<<30 + 1}, "limits.memory 8589934593: a file in a directory may ask for less than the daemon's configuration gives, 8g"},
+		{sandbox.Limits{Memory: 8<<30 + 1},
+			"limits.memory 8589934593: a sandbox file may not exceed the daemon's default, 8g"},
 		{sandbox.Limits{CPUs: 2.5}, "limits.cpus 2.5"},
 		{sandbox.Limits{PIDs: 4 << 20}, "limits.pids 4194304"},
 		{sandbox.Limits{Disk: 1 << 50}, "limits.disk 1024t"},

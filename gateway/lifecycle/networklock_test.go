@@ -22,11 +22,13 @@ func TestListingWhileTheNetworkBegins(t *testing.T) {
 	}
 	t.Cleanup(func() { db.Close() })
 	reg, err := New(Options{Store: db, Records: dir, Owner: "alice",
-		Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})}})
+		Backends: map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t,
+			sandboxtest.Options{})}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newSandbox(reg, "id", Record{Name: "demo", Owner: "alice", State: Running, Instance: sandbox.Instance{Network: sandbox.NetworkFiltered}})
+	b := newSandbox(reg, "id", Record{Name: "demo", Owner: "alice", State: Running,
+		Instance: sandbox.Instance{Network: sandbox.NetworkFiltered}})
 	const rounds = 5_000
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -37,7 +39,8 @@ func TestListingWhileTheNetworkBegins(t *testing.T) {
 				return
 			}
 			hold, _ := net.Pipe()
-			if err := b.network.Packets(t.Context(), device, hold, b.network.options(sandbox.NetworkFiltered)); err == nil {
+			if err := b.network.Packets(t.Context(), device, hold,
+				b.network.options(sandbox.NetworkFiltered)); err == nil {
 				t.Error("a device that is none was taken")
 				return
 			}

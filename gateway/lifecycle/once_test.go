@@ -42,7 +42,7 @@ func TestCallBeforeStopStartsNothing(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	b := d.registry.Find("demo")
-	b.LetGo(errors.New("so that a call has to dial"))
+	b.Disconnect(errors.New("so that a call has to dial"))
 	held.hold.Store(true)
 	for name, call := range map[string]func() error{
 		"exec": func() error {
@@ -58,7 +58,9 @@ func TestCallBeforeStopStartsNothing(t *testing.T) {
 		},
 	} {
 		held.stopped.Store(false)
-		if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.State = lifecycle.Running }); err != nil {
+		if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+			f.State = lifecycle.Running
+		}); err != nil {
 			t.Fatal(err)
 		}
 		answered := make(chan error, 1)
@@ -91,7 +93,7 @@ func TestReattachStartsNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	d := w.start()
 	w.create(d, "demo")
-	a := w.standing(d)
+	a := w.shared(d)
 	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
@@ -118,9 +120,11 @@ func TestFateEndsWhenSandboxRuns(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	b := d.registry.Find("demo")
-	b.Doom(wire.LostStopped)
-	b.Noted(w.ctx(), lifecycle.Stopped, "stopped by itself")
-	if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.State, f.Reason = lifecycle.Running, "" }); err != nil {
+	b.SetEndReason(wire.LostStopped)
+	b.Observed(w.ctx(), lifecycle.Stopped, "stopped by itself")
+	if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+		f.State, f.Reason = lifecycle.Running, ""
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if over := b.Guest().Over(); over != nil {

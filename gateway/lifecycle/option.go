@@ -8,10 +8,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// mayOptions says why owner may not have a sandbox with such options of its engine's. Which options
-// there are is the backend's to say, and that none opens the machine; but some say how others find
-// a sandbox or come off beside it, and so they are asked for by who runs the daemon, and by others
-// where its configuration says so.
+// mayOptions returns an error unless owner may use these engine options. The backend accepts only
+// options that do not open the machine. Some still affect other sandboxes, so others than the admin
+// need a permission in the configuration.
 func (o *Options) mayOptions(owner string, options []string) error {
 	if owner == o.Owner {
 		return nil
@@ -22,8 +21,10 @@ func (o *Options) mayOptions(owner string, options []string) error {
 			continue
 		}
 		name = oneLine(name, 60)
-		return &wire.Error{Code: wire.CodeDenied, Message: fmt.Sprintf("engine option %s is here for %s alone to ask for", name, o.Owner),
-			Hint: fmt.Sprintf("leave it out, or ask %s to list %s under the configuration key docker_options", o.Owner, name)}
+		return &wire.Error{Code: wire.CodeDenied,
+			Message: fmt.Sprintf("engine option %s: only %s may use it", name, o.Owner),
+			Hint: fmt.Sprintf("leave it out, or ask %s to list %s under the configuration key "+
+				"docker_options", o.Owner, name)}
 	}
 	return nil
 }

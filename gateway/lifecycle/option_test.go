@@ -37,7 +37,8 @@ func TestWhoAsksForOptions(t *testing.T) {
 			t.Errorf("%s asks for %q: %v does not say what to do", tt.p.Name, tt.options, err)
 		}
 		if !tt.denied && !errors.Is(err, sandbox.ErrUnsupported) {
-			t.Errorf("%s asks for %q: got %v, want the backend's refusal", tt.p.Name, tt.options, err)
+			t.Errorf("%s asks for %q: got %v, want the backend's refusal", tt.p.Name, tt.options,
+				err)
 		}
 	}
 	w.nothingLeft(d)

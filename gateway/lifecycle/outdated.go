@@ -8,42 +8,42 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// Pooled sandboxes are to be what would be booted now. staleEvery is between two looks whether it
-// is.
+// staleEvery is the interval between checks for outdated pooled sandboxes.
 const staleEvery = 10 * time.Second
 
-const madeOtherwise = "what is made now has another guest or runtime"
+// outdated is why an outdated pooled sandbox is removed.
+const outdated = "outdated: new sandboxes have another guest or runtime"
 
-// revisions asks backends whether they would make something else now of the same spec and image.
-// One that does not answer is asked once: it makes the same, for all that is known.
+// revisions asks backends whether the same spec and image would now give another sandbox. A backend
+// that does not answer is asked once, and counts as unchanged.
 type revisions struct {
 	reg  *Registry
-	deaf map[string]bool // backends
+	down map[string]bool // backends that do not answer
 }
 
+// differ reports whether f is outdated.
 func (r *revisions) differ(ctx context.Context, f Record) bool {
 	be, err := r.reg.options.backend(f.Instance.Backend)
-	if err != nil || r.deaf[f.Instance.Backend] {
+	if err != nil || r.down[f.Instance.Backend] {
 		return false
 	}
 	reviser, ok := be.(sandbox.Finder)
 	if !ok {
 		return false
 	}
-	within, cancel := context.WithTimeout(ctx, lookWithin)
+	within, cancel := context.WithTimeout(ctx, queryWithin)
 	defer cancel()
 	now, err := reviser.Revision(within, f.Spec)
 	if err != nil {
-		r.deaf[f.Instance.Backend] = true
+		r.down[f.Instance.Backend] = true
 		return false
 	}
 	return now != f.Instance.Revision
 }
 
-// renew gives up what was made from an image that its name no longer means, or with a guest or a
-// runtime that nothing is made with any more.
+// renew removes pooled sandboxes with an outdated image, guest or runtime.
 func (p *pooling) renew(ctx context.Context) {
-	means := make(map[string]string) // images, by name
+	means := make(map[string]string) // digest by name of the image
 	revised := &revisions{p.reg, make(map[string]bool)}
 	for _, sb := range p.Members(func(pool.Kind[Record]) bool { return true }) {
 		f := sb.get()
@@ -52,7 +52,7 @@ func (p *pooling) renew(ctx context.Context) {
 			continue
 		}
 		if revised.differ(ctx, f) {
-			p.giveUpIfPooled(ctx, sb, madeOtherwise)
+			p.giveUpIfPooled(ctx, sb, outdated)
 			continue
 		}
 		r, ok := be.(sandbox.Finder)
@@ -61,16 +61,16 @@ func (p *pooling) renew(ctx context.Context) {
 		}
 		digest, known := means[f.Instance.Image]
 		if !known {
-			within, cancel := context.WithTimeout(ctx, lookWithin)
+			within, cancel := context.WithTimeout(ctx, queryWithin)
 			digest, err = r.Resolve(within, f.Instance.Image)
 			cancel()
 			if err != nil {
-				digest = "" // an engine that is away, an image that is gone: what was made stays good
+				digest = "" // engine away or image gone: the sandbox counts as up to date
 			}
 			means[f.Instance.Image] = digest
 		}
 		if digest != "" && digest != f.Instance.Digest {
-			p.giveUpIfPooled(ctx, sb, "its image is an older one")
+			p.giveUpIfPooled(ctx, sb, "outdated: its image has changed")
 		}
 	}
 }

@@ -11,29 +11,31 @@ import (
 )
 
 const (
-	packagesWithin = 20 * time.Second // Python imports its own library first
-	maxPackages    = 1000             // of one kind that are named
-	maxPackageText = 256 << 10        // bytes of answer
+	packagesWithin = 20 * time.Second // Python imports its library first
+	maxPackages    = 1000             // of one kind that are listed
+	maxPackageText = 256 << 10        // bytes of the answer
 	maxPackageName = 100              // characters
 )
 
-// Packages are what is installed in a sandbox by one means. All of it is what the sandbox says.
+// Packages are the installed packages of one package manager. All of it is reported by the sandbox,
+// and untrusted.
 type Packages struct {
-	By    string    `json:"by"`             // dpkg, apk, rpm, pacman; or python, for what code can import something of
-	Count int       `json:"count"`          // as far as it answered
-	List  []Package `json:"list,omitempty"` // of python alone: systems have hundreds that nobody asks for
+	// Dpkg, apk, rpm, pacman, or python for importable distributions.
+	By    string    `json:"by"`
+	Count int       `json:"count"`          // as far as reported
+	List  []Package `json:"list,omitempty"` // only for python
 	Cut   bool      `json:"cut,omitempty"`  // there are more than List has
 }
 
-// Package is one of them.
+// Package is one installed package.
 type Package struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 }
 
 // packageScript prints a line "manager=count" for the system's packages, and a line
-// python=["name","version"] for each distribution of Python's. Modules are not those of the
-// directory that it runs in.
+// python=["name","version"] for each Python distribution. It ignores modules in the current
+// directory.
 const packageScript = `if command -v dpkg-query >/dev/null; then echo "dpkg=$(dpkg-query -W -f '${db:Status-Abbrev}\n' | grep -c '^.i')"
 elif command -v apk >/dev/null; then echo "apk=$(apk info | grep -c .)"
 elif command -v rpm >/dev/null; then echo "rpm=$(rpm -qa | grep -c .)"
@@ -44,9 +46,8 @@ import importlib.metadata as m, json
 for d in sorted(m.distributions(), key=lambda d: (d.metadata["Name"] or "").lower()): print("python=" + json.dumps([d.metadata["Name"], d.version]))' 2>/dev/null
 :`
 
-// DescribePackages is Describe with the packages of a sandbox that runs, which takes a second:
-// programs are started in it. One that does not answer is
-// described without them, and a note says so.
+// DescribePackages is Describe with the installed packages of a running sandbox. It runs programs
+// there, which takes about a second. If they give no answer, a note says so.
 func (sb *Sandbox) DescribePackages(ctx context.Context) (Description, error) {
 	reg := sb.reg
 	d, err := sb.Describe(ctx)
@@ -64,23 +65,25 @@ func (sb *Sandbox) DescribePackages(ctx context.Context) (Description, error) {
 	switch {
 	case len(out) < maxPackageText && err == nil:
 	case len(out) < maxPackageText:
-		d.Notes = append(d.Notes, "its packages are not known, or not all: "+oneLine(reg.Public(sb.Reach(err)).Message, 200))
+		d.Notes = append(d.Notes, "packages unknown or incomplete: "+
+			oneLine(reg.Public(sb.Reach(err)).Message, 200))
 	case last >= 0 && d.Packages[last].List != nil:
 		d.Packages[last].Cut = true
 	default:
-		d.Notes = append(d.Notes, "its packages are not known, or not all: its programs say more than is read")
+		d.Notes = append(d.Notes, "packages unknown or incomplete: the output is too long")
 	}
 	return d, nil
 }
 
-// parsePackages reads what packageScript printed, or whatever the sandbox did instead.
+// parsePackages parses the output of packageScript. The sandbox may print anything.
 func parsePackages(out string) []Packages {
 	var system, python *Packages
 	for line := range strings.Lines(out) {
 		by, said, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 		switch by {
 		case "dpkg", "apk", "rpm", "pacman":
-			if n, err := strconv.ParseUint(said, 10, 31); err == nil && n > 0 && system == nil { // busybox has an rpm, for no packages
+			// Busybox's rpm knows no packages.
+			if n, err := strconv.ParseUint(said, 10, 31); err == nil && n > 0 && system == nil {
 				system = &Packages{By: by, Count: int(n)} //nolint:gosec // which has 31 bits
 			}
 		case "python":
@@ -96,7 +99,8 @@ func parsePackages(out string) []Packages {
 				python.Cut = true
 				continue
 			}
-			python.List = append(python.List, Package{Name: oneLine(words[0], maxPackageName), Version: oneLine(words[1], maxPackageName)})
+			python.List = append(python.List, Package{Name: oneLine(words[0], maxPackageName),
+				Version: oneLine(words[1], maxPackageName)})
 		}
 	}
 	var all []Packages

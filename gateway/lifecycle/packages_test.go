@@ -23,7 +23,8 @@ func tooled(t *testing.T, programs map[string]string) *world {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range programs {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text),
+			0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -36,21 +37,24 @@ func TestDescribePackages(t *testing.T) {
 		"python3":    `echo 'python=["numpy", "1.2"]'; echo 'python=["odd", null]'; echo 'python=[null, "1"]'`,
 	})
 	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", About: "the table is in\n/data"}, nil); err != nil {
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		About: "the table is in\n/data"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	got, err := d.DescribePackages(w.ctx(), alice, "demo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []lifecycle.Packages{{By: "dpkg", Count: 3}, {By: "python", Count: 2, List: []lifecycle.Package{{"numpy", "1.2"}, {"odd", ""}}}}
+	want := []lifecycle.Packages{{By: "dpkg", Count: 3}, {By: "python", Count: 2,
+		List: []lifecycle.Package{{"numpy", "1.2"}, {"odd", ""}}}}
 	if diff := cmp.Diff(want, got.Packages); diff != "" {
 		t.Errorf("packages (-want +got):\n%s", diff)
 	}
 	if got.About != "the table is in\n/data" || got.OS == "" {
 		t.Errorf("description = %+v", got)
 	}
-	if got, err := d.Describe(w.ctx(), alice, "demo"); err != nil || got.Packages != nil || got.About == "" {
+	if got, err := d.Describe(w.ctx(), alice, "demo"); err != nil || got.Packages != nil ||
+		got.About == "" {
 		t.Errorf("without asking for them: %+v, %v", got.Packages, err)
 	}
 	// They are found by programs, which are for who may run some.
@@ -60,14 +64,16 @@ func TestDescribePackages(t *testing.T) {
 	watcher := alice
 	watcher.Rights = wire.RightWatch
 	for _, p := range []gateway.Principal{bob, watcher} {
-		if _, err := d.DescribePackages(w.ctx(), p, "demo"); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+		if _, err := d.DescribePackages(w.ctx(), p, "demo"); !errors.Is(err,
+			&wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s with rights %q: got %v, want it denied", p.Name, p.Rights, err)
 		}
 	}
 	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.DescribePackages(w.ctx(), alice, "demo"); err != nil || got.Packages != nil || got.State != lifecycle.Stopped || got.About == "" {
+	if got, err := d.DescribePackages(w.ctx(), alice, "demo"); err != nil || got.Packages != nil ||
+		got.State != lifecycle.Stopped || got.About == "" {
 		t.Errorf("of a stopped one: %+v, %v", got, err)
 	}
 }
@@ -76,15 +82,21 @@ func TestDescribePackages(t *testing.T) {
 // obeys.
 func TestHostilePackages(t *testing.T) {
 	t.Run("without end", func(t *testing.T) {
-		w := tooled(t, map[string]string{"dpkg-query": "exec yes ii", "python3": `exec yes 'python=["\u202e\u001b[31mevil", "1\u2066\n2"]'`, "grep": "echo 99999999999999999999"})
+		w := tooled(t, map[string]string{"dpkg-query": "exec yes ii",
+			"python3": `exec yes 'python=["\u202e\u001b[31mevil", "1\u2066\n2"]'`,
+			"grep":    "echo 99999999999999999999"})
 		d := w.start()
 		w.create(d, "demo")
 		got, err := d.DescribePackages(w.ctx(), alice, "demo")
-		if err != nil || len(got.Packages) != 1 || len(got.Packages[0].List) != lifecycle.MaxPackages || !got.Packages[0].Cut {
-			t.Fatalf("got %.500v, %v; want %d of one kind, and that there are more", got.Packages, err, lifecycle.MaxPackages)
+		if err != nil || len(got.Packages) != 1 ||
+			len(got.Packages[0].List) != lifecycle.MaxPackages || !got.Packages[0].Cut {
+			t.Fatalf("got %.500v, %v; want %d of one kind, and that there are more", got.Packages,
+				err, lifecycle.MaxPackages)
 		}
 		for _, p := range got.Packages[0].List {
-			if strings.ContainsFunc(p.Name+p.Version, func(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }) {
+			if strings.ContainsFunc(p.Name+p.Version, func(r rune) bool {
+				return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r)
+			}) {
 				t.Fatalf("package %q is not safe to show", p)
 			}
 		}
@@ -94,7 +106,8 @@ func TestHostilePackages(t *testing.T) {
 		d := w.start()
 		w.create(d, "demo")
 		got, err := d.DescribePackages(w.ctx(), alice, "demo")
-		if err != nil || len(got.Packages) != 1 || got.Packages[0].Cut || !strings.Contains(strings.Join(got.Notes, "\n"), "say more than is read") {
+		if err != nil || len(got.Packages) != 1 || got.Packages[0].Cut ||
+			!strings.Contains(strings.Join(got.Notes, "\n"), "the output is too long") {
 			t.Errorf("got %v, notes %q, %v; want it said", got.Packages, got.Notes, err)
 		}
 	})
@@ -104,7 +117,8 @@ func TestHostilePackages(t *testing.T) {
 		d := w.start()
 		w.create(d, "demo")
 		got, err := d.DescribePackages(w.ctx(), alice, "demo")
-		if err != nil || !strings.Contains(strings.Join(got.Notes, "\n"), "packages are not known, or not all") {
+		if err != nil || !strings.Contains(strings.Join(got.Notes, "\n"),
+			"packages unknown or incomplete") {
 			t.Errorf("got notes %q, %v; want it said", got.Notes, err)
 		}
 	})

@@ -8,23 +8,25 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Pause freezes all processes of a sandbox where they are. Its sessions and connections stay and
-// wait; whoever starts something in it, or joins to drive, resumes it. Pausing what is paused is
-// not an error.
+// Pause freezes all processes of the sandbox. Sessions and connections stay open and wait. A party
+// that starts something in it or joins to drive resumes it. Pausing a paused sandbox is not an
+// error.
 func (sb *Sandbox) Pause(ctx context.Context, by string) error {
 	return sb.act(ctx, func(ctx context.Context, f Record) error {
 		if f.State == Paused {
 			return nil
 		}
 		if f.State != Running {
-			return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: there is nothing to pause", f.Name, f.State)}
+			return &wire.Error{Code: wire.CodeUnavailable,
+				Message: fmt.Sprintf("sandbox %s is %s: only a running sandbox can be paused",
+					f.Name, f.State)}
 		}
-		return sb.freeze(ctx, f, by)
+		return sb.pause(ctx, f, by)
 	})
 }
 
-// freeze pauses sb, which runs and is locked.
-func (sb *Sandbox) freeze(ctx context.Context, f Record, by string) error {
+// pause pauses sb, which runs and is locked.
+func (sb *Sandbox) pause(ctx context.Context, f Record, by string) error {
 	be, err := sb.reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return err
@@ -39,10 +41,10 @@ func (sb *Sandbox) freeze(ctx context.Context, f Record, by string) error {
 		sb.guest.hold(false)
 		return sb.Reach(err)
 	}
-	return sb.become(ctx, func(f *Record) { f.State, f.Reason = Paused, "" })
+	return sb.transition(ctx, func(f *Record) { f.State, f.Reason = Paused, "" })
 }
 
-// Resume lets a paused sandbox go on. Resuming what runs is not an error.
+// Resume unfreezes a paused sandbox. Resuming a running one is not an error.
 func (sb *Sandbox) Resume(ctx context.Context) error {
 	ctx, done := sb.reg.tasks.bound(ctx)
 	defer done()
@@ -53,7 +55,9 @@ func (sb *Sandbox) Resume(ctx context.Context) error {
 		_, err := sb.start(ctx, nil)
 		return err
 	default:
-		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s, not paused", f.Name, f.State), Hint: "sandboxd start " + f.Name + " starts it"}
+		return &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("sandbox %s is %s, not paused", f.Name, f.State),
+			Hint:    "start it: sandboxd start " + f.Name}
 	}
 }
 
@@ -68,15 +72,14 @@ func (sb *Sandbox) resume(ctx context.Context, be sandbox.Backend, f Record) err
 		return sb.Reach(err)
 	}
 	sb.guest.hold(false)
-	if err := sb.become(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
+	if err := sb.transition(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
 		return err
 	}
-	sb.guest.keep()
+	sb.guest.connect()
 	return nil
 }
 
-// hold tells the connections to a sandbox that it is frozen, or goes on: while it is frozen they
-// are not taken for dead.
+// hold marks the connections to a sandbox as frozen or not. A frozen one does not time out.
 func (g *Guest) hold(frozen bool) {
 	g.mu.Lock()
 	lk := g.link

@@ -15,29 +15,26 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// PoolOptions say which sandboxes are booted before anybody asks for them. The zero value is none.
+// PoolOptions are the pooled sandboxes, which are booted in advance. The zero value means none.
 type PoolOptions struct {
-	Size   int      // how many of each image
-	Images []string // none means Options.Image
+	Size   int      // of each image
+	Images []string // empty means Options.Image
 }
 
-// nobody owns pooled sandboxes. Like their names it is no label, so that no principal and no
-// sandbox is called so.
+// nobody owns pooled sandboxes. It is not a valid label, so no principal and no sandbox has this
+// name.
 const nobody = "~"
 
-// nameWithin is how long a guest may take to take its name.
+// nameWithin bounds how long a guest may take to accept its name.
 const nameWithin = 2 * time.Second
 
-// pooling boots and removes the pooled sandboxes of a hub: they are made ahead, with the daemon's
-// defaults. Each is claimed once, by who asks for one that is made alike, and is theirs from then
-// on like any other; none comes back.
-//
-// A pooled sandbox is in state Warm. It is in no list, has no name, and counts towards
-// nobody's quota.
+// pooling boots and removes pooled sandboxes. Each is claimed once, by a call of Create with an
+// equal spec, and belongs to that owner from then on. None returns to the pool. A pooled sandbox is
+// in state Warm, is in no list, has no name, and counts towards no quota.
 type pooling struct {
 	*pool.Pool[*Sandbox, Record]
 	reg     *Registry
-	filling chan struct{} // semaphore of who boots one
+	filling chan struct{} // semaphore: one is booted at a time
 }
 
 func newPooling(reg *Registry) (*pooling, error) {
@@ -61,19 +58,18 @@ func newPooling(reg *Registry) (*pooling, error) {
 	return p, nil
 }
 
-// Pool returns how many pooled sandboxes there are, by image.
+// Pool returns the number of pooled sandboxes, by image.
 func (reg *Registry) Pool() []pool.Info {
 	return reg.pooled.Info(func(sb *Sandbox) bool { return sb.guest.inTouch() })
 }
 
-// Drain removes the pooled sandboxes, and none is booted ahead until the daemon is started again.
-// It is for the admin.
+// Drain removes the pooled sandboxes and boots none until the daemon restarts. It is for the admin.
 func (reg *Registry) Drain(ctx context.Context) error {
 	ctx, done := reg.tasks.bound(ctx)
 	defer done()
 	reg.pooled.Pool.Drain()
 	select {
-	case reg.pooled.filling <- struct{}{}: // whoever boots one finds no room for it
+	case reg.pooled.filling <- struct{}{}: // a boot under way finds no room
 		defer func() { <-reg.pooled.filling }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -94,26 +90,26 @@ func (reg *Registry) Drain(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// asPooled is f as a pooled sandbox.
+// asPooled returns f as a pooled sandbox.
 func (f Record) asPooled(id string) Record {
 	f.Name, f.Owner, f.Reason = nobody+id, nobody, ""
 	f.Spec.ID, f.Spec.Name = id, ""
 	return f
 }
 
-// kind is the kind of pooled sandboxes that are made as f.
+// kind returns the kind of pooled sandboxes with the spec of f.
 func (f Record) kind(use string) pool.Kind[Record] {
-	return pool.Kind[Record]{Key: f.likeness(), Image: cmp.Or(f.Spec.Image, sandbox.DefaultImage), Use: use, Owner: f.Spec.Owner, Spec: f}
+	return pool.Kind[Record]{Key: f.likeness(), Image: cmp.Or(f.Spec.Image, sandbox.DefaultImage),
+		Use: use, Owner: f.Spec.Owner, Spec: f}
 }
 
-// likeness is the same for two sandboxes that differ in nothing but whose they are and what they
-// are called.
+// likeness returns a key that is equal for specs that differ only in owner and name.
 func (f Record) likeness() string {
 	s := f.Asked
 	s.ID, s.Name, s.Owner, s.Progress = "", "", "", nil
 	s.About, s.Labels, s.End = "", nil, End{}
 	for _, list := range []*[]string{&s.Env, &s.Allow, &s.Options} {
-		*list = append([]string{}, *list...) // none and empty are one
+		*list = append([]string{}, *list...) // nil equals empty
 	}
 	s.Mounts = append([]sandbox.Mount{}, s.Mounts...)
 	key, err := json.Marshal([]any{s, f.Instance.Backend})
@@ -137,7 +133,7 @@ func (g *Guest) inTouch() bool {
 	return c != nil && c.Err() == nil
 }
 
-// take returns a pooled sandbox that is made as f, with its act begun, or nil if none answers.
+// take returns a pooled sandbox with the spec of f, with its act begun; nil if none answers.
 func (p *pooling) take(f Record) *Sandbox {
 	sb, _ := p.Take(f.likeness(), f.Owner, time.Now(), func(sb *Sandbox) bool {
 		if !sb.guest.inTouch() || !sb.lockNow() {
@@ -152,7 +148,7 @@ func (p *pooling) take(f Record) *Sandbox {
 	return sb
 }
 
-// put adds sb to the pool and reports whether there is room for it.
+// put adds sb to the pool and reports whether there was room.
 func (p *pooling) put(sb *Sandbox) bool {
 	f := sb.get()
 	return p.Put(sb, f.likeness(), f.Spec.Owner, f.State == Warm)
@@ -160,7 +156,7 @@ func (p *pooling) put(sb *Sandbox) bool {
 
 // run keeps the pool filled until ctx ends. It boots one at a time.
 func (p *pooling) run(ctx context.Context) {
-	if p.reg.Ready(ctx) != nil { // what a former daemon left is found first
+	if p.reg.Ready(ctx) != nil { // first find the pool of an earlier daemon
 		return
 	}
 	stale := time.NewTicker(staleEvery)
@@ -185,12 +181,11 @@ func (p *pooling) run(ctx context.Context) {
 	}
 }
 
-// endWithin bounds how long the end of the daemon waits for an engine that removes what was kept
-// for a use.
+// endWithin bounds how long the daemon's end waits for the engine to remove pooled sandboxes.
 const endWithin = 10 * time.Second
 
-// end removes what was kept for a use, which the next daemon does not know until somebody's first
-// call. What it cannot remove, the next daemon does.
+// end removes the sandboxes pooled by KeepPooled, because the next daemon learns of their use only
+// by a new call. The next daemon removes what end cannot.
 func (p *pooling) end(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endWithin)
 	defer cancel()
@@ -198,21 +193,22 @@ func (p *pooling) end(ctx context.Context) {
 	for _, sb := range p.Members(func(k pool.Kind[Record]) bool { return k.Use != "" }) {
 		wg.Go(func() {
 			if _, err := p.reg.removals.removeIf(ctx, sb, Record.isPooled); err != nil {
-				p.reg.log.Warn("a pooled sandbox is left for the next daemon", "id", sb.id, "err", err)
+				p.reg.log.Warn("pooled sandbox not removed; the next daemon removes it",
+					"id", sb.id, "err", err)
 			}
 		})
 	}
 	wg.Wait()
 }
 
-// shrink gives up the surplus.
+// shrink removes the surplus.
 func (p *pooling) shrink(ctx context.Context, room int) {
 	for _, sb := range p.Surplus(time.Now(), room) {
 		p.giveUpIfPooled(ctx, sb, "its place is needed")
 	}
 }
 
-// giveUpIfPooled gives sb up unless somebody has just taken it, or it is about to be given up.
+// giveUpIfPooled removes sb unless it was claimed or is being removed.
 func (p *pooling) giveUpIfPooled(ctx context.Context, sb *Sandbox, why string) {
 	if !sb.lockNow() {
 		return
@@ -223,11 +219,13 @@ func (p *pooling) giveUpIfPooled(ctx context.Context, sb *Sandbox, why string) {
 	}
 }
 
-// KeepPooled keeps size sandboxes made by spec for owner's next calls of Create with that spec, for so
-// long from now: an API says it anew with each call that may be followed by others. use is what
-// for; what was kept for the same use and made by another spec goes.
-func (reg *Registry) KeepPooled(owner, use string, spec NewSpec, size int, long time.Duration) error {
-	if spec.Host.URI != "" || spec.Build != nil || len(spec.Setup) > 0 || len(spec.Mounts) > 0 || spec.Dir != "" {
+// KeepPooled keeps size sandboxes of spec ready for owner's next calls of Create with the same
+// spec, for the duration long. An API renews it with each call that others may follow. use names
+// the purpose: a call replaces what an earlier one with the same use and another spec asked for.
+func (reg *Registry) KeepPooled(owner, use string, spec NewSpec, size int,
+	long time.Duration) error {
+	if spec.Host.URI != "" || spec.Build != nil || len(spec.Setup) > 0 || len(spec.Mounts) > 0 ||
+		spec.Dir != "" {
 		return wire.Errorf(wire.CodeUsage, "host, mount, build and setup specs cannot be pooled")
 	}
 	f, err := reg.options.plan(owner, spec)
@@ -261,34 +259,37 @@ func (p *pooling) fill(ctx context.Context, k pool.Kind[Record]) {
 	}
 	trouble := ""
 	if err != nil {
-		trouble = oneLine(strings.TrimPrefix(reg.Public(err).Message, "create "+sb.Name()+": "), 300)
-	} else if !p.put(sb) && sb.lock(ctx) == nil { // it was drained meanwhile
+		trouble = oneLine(strings.TrimPrefix(reg.Public(err).Message, "create "+sb.Name()+": "),
+			300)
+	} else if !p.put(sb) && sb.lock(ctx) == nil { // drained meanwhile
 		if sb.get().State == Warm {
-			p.giveUp(ctx, sb, "there is no pool any more")
+			p.giveUp(ctx, sb, "the pool was drained")
 		}
 		sb.unlock()
 	}
 	failed, again := p.Booted(k, trouble, time.Now())
 	switch {
 	case err != nil:
-		reg.log.Warn("the pool is not filled", "image", k.Image, "err", err, "again", time.Until(again).Round(time.Second))
+		reg.log.Warn("pool: boot failed", "image", k.Image, "err", err,
+			"again", time.Until(again).Round(time.Second))
 	case failed > 0:
-		reg.log.Info("the pool is filled again", "image", k.Image)
+		reg.log.Info("pool: boot works again", "image", k.Image)
 	}
 }
 
 // giveUp removes a pooled sandbox, which is locked, in the background.
 func (p *pooling) giveUp(ctx context.Context, sb *Sandbox, why string) {
-	sb.note(ctx, Deleting, why)
+	sb.observed(ctx, Deleting, why)
 	p.Drop(sb)
-	p.reg.removals.laterNow(sb)
+	p.reg.removals.retryNow(sb)
 }
 
 // unfit is inspect for a pooled sandbox.
-func (p *pooling) unfit(ctx context.Context, sb *Sandbox, status sandbox.Status, err, cause error) (over bool) {
+func (p *pooling) unfit(ctx context.Context, sb *Sandbox, status sandbox.Status,
+	err, cause error) (over bool) {
 	switch {
 	case errors.Is(err, sandbox.ErrGone):
-		p.giveUp(ctx, sb, "it was removed behind the daemon's back")
+		p.giveUp(ctx, sb, "removed outside the daemon")
 	case err != nil:
 		return false
 	case !status.Running:
@@ -296,13 +297,13 @@ func (p *pooling) unfit(ctx context.Context, sb *Sandbox, status sandbox.Status,
 	case cause != nil:
 		p.giveUp(ctx, sb, brokenWhy(cause))
 	default:
-		return false // who pauses one finds it so, or resumes it
+		return false // it may be paused by the engine
 	}
 	return true
 }
 
-// poolRoom is how many pooled sandboxes there may be beside those that people have, and the key
-// that bounds them.
+// poolRoom returns how many pooled sandboxes fit beside those with owners, and the configuration
+// key of the limit.
 func (a *accounts) poolRoom() (room int, key string) {
 	a.reg.mu.Lock()
 	defer a.reg.mu.Unlock()

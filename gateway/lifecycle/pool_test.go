@@ -58,11 +58,11 @@ func (b *boots) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, 
 	return b.Backend.Boot(ctx, spec)
 }
 
-// Who asks for nothing but a name and the image is given what stands ready; whoever asks for
-// anything else has it booted. The spec decides, and nothing else.
+// A spec with only a name and the image gets a pooled sandbox; every other spec is booted.
 func TestPoolServesWhatIsAlike(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandbox.DefaultImage, "other:latest"}}
+	w.options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandbox.DefaultImage,
+		"other:latest"}}
 	w.options.Image = sandbox.DefaultImage
 	d := w.start()
 	for _, tt := range []struct {
@@ -78,7 +78,8 @@ func TestPoolServesWhatIsAlike(t *testing.T) {
 		{"another image of the pool", lifecycle.NewSpec{Image: "other:latest"}, alice, true},
 		{"what the default is", lifecycle.NewSpec{Network: sandbox.NetworkNone}, alice, true},
 		{"what is said about it", lifecycle.NewSpec{About: "for tests"}, alice, true},
-		{"an image that is not in the pool", lifecycle.NewSpec{Image: "third:latest"}, alice, false},
+		{"an image that is not in the pool", lifecycle.NewSpec{Image: "third:latest"}, alice,
+			false},
 		{"a limit", lifecycle.NewSpec{Limits: sandbox.Limits{Memory: 1 << 30}}, alice, false},
 		{"a variable", lifecycle.NewSpec{Env: []string{"A=b"}}, alice, false},
 		{"a user", lifecycle.NewSpec{User: "root"}, alice, false},
@@ -98,7 +99,8 @@ func TestPoolServesWhatIsAlike(t *testing.T) {
 			if before[info.ID] != tt.warm {
 				t.Errorf("it stood ready: %v, want %v", before[info.ID], tt.warm)
 			}
-			if info.State != lifecycle.Running || info.Owner != tt.p.Name || tt.spec.Name != "" && info.Name != tt.spec.Name || time.Since(info.Created) > time.Minute {
+			if info.State != lifecycle.Running || info.Owner != tt.p.Name || tt.spec.Name != "" &&
+				info.Name != tt.spec.Name || time.Since(info.Created) > time.Minute {
 				t.Errorf("info = %+v", info)
 			}
 			if err := d.remove(w.ctx(), tt.p, info.Name); err != nil {
@@ -125,15 +127,18 @@ func TestPooledSandboxHasItsName(t *testing.T) {
 	}
 	prompt := func(session string) {
 		t.Helper()
-		a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: session}, attach.JoinOptions{Create: true})
+		a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: session},
+			attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: `p='at \h'; echo "${p@P}"; PS1='in \h> '`})
+		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+			Text: `p='at \h'; echo "${p@P}"; PS1='in \h> '`})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if reply, err = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+		if reply, err = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+			Text: "true"}); err != nil {
 			t.Fatal(err)
 		}
 		screen, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbScreen})
@@ -157,7 +162,7 @@ func TestPooledSandboxHasItsName(t *testing.T) {
 	prompt("third")
 }
 
-// Claimants at once never get the same, and those for whom nothing stands ready have theirs booted.
+// Concurrent claims never get the same sandbox; without a pooled one left, a sandbox is booted.
 func TestPoolClaimants(t *testing.T) {
 	const claimants, size = 12, 4
 	w := newWorld(t, sandboxtest.Options{})
@@ -210,7 +215,8 @@ func TestPoolIsNobodys(t *testing.T) {
 		}
 		for id := range w.members() {
 			for _, name := range []string{id, lifecycle.Nobody + id, "lost-" + id} {
-				if _, err := d.Get(w.ctx(), p, name); !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
+				if _, err := d.Get(w.ctx(), p, name); !errors.Is(err, lifecycle.ErrUnknown) &&
+					!errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
 					t.Errorf("Get %s as %s: %v", name, p.Name, err)
 				}
 			}
@@ -280,7 +286,8 @@ func TestFillIsCutShort(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
 		d := w.start()
 		d.stop()
-		f := lifecycle.Record{Owner: lifecycle.Nobody, State: lifecycle.Creating, Instance: sandbox.Instance{Backend: sandboxtest.Name}}.AsPooled("half")
+		f := lifecycle.Record{Owner: lifecycle.Nobody, State: lifecycle.Creating,
+			Instance: sandbox.Instance{Backend: sandboxtest.Name}}.AsPooled("half")
 		w.withStore(func(s *store.Store) {
 			row, err := f.Row("half")
 			if err == nil {
@@ -311,8 +318,12 @@ func TestFillIsCutShort(t *testing.T) {
 // A member that ends, vanishes or is frozen is replaced, and is given to nobody.
 func TestPoolReplacesWhatFails(t *testing.T) {
 	for name, break_ := range map[string]func(w *world, inst sandbox.Instance) error{
-		"stopped": func(w *world, inst sandbox.Instance) error { return w.memory.Stop(w.ctx(), inst, time.Second) },
-		"gone":    func(w *world, inst sandbox.Instance) error { return w.memory.Destroy(w.ctx(), inst) },
+		"stopped": func(w *world, inst sandbox.Instance) error {
+			return w.memory.Stop(w.ctx(), inst, time.Second)
+		},
+		"gone": func(w *world, inst sandbox.Instance) error {
+			return w.memory.Destroy(w.ctx(), inst)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, sandboxtest.Options{})
@@ -458,20 +469,24 @@ func TestPoolFollowsItsBackend(t *testing.T) {
 // A pool that cannot be filled says so, now and then, and keeps nobody from making a sandbox.
 func TestPoolThatCannotBeFilled(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandboxtest.NoImage, "other:latest"}}
+	w.options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandboxtest.NoImage,
+		"other:latest"}}
 	d := w.start()
 	w.ready(d, 1) // the other one
 	w.eventually("it says why", func() bool {
-		return strings.Contains(w.log.String(), "the pool is not filled") && d.Pool()[0].Trouble != ""
+		return strings.Contains(w.log.String(), "pool: boot failed") && d.Pool()[0].Trouble != ""
 	})
 	w.create(d, "demo")
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Image: sandboxtest.NoImage}, nil); err == nil {
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Image: sandboxtest.NoImage},
+		nil); err == nil {
 		t.Error("an image that is not there made a sandbox")
 	}
-	if n := bytes.Count([]byte(w.log.String()), []byte("the pool is not filled")); n > 10 {
+	if n := bytes.Count([]byte(w.log.String()), []byte("pool: boot failed")); n > 10 {
 		t.Errorf("it said so %d times", n)
 	}
-	w.eventually("the backend has no more than the pool and demo", func() bool { return len(w.members()) == 2 })
+	w.eventually("the backend has no more than the pool and demo", func() bool {
+		return len(w.members()) == 2
+	})
 }
 
 // An engine that is away when the daemon starts fills the pool when it is back.
@@ -503,7 +518,8 @@ func TestPoolIsDrained(t *testing.T) {
 	if err := d.Drain(w.ctx(), bob); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 		t.Errorf("Drain as bob = %v", err)
 	}
-	w.eventually("one stands ready", func() bool { return d.Pool()[0].Ready > 0 }) // and others are under way
+	// And others are under way.
+	w.eventually("one is pooled", func() bool { return d.Pool()[0].Ready > 0 })
 	w.create(d, "demo")
 	if err := d.Drain(w.ctx(), alice); err != nil {
 		t.Fatal(err)
@@ -523,7 +539,7 @@ func TestPoolIsDrained(t *testing.T) {
 	w.ready(d, 3)
 }
 
-// A fork is made of its source's files, and never of what stands ready.
+// A fork has its source's files, and never uses a pooled sandbox.
 func TestForkIsNotPooled(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.copying(0)

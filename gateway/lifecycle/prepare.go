@@ -8,18 +8,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Prepare returns an image that has what spec.Setup makes of the image of spec, by which sandboxes
-// of p, and of nobody else, may be made. One that was made before is found again; else a sandbox is
-// made for it, with the limits and the network of spec, and removed.
-func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec, progress func(line string)) (image string, err error) {
+// Prepare returns the image of spec after the commands of spec.Setup. Only owner's sandboxes may
+// use it. It returns an existing one, or creates a sandbox with the limits and the network of spec
+// to make it, and removes that sandbox.
+func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec,
+	progress func(line string)) (image string, err error) {
 	if len(spec.Setup) == 0 || spec.Build != nil {
-		return "", wire.Errorf(wire.CodeUsage, "an image is prepared of an image, by a set-up")
+		return "", wire.Errorf(wire.CodeUsage,
+			"prepare: setup is required, and build is not supported")
 	}
 	f, err := reg.options.plan(owner, spec)
 	if err != nil {
 		return "", err
 	}
-	made, err := reg.options.planMaking(owner, spec)
+	images, err := reg.options.planImageSource(owner, spec)
 	if err != nil {
 		return "", err
 	}
@@ -27,12 +29,12 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec, pr
 	if err != nil {
 		return "", err
 	}
-	sb := newSandbox(reg, f.Spec.ID, f) // for what errors say; nobody can find it
+	sb := newSandbox(reg, f.Spec.ID, f) // only for errors: it is not registered
 	preparer, ok := be.(sandbox.Imager)
 	if !ok {
 		return "", sb.Reach(fmt.Errorf("setup: %w", sandbox.ErrUnsupported))
 	}
-	key, err := made.setupKey(f.Asked)
+	key, err := images.setupKey(f.Asked)
 	if err != nil {
 		return "", err
 	}
@@ -60,7 +62,7 @@ func (reg *Registry) Prepare(ctx context.Context, owner string, spec NewSpec, pr
 		}
 	}()
 	if image, err = prepared(); err == nil && image == "" {
-		err = wire.Errorf(wire.CodeUnavailable, "what the set-up made could not be kept")
+		err = wire.Errorf(wire.CodeUnavailable, "setup: its result could not be saved")
 	}
 	return image, err
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// accounts are what owners have, and whether they may have more.
+// accounts know what each owner uses, and decide whether more is allowed.
 type accounts struct {
 	reg         *Registry
 	connections *egress.Budget // of all sandboxes
 
-	beginning map[string]int    // guarded by Registry.mu; sessions that are about to be, by owner
-	starting  map[*Sandbox]bool // guarded by Registry.mu; stopped, and about to run
+	beginning map[string]int    // guarded by Registry.mu; sessions about to start, by owner
+	starting  map[*Sandbox]bool // guarded by Registry.mu; stopped sandboxes about to run
 
-	mu     sync.Mutex                // alone
+	mu     sync.Mutex                // never held with another lock
 	shares map[string]*egress.Budget // guarded by mu; parts of connections, by owner
 }
 
@@ -32,25 +32,25 @@ func newAccounts(reg *Registry) (*accounts, error) {
 		starting: make(map[*Sandbox]bool), shares: make(map[string]*egress.Budget)}, nil
 }
 
-// mayCreateLocked returns an error with code limit_sandboxes or limit_quota if f, which is about to
-// be made, is too much for its owner, who keeps so many bytes in images, or for the daemon. It is
-// called with mu held.
+// mayCreateLocked returns an error with code limit_sandboxes or limit_quota if creating f exceeds a
+// limit. kept is the size of its owner's images. It is called with Registry.mu held.
 func (a *accounts) mayCreateLocked(f Record, kept int64) error {
-	return admission.Create(a.reg.options.Quota, a.reg.options.Total, a.usageLocked(f.Owner, nil, kept), a.allLocked(nil), f.limits())
+	return admission.Create(a.reg.options.Quota, a.reg.options.Total, a.usageLocked(f.Owner, nil,
+		kept), a.allLocked(nil), f.limits())
 }
 
-// mayStart returns an error with code limit_quota if starting sb is too much for its owner,
-// limit_sandboxes if it is for the daemon. The returned function is called when it runs, or will
-// not.
+// mayStart reserves the start of sb. The error has code limit_quota for a limit of its owner,
+// limit_sandboxes for one of the daemon. The caller calls done when sb runs or has failed to start.
 func (a *accounts) mayStart(sb *Sandbox) (done func(), err error) {
 	f := sb.get()
 	a.reg.mu.Lock()
 	defer a.reg.mu.Unlock()
-	if err := admission.Start(a.reg.options.Quota, a.reg.options.Total, a.usageLocked(f.Owner, sb, 0), a.allLocked(sb), f.limits()); err != nil {
+	if err := admission.Start(a.reg.options.Quota, a.reg.options.Total, a.usageLocked(f.Owner, sb,
+		0), a.allLocked(sb), f.limits()); err != nil {
 		return nil, err
 	}
 	a.starting[sb] = true
-	a.reg.pooled.Kick() // it may have to make room
+	a.reg.pooled.Kick() // the pool may have to shrink
 	return func() {
 		a.reg.mu.Lock()
 		defer a.reg.mu.Unlock()
@@ -58,8 +58,8 @@ func (a *accounts) mayStart(sb *Sandbox) (done func(), err error) {
 	}, nil
 }
 
-// usageLocked is what an owner's sandboxes have, without but; kept is what they have in images. It
-// is called with mu held.
+// usageLocked returns the usage of an owner's sandboxes without but. kept is the size of the
+// owner's images. It is called with Registry.mu held.
 func (a *accounts) usageLocked(owner string, but *Sandbox, kept int64) admission.Usage {
 	u := admission.Usage{Kept: kept}
 	for _, sb := range a.reg.all {
@@ -77,8 +77,8 @@ func (a *accounts) usageLocked(owner string, but *Sandbox, kept int64) admission
 	return u
 }
 
-// allLocked counts the sandboxes of all owners, without the pool and without but. It is called with
-// mu held.
+// allLocked counts the sandboxes of all owners, without pooled ones and without but. It is called
+// with Registry.mu held.
 func (a *accounts) allLocked(but *Sandbox) (all admission.All) {
 	for _, sb := range a.reg.all {
 		f := sb.get()
@@ -93,10 +93,11 @@ func (a *accounts) allLocked(but *Sandbox) (all admission.All) {
 	return all
 }
 
-// withKept calls try with how many bytes owner keeps in images. When it is refused because of them,
-// those that can be made again go, all but keep, and it is called once more.
-func (a *accounts) withKept(ctx context.Context, owner, keep string, try func(kept int64) error) error {
-	kept, err := a.kept(ctx, owner)
+// withImageBytes calls try with the size of owner's images. If they are what exceeds the quota, it
+// removes the images that can be rebuilt, except keep, and tries once more.
+func (a *accounts) withImageBytes(ctx context.Context, owner, keep string,
+	try func(kept int64) error) error {
+	kept, err := a.imageBytes(ctx, owner)
 	if err != nil {
 		return err
 	}
@@ -104,14 +105,14 @@ func (a *accounts) withKept(ctx context.Context, owner, keep string, try func(ke
 	if !errors.Is(refused, admission.ErrImages) || !a.forget(ctx, owner, keep) {
 		return refused
 	}
-	if kept, err = a.kept(ctx, owner); err != nil {
+	if kept, err = a.imageBytes(ctx, owner); err != nil {
 		return err
 	}
 	return try(kept)
 }
 
-// forget removes images of an owner's that can be made again, all but keep, and reports whether any
-// went.
+// forget removes an owner's images that can be rebuilt, except keep, and reports whether it removed
+// any.
 func (a *accounts) forget(ctx context.Context, owner, keep string) (any bool) {
 	for name, be := range a.reg.options.Backends {
 		p, ok := be.(sandbox.Imager)
@@ -120,19 +121,20 @@ func (a *accounts) forget(ctx context.Context, owner, keep string) (any bool) {
 		}
 		n, err := p.Forget(ctx, owner, keep)
 		if err != nil {
-			a.reg.log.Warn("images that can be made again stay", "backend", name, "owner", owner, "err", err)
+			a.reg.log.Warn("rebuildable images not removed", "backend", name, "owner", owner,
+				"err", err)
 		}
 		if n > 0 {
-			a.reg.log.Info("images of builds and set-ups made room", "owner", owner, "images", n)
+			a.reg.log.Info("rebuildable images removed: disk quota", "owner", owner, "images", n)
 			any = true
 		}
 	}
 	return any
 }
 
-// kept is how many bytes an owner's snapshots take, the images of their forks, and those of their
-// builds and set-ups. It is 0 where nothing depends on it.
-func (a *accounts) kept(ctx context.Context, owner string) (sum int64, err error) {
+// imageBytes returns the size of an owner's snapshots and of the images of its forks, builds and
+// setups, in bytes. It is 0 where no quota depends on it.
+func (a *accounts) imageBytes(ctx context.Context, owner string) (sum int64, err error) {
 	if a.reg.options.Quota.Disk == 0 {
 		return 0, nil
 	}
@@ -149,18 +151,21 @@ func (a *accounts) kept(ctx context.Context, owner string) (sum int64, err error
 		}
 		n, err := s.Kept(ctx, owner, ids)
 		if err != nil {
-			e := &wire.Error{Code: wire.CodeUnavailable, Message: "how much disk your images take is not known, and quota.disk counts it",
-				Hint: "start the engine, or try again if it is busy; sandboxd doctor tells what is wrong"}
-			return 0, &shown{public: e, kind: ErrEngine, err: err}
+			e := &wire.Error{Code: wire.CodeUnavailable,
+				Message: "disk usage of your images is unknown, and quota.disk counts it",
+				Hint: "start the engine, or try again if it is busy; sandboxd doctor shows " +
+					"what is wrong"}
+			return 0, &publicError{public: e, kind: ErrEngine, err: err}
 		}
 		sum += n
 	}
 	return sum, nil
 }
 
-// roomToKeep returns an error if an image of sb's files would be more than sb may have on disk, than
-// its owner may, or than there is.
-func (a *accounts) roomToKeep(ctx context.Context, sb *Sandbox, be sandbox.Backend, s sandbox.Imager) error {
+// roomToCopy returns an error if an image of sb's files would exceed sb's disk limit, its owner's
+// quota or the free disk space.
+func (a *accounts) roomToCopy(ctx context.Context, sb *Sandbox, be sandbox.Backend,
+	s sandbox.Imager) error {
 	f := sb.get()
 	limit := f.limits().Disk
 	if limit == 0 && a.reg.options.MinFree == 0 && a.reg.options.Quota.Disk == 0 {
@@ -180,19 +185,20 @@ func (a *accounts) roomToKeep(ctx context.Context, sb *Sandbox, be sandbox.Backe
 			}
 		}
 	}
-	return a.withKept(ctx, f.Owner, "", func(kept int64) error { return a.imageFits(f.Owner, kept, weight) })
+	return a.withImageBytes(ctx, f.Owner, "", func(kept int64) error {
+		return a.imageFits(f.Owner, kept, weight)
+	})
 }
 
-// imageFits returns an error with code limit_quota if so many bytes more in images are too much for
-// an owner.
+// imageFits returns an error with code limit_quota if more bytes in images exceed the owner's
+// quota.
 func (a *accounts) imageFits(owner string, kept, more int64) error {
 	a.reg.mu.Lock()
 	defer a.reg.mu.Unlock()
 	return admission.Image(a.reg.options.Quota, a.usageLocked(owner, nil, kept), more)
 }
 
-// MayBegin returns an error with code limit_quota if another session is too much for the owner of
-// sb. The returned function is called when the session is there, or will not be.
+// mayBegin implements Guest.MayBegin.
 func (a *accounts) mayBegin(owner string) (done func(), err error) {
 	reg := a.reg
 	if reg.options.Quota.Sessions == 0 {
@@ -213,8 +219,8 @@ func (a *accounts) mayBegin(owner string) (done func(), err error) {
 	}, nil
 }
 
-// sessionsLocked is how many sessions an owner's sandboxes have, or are about to. It is called with
-// mu held.
+// sessionsLocked counts the sessions of an owner's sandboxes, including those about to start. It is
+// called with Registry.mu held.
 func (a *accounts) sessionsLocked(owner string) int {
 	n := a.beginning[owner]
 	for _, other := range a.reg.all {

@@ -48,13 +48,15 @@ func TestQuota(t *testing.T) {
 				t.Error("what was refused is there")
 			}
 			little := sandbox.Limits{Memory: 1 << 30, CPUs: 1, Disk: 5 << 30}
-			if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "little", Limits: little}, nil); err != nil {
+			if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "little", Limits: little},
+				nil); err != nil {
 				t.Errorf("one that asks for less: %v", err)
 			}
 			if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "bobs"}, nil); err != nil {
 				t.Errorf("another owner's: %v", err)
 			}
-			if err := errors.Join(d.remove(w.ctx(), alice, "little"), d.Stop(w.ctx(), alice, "one")); err != nil {
+			if err := errors.Join(d.remove(w.ctx(), alice, "little"), d.Stop(w.ctx(), alice,
+				"one")); err != nil {
 				t.Fatal(err)
 			}
 			_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "two"}, nil)
@@ -91,7 +93,8 @@ func TestQuotaOfSessions(t *testing.T) {
 		return d.Sessions.Join(w.ctx(), p, to, attach.JoinOptions{Create: true})
 	}
 	var all []*attach.Attachment
-	for _, target := range []string{"one~main", "two~main", "one~main"} { // the third joins what is there
+	// The third joins what is there.
+	for _, target := range []string{"one~main", "two~main", "one~main"} {
 		a, err := join(alice, target)
 		if err != nil {
 			t.Fatalf("%s: %v", target, err)

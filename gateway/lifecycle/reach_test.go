@@ -22,12 +22,13 @@ func TestReachHost(t *testing.T) {
 	}{
 		{connect.ErrIdentity, ErrIdentity, "rm the sandbox and add it again"},
 		{connect.ErrLogin, ErrBroken, "sandboxd start box"},
-		{sandbox.ErrUnsupported, ErrBroken, "taken as it is"},
-		{errors.New("no route"), ErrBroken, "asked again until it answers"},
+		{sandbox.ErrUnsupported, ErrBroken, "hosts do not support it"},
+		{errors.New("no route"), ErrBroken, "the daemon retries until it answers"},
 	} {
 		err := reachHost(f, tt.err)
 		var public *wire.Error
-		if !errors.Is(err, tt.kind) || !errors.As(err, &public) || !strings.Contains(public.Hint, tt.hint) || !strings.Contains(public.Message, "box") {
+		if !errors.Is(err, tt.kind) || !errors.As(err, &public) || !strings.Contains(public.Hint,
+			tt.hint) || !strings.Contains(public.Message, "box") {
 			t.Errorf("%v: got %v, want %v and a hint with %q", tt.err, err, tt.kind, tt.hint)
 		}
 	}
@@ -39,11 +40,13 @@ func TestReachHost(t *testing.T) {
 		t.Error("a connection that breaks is not tried again")
 	}
 	var going *wire.Error
-	if err := reachHost(Record{Name: "box", State: Deleting}, refused); !errors.As(err, &going) || !strings.Contains(going.Hint, "the removal goes on") {
+	if err := reachHost(Record{Name: "box", State: Deleting}, refused); !errors.As(err, &going) ||
+		!strings.Contains(going.Hint, "the removal continues") {
 		t.Errorf("while it is removed: got %v, want that it goes on", err)
 	}
 	said := &wire.Error{Code: wire.CodeUnavailable, Message: "rescue: not here"}
-	if err := reachHost(f, said); !errors.Is(err, said) || !strings.Contains(err.Error(), "rescue: not here") {
+	if err := reachHost(f, said); !errors.Is(err, said) || !strings.Contains(err.Error(),
+		"rescue: not here") {
 		t.Errorf("what is said already: got %v", err)
 	}
 	if err := reachHost(f, connect.ErrClosed); err != nil {
@@ -53,6 +56,6 @@ func TestReachHost(t *testing.T) {
 
 // passing reports whether an error is no more than a connection that broke.
 func passing(err error) bool {
-	e, ok := errors.AsType[*shown](err)
+	e, ok := errors.AsType[*publicError](err)
 	return ok && e.Passing()
 }

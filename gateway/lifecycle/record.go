@@ -14,31 +14,32 @@ type Record struct {
 	Name  string
 	Owner string
 	Asked
-	Instance sandbox.Instance // its ID is empty until there is one
+	Instance sandbox.Instance // its ID is empty until it is booted
 	State    State
 	Since    time.Time // of State
 	Created  time.Time
-	Reason   string // why it is stopped, broken or lost
+	Reason   string // why stopped, broken or lost
 }
 
-// Asked is what was asked for, with the daemon's defaults filled in. Its JSON is one flat object.
+// Asked is the spec, with the daemon's defaults filled in. Its JSON is one flat object.
 type Asked struct {
 	sandbox.Spec // for the backend
 
-	Allow  []string          // what Network opens besides its defaults
-	Dir    string            // the directory whose own sandbox this is
-	Recipe string            // checksum of the file in Dir that it was made by
-	Made   string            // what Image was made from, for people
-	About  string            // the maker's notes for its users
-	Labels map[string]string `json:"labels,omitempty"` // replaced, never changed
+	Allow       []string          // additions to the network policy
+	Dir         string            // the directory that this is the own sandbox of
+	Recipe      string            // checksum of the sandbox file in Dir
+	ImageSource string            `json:"Made"` // how Image was made, for people
+	About       string            // notes for users and models
+	Labels      map[string]string `json:"labels,omitempty"` // replaced as a whole, never modified
 
 	Life
 	End End `json:"end,omitzero"`
 }
 
-// recordOf reads a row of the store.
+// recordOf parses a row of the store.
 func recordOf(row store.Sandbox) (Record, error) {
-	f := Record{Name: row.Name, Owner: row.Owner, State: State(row.State), Since: row.Since, Created: row.Created, Reason: row.Error}
+	f := Record{Name: row.Name, Owner: row.Owner, State: State(row.State), Since: row.Since,
+		Created: row.Created, Reason: row.Error}
 	if err := json.Unmarshal(row.Spec, &f.Asked); err != nil {
 		return f, fmt.Errorf("spec: %w", err)
 	}
@@ -50,9 +51,10 @@ func recordOf(row store.Sandbox) (Record, error) {
 	return f, nil
 }
 
-// row is f for the store.
+// row returns f as a row of the store.
 func (f Record) row(id string) (store.Sandbox, error) {
-	row := store.Sandbox{ID: id, Name: f.Name, Owner: f.Owner, State: string(f.State), Since: f.Since, Created: f.Created, Error: f.Reason}
+	row := store.Sandbox{ID: id, Name: f.Name, Owner: f.Owner, State: string(f.State),
+		Since: f.Since, Created: f.Created, Error: f.Reason}
 	var err error
 	if row.Spec, err = json.Marshal(f.Asked); err != nil {
 		return row, fmt.Errorf("spec: %w", err)
@@ -65,8 +67,8 @@ func (f Record) row(id string) (store.Sandbox, error) {
 	return row, nil
 }
 
-// limits are those of the instance, and those that it is going to have while there is none. A
-// machine that is taken as it is has none.
+// limits returns the limits of the instance, or before the boot those that it will have. Hosts have
+// none.
 func (f Record) limits() sandbox.Limits {
 	switch {
 	case f.Host.URI != "":
@@ -77,16 +79,17 @@ func (f Record) limits() sandbox.Limits {
 	return f.Limits.Or(sandbox.DefaultLimits)
 }
 
-// isPooled reports whether that is a pooled sandbox, or one in the making.
+// isPooled reports whether f is a pooled sandbox, or one being booted.
 func (f Record) isPooled() bool { return f.Owner == nobody }
 
-// writes reports whether there may be processes that write: a sandbox that does not answer may well
-// run, so does a pooled one, and one that is being made has an instance while it is set up.
+// writes reports whether processes may be writing to its disk. A broken sandbox may run, and one
+// being created runs its setup.
 func (f Record) writes() bool {
-	return f.State == Running || f.State == Broken || f.State == Warm || f.State == Creating && f.Instance.ID != ""
+	return f.State == Running || f.State == Broken || f.State == Warm || f.State == Creating &&
+		f.Instance.ID != ""
 }
 
-// overdue reports whether its end has come.
+// overdue reports whether its scheduled end has come.
 func (f Record) overdue() bool {
 	switch f.State {
 	case Creating, Deleting, Lost, Warm:

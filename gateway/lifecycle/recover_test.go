@@ -125,7 +125,8 @@ func TestLostStoreIsRebuilt(t *testing.T) {
 	w.run(d, "echo ke''pt")
 	d.stop()
 	for _, f := range []string{store.File, store.File + "-wal", store.File + "-shm"} {
-		if err := os.Remove(filepath.Join(w.dir, f)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err := os.Remove(filepath.Join(w.dir, f)); err != nil &&
+			!errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
 	}
@@ -140,8 +141,8 @@ func TestLostStoreIsRebuilt(t *testing.T) {
 	}
 }
 
-// One of which nothing is noted is the daemon's own, lost, and left as it is until somebody says
-// what to do.
+// An instance without a manifest belongs to the admin, is lost, and stays as it is until its owner
+// acts.
 func TestOrphanIsAdoptedAndLeftAlone(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	if _, err := w.memory.Boot(w.ctx(), sandbox.Spec{ID: "stray", Name: "whatever"}); err != nil {
@@ -226,7 +227,8 @@ func TestEngineThatDoesNotAnswer(t *testing.T) {
 		t.Errorf("output without engine = %q", res.Output)
 	}
 	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "other"}, nil)
-	if !errors.Is(err, lifecycle.ErrEngine) || d.Public(err).Code != wire.CodeUnavailable || d.Public(err).Hint == "" {
+	if !errors.Is(err, lifecycle.ErrEngine) || d.Public(err).Code != wire.CodeUnavailable ||
+		d.Public(err).Hint == "" {
 		t.Errorf("Create without engine: %v", err)
 	}
 	if got := w.state(d, "demo"); got != lifecycle.Running {
@@ -277,7 +279,7 @@ func (l *late) Destroy(ctx context.Context, inst sandbox.Instance) error {
 }
 
 // R5: what a backend was asked for by a daemon that died is removed also when the backend makes it
-// after somebody looked.
+// after another caller looked.
 func TestR5LateCreation(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.lateBoot = 2 * time.Second
@@ -295,7 +297,8 @@ func TestR5LateCreation(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.made = func() {
-			if _, err := w.memory.Boot(context.Background(), sandbox.Spec{ID: rows[0].ID, Name: "demo"}); err != nil {
+			if _, err := w.memory.Boot(context.Background(), sandbox.Spec{ID: rows[0].ID,
+				Name: "demo"}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -312,11 +315,11 @@ func TestR5LateCreation(t *testing.T) {
 		return len(list) == 1 && len(rows) == 1
 	})
 	if n := l.destroyed.Load(); n < 2 {
-		t.Errorf("it was looked for %d times", n)
+		t.Errorf("it was listed for %d times", n)
 	}
 }
 
-// stale is a backend whose first list is looked at when all that is on it has been removed.
+// stale is a backend whose first list is read when all that is on it has been removed.
 type stale struct {
 	*sandboxtest.Backend
 	destroyed chan struct{}
@@ -334,7 +337,8 @@ func (s *stale) List(ctx context.Context) ([]sandbox.Instance, error) {
 
 func (s *stale) Destroy(ctx context.Context, inst sandbox.Instance) error {
 	err := s.Backend.Destroy(ctx, inst)
-	s.once.Do(func() { time.AfterFunc(time.Second, func() { close(s.destroyed) }) }) // by then it is forgotten
+	// By then it is forgotten.
+	s.once.Do(func() { time.AfterFunc(time.Second, func() { close(s.destroyed) }) })
 	return err
 }
 

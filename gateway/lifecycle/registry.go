@@ -1,8 +1,7 @@
-// Package lifecycle keeps the sandboxes of a daemon: what each was made from, in which state it is,
-// the connection to its guest, and every act that changes one – create, start, pause, stop, copy,
-// remove. It writes each state to the store before and after the act, so that a daemon that was
-// killed goes on where it was. Callers are authorised already: it knows owners by their names, and
-// no login, no server and no client.
+// Package lifecycle holds the sandboxes of a daemon: the spec and state of each, the connection to
+// its guest, and every act that changes one (create, start, pause, stop, copy, remove). It stores
+// each state before and after the act, so that a daemon continues after it was killed. Callers are
+// already authorised: it knows owners by name, and no login, server or client.
 package lifecycle
 
 import (
@@ -29,93 +28,94 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Options are what a Registry works with. Store, Backends and Records are required.
+// Options configure a Registry. Store, Backends and Records are required.
 type Options struct {
-	Store     *store.Store               // closed by its owner, after Run returned
-	Backends  map[string]sandbox.Backend // by the name that Instance.Backend carries
-	Backend   string                     // of sandboxes that name none; empty if there is one
-	Records   string                     // directory of the session records, 0700, made by the caller
-	Owner     string                     // the admin; owns what is found and belongs to nobody
-	Image     string                     // of sandboxes that name none; empty leaves it to the backend
-	Isolation string                     // likewise
-	Dirs      hostdir.Rules              // directories of this machine that Owner may mount
-	Log       *slog.Logger               // nil discards
+	Store    *store.Store               // the caller closes it after Run has returned
+	Backends map[string]sandbox.Backend // by Instance.Backend
+	Backend  string                     // default; empty if there is one backend
+	// Directory of the session records, 0700, created by the caller.
+	Records   string
+	Owner     string        // the admin; also owns sandboxes found without an owner
+	Image     string        // default; empty leaves it to the backend
+	Isolation string        // default; empty leaves it to the backend
+	Dirs      hostdir.Rules // directories of this machine that Owner may mount
+	Log       *slog.Logger  // nil discards
 
-	Network sandbox.Network // of sandboxes that ask for none; empty is NetworkNone
-	Via     sandbox.Via     // how that has to be carried; empty is the best that there is
-	Allow   []string        // opened to every sandbox with a policy, as of egress.Rules
-	Closed  []netip.Prefix  // closed to them unless listed; nil is egress.DefaultClosed
-	Bridge  []string        // principals besides Owner who may ask for NetworkBridge
-	Engine  []string        // engine options that others may ask for: NAME, or NAME=VALUE alone
+	Network sandbox.Network // default; empty is NetworkNone
+	Via     sandbox.Via     // default way to carry it; empty is the best available
+	Allow   []string        // added to the network policy of every sandbox, as of egress.Rules
+	Closed  []netip.Prefix  // closed unless listed; nil is egress.DefaultClosed
+	Bridge  []string        // principals besides Owner that may use NetworkBridge
+	Engine  []string        // engine options that others may use: NAME for any value, or NAME=VALUE
 
 	// Command returns the command that joins target, such as "ssh -p 2222 demo@localhost". nil
-	// leaves it out.
+	// omits it.
 	Command func(target string) string
-	// Lobby returns the command that runs line on the control host, such as "ssh -p 2222
-	// sandboxd@localhost new demo". nil names a placeholder.
-	Lobby func(line string) string
+	// ControlCommand returns the command that runs line on the control host, such as "ssh -p 2222
+	// sandboxd@localhost new demo". With nil, hints show a placeholder.
+	ControlCommand func(line string) string
 
-	Pool    PoolOptions     // sandboxes that are booted before anybody asks for them
-	Limits  sandbox.Limits  // of sandboxes that ask for none; zero fields are left to the backend
+	Pool    PoolOptions     // sandboxes booted in advance
+	Limits  sandbox.Limits  // defaults; zero fields are left to the backend
 	Quota   admission.Quota // of one principal
-	Total   admission.Total // of all of them
-	MinFree int64           // bytes of a backend's disk that stay free; 0 is no such floor
+	Total   admission.Total // of all principals
+	MinFree int64           // bytes of a backend's disk that stay free; 0 is no limit
 
 	RecordQuota  int64         // bytes of one session's record; 0 is 256 MiB
 	RecordTotal  int64         // bytes of all records of a sandbox; 0 is 2 GiB
-	RecordKeep   time.Duration // of records of sessions that have ended; 0 is while there is room
-	RecordStrict bool          // a session that cannot be recorded ends; otherwise it goes on
-	TTL          time.Duration // idle for so long, sandboxes are stopped; 0 is never
-	DeleteAfter  time.Duration // stopped for so long, they are removed; 0 is never
-	Connections  int           // of all sandboxes together; 0 is half of the open files, at most 16384
-	StopGrace    time.Duration // for the orderly part of a stop; 0 is 10 s
+	RecordKeep   time.Duration // of records of ended sessions; 0 is while there is room
+	RecordStrict bool          // end sessions that cannot be recorded
+	TTL          time.Duration // default; unused for this long, sandboxes are stopped; 0 is never
+	DeleteAfter  time.Duration // default; stopped for this long, they are removed; 0 is never
+	Connections  int           // of all sandboxes; 0 is half of the open files, at most 16384
+	StopGrace    time.Duration // for an orderly stop; 0 is 10 s
 
-	// What tests shorten; zero is the real value.
+	// For tests; zero is the real value.
 	proxyAddress   string
 	diskEvery      time.Duration
 	diskWithin     time.Duration
 	lateBoot       time.Duration
 	packagesWithin time.Duration
 	at             func(step string) // called between the steps of a claim
-	made           func(*Registry)   // called with what New made
+	made           func(*Registry)   // called with the result of New
 }
 
 const (
 	defaultGrace = 10 * time.Second
-	tidyEvery    = 5 * time.Second  // how often records are made durable
-	idleFiles    = 30 * time.Second // after which an idle record's files are closed
+	tidyEvery    = 5 * time.Second  // between flushes of records to disk
+	idleFiles    = 30 * time.Second // after which the files of an idle record are closed
 )
 
-// Registry knows every sandbox of the daemon. Its methods may be called at once, from when Run
-// began until it returned.
+// Registry holds every sandbox of the daemon. Its methods are safe for concurrent use from the
+// start of Run until it returns.
 //
 // Locks: Registry.mu before Sandbox.mu before live.Session's. A sandbox's semaphore op is taken
 // before any of them. No I/O is done under any.
 type Registry struct {
-	options  Options
-	log      *slog.Logger
-	pool     *connect.Pool
-	boots    chan struct{} // slots for starts under way: more at once only slow each other down
-	keeping  chan struct{} // semaphore: an image of a sandbox's files is made
-	tasks    tasks
-	journal  journal
-	accounts *accounts
-	notes    notes
-	removals removals
-	ready    chan struct{} // closed when Run has looked at everything once
+	options   Options
+	log       *slog.Logger
+	pool      *connect.Pool
+	boots     chan struct{} // slots for starts under way: more at once only slow each other down
+	copying   chan struct{} // semaphore: one image of a sandbox's files is made at a time
+	tasks     tasks
+	journal   journal
+	accounts  *accounts
+	manifests manifests
+	removals  removals
+	ready     chan struct{} // closed when Run has compared store and backends once
 
 	mu    sync.Mutex
 	found []*Sandbox // what the store had when New was called; for recovery alone
 
 	all   map[string]*Sandbox // guarded by mu; by ID
-	names map[string]*Sandbox // guarded by mu; without those that are being deleted
+	names map[string]*Sandbox // guarded by mu; without those being removed
 
 	board  *attention.Board
 	pooled *pooling
 	counts counters
 }
 
-// New returns a registry of what the store knows. It starts nothing: Run does.
+// New returns a registry of the sandboxes in the store. It starts nothing; Run does.
 func New(o Options) (*Registry, error) {
 	if o.Store == nil || len(o.Backends) == 0 || o.Records == "" {
 		return nil, errors.New("gateway: store, backends and records are required")
@@ -126,7 +126,7 @@ func New(o Options) (*Registry, error) {
 		}
 	}
 	if o.Backends[o.Backend] == nil {
-		return nil, fmt.Errorf("gateway: there is no backend %q", o.Backend)
+		return nil, fmt.Errorf("gateway: unknown backend %q", o.Backend)
 	}
 	o.Backends = maps.Clone(o.Backends)
 	o.lateBoot = cmp.Or(o.lateBoot, lateBoot)
@@ -136,12 +136,14 @@ func New(o Options) (*Registry, error) {
 	o.Network = cmp.Or(o.Network, sandbox.NetworkNone)
 	o.proxyAddress = cmp.Or(o.proxyAddress, wire.ProxyAddress)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	reg := &Registry{options: o, log: o.Log, boots: make(chan struct{}, max(2, 2*runtime.GOMAXPROCS(0))),
-		keeping: make(chan struct{}, 1), ready: make(chan struct{}),
+	reg := &Registry{options: o, log: o.Log, boots: make(chan struct{},
+		max(2, 2*runtime.GOMAXPROCS(0))),
+		copying: make(chan struct{}, 1), ready: make(chan struct{}),
 		all: make(map[string]*Sandbox), names: make(map[string]*Sandbox)}
 	reg.removals = removals{reg}
-	reg.notes = notes{reg.records, o.Log}
-	reg.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: reg.openControl, Opened: reg.opened, Dial: reg.dial})
+	reg.manifests = manifests{reg.records, o.Log}
+	reg.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: reg.openControl,
+		Opened: reg.controlOpened, Dial: reg.dial})
 	var err error
 	if reg.accounts, err = newAccounts(reg); err != nil {
 		return nil, err
@@ -163,7 +165,7 @@ func New(o Options) (*Registry, error) {
 	return reg, nil
 }
 
-// load registers what the store has.
+// load registers the sandboxes in the store.
 func (reg *Registry) load(ctx context.Context) error {
 	rows, err := reg.options.Store.Sandboxes(ctx)
 	if err != nil {
@@ -190,7 +192,7 @@ func (reg *Registry) load(ctx context.Context) error {
 	return nil
 }
 
-// dial reaches the SSH server of an instance.
+// dial connects to the SSH server of an instance.
 func (reg *Registry) dial(ctx context.Context, inst sandbox.Instance) (sandbox.Peer, error) {
 	be, err := reg.options.backend(inst.Backend)
 	if err != nil {
@@ -199,11 +201,11 @@ func (reg *Registry) dial(ctx context.Context, inst sandbox.Instance) (sandbox.P
 	return be.Dial(ctx, inst)
 }
 
-// Run finds again what ran before, finishes what was cut short, keeps a control connection to every
-// running sandbox, and records its sessions, until ctx ends. The sandboxes and their sessions
-// outlive it. beside run along with it until their context ends. closing is called when ctx has
-// ended and before the connections do: it ends what callers have on sessions. Run returns when all
-// that it started has ended; calls under way then fail.
+// Run recovers the sandboxes of an earlier daemon, keeps a control connection to each running
+// sandbox, and records its sessions, until ctx ends. Sandboxes and sessions outlive it. The
+// functions beside run until their context ends. Run calls closing after ctx has ended and before
+// it closes connections; closing ends what callers have on sessions. Run returns when everything it
+// started has ended. Calls under way then fail with ErrClosed.
 func (reg *Registry) Run(ctx context.Context, beside []func(context.Context), closing func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -224,7 +226,7 @@ func (reg *Registry) Run(ctx context.Context, beside []func(context.Context), cl
 	}
 	reg.keepUp(ctx)
 	reg.board.Close(ErrClosed)
-	// What sessions printed last is in the records before those close.
+	// Attachments end first, so that the records contain the last output.
 	closing()
 	cancel(ErrClosed)
 	reg.pool.Close()
@@ -236,9 +238,10 @@ func (reg *Registry) Run(ctx context.Context, beside []func(context.Context), cl
 	reg.journal.flush(context.WithoutCancel(ctx))
 }
 
-// keepUp does what is due again and again, until ctx ends.
+// keepUp runs the periodic tasks until ctx ends.
 func (reg *Registry) keepUp(ctx context.Context) {
-	tidy, prune, idle := time.NewTicker(tidyEvery), time.NewTicker(pruneEvery), time.NewTicker(idleEvery)
+	tidy, prune, idle := time.NewTicker(tidyEvery), time.NewTicker(pruneEvery),
+		time.NewTicker(idleEvery)
 	defer tidy.Stop()
 	defer prune.Stop()
 	defer idle.Stop()
@@ -252,7 +255,7 @@ func (reg *Registry) keepUp(ctx context.Context) {
 		case <-prune.C:
 			reg.prune()
 		case <-idle.C:
-			reg.idleness()
+			reg.checkExpiry()
 		case <-ctx.Done():
 		}
 	}
@@ -264,8 +267,8 @@ func (reg *Registry) Bound(ctx context.Context) (context.Context, context.Cancel
 	return reg.tasks.bound(ctx)
 }
 
-// Ready waits until Run has compared the store with the backends once. Backends that do not answer
-// do not hold it up.
+// Ready waits until Run has compared the store with the backends once. It does not wait for
+// backends that do not answer.
 func (reg *Registry) Ready(ctx context.Context) error {
 	select {
 	case <-reg.ready:
@@ -275,7 +278,7 @@ func (reg *Registry) Ready(ctx context.Context) error {
 	}
 }
 
-// at says how far a claim is.
+// at announces a step of a claim to tests.
 func (reg *Registry) at(step string) {
 	if reg.options.at != nil {
 		reg.options.at(step)
@@ -286,11 +289,11 @@ func (o *Options) backend(name string) (sandbox.Backend, error) {
 	if be := o.Backends[name]; be != nil {
 		return be, nil
 	}
-	e := wire.Errorf(wire.CodeUnavailable, "this daemon has no backend %s", oneLine(name, 64))
-	return nil, &shown{public: e, kind: ErrEngine}
+	e := wire.Errorf(wire.CodeUnavailable, "unknown backend %s", oneLine(name, 64))
+	return nil, &publicError{public: e, kind: ErrEngine}
 }
 
-// register puts sb where it can be found.
+// register makes sb findable.
 func (reg *Registry) register(sb *Sandbox) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -310,18 +313,18 @@ func (reg *Registry) unname(sb *Sandbox) {
 	}
 }
 
-// unregister forgets sb.
+// unregister removes sb.
 func (reg *Registry) unregister(sb *Sandbox) {
 	reg.unname(sb)
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	delete(reg.all, sb.id)
 	reg.board.Change()
-	reg.pooled.Kick() // there may be room for another
+	reg.pooled.Kick() // there may be room for another pooled sandbox
 }
 
-// Find returns the sandbox called name, whoever owns it; nil if there is none. Pooled sandboxes and
-// those that are being removed have no name.
+// Find returns the sandbox called name, of any owner; nil if there is none. Pooled sandboxes and
+// those being removed have no name.
 func (reg *Registry) Find(name string) *Sandbox {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -335,7 +338,7 @@ func (reg *Registry) byID(id string) *Sandbox {
 	return reg.all[id]
 }
 
-// All returns every sandbox in no order, also pooled ones and those that are being removed.
+// All returns every sandbox in no order, including pooled ones and those being removed.
 func (reg *Registry) All() []*Sandbox {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
@@ -351,25 +354,25 @@ func (reg *Registry) Lives() []*live.Session {
 	return all
 }
 
-// Options are what it works with, with defaults.
+// Options returns the options, with defaults.
 func (reg *Registry) Options() *Options { return &reg.options }
 
-// Allowances returns what an owner's sandboxes have of what they may, and for the admin what all
-// owners' have.
+// Allowances returns the usage and limits of an owner's sandboxes, and for the admin those of all
+// owners together.
 func (reg *Registry) Allowances(ctx context.Context, owner string) ([]Allowance, error) {
 	return reg.accounts.allowances(ctx, owner)
 }
 
-// Connections are those to the SSH servers of sandboxes.
+// Connections returns the pool of connections to the SSH servers of sandboxes.
 func (reg *Registry) Connections() *connect.Pool { return reg.pool }
 
-// Log is where it logs.
+// Log returns the registry's logger.
 func (reg *Registry) Log() *slog.Logger { return reg.log }
 
-// Board is where attention to sessions is announced.
+// Board returns the board that announces which sessions need attention.
 func (reg *Registry) Board() *attention.Board { return reg.board }
 
-// attended lists the sessions that principal may see; of all principals if it is empty.
+// attended lists the sessions that principal may see; those of all if it is empty.
 func (reg *Registry) attended(principal string) (all []attention.Session) {
 	for _, sb := range reg.All() {
 		f := sb.get()
@@ -378,12 +381,13 @@ func (reg *Registry) attended(principal string) (all []attention.Session) {
 		}
 		for _, l := range sb.sessions.All() {
 			if !l.Final() {
-				all = append(all, attention.Session{Sandbox: f.Name, Owner: f.Owner, ID: sb.id, Name: l.Name(), Brief: l.Brief(), Need: l.Need})
+				all = append(all, attention.Session{Sandbox: f.Name, Owner: f.Owner, ID: sb.id,
+					Name: l.Name(), Brief: l.Brief(), Need: l.Need})
 			}
 		}
 	}
 	return all
 }
 
-// records is the directory of a sandbox's records. The id is the daemon's own, never a client's.
+// records returns the directory of a sandbox's records. The daemon chooses the id, never a client.
 func (reg *Registry) records(id string) string { return filepath.Join(reg.options.Records, id) }

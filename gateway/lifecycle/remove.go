@@ -11,39 +11,41 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Removal is what a sandbox that was removed has left behind. The zero value says nothing.
+// Removal is what a removed sandbox left behind. The zero value means nothing.
 type Removal struct {
-	Left string `json:"left,omitempty"` // what was not cleaned up, where the daemon cannot get at it any more, and why
-	Hint string `json:"hint,omitempty"` // what to do about that
+	// What was not cleaned up because the daemon cannot reach it, and why.
+	Left string `json:"left,omitempty"`
+	Hint string `json:"hint,omitempty"` // how to clean it up
 }
 
-// removals destroy sandboxes, and finish in the background what an engine does not let them do now.
+// removals destroy sandboxes, and retry in the background what an engine cannot do now.
 type removals struct{ reg *Registry }
 
-// always removes a sandbox whatever it is.
+// always accepts any record.
 func always(Record) bool { return true }
 
-// removeIf removes sb if it is still what its remover took it for.
-func (r removals) removeIf(ctx context.Context, sb *Sandbox, still func(Record) bool) (Removal, error) {
+// removeIf removes sb if due accepts its record once the act has begun.
+func (r removals) removeIf(ctx context.Context, sb *Sandbox,
+	due func(Record) bool) (Removal, error) {
 	if err := sb.lock(ctx); err != nil {
 		return Removal{}, err
 	}
 	defer sb.unlock()
-	if sb.isGone() || !still(sb.get()) {
+	if sb.isGone() || !due(sb.get()) {
 		return Removal{}, nil
 	}
 	reg := r.reg
-	if err := sb.become(ctx, func(f *Record) { f.State, f.Reason = Deleting, "" }); err != nil {
+	if err := sb.transition(ctx, func(f *Record) { f.State, f.Reason = Deleting, "" }); err != nil {
 		return Removal{}, err
 	}
-	sb.doom(wire.LostRemoved)
+	sb.setEndReason(wire.LostRemoved)
 	reg.unname(sb)
 	clean, cancel := context.WithTimeout(ctx, cleanup)
 	defer cancel()
 	left, err := r.destroy(clean, sb)
 	if err != nil {
-		r.later(sb)
-		if errors.Is(err, errUnsure) { // what there is has gone
+		r.retryLater(sb)
+		if errors.Is(err, errUncertain) { // what exists now is gone
 			return left, nil
 		}
 		return Removal{}, sb.Reach(err)
@@ -51,49 +53,50 @@ func (r removals) removeIf(ctx context.Context, sb *Sandbox, still func(Record) 
 	return left, nil
 }
 
-// destroy ends all that there is of a sandbox: its connections, its instance, its records, its row.
-// Each step may be repeated. Without an error the sandbox is gone.
+// destroy removes a sandbox's connections, instance, records and row. It may be repeated. Without
+// an error the sandbox is gone.
 func (r removals) destroy(ctx context.Context, sb *Sandbox) (left Removal, err error) {
 	reg := r.reg
-	sb.guest.letGo(ErrUnknown)
+	sb.guest.disconnect(ErrUnknown)
 	f := sb.get()
 	be, err := reg.options.backend(f.Instance.Backend)
 	if err != nil {
 		return left, err
 	}
 	inst := f.Instance
-	inst.ID = sb.id // a crash in Boot leaves no instance behind in the store, but perhaps one in the engine
+	inst.ID = sb.id // after a crash in Boot the engine may have an instance that the store has not
 	err = be.Destroy(ctx, inst)
 	if e, ok := errors.AsType[*sandbox.LeftError](err); ok {
 		left = Removal{Left: firstLine(e), Hint: oneLine(e.Hint, 300)}
-		reg.log.Warn("removed without cleaning up", "id", sb.id, "err", e)
+		reg.log.Warn("sandbox removed, but not cleaned up", "id", sb.id, "err", e)
 	} else if err != nil {
 		return left, fmt.Errorf("removal: %w", err)
 	}
-	if time.Now().Before(sb.unsure) {
-		return left, errUnsure
+	if time.Now().Before(sb.uncertainUntil) {
+		return left, errUncertain
 	}
 	if err := r.erase(ctx, sb); err != nil {
 		return left, err
 	}
-	sb.vanish()
+	sb.setGone()
 	reg.unregister(sb)
 	return left, nil
 }
 
-// errUnsure says that there may be something to remove yet.
-var errUnsure = errors.New("removal: the backend was asked for it by somebody who gave up, and may be about to make it")
+// errUncertain means that the backend may still create the instance.
+var errUncertain = errors.New("removal: an abandoned request may still create the instance")
 
-// doubt makes the removal of sb look again for a while: a request whose caller has died, or stopped
-// waiting, is carried out all the same, perhaps after somebody looked whether it was. sb is locked,
-// or not used yet.
-func (r removals) doubt(sb *Sandbox) {
-	if be, err := r.reg.options.backend(sb.get().Instance.Backend); err == nil && !isHost(be) { // which makes nothing
-		sb.unsure = time.Now().Add(r.reg.options.lateBoot)
+// markUncertain makes the removal of sb repeat for a while. The engine carries out a request even
+// if its caller has died or given up, perhaps only after a first removal. sb is locked, or not in
+// use yet.
+func (r removals) markUncertain(sb *Sandbox) {
+	// Hosts create nothing.
+	if be, err := r.reg.options.backend(sb.get().Instance.Backend); err == nil && !isHost(be) {
+		sb.uncertainUntil = time.Now().Add(r.reg.options.lateBoot)
 	}
 }
 
-// erase removes what the daemon itself keeps of a sandbox.
+// erase removes the daemon's own data of a sandbox.
 func (r removals) erase(ctx context.Context, sb *Sandbox) error {
 	reg := r.reg
 	if err := os.RemoveAll(reg.records(sb.id)); err != nil {
@@ -102,13 +105,14 @@ func (r removals) erase(ctx context.Context, sb *Sandbox) error {
 	return reg.options.Store.Delete(context.WithoutCancel(ctx), sb.id)
 }
 
-// later finishes a removal in the background, as soon as the engine lets us.
-func (r removals) later(sb *Sandbox) { r.finishIn(sb, time.Second) }
+// retryLater retries a removal in the background, first after a second.
+func (r removals) retryLater(sb *Sandbox) { r.retryIn(sb, time.Second) }
 
-// laterNow is later without a pause before the first try.
-func (r removals) laterNow(sb *Sandbox) { r.finishIn(sb, 0) }
+// retryNow retries a removal in the background, first without a pause.
+func (r removals) retryNow(sb *Sandbox) { r.retryIn(sb, 0) }
 
-func (r removals) finishIn(sb *Sandbox, pause time.Duration) {
+// retryIn retries a removal in the background, first after pause.
+func (r removals) retryIn(sb *Sandbox, pause time.Duration) {
 	r.reg.tasks.start(func(ctx context.Context) {
 		for ; ; pause = min(max(2*pause, time.Second), time.Minute) {
 			if !sleep(ctx, pause) || sb.lock(ctx) != nil {
@@ -119,8 +123,8 @@ func (r removals) finishIn(sb *Sandbox, pause time.Duration) {
 				clean, cancel := context.WithTimeout(ctx, cleanup)
 				_, err := r.destroy(clean, sb)
 				cancel()
-				if done = err == nil; !done && ctx.Err() == nil && !errors.Is(err, errUnsure) {
-					r.reg.log.Warn("removal waits", "id", sb.id, "err", err)
+				if done = err == nil; !done && ctx.Err() == nil && !errors.Is(err, errUncertain) {
+					r.reg.log.Warn("removal failed, will retry", "id", sb.id, "err", err)
 				}
 			}
 			sb.unlock()

@@ -14,8 +14,8 @@ const (
 	defaultTotal = 2 << 30
 )
 
-// prune removes records of sessions that have ended, the oldest first: those that are older than
-// they are kept, and those of sandboxes whose records take too much room.
+// prune removes records of ended sessions, oldest first: those older than RecordKeep, and those of
+// sandboxes whose records exceed RecordTotal.
 func (reg *Registry) prune() {
 	entries, err := os.ReadDir(reg.options.Records)
 	if err != nil {
@@ -27,7 +27,8 @@ func (reg *Registry) prune() {
 			continue
 		}
 		sb := reg.byID(e.Name())
-		o := record.PruneOptions{Total: cmp.Or(reg.options.RecordTotal, defaultTotal), Keep: reg.options.RecordKeep, Now: time.Now()}
+		o := record.PruneOptions{Total: cmp.Or(reg.options.RecordTotal, defaultTotal),
+			Keep: reg.options.RecordKeep, Now: time.Now()}
 		if sb != nil {
 			o.Live = func(session string) bool { return sb.sessions.Get(session) != nil }
 		}
@@ -36,7 +37,7 @@ func (reg *Registry) prune() {
 			reg.log.Info("record removed", "sandbox", e.Name(), "record", name)
 		}
 		if err != nil {
-			reg.log.Warn("records cannot be removed", "sandbox", e.Name(), "err", err)
+			reg.log.Warn("records cannot be pruned", "sandbox", e.Name(), "err", err)
 		}
 	}
 }

@@ -9,11 +9,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Sandbox is one sandbox of a registry. Its methods may be called at once.
+// Sandbox is one sandbox of a registry. Its methods are safe for concurrent use.
 type Sandbox struct {
 	*state
 
-	unsure time.Time // until when its making may be under way in the backend, whatever that says; used with op held
+	// Until then the backend may still create the instance; used with op held.
+	uncertainUntil time.Time
 
 	guest    *Guest
 	sessions *live.Sessions
@@ -21,7 +22,7 @@ type Sandbox struct {
 	shares   shares
 	expiry   expiry
 	disk     diskState
-	inside   lookedInside
+	inside   insideCache
 }
 
 func newSandbox(reg *Registry, id string, f Record) *Sandbox {
@@ -30,23 +31,30 @@ func newSandbox(reg *Registry, id string, f Record) *Sandbox {
 	sb.paused = func() { sb.guest.pauses.Interrupt(pausedError(sb.Name())) }
 	sb.network.sb = sb
 	sb.expiry = expiry{sb: sb, active: time.Now(), loaded: time.Now()}
-	sb.sessions = live.NewSessions(live.Options{ID: id, Name: sb.Name, Records: reg.records(id), Quota: reg.options.RecordQuota, Strict: reg.options.RecordStrict,
+	sb.sessions = live.NewSessions(live.Options{ID: id, Name: sb.Name, Records: reg.records(id),
+		Quota: reg.options.RecordQuota, Strict: reg.options.RecordStrict,
 		Log: reg.log, Board: reg.board, Principals: sb.principals, Settle: sb.network.Settle})
 	return sb
 }
 
-// Guest is what the daemon has of its guest.
+// Guest returns the daemon's side of the sandbox's guest.
 func (sb *Sandbox) Guest() *Guest { return sb.guest }
 
-// Info is the sandbox as lists show it.
+// Info describes the sandbox for lists.
 func (sb *Sandbox) Info() Info {
 	f := sb.get()
 	notes := slices.Concat(f.Instance.Notes, sb.guest.inspected(), sb.network.troubles())
-	i := Info{Name: f.Name, ID: sb.id, Owner: f.Owner, State: f.State, Since: f.Since, Reason: f.Reason, Created: f.Created,
-		Backend: f.Instance.Backend, Image: f.Instance.Image, Digest: f.Instance.Digest, User: f.Instance.User, Network: f.Instance.Network, Via: f.Instance.Via,
-		Isolation: f.Instance.Runtime, Limits: f.Instance.Limits, Allow: f.Allow, Dir: f.Dir, Recipe: f.Recipe, ImageOf: f.Made, About: f.About, Mounts: f.Spec.Mounts, Labels: f.Labels, Notes: notes, SharedWith: sb.shares.list(), Sessions: []wire.SessionInfo{}}
+	i := Info{Name: f.Name, ID: sb.id, Owner: f.Owner, State: f.State, Since: f.Since,
+		Reason: f.Reason, Created: f.Created,
+		Backend: f.Instance.Backend, Image: f.Instance.Image, Digest: f.Instance.Digest,
+		User: f.Instance.User, Network: f.Instance.Network, Via: f.Instance.Via,
+		Isolation: f.Instance.Runtime, Limits: f.Instance.Limits, Allow: f.Allow, Dir: f.Dir,
+		Recipe: f.Recipe, ImageOf: f.ImageSource, About: f.About, Mounts: f.Spec.Mounts,
+		Labels: f.Labels, Notes: notes, SharedWith: sb.shares.list(),
+		Sessions: []wire.SessionInfo{}}
 	if f.Instance.ID == "" {
-		i.Image, i.Network, i.Limits, i.User = f.Spec.Image, f.Spec.Network, f.Spec.Limits, f.Spec.User
+		i.Image, i.Network, i.Limits, i.User = f.Spec.Image, f.Spec.Network, f.Spec.Limits,
+			f.Spec.User
 	}
 	sb.expiry.fillLife(&i, f)
 	if sb.reg.options.Command != nil {
@@ -57,6 +65,8 @@ func (sb *Sandbox) Info() Info {
 			i.Sessions = append(i.Sessions, l.Info())
 		}
 	}
-	slices.SortFunc(i.Sessions, func(a, b wire.SessionInfo) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(i.Sessions, func(a, b wire.SessionInfo) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 	return i
 }

@@ -11,45 +11,50 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Share is a principal that does not own a sandbox and may watch its sessions, or drive them, too.
+// Share gives a principal that does not own a sandbox the right to watch its sessions, or to drive
+// them.
 type Share struct {
 	Principal string      `json:"principal"`
 	Rights    wire.Rights `json:"rights"`
 }
 
-// maxShares is how many principals a sandbox is shared with at most.
+// maxShares bounds the shares of one sandbox.
 const maxShares = 256
 
-// Share gives a principal rights on the sandbox, which it does not own: watch, or drive. Sharing
-// again changes them; before is what they were, empty for none. The caller ends what fewer rights
-// do not allow.
-func (sb *Sandbox) Share(ctx context.Context, by, principal string, rights wire.Rights) (before wire.Rights, err error) {
+// Share gives a principal rights on the sandbox: watch or drive. before are its earlier rights,
+// empty for none. The caller ends attachments that reduced rights forbid.
+func (sb *Sandbox) Share(ctx context.Context, by, principal string,
+	rights wire.Rights) (before wire.Rights, err error) {
 	sb.wmu.Lock()
 	defer sb.wmu.Unlock()
 	if sb.isGone() {
 		return "", sb.reg.NotFound(sb.Name())
 	}
 	if before = sb.shares.of(principal); before == "" && len(sb.shares.list()) >= maxShares {
-		return "", wire.Errorf(wire.CodeUnavailable, "sandbox %s is shared with %d principals, which is the most", sb.Name(), maxShares)
+		return "", wire.Errorf(wire.CodeUnavailable,
+			"sandbox %s is shared with %d principals, the maximum", sb.Name(), maxShares)
 	}
-	if err := sb.reg.options.Store.PutShare(context.WithoutCancel(ctx), store.Share{Sandbox: sb.id, Principal: principal, Rights: string(rights)}); err != nil {
+	if err := sb.reg.options.Store.PutShare(context.WithoutCancel(ctx), store.Share{Sandbox: sb.id,
+		Principal: principal, Rights: string(rights)}); err != nil {
 		return "", stored(err)
 	}
 	sb.shares.set(principal, rights)
 	sb.reg.board.Reshare()
-	sb.reg.journal.add(sb.id, "share", map[string]any{"by": by, "with": principal, "rights": rights})
+	sb.reg.journal.add(sb.id, "share", map[string]any{"by": by, "with": principal,
+		"rights": rights})
 	return before, nil
 }
 
-// Unshare ends that, and reports whether there was anything to end. The caller ends what the
-// principal has attached, and what CloseRelays ends.
+// Unshare removes a share and reports whether there was one. The caller ends the principal's
+// attachments, and calls CloseRelays.
 func (sb *Sandbox) Unshare(ctx context.Context, by, principal string) (was bool, err error) {
 	sb.wmu.Lock()
 	defer sb.wmu.Unlock()
 	if sb.shares.of(principal) == "" {
 		return false, nil
 	}
-	if err := sb.reg.options.Store.DeleteShare(context.WithoutCancel(ctx), sb.id, principal); err != nil {
+	if err := sb.reg.options.Store.DeleteShare(context.WithoutCancel(ctx), sb.id,
+		principal); err != nil {
 		return false, stored(err)
 	}
 	sb.shares.set(principal, "")
@@ -58,13 +63,13 @@ func (sb *Sandbox) Unshare(ctx context.Context, by, principal string) (was bool,
 	return true, nil
 }
 
-// shares are the rights of principals that do not own a sandbox. The zero value has none.
+// shares are the rights of principals on a sandbox of another owner. The zero value has none.
 type shares struct {
 	mu     sync.Mutex
 	rights map[string]wire.Rights // guarded by mu
 }
 
-// set makes these the rights of principal; none without any.
+// set replaces the rights of principal; empty removes them.
 func (s *shares) set(principal string, rights wire.Rights) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +90,7 @@ func (s *shares) of(principal string) wire.Rights {
 	return s.rights[principal]
 }
 
-// list returns them by principal.
+// list returns the shares by principal.
 func (s *shares) list() []Share {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +101,7 @@ func (s *shares) list() []Share {
 	return list
 }
 
-// principals are those who may see the sandbox: its owner first.
+// principals returns who may see the sandbox, its owner first.
 func (sb *Sandbox) principals() []string {
 	all := []string{sb.Owner()}
 	for _, share := range sb.shares.list() {
@@ -105,8 +110,8 @@ func (sb *Sandbox) principals() []string {
 	return all
 }
 
-// RightsOf returns the most that the principal may do on the sandbox: everything if owner is true,
-// else its share; none without one.
+// RightsOf returns the rights of principal on the sandbox, empty for none, and whether it is the
+// owner.
 func (sb *Sandbox) RightsOf(principal string) (rights wire.Rights, owner bool) {
 	if sb.Owner() == principal {
 		return wire.RightDrive, true
@@ -114,20 +119,20 @@ func (sb *Sandbox) RightsOf(principal string) (rights wire.Rights, owner bool) {
 	return sb.shares.of(principal), false
 }
 
-// CloseRelays ends the connections of a principal that are relayed to the sandbox.
+// CloseRelays closes the relayed connections of a principal to the sandbox.
 func (sb *Sandbox) CloseRelays(principal string) {
 	for _, c := range sb.guest.relays.of(principal) {
 		c.Close()
 	}
 }
 
-// relays are the connections of clients that are relayed to the sandbox. The zero value is ready.
+// relays are the relayed connections of clients to the sandbox. The zero value is ready.
 type relays struct {
 	mu  sync.Mutex
-	all map[*connect.Conn]string // guarded by mu; whose each is
+	all map[*connect.Conn]string // guarded by mu; the principal of each
 }
 
-// add notes a connection of principal until it has ended; ended is then called.
+// add tracks a connection of principal until it ends, and then calls ended.
 func (r *relays) add(c *connect.Conn, principal string, ended func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +160,7 @@ func (r *relays) of(principal string) (list []*connect.Conn) {
 	return list
 }
 
-// any is whose connections there are: one of them, or nobody's.
+// any returns the principal of one of the connections; empty without any.
 func (r *relays) any() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +170,7 @@ func (r *relays) any() string {
 	return ""
 }
 
-// close ends them: their sandbox does not answer.
+// close closes the connections, because the sandbox does not answer.
 func (r *relays) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +179,7 @@ func (r *relays) close() {
 	}
 }
 
-// hold tells them that their peer is frozen, or goes on.
+// hold marks the connections as frozen or not. A frozen one does not time out.
 func (r *relays) hold(frozen bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

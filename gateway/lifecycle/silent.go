@@ -13,17 +13,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A guest that is frozen keeps its connections and answers nobody: the kernel does that for it. So
-// while calls wait for a guest, the daemon asks it for signs of life that only its own code gives.
-// One that gives none for a while is silent: the calls under way are lost, or refused where nothing
-// was sent.
+// The kernel keeps the connections of a frozen guest open. While calls wait for a guest, the daemon
+// therefore asks it for signs of life. Without one for a while, the guest is silent: calls under
+// way are lost, and calls that were not sent yet are rejected.
 
-// listening counts the calls that wait for the guest of a sandbox, and notes when it is silent. The
-// zero value is ready.
+// listening counts the calls that wait for the guest of a sandbox, and knows whether it is silent.
+// The zero value is ready.
 type listening struct {
 	mu     sync.Mutex
 	calls  int                 // guarded by mu
-	begun  chan struct{}       // guarded by mu; closed by the next call; nil while not needed
+	begun  chan struct{}       // guarded by mu; closed by the next call; nil if unused
 	silent *attach.FrozenError // guarded by mu; why calls end; nil while the guest answers
 }
 
@@ -42,7 +41,7 @@ func (l *listening) enter() (leave func()) {
 	}
 }
 
-// wait waits until a call waits for the guest, and reports whether ctx lives still.
+// wait blocks until a call waits for the guest, and reports whether ctx is still alive.
 func (l *listening) wait(ctx context.Context) bool {
 	l.mu.Lock()
 	if l.calls > 0 {
@@ -61,55 +60,54 @@ func (l *listening) wait(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// set notes that the guest is silent, or with nil that it answers.
+// set records that the guest is silent; nil means that it answers.
 func (l *listening) set(silent *attach.FrozenError) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.silent = silent
 }
 
-// silence is what ends calls while the guest is silent; nil while it answers.
+// silence returns why calls end while the guest is silent; nil while it answers.
 func (l *listening) silence() *attach.FrozenError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.silent
 }
 
-// A guest is silent when it gave no sign of life at so many looks in a row. Looks are counted, and
-// not time: a daemon that did not run itself has asked nobody. A container's callers have an answer
-// within 5 s if the engine or the kernel says that the guest is frozen: one that shares little
-// processor with many may take longer than that to answer. A guest on a machine is an account's
-// program behind a network.
+// A guest is silent after this many polls in a row without an answer. Polls are counted instead of
+// time, because a daemon that did not run itself has not asked. Calls to a container end within 5 s
+// if the engine or the kernel confirms that the guest is frozen; a guest with little CPU time may
+// be slower than that. A host's guest is behind a network, so it gets longer.
 const (
-	lookEvery     = 500 * time.Millisecond
-	silentLooks   = 8
-	hostLookEvery = 5 * time.Second
-	hostLooks     = 3
+	pollEvery     = 500 * time.Millisecond
+	silentPolls   = 8
+	hostPollEvery = 5 * time.Second
+	hostPolls     = 3
 
-	// After so long a container's guest is taken for frozen although nobody says so.
+	// A container's guest counts as frozen after this time, even unconfirmed.
 	hungAfter = 30 * time.Second
-	// After so long its control connection is taken for dead: another one may be answered.
+	// Its control connection is closed after this time: a new one may be answered.
 	deadAfter = 2 * time.Minute
 )
 
-// looks says how often the guest of sb is looked at while calls wait for it, and at how many looks
-// in a row it is silent.
-func (g *Guest) looks() (every time.Duration, most int) {
+// polls returns the interval between polls of the guest while calls wait for it, and after how many
+// without an answer it is silent.
+func (g *Guest) polls() (every time.Duration, most int) {
 	if g.IsHost() {
-		return hostLookEvery, hostLooks
+		return hostPollEvery, hostPolls
 	}
-	return lookEvery, silentLooks
+	return pollEvery, silentPolls
 }
 
-// listen asks the guest on c for signs of life while calls wait for it, until c or ctx ends.
+// listen polls the guest on c for signs of life while calls wait for it, until c or ctx ends.
 func (g *Guest) listen(ctx context.Context, c *connect.Control) {
 	defer g.listening.set(nil)
-	every, _ := g.looks()
+	every, _ := g.polls()
 	for g.listening.wait(ctx) && c.Err() == nil {
 		answered := make(chan struct{})
 		go func() { // ends with ctx
 			defer close(answered)
-			_ = c.Alive(ctx) // an error on a connection that lives was an answer, too
+			_ = c.Alive(ctx) // an error on a live connection is an answer, too
 		}()
 		if !g.await(ctx, c, answered) || !sleep(ctx, every) {
 			return
@@ -117,11 +115,11 @@ func (g *Guest) listen(ctx context.Context, c *connect.Control) {
 	}
 }
 
-// await waits for the guest's sign of life, and ends the calls each time that it is silent
-// meanwhile. It reports whether the guest has answered.
+// await waits for the guest's sign of life, and ends the calls each time the guest becomes silent.
+// It reports whether the guest has answered.
 func (g *Guest) await(ctx context.Context, c *connect.Control, answered <-chan struct{}) bool {
-	every, most := g.looks()
-	held := false // by this
+	every, most := g.polls()
+	held := false // by this call
 	look := time.NewTicker(every)
 	defer look.Stop()
 	for missed := 0; ; {
@@ -131,14 +129,14 @@ func (g *Guest) await(ctx context.Context, c *connect.Control, answered <-chan s
 				return false
 			}
 			if held || g.IsPaused() {
-				g.thawed(ctx)
+				g.answeredAgain(ctx)
 			}
 			return true
 		case <-ctx.Done():
 			return false
 		case <-look.C:
 		}
-		if c.Held() && !held { // frozen by this daemon, which knows
+		if c.Held() && !held { // frozen by this daemon
 			missed = 0
 			continue
 		}
@@ -155,8 +153,7 @@ func (g *Guest) await(ctx context.Context, c *connect.Control, answered <-chan s
 	}
 }
 
-// frozen reports whether the guest of sb, which has given no sign of life for so long, is frozen and
-// not only busy.
+// frozen reports whether the guest of sb, silent for d, is frozen rather than busy.
 func (g *Guest) frozen(ctx context.Context, d time.Duration) bool {
 	if g.IsHost() || d >= hungAfter {
 		return true
@@ -168,9 +165,9 @@ func (g *Guest) frozen(ctx context.Context, d time.Duration) bool {
 	return halted || g.State() == Paused
 }
 
-// loseFrozen ends the calls that wait for the guest of sb, which is frozen and has given no sign of
-// life for so long. A pause has ended them already. At first the connections to it wait, for what
-// runs may go on any moment; again says that they have.
+// loseFrozen ends the calls that wait for the guest of sb, which has been frozen for d; a pause has
+// already ended them. The first time, the connections stay open because the guest may continue.
+// again says that this is not the first time.
 func (g *Guest) loseFrozen(ctx context.Context, d time.Duration, again bool) {
 	host := g.IsHost()
 	if !host {
@@ -184,12 +181,12 @@ func (g *Guest) loseFrozen(ctx context.Context, d time.Duration, again bool) {
 	g.pauses.Interrupt(silent)
 	if again && !host {
 		g.inspect(ctx, g.get().Instance, g.Silent(d))
-		g.relays.close() // relayed commands end with their connections, so these had more time
+		g.relays.close() // only now, because relayed commands end with their connections
 	}
 }
 
-// thawed notes that the guest of sb has answered after it was silent or paused.
-func (g *Guest) thawed(ctx context.Context) {
+// answeredAgain records that the guest of sb answers after it was silent or paused.
+func (g *Guest) answeredAgain(ctx context.Context) {
 	g.listening.set(nil)
 	if g.inspect(ctx, g.get().Instance, nil) || g.IsPaused() {
 		return
@@ -198,7 +195,7 @@ func (g *Guest) thawed(ctx context.Context) {
 	g.answered(ctx)
 }
 
-// silentError ends the calls that wait for the guest of sb, which has not answered for so long.
+// silentError returns the error for calls that wait for the guest of sb, silent for d.
 func (g *Guest) silentError(d time.Duration) *attach.FrozenError {
 	why := g.Silent(d)
 	reach := g.Reach(why)

@@ -11,9 +11,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Snapshot keeps the files of a sandbox as an image, and returns its name: NewSpec.Image of a
-// sandbox of the same owner, and of nobody else's. tag is a DNS label; empty is the time. An image that
-// is being made when ctx ends is made all the same.
+// Snapshot saves the files of the sandbox as an image and returns the image's name, for
+// NewSpec.Image of the same owner. tag is a DNS label; empty means the current time. The image is
+// completed even if ctx ends first.
 func (sb *Sandbox) Snapshot(ctx context.Context, by, tag string) (image string, err error) {
 	reg, f := sb.reg, sb.get()
 	if tag == "" {
@@ -24,10 +24,12 @@ func (sb *Sandbox) Snapshot(ctx context.Context, by, tag string) (image string, 
 	}
 	ctx, done := reg.tasks.bound(ctx)
 	defer done()
-	err = copier{sb}.keepFiles(ctx, "snapshot", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) error {
+	err = copier{sb}.copyFiles(ctx, "snapshot", func(ctx context.Context, s sandbox.Imager,
+		inst sandbox.Instance) error {
 		image, err = s.Snapshot(ctx, inst, f.Owner, f.Name, tag)
 		if errors.Is(err, fs.ErrExist) {
-			return &wire.Error{Code: wire.CodeExists, Message: "there is a snapshot " + tag + " of " + f.Name + " already", Hint: "choose another tag"}
+			return &wire.Error{Code: wire.CodeExists, Message: "snapshot " + tag + " of " + f.Name +
+				" already exists", Hint: "choose another tag"}
 		}
 		return err
 	})
@@ -38,9 +40,10 @@ func (sb *Sandbox) Snapshot(ctx context.Context, by, tag string) (image string, 
 	return image, nil
 }
 
-// Fork makes another sandbox of the same owner, called fork, as this one was made and with the files
-// that this one has now. Sessions, processes and keys are its own. As Create it is all or nothing.
-func (sb *Sandbox) Fork(ctx context.Context, by, fork string, progress func(line string)) (Info, error) {
+// Fork creates another sandbox of the same owner, called fork, with the same spec and a copy of the
+// files. Sessions, processes and keys are not copied. If it fails, nothing is left behind.
+func (sb *Sandbox) Fork(ctx context.Context, by, fork string,
+	progress func(line string)) (Info, error) {
 	reg := sb.reg
 	if _, err := wire.ParseSandbox(fork); err != nil {
 		return Info{}, err
@@ -55,7 +58,8 @@ func (sb *Sandbox) Fork(ctx context.Context, by, fork string, progress func(line
 		return Info{}, err
 	}
 	if f.Instance.ID == "" {
-		return Info{}, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("sandbox %s is %s: it has no files yet", f.Name, f.State)}
+		return Info{}, &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("sandbox %s is %s: it has no files yet", f.Name, f.State)}
 	}
 	be, err := reg.options.backend(f.Instance.Backend)
 	if err != nil {
@@ -67,10 +71,10 @@ func (sb *Sandbox) Fork(ctx context.Context, by, fork string, progress func(line
 	of, now := f.Name, time.Now()
 	f.Name, f.State, f.Reason, f.Since, f.Created = fork, Creating, "", now, now
 	f.Spec.ID, f.Spec.Name, f.Spec.Owner = newID(), fork, f.Owner
-	f.Dir, f.Recipe = "", "" // those are the first one's
+	f.Dir, f.Recipe = "", "" // the directory and its file stay the source's
 	f.Instance = sandbox.Instance{Backend: f.Instance.Backend}
 	var forked *Sandbox
-	err = reg.accounts.withKept(ctx, f.Owner, "", func(kept int64) (err error) {
+	err = reg.accounts.withImageBytes(ctx, f.Owner, "", func(kept int64) (err error) {
 		forked, _, err = reg.reserve(f, kept, false, nil)
 		return err
 	})
@@ -85,8 +89,8 @@ func (sb *Sandbox) Fork(ctx context.Context, by, fork string, progress func(line
 	return forked.Info(), nil
 }
 
-// takeFiles makes the image of a fork, whose creation is under way, and writes it down.
-func (c *creation) takeFiles(ctx context.Context, progress func(string)) error {
+// makeForkImage makes the image of a fork, whose creation is under way, and stores its name.
+func (c *creation) makeForkImage(ctx context.Context, progress func(string)) error {
 	source := c.source
 	if source == nil {
 		return nil
@@ -95,22 +99,24 @@ func (c *creation) takeFiles(ctx context.Context, progress func(string)) error {
 		progress("copying the files of " + source.Name())
 	}
 	var image string
-	err := copier{source}.keepFiles(ctx, "fork", func(ctx context.Context, s sandbox.Imager, inst sandbox.Instance) (err error) {
+	err := copier{source}.copyFiles(ctx, "fork", func(ctx context.Context, s sandbox.Imager,
+		inst sandbox.Instance) (err error) {
 		image, err = s.Fork(ctx, inst, c.id)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return c.become(ctx, func(f *Record) { f.Spec.Image = image })
+	return c.transition(ctx, func(f *Record) { f.Spec.Image = image })
 }
 
 // copier makes images of the files of a sandbox.
 type copier struct{ *Sandbox }
 
-// keepFiles makes an image of the files of the sandbox, which nobody may remove or start meanwhile, if there
-// is room for it.
-func (c copier) keepFiles(ctx context.Context, what string, do func(context.Context, sandbox.Imager, sandbox.Instance) error) error {
+// copyFiles calls do to make an image of the sandbox's files, if there is room. No other act runs
+// meanwhile.
+func (c copier) copyFiles(ctx context.Context, what string, do func(context.Context, sandbox.Imager,
+	sandbox.Instance) error) error {
 	if err := c.lock(ctx); err != nil {
 		return err
 	}
@@ -127,7 +133,7 @@ func (c copier) keepFiles(ctx context.Context, what string, do func(context.Cont
 	if !ok {
 		return c.Reach(fmt.Errorf("%s: %w", what, sandbox.ErrUnsupported))
 	}
-	whole, kept, err := c.mayKeep(ctx, be)
+	whole, kept, err := c.reserveCopy(ctx, be)
 	if err != nil {
 		return c.reachFiles(err)
 	}
@@ -135,31 +141,31 @@ func (c copier) keepFiles(ctx context.Context, what string, do func(context.Cont
 	return c.reachFiles(do(whole, s, f.Instance))
 }
 
-// mayKeep returns an error if there is no room for an image of the files of sb. The returned
-// function is called when it is made, or will not be: one after the other, because what the first
-// one takes the second one does not have. Until then sb is frozen: what is weighed is what will be
-// copied. It is made with the returned context, which ends with Run, and not with ctx: an engine
-// that is no longer waited for goes on copying.
-func (c copier) mayKeep(ctx context.Context, be sandbox.Backend) (whole context.Context, done func(), err error) {
+// reserveCopy reserves an image of the files of sb, or returns an error if there is no room. One
+// image is made at a time, because each reduces the room for the next. Until done is called, sb is
+// frozen, so that its size does not change. Make the image with whole, which ends with Run and not
+// with ctx: an engine keeps copying after its caller has gone.
+func (c copier) reserveCopy(ctx context.Context,
+	be sandbox.Backend) (whole context.Context, done func(), err error) {
 	reg := c.reg
 	select {
-	case reg.keeping <- struct{}{}:
+	case reg.copying <- struct{}{}:
 	case <-ctx.Done():
 		return nil, nil, context.Cause(ctx)
 	}
-	thaw, err := c.still(ctx, be)
+	unfreeze, err := c.freeze(ctx, be)
 	if err != nil {
-		<-reg.keeping
+		<-reg.copying
 		return nil, nil, err
 	}
 	whole, end := reg.tasks.bound(context.WithoutCancel(ctx))
 	done = func() {
 		end()
-		thaw()
-		<-reg.keeping
+		unfreeze()
+		<-reg.copying
 	}
 	if s, ok := be.(sandbox.Imager); ok {
-		if err := reg.accounts.roomToKeep(ctx, c.Sandbox, be, s); err != nil {
+		if err := reg.accounts.roomToCopy(ctx, c.Sandbox, be, s); err != nil {
 			done()
 			return nil, nil, err
 		}
@@ -168,56 +174,58 @@ func (c copier) mayKeep(ctx context.Context, be sandbox.Backend) (whole context.
 }
 
 const (
-	// thawWithin is how long an engine is given to let a sandbox go on.
-	thawWithin = time.Minute
-	// copied is the reason of a sandbox that runs, and is frozen for the time being: by it the next
-	// daemon lets it go on.
+	// unfreezeWithin bounds how long an engine may take to unfreeze a sandbox.
+	unfreezeWithin = time.Minute
+	// copied is the reason of a sandbox that is frozen while its files are copied. The next daemon
+	// unfreezes it.
 	copied = "frozen while its files are copied"
 )
 
-// still freezes what runs in the sandbox, which is locked, until thaw is called. Whoever has it frozen
-// already keeps it so.
-func (c copier) still(ctx context.Context, be sandbox.Backend) (thaw func(), err error) {
+// freeze freezes the sandbox, which is locked, until unfreeze is called. A paused sandbox stays
+// paused.
+func (c copier) freeze(ctx context.Context, be sandbox.Backend) (unfreeze func(), err error) {
 	f := c.get()
 	pauser, ok := be.(sandbox.Pauser)
 	if !ok || f.State == Paused {
 		return func() {}, nil
 	}
 	if f.State == Running {
-		if err := c.become(ctx, func(f *Record) { f.Reason = copied }); err != nil {
+		if err := c.transition(ctx, func(f *Record) { f.Reason = copied }); err != nil {
 			return nil, err
 		}
 	}
 	c.guest.hold(true)
-	thaw = func() { c.thaw(context.WithoutCancel(ctx), pauser) }
+	unfreeze = func() { c.unfreeze(context.WithoutCancel(ctx), pauser) }
 	if err := pauser.Pause(ctx, f.Instance); err != nil && !errors.Is(err, sandbox.ErrStopped) {
-		thaw() // the engine may be at it for who gave up
+		unfreeze() // the engine may still carry out the pause
 		return nil, err
 	}
-	return thaw, nil
+	return unfreeze, nil
 }
 
-// thaw lets go on what still froze.
-func (c copier) thaw(ctx context.Context, pauser sandbox.Pauser) {
-	ctx, cancel := context.WithTimeout(ctx, thawWithin)
+// unfreeze resumes what freeze froze.
+func (c copier) unfreeze(ctx context.Context, pauser sandbox.Pauser) {
+	ctx, cancel := context.WithTimeout(ctx, unfreezeWithin)
 	defer cancel()
 	err := pauser.Resume(ctx, c.get().Instance)
 	if err == nil && c.get().Reason == copied {
-		err = c.become(ctx, func(f *Record) { f.Reason = "" })
+		err = c.transition(ctx, func(f *Record) { f.Reason = "" })
 	}
 	if err != nil {
-		c.reg.log.Error("a sandbox whose files were copied may still be frozen", "id", c.id, "err", err)
+		c.reg.log.Error("sandbox may still be frozen after a copy", "id", c.id, "err", err)
 	}
 	c.guest.hold(false)
 }
 
-// reachFiles is reach for errors that say themselves what is wrong.
+// reachFiles is Reach for errors whose own text is for the client.
 func (c copier) reachFiles(err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*wire.Error)):
 		return err
-	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrEngine), errors.Is(err, context.Canceled):
+	case errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrEngine),
+		errors.Is(err, context.Canceled):
 		return c.Reach(err)
 	}
-	return &shown{public: wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", c.Name(), firstLine(err)), err: err}
+	return &publicError{public: wire.Errorf(wire.CodeUnavailable, "sandbox %s: %s", c.Name(),
+		firstLine(err)), err: err}
 }

@@ -25,7 +25,8 @@ type copying struct {
 }
 
 func (w *world) copying(weight int64) copying {
-	c := copying{Backend: w.memory, weight: weight, mu: new(sync.Mutex), images: make(map[string]bool)}
+	c := copying{Backend: w.memory, weight: weight, mu: new(sync.Mutex),
+		images: make(map[string]bool)}
 	w.backend = c
 	return c
 }
@@ -37,7 +38,8 @@ func (c copying) keep(image string) (string, error) {
 	return image, nil
 }
 
-func (c copying) Snapshot(_ context.Context, _ sandbox.Instance, owner, name, tag string) (string, error) {
+func (c copying) Snapshot(_ context.Context, _ sandbox.Instance,
+	owner, name, tag string) (string, error) {
 	return c.keep(owner + "/" + name + ":" + tag)
 }
 
@@ -51,7 +53,8 @@ func (c copying) Kept(_ context.Context, owner string, ids []string) (sum int64,
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for image := range c.images {
-		if strings.HasPrefix(image, owner+"/") || slices.Contains(ids, strings.TrimPrefix(image, "fork/")) {
+		if strings.HasPrefix(image, owner+"/") || slices.Contains(ids, strings.TrimPrefix(image,
+			"fork/")) {
 			sum += c.weight
 		}
 	}
@@ -66,7 +69,8 @@ func TestSnapshotsCount(t *testing.T) {
 	w.options.Quota.Disk = 7 << 30
 	d := w.start()
 	newOne := func(name string, disk int64) error {
-		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Limits: sandbox.Limits{Disk: disk}}, nil)
+		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name,
+			Limits: sandbox.Limits{Disk: disk}}, nil)
 		return err
 	}
 	if err := newOne("demo", 2<<30); err != nil {
@@ -75,7 +79,8 @@ func TestSnapshotsCount(t *testing.T) {
 	if _, err := d.Snapshot(w.ctx(), alice, "demo", "one"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Fork(w.ctx(), alice, "demo", "fork", nil); err != nil { // 2 of its own, 1 of its image
+	// 2 of its own, 1 of its image
+	if _, err := d.Fork(w.ctx(), alice, "demo", "fork", nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, newOne("other", 2<<30), wire.CodeLimitQuota)
@@ -89,7 +94,8 @@ func TestSnapshotsCount(t *testing.T) {
 	}
 	_, err = d.Fork(w.ctx(), alice, "demo", "more", nil)
 	wantCode(t, err, wire.CodeLimitQuota)
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "his", Limits: sandbox.Limits{Disk: 7 << 30}}, nil); err != nil {
+	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "his",
+		Limits: sandbox.Limits{Disk: 7 << 30}}, nil); err != nil {
 		t.Errorf("what another keeps counts for bob: %v", err)
 	}
 }
@@ -99,7 +105,8 @@ func TestSnapshotAboveTheLimit(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	c := w.copying(8 << 40)
 	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	_, err := d.Snapshot(w.ctx(), alice, "demo", "one")
@@ -129,7 +136,9 @@ func TestForksWaitWithoutASlot(t *testing.T) {
 	waiting, forked := make(chan string, d.registry.Boots()), make(chan error, d.registry.Boots())
 	for i := range d.registry.Boots() {
 		go func() {
-			_, err := d.Fork(w.ctx(), alice, "demo", fmt.Sprintf("fork-%d", i), func(line string) { waiting <- line })
+			_, err := d.Fork(w.ctx(), alice, "demo", fmt.Sprintf("fork-%d", i), func(line string) {
+				waiting <- line
+			})
 			forked <- err
 		}()
 	}
@@ -162,14 +171,18 @@ func (f freezing) note(what string) {
 
 func (f freezing) Pause(context.Context, sandbox.Instance) error { f.note("pause"); return nil }
 
-func (f freezing) Resume(context.Context, sandbox.Instance) error { f.note("resume"); return nil }
+func (f freezing) Resume(context.Context, sandbox.Instance) error {
+	f.note("resume")
+	return nil
+}
 
 func (f freezing) Weight(ctx context.Context, inst sandbox.Instance) (int64, error) {
-	f.note("weigh")
+	f.note("measure")
 	return f.copying.Weight(ctx, inst)
 }
 
-func (f freezing) Snapshot(ctx context.Context, inst sandbox.Instance, owner, name, tag string) (string, error) {
+func (f freezing) Snapshot(ctx context.Context, inst sandbox.Instance,
+	owner, name, tag string) (string, error) {
 	close(f.began)
 	<-f.ready
 	f.note("copy")
@@ -179,14 +192,16 @@ func (f freezing) Snapshot(ctx context.Context, inst sandbox.Instance, owner, na
 	return f.copying.Snapshot(ctx, inst, owner, name, tag)
 }
 
-// A sandbox is frozen from before its files are weighed until they are copied, also when nobody
-// waits for it any more: else it would grow in between.
+// A sandbox is frozen while its files are measured and copied, even if its caller has gone:
+// otherwise it would grow in between.
 func TestSnapshotOfWhatIsStill(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	f := freezing{copying: w.copying(1 << 20), mu: new(sync.Mutex), asked: new([]string), began: make(chan bool), ready: make(chan bool)}
+	f := freezing{copying: w.copying(1 << 20), mu: new(sync.Mutex), asked: new([]string),
+		began: make(chan bool), ready: make(chan bool)}
 	w.backend = f
 	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(w.ctx())
@@ -199,7 +214,7 @@ func TestSnapshotOfWhatIsStill(t *testing.T) {
 	cancel()
 	close(f.ready)
 	<-made
-	if want := []string{"pause", "weigh", "copy", "resume"}; !slices.Equal(*f.asked, want) {
+	if want := []string{"pause", "measure", "copy", "resume"}; !slices.Equal(*f.asked, want) {
 		t.Errorf("asked to %q, want %q", *f.asked, want)
 	}
 }
@@ -212,7 +227,9 @@ func TestStillAfterAKill(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	b := d.registry.Find("demo")
-	if err := b.Become(w.ctx(), func(f *lifecycle.Record) { f.Reason = lifecycle.Copied }); err != nil {
+	if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+		f.Reason = lifecycle.Copied
+	}); err != nil {
 		t.Fatal(err)
 	}
 	d.stop()
@@ -221,6 +238,7 @@ func TestStillAfterAKill(t *testing.T) {
 		info, err := d.Get(w.ctx(), alice, "demo")
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return err == nil && info.State == lifecycle.Running && info.Reason == "" && slices.Equal(*f.asked, []string{"resume"})
+		return err == nil && info.State == lifecycle.Running && info.Reason == "" &&
+			slices.Equal(*f.asked, []string{"resume"})
 	})
 }

@@ -7,32 +7,34 @@ import (
 	"time"
 )
 
-// state is the record of a sandbox, and whose turn it is to change it.
+// state is the record of a sandbox, with the lock of the act that changes it.
 type state struct {
 	reg    *Registry
 	id     string
-	paused func()        // called when it has become Paused
-	op     chan struct{} // semaphore: one act at a time changes what the sandbox is
+	paused func()        // called after a transition to Paused
+	op     chan struct{} // semaphore: one act changes the sandbox at a time
 
-	wmu sync.Mutex // held while a change is written down; taken before mu
+	wmu sync.Mutex // held while a change is stored; taken before mu
 
 	mu     sync.Mutex
-	record Record                  // guarded by mu
-	gone   bool                    // guarded by mu; removed, or never made
-	abort  context.CancelCauseFunc // guarded by mu; ends the act under way; nil if there is none that can be ended
-	fate   string                  // guarded by mu; why it has ended or is about to: wire.LostStopped and the others; empty while it runs
+	record Record // guarded by mu
+	gone   bool   // guarded by mu; removed, or never created
+	// Aborts the act under way; nil if it cannot be aborted.
+	abort context.CancelCauseFunc // guarded by mu
+	// Why it ended or is about to, a wire.Lost constant; empty while it runs.
+	endReason string // guarded by mu
 }
 
-// ID is what the daemon calls it: it never changes, and names the directory of its records.
+// ID returns the sandbox's ID. It never changes, and names the directory of its records.
 func (s *state) ID() string { return s.id }
 
-// Name is the sandbox's name in messages to its owner.
+// Name returns the sandbox's name.
 func (s *state) Name() string { return s.get().Name }
 
-// Owner is who owns it.
+// Owner returns the principal that owns the sandbox.
 func (s *state) Owner() string { return s.get().Owner }
 
-// State is its state now.
+// State returns the sandbox's current state.
 func (s *state) State() State { return s.get().State }
 
 func (s *state) get() Record {
@@ -41,21 +43,21 @@ func (s *state) get() Record {
 	return s.record
 }
 
-// lock waits for the acts of others on this sandbox.
+// lock begins an act, once other acts on this sandbox have ended.
 func (s *state) lock(ctx context.Context) error {
 	select {
 	case s.op <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if ctx.Err() != nil { // whoever held the lock has ended it
+	if ctx.Err() != nil { // the earlier act may have ended ctx
 		s.unlock()
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// lockNow is lock for those who let an act under way decide.
+// lockNow begins an act if none is under way.
 func (s *state) lockNow() bool {
 	select {
 	case s.op <- struct{}{}:
@@ -73,9 +75,9 @@ func (s *state) isGone() bool {
 	return s.gone
 }
 
-// become writes a change down and then makes it so. It does not end with ctx: half a transition is
-// none.
-func (s *state) become(ctx context.Context, change func(*Record)) error {
+// transition stores a change of the record and then applies it. It ignores the end of ctx, so that
+// no change is applied in part.
+func (s *state) transition(ctx context.Context, change func(*Record)) error {
 	s.wmu.Lock()
 	defer s.wmu.Unlock()
 	f := s.get()
@@ -88,9 +90,11 @@ func (s *state) become(ctx context.Context, change func(*Record)) error {
 	if err != nil {
 		return err
 	}
-	// The note first: where the store is lost, a sandbox has what its owner asked for last.
-	if was, err := s.get().row(s.id); err == nil && !f.isPooled() && !bytes.Equal(was.Spec, row.Spec) {
-		if err := s.reg.notes.write(s.id, f); err != nil {
+	// The manifest first: if the store is lost, the sandbox keeps the spec that its owner last
+	// asked for.
+	if was, err := s.get().row(s.id); err == nil && !f.isPooled() && !bytes.Equal(was.Spec,
+		row.Spec) {
+		if err := s.reg.manifests.write(s.id, f); err != nil {
 			return stored(err)
 		}
 	}
@@ -106,7 +110,7 @@ func (s *state) apply(f Record, before State) {
 	s.mu.Lock()
 	s.record = f
 	if f.State == Running && before != Running {
-		s.fate = ""
+		s.endReason = ""
 	}
 	s.mu.Unlock()
 	s.reg.board.Change()
@@ -119,13 +123,13 @@ func (s *state) apply(f Record, before State) {
 	}
 }
 
-// note writes down a state that was found, rather than made. That it cannot be written makes it no
-// less true.
-func (s *state) note(ctx context.Context, state State, reason string) {
+// observed stores a state that the daemon found rather than caused. The state applies even if it
+// cannot be stored.
+func (s *state) observed(ctx context.Context, state State, reason string) {
 	if f := s.get(); f.State == state && f.Reason == reason {
 		return
 	}
-	err := s.become(ctx, func(f *Record) { f.State, f.Reason = state, reason })
+	err := s.transition(ctx, func(f *Record) { f.State, f.Reason = state, reason })
 	if err == nil {
 		return
 	}
@@ -138,14 +142,15 @@ func (s *state) note(ctx context.Context, state State, reason string) {
 	s.apply(f, before)
 }
 
-// doom says why sb, which somebody is about to end, ends. Empty takes it back.
-func (s *state) doom(reason string) {
+// setEndReason sets why sb is about to end; empty withdraws it.
+func (s *state) setEndReason(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fate = reason
+	s.endReason = reason
 }
 
-// acting makes the act under way one that abortAct ends. The returned function ends that.
+// acting makes the act under way one that abortAct can abort, until the returned function is
+// called.
 func (s *state) acting(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
@@ -167,7 +172,7 @@ func (s *state) abortAct(cause error) {
 	}
 }
 
-// abortCreation ends the creation under way of which f was seen, unless it is over.
+// abortCreation aborts the creation under way if it is the one of f.
 func (s *state) abortCreation(f Record, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,16 +181,16 @@ func (s *state) abortCreation(f Record, cause error) {
 	}
 }
 
-// ended returns the record, and why the sandbox has ended or is about to: fate is empty while it
-// runs, gone is true once it was removed.
-func (s *state) ended() (f Record, fate string, gone bool) {
+// ended returns the record, why the sandbox ended or is about to, and whether it is removed.
+// endReason is empty while it runs.
+func (s *state) ended() (f Record, endReason string, gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.record, s.fate, s.gone
+	return s.record, s.endReason, s.gone
 }
 
-// vanish marks it as gone.
-func (s *state) vanish() {
+// setGone marks the sandbox as removed.
+func (s *state) setGone() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone = true

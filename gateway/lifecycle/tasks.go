@@ -9,8 +9,9 @@ import (
 type tasks struct {
 	wg sync.WaitGroup
 
-	mu  sync.Mutex
-	ctx context.Context //nolint:containedctx // guarded by mu; that of Run, nil outside it: what is started lives as long as Run
+	mu sync.Mutex
+	// The context of Run; nil outside it. Tasks live as long as Run.
+	ctx context.Context //nolint:containedctx // guarded by mu
 }
 
 func (t *tasks) open(ctx context.Context) {
@@ -19,8 +20,8 @@ func (t *tasks) open(ctx context.Context) {
 	t.ctx = ctx
 }
 
-// start runs f with the context of Run, and reports whether it does: Run may not have begun, or be
-// over.
+// start runs f with the context of Run and reports whether it did. It does not before Run has begun
+// or after it has ended.
 func (t *tasks) start(f func(ctx context.Context)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 )
 
 func TestNetworkTextIsLoudWhereItIsOpen(t *testing.T) {
-	if text := networkText(sandbox.NetworkBridge, ""); !strings.Contains(text, "OPEN") || !strings.Contains(text, "metadata") {
+	if text := networkText(sandbox.NetworkBridge, ""); !strings.Contains(text, "OPEN") ||
+		!strings.Contains(text, "metadata") {
 		t.Errorf("bridge: %q", text)
 	}
 	if text := networkText("", ""); !strings.HasPrefix(text, "none") {
@@ -22,14 +23,18 @@ func TestNetworkTextIsLoudWhereItIsOpen(t *testing.T) {
 }
 
 func TestLimitsText(t *testing.T) {
-	got := limitsText(sandbox.Limits{Memory: 2 << 30, CPUs: 1.5, PIDs: 512, Shm: 64 << 20, NoFile: 1024})
-	if want := "2 GiB memory, 1.5 cpus, 512 processes, 64 MiB /dev/shm, 1024 open files a process"; got != want {
+	got := limitsText(sandbox.Limits{Memory: 2 << 30, CPUs: 1.5, PIDs: 512, Shm: 64 << 20,
+		NoFile: 1024})
+	want := "2 GiB memory, 1.5 cpus, 512 processes, 64 MiB /dev/shm, 1024 open files a process"
+	if got != want {
 		t.Errorf("limits = %q, want %q", got, want)
 	}
 }
 
 func TestOneLine(t *testing.T) {
-	for in, want := range map[string]string{"a\nb\x1b[31m\u0085\u2028": "a b [31m  ", "ümlaut": "ümlaut", "\xff": " ", "long text": "long …", "a\u202eb\u2066": "a<U+202E>b<U+2066>"} {
+	for in, want := range map[string]string{"a\nb\x1b[31m\u0085\u2028": "a b [31m  ",
+		"ümlaut": "ümlaut", "\xff": " ", "long text": "long …",
+		"a\u202eb\u2066": "a<U+202E>b<U+2066>"} {
 		n := 100
 		if strings.HasPrefix(in, "long") {
 			n = 6
@@ -40,19 +45,20 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// Of what a set-up prints whole lines are told, and of one that is drawn over and over what it came
-// to.
+// The output of a setup is reported in whole lines, and a progress line with its last state.
 func TestLines(t *testing.T) {
-	var told []string
-	l := &lines{each: func(line string) { told = append(told, line) }}
-	for _, part := range []string{"Reading 5%\rRead", "ing 100%\rReading done\r\n", "a\tb \n", "end"} {
+	var reported []string
+	l := &lines{each: func(line string) { reported = append(reported, line) }}
+	for _, part := range []string{"Reading 5%\rRead", "ing 100%\rReading done\r\n", "a\tb \n",
+		"end"} {
 		if _, err := l.Write([]byte(part)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	l.end()
-	if want := []string{"Reading done", "a b", "end"}; !slices.Equal(told, want) || !slices.Equal(l.last, want) {
-		t.Errorf("told %q, last %q, want %q", told, l.last, want)
+	if want := []string{"Reading done", "a b", "end"}; !slices.Equal(reported, want) ||
+		!slices.Equal(l.last, want) {
+		t.Errorf("reported %q, last %q, want %q", reported, l.last, want)
 	}
 }
 
@@ -92,7 +98,8 @@ func FuzzParsePackages(f *testing.F) {
 				t.Errorf("%s: %d, %d named", kind.By, kind.Count, len(kind.List))
 			}
 			for _, p := range kind.List {
-				if len([]rune(p.Name)) > maxPackageName+1 || p.Name != oneLine(p.Name, maxPackageName+1) || p.Version != oneLine(p.Version, maxPackageName+1) {
+				if len([]rune(p.Name)) > maxPackageName+1 || p.Name != oneLine(p.Name,
+					maxPackageName+1) || p.Version != oneLine(p.Version, maxPackageName+1) {
 					t.Errorf("package %q", p)
 				}
 			}
@@ -108,7 +115,8 @@ func TestJournalKeepsRoomForActs(t *testing.T) {
 		j.add("id", store.Connection, nil)
 	}
 	j.add("id", "allow", nil)
-	if last := j.waiting[len(j.waiting)-1]; last.Kind != "allow" || len(j.waiting) != maxConnections+1 {
+	if last := j.waiting[len(j.waiting)-1]; last.Kind != "allow" ||
+		len(j.waiting) != maxConnections+1 {
 		t.Errorf("%d wait, and the last is %q", len(j.waiting), last.Kind)
 	}
 }

@@ -21,7 +21,8 @@ func wantTotal(t *testing.T, err error, key string) {
 	t.Helper()
 	wantCode(t, err, wire.CodeLimitSandboxes)
 	e, _ := errors.AsType[*wire.Error](err)
-	if e == nil || !strings.Contains(e.Message, "("+key+")") || !strings.Contains(e.Hint, "raise "+key) {
+	if e == nil || !strings.Contains(e.Message, "("+key+")") || !strings.Contains(e.Hint,
+		"raise "+key) {
 		t.Errorf("got %+v, want %s named, and how it is raised", e, key)
 	}
 }
@@ -64,7 +65,8 @@ func TestTotal(t *testing.T) {
 	// What is there stays, however little there may be from now on.
 	w.options.Total = admission.Total{Sandboxes: 1, Running: 1}
 	d = w.start()
-	for name, want := range map[string]lifecycle.State{"one": lifecycle.Running, "three": lifecycle.Running} {
+	for name, want := range map[string]lifecycle.State{"one": lifecycle.Running,
+		"three": lifecycle.Running} {
 		if got := w.state(d, name); got != want {
 			t.Errorf("%s is %s after a restart with less room, want %s", name, got, want)
 		}
@@ -75,8 +77,8 @@ func TestTotal(t *testing.T) {
 	wantTotal(t, newOne(alice, "five"), "total.sandboxes")
 }
 
-// What stands ready has what is left, says so, and makes room for what somebody asks for: who does
-// is never refused because of it.
+// Pooled sandboxes use what is left of a limit, say so, and make room for a sandbox that an owner
+// asks for: that call is never rejected because of them.
 func TestPoolMakesRoom(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Pool.Size = 3
@@ -84,12 +86,17 @@ func TestPoolMakesRoom(t *testing.T) {
 	d := w.start()
 	w.ready(d, 3)
 	for i, name := range []string{"one", "two", "three"} {
-		if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Env: []string{"A=b"}}, nil); err != nil {
+		if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Env: []string{"A=b"}},
+			nil); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("there are no more than there may be", func() bool { return len(w.members()) == 3 })
+		w.eventually("there are no more than there may be", func() bool {
+			return len(w.members()) == 3
+		})
 		w.ready(d, 2-i)
-		w.eventually("the pool says why", func() bool { return strings.Contains(d.Pool()[0].Trouble, "(total.running)") })
+		w.eventually("the pool says why", func() bool {
+			return strings.Contains(d.Pool()[0].Trouble, "(total.running)")
+		})
 	}
 	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "four"}, nil)
 	wantTotal(t, err, "total.running")
@@ -105,11 +112,12 @@ func TestPoolMakesRoom(t *testing.T) {
 		t.Errorf("start with the pool in the way: %v", err)
 	}
 	w.ready(d, 1)
-	w.eventually("one, three and one that stands ready are left", func() bool { return len(w.members()) == 3 })
+	w.eventually("one, three and a pooled one are left", func() bool {
+		return len(w.members()) == 3
+	})
 }
 
-// Who asks is told what their own sandboxes have of what they may; all owners' are for the daemon's
-// own user.
+// An owner sees the usage and limits of the own sandboxes; only the admin sees those of all owners.
 func TestAllowances(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.options.Quota = admission.Quota{CPUs: 4, Disk: 7 << 30, Connections: 30}
@@ -119,7 +127,8 @@ func TestAllowances(t *testing.T) {
 	d := w.start()
 	limits := sandbox.Limits{Memory: 1 << 30, CPUs: 1.5, Disk: 2 << 30}
 	for _, name := range []string{"one", "two"} {
-		if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Limits: limits}, nil); err != nil {
+		if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Limits: limits},
+			nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -141,62 +150,72 @@ func TestAllowances(t *testing.T) {
 		}
 		return all
 	}
-	want := []string{"alice sandboxes 2 of 64 max_sandboxes", "alice sessions 0 of - quota.sessions", "alice connections 0 of 30 quota.connections", "alice memory 1 GiB of - quota.memory",
-		"alice cpus 1.5 of 4 quota.cpus", "alice disk 5 GiB of 7 GiB quota.disk", "all sandboxes 2 of 9 total.sandboxes", "all running 1 of 8 total.running",
+	want := []string{"alice sandboxes 2 of 64 max_sandboxes",
+		"alice sessions 0 of - quota.sessions", "alice connections 0 of 30 quota.connections",
+		"alice memory 1 GiB of - quota.memory",
+		"alice cpus 1.5 of 4 quota.cpus", "alice disk 5 GiB of 7 GiB quota.disk",
+		"all sandboxes 2 of 9 total.sandboxes", "all running 1 of 8 total.running",
 		"all connections 0 of 100 connections"}
 	if diff := cmp.Diff(want, said(alice)); diff != "" {
 		t.Errorf("alice (-want +got):\n%s", diff)
 	}
-	want = []string{"bob sandboxes 0 of 64 max_sandboxes", "bob sessions 0 of - quota.sessions", "bob connections 0 of 30 quota.connections", "bob memory 0 B of - quota.memory",
+	want = []string{"bob sandboxes 0 of 64 max_sandboxes", "bob sessions 0 of - quota.sessions",
+		"bob connections 0 of 30 quota.connections", "bob memory 0 B of - quota.memory",
 		"bob cpus 0 of 4 quota.cpus", "bob disk 0 B of 7 GiB quota.disk"}
 	if diff := cmp.Diff(want, said(bob)); diff != "" {
 		t.Errorf("bob (-want +got):\n%s", diff)
 	}
 }
 
-// keeping is a backend that counts what p prepares, too.
-type keeping struct {
+// imageCounter is a backend that counts what p prepares, too.
+type imageCounter struct {
 	copying
 	p *preparing
 }
 
-func (b *keeping) Prepared(ctx context.Context, spec sandbox.Spec, key string) (string, error) {
+func (b *imageCounter) Prepared(ctx context.Context, spec sandbox.Spec,
+	key string) (string, error) {
 	return b.p.Prepared(ctx, spec, key)
 }
 
-func (b *keeping) Prepare(ctx context.Context, inst sandbox.Instance, owner, key string) (string, error) {
+func (b *imageCounter) Prepare(ctx context.Context, inst sandbox.Instance,
+	owner, key string) (string, error) {
 	return b.p.Prepare(ctx, inst, owner, key)
 }
 
-func (b *keeping) Forget(ctx context.Context, owner, keep string) (int, error) {
+func (b *imageCounter) Forget(ctx context.Context, owner, keep string) (int, error) {
 	return b.p.Forget(ctx, owner, keep)
 }
 
-func (b *keeping) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
+func (b *imageCounter) Kept(ctx context.Context, owner string, ids []string) (int64, error) {
 	n, err := b.copying.Kept(ctx, owner, ids)
 	return n + int64(len(b.p.kept))*b.weight, err
 }
 
-// What a set-up made is disk of its owner's. Before somebody is refused because of it, it goes: it
-// can be made again. One for which there is no room is not kept.
+// The image of a setup counts as disk of its owner. It is removed before the quota blocks a call,
+// because it can be rebuilt. One without room is not saved.
 func TestSetUpsCount(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	p := &preparing{Backend: w.memory, kept: make(map[string]bool)}
-	b := &keeping{copying: w.copying(1 << 30), p: p}
+	b := &imageCounter{copying: w.copying(1 << 30), p: p}
 	w.backend = b
 	w.options.Quota.Disk = 6 << 30
 	d := w.start()
 	newOne := func(name string, disk int64, setup ...string) (said []string, err error) {
-		_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Limits: sandbox.Limits{Disk: disk}, Setup: setup}, func(l string) { said = append(said, l) })
+		_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name,
+			Limits: sandbox.Limits{Disk: disk}, Setup: setup}, func(l string) {
+			said = append(said, l)
+		})
 		return said, err
 	}
 	if _, err := newOne("one", 2<<30, "true"); err != nil {
 		t.Fatal(err)
 	}
 	if len(p.kept) != 1 {
-		t.Fatalf("kept %v, want what the set-up made", p.kept)
+		t.Fatalf("kept %v, want the setup's image", p.kept)
 	}
-	if said, err := newOne("two", 2<<30, "true"); err != nil || len(p.kept) != 1 || strings.Contains(strings.Join(said, "\n"), "setup:") {
+	if said, err := newOne("two", 2<<30, "true"); err != nil || len(p.kept) != 1 ||
+		strings.Contains(strings.Join(said, "\n"), "setup:") {
 		t.Fatalf("kept %v, %v, said %q; want it found again", p.kept, err, said)
 	}
 	// 4 GiB of sandboxes and one of what is kept: two more fit without it.
@@ -210,7 +229,8 @@ func TestSetUpsCount(t *testing.T) {
 	if err != nil || len(p.kept) != 0 {
 		t.Fatalf("kept %v, %v; want the sandbox, and nothing kept", p.kept, err)
 	}
-	if last := said[len(said)-1]; !strings.Contains(last, "the next sandbox is set up again: ") || !strings.Contains(last, "quota.disk") {
+	if last := said[len(said)-1]; !strings.Contains(last, "the next sandbox repeats the setup: ") ||
+		!strings.Contains(last, "quota.disk") {
 		t.Errorf("said %q", said)
 	}
 	_, err = newOne("five", 2<<30)

@@ -55,7 +55,7 @@ func TestAnswerEndsBroken(t *testing.T) {
 	d := w.start()
 	w.create(d, "demo")
 	w.run(d, "true")
-	d.registry.Find("demo").Noted(w.ctx(), lifecycle.Broken, "does not answer")
+	d.registry.Find("demo").Observed(w.ctx(), lifecycle.Broken, "does not answer")
 	c, err := d.Relay.Open(w.ctx(), alice, "demo", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,8 @@ func TestLostStoreKeepsWhatWasAskedLast(t *testing.T) {
 	w.backend = unconnected{w.memory}
 	w.options.Network = sandbox.NetworkAllowlist
 	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Allow: []string{"example.com", "example.org"}}, nil); err != nil {
+	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		Allow: []string{"example.com", "example.org"}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := d.Disallow(w.ctx(), alice, "demo", []string{"example.com"}); err != nil {
@@ -104,12 +105,13 @@ func TestLostStoreKeepsWhatWasAskedLast(t *testing.T) {
 		}
 	}
 	d = w.start()
-	if after, err := d.Get(w.ctx(), alice, "demo"); err != nil || len(after.Allow) != 1 || after.Allow[0] != before.Allow[0] {
+	if after, err := d.Get(w.ctx(), alice, "demo"); err != nil || len(after.Allow) != 1 ||
+		after.Allow[0] != before.Allow[0] {
 		t.Errorf("after the loss it is allowed %q, %v; want %q", after.Allow, err, before.Allow)
 	}
 }
 
-// Who changes a sandbox that was removed meanwhile is told that it does not exist.
+// Changing a sandbox that was removed meanwhile returns code not_found.
 func TestAllowOnRemovedSandbox(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.backend = unconnected{w.memory}

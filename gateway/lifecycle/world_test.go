@@ -54,21 +54,26 @@ func instanceOf(i lifecycle.Info) sandbox.Instance {
 
 // world is a state directory and a backend that outlive the hubs that a test runs on them.
 type world struct {
-	t                                               *testing.T
-	dir                                             string
-	backend                                         sandbox.Backend
-	memory                                          *sandboxtest.Backend
-	log                                             *syncBuffer
-	options                                         gateway.Options   // what a test wants different
-	lateBoot, diskEvery, diskWithin, packagesWithin time.Duration     // 0 is a millisecond for the first, else the real value
-	at                                              func(step string) // called between the steps of a claim
-	proxyAddress                                    string            // inside; empty is the real one
-	owner                                           string            // of the daemon; empty is alice
+	t       *testing.T
+	dir     string
+	backend sandbox.Backend
+	memory  *sandboxtest.Backend
+	log     *syncBuffer
+	options gateway.Options // what a test wants different
+	// 0 is a millisecond for the first, else the real value
+	lateBoot, diskEvery, diskWithin, packagesWithin time.Duration
+	// Called between the steps of a claim.
+	at func(step string)
+	// Inside; empty is the real one.
+	proxyAddress string
+	// Of the daemon; empty is alice.
+	owner string
 }
 
 func newWorld(t *testing.T, o sandboxtest.Options) *world {
 	t.Helper()
-	w := &world{t: t, dir: filepath.Join(t.TempDir(), "state"), memory: sandboxtest.New(t, o), log: new(syncBuffer)}
+	w := &world{t: t, dir: filepath.Join(t.TempDir(), "state"), memory: sandboxtest.New(t, o),
+		log: new(syncBuffer)}
 	w.backend = w.memory
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -112,7 +117,8 @@ func (w *world) start() *daemon {
 	o.SetLateBoot(cmp.Or(w.lateBoot, time.Millisecond))
 	var registry *lifecycle.Registry
 	o.Made(func(reg *lifecycle.Registry) { registry = reg })
-	o.Store, o.Records, o.Backends = s, records, map[string]sandbox.Backend{sandboxtest.Name: w.backend}
+	o.Store, o.Records, o.Backends = s, records,
+		map[string]sandbox.Backend{sandboxtest.Name: w.backend}
 	o.Owner, o.Logins, o.StopGrace = cmp.Or(w.owner, "alice"), []string{"localuser"}, time.Second
 	o.Log = slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	h, err := gateway.New(o)
@@ -147,7 +153,8 @@ func (w *world) start() *daemon {
 
 // ctx ends when a test has taken too long.
 func (w *world) ctx() context.Context {
-	ctx, cancel := context.WithTimeoutCause(w.t.Context(), patience, errors.New("the test has waited too long"))
+	ctx, cancel := context.WithTimeoutCause(w.t.Context(), patience,
+		errors.New("the test has waited too long"))
 	w.t.Cleanup(cancel)
 	return ctx
 }
@@ -164,7 +171,8 @@ func (w *world) create(d *daemon, name string) lifecycle.Info {
 // run runs a command in demo's main session as alice's agent.
 func (w *world) run(d *daemon, command string) *wire.Result {
 	w.t.Helper()
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true})
+	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -242,8 +250,8 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// standing is robot's standing party in demo's main session, which begins if need be.
-func (w *world) standing(d *daemon) *attach.Attachment {
+// shared returns robot's shared attachment to demo's main session, which it starts if needed.
+func (w *world) shared(d *daemon) *attach.Attachment {
 	w.t.Helper()
 	a, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
 	if err != nil {
@@ -277,7 +285,8 @@ func (w *world) recorded(d *daemon, t wire.Target) (string, *record.Reader) {
 	return out.String(), r
 }
 
-func (w *world) join(d *daemon, p gateway.Principal, t wire.Target, o attach.JoinOptions) *attach.Attachment {
+func (w *world) join(d *daemon, p gateway.Principal, t wire.Target,
+	o attach.JoinOptions) *attach.Attachment {
 	w.t.Helper()
 	a, err := d.Sessions.Join(w.ctx(), p, t, o)
 	if err != nil {

@@ -12,55 +12,56 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// note is written beside a sandbox's records, so that a lost store can be rebuilt.
-type note struct {
+// manifest is the copy of a sandbox's spec beside its records. It rebuilds a lost store.
+type manifest struct {
 	Name    string    `json:"name"`
 	Owner   string    `json:"owner"`
 	Created time.Time `json:"created"`
 	Spec    Asked     `json:"spec"`
 }
 
-// notes are those of all sandboxes.
-type notes struct {
+// manifests reads and writes the manifests of all sandboxes.
+type manifests struct {
 	dir func(id string) string // of a sandbox's records
 	log *slog.Logger
 }
 
-const noteFile = "sandbox.json"
+const manifestFile = "sandbox.json"
 
-// write writes the note of a sandbox. It is on the disk when it returns.
-func (n notes) write(id string, f Record) error {
-	text, err := json.Marshal(note{Name: f.Name, Owner: f.Owner, Created: f.Created, Spec: f.Asked})
+// write stores the manifest of a sandbox durably.
+func (m manifests) write(id string, f Record) error {
+	text, err := json.Marshal(manifest{Name: f.Name, Owner: f.Owner, Created: f.Created,
+		Spec: f.Asked})
 	if err != nil {
 		return err
 	}
-	dir := n.dir(id)
+	dir := m.dir(id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	fresh := filepath.Join(dir, noteFile+".new")
+	fresh := filepath.Join(dir, manifestFile+".new")
 	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	_, err = file.Write(text)
 	if err == nil {
-		err = file.Sync() // it is for when all else is lost
+		err = file.Sync() // the manifest must survive a lost store
 	}
 	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	return os.Rename(fresh, filepath.Join(dir, noteFile))
+	return os.Rename(fresh, filepath.Join(dir, manifestFile))
 }
 
-// read returns what write wrote, and false if that is not there or not whole.
-func (n notes) read(id string) (note, bool) {
-	var found note
-	text, err := os.ReadFile(filepath.Join(n.dir(id), noteFile))
+// read returns the manifest of a sandbox; false if it is missing or invalid.
+func (m manifests) read(id string) (manifest, bool) {
+	var found manifest
+	text, err := os.ReadFile(filepath.Join(m.dir(id), manifestFile))
 	if err != nil || json.Unmarshal(text, &found) != nil {
-		return note{}, false
+		return manifest{}, false
 	}
-	// Life, End and Labels were beside the spec once.
+	// Older manifests have Life, End and Labels beside the spec.
 	var beside struct {
 		Life   Life              `json:"life"`
 		End    End               `json:"end"`
@@ -78,14 +79,15 @@ func (n notes) read(id string) (note, bool) {
 		}
 	}
 	if _, err := wire.ParseSandbox(found.Name); err != nil || found.Owner == "" {
-		return note{}, false
+		return manifest{}, false
 	}
 	return found, true
 }
 
-// remove removes what write wrote.
-func (n notes) remove(id string) {
-	if err := os.Remove(filepath.Join(n.dir(id), noteFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.log.Warn("note not removed", "id", id, "err", err)
+// remove removes the manifest of a sandbox.
+func (m manifests) remove(id string) {
+	if err := os.Remove(filepath.Join(m.dir(id), manifestFile)); err != nil &&
+		!errors.Is(err, fs.ErrNotExist) {
+		m.log.Warn("sandbox.json not removed", "id", id, "err", err)
 	}
 }
