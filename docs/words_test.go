@@ -1,0 +1,119 @@
+package docs
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// plainPackages are the packages whose comments, strings and line lengths TestWords holds to the
+// project's style. Add a package once it is clean; none is ever taken out.
+var plainPackages = []string{"gateway", "gateway/lifecycle"}
+
+// glossary maps each word or phrase that the project avoids to the one to use instead. Words are
+// matched whole and in any case.
+var glossary = []struct{ avoid, use string }{
+	{`doors?`, "server, endpoint or API"},
+	{`in E2B's shape`, "E2B-compatible API"},
+	{`chords?`, "prefix key"},
+	{`stands? ready|shelf|shelves`, "pooled, the pool"},
+	{`standing`, "shared attachment"},
+	{`for ever|forever`, "indefinitely"},
+	{`whoever|whosoever|somebody|one who|those who`, "the client, the owner, the caller or the user"},
+	{`only look`, "read-only"},
+	{`that remembers`, "stateful"},
+	{`told`, "reported or returned"},
+	{`lobby`, "control host"},
+	{`private stretch(es)?`, "private mode"},
+	{`heed|heeds|heeded|hearing`, "monitor"},
+	{`mend|mends|mended`, "fix"},
+	{`set-ups?`, "setup"},
+	{`daemon's own user`, "the admin"},
+	{`weighs?|weighed`, "measure"},
+	{`thaws?|thawed`, "unfreeze"},
+	{`doom|doomed|fate`, "why it ended"},
+	{`behind the daemon's back`, "outside the daemon"},
+	{`taken as it is`, "an existing machine"},
+	{`not to be had|cannot be had`, "not available"},
+	{`cut short`, "interrupted"},
+	{`called at once`, "safe for concurrent use"},
+	{`word on standard error`, "warning"},
+}
+
+// columns is the longest line, with tabs of four columns. Lines of raw strings are exempt: scripts
+// and JSON keep theirs.
+const columns = 100
+
+// TestWords holds the comments and strings of plainPackages to the glossary, and their lines to
+// 100 columns.
+func TestWords(t *testing.T) {
+	words := make([]*regexp.Regexp, len(glossary))
+	for i, g := range glossary {
+		words[i] = regexp.MustCompile(`(?i)(^|[^\pL\d_'-])(` + g.avoid + `)($|[^\pL\d_'-])`)
+	}
+	for _, pkg := range plainPackages {
+		files, err := filepath.Glob(filepath.Join("..", pkg, "*.go"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pkg, len(files), err)
+		}
+		for _, file := range files {
+			for _, s := range proseOf(t, file) {
+				for i, word := range words {
+					if m := word.FindStringSubmatch(s.text); m != nil {
+						t.Errorf("%s: %q: use %s", s.at, m[2], glossary[i].use)
+					}
+				}
+			}
+			checkColumns(t, file)
+		}
+	}
+}
+
+// prose is the text of a comment or a string, and where it begins.
+type prose struct{ at, text string }
+
+// proseOf returns the comments and the strings of a file. A comment block is one text, so that
+// phrases are found across its lines.
+func proseOf(t *testing.T, file string) (all []prose) {
+	t.Helper()
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, file, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(pos token.Pos, text string) {
+		p := set.Position(pos)
+		all = append(all, prose{fmt.Sprintf("%s:%d", p.Filename, p.Line), text})
+	}
+	for _, c := range f.Comments {
+		add(c.Pos(), strings.Join(strings.Fields(c.Text()), " "))
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if s, ok := n.(*ast.BasicLit); ok && s.Kind == token.STRING {
+			add(s.Pos(), s.Value)
+		}
+		return true
+	})
+	return all
+}
+
+// checkColumns reports the lines of a file that are too long.
+func checkColumns(t *testing.T, file string) {
+	t.Helper()
+	raw := false
+	for i, line := range strings.Split(read(t, file), "\n") {
+		was := raw
+		if strings.Count(line, "`")%2 == 1 {
+			raw = !raw
+		}
+		if n := len([]rune(strings.ReplaceAll(line, "\t", "    "))); n > columns && !was && !raw &&
+			!strings.Contains(line, "`") {
+			t.Errorf("%s:%d: %d columns; the limit is %d", file, i+1, n, columns)
+		}
+	}
+}
