@@ -32,7 +32,7 @@ func (c *cli) conformanceCommand() *cobra.Command {
 	var f conformanceFlags
 	cmd := &cobra.Command{
 		Use:   "conformance TARGET",
-		Short: "check what a sandbox's terminals do and what is told of them, case by case",
+		Short: "run the terminal conformance suite in a sandbox",
 		Long: "Run the public suite of cases in a sandbox, each in a fresh session, over SSH alone. TARGET is the name of a sandbox\n" +
 			"or an ssh URI. Programs that cases need are installed in it. It ends with 0 only if all passed that must: cases\n" +
 			"that could not be run count as failed; those that cannot pass on a tier say why.",

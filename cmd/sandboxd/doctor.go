@@ -49,7 +49,7 @@ func (c *cli) doctorCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "check what sandboxd needs on this machine, with a fix for what is missing",
+		Short: "check what sandboxd needs on this machine",
 		Args:  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			bad := 0

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -197,7 +198,7 @@ func isSafe(t *testing.T, got string) {
 func tableOf(cmd *cobra.Command, words []string) (all [][]string) {
 	for _, c := range cmd.Commands() {
 		switch {
-		case c.GroupID == "machine" || c.Hidden:
+		case c.GroupID == "machine" || c.Hidden || len(words) == 0 && slices.Contains([]string{"cp", "ssh", "up"}, c.Name()):
 		case c.HasSubCommands():
 			all = append(all, tableOf(c, append(words[:len(words):len(words)], c.Name()))...)
 		default:

@@ -166,7 +166,7 @@ func (c *cli) sshConfigCommand() *cobra.Command {
 	var write, yes bool
 	cmd := &cobra.Command{
 		Use:   "ssh-config [--write]",
-		Short: "print an ssh configuration, so that ssh demo@sbx works",
+		Short: "print an ssh configuration with which ssh NAME@sbx works",
 		Long: "Print a Host block for ssh_config(5): afterwards `ssh demo@sbx` reaches the sandbox demo and `ssh sbx ls` the command\n" +
 			"table. --write puts it into a file of its own in the state directory and, after asking, one Include line into\n" +
 			"~/.ssh/config.",

@@ -91,7 +91,7 @@ func (c *cli) tree() *cobra.Command {
 
   sandboxd up                          start the daemon in the background
   sandboxd new demo                    make a sandbox
-  sandboxd run -n demo -- CMD…         run a command in its terminal
+  sandboxd run demo -- CMD…            run a command in its terminal
   sandboxd ssh demo                    join that terminal`
 	root.SetVersionTemplate("sandboxd {{.Version}} " + build.Platform + "\n")
 	// The command line's own mistakes end with 2, as everywhere.
@@ -131,6 +131,7 @@ func (c *cli) tree() *cobra.Command {
 	}
 	root.SetHelpCommandGroupID("machine")
 	root.AddCommand(filterProbeCommand(), manCommand(root))
+	command.AddHelp(root)
 	return root
 }
 

@@ -19,7 +19,7 @@ func (c *cli) mcpCommand() *cobra.Command {
 	var name, dir string
 	cmd := &cobra.Command{
 		Use:   "mcp [NAME[~SESSION]]",
-		Short: "serve sandboxes to a coding agent, as MCP on standard input and output",
+		Short: "serve sandboxes to a coding agent over MCP",
 		Long: "Serve sandboxes as tools of the Model Context Protocol on standard input and output, for coding agents: they start this\n" +
 			"program by their configuration, which sandboxd mcp-config prints. What the tools do is done in a sandbox, by the daemon, which\n" +
 			"is started if none runs: the one of that name, or else that of the current directory, made as run would make it when a\n" +

@@ -28,7 +28,7 @@ func (c *cli) portCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "port NAME PORT",
 		Aliases: command.Aliases["port"],
-		Short:   "make a port that something listens on in a sandbox one of this machine, until interrupted",
+		Short:   "forward a local port to a sandbox",
 		Long: "Listen on this machine and carry every connection to PORT of the sandbox's own loopback. That works whatever the\n" +
 			"sandbox's network is, and for this machine alone, as ssh -L does. It ends with Ctrl-C.",
 		Example: "  sandboxd port web 8000\n  sandboxd port web 8000 --listen 127.0.0.1:8080",

@@ -35,6 +35,26 @@ func TestReference(t *testing.T) {
 	}
 }
 
+// TestHelp holds the help of every command to one line that fits, an example, and the most used ones
+// first.
+func TestHelp(t *testing.T) {
+	root := (&cli{}).tree()
+	var most []string
+	for _, c := range root.Commands() {
+		if c.GroupID == root.Groups()[0].ID {
+			most = append(most, c.Name())
+		}
+		for _, c := range append(c.Commands(), c) {
+			if c.IsAvailableCommand() && c.Name() != "help" && (c.Short == "" || len(c.Short) > 66 || c.Example == "") {
+				t.Errorf("%s: short %q, example %q", c.CommandPath(), c.Short, c.Example)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"cp", "exec", "log", "ls", "new", "rm", "run", "ssh", "stop", "up"}, most); diff != "" {
+		t.Errorf("the most used commands:\n%s", diff)
+	}
+}
+
 func reference(root *cobra.Command) []byte {
 	var b bytes.Buffer
 	b.WriteString("# Command line\n\nWritten from the program by `go test ./cmd/sandboxd -run TestReference -update`.\n\n" +
@@ -72,6 +92,9 @@ func section(b *bytes.Buffer, c *cobra.Command, local bool) {
 	b.WriteString("\n")
 	if len(c.Aliases) > 0 {
 		fmt.Fprintf(b, "\nAlso: `%s`.\n", strings.Join(c.Aliases, "`, `"))
+	}
+	if c.Example != "" {
+		fmt.Fprintf(b, "\nFor example:\n\n%s\n", "  "+strings.ReplaceAll(c.Example, "\n", "\n  "))
 	}
 	if c.LocalFlags().HasAvailableFlags() {
 		b.WriteString("\n")

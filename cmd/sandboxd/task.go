@@ -40,7 +40,7 @@ func (c *cli) taskCommand() *cobra.Command {
 	f := taskFlags{limits: make(map[string]*string)}
 	cmd := &cobra.Command{
 		Use:   "task TASK…",
-		Short: "have a language model do a task in the sandbox of the current directory",
+		Short: "let a language model do a task in this directory's sandbox",
 		Long: "Have a language model do what TASK says, in the sandbox of the current directory, which is mounted in it at the same path:\n" +
 			"made at the first task or run, and found again by the next ones, with what is installed in it. The model's words and what\n" +
 			"its commands print go to standard error as they come, its last message to standard output.\n\n" +

@@ -30,7 +30,7 @@ func (c *cli) upCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "start the daemon in the background, and say how to reach it",
+		Short: "start the daemon in the background",
 		Long: "Start the daemon in the background, and say how to reach it. One that runs already is left alone. Where the port\n" +
 			"is taken, the next free one is used, and said. Without --config it has the file that the last one was started with.",
 		Args: noArgs,

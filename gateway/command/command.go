@@ -212,11 +212,13 @@ func Tree(env *Env) *cobra.Command {
 		}
 		root.AddCommand(commands...)
 	}
+	root.AddGroup(&cobra.Group{ID: firstGroup, Title: "Most used:"})
 	group("sandboxes", "Sandboxes:", sandboxCommands(env)...)
-	group("work", "Work in them:", append(shellCommands(env), execCommand(env), pythonCommand(env))...)
-	group("people", "People and keyboards:", peopleCommands(env)...)
+	group("work", "Sessions and commands:", append(shellCommands(env), execCommand(env), pythonCommand(env))...)
+	group("people", "People, sharing and access:", peopleCommands(env)...)
 	group("records", "Records:", recordCommands(env)...)
 	root.AddCommand(ensureCommand(env))
+	AddHelp(root)
 	for _, c := range root.Commands() {
 		c.SuggestFor, c.Aliases = guesses[c.Name()], Aliases[c.Name()]
 		for _, c := range append(c.Commands(), c) {
@@ -280,7 +282,7 @@ func unknown(root *cobra.Command, name string) error {
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
-		Short: "say how a command is used",
+		Short: "show how to use a command",
 		RunE: func(_ *cobra.Command, args []string) error {
 			topic, rest, err := root.Find(args)
 			if err != nil || len(rest) > 0 || topic.Hidden {

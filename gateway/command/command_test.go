@@ -80,8 +80,8 @@ func TestWatches(t *testing.T) {
 // Every command says how it is used.
 func TestTree(t *testing.T) {
 	for _, c := range Tree(&Env{}).Commands() {
-		if !c.Hidden && (c.Short == "" || !strings.HasPrefix(c.Use, c.Name())) {
-			t.Errorf("%s: use %q, short %q", c.Name(), c.Use, c.Short)
+		if !c.Hidden && (c.Short == "" || len(c.Short) > 66 || !strings.HasPrefix(c.Use, c.Name()) || !strings.HasPrefix(c.Example, "  sandboxd ")) {
+			t.Errorf("%s: use %q, short %q, example %q", c.Name(), c.Use, c.Short, c.Example)
 		}
 	}
 }

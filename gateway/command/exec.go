@@ -23,7 +23,7 @@ func execCommand(env *Env) *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
 		Use:   "exec [-i] [-t] [-e K=V] [-w DIR] NAME [--] CMD…",
-		Short: "run a command without a session",
+		Short: "run a command outside a session, with separate stdout and stderr",
 		Long: "Run a command as a process of its own: separate stdout and stderr, the exact exit code, no terminal unless -t.\n" +
 			"One argument is shell text, several are a program and its arguments. The command line of sandboxd shows output on a terminal\n" +
 			"as text, without colours and control sequences; -t, and a pipe or a file, get the exact bytes.\n" +

@@ -26,7 +26,7 @@ func addCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "add NAME ssh://[USER@]HOST[:PORT]",
-		Short: "make a sandbox of a machine that answers SSH",
+		Short: "use a machine that answers SSH as a sandbox",
 		Long: "Make a sandbox of a machine that answers SSH: a URI, or a name of the ssh configuration of the daemon's user. Nothing is\n" +
 			"booted, and rm only forgets it: our sessions there end, and what was copied there is removed.\n\n" +
 			"Its host key comes from known_hosts, or is accepted by its fingerprint. A password that no file has is asked for on the\n" +

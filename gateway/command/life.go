@@ -88,7 +88,7 @@ func pauseCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "pause NAME…",
-		Short: "freeze all processes of a sandbox where they are",
+		Short: "freeze all processes of a sandbox",
 		Long: "Freeze all processes of a sandbox where they are: it keeps its memory and uses no processor. Calls that follow\n" +
 			"a command end as lost; exec and connections wait. Whoever runs, types or joins to drive resumes it, as resume does.",
 		Args: cobra.MinimumNArgs(1),
@@ -104,7 +104,7 @@ func resumeCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "resume NAME…",
-		Short: "let a paused sandbox go on",
+		Short: "let the processes of a paused sandbox continue",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.each(args, asJSON, "resumed", func(name string) error { return env.Hub.Resume(cmd.Context(), env.Principal, name) })
@@ -118,7 +118,7 @@ func snapshotCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "snapshot NAME [TAG]",
-		Short: "keep the files of a sandbox as an image",
+		Short: "save the files of a sandbox as an image",
 		Long: "Keep the files of a sandbox, as they are now, as an image of which new sandboxes of yours can be made. The sandbox is frozen while they\n" +
 			"are copied. Processes, sessions and keys do not go along, nor what is mounted into it. Without TAG it is the time, in UTC.",
 		Args: cobra.RangeArgs(1, 2),
@@ -146,7 +146,7 @@ func forkCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "fork NAME NEW",
-		Short: "make another sandbox with the files of one",
+		Short: "copy a sandbox with its files",
 		Long: "Make another sandbox as NAME was made, with the files that it has now. NAME is frozen while they are copied. Processes, sessions,\n" +
 			"records, shares and keys are not the new one's; variables that new --env gave it are.",
 		Args: cobra.ExactArgs(2),

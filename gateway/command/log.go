@@ -58,7 +58,7 @@ func logCommand(env *Env) *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
 		Use:   "log NAME[~SESSION]",
-		Short: "print what a session printed, and its commands with exit codes",
+		Short: "print the output and the commands of a session",
 		Long: "Print what a session printed, as a person would read it, with a line behind each command, run or typed, that says how it\n" +
 			"ended. --raw prints the exact bytes instead, --json one object per command. A stretch that a person kept private is\n" +
 			"said to be there, and how long it is.",

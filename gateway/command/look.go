@@ -18,7 +18,7 @@ func waitCommand(env *Env) *cobra.Command {
 	var from uint64
 	cmd := &cobra.Command{
 		Use:   "wait NAME[~SESSION]",
-		Short: "wait for a state of the terminal, or for text that it prints",
+		Short: "wait for a prompt, a question or a text in a session",
 		Long: "Wait for a state of the terminal, or for text, and print what happens until then. Exit codes are those of run. A sandbox\n" +
 			"that is stopped is not started.\n\n" +
 			"The states are prompt (of the shell), running, waiting (a program asks for input), continuation (the shell wants the\n" +
@@ -65,7 +65,7 @@ func screenCommand(env *Env) *cobra.Command {
 	var f callFlags
 	cmd := &cobra.Command{
 		Use:   "screen NAME[~SESSION]",
-		Short: "print what the terminal shows",
+		Short: "print what the terminal of a session shows",
 		Long: "Print what the terminal of a session shows. It starts nothing: of a sandbox that is stopped it is the last screen, from the\n" +
 			"record, which --json says by stopped.",
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -71,7 +71,7 @@ func allowCommand(env *Env) *cobra.Command {
 	var remove, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "allow NAME HOST… [--remove]",
-		Short: "let a sandbox connect to more, from now on, or take that back",
+		Short: "allow a sandbox to connect to more hosts",
 		Long: "Let a sandbox whose network is filtered or allowlist connect to more, now and after every restart. HOST is a name,\n" +
 			"*.name for all below one, an address or a range such as 10.1.2.0/24, each with :port or without.\n\n" +
 			"A name opens no private address; a range inside of a closed one does, and only for the daemon's own user.\n\n" +
@@ -105,7 +105,7 @@ func allowCommand(env *Env) *cobra.Command {
 func portCommand(env *Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "port NAME PORT",
-		Short: "print the ssh command that makes a port in a sandbox one of your machine",
+		Short: "print the ssh command that forwards a local port to a sandbox",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)

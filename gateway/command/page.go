@@ -26,7 +26,7 @@ func pageCommand(env *Env) *cobra.Command {
 	var expires, base string
 	cmd := &cobra.Command{
 		Use:   "page",
-		Short: "print a link to the page: who needs you, terminals to watch and to take, replays",
+		Short: "print a one-time login link to the web dashboard",
 		Long: "Print a link that logs a browser in to the page, once and within a minute: sandboxes and what they need, terminals to\n" +
 			"watch and to take over, records to play. The login is a token of yours: sandboxd token lists and revokes it.",
 		Args: cobra.NoArgs,

@@ -48,7 +48,7 @@ func sessionsCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "sessions [NAME[~SESSION]]",
-		Short: "list sessions, what they do and who is on them",
+		Short: "list sessions, their state and who is attached",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var names []string
@@ -149,7 +149,7 @@ func takeCommand(env *Env) *cobra.Command {
 
 func giveCommand(env *Env) *cobra.Command {
 	var no bool
-	cmd := keyboardCommand(env, "give", "give the keyboard back, to whoever has asked for it", func(ctx context.Context, a *attach.Attachment) (holder, asked string, err error) {
+	cmd := keyboardCommand(env, "give", "give back the keyboard of a session", func(ctx context.Context, a *attach.Attachment) (holder, asked string, err error) {
 		if no {
 			err = a.Keep(ctx)
 		} else {
@@ -208,7 +208,7 @@ func privateCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "private NAME[~SESSION] on|off",
-		Short: "keep what your terminal shows from everybody else, and from the record",
+		Short: "hide your terminal from others and from the record",
 		Long: "Keep what your terminal shows from everybody else, and from the record, until the keyboard is given back.\n\n" +
 			"It acts on your attached person. Others see the screen as it was; agents and the record get a gap, marked\n" +
 			"private. When it ends, what it left on the screen is erased. The programs in the sandbox are not affected: what\n" +
@@ -245,7 +245,7 @@ func shareCommand(env *Env) *cobra.Command {
 	var drive, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "share NAME PRINCIPAL",
-		Short: "let another principal watch a sandbox's sessions, or work in it",
+		Short: "let another user watch a sandbox, or work in it",
 		Long: "Let another principal watch a sandbox's sessions and read its records or, with --drive, work in it: terminals,\n" +
 			"commands, files and forwards. Its life stays yours: rm, stop, start, rescue, kick, share. A key with role=\"watch\"\n" +
 			"watches, whatever is shared with its principal. Who cannot log in is refused; who can by a certificate alone is\n" +
@@ -278,7 +278,7 @@ func unshareCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "unshare NAME PRINCIPAL",
-		Short: "end what share gave, and at once what the principal has attached or runs there",
+		Short: "stop sharing a sandbox with a user, and disconnect them",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			was, err := env.Hub.Unshare(cmd.Context(), env.Principal, args[0], args[1])
@@ -320,7 +320,7 @@ func watchCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "watch NAME[~SESSION]",
-		Short: "watch a session; nothing you type reaches it",
+		Short: "watch a session, read-only",
 		Long: "Watch a session; nothing you type reaches it. With --json it needs no terminal: it prints the line of sessions\n" +
 			"now and whenever something in it but the output changes, until the session ends.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -386,7 +386,7 @@ func kickCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "kick NAME[~SESSION] PARTY",
-		Short: "end the attachments of a party, named as sessions lists it",
+		Short: "disconnect a party from a session",
 		Args:  cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := wire.ParseTarget(args[0])

@@ -11,7 +11,7 @@ func poolCommand(env *Env) *cobra.Command {
 	var asJSON, drain bool
 	cmd := &cobra.Command{
 		Use:   "pool",
-		Short: "say how many sandboxes stand ready for those who ask next",
+		Short: "show how many pooled sandboxes are ready",
 		Long: "Say how many sandboxes were booted before anybody asked for them (keys pool.size and pool.images). They are nobody's until\n" +
 			"new, or a login at a new name, takes one: it asks for nothing but a name and one of these images. Those that a door keeps\n" +
 			"for somebody's calls (key agentrun.warm) are listed, too.",

@@ -42,7 +42,7 @@ func pythonCommand(env *Env) *cobra.Command {
 	var asJSON, lines, interactive, restart, end, packages, create bool
 	cmd := &cobra.Command{
 		Use:   "python [NAME --] [--context C] [-c CODE | FILE | -]",
-		Short: "run Python that remembers",
+		Short: "run Python code in a kernel that keeps its variables",
 		Long: "Run Python in a Jupyter kernel of a sandbox. What the code defines is there for the next call in the same context,\n" +
 			"until the context was idle for long. A missing sandbox is made, of the image that the key python.image names.\n\n" +
 			"FILE is one of this machine, - is standard input. What the code prints, the value of its last expression and its\n" +

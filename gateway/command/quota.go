@@ -11,7 +11,7 @@ func quotaCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "quota",
-		Short: "say what your sandboxes have of what they may have together",
+		Short: "show your quota and how much of it is used",
 		Long: "Say what your sandboxes have of what they may have together, and by which key of the configuration that is set. Of memory, cores\n" +
 			"and disk the limits are added up, not what is used. The daemon's own user is told of all owners' sandboxes, too.",
 		Args: cobra.NoArgs,

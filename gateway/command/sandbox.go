@@ -114,7 +114,7 @@ func newCommand(env *Env) *cobra.Command {
 	var asJSON, progress, quiet bool
 	cmd := &cobra.Command{
 		Use:   "new [NAME]",
-		Short: "make a sandbox",
+		Short: "create a sandbox",
 		Long: "Make a sandbox and wait until it answers. Without NAME one is generated.\n\n" +
 			"The network is filtered unless the daemon's configuration says otherwise: public addresses are open, this machine,\n" +
 			"private networks and metadata addresses are closed. allowlist opens what --allow lists and nothing else, none nothing\n" +
@@ -255,7 +255,7 @@ func describeCommand(env *Env) *cobra.Command {
 	var asJSON, packages bool
 	cmd := &cobra.Command{
 		Use:   "describe NAME",
-		Short: "say all there is to know about a sandbox",
+		Short: "show all details of a sandbox",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			describe := env.Hub.Describe
@@ -495,7 +495,7 @@ func startCommand(env *Env) *cobra.Command {
 	var raised sandbox.Limits
 	cmd := &cobra.Command{
 		Use:   "start NAME…",
-		Short: "start a stopped sandbox again",
+		Short: "start stopped sandboxes",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.each(args, asJSON, "started", func(name string) error {

@@ -78,7 +78,7 @@ func runCommand(env *Env) *cobra.Command {
 	var name, dir string
 	cmd := &cobra.Command{
 		Use:   "run [NAME[~SESSION] --] CMD…",
-		Short: "run a command in a session and follow it",
+		Short: "run a command in a session and print its output",
 		Long: "Run a command in the terminal of a session, and follow it until the shell is at its prompt\n" +
 			"again, the command asks for something, or the time is up. A missing sandbox is made, unless\n" +
 			"its name is almost that of another.\n\n" +
@@ -333,7 +333,7 @@ func typeCommand(env *Env) *cobra.Command {
 	var raw, answer, stdin bool
 	cmd := &cobra.Command{
 		Use:   "type NAME[~SESSION] [flags] TEXT…",
-		Short: "type text and Enter to the program that runs",
+		Short: "type a line into a session",
 		Long: "Type text and Enter to the program that runs, and print what happens until the next state. Flags come before\n" +
 			"TEXT: what follows its first word is typed.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -385,7 +385,7 @@ func keysCommand(env *Env) *cobra.Command {
 	var f callFlags
 	cmd := &cobra.Command{
 		Use:   "keys NAME[~SESSION] [flags] KEY…",
-		Short: "press keys: ^C Up Enter Tab F1 q",
+		Short: "press keys in a session, such as ^C, Up or Enter",
 		Long: "Press keys, and print what happens until the next state. A key is ^C or C-c, M-x, a name (Enter Tab Escape Space\n" +
 			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12), or one character. Text is typed by sandboxd\n" +
 			"type --raw. Flags come before the first KEY.\n\n" +
@@ -425,7 +425,7 @@ func interruptCommand(env *Env) *cobra.Command {
 	var f callFlags
 	cmd := &cobra.Command{
 		Use:   "interrupt NAME[~SESSION]",
-		Short: "stop what runs: ^C, then TERM, then KILL",
+		Short: "interrupt what runs in a session",
 		Long: "Stop what runs in front, by ^C at first, and where that does not do, by TERM and at last KILL. It says what was sent\n" +
 			"and, where ^C did not do, how many processes were signalled, how many of those ended, and how many are left.",
 		RunE: func(cmd *cobra.Command, args []string) error {

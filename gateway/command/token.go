@@ -16,7 +16,7 @@ import (
 func tokenCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "make, list and revoke tokens for the HTTP door",
+		Short: "create, list and revoke tokens for the HTTP API",
 		Long: "Make, list and revoke tokens: what keys are over SSH they are over HTTP. A token is yours: it may do what you may, and less\n" +
 			"with --watch. What it is used for ends when it is revoked or expires. It is good no longer than the key or certificate\n" +
 			"that makes it, and a key with no-pty, command= or from= makes none.",
@@ -45,7 +45,7 @@ func tokenNewCommand(env *Env) *cobra.Command {
 	var label, expires string
 	cmd := &cobra.Command{
 		Use:   "new [LABEL]",
-		Short: "make a token and print it; it cannot be shown again",
+		Short: "create a token and print it; it cannot be shown again",
 		Args:  cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
