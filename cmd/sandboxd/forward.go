@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/kballard/go-shellquote"
 	"github.com/spf13/cobra"
@@ -34,14 +33,6 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 			c.forwarded(sub)
 		}
 		return
-	}
-	if strings.Contains(cmd.Use, "NAME") && cmd.Name() != "new" {
-		cmd.ValidArgsFunction = c.completeName
-		if cmd.Flags().Lookup("name") != nil {
-			_ = cmd.RegisterFlagCompletionFunc("name", func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-				return c.completeName(cmd, nil, begun)
-			})
-		}
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if cmd.Name() == "run" || cmd.Name() == "python" {
@@ -107,32 +98,6 @@ func lostResult(cmd *cobra.Command, args []string, err error) error {
 		return err
 	}
 	return exitCode(res.ExitStatus())
-}
-
-// completePatience bounds what a press of Tab waits for.
-const completePatience = 2 * time.Second
-
-// completeName completes the name of a sandbox, where a daemon runs; it starts none. What follows the name is no file of
-// this machine.
-func (c *cli) completeName(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	several := slices.Contains([]string{"rm", "stop", "start", "pause", "resume"}, cmd.Name())
-	if len(args) > 0 && !several || c.load() != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
-	defer cancel()
-	infos, err := c.sandboxes(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var names []string
-	for _, info := range infos {
-		// A shell prints what it completes as it is.
-		if _, err := wire.ParseLabel("sandbox name", info.Name); err == nil && strings.HasPrefix(info.Name, begun) {
-			names = append(names, info.Name)
-		}
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // startsDaemon says for which commands a missing daemon is started: those with which people begin.

@@ -257,11 +257,13 @@ func TestHostileServerLocalCommands(t *testing.T) {
 	isSafe(t, s.onTerminal(t, "conformance", "web", "--tier", "full", "--group", "waiting"))
 	isSafe(t, s.onTerminal(t, "cp", "sandbox:/x", "."))
 	var exit *exec.ExitError
-	out, err := s.command(t.Context(), "__complete", "rm", "").Output()
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
+	for _, words := range [][]string{{"rm", ""}, {"log", "web~"}, {"new", "--image", ""}} {
+		out, err := s.command(t.Context(), append([]string{"__complete"}, words...)...).Output()
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		isSafe(t, string(out))
 	}
-	isSafe(t, string(out))
 }
 
 // What is held of an answer is bounded, and one that is longer ends the call.

@@ -132,6 +132,7 @@ func (c *cli) tree() *cobra.Command {
 	root.SetHelpCommandGroupID("machine")
 	root.AddCommand(filterProbeCommand(), manCommand(root))
 	command.AddHelp(root)
+	c.addCompletion(root)
 	return root
 }
 

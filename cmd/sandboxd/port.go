@@ -38,7 +38,6 @@ func (c *cli) portCommand() *cobra.Command {
 			}
 			return nil
 		},
-		ValidArgsFunction: c.completeName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 {

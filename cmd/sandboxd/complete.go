@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	ref "github.com/distribution/reference"
+	"github.com/spf13/cobra"
+
+	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/wire"
+)
+
+// completePatience bounds what a press of Tab waits for.
+const completePatience = 2 * time.Second
+
+// flagValues are the values of flags that have few, by the flag's name.
+var flagValues = map[string][]string{
+	"isolation": {"runc", "runsc"},
+	"network": {string(sandbox.NetworkFiltered), string(sandbox.NetworkAllowlist), string(sandbox.NetworkNone),
+		string(sandbox.NetworkBridge)},
+	"screen": {"auto", "always", "never"},
+	"trust":  {string(sandbox.TrustHost), string(sandbox.TrustImage)},
+}
+
+// addCompletion lets shells complete names of sandboxes and sessions, images, network modes and
+// other values of flags. What is completed is asked of the daemon if one runs; none is started.
+func (c *cli) addCompletion(root *cobra.Command) {
+	for _, cmd := range root.Commands() {
+		switch {
+		case cmd.Name() == "new", cmd.Name() == "add": // whose names are new
+		case strings.Contains(cmd.Use, "NAME"), cmd.Name() == "conformance":
+			cmd.ValidArgsFunction = c.completeArgument
+			_ = cmd.RegisterFlagCompletionFunc("name", c.completeName) // an error where it has none
+		case cmd.Flags().Lookup("name") != nil:
+			_ = cmd.RegisterFlagCompletionFunc("name", c.completeName)
+		}
+		_ = cmd.RegisterFlagCompletionFunc("image", c.completeImage)
+		for name, values := range flagValues {
+			_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+		}
+	}
+}
+
+// completeArgument completes the argument that names a sandbox. What follows it is no file of this
+// machine.
+func (c *cli) completeArgument(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+	if cmd.DisableFlagParsing { // of ssh: its options may come first
+		args = args[firstArgument(args):]
+	}
+	several := slices.Contains([]string{"rm", "stop", "start", "pause", "resume"}, cmd.Name())
+	named := cmd.Flags().Lookup("name") != nil && cmd.Flags().Changed("name")
+	if (named || len(args) > 0) && !several {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return c.completeName(cmd, args, begun)
+}
+
+// completeName completes the name of a sandbox and, behind its ~, that of a session.
+func (c *cli) completeName(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
+	defer cancel()
+	if err := c.load(); err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	if name, _, ok := strings.Cut(begun, "~"); ok {
+		return c.completeSession(ctx, name, begun)
+	}
+	infos, err := c.sandboxes(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for _, info := range infos {
+		// A shell prints what it completes as it is.
+		if _, err := wire.ParseLabel("sandbox name", info.Name); err == nil && strings.HasPrefix(info.Name, begun) {
+			names = append(names, info.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeSession completes NAME~SESSION. The sandbox has to run.
+func (c *cli) completeSession(ctx context.Context, name, begun string) ([]string, cobra.ShellCompDirective) {
+	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	out, err := c.command(ctx, io.Discard, "sessions", "--json", "--", name)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []string
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var s struct{ Name string }
+		if err := d.Decode(&s); err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		target := name + "~" + s.Name
+		if _, err := wire.ParseTarget(target); err == nil && strings.HasPrefix(target, begun) {
+			names = append(names, target)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeImage completes images that the configuration names or that sandboxes were made of.
+func (c *cli) completeImage(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
+	defer cancel()
+	if err := c.load(); err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	all := []string{sandbox.DefaultImage, c.config.value("image"), c.config.value("python.image")}
+	infos, _ := c.sandboxes(ctx) // without a daemon the configuration is all there is
+	for _, info := range infos {
+		all = append(all, info.Image)
+	}
+	slices.Sort(all)
+	all = slices.DeleteFunc(slices.Compact(all), func(image string) bool {
+		_, err := ref.ParseNormalizedNamed(image) // a shell prints what it completes as it is
+		return err != nil || !strings.HasPrefix(image, begun)
+	})
+	return all, cobra.ShellCompDirectiveNoFileComp
+}
