@@ -107,7 +107,7 @@ func TestMistakes(t *testing.T) {
 		"replay demo --speed fast":     `invalid argument "fast" for "--speed" flag; write a number`,
 		"new -n demo demo":             `new: "demo" is one argument too many`,
 		"describe --name demo demo":    `describe: "demo" is one argument too many`,
-		"exec -n demo":                 "exec: an argument is missing",
+		"exec -n demo":                 "exec: no command",
 		"python -c 1 a b":              `python: "b" is one argument too many`,
 	} {
 		var out, said strings.Builder

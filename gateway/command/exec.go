@@ -31,7 +31,7 @@ func execCommand(env *Env) *cobra.Command {
 		Example: "  sandboxd exec web -- cat /etc/os-release\n" +
 			"  sandboxd exec -e TOKEN=x -w /srv web ./deploy\n" +
 			"  sandboxd exec -i web 'tar -xf -' <files.tar",
-		Args: cobra.MinimumNArgs(2),
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wire.ParseLabel("sandbox name", args[0])
 			if err != nil {
@@ -45,6 +45,9 @@ func execCommand(env *Env) *cobra.Command {
 				return err
 			}
 			words := args[1:]
+			if len(words) == 0 {
+				return usage("exec: no command")
+			}
 			text := words[0]
 			if len(words) > 1 {
 				text = shellquote.Join(words...)
