@@ -412,7 +412,7 @@ func keysCommand(env *Env) *cobra.Command {
 }
 
 // standing is the principal's party on a session that exists, for commands that take nothing but its name.
-func (env *Env) standing(ctx context.Context, f *callFlags, args []string) (wire.Target, *attach.Attachment, error) {
+func (env *Env) standing(ctx context.Context, args []string) (wire.Target, *attach.Attachment, error) {
 	t, err := onlyTarget(args)
 	if err != nil {
 		return t, nil, err
@@ -429,7 +429,7 @@ func interruptCommand(env *Env) *cobra.Command {
 		Long: "Stop what runs in front, by ^C at first, and where that does not do, by TERM and at last KILL. It says what was sent\n" +
 			"and, where ^C did not do, how many processes were signalled, how many of those ended, and how many are left.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, party, err := env.standing(cmd.Context(), &f, args)
+			t, party, err := env.standing(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
