@@ -18,6 +18,7 @@ ldflags     := -s -w -buildid=
 COMMIT ?= $(shell git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null)
 DATE   ?= $(shell TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd 2>/dev/null)
 stamps  = -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
+programs    := dist/build/amd64/sandboxd dist/build/arm64/sandboxd
 guests      := bin/sandboxd-guest-linux-amd64 bin/sandboxd-guest-linux-arm64
 
 # go tool with the tools' own module: what lints and reports is no dependency of the product.
@@ -25,8 +26,8 @@ lint_tool := go tool -modfile=$(CURDIR)/scripts/tools/lint/go.mod golangci-lint
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-all build check lint fuzz bench install uninstall clean
-.PHONY: bin/sandboxd $(guests)
+.PHONY: help demo test test-slow test-all build check lint fuzz bench install uninstall release
+.PHONY: clean bin/sandboxd $(guests) $(programs)
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -88,5 +89,13 @@ install: build ## install under PREFIX (/usr/local), below DESTDIR if set; uses 
 uninstall: ## remove what install put there
 	@scripts/install --remove $(DESTDIR)$(PREFIX)
 
+$(programs): dist/build/%/sandboxd:
+	@echo 'build $@'
+	$(Q)GOOS=linux GOARCH=$* $(GO) build $(build_flags) -ldflags="$(ldflags) $(stamps)" \
+		-o $@ ./cmd/sandboxd
+
+release: build $(programs) ## write packages, archives, SBOMs and checksums of both architectures to dist
+	@scripts/release $(VERSION)
+
 clean: ## remove what was built; images and the engine stay
-	rm -rf bin
+	rm -rf bin dist
