@@ -115,7 +115,7 @@ func (c *cli) completeImage(_ *cobra.Command, _ []string, begun string) ([]strin
 	if err := c.load(); err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	all := []string{sandbox.DefaultImage, c.config.value("image"), c.config.value("python.image")}
+	all := []string{sandbox.DefaultImage, c.config.Image, c.config.Python.Image}
 	infos, _ := c.sandboxes(ctx) // without a daemon the configuration is all there is
 	for _, info := range infos {
 		all = append(all, info.Image)
