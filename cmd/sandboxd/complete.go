@@ -28,9 +28,12 @@ var flagValues = map[string][]string{
 	"trust":  {string(sandbox.TrustHost), string(sandbox.TrustImage)},
 }
 
-// addCompletion lets shells complete names of sandboxes and sessions, images, network modes and
+// completer completes the values of arguments and flags in a shell.
+type completer struct{ *cli }
+
+// addTo lets shells complete names of sandboxes and sessions, images, network modes and
 // other values of flags. What is completed is asked of the daemon if one runs; none is started.
-func (c *cli) addCompletion(root *cobra.Command) {
+func (c completer) addTo(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		switch {
 		case cmd.Name() == "new", cmd.Name() == "add": // whose names are new
@@ -49,7 +52,7 @@ func (c *cli) addCompletion(root *cobra.Command) {
 
 // completeArgument completes the argument that names a sandbox. What follows it is no file of this
 // machine.
-func (c *cli) completeArgument(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (c completer) completeArgument(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 	if cmd.DisableFlagParsing { // of ssh: its options may come first
 		args = args[firstArgument(args):]
 	}
@@ -62,7 +65,7 @@ func (c *cli) completeArgument(cmd *cobra.Command, args []string, begun string) 
 }
 
 // completeName completes the name of a sandbox and, behind its ~, that of a session.
-func (c *cli) completeName(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (c completer) completeName(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
 	defer cancel()
 	if err := c.load(); err != nil {
@@ -86,7 +89,7 @@ func (c *cli) completeName(_ *cobra.Command, _ []string, begun string) ([]string
 }
 
 // completeSession completes NAME~SESSION. The sandbox has to run.
-func (c *cli) completeSession(ctx context.Context, name, begun string) ([]string, cobra.ShellCompDirective) {
+func (c completer) completeSession(ctx context.Context, name, begun string) ([]string, cobra.ShellCompDirective) {
 	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -109,7 +112,7 @@ func (c *cli) completeSession(ctx context.Context, name, begun string) ([]string
 }
 
 // completeImage completes images that the configuration names or that sandboxes were made of.
-func (c *cli) completeImage(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+func (c completer) completeImage(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
 	defer cancel()
 	if err := c.load(); err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 )
 
-func (c *cli) demoCommand() *cobra.Command {
+func demoCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo",
 		Short: "watch an agent work in a real sandbox: no key, no account",

@@ -45,7 +45,7 @@ func (d doctor) checks() []func(context.Context) []finding {
 		d.checkDoor, d.checkRoom, d.checkPool, d.checkHook, d.checkModel, d.checkTools}
 }
 
-func (c *cli) doctorCommand() *cobra.Command {
+func doctorCommand(c *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",

@@ -124,15 +124,15 @@ func (c *cli) tree() *cobra.Command {
 		return c.load()
 	}
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})
-	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand(), c.downCommand(), c.demoCommand(), c.configCommand(), c.copyCommand(), c.portCommand(),
-		c.sshCommand(), c.sshConfigCommand(), c.doctorCommand(), c.mcpCommand(), c.mcpConfigCommand(), c.conformanceCommand(), c.taskCommand(), c.versionCommand(), completionCommand(root)} {
+	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand(), c.downCommand(), demoCommand(c), c.configCommand(), c.copyCommand(), c.portCommand(),
+		c.sshCommand(), c.sshConfigCommand(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c), c.conformanceCommand(), c.taskCommand(), versionCommand(c), completionCommand(root)} {
 		cmd.GroupID = "machine"
 		root.AddCommand(cmd)
 	}
 	root.SetHelpCommandGroupID("machine")
 	root.AddCommand(filterProbeCommand(), manCommand(root))
 	command.AddHelp(root)
-	c.addCompletion(root)
+	completer{c}.addTo(root)
 	return root
 }
 

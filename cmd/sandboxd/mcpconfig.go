@@ -41,7 +41,7 @@ func clientNames() []string {
 	return names
 }
 
-func (c *cli) mcpConfigCommand() *cobra.Command {
+func mcpConfigCommand(c *cli) *cobra.Command {
 	var name string
 	var asJSON bool
 	cmd := &cobra.Command{

@@ -59,7 +59,7 @@ func readBuild(info *debug.BuildInfo, ok bool) buildFacts {
 	return b
 }
 
-func (c *cli) versionCommand() *cobra.Command {
+func versionCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "print the versions of this program and of the daemon",

@@ -67,7 +67,7 @@ func ensureCommand(env *Env) *cobra.Command {
 }
 
 // gone reports whether a sandbox was removed behind the daemon's back, which nobody may have noticed yet. One that is stopped is started.
-func (env *Env) gone(ctx context.Context, info lifecycle.Info) bool {
+func gone(ctx context.Context, env *Env, info lifecycle.Info) bool {
 	for range 3 { // what is known of it may change while it is asked
 		var err error
 		switch info.State {
@@ -183,7 +183,7 @@ func (env *Env) ensureDirAs(ctx context.Context, dir string, o dirOptions) (stri
 		spec.Build = &lifecycle.Build{Dir: dir, Dockerfile: b.Dockerfile, Context: b.Context, Args: b.Args, Target: b.Target}
 	}
 	had, missing := env.Hub.Get(ctx, env.Principal, name)
-	if missing == nil && had.Dir == dir && (o.wipe || env.gone(ctx, had)) {
+	if missing == nil && had.Dir == dir && (o.wipe || gone(ctx, env, had)) {
 		if _, err := env.Hub.Remove(ctx, env.Principal, name); err != nil {
 			return "", err
 		}

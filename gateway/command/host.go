@@ -45,7 +45,7 @@ func addCommand(env *Env) *cobra.Command {
 			if asJSON {
 				return env.printJSON(env.describeJSON(info))
 			}
-			return env.added(info, time.Since(began))
+			return added(env, info, time.Since(began))
 		},
 	}
 	hostFlags(cmd, &spec.Host)
@@ -55,7 +55,7 @@ func addCommand(env *Env) *cobra.Command {
 }
 
 // added says that a host is a sandbox now.
-func (env *Env) added(info lifecycle.Info, took time.Duration) error {
+func added(env *Env, info lifecycle.Info, took time.Duration) error {
 	_, err := fmt.Fprintf(env.Stdout, "%s added in %.2f s (%s)\n  %s\n", info.Name, took.Seconds(), info.Image, env.Gateway.SSHCommand(info.Name))
 	return err
 }

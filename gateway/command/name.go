@@ -82,7 +82,7 @@ func (env *Env) ensure(ctx context.Context, spec lifecycle.NewSpec, create bool)
 		return err
 	}
 	if !create {
-		if err := env.mistyped(ctx, spec.Name); err != nil {
+		if err := mistyped(ctx, env, spec.Name); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func (env *Env) ensure(ctx context.Context, spec lifecycle.NewSpec, create bool)
 }
 
 // mistyped is an error if name is almost the name of a sandbox of the caller.
-func (env *Env) mistyped(ctx context.Context, name string) error {
+func mistyped(ctx context.Context, env *Env, name string) error {
 	infos, err := env.Hub.List(ctx, env.Principal)
 	if err != nil {
 		return err

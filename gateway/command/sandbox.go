@@ -138,7 +138,7 @@ func newCommand(env *Env) *cobra.Command {
 				return env.printJSON(env.describeJSON(info))
 			}
 			if info.Backend == "host" {
-				return env.added(info, time.Since(began))
+				return added(env, info, time.Since(began))
 			}
 			fmt.Fprintf(env.Stdout, "%s ready in %.2f s (%s, network %s)\n  %s\n", info.Name, time.Since(began).Seconds(), info.ShortImage(),
 				info.Network, env.Gateway.SSHCommand(info.Name))
@@ -377,7 +377,7 @@ func rmCommand(env *Env) *cobra.Command {
 				}
 			}
 			if !force && env.Pty != nil && !asJSON {
-				confirmed, err := env.confirmRemoval(cmd.Context(), args)
+				confirmed, err := confirmRemoval(cmd.Context(), env, args)
 				switch {
 				case err != nil:
 					return err
@@ -388,7 +388,7 @@ func rmCommand(env *Env) *cobra.Command {
 				force = true
 			}
 			return env.all(args, asJSON, func(name string) error {
-				if !force && env.active(cmd.Context(), name) {
+				if !force && isActive(cmd.Context(), env, name) {
 					e := wire.Errorf(wire.CodeUsage, "sandbox %s is running", name)
 					e.Hint = "to remove it with its files and records, add -f"
 					return e
@@ -403,17 +403,17 @@ func rmCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// active reports whether a sandbox has processes that its removal would end.
-func (env *Env) active(ctx context.Context, name string) bool {
+// isActive reports whether a sandbox has processes that its removal would end.
+func isActive(ctx context.Context, env *Env, name string) bool {
 	info, err := env.Hub.Get(ctx, env.Principal, name)
 	return err == nil && (info.State == lifecycle.Running || info.State == lifecycle.Paused)
 }
 
 // confirmRemoval asks once about all sandboxes among names that are active, if there are any.
-func (env *Env) confirmRemoval(ctx context.Context, names []string) (bool, error) {
+func confirmRemoval(ctx context.Context, env *Env, names []string) (bool, error) {
 	var active []string
 	for _, name := range names {
-		if env.active(ctx, name) {
+		if isActive(ctx, env, name) {
 			active = append(active, name)
 		}
 	}

@@ -20,8 +20,8 @@ type Life struct {
 	DeleteAfter time.Duration `json:"delete_after,omitempty"`
 }
 
-// Never, as NewSpec.TTL or NewSpec.DeleteAfter, means indefinitely, whatever the daemon's default
-// is.
+// Never is the NewSpec.TTL and NewSpec.DeleteAfter of a sandbox that has none, whatever the
+// daemon's default is.
 const Never time.Duration = -1
 
 // ShortestLife is the least NewSpec.TTL and NewSpec.DeleteAfter.

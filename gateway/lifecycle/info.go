@@ -19,7 +19,8 @@ const (
 	Stopped  State = "stopped"  // no processes; files stay; a connection starts it
 	Broken   State = "broken"   // does not answer or cannot start: Reason says why
 	Deleting State = "deleting" // Destroy is under way; finished after a crash
-	// Known to a backend but not to the store; never removed automatically.
+	// Lost sandboxes are known to a backend but not to the store; they are never removed
+	// automatically.
 	Lost State = "lost"
 )
 
