@@ -62,7 +62,7 @@ func (m *machine) claims(ctx context.Context, identity, owner string, round int,
 			did.mu.Lock()
 			delete(did.ids, name) // from here on nobody knows, until it is acknowledged
 			did.mu.Unlock()
-			if s, err = ask(ctx, c, "rm "+name); err != nil || s.code != 0 {
+			if s, err = ask(ctx, c, "rm -f "+name); err != nil || s.code != 0 {
 				return
 			}
 			did.mu.Lock()
@@ -182,7 +182,7 @@ func TestClaimsAndKills(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if s, err := ask(m.ctx(), c, "rm "+strings.Join(slices.Collect(maps.Keys(has)), " ")); err != nil || s.code != 0 {
+				if s, err := ask(m.ctx(), c, "rm -f "+strings.Join(slices.Collect(maps.Keys(has)), " ")); err != nil || s.code != 0 {
 					t.Errorf("round %d: %v, %+v", round, err, s)
 				}
 				c.Close()

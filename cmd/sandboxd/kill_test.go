@@ -84,7 +84,7 @@ func (m *machine) load(ctx context.Context, l *ledger, round int) {
 				l.mu.Lock()
 				delete(l.there, name) // from here on nobody knows, until it is acknowledged
 				l.mu.Unlock()
-				if s, err = ask(ctx, c, "rm "+name); err != nil || s.code != 0 {
+				if s, err = ask(ctx, c, "rm -f "+name); err != nil || s.code != 0 {
 					return errEnd
 				}
 				l.note("rm", func() { l.gone[name] = true })

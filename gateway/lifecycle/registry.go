@@ -89,8 +89,10 @@ const (
 // Registry holds every sandbox of the daemon. Its methods are safe for concurrent use from the
 // start of Run until it returns.
 //
-// Locks: Registry.mu before Sandbox.mu before live.Session's. A sandbox's semaphore op is taken
-// before any of them. No I/O is done under any.
+// Locks nest in this order: a sandbox's semaphore op, which is an act and held over I/O; state.wmu,
+// held while a change is stored; Registry.mu; the pool's; egress.Carrier's, held while a carrier is
+// started; then those of a sandbox's parts and of its live sessions, of which only Guest.mu and
+// link.mu nest; the board's. No I/O is done under Registry.mu and those behind the carrier's.
 type Registry struct {
 	options   Options
 	log       *slog.Logger
@@ -103,10 +105,9 @@ type Registry struct {
 	manifests manifests
 	removals  removals
 	ready     chan struct{} // closed when Run has compared store and backends once
+	found     []*Sandbox    // what the store had when New was called; for recovery alone
 
 	mu    sync.Mutex
-	found []*Sandbox // what the store had when New was called; for recovery alone
-
 	all   map[string]*Sandbox // guarded by mu; by ID
 	names map[string]*Sandbox // guarded by mu; without those being removed
 

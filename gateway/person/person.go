@@ -147,7 +147,7 @@ func (p *Person) ended(cause error) (int, string) {
 	case errors.Is(cause, ErrGone):
 		return wire.ExitTransport, ""
 	case errors.Is(cause, attach.ErrDisconnected):
-		return wire.ExitTransport, "you were sent away from " + Full(target)
+		return wire.ExitTransport, "the owner disconnected you from " + Full(target)
 	case errors.Is(cause, attach.ErrUnshared):
 		return wire.ExitTransport, target.Sandbox + " is no longer shared with you"
 	case errors.Is(cause, io.EOF):

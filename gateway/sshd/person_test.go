@@ -394,7 +394,7 @@ func TestPersonSentAway(t *testing.T) {
 	if n != 1 || err != nil {
 		t.Fatalf("kicked %d, %v", n, err)
 	}
-	if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "you were sent away from demo~build") {
+	if got := s.leaves(); got != 255 || !strings.Contains(s.text(), "the owner disconnected you from demo~build") {
 		t.Errorf("exit status %d:\n%s", got, s.text())
 	}
 }

@@ -49,7 +49,7 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	case err == nil:
 		s.exit(person.ExitOf(at.Live().State()))
 	case errors.Is(at.Err(), attach.ErrDisconnected):
-		s.complain("you were sent away from " + at.Target().String())
+		s.complain("the owner disconnected you from " + at.Target().String())
 		s.exit(wire.ExitTransport)
 	default:
 		if e := accessOver(ctx); e != nil {

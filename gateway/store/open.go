@@ -223,6 +223,8 @@ func damage(path string, err error) error {
 		switch e.Code() & 0xff {
 		case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
 			return &DamagedError{Path: path, Err: err}
+		case sqlite3.SQLITE_IOERR:
+			return fmt.Errorf("store %s: %w; is its disk full, or failing?", path, err)
 		}
 		return fmt.Errorf("store %s: %w", path, err)
 	}
