@@ -32,6 +32,12 @@ func execCommand(env *Env) *cobra.Command {
 			"  sandboxd exec -e TOKEN=x -w /srv web ./deploy\n" +
 			"  sandboxd exec -i web 'tar -xf -' <files.tar",
 		Args: cobra.MinimumNArgs(1),
+		PreRunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 && strings.HasPrefix(args[1], "-") && args[1] != "--" && !cmd.Flags().Changed("name") {
+				return usage("exec: flags come before the name: exec %s … %s", args[1], args[0])
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			name, err := wire.ParseLabel("sandbox name", args[0])
 			if err != nil {

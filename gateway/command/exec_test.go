@@ -55,3 +55,14 @@ func TestExecSetsUp(t *testing.T) {
 		t.Errorf("new --rm: %s", out)
 	}
 }
+
+// A flag behind the name is no command.
+func TestExecFlagBehindName(t *testing.T) {
+	w := newWorld(t)
+	w.must(0, "new", "demo")
+	if code, _, errs := w.command("exec", "demo", "-w", "/", "pwd"); code != wire.ExitUsage || !strings.Contains(errs, "flags come before the name") {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+	w.must(0, "exec", "demo", "--", "true")
+	w.must(0, "exec", "demo", "test", "-d", "/")
+}

@@ -248,7 +248,7 @@ func TestPageRoles(t *testing.T) {
 	if _, err := w.hub.Sessions.Disconnect(t.Context(), aliceAgent, wire.Target{Sandbox: "demo", Session: "main"}, "person:alice"); err != nil {
 		t.Fatal(err)
 	}
-	owner.until("who is sent away is told", `document.querySelector("#problem").textContent.includes("the owner disconnected you")`)
+	owner.until("the person who was disconnected reads why", `document.querySelector("#problem").textContent.includes("the owner disconnected you")`)
 	for _, b := range []*tab{watcher, owner, guest} {
 		b.fine()
 	}

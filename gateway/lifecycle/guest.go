@@ -426,7 +426,8 @@ func dialRunning[C any](ctx context.Context, g *Guest, progress func(string),
 		frozen := attach.FrozenOr(unfrozen, err)
 		over()
 		if err == nil {
-			if g.State() == Broken {
+			// Without its control connection it stays so, whatever else answers.
+			if g.State() == Broken && g.inTouch() {
 				g.answered(ctx)
 			}
 			return c, nil

@@ -78,6 +78,7 @@ func (r recovery) recover(ctx context.Context) {
 			reg.removals.retryNow(sb)
 		}
 	}
+	reg.found = nil // those that are removed later are forgotten
 	listed := make(chan struct{}, len(reg.options.Backends))
 	for name, be := range reg.options.Backends {
 		l, ok := be.(sandbox.Finder)

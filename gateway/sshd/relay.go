@@ -22,7 +22,7 @@ type relay struct {
 	allow func(*ssh.Request) bool
 	tap   io.Writer // receives the output before the client does; nil for none
 	kill  func()    // ends the connection to the sandbox
-	// lost is called before the client is told the end of a session that has no exit status. Nil
+	// lost is called before a session without an exit status is reported as ended. Nil
 	// does nothing.
 	lost func()
 
