@@ -16,7 +16,7 @@ const (
 	KindHost    Kind = "host"    // any other SSH server; the URI's user is an account there
 )
 
-// How well the state of a host's terminals is known, best first; docs/hosts.md explains the tiers.
+// How well the state of a host's terminals is known, best first; docs/how-to/hosts.md explains the tiers.
 const (
 	TierGuest  = "guest"  // the guest was copied there: sessions outlive the connection, and processes are looked at
 	TierMarks  = "marks"  // sessions are in this process and end with the connection; the shell tells its prompt and exit codes

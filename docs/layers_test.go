@@ -69,7 +69,7 @@ func TestWalls(t *testing.T) {
 // readLayers reads lines `package -> imports…   what it is` of the layers block. Imports end at two blanks.
 func readLayers(t *testing.T) map[string][]string {
 	t.Helper()
-	text, err := os.ReadFile("architecture.md")
+	text, err := os.ReadFile("concepts/architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,7 +125,7 @@ func usersIn(t *testing.T, dir string) map[string]user {
 // pages are the files that name targets and variables.
 func pages(t *testing.T) []string {
 	t.Helper()
-	pages, err := filepath.Glob("*.md")
+	pages, err := filepath.Glob("*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}

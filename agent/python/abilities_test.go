@@ -16,12 +16,12 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/view/picture"
 )
 
-// What people know from chat assistants that run code, each tried in a sandbox without a network. docs/python.md has the same list; a row
+// What people know from chat assistants that run code, each tried in a sandbox without a network. docs/how-to/python.md has the same list; a row
 // that it lacks, or has and nobody tries, fails the test. SANDBOXD_TEST_BIG_FILE is the size of the file in MiB that goes up and down, 64
 // unless said otherwise.
 func TestAbilities(t *testing.T) {
 	needPython(t)
-	doc, err := os.ReadFile("../../docs/python.md")
+	doc, err := os.ReadFile("../../docs/how-to/python.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,14 +126,14 @@ func TestAbilities(t *testing.T) {
 		done := t.Run(ability.name, ability.try)
 		t.Logf("| %s | %v | %v |", ability.name, done, time.Since(began).Round(time.Millisecond))
 		if !strings.Contains(string(doc), "| "+ability.name+" |") {
-			t.Errorf("docs/python.md does not have: %s", ability.name)
+			t.Errorf("docs/how-to/python.md does not have: %s", ability.name)
 		}
 	}
 	_, table, _ := strings.Cut(string(doc), "<!-- abilities -->")
 	table, _, _ = strings.Cut(table, "<!-- end -->")
 	for _, line := range strings.Split(strings.TrimSpace(table), "\n")[2:] {
 		if name := strings.TrimSpace(strings.Split(line, "|")[1]); !tried[name] {
-			t.Errorf("docs/python.md has %q, which nobody tries", name)
+			t.Errorf("docs/how-to/python.md has %q, which nobody tries", name)
 		}
 	}
 }

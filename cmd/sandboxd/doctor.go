@@ -116,7 +116,7 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 	live := finding{Check: "live-restore", OK: true, Found: "on: sandboxes survive a restart of the engine"}
 	switch {
 	case !docker.IsDockers(v):
-		all[0].Found = fmt.Sprintf("%s, which speaks API %s; docs/isolation.md says what differs", otherEngine(v), v.APIVersion)
+		all[0].Found = fmt.Sprintf("%s, which speaks API %s; docs/concepts/isolation.md says what differs", otherEngine(v), v.APIVersion)
 		live.Found = "not needed: containers are not processes of the engine's service"
 	case !info.Info.LiveRestoreEnabled:
 		live.Found = "off: a restart of the engine ends all processes of sandboxes (their files stay)"

@@ -66,8 +66,8 @@ func TestE2B(t *testing.T) {
 	if left := m.list(); len(left) > 0 {
 		t.Errorf("sandboxes are left: %v", left)
 	}
-	t.Run("the examples of docs/e2b.md", func(t *testing.T) {
-		text, err := os.ReadFile("../../docs/e2b.md")
+	t.Run("the examples of docs/how-to/e2b.md", func(t *testing.T) {
+		text, err := os.ReadFile("../../docs/how-to/e2b.md")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func TestE2BExamples(t *testing.T) {
 	}
 }
 
-// Every call that docs/e2b.md tells of is one that the suite of that SDK makes.
+// Every call that docs/how-to/e2b.md tells of is one that the suite of that SDK makes.
 func TestE2BCalls(t *testing.T) {
 	read := func(name string) string {
 		t.Helper()
@@ -140,7 +140,7 @@ func TestE2BCalls(t *testing.T) {
 	// The suites have short names for what they use much.
 	suites[0] = strings.NewReplacer("f = s.files", "", " f.", " files.", "(f.", "(files.", "[f.", "[files.").Replace(suites[0])
 	suites[1] = strings.NewReplacer("const f = s.files", "", " f.", " files.", "(f.", "(files.").Replace(suites[1])
-	_, table, _ := strings.Cut(read("../../docs/e2b.md"), "<!-- calls: begin -->")
+	_, table, _ := strings.Cut(read("../../docs/how-to/e2b.md"), "<!-- calls: begin -->")
 	table, _, ok := strings.Cut(table, "<!-- calls: end -->")
 	calls := 0
 	for line := range strings.Lines(table) {

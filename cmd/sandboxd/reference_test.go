@@ -15,11 +15,11 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/command"
 )
 
-var update = flag.Bool("update", false, "write docs/cli.md anew")
+var update = flag.Bool("update", false, "write docs/reference/cli.md anew")
 
-// TestReference holds docs/cli.md to the command line: it is written from it, by -update.
+// TestReference holds docs/reference/cli.md to the command line: it is written from it, by -update.
 func TestReference(t *testing.T) {
-	const path = "../../docs/cli.md"
+	const path = "../../docs/reference/cli.md"
 	want := reference((&cli{}).tree())
 	if *update {
 		if err := os.WriteFile(path, want, 0o644); err != nil {
@@ -31,7 +31,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("docs/cli.md differs from the command line (write it with go test ./cmd/sandboxd -run TestReference -update):\n%s", diff)
+		t.Errorf("docs/reference/cli.md differs from the command line (write it with go test ./cmd/sandboxd -run TestReference -update):\n%s", diff)
 	}
 }
 

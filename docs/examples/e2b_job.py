@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs a test in a sandbox by E2B's SDK; a person may answer what it asks. E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY as docs/e2b.md says."""
+"""Runs a test in a sandbox by E2B's SDK; a person may answer what it asks. E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY as docs/how-to/e2b.md says."""
 
 from e2b import CommandExitException, PtySize, Sandbox
 

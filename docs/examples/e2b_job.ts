@@ -1,4 +1,4 @@
-// Runs a server in a sandbox by E2B's SDK, and asks it something. E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY as docs/e2b.md says.
+// Runs a server in a sandbox by E2B's SDK, and asks it something. E2B_API_URL, E2B_SANDBOX_URL and E2B_API_KEY as docs/how-to/e2b.md says.
 import { CommandExitError, Sandbox } from 'e2b'
 
 const sandbox = await Sandbox.create({ timeoutMs: 300_000, metadata: { job: 'example' } })

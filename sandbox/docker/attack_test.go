@@ -450,7 +450,7 @@ func TestAttackKernel(t *testing.T) {
 // One sandbox cannot take the terminals that all of this machine's sandboxes share.
 func TestAttackTerminals(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("only a daemon that is root limits the terminals of a sandbox (docs/security.md)")
+		t.Skip("only a daemon that is root limits the terminals of a sandbox (docs/concepts/security.md)")
 	}
 	b, inst, c := attacked(t, sandbox.Spec{})
 	const take = `

@@ -11,7 +11,7 @@ import (
 )
 
 // What Dockerfiles have beyond the engine's classic builder: here-documents in RUN become a plain
-// RUN, all else is refused with what to write instead. docs/decisions/0008-classic-builder.md says
+// RUN, all else is refused with what to write instead. docs/concepts/decisions/0008-classic-builder.md says
 // why BuildKit does not build.
 
 // maxLine is how long a line of a Dockerfile the classic builder reads.

@@ -19,7 +19,7 @@ import (
 
 // Other engines speak Docker's API, such as Podman's service, and answer "created" to requests
 // that they did not fully honor. Everything that such an engine would silently leave out is
-// handled here: in another way, or by refusing. docs/isolation.md lists it.
+// handled here: in another way, or by refusing. docs/concepts/isolation.md lists it.
 
 // IsDockers reports whether an engine is Docker's own, which honors all of its API.
 func IsDockers(v client.ServerVersionResult) bool {

@@ -201,7 +201,7 @@ var once = []string{"blkio-weight", "cpu-shares", "cpuset-cpus", "hostname", "oo
 var reserved = func() map[string]string {
 	all := make(map[string]string)
 	for names, instead := range map[string]string{
-		"privileged cap-add cap-drop security-opt userns userns-mode group-add": "no sandbox has more rights than docs/security.md says; --sudo lets setuid programs work",
+		"privileged cap-add cap-drop security-opt userns userns-mode group-add": "no sandbox has more rights than docs/concepts/security.md says; --sudo lets setuid programs work",
 		"device device-cgroup-rule device-request gpu":                          "a sandbox has no device of the machine",
 		"volume v volumes-from volume-driver mount bind":                        "use --mount DIR[:ro]",
 		"network network-mode net network-alias link ip ip6 mac-address":        "use --network",

@@ -168,7 +168,7 @@ func TestReservedOptions(t *testing.T) {
 			t.Errorf("%s is reserved, and had", name)
 		}
 	}
-	for name, want := range map[string]string{"cap_add": "docs/security.md", "volumes": "--mount", "mem_limit": "--memory", "--network": "--network", "devices": "device",
+	for name, want := range map[string]string{"cap_add": "docs/concepts/security.md", "volumes": "--mount", "mem_limit": "--memory", "--network": "--network", "devices": "device",
 		"Hostname": "write hostname", "cpu_shares": "write cpu-shares", "environment": "write env", "extra_hosts": "write add-host", "ulimits": "write ulimit",
 		"hostnmae": "there are add-host", "": "there are", "\x1b[31m": "there are"} {
 		err := CheckOptions([]string{name + "=1"})
@@ -288,9 +288,9 @@ func FuzzOptions(f *testing.F) {
 	})
 }
 
-// docs/isolation.md has each option, with what it takes, and each name that is reserved, with what there is instead.
+// docs/concepts/isolation.md has each option, with what it takes, and each name that is reserved, with what there is instead.
 func TestOptionsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/isolation.md")
+	text, err := os.ReadFile("../../docs/concepts/isolation.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@
 // the session stream, Result and State, exit codes, and the payloads of RFC 4254 that a relay has to read.
 //
 // It holds data and its encoding, no behaviour of a session and no connection of its own making. The published form of
-// these words is docs/protocol.md.
+// these words is docs/reference/protocol.md.
 package wire
 
 import "math"

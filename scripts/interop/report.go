@@ -15,7 +15,7 @@ import (
 
 // Where results are kept, below the repository's root.
 const (
-	page    = "docs/interop.md"
+	page    = "docs/reports/interop.md"
 	ratchet = "scripts/interop/ratchet" // names of what passed once, a line each, sorted
 )
 

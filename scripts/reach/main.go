@@ -1,5 +1,5 @@
 // Command reach finds out which programs reach what in which network mode, with real programs in real sandboxes, and prints the
-// table that docs/network.md has: who works as it is, who is refused and told, and who is not told.
+// table that docs/how-to/network.md has: who works as it is, who is refused and told, and who is not told.
 //
 // It needs root, a Docker engine with the image sandboxd/base, git, Debian's and nobody else's packages, and the binaries that make build
 // makes. Everything it starts is its own: a daemon with a temporary state directory, an interface with an address, and the listeners there.

@@ -11,11 +11,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write docs/configuration.md anew")
+var update = flag.Bool("update", false, "write docs/reference/configuration.md anew")
 
-// TestReference holds docs/configuration.md to the settings: it is written from them, by -update.
+// TestReference holds docs/reference/configuration.md to the settings: it is written from them, by -update.
 func TestReference(t *testing.T) {
-	const path = "../../../docs/configuration.md"
+	const path = "../../../docs/reference/configuration.md"
 	introduction, err := os.ReadFile("testdata/introduction.md")
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("docs/configuration.md is stale: go test ./cmd/sandboxd/config -update\n%s", diff)
+		t.Errorf("docs/reference/configuration.md is stale: go test ./cmd/sandboxd/config -update\n%s", diff)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Config is every setting. A field's tags are its key (koanf), its default as the environment
 // would have it, and what else the reference says of it; its comment is its meaning, which
-// config show and docs/configuration.md print. One sentence or two, in plain English.
+// config show and docs/reference/configuration.md print. One sentence or two, in plain English.
 //
 //	oneof    the words that it may be
 //	computed how its default is found, where it depends on the machine
