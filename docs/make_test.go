@@ -4,7 +4,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -125,11 +124,7 @@ func usersIn(t *testing.T, dir string) map[string]user {
 // pages are the files that name targets and variables.
 func pages(t *testing.T) []string {
 	t.Helper()
-	pages, err := filepath.Glob("*/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return append(pages, "../README.md", "../CONTRIBUTING.md", "../Makefile", "../scripts/Makefile")
+	return append(markdown(t), "../README.md", "../CONTRIBUTING.md", "../Makefile", "../scripts/Makefile")
 }
 
 func read(t *testing.T, file string) string {

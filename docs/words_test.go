@@ -11,9 +11,19 @@ import (
 	"testing"
 )
 
-// plainPackages are the packages whose comments, strings and line lengths TestWords holds to the
-// project's style. Add a package once it is clean; none is ever taken out.
-var plainPackages = []string{"gateway", "gateway/lifecycle"}
+// plain returns the lines of plain.txt: the packages and pages that TestWords holds to the project's
+// style. Add one once it is clean; none is ever taken out.
+func plain(t *testing.T) (packages, pages []string) {
+	t.Helper()
+	for _, line := range strings.Fields(read(t, "plain.txt")) {
+		if strings.HasSuffix(line, ".md") {
+			pages = append(pages, line)
+		} else {
+			packages = append(packages, line)
+		}
+	}
+	return packages, pages
+}
 
 // glossary maps each word or phrase that the project avoids to the one to use instead. Words are
 // matched whole and in any case.
@@ -49,25 +59,34 @@ var glossary = []struct{ avoid, use string }{
 // and JSON keep theirs.
 const columns = 100
 
-// TestWords holds the comments and strings of plainPackages to the glossary, and their lines to
-// 100 columns.
+// TestWords holds what plain.txt lists to the glossary, and its lines to 100 columns: comments and
+// strings of packages, and the text of pages without their code blocks.
 func TestWords(t *testing.T) {
 	words := make([]*regexp.Regexp, len(glossary))
 	for i, g := range glossary {
 		words[i] = regexp.MustCompile(`(?i)(^|[^\pL\d_'-])(` + g.avoid + `)($|[^\pL\d_'-])`)
 	}
-	for _, pkg := range plainPackages {
+	check := func(s prose) {
+		for i, word := range words {
+			if m := word.FindStringSubmatch(s.text); m != nil {
+				t.Errorf("%s: %q: use %s", s.at, m[2], glossary[i].use)
+			}
+		}
+	}
+	packages, pages := plain(t)
+	for _, page := range pages {
+		for _, s := range paragraphs(t, filepath.Join("..", page)) {
+			check(s)
+		}
+	}
+	for _, pkg := range packages {
 		files, err := filepath.Glob(filepath.Join("..", pkg, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", pkg, len(files), err)
 		}
 		for _, file := range files {
 			for _, s := range proseOf(t, file) {
-				for i, word := range words {
-					if m := word.FindStringSubmatch(s.text); m != nil {
-						t.Errorf("%s: %q: use %s", s.at, m[2], glossary[i].use)
-					}
-				}
+				check(s)
 			}
 			checkColumns(t, file)
 		}
@@ -101,6 +120,41 @@ func proseOf(t *testing.T, file string) (all []prose) {
 	})
 	return all
 }
+
+// paragraphs returns the text of a page by paragraph, without code blocks and code spans. It reports
+// lines that are too long, other than those of tables, headings and links.
+func paragraphs(t *testing.T, page string) (all []prose) {
+	t.Helper()
+	var text []string
+	first, code := 0, false
+	end := func(next int) {
+		if len(text) > 0 {
+			all = append(all, prose{fmt.Sprintf("%s:%d", page, first), strings.Join(text, " ")})
+		}
+		text, first = nil, next
+	}
+	for i, line := range strings.Split(read(t, page), "\n") {
+		fence := strings.HasPrefix(strings.TrimSpace(line), "```")
+		switch {
+		case fence:
+			code = !code
+		case code || strings.HasPrefix(line, "    ") && len(text) == 0:
+		case strings.TrimSpace(line) == "":
+			end(i + 2)
+		default:
+			exempt := line[0] == '|' || line[0] == '#' || strings.Contains(line, "](")
+			if n := len([]rune(line)); n > columns && !exempt {
+				t.Errorf("%s:%d: %d columns; the limit is %d", page, i+1, n, columns)
+			}
+			text = append(text, codeSpan.ReplaceAllString(line, "`"))
+		}
+	}
+	end(0)
+	return all
+}
+
+// codeSpan is inline code, which is no prose.
+var codeSpan = regexp.MustCompile("`[^`]*`")
 
 // checkColumns reports the lines of a file that are too long.
 func checkColumns(t *testing.T, file string) {
