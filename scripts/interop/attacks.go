@@ -12,9 +12,9 @@ type attack struct{ name, test, note string }
 
 var attackTests = []attack{
 	{"packets before the keys", "TestStrictKex", "IGNORE, DEBUG and UNIMPLEMENTED before NEWKEYS end the connection (Terrapin)"},
-	{"half-open connections", "TestHalfOpenFlood", "10,000 from one source and from 1,000: sessions go on, a login from elsewhere takes less than 2 s, less than 300 MB"},
-	{"endless rekeying", "TestRekey(Flood|NeverEnds)", "a client that exchanges keys without end, and one that never finishes: memory bounded, the connection ends"},
-	{"FIDO keys", "TestSecurityKeys", "a signature without touch is refused, unless the key's line says no-touch-required"},
+	{"half-open connections", "TestHalfOpenFlood", "10,000 from one source and from 1,000: sessions continue, another login takes less than 2 s, memory below 300 MB"},
+	{"endless rekeying", "TestRekey(Flood|NeverEnds)", "a client that exchanges keys endlessly, and one that never finishes: bounded memory, the connection ends"},
+	{"FIDO keys", "TestSecurityKeys", "a signature without touch is rejected, unless the key's line has no-touch-required"},
 }
 
 // full makes the tests take the full numbers.

@@ -11,8 +11,8 @@ import (
 var edges = []client{
 	{"half-close", "ssh, through a master, plink, dbclient: `echo x | ssh sandbox 'cat; echo done'`, all of 5 MiB before it too; " +
 		"output that ends before the input does", halfClose},
-	{"quick endings", "the same programs: 40 short commands each, every byte there is, exact exit codes, nothing on standard error", quickEndings},
-	{"ssh -A: two clients", "at once, each with an agent of its own, which signs for nobody else", twoAgents},
+	{"quick endings", "the same programs: 40 short commands each, all bytes, exact exit codes, empty standard error", quickEndings},
+	{"ssh -A: two clients", "at once, each with its own agent, which signs for that client only", twoAgents},
 }
 
 // programs are those that run a command without a terminal: what to put before the command, by name. end ends what they share.

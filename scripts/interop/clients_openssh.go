@@ -34,7 +34,7 @@ var openssh = []client{
 	{"ssh -A", "an agent with one key", sshAgent},
 	{"ssh -X", "`xset q` in the container on an Xvfb here", sshX11},
 	{"ssh: ControlMaster", "exit codes, a forward added later, end", sshMaster},
-	{"ssh -J", "through the sandbox to an SSH server in it; to nobody: refused with the reason", sshJump},
+	{"ssh -J", "through the sandbox to an SSH server in it; to a closed port: rejected with the reason", sshJump},
 	{"ssh: RekeyLimit 1M", "32 MiB each way", sshRekey},
 	{"ssh: sleep in the background", "`sleep 60 & echo hi` returns when the command ends", func(l *lab) error {
 		began := time.Now()
@@ -51,7 +51,7 @@ var openssh = []client{
 	{"sshfs", "", sshfs},
 	{"rsync", "a folder there and back, and again with nothing to send", rsync},
 	{"git clone and push", "", git},
-	{"docker -H ssh://", "docker's own client at both ends; the engine in the sandbox is a stand-in that answers ping and version", dockerSSH},
+	{"docker -H ssh://", "docker's client at both ends; a fake engine in the sandbox answers ping and version", dockerSSH},
 }
 
 func sshCommand(l *lab) error {

@@ -18,7 +18,9 @@ var others = []client{
 	{"lftp", "a file, and a folder mirrored there and back", lftp},
 	{"dbclient", "command, exit code, `-L`", dbclient},
 	{"paramiko", "streams, exit codes with and without a terminal, sftp, direct-tcpip, a forward back, keepalive", func(l *lab) error { return l.python(paramikoScript) }},
-	{"asyncssh", "the same, and 20 commands at once on one connection; on a host 8, whose own server refuses more than 10 (`MaxSessions`), and no signal, which it passes on for nobody who is root", func(l *lab) error { return l.python(asyncsshScript) }},
+	{"asyncssh", "the same, and 20 commands at once on one connection; " +
+		"on a host 8, because OpenSSH rejects more than 10 (`MaxSessions`), " +
+		"and no signal, which it does not pass on for root", func(l *lab) error { return l.python(asyncsshScript) }},
 	{"ansible", "ping, shell, copy, fetch; with and without pipelining", ansible},
 }
 

@@ -19,12 +19,12 @@ type dropbearTest struct{ name, note string }
 
 var dropbearTests = []dropbearTest{
 	{"test_exitcode", ""},
-	{"test_signal", "a failure that the suite expects: dbclient has no signals yet"},
+	{"test_signal", "the suite expects a failure: dbclient has no signals yet"},
 	{"test_roundtrip", ""},
 	{"test_read_pty", ""},
-	{"test_bg_sleep", "8 s and not 2 are its limit, as below: the machine may be busy"},
-	{"test_idle", "`-I 3` for `-I 1`: dbclient counts from before the login and in whole seconds, so that also without us some connections end before the command prints"},
-	{"test_netcat", "the suite's own server is at the host's loopback; it knows no address for a remote one by itself"},
+	{"test_bg_sleep", "limit 8 s instead of 2: the machine may be busy"},
+	{"test_idle", "`-I 3` instead of `-I 1`: dbclient counts whole seconds from before the login, so some connections end before the command prints, on any server"},
+	{"test_netcat", "the suite's server listens on the host's loopback; its xfail for remote servers is removed"},
 	{"test_tcpflushout", "as above"},
 }
 

@@ -23,23 +23,25 @@ import (
 // groups are the parts, in the order in which they run and stand in the documentation.
 var groups = []struct {
 	name, title, about string
-	once               bool // nothing stands behind
+	once               bool // runs without a sandbox
 	run                func(context.Context, *report) error
 	names              func() []string // of its checks, as the table has them
 }{
 	{"openssh", "OpenSSH's regression suite",
-		"Through the door and the relay, without a container: the scripts compare files and connect to ports of the machine. " +
-			"Under *container* the real guest's server serves, under *host* OpenSSH's.",
+		"The gateway and its relay, without a container: the scripts compare files and connect to " +
+			"ports\nof the machine. *container*: the guest's SSH server; *host*: OpenSSH's.",
 		false, regress, func() []string { return names(applies, func(s script) string { return s.name }) }},
-	{"dropbear", "Dropbear's remote tests", "Debian's dbclient, by the tests of Debian's source package of Dropbear.",
+	{"dropbear", "Dropbear's remote tests",
+		"Debian's dbclient with the tests of Debian's source package of Dropbear.",
 		false, dropbear, func() []string { return names(dropbearTests, func(d dropbearTest) string { return d.name }) }},
-	{"clients", "Clients", "Real programs, as Debian has them, against a daemon.", false, clients,
+	{"clients", "Clients", "Programs of Debian 12 against a daemon.", false, clients,
 		func() []string {
 			return names(slices.Concat(openssh, others, edges), func(c client) string { return c.name })
 		}},
 	{"editors", "Editors", "What editors send, replayed against the same daemon.", false, editors,
 		func() []string { return names(traces, func(c client) string { return c.name }) }},
-	{"attacks", "Attacks on the login", "Go tests of `gateway/sshd`, with the full numbers. Nothing stands behind.", true, attacks,
+	{"attacks", "Attacks on the login",
+		"Go tests of `gateway/sshd` with large numbers, without a sandbox.", true, attacks,
 		func() []string { return names(attackTests, func(a attack) string { return a.name }) }},
 }
 

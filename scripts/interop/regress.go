@@ -43,9 +43,9 @@ if test "x$REGRESS_INTEROP_PUTTY"`, "the session names the sandbox"}
 var applies = []script{
 	{name: "connect"},
 	{name: "proxy-connect", edits: []edit{{`${USER}:style@`, `${USER}@`, "no login styles"}}, with: map[string][]edit{
-		container: {{`!= "UNKNOWN 65535 UNKNOWN 65535"`, `!= "127.0.0.1 0 127.0.0.1 22"`, "`SSH_CONNECTION` does not tell a sandbox where its clients are"}},
+		container: {{`!= "UNKNOWN 65535 UNKNOWN 65535"`, `!= "127.0.0.1 0 127.0.0.1 22"`, "`SSH_CONNECTION` in a sandbox does not show the client's address"}},
 		host: {{`"$SSH_CONNECTION" != "UNKNOWN 65535 UNKNOWN 65535"`, `"${SSH_CONNECTION#127.0.0.1 * 127.0.0.1 }" = "$SSH_CONNECTION"`,
-			"`SSH_CONNECTION` tells a host of the gateway, not of the client"}}}},
+			"`SSH_CONNECTION` on a host has the gateway's address, not the client's"}}}},
 	{name: "connect-privsep"},
 	{name: "connect-uri"},
 	{name: "proto-version"},
@@ -54,7 +54,7 @@ var applies = []script{
 	{name: "exit-status-signal"},
 	{name: "transfer"},
 	{name: "rekey", edits: []edit{
-		{"for s in 16 1k 128k 256k; do\n\tverbose \"server rekeylimit", "for s in ; do\n\tverbose \"server rekeylimit", "when the server rekeys is not configured"},
+		{"for s in 16 1k 128k 256k; do\n\tverbose \"server rekeylimit", "for s in ; do\n\tverbose \"server rekeylimit", "the server's rekey limit is not configurable"},
 		{"for s in 5 10; do\n\tverbose \"server rekeylimit", "for s in ; do\n\tverbose \"server rekeylimit", ""},
 		{"for size in 16 1k 1K 1m 1M 1g 1G 4G 8G", "for size in ", ""}}},
 	{name: "stderr-data"},
@@ -64,7 +64,7 @@ var applies = []script{
 	{name: "yes-head"},
 	{name: "login-timeout", edits: []edit{{"telnet 127.0.0.1", "$NC 127.0.0.1", "the suite's netcat in place of telnet"}}},
 	{name: "agent", edits: []edit{
-		{"estragon", "regress", "a certificate's first principal is who somebody is"}}},
+		{"estragon", "regress", "a certificate's first principal is the login name"}}},
 	{name: "keyscan"},
 	{name: "key-options", edits: []edit{
 		{`if [ "$r" != "bar" ]; then` + "\n\tfail \"key option environment", `if false; then` + "\n\tfail \"key option environment", "no `environment=`"},
@@ -73,7 +73,7 @@ var applies = []script{
 	{name: "sftp-uri", edits: []edit{{` -oForceCommand="internal-sftp -d /"`, "", "no ForceCommand: the paths are absolute anyway"}}},
 	{name: "dynamic-forward"},
 	{name: "forwarding"},
-	{name: "multiplex", edits: []edit{{"_XXX_TEST", "LC_TEST", "what may be sent is `LANG LC_* TERM COLORTERM GIT_PROTOCOL`"}}},
+	{name: "multiplex", edits: []edit{{"_XXX_TEST", "LC_TEST", "accepted variables: `LANG LC_* TERM COLORTERM GIT_PROTOCOL`"}}},
 	{name: "brokenkeys"},
 	{name: "percent", edits: []edit{
 		{"USER=`id -u -n`", "", ""},
@@ -99,21 +99,21 @@ var doesNotApply = []struct{ why, scripts string }{
 	{"reaches no server: it tests the client, the agent or ssh-keygen alone", "agent-getpeereid agent-ptrace agent-subprocess agent-timeout " +
 		"agent-pkcs11 cfginclude keygen-change keygen-comment keygen-convert keygen-knownhosts keygen-moduli keygen-sshfp krl scp scp-uri sftp sftp-badcmds " +
 		"sftp-batch sftp-cmds sftp-glob sftp-perm sshcfgparse sshsig"},
-	{"tests the language of sshd_config, which we do not have", "addrmatch cfgmatch cfgmatchlisten cfgparse servcfginclude"},
+	{"tests the language of sshd_config, which sandboxd does not have", "addrmatch cfgmatch cfgmatchlisten cfgparse servcfginclude"},
 	{"tests a setting of sshd_config (AcceptEnv, Banner, AllowUsers, ExposeAuthInfo, ChannelTimeout, UnusedConnectionTimeout, " +
 		"AuthenticationMethods, PubkeyAcceptedAlgorithms, AllowTcpForwarding, ForceCommand, ChrootDirectory); what a client may do is said in " +
 		"its line of authorized_keys",
 		"envpass banner allow-deny-users authinfo channel-timeout connection-timeout multipubkey limit-keytype forward-control forcecommand sftp-chroot"},
-	{"compares what ExposeAuthInfo tells, with host certificates", "agent-restrict"},
-	{"tests AuthorizedPrincipalsFile, AuthorizedKeysCommand, TrustedUserCAKeys or RevokedKeys; authorities stand in authorized_keys",
+	{"compares the output of ExposeAuthInfo, with host certificates", "agent-restrict"},
+	{"tests AuthorizedPrincipalsFile, AuthorizedKeysCommand, TrustedUserCAKeys or RevokedKeys; authorities are in authorized_keys",
 		"cert-userkey keys-command principals-command"},
-	{"tests host keys of a kind that we do not have: certificates, in an agent, rotated by `hostkeys-00@openssh.com`",
+	{"tests unsupported host keys: certificates, in an agent, rotated by `hostkeys-00@openssh.com`",
 		"cert-hostkey hostkey-agent hostkey-rotate"},
-	{"tests a way to log in that we do not have: only keys and certificates are accepted", "hostbased"},
-	{"tests a key exchange that we do not offer: group exchange", "dhgex"},
+	{"tests an unsupported login: only keys and certificates are accepted", "hostbased"},
+	{"tests an unsupported key exchange: group exchange", "dhgex"},
 	{"tests sshd's own process: restart by SIGHUP, running itself again", "reconfigure reexec"},
 	{"needs a domain with DNSSEC", "sshfp-connect"},
-	{"needs SHA-1 signatures (`ssh-rsa`), which we refuse: Debian 12's conch knows no others for RSA", "conch-ciphers"},
+	{"needs SHA-1 signatures (`ssh-rsa`), which are rejected: Debian 12's conch has no others for RSA", "conch-ciphers"},
 }
 
 // regress runs the suite, script after script: they share ports.

@@ -53,7 +53,7 @@ func (r result) verdict() string {
 
 // never are the checks that cannot apply to what is behind, on no machine.
 var never = []struct{ behind, group, name, why string }{
-	{container, "dropbear", "test_netcat", "the test's own server is on this machine's loopback, which is not the container's"},
+	{container, "dropbear", "test_netcat", "the test's server listens on the machine's loopback, not on the container's"},
 	{container, "dropbear", "test_tcpflushout", "as above; `ssh -L`, `-R` and `dbclient -L` are among the clients"},
 }
 
@@ -248,7 +248,7 @@ func (r *report) document(with string) error {
 			}
 		}
 	}
-	fmt.Fprintf(w, "\n### What cannot apply\n\n| check | behind | why |\n| --- | --- | --- |\n")
+	fmt.Fprintf(w, "\n### Checks that do not apply\n\n| check | behind | why |\n| --- | --- | --- |\n")
 	for _, n := range never {
 		fmt.Fprintf(w, "| %s: %s | %s | %s |\n", n.group, n.name, n.behind, cell(n.why))
 	}
@@ -263,20 +263,19 @@ func (r *report) document(with string) error {
 	return os.WriteFile(page, out.Bytes(), 0o644)
 }
 
-// lastRun says when the last run was and with what, and of the last whole one how long it took.
+// wholeRun is how long a whole run takes, as lastRun writes it.
+var wholeRun = regexp.MustCompile(`\S+ with a container, \S+ with a host`)
+
+// lastRun returns a table with the date of this run, the versions that it used, and how long a
+// whole run takes. A partial run keeps that time of the old page.
 func (r *report) lastRun(old, with string) string {
-	const began, end = "A whole run took ", "\n"
-	_, took, found := strings.Cut(old, began)
-	took, _, _ = strings.Cut(took, end)
+	took := wholeRun.FindString(old)
 	if r.only.String() == "" && len(r.backs) == 2 {
-		found = true
-		took = fmt.Sprintf("%s with a container behind and %s with a host.", r.took[container].Round(time.Second), r.took[host].Round(time.Second))
+		took = fmt.Sprintf("%s with a container, %s with a host",
+			r.took[container].Round(time.Second), r.took[host].Round(time.Second))
 	}
-	said := fmt.Sprintf("The last run, of %s, with %s.", time.Now().UTC().Format(time.DateOnly), with)
-	if found {
-		said += " " + began + took
-	}
-	return said
+	return fmt.Sprintf("| last run | with | a whole run takes |\n| --- | --- | --- |\n| %s | %s | %s |",
+		time.Now().UTC().Format(time.DateOnly), cell(with), orDash(took))
 }
 
 func orDash(s string) string {
