@@ -38,12 +38,12 @@ class Results:
             peer: {(o["group"], o["case"]): o for o in lines(directory / f"{peer}.jsonl") if "case" in o} for peer in ["sandboxd", *peers]
         }
         cases = [(case["group"], case["case"]) for case in lines(directory / "cases.jsonl")]
-        # A case counts when everybody could be asked.
+        # A case counts when every product could run it.
         self.cases = [c for c in cases if all(c in self.of[p] and not self.of[p][c].get("not_run") for p in self.of)]
         self.left_out = len(cases) - len(self.cases)
 
     def table(self) -> str:
-        """A row for each group; a cell says how many cases pass, and how many would if nobody had to be told anything."""
+        """A row for each group; a cell says how many cases pass, and how many would without reports."""
         groups: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for case in self.cases:
             groups[case[0]].append(case)
@@ -62,7 +62,7 @@ class Results:
     def latencies(self) -> str:
         bench = {row["what"]: row["sandboxd"]["median"] for row in json.loads((self.directory / "bench.json").read_text())["rows"]}
         ran, asked = (bench[what] for what in bench if what.startswith("Shell.Run"))
-        rows = [["product", "version", "`true`, median", "a question, until the caller is told"], ["---"] * 4]
+        rows = [["product", "version", "`true`, median", "a question, until it is reported"], ["---"] * 4]
         rows.append(["sandboxd", "this one", f"{ran:.1f} ms", f"{asked:.1f} ms"])
         for o in lines(self.directory / "latency.jsonl"):
             never = "never: 30 s"

@@ -24,7 +24,7 @@ func nesting() []conformance.Case {
 	}
 	// meant is for modes that a shell without marks takes for meant, since nothing failed.
 	meant := func(c conformance.Case) conformance.Case {
-		c.Cannot = cannotTyped("without marks the shell alone repairs its terminal, and only after a program that a signal ended")
+		c.Cannot = cannotTyped("without marks only the shell repairs its terminal, after a program that a signal ended")
 		return c
 	}
 	return []conformance.Case{

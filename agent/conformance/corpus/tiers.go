@@ -11,13 +11,13 @@ import (
 
 // Why cases cannot hold where a layer is missing.
 const (
-	endByMark     = "without marks nothing tells the end of a command and its status"
-	handedByMark  = "without marks a command is typed, and the line editor, history and PS2 have their way with it"
-	outputByMark  = "without marks nothing tells where a command's output begins and ends"
-	aboutMarks    = "it is about marks, and there are none"
-	quietUnknown  = "without process facts a quiet program is told as one that may ask, whether it does or not"
-	noisy         = "beside output that never stops silence tells nothing"
-	listenUnknown = "without process facts nobody knows who reads the keyboard, and that it is read in time"
+	endByMark     = "without marks the end of a command and its status are unknown"
+	handedByMark  = "without marks a command is typed, and the line editor, history and PS2 change it"
+	outputByMark  = "without marks the begin and end of a command's output are unknown"
+	aboutMarks    = "the case tests marks, and there are none"
+	quietUnknown  = "without process facts each quiet program is reported as one that may ask"
+	noisy         = "with endless output there is no silence"
+	listenUnknown = "without process facts the reader of the keyboard is unknown"
 )
 
 // cannotBlind is for a case that cannot hold where there are no process facts.

@@ -72,7 +72,7 @@ var situations = []situation{
 
 // Cases are all of them, of the group that the caller gives them.
 func Cases() []conformance.Case {
-	const why = "who listens beside its work is a process fact"
+	const why = "that a program listens beside its work is a process fact"
 	var all []conformance.Case
 	for _, name := range []string{"claude", "codex", "gemini"} {
 		p := programs[name]
