@@ -72,7 +72,7 @@ var sandboxFaults = []fault{
 	{name: "guest frozen", cause: func(r *faultRound) error { return r.signal("STOP") },
 		after: func(r *faultRound) error { return errors.Join(r.signal("CONT"), r.answers()) }, survives: true,
 		relayed: 10 * time.Second}, // their commands end with the connection, so that it has twice the time
-	{name: "paused behind the daemon's back", cause: func(r *faultRound) error { return r.docker("pause", r.container()) },
+	{name: "paused outside the daemon", cause: func(r *faultRound) error { return r.docker("pause", r.container()) },
 		after: func(r *faultRound) error { return r.docker("unpause", r.container()) }, survives: true,
 		holds: []string{"exec", "e2b"}}, // as of a pause
 	{name: "daemon killed", cause: func(r *faultRound) error {
