@@ -3,7 +3,7 @@ package agent
 import "time"
 
 // Result says what a call did, and what the terminal does now. It has the same fields in Go and in
-// JSON; docs/reference/protocol.md explains them with examples.
+// JSON; docs/reference/json.md explains them with examples.
 type Result struct {
 	Sandbox string `json:"sandbox"` // name of the sandbox
 	Session string `json:"session"` // name of the session in it

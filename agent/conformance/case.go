@@ -159,7 +159,7 @@ func (s Step) want(t Tier) Want {
 	return s.Want
 }
 
-// Want is what must be true of an answer; its words are those of a Result in docs/reference/protocol.md. A field that is not set is
+// Want is what must be true of an answer; its words are those of a Result in docs/reference/json.md. A field that is not set is
 // not looked at.
 type Want struct {
 	Ended      []agent.Ended `json:"ended,omitempty"` // one of

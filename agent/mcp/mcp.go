@@ -2,7 +2,7 @@
 // input and output, an SSH channel) or as an http.Handler. Reach for it where a coding agent is to work in a sandbox instead of on the
 // machine that it runs on.
 //
-// A tool answers with the Result of docs/reference/protocol.md as structured content and as a text for the model. A command that asks for
+// A tool answers with the Result of docs/reference/json.md as structured content and as a text for the model. A command that asks for
 // something, or takes long, comes back and says so: no call hangs. What programs printed and files hold is marked as data that nobody
 // vouches for.
 //

@@ -126,7 +126,7 @@ func TestE2BExamples(t *testing.T) {
 	}
 }
 
-// Every call that docs/how-to/e2b.md tells of is one that the suite of that SDK makes.
+// The suite of each SDK makes every call that docs/reference/e2b.md lists.
 func TestE2BCalls(t *testing.T) {
 	read := func(name string) string {
 		t.Helper()
@@ -140,25 +140,36 @@ func TestE2BCalls(t *testing.T) {
 	// The suites have short names for what they use much.
 	suites[0] = strings.NewReplacer("f = s.files", "", " f.", " files.", "(f.", "(files.", "[f.", "[files.").Replace(suites[0])
 	suites[1] = strings.NewReplacer("const f = s.files", "", " f.", " files.", "(f.", "(files.").Replace(suites[1])
-	_, table, _ := strings.Cut(read("../../docs/how-to/e2b.md"), "<!-- calls: begin -->")
+	_, table, _ := strings.Cut(read("../../docs/reference/e2b.md"), "<!-- calls: begin -->")
 	table, _, ok := strings.Cut(table, "<!-- calls: end -->")
 	calls := 0
+	made := func(suite int, call string) {
+		t.Helper()
+		calls++
+		if !strings.Contains(call, ".") {
+			call = "." + call
+		}
+		if !regexp.MustCompile(regexp.QuoteMeta(call) + `\b`).MatchString(suites[suite]) {
+			t.Errorf("%s: the suite has no %s", [...]string{"Python", "JavaScript"}[suite], call)
+		}
+	}
+	// The first cell has Python's names. JavaScript's are the same in camel case, unless the second says otherwise.
+	name, elsewhere := regexp.MustCompile("`([A-Za-z_.]+)`"), regexp.MustCompile("in JavaScript `([A-Za-z.]+)`")
+	camel := regexp.MustCompile(`_[a-z]`)
 	for line := range strings.Lines(table) {
-		cells := strings.Split(line, "|")
-		if len(cells) < 4 || !strings.Contains(line, "`") {
+		cells := strings.SplitN(line, "|", 3)
+		if len(cells) < 3 {
 			continue
 		}
-		for i, language := range []string{"Python", "JavaScript"} {
-			call := strings.Trim(strings.TrimSpace(cells[i+1]), "`")
-			if call == "–" {
-				continue
-			}
-			calls++
-			if !strings.Contains(call, ".") {
-				call = "." + call
-			}
-			if !regexp.MustCompile(regexp.QuoteMeta(call) + `\b`).MatchString(suites[i]) {
-				t.Errorf("%s: the suite has no %s", language, call)
+		other := elsewhere.FindStringSubmatch(cells[2])
+		for _, m := range name.FindAllStringSubmatch(cells[1], -1) {
+			made(0, m[1])
+			switch {
+			case strings.Contains(cells[2], "Python only |"):
+			case other != nil:
+				made(1, other[1])
+			default:
+				made(1, camel.ReplaceAllStringFunc(m[1], func(s string) string { return strings.ToUpper(s[1:]) }))
 			}
 		}
 	}

@@ -33,7 +33,7 @@ func (r route) String() string {
 	return [...]string{"refuse", "join", "raw", "fresh", "own", "relay", "stream", "mcp", "control"}[r]
 }
 
-// decide reads from what a client asks for where it goes (docs/reference/protocol.md, "Who lands where"). TERM, the client's name and
+// decide reads from what a client asks for where it goes (docs/reference/routing.md). TERM, the client's name and
 // anything else that it says of itself play no part. The error is for the client.
 func decide(g *grant, t wire.Target, a ask) (route, error) {
 	watch := g.Rights == wire.RightWatch

@@ -9,7 +9,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Who lands where: the table of docs/reference/protocol.md.
+// The routes of docs/reference/routing.md.
 func TestDecide(t *testing.T) {
 	who := map[string]*grant{
 		"person": {Principal: gateway.Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightDrive}},

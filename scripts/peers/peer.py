@@ -1,6 +1,6 @@
 """What the player of cases asks of a product: one call each for what a terminal tool can be asked to do.
 
-A peer translates a call to the product's own API and says the answer in the words of the corpus (docs/reference/protocol.md, Result).
+A peer translates a call to the product's own API and says the answer in the words of the corpus (docs/reference/json.md, Result).
 It says only what the product says: a call that came back because its time was up is "deadline", whatever the program does.
 """
 

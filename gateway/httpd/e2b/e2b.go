@@ -3,7 +3,7 @@
 // Python. Everything is below one path. Sandboxes are ordinary ones of the hub, and what is done
 // in them is done over SSH.
 //
-// Requests that are not supported are refused by name; docs/how-to/e2b.md lists them.
+// Requests that are not supported are refused by name; docs/reference/e2b.md lists them.
 package e2b
 
 import (
