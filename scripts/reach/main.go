@@ -1,5 +1,6 @@
-// Command reach finds out which programs reach what in which network mode, with real programs in real sandboxes, and prints the
-// table that docs/how-to/network.md has: who works as it is, who is refused and told, and who is not told.
+// Command reach finds out which programs reach what in which network mode, with real programs in
+// real sandboxes, and prints the table of docs/how-to/network.md: allowed, blocked (reported) or
+// blocked (silent).
 //
 // It needs root, a Docker engine with the image sandboxd/base, git, Debian's and nobody else's packages, and the binaries that make build
 // makes. Everything it starts is its own: a daemon with a temporary state directory, an interface with an address, and the listeners there.
@@ -158,13 +159,13 @@ func (d *daemon) try(ctx context.Context, box, command string, target *target) (
 	hit := target.hits.Load() > before
 	switch {
 	case *r.ExitCode == 0:
-		return "reaches", nil
+		return "allowed", nil
 	case hit:
 		return "", fmt.Errorf("it arrived, and failed with %d: %s", *r.ExitCode, r.Output)
 	case len(r.Denied) > 0:
-		return "refused, told", nil
+		return "blocked (reported)", nil
 	}
-	return "fails", nil
+	return "blocked (silent)", nil
 }
 
 // The marks between which the table stands in a file.
