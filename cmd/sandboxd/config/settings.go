@@ -168,7 +168,8 @@ type Quota struct {
 	// Most processor cores of the same. 0: no limit.
 	CPUs float64 `koanf:"cpus" default:"0"`
 
-	// Most disk that sandboxes may be allowed, stopped ones included. 0: no limit.
+	// Most disk that sandboxes may be allowed, stopped ones included, and that snapshots and other
+	// images made for the owner take. 0: no limit.
 	Disk Size `koanf:"disk" default:"0"`
 }
 
