@@ -188,7 +188,7 @@ func TestTake(t *testing.T) {
 	}
 }
 
-// The whole way: a person at a terminal of OpenSSH takes the keyboard by the chord, types, and gives it back.
+// The whole way: a person at a terminal of OpenSSH takes the keyboard by the prefix, types, and gives it back.
 func TestPersonBySSH(t *testing.T) {
 	ssh, err := exec.LookPath("ssh")
 	if err != nil {

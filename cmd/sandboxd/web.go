@@ -70,7 +70,7 @@ func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 	runs.Dir = filepath.Join(state, "artifacts")
 	d.mcp = d.newMCP()
 	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, MCP: d.mcp, Tokens: d.tokens, Hosts: d.config.HTTPHosts,
-		AgentRun: runs, Python: d.python.Options, Chord: d.config.PrefixKey, E2B: shape, Version: build.Version, Log: d.log}); err != nil {
+		AgentRun: runs, Python: d.python.Options, Prefix: d.config.PrefixKey, E2B: shape, Version: build.Version, Log: d.log}); err != nil {
 		return err
 	}
 	url := "http://" + d.webListen.Addr().String()

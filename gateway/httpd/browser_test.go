@@ -179,8 +179,8 @@ func (b *tab) types(keys string, modifiers ...chromedp.Modifier) {
 	})
 }
 
-// chord is a command by keys alone.
-func (b *tab) chord(key string) {
+// prefix is a command by keys alone.
+func (b *tab) prefix(key string) {
 	b.t.Helper()
 	b.types("]", chromedp.ModifierCtrl)
 	b.types(key)

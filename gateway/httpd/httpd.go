@@ -49,7 +49,7 @@ type Options struct {
 	E2B   E2B
 	// Version of the daemon, for the description of the API.
 	Version string
-	Chord   string // of people at the page, as sshd.Options has it; empty is ctrl-]
+	Prefix  string // of people at the page, as sshd.Options has it; empty is ctrl-]
 	// AgentRun is how code of POST /v1/run/ is run; without a Dir there is no such route. Hub and Log need not be set.
 	AgentRun agentrun.Options
 	// Python says how the interpreters are opened of those who ask for Python over HTTP.
@@ -88,11 +88,11 @@ func New(o Options) (*Server, error) {
 		return nil, errors.New("httpd: Hub, Tokens and Log are required")
 	}
 	s := &Server{hub: o.Hub, tokens: o.Tokens, log: o.Log}
-	chord, err := view.ParseChord(cmp.Or(o.Chord, "ctrl-]"))
+	prefix, err := view.ParsePrefix(cmp.Or(o.Prefix, "ctrl-]"))
 	if err != nil {
 		return nil, fmt.Errorf("httpd: %w", err)
 	}
-	s.page = page.New(page.Options{Hub: o.Hub, Tokens: o.Tokens, Chord: chord, Log: o.Log})
+	s.page = page.New(page.Options{Hub: o.Hub, Tokens: o.Tokens, Prefix: prefix, Log: o.Log})
 	s.guard = newGuard(o.Hosts, o.Tokens, o.Hub, o.Log)
 	s.metrics = newMetrics()
 	s.guard.metrics = s.metrics

@@ -1,5 +1,5 @@
 // Package person is a person at a terminal in a shared session, whatever door they came by: what they see is drawn by our renderer, what
-// they type takes a free keyboard, the chord and the door's own buttons do the rest, and the status line says who types. It knows sessions
+// they type takes a free keyboard, the prefix and the door's own buttons do the rest, and the status line says who types. It knows sessions
 // and terminals, and neither SSH nor HTTP.
 package person
 
@@ -24,7 +24,7 @@ import (
 type Options struct {
 	Out        io.Writer               // their terminal. It gets whole frames, in order, one at a time; an error comes with the end of Read, too
 	Cols, Rows int                     // of their window, with the row of the status line
-	Chord      byte                    // of their commands, as view.Keys has it
+	Prefix     byte                    // of their commands, as view.Keys has it
 	Public     func(error) *wire.Error // what they may see of an error
 
 	// Read passes on what they do, by Type, Press, Resize and Leave, until ctx ends. Run starts it and does not wait for it: it may have to
@@ -59,8 +59,8 @@ type Person struct {
 	leave context.CancelCauseFunc
 	jobs  *jobs
 
-	chord byte   // of their commands, as view.Keys has it
-	lost  uint64 // of the goroutine that works; the paste of which a piece could not be taken
+	prefix byte   // of their commands, as view.Keys has it
+	lost   uint64 // of the goroutine that works; the paste of which a piece could not be taken
 
 	untaken   int       // of the goroutine that works; bytes that were not taken lately
 	untakenAt time.Time // of the goroutine that works; when that was
@@ -97,7 +97,7 @@ const (
 
 // New makes a person who is not in a session yet.
 func New(o Options) *Person {
-	return &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, chord: o.Chord,
+	return &Person{o: o, wake: make(chan struct{}, 1), cols: o.Cols, rows: o.Rows, prefix: o.Prefix,
 		renderer: view.NewRenderer(o.Cols, o.Rows)}
 }
 
@@ -118,7 +118,7 @@ func Run[A any](ctx context.Context, p *Person, at *attach.Attachment, asides <-
 	ctx, p.leave = context.WithCancelCause(ctx)
 	defer p.leave(nil)
 	p.jobs = newJobs(func(j job) { p.do(ctx, j) })
-	p.keys.Chord = p.chord
+	p.keys.Prefix = p.prefix
 	// Not waited for: it ends when the client closes its end, which comes after the farewell.
 	go p.o.Read(ctx, p)
 

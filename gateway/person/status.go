@@ -11,23 +11,23 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// key is how a command of the chord is written, such as "^]t take". Without a chord there are only the commands of the lobby.
+// key is how a command of the prefix is written, such as "^]t take". Without a prefix there are only the commands of the lobby.
 func (p *Person) key(letter, does string) string {
-	chord := view.ChordName(p.chord)
-	if chord == "" {
+	prefix := view.PrefixName(p.prefix)
+	if prefix == "" {
 		return ""
 	}
-	return chord + letter + " " + does
+	return prefix + letter + " " + does
 }
 
-// help lists what the chord does.
+// help lists what the prefix does.
 func (p *Person) help() string {
-	chord := view.ChordName(p.chord)
-	if chord == "" {
+	prefix := view.PrefixName(p.prefix)
+	if prefix == "" {
 		return ""
 	}
 	return strings.TrimPrefix(Words(p.key("t", "take"), p.key("g", "give"), p.key("n", "not now"), p.key("p", "private"), p.key("d", "detach"),
-		chord+chord+" sends "+chord), " ")
+		prefix+prefix+" sends "+prefix), " ")
 }
 
 // stand is what the status line says something of.
@@ -77,7 +77,7 @@ func (p *Person) status(s stand, notice, clipped string) (line string, brief []s
 		you, key = "you: asked", p.key("g", "never mind")
 	case s.Keyboard == "":
 		key = "type, or " + key
-		if p.chord == view.NoChord {
+		if p.prefix == view.NoPrefix {
 			key = "type"
 		}
 	case strings.HasPrefix(s.Keyboard, string(wire.Person)+":") && !self.Owner:

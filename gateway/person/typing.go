@@ -52,7 +52,7 @@ func (p *Person) Resize(cols, rows int) {
 	p.jobs.add(job{cols: cols, rows: max(rows-1, 1)}) // the lowest row is the status line's
 }
 
-// Press does what a command of the chord does: any kind but Input.
+// Press does what a command of the prefix does: any kind but Input.
 func (p *Person) Press(kind view.KeyKind) { p.press(view.KeyEvent{Kind: kind}) }
 
 // press does what one key asks for.
@@ -259,7 +259,7 @@ func (p *Person) cutOff(what, why string) {
 	p.cut = true
 }
 
-// command does what a command of the chord asks for.
+// command does what a command of the prefix asks for.
 func (p *Person) command(ctx context.Context, kind view.KeyKind) error {
 	switch kind {
 	case view.Take:

@@ -32,7 +32,7 @@ func (s *session) join(ctx context.Context, target wire.Target, watch bool) {
 func (s *session) visit(ctx context.Context, target wire.Target, watch bool, farewell func(status int, words string)) error {
 	s.client.server.beginTTY()
 	defer s.client.server.endTTY()
-	p := person.New(person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows), Chord: s.client.server.prefix,
+	p := person.New(person.Options{Out: s.channel, Cols: int(s.ask.pty.Cols), Rows: int(s.ask.pty.Rows), Prefix: s.client.server.prefix,
 		Public: s.client.public, Read: s.readPerson})
 	o := p.JoinOptions()
 	o.Watch = watch

@@ -83,7 +83,7 @@ func New(o Options) (*Server, error) {
 	}
 	if o.PrefixKey != "" {
 		var err error
-		if s.prefix, err = view.ParseChord(o.PrefixKey); err != nil {
+		if s.prefix, err = view.ParsePrefix(o.PrefixKey); err != nil {
 			return nil, fmt.Errorf("ssh server: %w", err)
 		}
 	}
@@ -338,6 +338,6 @@ func (h *tracker) close(grace time.Duration) {
 
 // CheckPrefixKey returns an error unless name is that of a prefix key for session commands, such as ctrl-].
 func CheckPrefixKey(name string) error {
-	_, err := view.ParseChord(name)
+	_, err := view.ParsePrefix(name)
 	return err
 }

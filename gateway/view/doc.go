@@ -1,8 +1,9 @@
-// Package view is a person's side of a shared session: it draws a screen model on their terminal with a status line below it, and
-// takes their keys apart into input for the program and commands of the escape chord. It knows nothing of sessions, SSH or HTTP.
+// Package view is a person's side of a shared session. It draws a screen model with a status line on
+// their terminal, and splits their keys into input for the program and commands of the prefix key.
+// It knows nothing of sessions, SSH or HTTP.
 //
-// Nothing that a program prints reaches a person's terminal as it is. What a Renderer writes is printable UTF-8 and the sequences of
-// this list, where n is a number, and nothing else:
+// No output of a program reaches a person's terminal unchanged. A Renderer writes printable UTF-8 and
+// the sequences of this list, where n is a number, and nothing else:
 //
 //	CR LF                            cursor movement; LF scrolls where it stands in the last row of the region
 //	CSI n H CSI n ; n H CSI n C      cursor movement
@@ -16,6 +17,7 @@
 //	CSI ? 2004 h CSI ? 2004 l        brackets around what is pasted, which are on from Enter to Leave
 //	CSI ? n h CSI ? n l ESC = ESC >   the driver's input modes: 1, 9, 1000, 1002, 1003, 1004, 1005, 1006, 1015
 //
-// Nothing in it makes a terminal answer, remember or store anything but text in its own scrollback. Input modes are those above: the
-// keyboard protocols of xterm (modifyOtherKeys) and kitty are not passed on, and programs see no sign of them either.
+// None of these makes a terminal answer, or store anything but text in its own scrollback. The
+// keyboard protocols of xterm (modifyOtherKeys) and kitty are not passed on, and programs cannot
+// detect them.
 package view

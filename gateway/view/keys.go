@@ -8,49 +8,52 @@ type KeyKind uint8
 // The kinds of key events.
 const (
 	Input   KeyKind = iota // bytes for the program
-	Take                   // chord t: take the keyboard
-	Give                   // chord g: give it back
-	Keep                   // chord n: keep it, although somebody asks for it
-	Private                // chord p: a private stretch, on and off
-	Detach                 // chord d: leave
-	Help                   // chord ?
-	Unknown                // the chord and a key that means nothing: show a hint
+	Take                   // prefix t: take the keyboard
+	Give                   // prefix g: give it back
+	Keep                   // prefix n: keep it, and answer a request for it with no
+	Private                // prefix p: private mode, on and off
+	Detach                 // prefix d: leave
+	Help                   // prefix ?
+	Unknown                // prefix and a key without a meaning: show a hint
 )
 
-// KeyEvent is one thing that a person's input asks for. Bytes is set for Input only, never empty, and the receiver's to keep.
+// KeyEvent is one command or piece of input. Bytes is set for Input only and is never empty. The
+// receiver may keep it.
 //
-// Paste is the number of the paste that the bytes are a piece of, 0 for what was typed. All pieces of a paste have the same number, and no
-// piece has anything else in it: who cannot take one of them drops the ones that follow, so that no paste is typed from its middle on.
+// Paste is the number of the paste that the bytes belong to; 0 means typed. All pieces of a paste
+// have the same number, and contain nothing else. A receiver that drops one piece drops those that
+// follow, so that no paste is typed from its middle.
 type KeyEvent struct {
 	Kind  KeyKind
 	Bytes []byte
 	Paste uint64
 }
 
-// maxHeld bounds an incomplete sequence that is kept until its end comes.
+// maxHeld is the longest incomplete sequence in bytes that Keys holds until its end arrives.
 const maxHeld = 256
 
-// Keys takes a person's input apart. The zero value is ready. Answers that a terminal gives to queries are swallowed: a
-// program gets its answers from the screen model, and a person's terminal is asked nothing. Text inside a bracketed paste never is a
-// command. It is not safe for concurrent use.
+// Keys splits a person's input into events. The zero value is ready to use. It discards a terminal's
+// answers to queries, because the screen model answers programs. Text inside a bracketed paste is
+// never a command. Keys is not safe for concurrent use.
 type Keys struct {
-	// Chord is the control character that begins a command; 0 means DefaultChord, NoChord that there is none. Typed twice it is sent on. It
-	// is also known as the keyboard protocols of xterm and kitty write it.
-	Chord byte
-	// Focus lets the reports of focus in and out through, for a program that asked for them.
+	// Prefix is the control character that begins a command. 0 means DefaultPrefix; NoPrefix disables
+	// commands. Typed twice, it is sent to the program once. Keys recognises it in the encodings of
+	// xterm's and kitty's keyboard protocols, too.
+	Prefix byte
+	// Focus passes reports of focus in and out on to a program that asked for them.
 	Focus bool
-	// Brackets lets the brackets around a paste through, for a program that asked for them. The terminal sends them in any case. What is true
-	// when a paste begins holds for all of it.
+	// Brackets passes the brackets around a paste on to a program that asked for them. The terminal
+	// always sends them. The value at the start of a paste applies to all of it.
 	Brackets bool
 
-	chord   bool   // the chord character was the last key
-	escaped bool   // the last byte that went on was an ESC
+	prefix  bool   // the last key was the prefix key
+	escaped bool   // the last byte passed on was an ESC
 	paste   bool   // between the brackets of a paste
 	pastes  uint64 // how many began
-	bracket bool   // the brackets of this one go on
-	skip    bool   // in a string (OSC, DCS, APC) that is swallowed
+	bracket bool   // the brackets of this paste are passed on
+	skip    bool   // inside a string (OSC, DCS, APC) that is discarded
 	skipEsc bool   // and its last byte was ESC
-	held    []byte // a control sequence whose end has not come yet, without its ESC when escaped is set
+	held    []byte // an incomplete control sequence, without its ESC when escaped is set
 	input   []byte
 	events  []KeyEvent
 }
@@ -58,21 +61,21 @@ type Keys struct {
 // Pasting reports whether a paste has begun and not ended.
 func (k *Keys) Pasting() bool { return k.paste }
 
-// Pending reports whether the chord character was typed and its command is awaited.
-func (k *Keys) Pending() bool { return k.chord }
+// Pending reports whether the prefix key was typed and its command has not been typed yet.
+func (k *Keys) Pending() bool { return k.prefix }
 
 // Unfinished reports whether Flush may have something to do.
 func (k *Keys) Unfinished() bool { return len(k.held) > 0 || k.escaped }
 
-// Flush returns what Feed keeps back because it may be the beginning of a terminal's answer. A caller that has a timer calls it some 50 ms
-// after the last input; without it such input comes with the next key. In a paste there is nothing to wait for but its end, which a slow
-// connection may bring in two parts.
+// Flush returns input that Feed holds because it may begin a terminal's answer. Call it about 50 ms
+// after the last input; otherwise that input comes with the next key. Inside a paste it returns
+// nothing, because the end of the paste may arrive in two parts.
 func (k *Keys) Flush() []KeyEvent {
 	if k.paste {
 		return nil
 	}
-	if k.chord && len(k.held) > 0 {
-		k.command(0x1b) // the key after the chord
+	if k.prefix && len(k.held) > 0 {
+		k.command(0x1b) // the key after the prefix key
 	} else {
 		k.input = append(k.input, k.held...)
 	}
@@ -80,7 +83,7 @@ func (k *Keys) Flush() []KeyEvent {
 	return k.take()
 }
 
-// Feed takes what the person's terminal sent and returns what it asks for, in order.
+// Feed parses input of the person's terminal and returns its events in order.
 func (k *Keys) Feed(p []byte) []KeyEvent {
 	if len(k.held) > 0 {
 		p = append(k.held, p...)
@@ -112,19 +115,19 @@ func (k *Keys) flushInput() {
 	k.input = nil
 }
 
-// next handles the beginning of p and returns how many bytes that was, at least one.
+// next handles the beginning of p and returns its length in bytes, at least 1.
 func (k *Keys) next(p []byte) int {
 	b := p[0]
 	switch {
 	case k.skip:
 		k.skipString(b)
 		return 1
-	case k.chord && len(p) > 1 && b == 0x1b && p[1] == '[':
+	case k.prefix && len(p) > 1 && b == 0x1b && p[1] == '[':
 		return k.sequence(p, 2)
-	case k.chord && len(p) == 1 && b == 0x1b:
+	case k.prefix && len(p) == 1 && b == 0x1b:
 		k.held = append([]byte(nil), b)
 		return 1
-	case k.chord:
+	case k.prefix:
 		k.command(b)
 		return keyLen(p)
 	}
@@ -134,30 +137,30 @@ func (k *Keys) next(p []byte) int {
 	case escaped && b == '[':
 		return k.sequence(p, 1)
 	case b == 0x1b && len(p) == 1 && k.paste:
-		k.held = []byte{b} // it may begin the end
+		k.held = []byte{b} // it may begin the closing bracket
 		return 1
 	case b == 0x1b && len(p) == 1:
-		// The Escape key. It goes on at once; what follows is judged as if it were here.
+		// The Escape key. Pass it on immediately; parse what follows as if it were still here.
 		k.escaped = true
 	case b == 0x1b && p[1] == '[':
 		return k.sequence(p, 2)
 	case b == 0x1b && stringAnswer(p[1:]) && !k.paste:
 		k.skip, k.skipEsc = true, false
 		return 2
-	case b == k.chordByte() && k.Chord != NoChord && !k.paste:
-		k.chord = true
+	case b == k.prefixByte() && k.Prefix != NoPrefix && !k.paste:
+		k.prefix = true
 		return 1
 	}
 	k.input = append(k.input, b)
 	return 1
 }
 
-// command is the key after the chord character.
+// command handles the key after the prefix key.
 func (k *Keys) command(b byte) {
-	k.chord = false
+	k.prefix = false
 	kind := Unknown
 	switch b {
-	case k.chordByte():
+	case k.prefixByte():
 		k.input = append(k.input, b)
 		return
 	case 't':
@@ -177,7 +180,7 @@ func (k *Keys) command(b byte) {
 	k.events = append(k.events, KeyEvent{Kind: kind})
 }
 
-// keyLen is how many bytes the key takes that p begins with.
+// keyLen returns the length in bytes of the key that p begins with.
 func keyLen(p []byte) int {
 	switch {
 	case p[0] != 0x1b || len(p) == 1:
@@ -188,8 +191,8 @@ func keyLen(p []byte) int {
 	return 2
 }
 
-// sequence handles a control sequence whose parameters begin at p[start], and returns its length. One without an end is
-// held, unless it is too long to be one.
+// sequence handles a control sequence whose parameters begin at p[start], and returns its length. It
+// holds an incomplete sequence unless that is longer than maxHeld.
 func (k *Keys) sequence(p []byte, start int) int {
 	end := start
 	for end < len(p) && p[end] >= 0x20 && p[end] < 0x40 {
@@ -201,15 +204,15 @@ func (k *Keys) sequence(p []byte, start int) int {
 		k.escaped = start == 1
 		return end
 	case end == len(p) || p[end] < 0x40 || p[end] > 0x7e:
-		k.chord = false
-		k.input = append(k.input, p[:end]...) // no sequence: what stopped it is looked at afresh
+		k.prefix = false
+		k.input = append(k.input, p[:end]...) // not a sequence: parse the byte that ended it again
 		return end
 	}
 	params, final := p[start:end], p[end]
-	switch encoded := k.encodedChord(params, final); {
-	case k.chord && encoded:
-		k.command(k.chordByte())
-	case k.chord:
+	switch encoded := k.encodedPrefix(params, final); {
+	case k.prefix && encoded:
+		k.command(k.prefixByte())
+	case k.prefix:
 		k.command(0x1b)
 	case final == '~' && string(params) == "200" && !k.paste:
 		k.flushInput()
@@ -221,7 +224,7 @@ func (k *Keys) sequence(p []byte, start int) int {
 		k.flushInput()
 		k.paste = false
 	case !k.paste && encoded:
-		k.chord = true
+		k.prefix = true
 	case !k.paste && k.answer(params, final):
 	default:
 		k.input = append(k.input, p[:end+1]...)
@@ -235,14 +238,15 @@ func (k *Keys) addBracket(p []byte) {
 	}
 }
 
-// answer reports whether a control sequence is a terminal's report and not a key.
+// answer reports whether a control sequence is a terminal's report rather than a key.
 func (k *Keys) answer(params []byte, final byte) bool {
 	private := len(params) > 0 && params[0] >= '<' && params[0] <= '?'
 	switch final {
 	case 'c', 'y', 'n', 't': // DA, DECRPM, DSR, window reports
 		return true
 	case 'R':
-		// A cursor position, but 1;2 to 1;16 is F3 with modifiers, which a person presses and a terminal that is asked nothing never reports.
+		// A cursor position, except 1;2 to 1;16, which are F3 with modifiers. sandboxd asks for no
+		// cursor position, so these are keys.
 		return private || !modifiedF3(params)
 	case 'I', 'O':
 		return len(params) == 0 && !k.Focus
@@ -261,8 +265,8 @@ func modifiedF3(params []byte) bool {
 		len(modifier) == 2 && modifier[0] == '1' && modifier[1] >= '0' && modifier[1] <= '6'
 }
 
-// stringAnswer reports whether p, what follows an ESC, begins an OSC, DCS or APC answer. The same two characters are Alt with a
-// key, which never has the rest of an answer right behind it.
+// stringAnswer reports whether p, the bytes after an ESC, begins an OSC, DCS or APC answer. The same two
+// characters are Alt with a key, which is never followed by the rest of an answer.
 func stringAnswer(p []byte) bool {
 	if len(p) < 2 {
 		return false
@@ -278,7 +282,8 @@ func stringAnswer(p []byte) bool {
 	return false
 }
 
-// skipString swallows one byte of a string up to its end. Ctrl-C and the like end it too: no answer has them.
+// skipString discards one byte of a string up to its end. Other control characters, such as Ctrl-C,
+// end it too, because no answer contains them.
 func (k *Keys) skipString(b byte) {
 	switch {
 	case b == '\a', k.skipEsc && b == '\\', b < 0x20 && b != 0x1b:

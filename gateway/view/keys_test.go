@@ -53,7 +53,7 @@ func TestKeys(t *testing.T) {
 		{name: "help", in: "\x1d?", want: `help`},
 		{name: "twice sends it on", in: "\x1d\x1d", want: `"\x1d"`},
 		{name: "unknown key", in: "\x1dxy", want: `unknown "y"`},
-		{name: "arrow after the chord", in: "\x1d\x1b[Ay", want: `unknown "y"`},
+		{name: "arrow after the prefix", in: "\x1d\x1b[Ay", want: `unknown "y"`},
 		{name: "arrow keys", in: "\x1b[A\x1bOB\x1b[1;5C", want: `"\x1b[A\x1bOB\x1b[1;5C"`},
 		{name: "escape key", in: "\x1b", want: `"\x1b"`},
 		{name: "alt keys", in: "\x1bf\x1b]\x1b\x1b[A", want: `"\x1bf\x1b]\x1b\x1b[A"`},
@@ -71,8 +71,8 @@ func TestKeys(t *testing.T) {
 		{name: "two pastes", in: "\x1b[200~a\x1b[201~\x1b[200~b\x1b[201~", want: `paste 1 "a" paste 2 "b"`},
 		{name: "empty paste", in: "\x1b[200~\x1b[201~", want: ``},
 		{name: "brackets in a paste", in: "\x1b[200~\x1b[200~\x1b[201~\x1b[201~", want: `paste 1 "\x1b[200~" "\x1b[201~"`},
-		{name: "chord by modifyOtherKeys", in: "\x1b[27;5;93~t\x1b[27;5;93~\x1b[27;5;93~", want: `take "\x1d"`},
-		{name: "chord by kitty", in: "\x1b[93;5ut\x1b[93;5:1ud\x1b[93;6u", want: `take detach "\x1b[93;6u"`},
+		{name: "prefix by modifyOtherKeys", in: "\x1b[27;5;93~t\x1b[27;5;93~\x1b[27;5;93~", want: `take "\x1d"`},
+		{name: "prefix by kitty", in: "\x1b[93;5ut\x1b[93;5:1ud\x1b[93;6u", want: `take detach "\x1b[93;6u"`},
 		{name: "broken sequence", in: "\x1b[1\x1dt", want: `"\x1b[1" take`},
 	}
 	for _, tt := range tests {
@@ -125,13 +125,13 @@ func TestKeysFlush(t *testing.T) {
 }
 
 func TestKeysOtherChord(t *testing.T) {
-	k := Keys{Chord: 0x02}
+	k := Keys{Prefix: 0x02}
 	if got, want := story(k.Feed([]byte("\x1dt\x02t"))), `"\x1dt" take`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	k.Feed([]byte{0x02})
 	if !k.Pending() {
-		t.Error("the chord is not pending after its first key")
+		t.Error("the prefix is not pending after its first key")
 	}
 }
 
@@ -177,25 +177,25 @@ func TestKeysPasteEndInTwo(t *testing.T) {
 	}
 }
 
-func TestParseChord(t *testing.T) {
-	for name, want := range map[string]byte{"ctrl-]": DefaultChord, "^]": DefaultChord, "C-]": DefaultChord, "Ctrl-A": 1, "ctrl+z": 26, "^\\": 0x1c, "^^": 0x1e, "ctrl-_": 0x1f, "none": NoChord} {
-		if got, err := ParseChord(name); got != want || err != nil {
-			t.Errorf("ParseChord(%q) = %#x, %v; want %#x", name, got, err, want)
+func TestParsePrefix(t *testing.T) {
+	for name, want := range map[string]byte{"ctrl-]": DefaultPrefix, "^]": DefaultPrefix, "C-]": DefaultPrefix, "Ctrl-A": 1, "ctrl+z": 26, "^\\": 0x1c, "^^": 0x1e, "ctrl-_": 0x1f, "none": NoPrefix} {
+		if got, err := ParsePrefix(name); got != want || err != nil {
+			t.Errorf("ParsePrefix(%q) = %#x, %v; want %#x", name, got, err, want)
 		}
 	}
 	for _, name := range []string{"", "]", "ctrl-", "ctrl-ab", "^[", "ctrl-m", "^I", "^J", "^h", "^@", "^?", "ctrl-1", "alt-a", "^é", "none!"} {
-		if got, err := ParseChord(name); err == nil || !strings.Contains(err.Error(), "want") {
-			t.Errorf("ParseChord(%q) = %#x, %v; want an error that says what is right", name, got, err)
+		if got, err := ParsePrefix(name); err == nil || !strings.Contains(err.Error(), "; use ") {
+			t.Errorf("ParsePrefix(%q) = %#x, %v; want an error that says what is right", name, got, err)
 		}
 	}
-	for chord, want := range map[byte]string{0: "^]", DefaultChord: "^]", 1: "^A", 0x1c: "^\\", NoChord: ""} {
-		if got := ChordName(chord); got != want {
-			t.Errorf("ChordName(%#x) = %q, want %q", chord, got, want)
+	for prefix, want := range map[byte]string{0: "^]", DefaultPrefix: "^]", 1: "^A", 0x1c: "^\\", NoPrefix: ""} {
+		if got := PrefixName(prefix); got != want {
+			t.Errorf("PrefixName(%#x) = %q, want %q", prefix, got, want)
 		}
 	}
-	k := Keys{Chord: NoChord}
+	k := Keys{Prefix: NoPrefix}
 	if got, want := story(k.Feed([]byte("\x1dt\xff\x1b[93;5u"))), `"\x1dt\xff\x1b[93;5u"`; got != want {
-		t.Errorf("without a chord got %s, want %s", got, want)
+		t.Errorf("without a prefix got %s, want %s", got, want)
 	}
 }
 
@@ -228,15 +228,15 @@ func FuzzParseChord(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		chord, err := ParseChord(name)
+		prefix, err := ParsePrefix(name)
 		switch {
-		case err != nil || chord == NoChord:
+		case err != nil || prefix == NoPrefix:
 			return
-		case chord == 0 || chord >= 0x20:
-			t.Fatalf("%q is chord %#x, no control character", name, chord)
+		case prefix == 0 || prefix >= 0x20:
+			t.Fatalf("%q is prefix %#x, no control character", name, prefix)
 		}
-		if again, err := ParseChord(ChordName(chord)); again != chord || err != nil {
-			t.Fatalf("%q is %#x, its name %q is %#x, %v", name, chord, ChordName(chord), again, err)
+		if again, err := ParsePrefix(PrefixName(prefix)); again != prefix || err != nil {
+			t.Fatalf("%q is %#x, its name %q is %#x, %v", name, prefix, PrefixName(prefix), again, err)
 		}
 	})
 }

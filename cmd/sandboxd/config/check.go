@@ -243,7 +243,7 @@ func openOptions(list []string) error {
 }
 
 func prefixKey(name string) error {
-	_, err := view.ParseChord(name)
+	_, err := view.ParsePrefix(name)
 	return err
 }
 

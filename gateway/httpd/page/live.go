@@ -19,7 +19,7 @@ import (
 type list struct {
 	Principal string      `json:"principal"`
 	Rights    wire.Rights `json:"rights"`
-	Chord     string      `json:"chord"`
+	Prefix    string      `json:"prefix"`
 	Sandboxes []box       `json:"sandboxes"`
 }
 
@@ -100,7 +100,7 @@ func (d *Door) live(w http.ResponseWriter, r *http.Request) {
 
 func (d *Door) list(r *http.Request) (list, error) {
 	p := rest.Principal(r.Context())
-	now := list{Principal: p.Name, Rights: p.Rights, Chord: chordName(d.Chord), Sandboxes: []box{}}
+	now := list{Principal: p.Name, Rights: p.Rights, Prefix: prefixName(d.Prefix), Sandboxes: []box{}}
 	infos, err := d.Hub.List(r.Context(), p)
 	if err != nil {
 		return now, err

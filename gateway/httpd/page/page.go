@@ -39,7 +39,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 type Options struct {
 	Hub    *gateway.Hub
 	Tokens *token.Registry
-	Chord  byte // of people in a session, as view.Keys has it
+	Prefix byte // of people in a session, as view.Keys has it
 	Log    *slog.Logger
 }
 

@@ -40,7 +40,7 @@ func (d *Door) terminal(w http.ResponseWriter, r *http.Request) {
 		if caller.Kind != wire.Person {
 			return &wire.Error{Code: wire.CodeDenied, Message: "this token is a program's, not a person's"}
 		}
-		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Chord: d.Chord, Public: d.Hub.Public,
+		p := person.New(person.Options{Out: s, Cols: cols, Rows: rows, Prefix: d.Prefix, Public: d.Hub.Public,
 			Read: func(ctx context.Context, p *person.Person) { defer s.tasks.Done(); s.follow(ctx, p) },
 			Stands: func(now person.Standing) {
 				_ = s.say(map[string]any{"stands": standing{Session: now.Target.Session, Keyboard: now.Keyboard, Asking: now.Asking, Private: now.Private, Holds: now.Holds,
@@ -81,4 +81,4 @@ func (s *socket) follow(ctx context.Context, p *person.Person) {
 	}
 }
 
-func chordName(chord byte) string { return view.ChordName(chord) }
+func prefixName(prefix byte) string { return view.PrefixName(prefix) }
