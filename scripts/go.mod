@@ -20,6 +20,8 @@ require (
 	golang.org/x/sys v0.49.0 // Linux system calls
 )
 
+require github.com/google/go-containerregistry v0.22.1
+
 require (
 	github.com/Microsoft/go-winio v0.6.3 // indirect
 	github.com/adrg/xdg v0.5.3 // indirect
@@ -40,6 +42,7 @@ require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/kballard/go-shellquote v0.0.0-20180428030007-95032a82bc51 // indirect
 	github.com/kevinburke/ssh_config v1.6.0 // indirect
+	github.com/klauspost/compress v1.20.1 // indirect
 	github.com/kr/fs v0.1.0 // indirect
 	github.com/mattn/go-isatty v0.0.24 // indirect
 	github.com/mfridman/interpolate v0.0.2 // indirect

@@ -24,6 +24,11 @@ func (d doctor) checkLeft(ctx context.Context) []finding {
 	if !strings.HasPrefix(engine.DaemonHost(), "unix:") {
 		return nil // its files are another machine's
 	}
+	for _, mark := range []string{"/.dockerenv", "/run/.containerenv"} {
+		if _, err := os.Stat(mark); err == nil {
+			return nil // this is a container: state directories of other daemons are not visible
+		}
+	}
 	found, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", daemonLabel)})
 	if err != nil {
 		return nil
