@@ -109,8 +109,8 @@ func (st *stream) handle(ctx context.Context, r wire.Request) (wire.Reply, error
 		}
 		res, err := s.waiting(ctx, r)
 		return wire.Reply{Result: res}, err
-	case wire.VerbHeed:
-		s.waiters.heed(ctx)
+	case wire.VerbMonitor, wire.VerbHeed:
+		s.waiters.monitor(ctx)
 		return wire.Reply{}, nil
 	case wire.VerbTake:
 		now, asked, err := s.keyboard.take(ctx, p, r.Ask)

@@ -33,9 +33,8 @@ func (w *waiters) addLocked() (release func()) {
 	}
 }
 
-// heed makes the prober look, now and then, until ctx ends. Whoever only wants to hear of a state
-// is no reason to look as often as for a call that waits.
-func (w *waiters) heed(ctx context.Context) {
+// monitor keeps the prober observing until ctx ends, less often than for a call that waits.
+func (w *waiters) monitor(ctx context.Context) {
 	s := w.s
 	s.mu.Lock()
 	release := w.addLocked()
@@ -48,5 +47,5 @@ func (w *waiters) heed(ctx context.Context) {
 	release()
 }
 
-// calmLocked reports whether nobody waits but those who heed.
+// calmLocked reports whether all waiters only monitor the state.
 func (w *waiters) calmLocked() bool { return w.all == w.calm }

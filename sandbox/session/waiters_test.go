@@ -10,9 +10,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// TestHeed asks to hear of a session's state: a question that nobody waits for is told, also one that comes without output,
-// and a program that only runs is looked at about once a second.
-func TestHeed(t *testing.T) {
+// TestMonitor monitors a session's state. Questions are reported although no call waits for them,
+// including one without output, and a running program is observed about once a second.
+func TestMonitor(t *testing.T) {
 	var asked atomic.Int64
 	set := newProbedSet(t, "/bin/bash", counting{asked: &asked})
 	c := agentClient(t, set)
@@ -24,10 +24,10 @@ func TestHeed(t *testing.T) {
 	enough := errors.New("enough")
 	done := make(chan error, 1)
 	go func() {
-		_, err := other.Request(ctx, wire.Request{Verb: wire.VerbHeed})
+		_, err := other.Request(ctx, wire.Request{Verb: wire.VerbMonitor})
 		done <- err
 	}()
-	told := func(phase wire.Phase, want wire.Want) func(string, []wire.Event) bool {
+	reported := func(phase wire.Phase, want wire.Want) func(string, []wire.Event) bool {
 		return func(_ string, events []wire.Event) bool {
 			for i := len(events) - 1; i >= 0; i-- {
 				if st := events[i].State; st != nil {
@@ -44,13 +44,13 @@ func TestHeed(t *testing.T) {
 		}
 	}
 	input("read -p 'Name? ' x; sleep 1; read -s y\n")
-	w.until(t, "a question", told(wire.PhaseWaiting, wire.WantLine))
+	w.until(t, "a question", reported(wire.PhaseWaiting, wire.WantLine))
 	input("me\n")
-	w.until(t, "one that comes without output", told(wire.PhaseWaiting, wire.WantPassword))
+	w.until(t, "one that comes without output", reported(wire.PhaseWaiting, wire.WantPassword))
 	input("secret\n")
-	w.until(t, "the prompt", told(wire.PhasePrompt, ""))
+	w.until(t, "the prompt", reported(wire.PhasePrompt, ""))
 	input("sleep 1000\n")
-	w.until(t, "work", told(wire.PhaseRunning, ""))
+	w.until(t, "work", reported(wire.PhaseRunning, ""))
 	<-time.After(3 * time.Second) // the first looks come soon one after the other
 	before := asked.Load()
 	<-time.After(5 * time.Second)
@@ -59,10 +59,10 @@ func TestHeed(t *testing.T) {
 	}
 	cancel(enough)
 	if err := <-done; !errors.Is(err, enough) {
-		t.Errorf("heed ended with %v", err)
+		t.Errorf("monitor ended with %v", err)
 	}
 	input("\x03")
-	w.until(t, "the prompt", told(wire.PhasePrompt, ""))
+	w.until(t, "the prompt", reported(wire.PhasePrompt, ""))
 	input("read x\n")
 	<-time.After(time.Second)
 	before = asked.Load()

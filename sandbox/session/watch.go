@@ -33,7 +33,7 @@ type sighting struct {
 	at      time.Time
 }
 
-// calm reports whether nobody waits but those who heed.
+// calm reports whether all waiters only monitor the state.
 func (o *observer) calm() bool {
 	o.s.mu.Lock()
 	defer o.s.mu.Unlock()
