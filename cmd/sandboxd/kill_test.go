@@ -299,8 +299,12 @@ func TestR1ManySandboxes(t *testing.T) {
 	listening := time.Since(began)
 	took := m.usable(began, names...)
 	t.Logf("%d sandboxes: listens after %v, all have answered after %v", count, listening, took)
-	if took > restart {
-		t.Errorf("%d sandboxes are usable after %v, want %v", count, took, restart)
+	bound := restart
+	if os.Getenv("SANDBOXD_TEST_MANY") == "" {
+		bound = restartOnBusy // other tests run beside this one; make -C scripts faults measures alone
+	}
+	if took > bound {
+		t.Errorf("%d sandboxes are usable after %v, want %v", count, took, bound)
 	}
 	for name, info := range m.list() {
 		if info.ID != before[name].ID {

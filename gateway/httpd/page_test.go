@@ -208,7 +208,9 @@ func TestPageRoles(t *testing.T) {
 		t.Fatal(err)
 	}
 	agent := w.agent("demo")
-	w.run(agent, "echo it works")
+	if got := w.run(agent, "echo it works"); got.Ended != wire.Done {
+		t.Fatalf("echo ended with %+v", got)
+	}
 
 	watcher := newTab(browser, t, 1000, 500)
 	watcher.open(w.link(wire.RightWatch))
