@@ -32,8 +32,8 @@ type program struct {
 const name = "reach.test"
 
 var programs = []program{
-	{"curl, http", "curl -sSf -m 20 http://" + name + ":8080/hello"},
-	{"curl, https", "curl -ksSf -m 20 https://" + name + ":8443/hello"},
+	{"curl (http)", "curl -sSf -m 20 http://" + name + ":8080/hello"},
+	{"curl (https)", "curl -ksSf -m 20 https://" + name + ":8443/hello"},
 	{"git over https", "GIT_SSL_NO_VERIFY=1 git ls-remote https://" + name + ":8443/git/reach.git"},
 	{"pip", "pip download -q --retries 0 --timeout 20 --no-deps --no-cache-dir -d /tmp/pip -i http://" + name + ":8080/simple/ --trusted-host " + name + " reachpkg"},
 	{"npm", "npm view reachpkg version --fetch-retries 0 --registry http://" + name + ":8080/npm/"},
@@ -110,10 +110,7 @@ func run(ctx context.Context, bin string) (table string, err error) {
 			err = errors.Join(err, fmt.Errorf("docker rmi: %w: %s", rerr, out))
 		}
 	}()
-	rows := make([]string, len(programs))
-	for i, p := range programs {
-		rows[i] = "| " + p.what
-	}
+	rows := make([]string, len(programs)) // without the program's name
 	head, rule := "| program", "| ---"
 	for i, m := range modes {
 		box := fmt.Sprint("mode", i)
@@ -137,7 +134,24 @@ func run(ctx context.Context, bin string) (table string, err error) {
 			return "", err
 		}
 	}
-	return head + " |\n" + rule + " |\n" + strings.Join(rows, " |\n") + " |\n", nil
+	return head + " |\n" + rule + " |\n" + merged(rows), nil
+}
+
+// merged returns the rows of the programs. Programs with equal results share a row.
+func merged(rows []string) string {
+	var order []string
+	names := make(map[string][]string)
+	for i, row := range rows {
+		if names[row] == nil {
+			order = append(order, row)
+		}
+		names[row] = append(names[row], programs[i].what)
+	}
+	var b strings.Builder
+	for _, row := range order {
+		fmt.Fprintf(&b, "| %s%s |\n", strings.Join(names[row], "; "), row)
+	}
+	return b.String()
 }
 
 // try runs a program in a sandbox and says in a word how it fared.
