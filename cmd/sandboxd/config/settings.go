@@ -20,98 +20,97 @@ import (
 //	old      the key's former name
 //	secret   never printed
 type Config struct {
-	// Directory for everything the daemon keeps.
+	// Directory of everything that the daemon keeps.
 	State Path `koanf:"state" computed:"the state directory of the user" flag:"--state"`
 
 	// Address of the SSH server. Port 0 takes any free port.
 	SSH string `koanf:"ssh" default:"127.0.0.1:2222" flag:"serve --ssh"`
 
-	// Address of the HTTP server, or none for no HTTP server. While it has its default, the next
-	// free port is used if the port is taken.
+	// Address of the HTTP server, or none for no HTTP server. If the port of the default is taken,
+	// the next free one is used.
 	HTTP string `koanf:"http" default:"127.0.0.1:8022" flag:"serve --http"`
 
-	// Host names, besides localhost and addresses, that HTTP clients may use for this daemon:
-	// those of a reverse proxy.
+	// Host names of this daemon for HTTP clients, besides localhost and addresses: those of a
+	// reverse proxy.
 	HTTPHosts Words `koanf:"http_hosts"`
 
-	// Network of sandboxes that ask for none: filtered, allowlist, none or bridge. filtered=tun
-	// and allowlist=tun set no proxy variables in the sandbox.
+	// Default network of sandboxes: filtered, allowlist, none or bridge. =tun or =proxy after the
+	// first two forces a TUN device or a proxy.
 	Network Network `koanf:"network" default:"filtered"`
 
-	// What every sandbox with network filtered or allowlist may connect to: names, *.names,
+	// What all sandboxes with network filtered or allowlist may connect to: names, *.names,
 	// addresses or ranges, each with :port or without.
 	Allow Words `koanf:"allow"`
 
-	// Ranges that such sandboxes cannot reach unless they are allowed. Loopback, link-local,
-	// metadata and multicast addresses are always blocked. Empty: private, shared and reserved ranges.
+	// Ranges that these sandboxes reach only if they are allowed. Empty: private, shared, benchmark
+	// and tunnel ranges. Loopback, link-local, metadata, multicast and reserved addresses are
+	// always blocked.
 	Closed Words `koanf:"closed"`
 
-	// Most connections of all such sandboxes together. 0: half of the files that the daemon may
-	// open, at most 16384.
+	// Maximum connections of all these sandboxes together. 0: half of the files that the daemon
+	// may open, at most 16384.
 	Connections int `koanf:"connections" default:"0"`
 
-	// Principals besides the admin who may ask for network bridge. Everybody may if network is bridge.
+	// Principals besides the admin who may use network bridge. All may if network is bridge.
 	Bridge Words `koanf:"bridge"`
 
-	// Image of sandboxes that ask for none.
+	// Default image of sandboxes.
 	Image string `koanf:"image" default:"sandboxd/base:latest"`
 
-	// Runtime that isolates sandboxes from this machine, by the engine's name for it, such as runc
-	// or runsc. Empty: the engine's default.
+	// Default runtime of sandboxes, by the engine's name for it, such as runc or runsc. Empty: the
+	// engine's default.
 	Isolation string `koanf:"isolation"`
 
-	// Options of docker run that principals besides the admin may ask for: NAME, or NAME=VALUE for
-	// that value alone.
+	// Options of docker run that principals besides the admin may use: NAME, or NAME=VALUE for
+	// only that value.
 	DockerOptions Options `koanf:"docker_options"`
 
-	// Directories that sandboxes of the admin may mount, with everything below them. An empty list
-	// allows none.
+	// Directories that the admin may mount, with everything below them. An empty list allows none.
 	MountRoots Paths `koanf:"mount_roots" computed:"the user's home directory"`
 
 	// Socket of the Docker engine, as unix:///path. Empty: DOCKER_HOST, or /var/run/docker.sock.
 	DockerHost string `koanf:"docker_host"`
 
-	// File of certificate authorities that sandboxes trust. Empty: this machine's.
+	// File with certificate authorities that sandboxes trust. Empty: this machine's.
 	CABundle Path `koanf:"ca_bundle"`
 
 	// Directory of the guest binaries. Empty: beside sandboxd, or sandboxd itself.
 	GuestDir Path `koanf:"guest_dir"`
 
-	// Most sandboxes of one owner.
+	// Maximum sandboxes of one owner.
 	MaxSandboxes int `koanf:"max_sandboxes" default:"64"`
 
-	// Stop a sandbox after nobody used it for this long; its files stay. 0: never.
+	// Stop a sandbox that was unused for this long; its files stay. 0: never.
 	TTL Duration `koanf:"ttl" default:"0"`
 
-	// Remove a sandbox, with its files, after it was stopped for this long. 0: never.
+	// Remove a sandbox, with its files, that was stopped for this long. 0: never.
 	DeleteAfter Duration `koanf:"delete_after" default:"0"`
 
 	// Prefix key of commands in a session: ctrl- and a letter or one of \ ] ^ _, or none.
 	PrefixKey string `koanf:"prefix_key" default:"ctrl-]" old:"chord"`
 
-	// Least severe messages that are logged.
+	// Lowest level of messages in the log.
 	LogLevel string `koanf:"log_level" default:"info" oneof:"debug info warn error" env:"SBX_"`
 
-	// Limits of sandboxes that ask for none. Unless set here, the backend may lower them to what
-	// its machine has.
+	// Default limits. Unless set here, memory, cpus and nofile are lowered to what the engine has.
 	Limits Limits `koanf:"limits"`
 
-	// What the sandboxes of one owner may have together.
+	// Limits of all sandboxes of one owner together.
 	Quota Quota `koanf:"quota"`
 
-	// What the sandboxes of all owners may have together.
+	// Limits of the sandboxes of all owners together.
 	Total Total `koanf:"total"`
 
 	// Disk of the engine.
 	Disk Disk `koanf:"disk"`
 
-	// Sandboxes that are booted before anybody asks for them.
+	// Sandboxes that are booted in advance.
 	Pool Pool `koanf:"pool"`
 
 	// Records of sessions.
 	Record Record `koanf:"record"`
 
-	// What is called when a session begins or ceases to need a person.
+	// What to call when a session's attention state changes.
 	Hook Hook `koanf:"hook"`
 
 	// Stateful Python: sandboxd python, the MCP tool python and E2B's run_code.
@@ -129,70 +128,70 @@ type Config struct {
 
 // Limits are those of one sandbox.
 type Limits struct {
-	// Most memory, swap and /dev/shm included.
+	// Maximum memory, including swap and /dev/shm.
 	Memory Size `koanf:"memory" default:"2g"`
 
-	// Most processor cores.
+	// Maximum processor cores.
 	CPUs float64 `koanf:"cpus" default:"2"`
 
-	// Most processes and threads.
+	// Maximum processes and threads.
 	PIDs int64 `koanf:"pids" default:"512"`
 
-	// Most of /dev/shm.
+	// Maximum size of /dev/shm.
 	Shm Size `koanf:"shm" default:"64m"`
 
-	// Most open files of a process.
+	// Maximum open files of a process.
 	NoFile int64 `koanf:"nofile" default:"65536"`
 
-	// Most disk that its files occupy, beyond those of its image.
+	// Maximum disk space of its files, besides those of its image.
 	Disk Size `koanf:"disk" default:"10g"`
 
-	// Most sessions.
+	// Maximum sessions.
 	Sessions int64 `koanf:"sessions" default:"32"`
 
-	// Most connections, with network filtered or allowlist.
+	// Maximum connections, with network filtered or allowlist.
 	Connections int64 `koanf:"connections" default:"1024"`
 }
 
 // Quota bounds one owner.
 type Quota struct {
-	// Most sessions. 0: no limit.
+	// Maximum sessions. 0: no limit.
 	Sessions int `koanf:"sessions" default:"0"`
 
-	// Most connections, with network filtered or allowlist. 0: half of connections.
+	// Maximum connections, with network filtered or allowlist. 0: half of connections.
 	Connections int `koanf:"connections" default:"0"`
 
-	// Most memory that running sandboxes may be allowed. 0: no limit.
+	// Maximum sum of the memory limits of sandboxes that are not stopped. 0: no limit.
 	Memory Size `koanf:"memory" default:"0"`
 
-	// Most processor cores of the same. 0: no limit.
+	// Maximum sum of their limits of processor cores. 0: no limit.
 	CPUs float64 `koanf:"cpus" default:"0"`
 
-	// Most disk that sandboxes may be allowed, stopped ones included, and that snapshots and other
-	// images made for the owner take. 0: no limit.
+	// Maximum sum of the disk limits of all sandboxes, and of the sizes of snapshots and other
+	// images made for the owner. 0: no limit.
 	Disk Size `koanf:"disk" default:"0"`
 }
 
 // Total bounds all owners together.
 type Total struct {
-	// Most sandboxes. The pool has what is left of it.
+	// Maximum sandboxes. The pool uses what is left.
 	Sandboxes int `koanf:"sandboxes" default:"1000"`
 
-	// Most sandboxes that are not stopped. 0: as many as this machine carries, by memory, threads
-	// and open files, at most 1000.
+	// Maximum sandboxes that are not stopped. 0: as many as the memory, threads and open files of
+	// this machine allow, at most 1000.
 	Running int `koanf:"running" default:"0"`
 }
 
 // Disk is about the engine's disk.
 type Disk struct {
 	// Free space below which nothing is created or started, and the sandbox that writes most is
-	// stopped. 0: no such floor.
+	// stopped. 0: no minimum.
 	MinFree Size `koanf:"min_free" default:"1g"`
 }
 
 // Pool says what is pooled.
 type Pool struct {
-	// Pooled sandboxes of each image. A request for just a name and the image gets one. 0: none.
+	// Pooled sandboxes of each image, for requests of only a name and the image. 0: no pool.
 	Size int `koanf:"size" default:"0"`
 
 	// Images that are pooled. Empty: image.
@@ -201,14 +200,14 @@ type Pool struct {
 
 // Record is about what sessions leave on disk.
 type Record struct {
-	// Largest record of one session; at this size its oldest part is dropped.
+	// Maximum size of a session's record; then its oldest part is dropped.
 	Quota Size `koanf:"quota" default:"256m"`
 
-	// Largest size of a sandbox's records; beyond it those of ended sessions are removed, the
-	// oldest first.
+	// Maximum size of a sandbox's records; then those of ended sessions are removed, the oldest
+	// first.
 	Total Size `koanf:"total" default:"2g"`
 
-	// Remove the record of a session this long after it ended. 0: keep it while there is room.
+	// Remove the record of a session this long after its end. 0: keep it while there is room.
 	Keep Duration `koanf:"keep" default:"0"`
 
 	// What happens to a session that cannot be recorded. best_effort: it goes on. strict: it ends.
@@ -220,102 +219,103 @@ const RecordStrict = "strict"
 
 // Hook says who is notified.
 type Hook struct {
-	// Command that receives the event as JSON on stdin: its words, or one line quoted as for a
-	// shell. It is not run through a shell.
+	// Command that receives the event as JSON on standard input. It is not run through a shell.
 	Exec Command `koanf:"exec"`
 
-	// URL that receives the event by POST.
+	// URL that receives the event as a POST.
 	URL string `koanf:"url"`
 }
 
 // Python says how Python runs.
 type Python struct {
-	// Image of sandboxes that python creates, with python3, ipykernel and jupyter_server.
+	// Image of sandboxes that sandboxd python creates. It needs python3, ipykernel and
+	// jupyter_server.
 	Image string `koanf:"image" default:"sandboxd/python:latest"`
 
-	// Their network. Empty: network.
+	// Network of these sandboxes. Empty: network.
 	Network Network `koanf:"network" default:"none"`
 
-	// Their memory.
+	// Memory limit of these sandboxes.
 	Memory Size `koanf:"memory" default:"1g"`
 
-	// Their runtime. Empty: isolation.
+	// Runtime of these sandboxes. Empty: isolation.
 	Isolation string `koanf:"isolation"`
 
-	// Their options of docker run, as new --docker-option takes them.
+	// Options of docker run for these sandboxes, as of new --docker-option.
 	Options Options `koanf:"options"`
 
-	// Interrupt code after this long, unless the call says otherwise.
+	// Interrupt code after this long, unless the call sets another time.
 	Timeout Duration `koanf:"timeout" default:"2m"`
 
-	// End a context, with its variables, after nobody used it for this long. 0: never.
+	// End a context that was unused for this long, with its variables. 0: never.
 	Idle Duration `koanf:"idle" default:"30m"`
 
-	// Working directory of code in the sandbox, created if it is missing.
+	// Working directory of code in the sandbox, created if missing.
 	Dir Path `koanf:"dir" default:"/mnt/data"`
 
-	// How sandboxd python draws images on a terminal. auto asks the terminal.
+	// Protocol by which sandboxd python draws images on a terminal. auto asks the terminal.
 	Images string `koanf:"images" default:"auto" oneof:"auto kitty iterm2 sixel none"`
 
-	// Notes for models about this Python, such as its packages and data; describe shows them.
+	// Notes for users and models, such as packages and data; shown by describe.
 	About string `koanf:"about"`
 }
 
 // OpenAI is a server that speaks OpenAI's Chat Completions.
 type OpenAI struct {
-	// URL of the server. OPENAI_BASE_URL comes first.
+	// URL of the server. OPENAI_BASE_URL has precedence.
 	BaseURL string `koanf:"base_url" default:"https://api.openai.com/v1"`
 
-	// API key. OPENAI_API_KEY comes first.
+	// API key. OPENAI_API_KEY has precedence.
 	APIKey string `koanf:"api_key" secret:"true"`
 
-	// Name of the model. OPENAI_MODEL comes first.
+	// Name of the model. OPENAI_MODEL has precedence.
 	Model string `koanf:"model"`
 
-	// Time for one answer. One that is silent for a fifth of it is given up.
+	// Time limit of an answer. An answer that pauses for a fifth of it fails.
 	Timeout Duration `koanf:"timeout" default:"5m"`
 }
 
 // E2B is about clients made for E2B.
 type E2B struct {
-	// Images by the template names of E2B's clients. Unless listed, base is image and
-	// code-interpreter-v1 is sandboxd/python.
+	// Images by template name. By default, base is the default image, and code-interpreter-v1 is
+	// sandboxd/python.
 	Templates Templates `koanf:"templates"`
 }
 
 // AgentRun is about clients made for AgentRun. Its keys are AgentRun's own.
 type AgentRun struct {
-	// Packages that code may have installed. * is any package; an empty list, or none, is no package.
+	// Imported packages that may be installed. * is any package; an empty list, or none, is no
+	// package.
 	DependenciesWhitelist Packages `koanf:"dependencies_whitelist" default:"*"`
 
-	// Packages that the image has already.
+	// Packages that are installed in advance, once for each principal.
 	CachedDependencies Words `koanf:"cached_dependencies"`
 
-	// Microseconds of processor time in each tenth of a second.
+	// Microseconds of processor time in each 100 ms. 100000 is one processor.
 	CPUQuota int64 `koanf:"cpu_quota" default:"50000"`
 
-	// Memory of the code.
+	// Memory limit of the code.
 	MemoryLimit Size `koanf:"memory_limit" default:"100m"`
 
-	// Memory and swap of the code together, on a machine with swap.
+	// Limit of memory and swap together, on a machine with swap.
 	MemswapLimit Size `koanf:"memswap_limit" default:"512m"`
 
 	// Kill code after this long; at most 1h.
 	Timeout Duration `koanf:"timeout" default:"20s"`
 
-	// Image that code runs in, with python3 and pip. Empty: image.
+	// Image for the code. It needs python3 and pip. Empty: image.
 	Image string `koanf:"image"`
 
 	// Network of the code. Empty: network.
 	Network Network `koanf:"network"`
 
-	// What installing packages may connect to, as in allow.
+	// What pip may connect to, as in allow.
 	InstallFrom Words `koanf:"install_from" default:"pypi.org:443 files.pythonhosted.org:443"`
 
 	// Pooled sandboxes of each caller, until ten minutes after the last call.
 	Warm int `koanf:"warm" default:"4"`
 
-	// Most calls that run at once; others wait.
+	// Maximum concurrent calls; others wait.
 	Parallel int `koanf:"parallel" default:"8"`
 }
 
