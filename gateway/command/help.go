@@ -63,7 +63,7 @@ var examples = map[string]string{
 	"private":  "sandboxd private web on",
 	"python":   "sandboxd python -c 'x = 6 * 7; x'\nsandboxd python web -- plot.py",
 	"quota":    "sandboxd quota",
-	"replay":   "sandboxd replay web --speed 4\nsandboxd replay web --cast >web.cast",
+	"replay":   "sandboxd replay web --speed 4\nsandboxd replay web --cast >web.cast\nsandboxd replay web --svg >web.svg",
 	"rescue":   "sandboxd rescue web",
 	"resume":   "sandboxd resume web",
 	"run":      "sandboxd run web -- make test\nsandboxd run make test                    # in the sandbox of this directory\nsandboxd run -n web~build 'cd /srv && make'",

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/gateway/player"
+	"github.com/sandboxd/sandboxd/gateway/player/svg"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -17,13 +18,16 @@ func replayCommand(env *Env) *cobra.Command {
 	var from, to, castVersion string
 	var speed float64
 	var run int
+	var asSVG bool
 	idle := 2 * time.Second
 	cmd := &cobra.Command{
 		Use:   "replay NAME[~SESSION]",
 		Short: "play the record of a session",
 		Long: "Play the record of a session as it happened. On a terminal it is drawn as people saw it, elsewhere its text is printed.\n" +
 			"--from and --to take a time since the beginning, as 12m30s, an offset, as @4096, or a command, as #3; #-1 is the last.\n" +
-			"--cast writes an asciicast instead, of version 2, or 3 with --cast=3.\n\n" +
+			"--cast writes an asciicast instead, of version 2, or 3 with --cast=3.\n" +
+			"--svg writes an animated SVG instead, for a README or a web page. Below the terminal it shows who has the\n" +
+			"keyboard and what the program waits for.\n\n" +
 			"Keys on a terminal: space pauses, , and . or the arrows go 5 s back and forth, [ and ] to the command before and after,\n" +
 			"- and + change the speed, q ends.",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -33,6 +37,12 @@ func replayCommand(env *Env) *cobra.Command {
 			}
 			if speed < 0 {
 				return usage("--speed %v: use a number above 0, or 0 for no pauses", speed)
+			}
+			if asSVG && castVersion != "" {
+				return usage("--svg and --cast are mutually exclusive")
+			}
+			if asSVG && (speed == 0 || idle <= 0) {
+				return usage("--svg needs --speed and --idle above 0")
 			}
 			r, err := env.Hub.Sessions.OpenRecord(cmd.Context(), env.Principal, t, run)
 			if err != nil {
@@ -68,6 +78,10 @@ func replayCommand(env *Env) *cobra.Command {
 			if to != "" && o.End <= start {
 				return usage("--to %s is not behind where the replay begins", to)
 			}
+			if asSVG {
+				part := svg.Options{From: start, To: o.End, Speed: speed, Idle: idle}
+				return played(cmd.Context(), svgError(svg.Write(cmd.Context(), env.Stdout, r, part)))
+			}
 			if env.Pty == nil || env.Draw == nil {
 				out := text.NewStream(env.Stdout)
 				return errors.Join(played(cmd.Context(), player.NewText(r, out, start, o).Play(cmd.Context(), nil)), out.Close())
@@ -90,8 +104,17 @@ func replayCommand(env *Env) *cobra.Command {
 	cmd.Flags().StringVar(&to, "to", "", "where to end")
 	cmd.Flags().StringVar(&castVersion, "cast", "", "write an asciicast for asciinema, of version 2 or 3")
 	cmd.Flags().Lookup("cast").NoOptDefVal = "2"
+	cmd.Flags().BoolVar(&asSVG, "svg", false, "write an animated SVG")
 	cmd.Flags().IntVar(&run, "run", 0, "which record of a session that was started several times; 0 is the latest")
 	return cmd
+}
+
+// svgError makes a record that is too long for an SVG an error of usage: a shorter part works.
+func svgError(err error) error {
+	if errors.Is(err, svg.ErrTooLong) {
+		return usage("--svg: %v", err)
+	}
+	return err
 }
 
 // played is how a replay ended: one that its caller ended has an exit code for that.
