@@ -66,9 +66,16 @@ func testMain(m *testing.M) int {
 // TestScripts runs the stories in testdata/script through the real binary, the real ssh and a real engine. Each has a state
 // directory, a home and a daemon of its own; what it made is removed.
 func TestScripts(t *testing.T) {
+	p := story(t)
+	p.Dir = "testdata/script"
+	testscript.Run(t, p)
+}
+
+// story returns what stories run with. Without an engine it skips or fails the test.
+func story(t *testing.T) testscript.Params {
+	t.Helper()
 	requireEngine(t)
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
+	return testscript.Params{
 		Setup: func(e *testscript.Env) error {
 			state := filepath.Join(e.WorkDir, "state")
 			home := filepath.Join(e.WorkDir, "home")
@@ -106,13 +113,14 @@ func TestScripts(t *testing.T) {
 			"daemon":     daemonCmd,
 			"goinstall":  goInstallCmd,
 			"kill9":      kill9Cmd,
+			"page":       pageCmd,
 			"samepixels": samePixelsCmd,
 			"sshd":       sshdCmd,
 			"terminal":   terminalCmd,
 			"tools":      toolsCmd,
 			"waitfor":    waitForCmd,
 		},
-	})
+	}
 }
 
 // needRoot skips what takes root. No setup could give that to another user, so
