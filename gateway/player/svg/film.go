@@ -21,10 +21,16 @@ const (
 	margin     = 12
 )
 
+// The smallest picture, in columns and rows: the bar has to fit.
+const (
+	minCols = 60
+	minRows = 5
+)
+
 // film holds the frames of an SVG. Each distinct row and each distinct frame is kept once.
 type film struct {
 	title      string
-	cols, rows int // the largest screen
+	cols, rows int // the part of the terminal that some frame uses
 
 	styles  map[screen.Style]int
 	sheet   []string // CSS by number of the style
@@ -57,17 +63,22 @@ func newFilm(title string) *film {
 		styles: make(map[screen.Style]int),
 		lines:  map[string]int{"": 0}, ordered: []string{""},
 		frames: make(map[string]int),
+		cols:   minCols, rows: minRows,
 	}
 }
 
 // add appends what s and b show from at on.
 func (f *film) add(at time.Duration, s *screen.Screen, b bar) error {
-	cols, rows := s.Size()
-	f.cols, f.rows = max(f.cols, cols), max(f.rows, rows)
+	_, rows := s.Size()
 	fr := frame{rows: make([]int, rows), cursor: s.Cursor(), bar: b}
 	for y := range rows {
 		f.scratch = s.AppendLine(f.scratch[:0], y)
-		fr.rows[y] = f.row(f.scratch)
+		if fr.rows[y] = f.row(f.scratch); fr.rows[y] > 0 {
+			f.use(len(f.scratch), y+1)
+		}
+	}
+	if fr.cursor.Visible {
+		f.use(fr.cursor.X+1, fr.cursor.Y+1)
 	}
 	key := fmt.Sprint(fr)
 	n, ok := f.frames[key]
@@ -83,6 +94,9 @@ func (f *film) add(at time.Duration, s *screen.Screen, b bar) error {
 	}
 	return nil
 }
+
+// use makes the picture large enough for that many columns and rows.
+func (f *film) use(cols, rows int) { f.cols, f.rows = max(f.cols, cols), max(f.rows, rows) }
 
 // row returns the number of a row with these cells.
 func (f *film) row(cells []screen.Cell) int {

@@ -210,6 +210,21 @@ func TestWriteJoinsFramesThatAreTooShort(t *testing.T) {
 	}
 }
 
+func TestWriteLeavesOutWhatNoFrameUses(t *testing.T) {
+	small, wide := begin("web~main"), begin("web~main")
+	wide.Cols, wide.Rows = 200, 50
+	size := regexp.MustCompile(`viewBox="[^"]*"`)
+	long := strings.Repeat("x", 70) + "\r\n\n\n\n\n\n\n"
+	for _, log := range []string{"$ ls", long, "\x1b[44m      \x1b[m"} {
+		want := size.FindString(draw(t, open(t, log, wide, output(0, len(log))), Options{}))
+		small.Cols, small.Rows = 75, 10
+		got := size.FindString(draw(t, open(t, log, small, output(0, len(log))), Options{}))
+		if got != want {
+			t.Errorf("%q: %s in a small terminal, %s in a large one", log, got, want)
+		}
+	}
+}
+
 func TestWritePart(t *testing.T) {
 	r := open(t, "one\r\ntwo\r\nend\r\n", begin("web~main"),
 		output(1000, 5), output(2000, 10), output(3000, 15))
