@@ -32,6 +32,42 @@ func (r *Relay) Open(ctx context.Context, p Principal, name string,
 	return sb.Guest().Upstream(ctx, p.Name, progress)
 }
 
+// OpenAs is Open for a connection whose commands run as user: name or uid, either with :group, of
+// the sandbox. Empty is the user of its sessions.
+func (r *Relay) OpenAs(ctx context.Context, p Principal, name, user string,
+	progress func(line string)) (*connect.Conn, error) {
+	if user == "" {
+		return r.Open(ctx, p, name, progress)
+	}
+	sb, _, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
+	if err == nil {
+		err = sb.Guest().MayBecome()
+	}
+	if err != nil {
+		return nil, err
+	}
+	conn, err := r.Open(ctx, p, name, progress)
+	if err != nil {
+		return nil, err
+	}
+	if err := sb.Guest().Become(ctx, conn, user); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Blocked returns a function that lists the connections which the network policy of a sandbox
+// blocked since Blocked was called, and whether the list is complete.
+func (r *Relay) Blocked(p Principal, name string) (
+	since func(context.Context) (all []wire.Denial, complete bool)) {
+	sb, _, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
+	if err != nil {
+		return func(context.Context) ([]wire.Denial, bool) { return []wire.Denial{}, true }
+	}
+	return sb.Sessions().BlockedSince()
+}
+
 // Wake resumes a paused sandbox before a client opens a channel on an existing connection to it.
 func (r *Relay) Wake(ctx context.Context, p Principal, name string) error {
 	sb, _, err := r.hub.reachable(p, name, wire.RightDrive, relayed)

@@ -18,18 +18,23 @@ import (
 )
 
 func execCommand(env *Env) *cobra.Command {
-	var input, tty bool
+	var o execOptions
 	var variables []string
-	var dir string
+	var dir, maxOutput string
 	cmd := &cobra.Command{
-		Use:   "exec [-i] [-t] [-e K=V] [-w DIR] NAME [--] CMD…",
+		Use:   "exec [-i] [-t] [-e K=V] [-w DIR] [-u USER] NAME [--] CMD…",
 		Short: "run a command outside a session, with separate stdout and stderr",
 		Long: "Run a command as a process of its own: separate stdout and stderr, the exact exit code, no terminal unless -t.\n" +
 			"One argument is shell text, several are a program and its arguments. The command line of sandboxd shows output on a terminal\n" +
 			"as text, without colours and control sequences; -t, and a pipe or a file, get the exact bytes.\n" +
-			"Flags come before NAME. -e and -w take a shell in the image.",
+			"Flags come before NAME. -e and -w take a shell in the image.\n\n" +
+			"-u runs the command as another user of the sandbox. Sandboxes that were made with --user and\n" +
+			"without --sudo, and hosts, refuse it. Connections that the network policy blocks while the\n" +
+			"command runs are listed on standard error, and in \"denied\" of --json.",
 		Example: "  sandboxd exec web -- cat /etc/os-release\n" +
 			"  sandboxd exec -e TOKEN=x -w /srv web ./deploy\n" +
+			"  sandboxd exec -u www-data web -- id\n" +
+			"  sandboxd exec --json web -- uname -a\n" +
 			"  sandboxd exec -i web 'tar -xf -' <files.tar",
 		Args: cobra.MinimumNArgs(1),
 		PreRunE: func(cmd *cobra.Command, args []string) error {
@@ -43,11 +48,22 @@ func execCommand(env *Env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if tty && env.Pty == nil {
+			switch {
+			case o.tty && o.asJSON:
+				return usage("exec: -t and --json exclude each other")
+			case o.tty && env.Pty == nil:
 				return &wire.Error{Code: wire.CodeUsage, Message: "exec -t needs a terminal", Hint: "leave out -t"}
+			case cmd.Flags().Changed("max-output") && !o.asJSON:
+				return usage("exec: --max-output needs --json")
+			case cmd.Flags().Changed("user"):
+				if err := checkUser(o.user); err != nil {
+					return err
+				}
 			}
-			before, err := setup(variables, dir)
-			if err != nil {
+			if o.before, err = setup(variables, dir); err != nil {
+				return err
+			}
+			if o.most, err = parseSize("max-output", maxOutput); err != nil {
 				return err
 			}
 			words := args[1:]
@@ -58,15 +74,40 @@ func execCommand(env *Env) *cobra.Command {
 			if len(words) > 1 {
 				text = shellquote.Join(words...)
 			}
-			return env.exec(cmd.Context(), name, before, text, input || tty, tty)
+			o.input = o.input || o.tty
+			if o.asJSON {
+				return env.execJSON(cmd.Context(), name, text, o)
+			}
+			return env.execText(cmd.Context(), name, text, o)
 		},
 	}
-	cmd.Flags().BoolVarP(&input, "interactive", "i", false, "pass standard input on")
-	cmd.Flags().BoolVarP(&tty, "tty", "t", false, "with a terminal of its own, which is recorded")
+	cmd.Flags().BoolVarP(&o.input, "interactive", "i", false, "pass standard input on")
+	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "with a terminal of its own, which is recorded")
+	cmd.Flags().StringVarP(&o.user, "user", "u", "", "user of the sandbox, as NAME or UID[:GID] (default that of its sessions)")
+	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print one object when the command has ended")
+	cmd.Flags().StringVar(&maxOutput, "max-output", "1m", "with --json: most bytes of stdout and of stderr, up to 16m")
 	cmd.Flags().StringArrayVarP(&variables, "env", "e", nil, "NAME=VALUE for the command; may be repeated")
 	cmd.Flags().StringVarP(&dir, "workdir", "w", "", "directory to run it in (default the home directory)")
 	cmd.Flags().SetInterspersed(false)
 	return cmd
+}
+
+// execOptions are what exec is given beside the sandbox and the command.
+type execOptions struct {
+	input, tty, asJSON bool
+	user               string // empty is that of the sandbox's sessions
+	before             string // shell text in front of the command, which is not recorded
+	most               int64  // bytes of each output with asJSON; 0 is the default
+}
+
+// execUser is how a user is named: by name or uid, with a group or without.
+var execUser = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$`)
+
+func checkUser(user string) error {
+	if !execUser.MatchString(user) {
+		return usage("--user %q: write NAME, UID or UID:GID", user)
+	}
+	return nil
 }
 
 // variableName is what shells take as the name of a variable.
@@ -89,10 +130,10 @@ func setup(variables []string, dir string) (string, error) {
 	return text.String(), nil
 }
 
-// exec runs text in a channel of its own on an SSH connection of its own, with before in front of
-// it, which is not recorded.
-func (env *Env) exec(ctx context.Context, name, before, text string, input, tty bool) error {
-	up, err := env.Hub.Relay.Open(ctx, env.Principal, name, env.progress(false))
+// exec runs text in a channel of its own on an SSH connection of its own. The output goes to env.
+// The error is an exitError for an exit status other than 0.
+func (env *Env) exec(ctx context.Context, name, text string, o execOptions) error {
+	up, err := env.Hub.Relay.OpenAs(ctx, env.Principal, name, o.user, env.progress(o.asJSON))
 	if err != nil {
 		return err
 	}
@@ -103,12 +144,12 @@ func (env *Env) exec(ctx context.Context, name, before, text string, input, tty 
 	}()
 	count := &counter{}
 	event := gateway.ExecEvent{Command: text, Exit: -1}
-	command := connect.Command{Line: before + text, Stdout: count.tee(env.Stdout), Stderr: count.tee(env.Stderr)}
-	if input {
+	command := connect.Command{Line: o.before + text, Stdout: count.tee(env.Stdout), Stderr: count.tee(env.Stderr)}
+	if o.input {
 		command.Stdin = env.Stdin
 	}
 	var term *gateway.Terminal // nil without one
-	if tty {
+	if o.tty {
 		output := &recorded{to: command.Stdout}
 		command.Pty, command.Stdout = env.Pty, output
 		command.Ready = func() (err error) {
@@ -133,7 +174,7 @@ func (env *Env) exec(ctx context.Context, name, before, text string, input, tty 
 		for {
 			select {
 			case w := <-env.Resized:
-				if tty {
+				if o.tty {
 					term.Resize(int(w.Cols), int(w.Rows))
 					_ = running.Resize(w)
 				}

@@ -83,6 +83,21 @@ func (ss *Sessions) Denials() (all []wire.Denial, count uint64) {
 	return all, count
 }
 
+// BlockedSince returns a function that lists the connections that were blocked since BlockedSince
+// was called, each once, and whether the list is complete. A connection does not say whose program
+// made it: those of all programs are listed.
+func (ss *Sessions) BlockedSince() func(context.Context) (all []wire.Denial, complete bool) {
+	_, after, _ := ss.blocked.since(0)
+	return func(ctx context.Context) ([]wire.Denial, bool) {
+		ss.options.Settle(ctx)
+		all, _, complete := ss.blocked.since(after)
+		if all == nil {
+			all = []wire.Denial{}
+		}
+		return all, complete
+	}
+}
+
 // Unblocked tells the sessions that what was blocked has been dealt with.
 func (ss *Sessions) Unblocked() {
 	for _, s := range ss.All() {

@@ -63,7 +63,7 @@ func lookupAccount(etc, spec string) (Account, error) {
 			a.Name = "root"
 		}
 	default:
-		return Account{}, fmt.Errorf("user %q is not in the image's /etc/passwd", user)
+		return Account{}, fmt.Errorf("user %q is not in the sandbox's /etc/passwd", user)
 	}
 	if !hasGroup {
 		a.Groups, err = groupsOf(filepath.Join(etc, "group"), a.Name)
@@ -76,7 +76,7 @@ func lookupAccount(etc, spec string) (Account, error) {
 			return Account{}, fmt.Errorf("group %q: %w", group, err)
 		}
 		if entry == nil {
-			return Account{}, fmt.Errorf("group %q is not in the image's /etc/group", group)
+			return Account{}, fmt.Errorf("group %q is not in the sandbox's /etc/group", group)
 		}
 		if gid, err = strconv.ParseUint(entry[2], 10, 31); err != nil {
 			return Account{}, fmt.Errorf("group %q: damaged line in group: %w", group, err)

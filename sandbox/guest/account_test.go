@@ -31,11 +31,11 @@ func TestLookupAccount(t *testing.T) {
 		{"name and group", etc, "app:staff", Account{Name: "app", UID: 1000, GID: 50, Home: "/app", Shell: "/bin/zsh"}, ""},
 		{"no home", etc, "nohome", Account{Name: "nohome", UID: 7, GID: 7, Home: "/"}, ""},
 		{"empty image", empty, "", Account{Name: "root", Home: "/"}, ""},
-		{"unknown name", etc, "nobody", Account{}, "not in the image's /etc/passwd"},
-		{"unknown group", etc, "app:nobody", Account{}, "not in the image's /etc/group"},
+		{"unknown name", etc, "nobody", Account{}, "not in the sandbox's /etc/passwd"},
+		{"unknown group", etc, "app:nobody", Account{}, "not in the sandbox's /etc/group"},
 		{"damaged line", etc, "odd", Account{}, "damaged line"},
-		{"too large", etc, "4294967296", Account{}, "not in the image's"},
-		{"name in an empty image", empty, "app", Account{}, "not in the image's"},
+		{"too large", etc, "4294967296", Account{}, "not in the sandbox's"},
+		{"name in an empty image", empty, "app", Account{}, "not in the sandbox's"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := lookupAccount(tt.etc, tt.spec)

@@ -54,7 +54,7 @@ func (c *client) serveSession(nc *sshconn.NewChannel) {
 	used := false
 	for r := range ch.Requests {
 		if !used {
-			p.account, used = c.g.user(), true // as it is now: the channel may have been open for long
+			p.account, used = c.user(), true // as it is now: the channel may have been open for long
 		}
 		q, ok := p.unwrap(r)
 		ok = ok && p.handle(q)

@@ -436,3 +436,36 @@ func TestInitSocketsOfTheUser(t *testing.T) {
 		t.Errorf("owner of /proc/1: %+v", got)
 	}
 }
+
+// TestInitUser runs the programs of one connection as another user. Others keep the session user.
+func TestInitUser(t *testing.T) {
+	b := newBox(t)
+	client := b.claim(t)
+	const who = `echo "$(id -u) $(id -g) $USER"`
+	if reply := order(t, client, wire.Control{Do: "user", User: "daemon"}); reply.Error == nil || reply.Error.Code != wire.CodeDenied {
+		t.Errorf("before hello: got %+v, want denied", reply.Error)
+	}
+	order(t, client, wire.Control{Do: "hello"})
+	for _, tt := range []struct {
+		user, want string
+		code       wire.Code
+	}{
+		{"daemon", "1 1 daemon\n", ""},
+		{"54321:7", "54321 7 54321\n", ""},
+		{"nosuchuser", "54321 7 54321\n", wire.CodeNotFound}, // the one before stays
+		{"", "54321 7 54321\n", wire.CodeUsage},
+		{"0", "0 0 root\n", ""},
+	} {
+		reply := order(t, client, wire.Control{Do: "user", User: tt.user})
+		if reply.Error == nil && tt.code != "" || reply.Error != nil && reply.Error.Code != tt.code {
+			t.Errorf("user %q: got %+v, want code %q", tt.user, reply.Error, tt.code)
+		}
+		if got := execute(t, client, who, ""); got.Out != tt.want {
+			t.Errorf("user %q: got %+v, want %q", tt.user, got, tt.want)
+		}
+	}
+	order(t, client, wire.Control{Do: "user", User: "daemon"})
+	if got := execute(t, b.claim(t), who, ""); got.Out != "0 0 root\n" {
+		t.Errorf("another connection: got %+v", got)
+	}
+}

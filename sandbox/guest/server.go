@@ -38,6 +38,9 @@ type client struct {
 	// connections of its clients never say hello.
 	control atomic.Bool
 
+	// account is what an order named as the user of this connection's programs; nil means the session user.
+	account atomic.Pointer[Account]
+
 	socket *stdio.Socket // carries descriptors beside the bytes of the connection; nil where none can come
 
 	slots chan struct{} // one per open channel
@@ -178,10 +181,13 @@ func (c *client) serveControl(r *ssh.Request) {
 		c.control.Store(true)
 	}
 	var answer wire.ControlReply
-	if c.control.Load() {
-		answer = c.g.Control(c.ctx, ctl)
-	} else {
+	switch {
+	case !c.control.Load():
 		answer.Error = wire.Errorf(wire.CodeDenied, "say hello first")
+	case ctl.Do == "user":
+		answer = wire.ControlReply{Version: wire.Version, Software: Software, Error: c.setUser(ctl.User)}
+	default:
+		answer = c.g.Control(c.ctx, ctl)
 	}
 	b, err := json.Marshal(answer)
 	if err != nil {
@@ -190,4 +196,29 @@ func (c *client) serveControl(r *ssh.Request) {
 		return
 	}
 	reply(r, true, b)
+}
+
+// setUser makes spec the user of the programs that this connection starts from now on. spec is as for lookupAccount.
+func (c *client) setUser(spec string) *wire.Error {
+	if spec == "" {
+		return wire.Errorf(wire.CodeUsage, "user: none is named")
+	}
+	a, err := lookupAccount(c.g.etc, spec)
+	if err != nil {
+		return &wire.Error{Code: wire.CodeNotFound, Message: err.Error(), Hint: "name a user of the sandbox's /etc/passwd, or a uid"}
+	}
+	own := c.g.user()
+	if !c.g.switches && (a.UID != own.UID || a.GID != own.GID) {
+		return wire.Errorf(wire.CodeDenied, "user %q: the guest is not root, and runs programs as %s only", spec, own.Name)
+	}
+	c.account.Store(&a)
+	return nil
+}
+
+// user returns the user of this connection's programs.
+func (c *client) user() Account {
+	if a := c.account.Load(); a != nil {
+		return *a
+	}
+	return c.g.user()
 }

@@ -348,10 +348,11 @@ type GuestMount struct {
 
 // Control is the payload of a ControlRequest, from the daemon to the guest.
 type Control struct {
-	Do      string `json:"do"`                 // hello, health, rescue, stop, name
+	Do      string `json:"do"`                 // hello, health, rescue, stop, name, user
 	GraceMS int64  `json:"grace_ms,omitempty"` // stop
 	Reason  string `json:"reason,omitempty"`   // rescue: why sessions are dead by it; empty is rescued
 	Name    string `json:"name,omitempty"`     // name: what a sandbox is called that was booted without one, from now on; once
+	User    string `json:"user,omitempty"`     // user: name or uid, either with :group, that programs of this connection run as
 }
 
 // ControlReply answers it.
