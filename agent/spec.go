@@ -126,11 +126,14 @@ func (s Spec) words() ([]string, error) {
 	set("sudo", s.Sudo)
 	flags("env", s.Env)
 	for _, m := range s.Mounts {
-		dir := m.Path
+		name, dir := "mount", m.Path
+		if m.Target != "" {
+			name, dir = "volume", m.Path+":"+m.Target
+		}
 		if m.ReadOnly {
 			dir += ":ro"
 		}
-		flag("mount", dir)
+		flag(name, dir)
 	}
 	flag("workdir", s.Workdir)
 	flag("about", s.About)

@@ -7,7 +7,10 @@
 // Commands, files, forwarding and terminals are SSH, and therefore not here.
 package sandbox
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Spec is what a sandbox is made from. The zero value of each field means the backend's documented
 // default.
@@ -47,12 +50,17 @@ type Spec struct {
 	Progress func(line string) `json:"-"`
 }
 
-// Mount is a directory of the backend's machine, bound into a sandbox at the same absolute path.
+// Mount is a directory of the backend's machine, bound into a sandbox.
 type Mount struct {
 	Path string `json:"path"` // without symbolic links once Boot has checked it
+	// Target is the absolute path inside. Empty means the same as Path.
+	Target string `json:"target,omitempty"`
 	// ReadOnly leaves out file systems that are mounted below Path: they could be written to.
 	ReadOnly bool `json:"read_only,omitempty"`
 }
+
+// Inside returns the path of the directory in the sandbox.
+func (m Mount) Inside() string { return cmp.Or(m.Target, m.Path) }
 
 // DefaultImage is the image of a Spec that names none.
 const DefaultImage = "sandboxd/base:latest"

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sandboxd/sandboxd/cmd/sandboxd/config"
+	"github.com/sandboxd/sandboxd/gateway/command"
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
@@ -60,6 +61,11 @@ func (c *cli) localPaths(cmd *cobra.Command) error {
 			}
 		}
 	}
+	if f := cmd.Flags().Lookup("volume"); f != nil && f.Changed {
+		if err := localVolumes(f.Value.(pflag.SliceValue)); err != nil {
+			return err
+		}
+	}
 	if f := cmd.Flags().Lookup("mount"); f != nil {
 		list := f.Value.(pflag.SliceValue)
 		dirs := list.GetSlice()
@@ -77,4 +83,19 @@ func (c *cli) localPaths(cmd *cobra.Command) error {
 		}
 	}
 	return nil
+}
+
+// localVolumes makes the first path of each SRC:DST absolute.
+func localVolumes(list pflag.SliceValue) error {
+	volumes := list.GetSlice()
+	for i, v := range volumes {
+		m, err := command.ParseVolume(v)
+		if err != nil {
+			return err
+		}
+		if volumes[i] = absolute(m.Path) + ":" + m.Target; m.ReadOnly {
+			volumes[i] += ":ro"
+		}
+	}
+	return list.Replace(volumes)
 }

@@ -55,6 +55,7 @@ var examples = map[string]string{
 	"mcp-config":  "sandboxd mcp-config claude",
 	"new": "sandboxd new web\n" +
 		"sandboxd new web --image python:3.13 --memory 4g --ttl 8h\n" +
+		"sandboxd new web -v .:/srv/app -v ../data:/data:ro\n" +
 		"sandboxd new --rm -q -e TOKEN=x",
 	"page":     "sandboxd page",
 	"pause":    "sandboxd pause web",

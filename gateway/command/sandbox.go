@@ -52,6 +52,7 @@ type newFlags struct {
 	noEntry        bool
 	remove         bool // when it stops
 	mounts         []string
+	volumes        []string
 	build          lifecycle.Build
 }
 
@@ -81,6 +82,13 @@ func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 	}
 	for _, m := range f.mounts {
 		spec.Mounts = append(spec.Mounts, parseMount(m))
+	}
+	for _, v := range f.volumes {
+		m, err := ParseVolume(v)
+		if err != nil {
+			return spec, err
+		}
+		spec.Mounts = append(spec.Mounts, m)
 	}
 	if spec.TTL, err = parseLife("ttl", f.ttl); err != nil {
 		return spec, err
@@ -154,6 +162,7 @@ func newCommand(env *Env) *cobra.Command {
 	f.BoolVar(&spec.Sudo, "sudo", false, "let setuid programs gain rights (leaves out no-new-privileges)")
 	f.StringArrayVarP(&spec.Env, "env", "e", nil, "NAME=VALUE for every process; may be repeated")
 	f.StringArrayVar(&given.mounts, "mount", nil, "DIR or DIR:ro, bound at the same path; of the daemon's machine; may be repeated")
+	f.StringArrayVarP(&given.volumes, "volume", "v", nil, "SRC:DST or SRC:DST:ro, the directory SRC of the daemon's machine bound at DST; may be repeated")
 	f.StringArrayVar(&spec.Options, "docker-option", nil, "NAME=VALUE, an option of docker run that a sandbox may have, such as hostname=box or tmpfs=/scratch:size=64m; may be repeated")
 	f.StringVar(&spec.About, "about", "", "what whoever is to work in it should know, people and models; describe shows it")
 	f.StringVar(&spec.Workdir, "workdir", "", "where sessions begin (default the first mount, else the image's)")
@@ -180,6 +189,26 @@ func newCommand(env *Env) *cobra.Command {
 func parseMount(s string) sandbox.Mount {
 	dir, readOnly := strings.CutSuffix(s, ":ro")
 	return sandbox.Mount{Path: dir, ReadOnly: readOnly}
+}
+
+// ParseVolume reads SRC:DST or SRC:DST:ro. Neither path may have a colon. What they may be is the
+// hub's to say.
+func ParseVolume(s string) (sandbox.Mount, error) {
+	pair, readOnly := strings.CutSuffix(s, ":ro")
+	path, target, ok := strings.Cut(pair, ":")
+	switch {
+	case !ok || path == "" || target == "" || strings.Contains(target, ":"):
+		return sandbox.Mount{}, volumeError(s, "is not a pair of directories")
+	case !strings.HasPrefix(target, "/"):
+		return sandbox.Mount{}, volumeError(s, "has a relative path inside the sandbox")
+	}
+	return sandbox.Mount{Path: path, Target: target, ReadOnly: readOnly}, nil
+}
+
+func volumeError(s, problem string) error {
+	e := usage("--volume %q %s", s, problem)
+	e.Hint = "write SRC:/DST or SRC:/DST:ro; --mount SRC binds it at the same path"
+	return e
 }
 
 // progress prints what takes long, to people only.
@@ -310,11 +339,14 @@ func describeText(w io.Writer, env *Env, d lifecycle.Description) {
 	}
 	line("directory", "%s", d.Dir)
 	for _, m := range d.Mounts {
-		if m.ReadOnly {
-			line("mount", "%s, read-only", m.Path)
-		} else {
-			line("mount", "%s", m.Path)
+		said := m.Path
+		if m.Target != "" {
+			said += " at " + m.Target
 		}
+		if m.ReadOnly {
+			said += ", read-only"
+		}
+		line("mount", "%s", said)
 	}
 	line("network", "%s", d.NetworkText)
 	line("allowed", "%s", strings.Join(d.Allow, " "))

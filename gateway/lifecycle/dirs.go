@@ -37,6 +37,11 @@ func (o *Options) planDirs(owner string, spec *NewSpec) error {
 			return dirError(err)
 		}
 		spec.Mounts[i].Path = dir.Path
+		if target := spec.Mounts[i].Target; target != "" {
+			if err := hostdir.CheckTarget(target); err != nil {
+				return dirError(err)
+			}
+		}
 	}
 	if spec.Dir != "" {
 		dir, err := o.Dirs.Check(spec.Dir)
@@ -45,7 +50,7 @@ func (o *Options) planDirs(owner string, spec *NewSpec) error {
 		}
 		spec.Dir = dir.Path
 		if !slices.ContainsFunc(spec.Mounts, func(m sandbox.Mount) bool {
-			return m.Path == dir.Path
+			return m.Inside() == dir.Path
 		}) {
 			spec.Mounts = slices.Insert(spec.Mounts, 0, sandbox.Mount{Path: dir.Path})
 		}

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -17,8 +18,9 @@ import (
 func (g *Guest) MayBecome() error {
 	if g.IsHost() {
 		return &wire.Error{Code: wire.CodeUnavailable,
-			Message: "sandbox " + g.Name() + " is a host: its commands run as the user that logs in",
-			Hint:    "use sudo -n -u USER in the command"}
+			Message: fmt.Sprintf("sandbox %s is a host: commands run as the user that logs in",
+				g.Name()),
+			Hint: "use sudo -n -u USER in the command"}
 	}
 	if f := g.get(); confined(f) {
 		return &wire.Error{Code: wire.CodeDenied,
@@ -56,8 +58,8 @@ func (g *Guest) Become(ctx context.Context, conn *connect.Conn, user string) err
 		return nil
 	case ok && refusal.Code == wire.CodeUnavailable && ctx.Err() == nil:
 		return &wire.Error{Code: wire.CodeUnavailable,
-			Message: "the guest of sandbox " + g.Name() + " is too old to run commands as another user",
-			Hint:    "restart it: sandboxd stop " + g.Name() + "; sandboxd start " + g.Name()}
+			Message: "the guest of sandbox " + g.Name() + " is too old to change the user",
+			Hint:    fmt.Sprintf("restart it: sandboxd stop %[1]s; sandboxd start %[1]s", g.Name())}
 	case ok:
 		return refusal
 	case errors.Is(err, connect.ErrLost):

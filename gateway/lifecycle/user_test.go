@@ -19,9 +19,11 @@ func TestConfined(t *testing.T) {
 		{"given root", sandbox.Spec{User: "0:0"}, "0:0", false},
 		{"given a user", sandbox.Spec{User: "1000"}, "1000", true},
 		{"given a user with sudo", sandbox.Spec{User: "1000", Sudo: true}, "1000", false},
-		{"owner of a mount", sandbox.Spec{Mounts: []sandbox.Mount{readOnly, writable}}, "1000:1000", false},
+		{"owner of a mount", sandbox.Spec{Mounts: []sandbox.Mount{readOnly, writable}}, "1000:1000",
+			false},
 		{"read-only for root", sandbox.Spec{Mounts: []sandbox.Mount{readOnly}}, "root", false},
-		{"read-only for a user of the image", sandbox.Spec{Mounts: []sandbox.Mount{readOnly}}, "app", true},
+		{"read-only for another", sandbox.Spec{Mounts: []sandbox.Mount{readOnly}}, "app",
+			true},
 	} {
 		f := Record{Asked: Asked{Spec: tt.spec}, Instance: sandbox.Instance{User: tt.user}}
 		if got := confined(f); got != tt.wanted {

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os/user"
@@ -39,17 +40,24 @@ func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 		if err != nil {
 			return all, err
 		}
-		if slices.ContainsFunc(all.mounts, func(have wire.GuestMount) bool { return have.Path == dir.Path }) {
-			return all, fmt.Errorf("mount %s is asked for twice", dir.Path)
+		if m.Path = dir.Path; m.Target == m.Path {
+			m.Target = ""
 		}
-		spec.Mounts[i].Path = dir.Path
-		all.mounts = append(all.mounts, wire.GuestMount{Path: dir.Path, Dev: dir.Dev, Ino: dir.Ino})
+		if err := checkTarget(m, spec.Mounts[:i]); err != nil {
+			return all, err
+		}
+		spec.Mounts[i] = m
+		mounted := wire.GuestMount{Path: m.Inside(), Dev: dir.Dev, Ino: dir.Ino}
+		if m.Target != "" {
+			mounted.Source = m.Path
+		}
+		all.mounts = append(all.mounts, mounted)
 		if !m.ReadOnly && owner == nil {
 			owner = &dir
 		}
 	}
 	if spec.Workdir == "" && len(spec.Mounts) > 0 {
-		spec.Workdir = spec.Mounts[0].Path
+		spec.Workdir = spec.Mounts[0].Inside()
 	}
 	if spec.Workdir != "" && (!path.IsAbs(spec.Workdir) || path.Clean(spec.Workdir) != spec.Workdir) {
 		return all, fmt.Errorf("workdir %q is not a plain absolute path", spec.Workdir)
@@ -74,6 +82,32 @@ func bind(rules hostdir.Rules, spec *sandbox.Spec) (bound, error) {
 	return all, nil
 }
 
+// checkTarget checks where m is mounted inside, beside the mounts before it. At another path than
+// its own none may lie in another: the engine would make a directory in the outer one, as root.
+func checkTarget(m sandbox.Mount, before []sandbox.Mount) error {
+	inside := m.Inside()
+	if m.Target != "" {
+		if err := hostdir.CheckTarget(m.Target); err != nil {
+			if e, ok := errors.AsType[*hostdir.Error](err); ok {
+				return hinted{fmt.Errorf("mount: %w", err), e.Hint}
+			}
+			return err
+		}
+	}
+	for _, other := range before {
+		switch at := other.Inside(); {
+		case at == inside && m.Path == other.Path:
+			return fmt.Errorf("mount %s is asked for twice", m.Path)
+		case at == inside:
+			return fmt.Errorf("mount %s: %s is mounted at %s already", m.Path, other.Path, at)
+		case m.Target == "" && other.Target == "":
+		case within(at, inside), within(inside, at):
+			return fmt.Errorf("mount %s: %s and %s cannot lie in each other", m.Path, inside, at)
+		}
+	}
+	return nil
+}
+
 // sudoer returns the number of a user who is given by number and may use sudo(8), which requires
 // an account.
 func sudoer(spec *sandbox.Spec) (uint32, bool) {
@@ -86,6 +120,9 @@ func sudoer(spec *sandbox.Spec) (uint32, bool) {
 func (all bound) paths() (paths []string) {
 	for _, m := range all.mounts {
 		paths = append(paths, m.Path)
+		if m.Source != "" {
+			paths = append(paths, m.Source)
+		}
 	}
 	return paths
 }
@@ -116,12 +153,13 @@ func (all bound) tell(g *wire.GuestConfig) { g.Mounts, g.Account = all.mounts, a
 func bindAgain(rules hostdir.Rules, g *wire.GuestConfig) error {
 	for i := range g.Mounts {
 		m := &g.Mounts[i]
-		dir, err := checkDir(rules, m.Path)
+		source := cmp.Or(m.Source, m.Path)
+		dir, err := checkDir(rules, source)
 		if err != nil {
 			return err
 		}
-		if dir.Path != m.Path { // the container has the path that it was made with
-			return hinted{fmt.Errorf("mount %s has become a link to %s", m.Path, dir.Path), "put the directory back, or rm the sandbox"}
+		if dir.Path != source { // the container has the path that it was made with
+			return hinted{fmt.Errorf("mount %s has become a link to %s", source, dir.Path), "put the directory back, or rm the sandbox"}
 		}
 		m.Dev, m.Ino = dir.Dev, dir.Ino
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
@@ -102,11 +103,45 @@ func TestMount(t *testing.T) {
 	}
 }
 
+// A directory appears at another path than its own, which the sandbox begins in and /work leads to.
+func TestMountTarget(t *testing.T) {
+	b, root := binding(t)
+	project, data := owned(t, root+"/project", 12345), owned(t, root+"/data", 0)
+	inst := boot(t, b, sandbox.Spec{Mounts: []sandbox.Mount{{Path: project, Target: "/srv/app"},
+		{Path: data, Target: "/data", ReadOnly: true}, {Path: project, Target: "/home/user12345/again"}}})
+	c := login(t, b, inst)
+	for command, want := range map[string]string{
+		"pwd": "/srv/app", "id -u": "12345", "readlink /work": "/srv/app", "test -e " + project + " || echo none": "none",
+		"stat -c %u $HOME": "12345", "touch made && ls $HOME/again": "made",
+	} {
+		if got := mustSh(t, c, command); got != want {
+			t.Errorf("%s: got %q, want %q", command, got, want)
+		}
+	}
+	if out, err := sh(t, c, "sudo -n touch /data/x"); err == nil {
+		t.Errorf("writing to a read-only directory: %q", out)
+	}
+	if _, err := os.Stat(project + "/made"); err != nil {
+		t.Error(err)
+	}
+	// It starts again with the directory that is at the same path of the machine by then.
+	if err := b.Stop(t.Context(), inst, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(project, project+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Start(t.Context(), inst); err == nil || !strings.Contains(err.Error(), project) {
+		t.Errorf("start without the directory: got error %v, want one that names %s", err, project)
+	}
+}
+
 // What may not be mounted is refused before the engine is asked for anything.
 func TestMountRefused(t *testing.T) {
 	b, root := binding(t)
 	project := owned(t, root+"/project", 0)
 	owned(t, root+"/never", 0)
+	owned(t, root+"/other", 0)
 	for name, mounts := range map[string][]sandbox.Mount{
 		"outside of":       {{Path: "/home"}},
 		"not for sandbox":  {{Path: root + "/never"}},
@@ -114,6 +149,10 @@ func TestMountRefused(t *testing.T) {
 		"does not exist":   {{Path: root + "/missing"}},
 		"is not absolute":  {{Path: "project"}},
 		"are more than 16": make([]sandbox.Mount, 17),
+		"lies in /etc":     {{Path: project, Target: "/etc/project"}},
+		"at /srv already":  {{Path: project, Target: "/srv"}, {Path: root + "/other", Target: "/srv"}},
+		"lie in each":      {{Path: project, Target: "/srv/a"}, {Path: root + "/other", Target: "/srv"}},
+		"cannot lie in ea": {{Path: project}, {Path: root + "/other", Target: project + "/x"}},
 	} {
 		id := newID()
 		_, err := b.Boot(t.Context(), sandbox.Spec{ID: id, Image: busybox, Mounts: mounts})

@@ -203,7 +203,7 @@ var reserved = func() map[string]string {
 	for names, instead := range map[string]string{
 		"privileged cap-add cap-drop security-opt userns userns-mode group-add": "no sandbox has more rights than docs/concepts/security.md says; --sudo lets setuid programs work",
 		"device device-cgroup-rule device-request gpu":                          "a sandbox has no device of the machine",
-		"volume v volumes-from volume-driver mount bind":                        "use --mount DIR[:ro]",
+		"volume v volumes-from volume-driver mount bind":                        "use --mount DIR[:ro] or -v SRC:DST[:ro]",
 		"network network-mode net network-alias link ip ip6 mac-address":        "use --network",
 		"publish p publish-all expose port":                                     "use sandboxd port NAME PORT",
 		"pid pid-mode ipc ipc-mode uts uts-mode cgroup cgroupns cgroup-parent":  "its namespaces and control group are its own",
@@ -325,7 +325,7 @@ func (o options) fit(spec sandbox.Spec, memory int64, f facts) error {
 	}
 	for at, t := range o.Tmpfs {
 		for _, m := range spec.Mounts {
-			if within(at, m.Path) || within(m.Path, at) {
+			if inside := m.Inside(); within(at, inside) || within(inside, at) {
 				return fmt.Errorf("docker option tmpfs=%s: the directory %s is mounted there", at, m.Path)
 			}
 		}

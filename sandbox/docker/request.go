@@ -172,10 +172,10 @@ func readOnly(source, target string) mount.Mount {
 		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate}}
 }
 
-// workspace binds a directory at its own path. Mounts below it are included only if it is
+// workspace binds a directory. Mounts below it are included only if it is
 // writable: engines before 25.0 leave them writable below a read-only one.
 func workspace(m sandbox.Mount) mount.Mount {
-	return mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Path, ReadOnly: m.ReadOnly,
+	return mount.Mount{Type: mount.TypeBind, Source: m.Path, Target: m.Inside(), ReadOnly: m.ReadOnly,
 		BindOptions: &mount.BindOptions{Propagation: mount.PropagationRPrivate, NonRecursive: m.ReadOnly}}
 }
 

@@ -341,9 +341,10 @@ type GuestConfig struct {
 
 // GuestMount is a directory of the machine that has to be there before anything runs: the very one that the daemon looked at.
 type GuestMount struct {
-	Path string `json:"path"`
-	Dev  uint64 `json:"dev"`
-	Ino  uint64 `json:"ino"`
+	Path   string `json:"path"`             // in the sandbox
+	Source string `json:"source,omitempty"` // of the machine, where it is another; the guest has no use for it
+	Dev    uint64 `json:"dev"`
+	Ino    uint64 `json:"ino"`
 }
 
 // Control is the payload of a ControlRequest, from the daemon to the guest.
