@@ -52,6 +52,7 @@ require (
 	golang.org/x/term v0.47.0 // raw mode, and the line editor of the picker
 	golang.org/x/text v0.43.0 // which characters are how old, in the test of width tables
 	golang.org/x/time v0.16.0 // the rate of a token's requests
+	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // rotation of the daemon's log file
 	gvisor.dev/gvisor v0.0.0-20260905035102-160fafc42237 // TCP and IP in user space, for sandboxes without a network
 	modernc.org/sqlite v1.61.1 // the store, without C
 	mvdan.cc/sh/v3 v3.14.1 // whether a command is whole shell syntax

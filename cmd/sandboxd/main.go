@@ -124,7 +124,7 @@ func (c *cli) tree() *cobra.Command {
 		return c.load()
 	}
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})
-	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand(), c.downCommand(), demoCommand(c), c.configCommand(), c.copyCommand(), c.portCommand(),
+	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand("up"), c.downCommand("down"), c.daemonCommand(), demoCommand(c), c.configCommand(), c.copyCommand(), c.portCommand(),
 		c.sshCommand(), c.sshConfigCommand(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c), c.conformanceCommand(), c.taskCommand(), versionCommand(c), completionCommand(root)} {
 		cmd.GroupID = "machine"
 		root.AddCommand(cmd)

@@ -108,6 +108,11 @@ func serve(ctx context.Context, c *config.Loaded, how started, asJSON bool) erro
 	defer signals.DefaultForChildren()() // hooks, proxy commands and builds are not ours
 	began := time.Now()
 	d := &daemon{config: c, how: how, log: newLog(c.LogLevel)}
+	if !how.Serve {
+		file := newLogFile(c)
+		defer file.Close()
+		d.log = jsonLog(file, c.LogLevel)
+	}
 	for _, w := range c.Warnings {
 		d.log.Warn("configuration: "+w.Message(), "fix", w.Fix)
 	}
@@ -130,14 +135,24 @@ func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func newLog(level string) *slog.Logger {
+	if isTerminal(os.Stderr) {
+		return slog.New(tint.NewTextHandler(os.Stderr, &tint.Options{Level: logLevel(level),
+			TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != ""}))
+	}
+	return jsonLog(os.Stderr, level)
+}
+
+// jsonLog returns a logger that writes one JSON object per line.
+func jsonLog(w io.Writer, level string) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: logLevel(level)}))
+}
+
+func logLevel(level string) slog.Level {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		l = slog.LevelInfo // the configuration was checked before
+		return slog.LevelInfo // the configuration was checked before
 	}
-	if isTerminal(os.Stderr) {
-		return slog.New(tint.NewTextHandler(os.Stderr, &tint.Options{Level: l, TimeFormat: time.TimeOnly, NoColor: os.Getenv("NO_COLOR") != ""}))
-	}
-	return slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: l}))
+	return l
 }
 
 // makeState makes the state directory, or says why the one that is there will not do.

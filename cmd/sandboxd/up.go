@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -26,10 +25,11 @@ import (
 // startPatience is how long a daemon may take until it listens. Images are not built before.
 const startPatience = 30 * time.Second
 
-func (c *cli) upCommand() *cobra.Command {
+// upCommand is the command up, or another with the name use that does the same.
+func (c *cli) upCommand(use string) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "up",
+		Use:   use,
 		Short: "start the daemon in the background",
 		Long: "Start the daemon in the background, and say how to reach it. One that runs already is left alone. Where the port\n" +
 			"is taken, the next free one is used, and said. Without --config it has the file that the last one was started with.",
@@ -75,7 +75,7 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint
 	if err := makeState(state); err != nil {
 		return none, err
 	}
-	logPath := filepath.Join(state, "daemon.log")
+	logPath := logFilePath(state)
 	log, err := os.OpenFile(logPath, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return none, fmt.Errorf("daemon log: %w", err)
@@ -170,17 +170,21 @@ func portOf(addr string) string {
 // lastLine is the last line of a log, from an offset on.
 func lastLine(path string, from int64) string {
 	text, err := os.ReadFile(path)
-	if err != nil || int64(len(text)) <= from {
+	if int64(len(text)) < from { // it was rotated
+		from = 0
+	}
+	if err != nil || int64(len(text)) == from {
 		return "it said nothing"
 	}
 	lines := strings.Split(strings.TrimSpace(string(text[from:])), "\n")
 	return strings.TrimPrefix(lines[len(lines)-1], "sandboxd: ")
 }
 
-func (c *cli) downCommand() *cobra.Command {
+// downCommand is the command down, or another with the name use that does the same.
+func (c *cli) downCommand(use string) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
-		Use:   "down [--all]",
+		Use:   use + " [--all]",
 		Short: "stop the daemon; sandboxes go on",
 		Long: "Stop the daemon. Sandboxes and what runs in them go on, and the next daemon finds them again. With --all the\n" +
 			"sandboxes are stopped first; their files stay. What stands ready in the pool is removed then.",

@@ -54,6 +54,9 @@ func (c *Config) check() map[string]error {
 		"record.quota":      positive(c.Record.Quota),
 		"record.total":      positive(c.Record.Total),
 
+		"log.max_size":  atLeastMiB(c.Log.MaxSize),
+		"log.max_files": between(c.Log.MaxFiles, 0, maxCount),
+
 		"hook.exec": program(c.Hook.Exec),
 		"hook.url":  httpURL(c.Hook.URL),
 
@@ -190,6 +193,13 @@ func between[N int | int64](n, least, most N) error {
 func positive(s Size) error {
 	if s <= 0 {
 		return errors.New("out of bounds; write a size above 0, such as 256m")
+	}
+	return nil
+}
+
+func atLeastMiB(s Size) error {
+	if s < 1<<20 {
+		return errors.New("out of bounds; write a size from 1m, such as 10m")
 	}
 	return nil
 }

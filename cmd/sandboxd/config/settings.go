@@ -110,6 +110,9 @@ type Config struct {
 	// Records of sessions.
 	Record Record `koanf:"record"`
 
+	// Log file of a daemon in the background: daemon.log in the state directory.
+	Log Log `koanf:"log"`
+
 	// What to call when a session's attention state changes.
 	Hook Hook `koanf:"hook"`
 
@@ -216,6 +219,15 @@ type Record struct {
 
 // RecordStrict is the mode of recording in which a session that cannot be recorded ends.
 const RecordStrict = "strict"
+
+// Log bounds the log file of a daemon in the background.
+type Log struct {
+	// Size at which the file is rotated, in whole MiB.
+	MaxSize Size `koanf:"max_size" default:"10m"`
+
+	// Rotated files that are kept besides the current one. 0: all.
+	MaxFiles int `koanf:"max_files" default:"5"`
+}
 
 // Hook says who is notified.
 type Hook struct {
