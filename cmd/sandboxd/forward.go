@@ -74,6 +74,13 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 		if terminal && wantsTerminal(cmd) {
 			return throughTerminal(cmd.Context(), lobby, remote, cmd.Name() == "exec")
 		}
+		if drawsBars(cmd) {
+			bars := newBars(os.Stderr)
+			out := bars.before(shownOn(remote.Stdout))
+			defer bars.Close()
+			defer out.Close()
+			remote.Stdout, remote.Stderr = out, bars
+		}
 		return lostResult(cmd, args, forward(cmd.Context(), lobby, remote))
 	}
 }

@@ -230,9 +230,20 @@ type buildStep struct {
 	progress func(string)
 	started  func(id string) // a container is about to be; with the first twelve digits of its ID
 
-	at   int    // number of the step, from 1; 0 before it
-	line string // that has not ended
-	last []string
+	at    int    // number of the step, from 1; 0 before it
+	shown int    // the same among those of the original
+	line  string // that has not ended
+	last  []string
+}
+
+// visible returns how many steps are those of the original.
+func visible(steps []string) (n int) {
+	for _, step := range steps {
+		if !strings.HasSuffix(step, hiddenStep) {
+			n++
+		}
+	}
+	return n
 }
 
 var (
@@ -265,7 +276,8 @@ func (s *buildStep) ended(line string) {
 		if n, err := strconv.Atoi(said[1]); err == nil && n == s.at+1 && n <= len(s.steps) {
 			s.at, s.last = n, nil
 			if step := s.steps[n-1]; !strings.HasSuffix(step, hiddenStep) {
-				s.progress(step)
+				s.shown++
+				s.progress(fmt.Sprintf("[%d/%d] %s", s.shown, visible(s.steps), step))
 			}
 			return
 		}

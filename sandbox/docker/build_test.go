@@ -183,7 +183,7 @@ func TestBuild(t *testing.T) {
 		t.Fatalf("%v\n%s", err, strings.Join(*lines, "\n"))
 	}
 	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
-	for _, want := range []string{"Dockerfile:5: RUN echo hello $WHO >/said; echo out; ls /sys/class/net", "  out", "  lo"} {
+	for _, want := range []string{"[3/5] Dockerfile:5: RUN echo hello $WHO >/said; echo out; ls /sys/class/net", "  out", "  lo"} {
 		if !slices.Contains(*lines, want) {
 			t.Errorf("progress does not say %q", want)
 		}
@@ -299,7 +299,7 @@ func TestBuildOfSnapshot(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.engine.removeImage(context.Background(), ref) })
-	if want := []string{"building the image of Dockerfile", "Dockerfile:1: FROM " + snapshot, "Dockerfile:2: RUN id -un; pwd", "  dev", "  /home"}; !slices.Equal(*lines, want) {
+	if want := []string{"building the image of Dockerfile", "[1/2] Dockerfile:1: FROM " + snapshot, "[2/2] Dockerfile:2: RUN id -un; pwd", "  dev", "  /home"}; !slices.Equal(*lines, want) {
 		t.Errorf("progress %q, want %q", *lines, want)
 	}
 	got, err := b.engine.inspectImage(t.Context(), ref)
@@ -319,7 +319,7 @@ func TestBuildStep(t *testing.T) {
 		"endRemoving intermediate container 306722f9073a\n", strings.Repeat("z", 5000)} {
 		s.read(text)
 	}
-	want := []string{"D:1: FROM x", "D:2: RUN y", "  a  b", "  Step 3/3 : fake", "  100%", "  end", "  " + strings.Repeat("z", 5000)}
+	want := []string{"[1/2] D:1: FROM x", "[2/2] D:2: RUN y", "  a  b", "  Step 3/3 : fake", "  100%", "  end", "  " + strings.Repeat("z", 5000)}
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Errorf("progress (-want +got):\n%s", diff)
 	}

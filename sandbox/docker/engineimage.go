@@ -91,6 +91,7 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 		return fail(err)
 	}
 	defer stream.Close()
+	meter := newPullMeter(time.Now())
 	last := make(map[string]string) // status by layer: a line for each change, not for each byte
 	for message, err := range stream.JSONMessages(pulling) {
 		if err != nil {
@@ -103,6 +104,9 @@ func (e *engine) pull(ctx context.Context, ref string, progress func(string)) er
 		if message.Status != "" && last[message.ID] != message.Status {
 			last[message.ID] = message.Status
 			progress(strings.TrimPrefix(message.ID+": "+message.Status, ": "))
+		}
+		if line := meter.add(message.ID, message.Status, message.Progress, time.Now()); line != "" {
+			progress(line)
 		}
 	}
 	return nil
