@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sandboxd/sandboxd/sandbox"
+	"github.com/sandboxd/sandboxd/sandbox/docker"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -21,10 +22,15 @@ const completePatience = 2 * time.Second
 
 // flagValues are the values of flags that have few, by the flag's name.
 var flagValues = map[string][]string{
+	"cast": {"2", "3"},
+	"for": {string(wire.PhasePrompt), string(wire.PhaseWaiting), string(wire.PhaseContinuation),
+		string(wire.PhaseOpaque), string(wire.PhaseDead), "keyboard"},
+	"images":    {"auto", "kitty", "iterm2", "sixel", "none"},
 	"isolation": {"runc", "runsc"},
 	"network": {string(sandbox.NetworkFiltered), string(sandbox.NetworkAllowlist), string(sandbox.NetworkNone),
 		string(sandbox.NetworkBridge)},
 	"screen": {"auto", "always", "never"},
+	"tier":   {"guest", "marks", "screen"},
 	"trust":  {string(sandbox.TrustHost), string(sandbox.TrustImage)},
 }
 
@@ -44,6 +50,7 @@ func (c completer) addTo(root *cobra.Command) {
 			_ = cmd.RegisterFlagCompletionFunc("name", c.completeName)
 		}
 		_ = cmd.RegisterFlagCompletionFunc("image", c.completeImage)
+		_ = cmd.RegisterFlagCompletionFunc("docker-option", completeDockerOption)
 		for name, values := range flagValues {
 			_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 		}
@@ -109,6 +116,15 @@ func (c completer) completeSession(ctx context.Context, name, begun string) ([]s
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeDockerOption completes the name of an option of docker run that a sandbox may have.
+func completeDockerOption(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	names := docker.OptionNames()
+	for i := range names {
+		names[i] += "="
+	}
+	return names, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
 // completeImage completes images that the configuration names or that sandboxes were made of.
