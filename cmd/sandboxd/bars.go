@@ -20,15 +20,18 @@ import (
 // drawsBars reports whether progress of a forwarded command is drawn as a bar: on a terminal, for
 // people. Elsewhere it is plain lines. Other commands print what programs say on standard error.
 func drawsBars(cmd *cobra.Command) bool {
-	return slices.Contains([]string{"fork", "new", "run"}, commandName(cmd)) && isTerminal(os.Stderr) &&
-		os.Getenv("TERM") != "dumb" && !flagSet(cmd, "json") && !flagSet(cmd, "quiet")
+	return slices.Contains([]string{"fork", "new", "run"}, commandName(cmd)) &&
+		isTerminal(os.Stderr) && os.Getenv("TERM") != "dumb" &&
+		!flagSet(cmd, "json") && !flagSet(cmd, "quiet")
 }
 
-// What a daemon prints about progress.
+// What a daemon prints about progress: the percentage of a pull, what the engine says about its
+// layers, and the number of a step of a build.
 var (
-	pulledLine = regexp.MustCompile(`^pulled (\d+)%, `)                                                            // of an image
-	layerLine  = regexp.MustCompile(`^(\S+: (Pull|Already |Waiting|Downl|Verif|Extr|Retrying)|Digest: |Status: )`) // the engine's, likewise
-	stepOfLine = regexp.MustCompile(`^\[(\d+)/(\d+)\] `)                                                           // of a build
+	pulledLine = regexp.MustCompile(`^pulled (\d+)%, `)
+	layerLine  = regexp.MustCompile(
+		`^(\S+: (Pull|Already |Waiting|Downl|Verif|Extr|Retrying)|Digest: |Status: )`)
+	stepOfLine = regexp.MustCompile(`^\[(\d+)/(\d+)\] `)
 )
 
 // maxTitle bounds what is written before a bar, in columns.
@@ -69,7 +72,8 @@ func (b *bars) Write(p []byte) (int, error) {
 
 // lineLocked draws what a line says about progress, and prints others.
 func (b *bars) lineLocked(line string) error {
-	switch pulled, step := pulledLine.FindStringSubmatch(line), stepOfLine.FindStringSubmatch(line); {
+	pulled, step := pulledLine.FindStringSubmatch(line), stepOfLine.FindStringSubmatch(line)
+	switch {
 	case strings.HasPrefix(line, "pulling "):
 		b.beginLocked(line, 100)
 		b.pulling = true

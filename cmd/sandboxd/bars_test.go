@@ -48,12 +48,13 @@ func say(t *testing.T, w io.Writer, text string) {
 
 func TestBarsPull(t *testing.T) {
 	received, shown := drawnBars(t, func(b *bars) {
-		say(t, b, "starting\npulling busybox:1\nbusybox: Pulling from library/busybox\n0123456789ab: Pulling fs la")
+		say(t, b, "starting\npulling busybox:1\nbusybox: Pulling from library/busybox\n")
+		say(t, b, "0123456789ab: Pulling fs la")
 		say(t, b, "yer\npulled 45%, 12m\n0123456789ab: Pull complete\nDigest: sha256:1\n")
 		say(t, b.before(asItIs{b.out}), "web ready\n")
 		say(t, b, "note: x")
 	})
-	if !strings.Contains(received, "pulling busybox:1") || !strings.Contains(received, "45 %") && !strings.Contains(received, "45%") {
+	if !strings.Contains(received, "pulling busybox:1") || !strings.Contains(received, "45 %") {
 		t.Errorf("no bar: %q", received)
 	}
 	if want := "starting\nweb ready\nnote: x"; strings.TrimSpace(shown) != want {
@@ -63,12 +64,14 @@ func TestBarsPull(t *testing.T) {
 
 func TestBarsBuild(t *testing.T) {
 	received, shown := drawnBars(t, func(b *bars) {
-		say(t, b, "building the image of Dockerfile\n[1/2] D:1: FROM x\n[2/2] D:2: RUN y\n  out\x1b[2J\nsandboxd: create web: failed\n")
+		say(t, b, "building the image of Dockerfile\n[1/2] D:1: FROM x\n[2/2] D:2: RUN y\n")
+		say(t, b, "  out\x1b[2J\nsandboxd: create web: failed\n")
 	})
-	if !strings.Contains(received, "50 %") && !strings.Contains(received, "50%") {
+	if !strings.Contains(received, "50 %") {
 		t.Errorf("no bar: %q", received)
 	}
-	want := "building the image of Dockerfile\n[1/2] D:1: FROM x\n[2/2] D:2: RUN y\n  out [2J\nsandboxd: create web: failed"
+	want := "building the image of Dockerfile\n[1/2] D:1: FROM x\n[2/2] D:2: RUN y\n" +
+		"  out [2J\nsandboxd: create web: failed"
 	if got := strings.TrimSpace(shown); got != want {
 		t.Errorf("at the end there is\n%s\nwant\n%s\nreceived %q", got, want, received)
 	}

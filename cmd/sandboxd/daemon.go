@@ -23,8 +23,8 @@ func (c *cli) daemonCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "start, stop and inspect the daemon on this machine",
-		Long: "Start, stop and inspect the daemon that serves the state directory. `sandboxd up` and `sandboxd down`\n" +
-			"are short for start and stop.",
+		Long: "Start, stop and inspect the daemon that serves the state directory. `sandboxd up`\n" +
+			"and `sandboxd down` are short for start and stop.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -58,12 +58,14 @@ func (c *cli) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "show whether the daemon runs, and where it answers",
-		Long: "Show whether a daemon serves the state directory, where it answers, and how many sandboxes you have.\n" +
-			"The exit code is 0 if it runs and answers, 3 if none runs, 125 if it does not answer.",
+		Long: "Show whether a daemon serves the state directory, where it answers, and how many\n" +
+			"sandboxes you have. The exit code is 0 if it answers, 3 if none runs, and 125 if it\n" +
+			"does not answer.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.gateway != "" {
-				return usage("daemon status: --gateway names a daemon elsewhere", "leave it out, or ask that daemon: sandboxd ls")
+				return usage("daemon status: --gateway names a daemon elsewhere",
+					"leave it out, or ask that daemon: sandboxd ls")
 			}
 			s := c.status(cmd.Context())
 			if asJSON {
@@ -95,7 +97,8 @@ func (c *cli) status(ctx context.Context) daemonStatus {
 	}
 	s := daemonStatus{Running: true, endpoint: e}
 	if info, err := os.Stat(filepath.Join(state, endpointFile)); err == nil {
-		at := info.ModTime().UTC().Truncate(time.Second) // it is written once, when the daemon is ready
+		// The file is written once, when the daemon is ready.
+		at := info.ModTime().UTC().Truncate(time.Second)
 		s.Started = &at
 	}
 	how, err := readStarted(state)
@@ -126,7 +129,8 @@ func (c *cli) status(ctx context.Context) daemonStatus {
 
 func printStatus(w io.Writer, s daemonStatus) error {
 	if !s.Running {
-		_, err := fmt.Fprintf(w, "no daemon runs for %s\n  start it: sandboxd daemon start\n", s.State)
+		_, err := fmt.Fprintf(w, "no daemon runs for %s\n  start it: sandboxd daemon start\n",
+			s.State)
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -155,13 +159,15 @@ func (c *cli) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs [-f] [-n LINES]",
 		Short: "print the log of a daemon in the background",
-		Long: "Print the end of daemon.log in the state directory. A daemon that runs in the foreground, or as a\n" +
-			"service, logs to standard error instead.\n\n" +
-			"The keys log.max_size and log.max_files say when the file is rotated, and how many are kept.",
+		Long: "Print the end of daemon.log in the state directory. A daemon that runs in the\n" +
+			"foreground, or as a service, logs to standard error instead.\n\n" +
+			"The keys log.max_size and log.max_files say when the file is rotated, and how many\n" +
+			"rotated files are kept.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if lines < 0 {
-				return usage(fmt.Sprintf("daemon logs: -n %d is less than 0", lines), "write the number of lines, such as -n 20")
+				return usage(fmt.Sprintf("daemon logs: -n %d is less than 0", lines),
+					"write the number of lines, such as -n 20")
 			}
 			state := string(c.config.State)
 			ctx, stop := interruptible(cmd.Context())
@@ -170,8 +176,10 @@ func (c *cli) logsCommand() *cobra.Command {
 			defer shown.Close()
 			err := copyLog(ctx, shown, logFilePath(state), lines, follow)
 			if errors.Is(err, fs.ErrNotExist) {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "no daemon has run in the background for " + state,
-					Hint: "start it: sandboxd daemon start; the log of sandboxd serve is on its standard error"}
+				return &wire.Error{Code: wire.CodeUnavailable,
+					Message: "no daemon has run in the background for " + state,
+					Hint: "start it: sandboxd daemon start; " +
+						"the log of sandboxd serve is on its standard error"}
 			}
 			return err
 		},

@@ -65,7 +65,8 @@ func (l logFile) follow() error {
 // logBlock is how much of a log is read at once.
 const logBlock = 64 << 10
 
-// lineOffset returns the offset in f at which its last n lines begin. The last line may lack its end.
+// lineOffset returns the offset in f at which its last n lines begin. The last line may lack its
+// end.
 func lineOffset(f io.ReaderAt, size int64, n int) (int64, error) {
 	if n == 0 {
 		return size, nil

@@ -34,7 +34,8 @@ func TestLineOffset(t *testing.T) {
 	} {
 		at, err := lineOffset(strings.NewReader(tt.text), int64(len(tt.text)), tt.n)
 		if err != nil || tt.text[at:] != tt.want {
-			t.Errorf("last %d lines of %.20q: got offset %d, %v, want %.20q", tt.n, tt.text, at, err, tt.want)
+			t.Errorf("last %d lines of %.20q: got offset %d, %v, want %.20q",
+				tt.n, tt.text, at, err, tt.want)
 		}
 	}
 }
@@ -57,7 +58,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// TestCopyLogFollows goes on in the new file after a rotation, and from the start after a truncation.
+// TestCopyLogFollows goes on in the new file after a rotation, and from the start after a
+// truncation.
 func TestCopyLogFollows(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "daemon.log")
 	add := func(text string) {
@@ -81,7 +83,8 @@ func TestCopyLogFollows(t *testing.T) {
 	await := func(more string) {
 		t.Helper()
 		want += more
-		for began := time.Now(); out.String() != want; time.Sleep(time.Millisecond) { //nolint:forbidigo // the file is polled
+		for began := time.Now(); out.String() != want; {
+			time.Sleep(time.Millisecond) //nolint:forbidigo // the file is polled
 			if time.Since(began) > time.Minute {
 				t.Fatalf("got %q, want %q", out.String(), want)
 			}

@@ -66,8 +66,9 @@ func (env *Env) execJSON(ctx context.Context, name, command string, o execOption
 	if ctx.Err() != nil || err != nil && !exited {
 		return err
 	}
-	res := execResult{Sandbox: name, ExitCode: int(exit), Stdout: stdout.text(), Stderr: stderr.text(),
-		Truncated: stdout.cut || stderr.cut, ElapsedMS: time.Since(began).Milliseconds(), Notes: []string{}}
+	res := execResult{Sandbox: name, ExitCode: int(exit), Stdout: stdout.text(),
+		Stderr: stderr.text(), Truncated: stdout.cut || stderr.cut,
+		ElapsedMS: time.Since(began).Milliseconds(), Notes: []string{}}
 	var complete bool
 	if res.Denied, complete = blocked(ctx); !complete {
 		res.Notes = append(res.Notes, wire.NoteDenied)

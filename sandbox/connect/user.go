@@ -9,9 +9,9 @@ import (
 )
 
 // SetUser makes user, as name or uid[:gid] inside, the one that programs of c run as from now on.
-// Errors of the guest are *wire.Error: not_found for a user that does not exist, denied for one that
-// it cannot become, and unavailable if it is older than this order. The error is ErrNoGuest if the
-// server is not a guest.
+// Errors of the guest are *wire.Error: not_found for a user that does not exist, denied for one
+// that it cannot become, and unavailable if it is older than this order. The error is ErrNoGuest if
+// the server is not a guest.
 func (c *Conn) SetUser(ctx context.Context, user string) error {
 	for _, order := range []wire.Control{{Do: "hello"}, {Do: "user", User: user}} {
 		if err := c.order(ctx, order); err != nil {

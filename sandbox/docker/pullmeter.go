@@ -14,8 +14,8 @@ const (
 	pullStep  = 5               // and not before so many percent more
 )
 
-// pullMeter adds up how much of an image was pulled. The sizes of layers that wait are not known, so
-// each layer counts the same: seven tenths for its download, the rest for its extraction.
+// pullMeter adds up how much of an image was pulled. The sizes of layers that wait are not known,
+// so each layer counts the same: seven tenths for its download, the rest for its extraction.
 type pullMeter struct {
 	layers map[string]*layerMeter
 	said   int // percent in the last line

@@ -14,7 +14,8 @@ func TestPullMeter(t *testing.T) {
 	var lines []string
 	add := func(after time.Duration, id, status string, current, total int64) {
 		now = now.Add(after)
-		if line := m.add(id, status, &jsonstream.Progress{Current: current, Total: total}, now); line != "" {
+		p := &jsonstream.Progress{Current: current, Total: total}
+		if line := m.add(id, status, p, now); line != "" {
 			lines = append(lines, line)
 		}
 	}
