@@ -80,7 +80,7 @@ func (c *cli) serveCommand() *cobra.Command {
 	return cmd
 }
 
-// daemon is what serve puts together.
+// daemon holds the parts that serve runs.
 type daemon struct {
 	config  *config.Loaded
 	how     started
@@ -95,7 +95,7 @@ type daemon struct {
 	address endpoint
 	python  command.Python
 
-	// The HTTP door, where there is to be one.
+	// The HTTP API; nil if it is not enabled.
 	web       *httpd.Server
 	mcp       *mcp.Handler
 	webListen net.Listener
@@ -129,7 +129,7 @@ func serve(ctx context.Context, c *config.Loaded, how started, asJSON bool) erro
 	})
 }
 
-// interruptible ends ctx on ^C, too.
+// interruptible returns a ctx that also ends on ^C.
 func interruptible(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, os.Interrupt)
 }
@@ -155,7 +155,7 @@ func logLevel(level string) slog.Level {
 	return l
 }
 
-// makeState makes the state directory, or says why the one that is there will not do.
+// makeState creates the state directory, or checks the existing one.
 func makeState(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return fmt.Errorf("state directory: %w", err)
@@ -163,7 +163,7 @@ func makeState(dir string) error {
 	return store.MakeDir(dir)
 }
 
-// open takes hold of everything that may be missing, damaged or taken, before anything is changed.
+// open opens everything that may be missing, damaged or in use, before anything is changed.
 func (d *daemon) open(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil {
@@ -221,7 +221,7 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	return d.openHTTP(ctx, state)
 }
 
-// openHub makes the hub of what open has taken hold of.
+// openHub creates the hub from what open has opened.
 func (d *daemon) openHub(state string, keys *sshd.Keys) (*gateway.Hub, error) {
 	records := filepath.Join(state, "records")
 	if err := os.MkdirAll(records, 0o700); err != nil {
@@ -234,18 +234,19 @@ func (d *daemon) openHub(state string, keys *sshd.Keys) (*gateway.Hub, error) {
 	o.Principals, o.LogsIn = keys.Principals, keys.LogsIn
 	o.Engine = append(o.Engine, d.python.DockerOptions...)
 	where := d.address.gateway()
-	o.Command, o.ControlCommand = where.SSHCommand, where.LobbyCommand
+	o.Command, o.ControlCommand = where.SSHCommand, where.ControlCommand
 	return gateway.New(o)
 }
 
-// ownLogins is how many programs of the daemon's own user may log in at once, beside everybody else: more than a script starts.
+// ownLogins is how many programs of the admin may log in at the same time, in addition to all other
+// users: more than a script starts.
 const ownLogins = 256
 
-// loopback is one source for every user of this machine: counting and penalising it would let one of them lock out the
-// others. The limits on all connections that are not logged in hold for it, too.
+// loopback is one source for all users of this machine. Counting and penalizing it would let one
+// user lock out the others. The limits for connections that are not logged in still apply.
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// owner is the principal of the daemon's own user.
+// owner returns the principal of the admin.
 func owner() string {
 	if name := loginName(); name != "" {
 		return name
@@ -253,7 +254,7 @@ func owner() string {
 	return strconv.Itoa(os.Getuid())
 }
 
-// openKeys opens, and on a first run makes, the keys of the door and of the command line.
+// openKeys opens the keys of the SSH server and of the command line. A first run creates them.
 func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 	hostKey, err := sshd.KeyPair(filepath.Join(state, "host_ed25519_key"), sshd.ED25519, "sandboxd")
 	if err != nil {
@@ -285,8 +286,8 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 	return sshd.OpenKeys(authorized, owner(), d.log), hostKey, nil
 }
 
-// firstRun trusts the invoking user's own keys. A store that knows sandboxes already had its first run: the
-// user who removed authorized_keys since must write anew whom to trust.
+// firstRun trusts the invoking user's own keys. If the store has sandboxes, it is not the first
+// run: a user who removed authorized_keys must then choose the trusted keys again.
 func (d *daemon) firstRun(file string, identity ssh.PublicKey) ([]sshd.Trusted, error) {
 	o := sshd.FirstRunOptions{File: file, Identity: identity, Agent: os.Getenv("SSH_AUTH_SOCK"), Forwarded: os.Getenv("SSH_CONNECTION") != ""}
 	known, err := d.store.Sandboxes(context.Background())
@@ -301,7 +302,7 @@ func (d *daemon) firstRun(file string, identity ssh.PublicKey) ([]sshd.Trusted, 
 	return sshd.FirstRun(o)
 }
 
-// writeKnownHosts pins the daemon's key for every name by which this machine reaches it.
+// writeKnownHosts writes the daemon's key for every name with which this machine reaches it.
 func writeKnownHosts(e endpoint, key ssh.PublicKey) error {
 	host, port, err := net.SplitHostPort(e.SSH)
 	if err != nil {
@@ -318,8 +319,8 @@ func writeKnownHosts(e endpoint, key ssh.PublicKey) error {
 	return nil
 }
 
-// openBackend makes the Docker backend. It does not ask the engine: a daemon whose engine is down starts, says so, and
-// goes on when the engine is back.
+// openBackend returns the Docker backend. It does not contact the engine: the daemon also starts
+// while the engine is down.
 func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 	guests, err := findGuests(string(d.config.GuestDir))
 	if err != nil {
@@ -343,7 +344,7 @@ func (d *daemon) openBackend(state string) (*docker.Backend, error) {
 	})
 }
 
-// openHosts makes the backend of machines that answer SSH. It reaches nobody.
+// openHosts returns the backend of existing machines. It connects to none.
 func (d *daemon) openHosts() (*host.Backend, error) {
 	guests, err := findGuests(string(d.config.GuestDir))
 	if err != nil {
@@ -352,12 +353,13 @@ func (d *daemon) openHosts() (*host.Backend, error) {
 	return host.New(host.Options{Guest: guests.Path, Log: d.log}), nil
 }
 
-// engineHost is the engine's socket: as configured, as DOCKER_HOST says, or empty for Docker's default.
+// engineHost returns the engine's socket: from the configuration, from DOCKER_HOST, or "" for
+// Docker's default.
 func engineHost(c *config.Loaded) string {
 	return cmp.Or(c.DockerHost, os.Getenv("DOCKER_HOST"))
 }
 
-// buildImage builds an image of ours from the recipe that is built into this program.
+// buildImage builds an image from the recipe that is embedded in this program.
 func buildImage(ctx context.Context, ref string, progress func(string)) error {
 	r, w := io.Pipe()
 	said := make(chan struct{})
@@ -374,7 +376,7 @@ func buildImage(ctx context.Context, ref string, progress func(string)) error {
 	return err
 }
 
-// daemonID is the identity by which this state directory's daemon knows its containers among those of others.
+// daemonID returns the ID that labels the containers of this state directory's daemon.
 func daemonID(state string) (string, error) {
 	path := filepath.Join(state, "daemon_id")
 	text, err := os.ReadFile(path)
@@ -397,7 +399,7 @@ func daemonID(state string) (string, error) {
 	return id, nil
 }
 
-// lobby runs a command of the table for a client of the control host.
+// control runs a command for a client of the control host.
 func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandIO) int {
 	env := &command.Env{
 		Hub: d.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
@@ -413,7 +415,7 @@ func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandI
 	return command.Run(ctx, env, c.Args)
 }
 
-// run serves until ctx ends. ready is called once clients can connect.
+// run serves until ctx ends. It calls ready once clients can connect.
 func (d *daemon) run(ctx context.Context, ready func() error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -463,7 +465,7 @@ func (d *daemon) run(ctx context.Context, ready func() error) error {
 	return hubErr
 }
 
-// announce says where the daemon answers.
+// announce prints where the daemon answers.
 func (d *daemon) announce(ctx context.Context, asJSON bool, took time.Duration) error {
 	if asJSON {
 		return text.WriteJSON(os.Stdout, d.address)
@@ -474,7 +476,7 @@ func (d *daemon) announce(ctx context.Context, asJSON bool, took time.Duration) 
 	return nil
 }
 
-// close lets go of what open took. The endpoint file and the sandboxes are not its business.
+// close closes what open opened. It leaves the endpoint file and the sandboxes alone.
 func (d *daemon) close() {
 	for _, l := range []net.Listener{d.listen, d.webListen} {
 		if l != nil {

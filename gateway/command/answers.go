@@ -12,22 +12,22 @@ import (
 	"github.com/sandboxd/sandboxd/agent/python"
 )
 
-// answers are where code that calls input() has its lines from.
+// answers provides the lines for code that calls input().
 type answers interface {
-	// answer is the line for what res asks; io.EOF says that there is none, and never will be.
+	// answer returns the line for the prompt of res. io.EOF means that there are no more lines.
 	answer(ctx context.Context, res python.Result) (string, error)
 }
 
-// prepared are the lines of standard input.
+// prepared answers with the lines of standard input.
 type prepared struct {
-	lines *bufio.Reader
-	told  func(res python.Result) // of what each answers
+	lines  *bufio.Reader
+	prompt func(res python.Result) // prints the prompt that a line answers
 }
 
 func (p prepared) answer(ctx context.Context, res python.Result) (string, error) {
-	p.told(res)
+	p.prompt(res)
 	done := make(chan string, 1)
-	go func() { // ends with a line, or with standard input
+	go func() { // ends with a line, or at the end of standard input
 		line, err := p.lines.ReadString('\n')
 		if err == nil || line != "" {
 			done <- line
@@ -45,28 +45,29 @@ func (p prepared) answer(ctx context.Context, res python.Result) (string, error)
 	}
 }
 
-// typist is the person at the caller's terminal.
+// typist answers with what the user at the caller's terminal types.
 type typist struct{ PythonTypist }
 
 func (t *typist) answer(ctx context.Context, res python.Result) (string, error) {
 	return t.Answer(ctx, res.Prompt, res.Password)
 }
 
-// PythonTypist is the person at a terminal whom code asks: who sees the prompt behind what was printed before it, and does not see what getpass asks for.
+// PythonTypist reads answers to input() from a terminal. The prompt follows the output before it on
+// the same line. Answers to getpass are not echoed.
 type PythonTypist struct {
-	In      io.Reader // the terminal in raw mode
-	Out     io.Writer // likewise
+	In      io.Reader // the terminal, in raw mode
+	Out     io.Writer // the same terminal
 	Size    func() (cols, rows int)
 	Printer *PythonPrinter
 
 	terminal *term.Terminal // nil before the first question
 }
 
-// endOfInput has input() raise EOFError: the kernel takes it for ^D.
+// endOfInput makes input() raise EOFError: the kernel reads it as ^D.
 const endOfInput = "\x04"
 
-// Answer is the line that is typed after the prompt. When ctx ends first it comes back with its cause; what reads In goes on until somebody
-// types or In ends.
+// Answer prints the prompt and returns the line that the user types. If ctx ends first, it returns
+// its cause; the goroutine that reads In then ends with the next line or the end of In.
 func (t *PythonTypist) Answer(ctx context.Context, prompt string, password bool) (string, error) {
 	prompt = t.Printer.take(prompt)
 	if t.terminal == nil {
@@ -75,13 +76,13 @@ func (t *PythonTypist) Answer(ctx context.Context, prompt string, password bool)
 			io.Writer
 		}{t.In, t.Out}, "")
 	}
-	_ = t.terminal.SetSize(t.Size()) // of a terminal that has gone
+	_ = t.terminal.SetSize(t.Size()) // it fails only if the terminal is gone
 	type typed struct {
 		line string
 		err  error
 	}
 	done := make(chan typed, 1)
-	go func() { // ends with a line, or with In
+	go func() { // ends with a line, or at the end of In
 		var a typed
 		if password {
 			a.line, a.err = t.terminal.ReadPassword(prompt)
@@ -94,7 +95,8 @@ func (t *PythonTypist) Answer(ctx context.Context, prompt string, password bool)
 	select {
 	case a := <-done:
 		if errors.Is(a.err, io.EOF) {
-			_, _ = io.WriteString(t.Out, "\r\n") // whom nobody reads any more the end of the call tells
+			// the end of the call reports a terminal that is gone
+			_, _ = io.WriteString(t.Out, "\r\n")
 			return endOfInput, nil
 		}
 		return a.line, a.err

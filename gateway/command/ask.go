@@ -10,10 +10,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// maxSecret bounds what is read as a password.
+// maxSecret is the longest password, in bytes.
 const maxSecret = 4096
 
-// asking lets what a call leads to ask the person at the caller's terminal. Without a terminal there is nobody to ask.
+// asking returns a ctx with which calls may ask the user at the caller's terminal, if there is one.
 func (env *Env) asking(ctx context.Context, quiet bool) context.Context {
 	if env.Pty == nil || quiet {
 		return ctx
@@ -21,7 +21,7 @@ func (env *Env) asking(ctx context.Context, quiet bool) context.Context {
 	return sandbox.WithAsk(ctx, env.ask)
 }
 
-// ask prints a question and reads a line that nobody sees, such as a password.
+// ask prints a question and reads a line without echo, such as a password.
 func (env *Env) ask(ctx context.Context, question string) (string, error) {
 	return env.line(ctx, question, io.Discard)
 }
@@ -33,7 +33,8 @@ func (env *Env) confirm(ctx context.Context, question string) (bool, error) {
 	return answer == "y" || answer == "yes", err
 }
 
-// line prints a question and reads a line. The caller's terminal is raw: what is typed goes to echo.
+// line prints a question and reads a line. The caller's terminal is in raw mode, so it writes what
+// the user types to echo.
 func (env *Env) line(ctx context.Context, question string, echo io.Writer) (string, error) {
 	fmt.Fprint(env.Stderr, question)
 	defer fmt.Fprintln(env.Stderr)
@@ -42,7 +43,7 @@ func (env *Env) line(ctx context.Context, question string, echo io.Writer) (stri
 		err  error
 	}
 	answered := make(chan answer, 1)
-	go func() { // ends with a line, or with the caller's channel
+	go func() { // ends with a line, or when the caller's channel closes
 		text, err := typedLine(env.Stdin, echo)
 		answered <- answer{text, err}
 	}()
@@ -54,8 +55,7 @@ func (env *Env) line(ctx context.Context, question string, echo io.Writer) (stri
 	}
 }
 
-// typedLine reads a line as it is typed at a raw terminal, and writes to echo what the terminal is
-// to show of it.
+// typedLine reads a line from a terminal in raw mode, and writes to echo what the terminal shows.
 func typedLine(from io.Reader, echo io.Writer) (string, error) {
 	var line []byte
 	for b := make([]byte, 1); len(line) <= maxSecret; {
@@ -81,7 +81,7 @@ func typedLine(from io.Reader, echo io.Writer) (string, error) {
 			return "", errors.New("interrupted")
 		case 0x04: // ^D
 			if len(line) == 0 {
-				return "", errors.New("none was typed")
+				return "", errors.New("no answer")
 			}
 		default:
 			line = append(line, b[0])

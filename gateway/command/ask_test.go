@@ -12,9 +12,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What is typed is read as at any password prompt, and not shown.
+// A password prompt handles the editing keys and echoes nothing.
 func TestAsk(t *testing.T) {
-	for typed, want := range map[string]string{"horse\r": "horse", "hx\x7forse\n": "horse", "\x7fx\x15horse\rrest": "horse", "\r": ""} {
+	for typed, want := range map[string]string{"horse\r": "horse", "hx\x7forse\n": "horse",
+		"\x7fx\x15horse\rrest": "horse", "\r": ""} {
 		var shown bytes.Buffer
 		env := &Env{Stdin: strings.NewReader(typed), Stderr: &shown, Pty: &wire.PtyReq{}}
 		got, err := sandbox.AskOf(env.asking(t.Context(), false))(t.Context(), "password: ")
@@ -34,16 +35,19 @@ func TestAsk(t *testing.T) {
 	defer w.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := (&Env{Stdin: r, Stderr: io.Discard, Pty: &wire.PtyReq{}}).ask(ctx, ""); !errors.Is(err, context.Canceled) {
+	if _, err := (&Env{Stdin: r, Stderr: io.Discard, Pty: &wire.PtyReq{}}).ask(ctx,
+		""); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: got %v", err)
 	}
 }
 
 func TestConfirm(t *testing.T) {
-	for typed, want := range map[string]bool{"y\r": true, "YES\n": true, "n\r": false, "\r": false, "yellow\r": false, "nx\x7f\x7fy\r": true} {
+	for typed, want := range map[string]bool{"y\r": true, "YES\n": true, "n\r": false, "\r": false,
+		"yellow\r": false, "nx\x7f\x7fy\r": true} {
 		var shown bytes.Buffer
 		env := &Env{Stdin: strings.NewReader(typed), Stderr: &shown, Pty: &wire.PtyReq{}}
-		if got, err := env.confirm(t.Context(), "sure?"); got != want || err != nil || !strings.HasPrefix(shown.String(), "sure? [y/N] "+typed[:1]) && typed != "\r" {
+		if got, err := env.confirm(t.Context(), "sure?"); got != want || err != nil ||
+			!strings.HasPrefix(shown.String(), "sure? [y/N] "+typed[:1]) && typed != "\r" {
 			t.Errorf("%q: got %v, %v, and shown %q", typed, got, err, shown.String())
 		}
 	}

@@ -1,7 +1,8 @@
-// Package command is the command table: what `ssh sandboxd@gateway CMD` and `sandboxd CMD` mean. The command line tool is
-// an SSH client of it, so each command exists once, here, and acts as the principal that logged in.
+// Package command implements the commands of `ssh sbx CMD` and `sandboxd CMD`. The command line
+// tool is an SSH client, so each command exists once, here, and acts as the principal that logged
+// in.
 //
-// It knows the hub and the words of the protocol, and no SSH: a door hands it an Env and the words of the command line.
+// It knows the hub and the protocol, but not SSH: a server passes it an Env and the arguments.
 package command
 
 import (
@@ -23,7 +24,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Env is what a command runs with. Hub, Stdin, Stdout and Stderr are required to run one; Tree needs none.
+// Env is the environment of one command. Hub, Stdin, Stdout and Stderr are required to run it. Tree
+// needs none of them.
 type Env struct {
 	Hub       *gateway.Hub
 	Principal gateway.Principal
@@ -31,18 +33,20 @@ type Env struct {
 	Stdout    io.Writer
 	Stderr    io.Writer
 
-	Pty        *wire.PtyReq             // the caller's terminal, nil without one
-	Resized    <-chan wire.WindowChange // its changes
-	Interrupts <-chan struct{}          // the caller's ^C; nil when it cannot send one
+	Pty        *wire.PtyReq             // the caller's terminal; nil without one
+	Resized    <-chan wire.WindowChange // its changes of size
+	Interrupts <-chan struct{}          // the caller's ^C; nil if the server cannot receive it
 
-	Gateway Gateway         // where the caller reaches the gateway, for what is printed
-	Tokens  *token.Registry // of the HTTP door
-	HTTP    string          // its address, as http://127.0.0.1:8022; empty where there is none
-	Python  Python          // of python
+	Gateway Gateway         // where clients reach the gateway; commands print it
+	Tokens  *token.Registry // tokens of the HTTP API
+	// address of the HTTP API, such as http://127.0.0.1:8022; empty without one
+	HTTP   string
+	Python Python // settings of the python command
 
 	done  <-chan struct{}   // closed when the command has ended
-	watch func(wire.Target) // told what watch is asked for; see Watches
-	// Draw shows recorded bytes on the caller's terminal as they are played; nil where the door cannot.
+	watch func(wire.Target) // receives the session that watch names; see Watches
+	// Draw shows recorded bytes on the caller's terminal as they are played; nil if the server
+	// cannot.
 	Draw func(cols, rows int) (player.Screen, error)
 }
 
@@ -50,16 +54,16 @@ type Env struct {
 type Gateway struct {
 	Host       string `json:"host"`
 	Port       string `json:"port"`
-	KnownHosts string `json:"known_hosts"` // file that pins its key
-	Identity   string `json:"identity"`    // key file of the daemon's own user
+	KnownHosts string `json:"known_hosts"` // file with its host key
+	Identity   string `json:"identity"`    // private key file of the admin
 }
 
-// URI is the ssh URI of target.
+// URI returns the ssh URI of target.
 func (g Gateway) URI(target string) string {
 	return fmt.Sprintf("ssh://%s@%s:%s", target, g.Host, g.Port)
 }
 
-// SSHCommand is the ssh command that joins target and asks no question.
+// SSHCommand returns the ssh command that attaches to target without a prompt.
 func (g Gateway) SSHCommand(target string) string {
 	args := []string{"ssh"}
 	if g.KnownHosts != "" {
@@ -71,8 +75,8 @@ func (g Gateway) SSHCommand(target string) string {
 	return shellquote.Join(append(args, "-p", g.Port, target+"@"+g.Host)...)
 }
 
-// LobbyCommand is how line is run in the lobby, for those with this program and for those with ssh alone.
-func (g Gateway) LobbyCommand(line string) string {
+// ControlCommand returns how to run line on the control host: with this program, or with ssh alone.
+func (g Gateway) ControlCommand(line string) string {
 	return fmt.Sprintf("sandboxd %s, or ssh -p %s %s@%s %s", line, g.Port, wire.Lobby, g.Host, line)
 }
 
@@ -81,7 +85,7 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// Run runs one command of the table and returns its exit code. args are its words, the name first.
+// Run runs one command and returns its exit code. args are its name and its arguments.
 func Run(ctx context.Context, env *Env, args []string) int {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -102,10 +106,10 @@ func Run(ctx context.Context, env *Env, args []string) int {
 	return Fail(env.Stdout, env.Stderr, WantsJSON(args), hinted(cmd, env.public(err)))
 }
 
-// helpHint is the hint of a mistake that has no better one.
+// helpHint is the hint of a usage error that has no better one.
 const helpHint = "see: sandboxd help"
 
-// hinted is e with a hint that fits the command which it ended.
+// hinted returns e with a hint that fits the command that failed with it.
 func hinted(cmd *cobra.Command, e *wire.Error) *wire.Error {
 	name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 	if e.Hint == helpHint && cmd.HasParent() {
@@ -113,26 +117,27 @@ func hinted(cmd *cobra.Command, e *wire.Error) *wire.Error {
 		better.Hint += " " + name
 		return &better
 	}
-	if slices.Contains(ofOld, name) {
-		return notNew(e)
+	if slices.Contains(needExisting, name) {
+		return hintExisting(e)
 	}
 	return e
 }
 
-// ofOld are the commands that mean a sandbox for what it has been. Those that take several names report each by themselves.
-var ofOld = []string{"fork", "kick", "log", "replay", "rescue", "snapshot", "unshare"}
+// needExisting are the commands that make no sense on a new sandbox. Commands that take several
+// names call hintExisting themselves.
+var needExisting = []string{"fork", "kick", "log", "replay", "rescue", "snapshot", "unshare"}
 
-// notNew is e for a command that has no use for a new sandbox: of one that is not there it says how to find the right name.
-func notNew(e *wire.Error) *wire.Error {
+// hintExisting returns e with a hint to list the sandboxes, in place of one to create a sandbox.
+func hintExisting(e *wire.Error) *wire.Error {
 	if e.Code != wire.CodeNotFound || !strings.HasPrefix(e.Hint, lifecycle.HintCreate) {
 		return e
 	}
 	better := *e
-	better.Hint = "sandboxd ls lists yours"
+	better.Hint = "to list your sandboxes: sandboxd ls"
 	return &better
 }
 
-// public is what the caller may see of an error: ours as they are, others as the hub says.
+// public returns the error that the caller may see. A *wire.Error is returned as it is.
 func (env *Env) public(err error) *wire.Error {
 	var known *wire.Error
 	if errors.As(err, &known) {
@@ -144,7 +149,8 @@ func (env *Env) public(err error) *wire.Error {
 	return env.Hub.Public(err)
 }
 
-// Fail reports an error that ended a command, and returns the exit code: 2 for a mistake of usage, else 125.
+// Fail prints the error that ended a command, and returns the exit code: 2 for a usage error, else
+// 125.
 func Fail(stdout, stderr io.Writer, asJSON bool, e *wire.Error) int {
 	if asJSON {
 		_ = text.WriteJSON(stdout, map[string]*wire.Error{"error": e})
@@ -167,7 +173,7 @@ func usage(format string, args ...any) *wire.Error {
 	return e
 }
 
-// WantsJSON reports whether a command line asks for JSON, also one that cannot be read as a whole.
+// WantsJSON reports whether a command line asks for JSON. The command line may be invalid.
 func WantsJSON(args []string) bool {
 	for _, arg := range args {
 		switch arg {
@@ -180,11 +186,12 @@ func WantsJSON(args []string) bool {
 	return false
 }
 
-// Tree is the command table. Without a Hub it can be listed and parsed, for help and completion, not run.
+// Tree returns all commands. Without a Hub they can be listed and parsed, for help and completion,
+// but not run.
 func Tree(env *Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "sandboxd",
-		Short:         "Sandboxes for agents, over SSH",
+		Short:         "Run and manage sandboxes for agents over SSH",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          func(*cobra.Command, []string) error { return nil },
@@ -214,9 +221,10 @@ func Tree(env *Env) *cobra.Command {
 	}
 	root.AddGroup(&cobra.Group{ID: firstGroup, Title: "Most used:"})
 	group("sandboxes", "Sandboxes:", sandboxCommands(env)...)
-	group("work", "Sessions and commands:", append(shellCommands(env), execCommand(env), pythonCommand(env))...)
-	group("people", "People, sharing and access:", peopleCommands(env)...)
-	group("records", "Records:", recordCommands(env)...)
+	group("work", "Sessions and commands:", append(shellCommands(env), execCommand(env),
+		pythonCommand(env))...)
+	group("people", "Users, sharing and access:", peopleCommands(env)...)
+	group("records", "Recordings:", recordCommands(env)...)
 	root.AddCommand(ensureCommand(env))
 	AddHelp(root)
 	for _, c := range root.Commands() {
@@ -233,12 +241,12 @@ func Tree(env *Env) *cobra.Command {
 	return root
 }
 
-// FlagMistake says what is wrong with a flag that could not be read, and what would be right where more than the command's help is known: the
-// packages that read values say what they did.
+// FlagMistake returns the message and the hint for a flag that cannot be parsed. The hint is empty
+// if the help of the command is the best one. It removes the names of Go packages from the message.
 func FlagMistake(cmd *cobra.Command, err error) (message, hint string) {
 	message = err.Error()
 	if before, _, ok := strings.Cut(message, ": time: "); ok {
-		return before, "write a time as 5s, 2m or 1h30m"
+		return before, "write a duration such as 5s, 2m or 1h30m"
 	}
 	if before, _, ok := strings.Cut(message, ": strconv."); ok {
 		return before, "write a number"
@@ -246,7 +254,7 @@ func FlagMistake(cmd *cobra.Command, err error) (message, hint string) {
 	return message, hint
 }
 
-// Aliases are other names of commands. They are shown in the help of the command alone.
+// Aliases are other names of commands. Only the help of the command itself shows them.
 var Aliases = map[string][]string{
 	"describe": {"inspect"},
 	"log":      {"logs"},
@@ -257,7 +265,7 @@ var Aliases = map[string][]string{
 	"stop":     {"kill"},
 }
 
-// guesses are names in other tools of commands. An unknown one is answered with the name here.
+// guesses are the names that other tools use. The error for such a command suggests ours.
 var guesses = map[string][]string{
 	"describe": {"info", "show"},
 	"log":      {"history"},
@@ -268,17 +276,18 @@ var guesses = map[string][]string{
 	"watch":    {"attach", "join"},
 }
 
-// unknown is the error for a command that the table does not have.
+// unknown returns the error for a command that does not exist.
 func unknown(root *cobra.Command, name string) error {
 	e := usage("unknown command %q", name)
-	root.SuggestionsMinimumDistance = min(2, len(name)/2)                 // two letters off, foo is log
-	if near := slices.Compact(root.SuggestionsFor(name)); len(near) > 0 { // one that is near and guessed comes twice
+	root.SuggestionsMinimumDistance = min(2, len(name)/2) // with two letters, foo would match log
+	// A command that is both similar and in guesses is listed twice.
+	if near := slices.Compact(root.SuggestionsFor(name)); len(near) > 0 {
 		e.Hint = "did you mean: " + strings.Join(near, ", ")
 	}
 	return e
 }
 
-// helpCommand is cobra's, but a topic that does not exist is a mistake: the root command takes any argument.
+// helpCommand replaces cobra's, which accepts a topic that does not exist.
 func helpCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND]",
@@ -294,16 +303,17 @@ func helpCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// asUsage makes a wrong number of arguments a mistake of usage.
+// asUsage turns the error for a wrong number of arguments into a usage error.
 func asUsage(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
 			if known, ok := errors.AsType[*wire.Error](err); ok {
-				return known // it says itself what would be right
+				return known // it has a hint of its own
 			}
-			said := "an argument is missing"
-			if len(args) > 0 && check(cmd, make([]string, len(args)+1)) != nil { // nor would one more be right
-				said = fmt.Sprintf("%q is one argument too many", args[len(args)-1])
+			said := "missing argument"
+			// one more is wrong, too
+			if len(args) > 0 && check(cmd, make([]string, len(args)+1)) != nil {
+				said = fmt.Sprintf("unexpected argument %q", args[len(args)-1])
 			}
 			e := usage("%s: %s", strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" "), said)
 			e.Hint = "usage: " + cmd.UseLine()

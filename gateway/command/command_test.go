@@ -7,7 +7,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The prompt behind a command's output is read before it is known where the output ends: it must not be shown.
+// The prompt after a command's output is read before the end of the output is known: it must not be
+// printed.
 func TestWholeLines(t *testing.T) {
 	var out strings.Builder
 	w := &wholeLines{to: &out}
@@ -54,7 +55,7 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// What watch is asked for is read by the table itself: the door draws it.
+// Watches parses the command line with the command table.
 func TestWatches(t *testing.T) {
 	tests := []struct {
 		args string
@@ -77,41 +78,44 @@ func TestWatches(t *testing.T) {
 	}
 }
 
-// Every command says how it is used.
+// Every command has a usage line, a short help text and an example.
 func TestTree(t *testing.T) {
 	for _, c := range Tree(&Env{}).Commands() {
-		if !c.Hidden && (c.Short == "" || len(c.Short) > 66 || !strings.HasPrefix(c.Use, c.Name()) || !strings.HasPrefix(c.Example, "  sandboxd ")) {
+		if !c.Hidden && (c.Short == "" || len(c.Short) > 66 ||
+			!strings.HasPrefix(c.Use, c.Name()) || !strings.HasPrefix(c.Example, "  sandboxd ")) {
 			t.Errorf("%s: use %q, short %q, example %q", c.Name(), c.Use, c.Short, c.Example)
 		}
 	}
 }
 
-// What is wrong with a line is said in words that help.
+// Common mistakes return an error with a useful hint.
 func TestMistakes(t *testing.T) {
 	for line, want := range map[string]string{
-		"run -n demo --timeout 5 true": "write a time as 5s",
-		"replay demo --idle 2":         "write a time as 5s",
+		"run -n demo --timeout 5 true": "write a duration such as 5s",
+		"replay demo --idle 2":         "write a duration such as 5s",
 		"ls demo":                      "sandboxd describe demo",
 		"sessions a~b~c":               "is not a name",
 		"run -- true":                  "run --dir DIR",
 		"run -n demo --dir /x -- true": "run --dir DIR",
 		"run -n demo":                  "see: sandboxd help run",
-		"token new a b":                `token new: "b" is one argument too many; usage: sandboxd token new`,
-		"token rm":                     "token rm: an argument is missing; usage: sandboxd token rm ID…",
-		"token frob":                   `there is no "frob"; use token new, token ls or token rm`,
+		"token new a b":                `token new: unexpected argument "b"; usage: sandboxd token new`,
+		"token rm":                     "token rm: missing argument; usage: sandboxd token rm ID…",
+		"token frob":                   `unknown command "frob"; use token new, token ls or token rm`,
 		"token new --expires never":    "see: sandboxd help token new",
-		"page web":                     `"web" is one argument too many; usage: sandboxd page`,
-		"add gpu":                      "add: an argument is missing; usage: sandboxd add NAME ssh://",
-		"add a b c":                    `add: "c" is one argument too many`,
-		"allow":                        "allow: an argument is missing",
+		"page web":                     `unexpected argument "web"; usage: sandboxd page`,
+		"add gpu":                      "add: missing argument; usage: sandboxd add NAME ssh://",
+		"add a b c":                    `add: unexpected argument "c"`,
+		"allow":                        "allow: missing argument",
 		"replay demo --speed fast":     `invalid argument "fast" for "--speed" flag; write a number`,
-		"new -n demo demo":             `new: "demo" is one argument too many`,
-		"describe --name demo demo":    `describe: "demo" is one argument too many`,
+		"new -n demo demo":             `new: unexpected argument "demo"`,
+		"describe --name demo demo":    `describe: unexpected argument "demo"`,
 		"exec -n demo":                 "exec: no command",
-		"python -c 1 a b":              `python: "b" is one argument too many`,
+		"python -c 1 a b":              `python: unexpected argument "b"`,
 	} {
 		var out, said strings.Builder
-		if code := Run(t.Context(), &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said}, strings.Fields(line)); code != wire.ExitUsage || !strings.Contains(said.String(), want) {
+		if code := Run(t.Context(), &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &said},
+			strings.Fields(line)); code != wire.ExitUsage ||
+			!strings.Contains(said.String(), want) {
 			t.Errorf("%s: exit %d, %q; want %q", line, code, said.String(), want)
 		}
 	}

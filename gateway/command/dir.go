@@ -19,20 +19,20 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// ensureCommand makes the sandbox that run would make, and prints its name: for programs that need it before they know a command. It is
-// hidden: for people run does it.
+// ensureCommand creates the sandbox that run would create, and prints its name. It is hidden: only
+// programs need a sandbox before they have a command to run in it.
 func ensureCommand(env *Env) *cobra.Command {
 	var name, dir, network string
 	var asJSON bool
 	var o dirOptions
 	cmd := &cobra.Command{
 		Use:    "ensure -n NAME | --dir DIR [flags]",
-		Short:  "make the sandbox that run would make, if it is missing",
+		Short:  "create the sandbox that run would create, if it does not exist",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if (name == "") == (dir == "") {
-				return usage("ensure: name a sandbox or a directory, and one of them")
+				return usage("ensure: use either --name or --dir")
 			}
 			var err error
 			if network != "" {
@@ -55,20 +55,21 @@ func ensureCommand(env *Env) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox")
-	cmd.Flags().StringVar(&dir, "dir", "", "directory of the daemon's machine")
+	cmd.Flags().StringVarP(&name, "name", "n", "", "name of the sandbox")
+	cmd.Flags().StringVar(&dir, "dir", "", "directory on the daemon's machine")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	cmd.Flags().BoolVar(&o.wipe, "wipe", false, "remove the directory's sandbox first")
 	cmd.Flags().StringVar(&o.image, "image", "", "image of the directory's sandbox")
-	cmd.Flags().StringVar(&network, "network", "", "its network")
-	cmd.Flags().StringArrayVar(&o.allow, "allow", nil, "what its network opens besides")
+	cmd.Flags().StringVar(&network, "network", "", "network mode of the directory's sandbox")
+	cmd.Flags().StringArrayVar(&o.allow, "allow", nil, "additional host to allow; repeatable")
 	limitFlags(cmd, &o.limits, sandbox.AllLimits...)
 	return cmd
 }
 
-// gone reports whether a sandbox was removed behind the daemon's back, which nobody may have noticed yet. One that is stopped is started.
+// gone reports whether a sandbox was removed outside the daemon, which the daemon may not have
+// detected yet. It starts a stopped sandbox to find out.
 func gone(ctx context.Context, env *Env, info lifecycle.Info) bool {
-	for range 3 { // what is known of it may change while it is asked
+	for range 3 { // the state may change meanwhile
 		var err error
 		switch info.State {
 		case lifecycle.Running:
@@ -88,7 +89,7 @@ func gone(ctx context.Context, env *Env, info lifecycle.Info) bool {
 	return false
 }
 
-// dirOptions are what a caller asks of the sandbox of a directory beyond what the directory's files say. Zero fields ask for nothing.
+// dirOptions override the files of a directory. Zero fields override nothing.
 type dirOptions struct {
 	wipe    bool
 	image   string
@@ -98,11 +99,12 @@ type dirOptions struct {
 	limits  sandbox.Limits
 }
 
-// labelImage is the image that was asked for, whose name is lost where commands of the directory's file have made another of it.
+// labelImage holds the requested image. Setup commands of the directory make another image of it,
+// whose name differs.
 const labelImage = "sandboxd.asked-image"
 
-// over puts what was asked for over what files say.
-func (o dirOptions) over(spec *lifecycle.NewSpec) {
+// override sets the fields of spec that o has.
+func (o dirOptions) override(spec *lifecycle.NewSpec) {
 	if o.image != "" {
 		spec.Image, spec.Build = o.image, nil
 		spec.Labels = map[string]string{labelImage: o.image}
@@ -114,13 +116,16 @@ func (o dirOptions) over(spec *lifecycle.NewSpec) {
 	spec.Limits = o.limits.Or(spec.Limits)
 }
 
-// mismatch says in what a sandbox that exists is not what was asked for. Its image may have been made of the one that was asked for.
+// mismatch returns an error that lists how an existing sandbox differs from what the caller
+// requests, or nil. An image that was built from the requested one does not differ.
 func (o dirOptions) mismatch(info lifecycle.Info) error {
 	var all []string
 	differs := func(what, has, asked string) {
-		all = append(all, fmt.Sprintf("%s %s and not %s", what, text.Line(has, 200), text.Line(asked, 200)))
+		all = append(all,
+			fmt.Sprintf("%s is %s, not %s", what, text.Line(has, 200), text.Line(asked, 200)))
 	}
-	if o.image != "" && !sameImage(o.image, info.Image) && !sameImage(o.image, info.Labels[labelImage]) {
+	if o.image != "" && !sameImage(o.image, info.Image) &&
+		!sameImage(o.image, info.Labels[labelImage]) {
 		has := info.Image
 		if info.ImageOf != "" {
 			has += " (of " + info.ImageOf + ")"
@@ -132,7 +137,7 @@ func (o dirOptions) mismatch(info lifecycle.Info) error {
 	}
 	for _, a := range o.allow {
 		if !slices.Contains(info.Allow, a) {
-			all = append(all, "no opening of "+text.Line(a, 200))
+			all = append(all, text.Line(a, 200)+" is not allowed")
 		}
 	}
 	if wanted := o.limits.Or(info.Limits); wanted != info.Limits {
@@ -145,11 +150,15 @@ func (o dirOptions) mismatch(info lifecycle.Info) error {
 	if len(all) == 0 {
 		return nil
 	}
-	return &wire.Error{Code: wire.CodeExists, Message: fmt.Sprintf("the directory's sandbox %s has %s", info.Name, strings.Join(all, ", ")),
-		Hint: "leave the flag out, or begin anew with --wipe, which removes what is in the sandbox and not the directory"}
+	return &wire.Error{
+		Code: wire.CodeExists,
+		Message: fmt.Sprintf("sandbox %s of the directory differs: %s",
+			info.Name, strings.Join(all, ", ")),
+		Hint: "omit the flag, or recreate the sandbox with --wipe, which keeps the directory",
+	}
 }
 
-// sameImage reports whether two names mean one image as far as names tell.
+// sameImage reports whether two names mean the same image, without a look at the images.
 func sameImage(a, b string) bool {
 	x, err := ref.ParseDockerRef(a)
 	if err != nil {
@@ -159,12 +168,13 @@ func sameImage(a, b string) bool {
 	return err == nil && x.String() == y.String()
 }
 
-// ensureDir returns the name of the sandbox of a directory, made as its files say if there is none.
+// ensureDir returns the name of the sandbox of a directory. It creates a missing one from the
+// directory's files.
 func (env *Env) ensureDir(ctx context.Context, dir string) (string, error) {
 	return env.ensureDirAs(ctx, dir, dirOptions{})
 }
 
-// ensureDirAs is ensureDir for a caller who asks for more. A sandbox that exists and is another than that is an error.
+// ensureDirAs is ensureDir with overrides. It fails if an existing sandbox differs from them.
 func (env *Env) ensureDirAs(ctx context.Context, dir string, o dirOptions) (string, error) {
 	root, dir, err := env.Hub.OpenDir(env.Principal, dir)
 	if err != nil {
@@ -176,11 +186,13 @@ func (env *Env) ensureDirAs(ctx context.Context, dir string, o dirOptions) (stri
 		return "", err
 	}
 	name := workspace.Name(dir)
-	spec := lifecycle.NewSpec{Name: name, Reuse: true, Dir: dir, Recipe: w.Recipe, Image: w.Image, Network: w.Network, Allow: w.Allow, Limits: w.Limits, TTL: w.TTL, User: w.User,
+	spec := lifecycle.NewSpec{Name: name, Reuse: true, Dir: dir, Recipe: w.Recipe, Image: w.Image,
+		Network: w.Network, Allow: w.Allow, Limits: w.Limits, TTL: w.TTL, User: w.User,
 		Sudo: w.Sudo, Env: w.Env, Entrypoint: w.Entrypoint, Workdir: w.Workdir}
 	spec.Setup = w.Setup
 	if b := w.Build; b != nil {
-		spec.Build = &lifecycle.Build{Dir: dir, Dockerfile: b.Dockerfile, Context: b.Context, Args: b.Args, Target: b.Target}
+		spec.Build = &lifecycle.Build{Dir: dir, Dockerfile: b.Dockerfile, Context: b.Context,
+			Args: b.Args, Target: b.Target}
 	}
 	had, missing := env.Hub.Get(ctx, env.Principal, name)
 	if missing == nil && had.Dir == dir && (o.wipe || gone(ctx, env, had)) {
@@ -195,39 +207,45 @@ func (env *Env) ensureDirAs(ctx context.Context, dir string, o dirOptions) (stri
 		if err := env.Hub.MayNarrow(w.File, spec); err != nil {
 			return "", err
 		}
-		o.over(&spec)
+		o.override(&spec)
 		if info, err = env.Hub.Create(ctx, env.Principal, spec, env.progress(false)); err != nil {
 			return "", err
 		}
 	}
 	if info.Dir != dir {
-		return "", &wire.Error{Code: wire.CodeExists, Message: "the sandbox " + name + " is not that of " + text.Line(dir, 200),
-			Hint: "rm it, or name a sandbox: -n NAME"}
+		return "", &wire.Error{Code: wire.CodeExists, Message: "sandbox " + name +
+			" belongs to another directory than " + text.Line(dir, 200),
+			Hint: "remove it with sandboxd rm, or name another sandbox with -n NAME"}
 	}
 	if missing == nil {
 		if err := o.mismatch(info); err != nil {
 			return "", err
 		}
 	}
-	say := func(format string, args ...any) { fmt.Fprintln(env.Stderr, text.Lines(fmt.Sprintf(format, args...))) }
+	say := func(format string, args ...any) {
+		fmt.Fprintln(env.Stderr, text.Lines(fmt.Sprintf(format, args...)))
+	}
 	switch {
 	case missing != nil:
-		by := ""
+		from := ""
 		if w.File != "" {
-			by = ", by " + w.File
+			from = ", from " + w.File
 		}
-		say("new sandbox %s of %s (%s, network %s%s, %.2f s)", name, dir, info.ShortImage(), info.Network, by, time.Since(began).Seconds())
+		say("new sandbox %s for %s (%s, network %s%s, %.2f s)", name, dir, info.ShortImage(),
+			info.Network, from, time.Since(began).Seconds())
 		for _, note := range w.Notes {
 			say("note: %s", note)
 		}
 	case info.Recipe != w.Recipe:
-		say("note: what %s says of its sandbox has changed since %s was made; sandboxd rm -f %s makes the next run begin anew", dir, name, name)
+		say("note: the sandbox settings in %s changed since %s was created; to recreate it: "+
+			"sandboxd rm -f %s, then run again", dir, name, name)
 	}
 	return name, nil
 }
 
-// unnamed is how a run in a directory's sandbox ended. Where it could not be, or there is no such program, it adds what may have been meant:
-// the name of a sandbox, which takes -n.
+// unnamed returns err, the end of a run in a directory's sandbox. If the run failed to start, or
+// its program was not found, it adds a hint: the first argument may be meant as the name of a
+// sandbox.
 func (env *Env) unnamed(ctx context.Context, args []string, err error) error {
 	if exit, ok := errors.AsType[exitError](err); err == nil || ok && exit != 127 {
 		return err
@@ -238,13 +256,15 @@ func (env *Env) unnamed(ctx context.Context, args []string, err error) error {
 			if command[0] == "--" && len(command) > 1 {
 				command = command[1:]
 			}
-			fmt.Fprintf(env.Stderr, "note: %s is a sandbox; to run in it: sandboxd run -n %s -- %s\n", info.Name, info.Name, text.Line(shellquote.Join(command...), 200))
+			fmt.Fprintf(env.Stderr,
+				"note: %s is a sandbox; to run in it: sandboxd run -n %s -- %s\n",
+				info.Name, info.Name, text.Line(shellquote.Join(command...), 200))
 			return err
 		}
 	}
 	if e, ok := errors.AsType[*wire.Error](err); ok && e.Code == wire.CodeDenied {
 		better := *e
-		better.Hint = "run without the directory: -n NAME"
+		better.Hint = "to run without the directory, name a sandbox: -n NAME"
 		if e.Hint != "" {
 			better.Hint = e.Hint + "; or " + better.Hint
 		}

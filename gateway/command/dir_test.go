@@ -12,7 +12,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
-// What a caller asks of a directory's sandbox is had by a new one, and said of one that exists and is another.
+// A new sandbox of a directory has what the caller requests. For an existing one that differs the
+// request fails.
 func TestEnsureDir(t *testing.T) {
 	root := t.TempDir()
 	dir := filepath.Join(root, "project")
@@ -42,8 +43,10 @@ func TestEnsureDir(t *testing.T) {
 	}
 	ensure(0, "", "--image=docker.io/example/one:latest")
 	ensure(0, "")
-	ensure(125, "has image example/one and not example/two; leave the flag out, or begin anew with --wipe", "--image=example/two")
-	ensure(125, "no opening of example.com", "--allow=example.com")
+	ensure(125,
+		"image is example/one, not example/two; omit the flag, or recreate the sandbox with --wipe",
+		"--image=example/two")
+	ensure(125, "example.com is not allowed", "--allow=example.com")
 	ensure(2, "--network \"open\"", "--network=open")
 	if again := created(); again.ID != first.ID {
 		t.Error("a refusal made another sandbox")
@@ -55,18 +58,21 @@ func TestEnsureDir(t *testing.T) {
 	ensure(0, "new sandbox project-", "--wipe")
 }
 
-// Limits that were asked for and are others are named, and no other.
+// The error names the limits that differ, and no others.
 func TestMismatchOfLimits(t *testing.T) {
 	info := lifecycle.Info{Name: "x", Limits: sandbox.DefaultLimits}
-	err := (dirOptions{limits: sandbox.Limits{Memory: 1 << 30, PIDs: sandbox.DefaultLimits.PIDs}}).mismatch(info)
-	if err == nil || !strings.Contains(err.Error(), "x has memory 2g and not 1g") || strings.Contains(err.Error(), "pids") {
+	err := (dirOptions{limits: sandbox.Limits{Memory: 1 << 30,
+		PIDs: sandbox.DefaultLimits.PIDs}}).mismatch(info)
+	if err == nil || !strings.Contains(err.Error(), "memory is 2g, not 1g") ||
+		strings.Contains(err.Error(), "pids") {
 		t.Error(err)
 	}
 }
 
-// The name that was asked for is known where commands have made another image of it.
+// The requested image is known even if setup commands made another image from it.
 func TestMismatchOfMadeImage(t *testing.T) {
-	info := lifecycle.Info{Name: "x", Image: "sandboxd-setup/abc", ImageOf: "setup: true", Labels: map[string]string{labelImage: "example/one"}, Limits: sandbox.DefaultLimits}
+	info := lifecycle.Info{Name: "x", Image: "sandboxd-setup/abc", ImageOf: "setup: true",
+		Labels: map[string]string{labelImage: "example/one"}, Limits: sandbox.DefaultLimits}
 	if err := (dirOptions{image: "example/one"}).mismatch(info); err != nil {
 		t.Error(err)
 	}

@@ -34,7 +34,7 @@ func TestSetup(t *testing.T) {
 	}
 }
 
-// exec sets variables and the directory for its command alone; ls and new print names alone.
+// exec sets variables and the directory for one command; ls -q and new -q print only names.
 func TestExecSetsUp(t *testing.T) {
 	w := newWorld(t)
 	if _, out, _ := w.command("new", "-q", "-e", "B=from new", "demo"); out != "demo\n" {
@@ -43,29 +43,35 @@ func TestExecSetsUp(t *testing.T) {
 	if _, out, _ := w.command("ls", "-q"); out != "demo\n" {
 		t.Errorf("ls -q: %q", out)
 	}
-	if code, out, errs := w.command("exec", "-e", "A=b c", "-w", "/", "demo", `echo "$A,$B"; pwd; exit 3`); code != 3 || out != "b c,from new\n/\n" {
+	if code, out, errs := w.command("exec", "-e", "A=b c", "-w", "/", "demo",
+		`echo "$A,$B"; pwd; exit 3`); code != 3 || out != "b c,from new\n/\n" {
 		t.Errorf("exit %d, %q, %q", code, out, errs)
 	}
-	if code, out, _ := w.command("exec", "-w", "/nonexistent", "demo", "echo", "ran"); code == 0 || out != "" {
+	if code, out, _ := w.command("exec", "-w", "/nonexistent", "demo", "echo", "ran"); code == 0 ||
+		out != "" {
 		t.Errorf("no directory: exit %d, %q", code, out)
 	}
-	if code, _, errs := w.command("exec", "-e", "A", "demo", "true"); code != wire.ExitUsage || !strings.Contains(errs, "write NAME=VALUE") {
+	if code, _, errs := w.command("exec", "-e", "A", "demo", "true"); code != wire.ExitUsage ||
+		!strings.Contains(errs, "write NAME=VALUE") {
 		t.Errorf("no value: exit %d, %q", code, errs)
 	}
-	if code, _, errs := w.command("new", "--rm", "--delete-after", "7d"); code != wire.ExitUsage || !strings.Contains(errs, "exclude each other") {
+	if code, _, errs := w.command("new", "--rm", "--delete-after", "7d"); code != wire.ExitUsage ||
+		!strings.Contains(errs, "mutually exclusive") {
 		t.Errorf("--rm --delete-after: exit %d, %q", code, errs)
 	}
 	w.must(0, "new", "--rm", "once")
-	if _, out, _ := w.command("describe", "--json", "once"); !strings.Contains(out, `"delete_after_ms":1000`) {
+	if _, out, _ := w.command("describe", "--json", "once"); !strings.Contains(out,
+		`"delete_after_ms":1000`) {
 		t.Errorf("new --rm: %s", out)
 	}
 }
 
-// A flag behind the name is no command.
+// A flag after the name is a usage error, not a command.
 func TestExecFlagBehindName(t *testing.T) {
 	w := newWorld(t)
 	w.must(0, "new", "demo")
-	if code, _, errs := w.command("exec", "demo", "-w", "/", "pwd"); code != wire.ExitUsage || !strings.Contains(errs, "flags come before the name") {
+	if code, _, errs := w.command("exec", "demo", "-w", "/", "pwd"); code != wire.ExitUsage ||
+		!strings.Contains(errs, "flags come before the name") {
 		t.Errorf("exit %d, %q", code, errs)
 	}
 	w.must(0, "exec", "demo", "--", "true")

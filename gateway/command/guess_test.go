@@ -7,7 +7,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What other tools call a command leads to ours, once; what is like none of them to nothing.
+// A name from another tool suggests our command once. Any other unknown name suggests nothing.
 func TestGuesses(t *testing.T) {
 	for name, want := range map[string]string{
 		"attach": "did you mean: watch",
@@ -21,7 +21,8 @@ func TestGuesses(t *testing.T) {
 		}
 	}
 	root := Tree(&Env{})
-	for alias, want := range map[string]string{"create": "new", "inspect": "describe", "kill": "stop", "logs": "log", "port-forward": "port", "ps": "ls"} {
+	for alias, want := range map[string]string{"create": "new", "inspect": "describe",
+		"kill": "stop", "logs": "log", "port-forward": "port", "ps": "ls"} {
 		if c, _, err := root.Find([]string{alias}); err != nil || c.Name() != want {
 			t.Errorf("%s is %s, %v; want %s", alias, c.Name(), err, want)
 		}

@@ -7,15 +7,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// first are the commands that help lists before all others. Those that the tree lacks are local to
-// the command line tool.
+// first are the commands that help lists first. The tree may lack some: the command line tool adds
+// them.
 var first = []string{"up", "new", "run", "ssh", "exec", "cp", "ls", "log", "stop", "rm"}
 
 // firstGroup is the group of these commands.
 const firstGroup = "first"
 
-// AddHelp gives the commands below root their examples, and puts the most common ones in a group of
-// their own. Commands that have an example keep it.
+// AddHelp adds examples to the commands below root that have none, and groups the most common
+// commands.
 func AddHelp(root *cobra.Command) {
 	for _, c := range root.Commands() {
 		if slices.Contains(first, c.Name()) {
@@ -32,10 +32,11 @@ func AddHelp(root *cobra.Command) {
 	}
 }
 
-// examples are those of commands, by their words. Lines are indented by AddHelp.
+// examples are the examples of commands, by their path. AddHelp indents the lines.
 var examples = map[string]string{
-	"add":         "sandboxd add gpu ssh://me@gpu.example:22",
-	"allow":       "sandboxd allow web '*.pypi.org' 192.0.2.7:443\nsandboxd allow web '*.pypi.org' --remove",
+	"add": "sandboxd add gpu ssh://me@gpu.example:22",
+	"allow": "sandboxd allow web '*.pypi.org' 192.0.2.7:443\n" +
+		"sandboxd allow web '*.pypi.org' --remove",
 	"completion":  "source <(sandboxd completion bash)",
 	"config":      "sandboxd config show --origin",
 	"config show": "sandboxd config show --origin",
@@ -45,35 +46,40 @@ var examples = map[string]string{
 	"daemon start": "sandboxd daemon start\n" +
 		"sandboxd daemon start --config sandboxd.yaml",
 	"daemon status": "sandboxd daemon status\nsandboxd daemon status --json",
-	"daemon stop":   "sandboxd daemon stop\nsandboxd daemon stop --all                # and stop the sandboxes",
-	"demo":          "sandboxd demo",
-	"describe":      "sandboxd describe web\nsandboxd describe web --json",
-	"doctor":        "sandboxd doctor",
-	"down":          "sandboxd down\nsandboxd down --all                       # and stop the sandboxes",
-	"fork":          "sandboxd fork web web-experiment",
-	"give":          "sandboxd give web",
-	"help":          "sandboxd help run",
-	"interrupt":     "sandboxd interrupt web",
-	"keys":          "sandboxd keys web ^C\nsandboxd keys web Down Down Enter",
-	"kick":          "sandboxd kick web person:bob",
-	"ls":            "sandboxd ls\nsandboxd ls --watch",
-	"mcp":           "sandboxd mcp web",
-	"mcp-config":    "sandboxd mcp-config claude",
+	"daemon stop": "sandboxd daemon stop\n" +
+		"sandboxd daemon stop --all                # and stop the sandboxes",
+	"demo":     "sandboxd demo",
+	"describe": "sandboxd describe web\nsandboxd describe web --json",
+	"doctor":   "sandboxd doctor",
+	"down": "sandboxd down\n" +
+		"sandboxd down --all                       # and stop the sandboxes",
+	"fork":       "sandboxd fork web web-experiment",
+	"give":       "sandboxd give web",
+	"help":       "sandboxd help run",
+	"interrupt":  "sandboxd interrupt web",
+	"keys":       "sandboxd keys web ^C\nsandboxd keys web Down Down Enter",
+	"kick":       "sandboxd kick web person:bob",
+	"ls":         "sandboxd ls\nsandboxd ls --watch",
+	"mcp":        "sandboxd mcp web",
+	"mcp-config": "sandboxd mcp-config claude",
 	"new": "sandboxd new web\n" +
 		"sandboxd new web --image python:3.13 --memory 4g --ttl 8h\n" +
 		"sandboxd new web -v .:/srv/app -v ../data:/data:ro\n" +
 		"sandboxd new --rm -q -e TOKEN=x",
-	"page":     "sandboxd page",
-	"pause":    "sandboxd pause web",
-	"pool":     "sandboxd pool",
-	"port":     "sandboxd port web 8000",
-	"private":  "sandboxd private web on",
-	"python":   "sandboxd python -c 'x = 6 * 7; x'\nsandboxd python web -- plot.py",
-	"quota":    "sandboxd quota",
-	"replay":   "sandboxd replay web --speed 4\nsandboxd replay web --cast >web.cast\nsandboxd replay web --svg >web.svg",
-	"rescue":   "sandboxd rescue web",
-	"resume":   "sandboxd resume web",
-	"run":      "sandboxd run web -- make test\nsandboxd run make test                    # in the sandbox of this directory\nsandboxd run -n web~build 'cd /srv && make'",
+	"page":    "sandboxd page",
+	"pause":   "sandboxd pause web",
+	"pool":    "sandboxd pool",
+	"port":    "sandboxd port web 8000",
+	"private": "sandboxd private web on",
+	"python":  "sandboxd python -c 'x = 6 * 7; x'\nsandboxd python web -- plot.py",
+	"quota":   "sandboxd quota",
+	"replay": "sandboxd replay web --speed 4\nsandboxd replay web --cast >web.cast\n" +
+		"sandboxd replay web --svg >web.svg",
+	"rescue": "sandboxd rescue web",
+	"resume": "sandboxd resume web",
+	"run": "sandboxd run web -- make test\n" +
+		"sandboxd run make test                    # in the sandbox of this directory\n" +
+		"sandboxd run -n web~build 'cd /srv && make'",
 	"screen":   "sandboxd screen web",
 	"serve":    "sandboxd serve --ssh 127.0.0.1:2222",
 	"sessions": "sandboxd sessions\nsandboxd sessions web",

@@ -11,14 +11,21 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// hostFlags are how a machine is logged in to. Files are those of the daemon's machine.
+// hostFlags adds the flags for the login to a machine. Files are on the daemon's machine.
 func hostFlags(cmd *cobra.Command, h *sandbox.Host) {
 	f := cmd.Flags()
-	f.StringVar(&h.Identity, "identity", "", "host: private key file, on the daemon's machine (default those of ssh_config and the agent)")
-	f.StringVar(&h.PasswordFile, "password-file", "", "host: file with the password in its first line, on the daemon's machine")
-	f.StringVar(&h.Tier, "tier", "", "host: at most this: guest, marks or screen (default the best there is)")
-	f.StringVar(&h.Prompt, "prompt", "", "host: regular expression of the prompt, for tier screen")
-	f.StringVar(&h.Accept, "accept", "", "host: fingerprint (SHA256:…) of a host key that no known_hosts file has")
+	f.StringVar(&h.Identity, "identity", "",
+		"private key file on the daemon's machine for the login to the host (default: keys of "+
+			"ssh_config and the SSH agent)")
+	f.StringVar(&h.PasswordFile, "password-file", "",
+		"file on the daemon's machine whose first line is the password of the host")
+	f.StringVar(&h.Tier, "tier", "",
+		"integration level of the host: guest, marks or screen; fails if not available (default: "+
+			"the best available)")
+	f.StringVar(&h.Prompt, "prompt", "",
+		"regular expression that matches the shell prompt of the host; for tier screen")
+	f.StringVar(&h.Accept, "accept", "",
+		"accept this host key, a fingerprint (SHA256:…), if no known_hosts file lists it")
 }
 
 func addCommand(env *Env) *cobra.Command {
@@ -26,11 +33,13 @@ func addCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "add NAME ssh://[USER@]HOST[:PORT]",
-		Short: "use a machine that answers SSH as a sandbox",
-		Long: "Make a sandbox of a machine that answers SSH: a URI, or a name of the ssh configuration of the daemon's user. Nothing is\n" +
-			"booted, and rm only forgets it: our sessions there end, and what was copied there is removed.\n\n" +
-			"Its host key comes from known_hosts, or is accepted by its fingerprint. A password that no file has is asked for on the\n" +
-			"terminal, once, when the machine takes no key; the daemon keeps it in memory until it ends.",
+		Short: "use an existing machine as a sandbox, over SSH",
+		Long: "Use an existing machine as a sandbox, over SSH. The machine is a URI, or a\n" +
+			"Host of the daemon's ssh_config. rm ends the sessions, deletes what sandboxd\n" +
+			"copied to the machine, and leaves everything else on it.\n\n" +
+			"The host key must be in known_hosts, or match --accept. If the machine accepts\n" +
+			"no key and there is no --password-file, you are asked for the password on the\n" +
+			"terminal. The daemon keeps it in memory until the daemon ends.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if _, err := wire.ParseSandbox(args[0]); err != nil {
@@ -38,7 +47,8 @@ func addCommand(env *Env) *cobra.Command {
 			}
 			spec.Name, spec.Host.URI = args[0], args[1]
 			began := time.Now()
-			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec, env.progress(asJSON))
+			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec,
+				env.progress(asJSON))
 			if err != nil {
 				return err
 			}
@@ -49,13 +59,15 @@ func addCommand(env *Env) *cobra.Command {
 		},
 	}
 	hostFlags(cmd, &spec.Host)
-	cmd.Flags().BoolVar(&spec.Reuse, "if-missing", false, "a sandbox that has the name already is the answer")
+	cmd.Flags().BoolVar(&spec.Reuse, "if-missing", false,
+		"return the existing sandbox instead of failing")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
 
-// added says that a host is a sandbox now.
+// added prints that a host was added as a sandbox.
 func added(env *Env, info lifecycle.Info, took time.Duration) error {
-	_, err := fmt.Fprintf(env.Stdout, "%s added in %.2f s (%s)\n  %s\n", info.Name, took.Seconds(), info.Image, env.Gateway.SSHCommand(info.Name))
+	_, err := fmt.Fprintf(env.Stdout, "%s added in %.2f s (%s)\n  %s\n",
+		info.Name, took.Seconds(), info.Image, env.Gateway.SSHCommand(info.Name))
 	return err
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// ParseAge reads a duration such as 90s, 30m or 12h, or a number of days as 30d. 0 is none.
+// ParseAge parses a duration such as 90s, 30m or 12h, or a number of days such as 30d. It returns 0
+// for "0".
 func ParseAge(s string) (time.Duration, error) {
 	if s == "0" {
 		return 0, nil
@@ -25,12 +26,13 @@ func ParseAge(s string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d <= 0 {
-		return 0, errors.New("is not a duration such as 30d or 12h")
+		return 0, errors.New("invalid duration: write 30m, 12h or 30d")
 	}
 	return d, nil
 }
 
-// parseLife is ParseAge for a flag that may be missing: then it is 0, and 0 itself is lifecycle.Never.
+// parseLife is ParseAge for a flag: it returns 0 if the flag is not set, and lifecycle.Never for
+// "0".
 func parseLife(flag, s string) (time.Duration, error) {
 	if s == "" {
 		return 0, nil
@@ -38,20 +40,22 @@ func parseLife(flag, s string) (time.Duration, error) {
 	d, err := ParseAge(s)
 	switch {
 	case err != nil:
-		return 0, usage("--%s: %q %v", flag, s, err)
+		return 0, usage("--%s %q: %v, or 0 for never", flag, s, err)
 	case d == 0:
 		return lifecycle.Never, nil
 	}
 	return d, nil
 }
 
-// idleText says how long a sandbox is kept, or is empty where it is kept for ever.
+// idleText describes when a sandbox is stopped and removed. It is empty if neither ever happens.
 func idleText(i lifecycle.Info) string {
-	ttl, deletion := time.Duration(i.TTLms)*time.Millisecond, time.Duration(i.DeleteAfterMS)*time.Millisecond
+	ttl, deletion := time.Duration(i.TTLms)*time.Millisecond,
+		time.Duration(i.DeleteAfterMS)*time.Millisecond
 	var said []string
 	switch {
 	case i.StopsAt != nil:
-		said = append(said, fmt.Sprintf("stops in %v unless it is used; after %v without use", time.Until(*i.StopsAt).Round(time.Second), ttl))
+		said = append(said, fmt.Sprintf("stops in %v unless it is used (ttl %v)",
+			time.Until(*i.StopsAt).Round(time.Second), ttl))
 	case i.UsedBy != "":
 		said = append(said, fmt.Sprintf("stops after %v without use; now %s", ttl, i.UsedBy))
 	case ttl > 0:
@@ -59,9 +63,10 @@ func idleText(i lifecycle.Info) string {
 	}
 	switch {
 	case i.RemovedAt != nil:
-		said = append(said, fmt.Sprintf("REMOVED WITH ITS FILES in %v unless it is started", time.Until(*i.RemovedAt).Round(time.Second)))
+		said = append(said, fmt.Sprintf("REMOVED WITH ITS FILES in %v unless it is started",
+			time.Until(*i.RemovedAt).Round(time.Second)))
 	case deletion > 0:
-		said = append(said, fmt.Sprintf("removed when it has been stopped for %v", deletion))
+		said = append(said, fmt.Sprintf("removed after it has been stopped for %v", deletion))
 	}
 	if i.End != nil && !i.End.At.IsZero() {
 		said = append(said, i.End.Text())
@@ -69,7 +74,8 @@ func idleText(i lifecycle.Info) string {
 	return strings.Join(said, "; ")
 }
 
-// ttlCell is the same in one word: how long until it stops, or rm: and how long until it is removed.
+// ttlCell is idleText in one word: the time until the sandbox stops, or "rm:" and the time until it
+// is removed.
 func ttlCell(i lifecycle.Info) string {
 	switch {
 	case i.End != nil && !i.End.At.IsZero() && !i.End.Pause:
@@ -88,12 +94,16 @@ func pauseCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "pause NAME…",
-		Short: "freeze all processes of a sandbox",
-		Long: "Freeze all processes of a sandbox where they are: it keeps its memory and uses no processor. Calls that follow\n" +
-			"a command end as lost; exec and connections wait. Whoever runs, types or joins to drive resumes it, as resume does.",
+		Short: "suspend all processes of a sandbox",
+		Long: "Suspend all processes of a sandbox. It keeps its memory and uses no CPU.\n" +
+			"resume continues it, as does the next run, type or keys, and a user who\n" +
+			"attaches to work in it. Calls that follow a command return as lost; exec and\n" +
+			"connections wait.",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.each(args, asJSON, "paused", func(name string) error { return env.Hub.Pause(cmd.Context(), env.Principal, name) })
+			return env.each(args, asJSON, "paused", func(name string) error {
+				return env.Hub.Pause(cmd.Context(), env.Principal, name)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
@@ -104,10 +114,12 @@ func resumeCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "resume NAME…",
-		Short: "let the processes of a paused sandbox continue",
+		Short: "continue the processes of a paused sandbox",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.each(args, asJSON, "resumed", func(name string) error { return env.Hub.Resume(cmd.Context(), env.Principal, name) })
+			return env.each(args, asJSON, "resumed", func(name string) error {
+				return env.Hub.Resume(cmd.Context(), env.Principal, name)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
@@ -119,8 +131,9 @@ func snapshotCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot NAME [TAG]",
 		Short: "save the files of a sandbox as an image",
-		Long: "Keep the files of a sandbox, as they are now, as an image of which new sandboxes of yours can be made. The sandbox is frozen while they\n" +
-			"are copied. Processes, sessions and keys do not go along, nor what is mounted into it. Without TAG it is the time, in UTC.",
+		Long: "Save the files of a sandbox as an image for your new sandboxes. The sandbox is\n" +
+			"suspended while its files are copied. The image has no processes, sessions,\n" +
+			"keys or mounted directories. TAG names the image (default: the time in UTC).",
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			tag := ""
@@ -134,7 +147,8 @@ func snapshotCommand(env *Env) *cobra.Command {
 			if asJSON {
 				return env.printJSON(map[string]string{"name": args[0], "image": image})
 			}
-			fmt.Fprintf(env.Stdout, "%s kept as %s\n  sandboxd new --image %s\n", args[0], image, image)
+			fmt.Fprintf(env.Stdout, "saved %s as image %s\n  sandboxd new --image %s\n", args[0],
+				image, image)
 			return nil
 		},
 	}
@@ -147,19 +161,22 @@ func forkCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fork NAME NEW",
 		Short: "copy a sandbox with its files",
-		Long: "Make another sandbox as NAME was made, with the files that it has now. NAME is frozen while they are copied. Processes, sessions,\n" +
-			"records, shares and keys are not the new one's; variables that new --env gave it are.",
+		Long: "Create the sandbox NEW with the settings and the current files of NAME. NAME\n" +
+			"is suspended while its files are copied. The variables of new --env are\n" +
+			"copied, too. Processes, sessions, recordings, shares and keys are not.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			began := time.Now()
-			info, err := env.Hub.Fork(cmd.Context(), env.Principal, args[0], args[1], env.progress(asJSON))
+			info, err := env.Hub.Fork(cmd.Context(), env.Principal, args[0], args[1],
+				env.progress(asJSON))
 			if err != nil {
 				return err
 			}
 			if asJSON {
 				return env.printJSON(env.describeJSON(info))
 			}
-			fmt.Fprintf(env.Stdout, "%s ready in %.2f s (fork of %s, network %s)\n  %s\n", info.Name, time.Since(began).Seconds(), args[0], info.Network,
+			fmt.Fprintf(env.Stdout, "%s ready in %.2f s (fork of %s, network %s)\n  %s\n",
+				info.Name, time.Since(began).Seconds(), args[0], info.Network,
 				env.Gateway.SSHCommand(info.Name))
 			return nil
 		},

@@ -16,7 +16,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// commandJSON is one command of a session, as log --json prints it.
+// commandJSON is one command of a session in log --json.
 type commandJSON struct {
 	Sandbox   string     `json:"sandbox"`
 	Session   string     `json:"session"`
@@ -25,14 +25,14 @@ type commandJSON struct {
 	Typed     bool       `json:"typed"`
 	By        string     `json:"by"`
 	Started   time.Time  `json:"started"`
-	From      uint64     `json:"from"` // its output in the record: [From, To)
+	From      uint64     `json:"from"` // its output in the log: [From, To)
 	To        uint64     `json:"to"`
 	Ended     wire.Ended `json:"ended"` // empty while it runs
 	ExitCode  *int       `json:"exit_code"`
 	ElapsedMS int64      `json:"elapsed_ms"`
 }
 
-// logFlags say what of a record is printed.
+// logFlags select what log prints.
 type logFlags struct {
 	raw, json bool
 	command   int
@@ -40,18 +40,18 @@ type logFlags struct {
 	tail      int
 	since     string
 	run       int
-	part      bool // of bytes [from, to)
+	part      bool // --from or --to is set: bytes [from, to)
 	from, to  uint64
 }
 
-// partJSON is a part of a log, as log --json prints it where one is asked for by its bytes.
+// partJSON is a part of a log in log --json with --from or --to.
 type partJSON struct {
 	Sandbox string `json:"sandbox"`
 	Session string `json:"session"`
 	From    uint64 `json:"from"`
 	To      uint64 `json:"to"`
 	End     uint64 `json:"end"`    // of the log
-	Output  string `json:"output"` // as a person would read it
+	Output  string `json:"output"` // rendered as text
 }
 
 func logCommand(env *Env) *cobra.Command {
@@ -59,12 +59,13 @@ func logCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log NAME[~SESSION]",
 		Short: "print the output and the commands of a session",
-		Long: "Print what a session printed, as a person would read it, with a line behind each command, run or typed, that says how it\n" +
-			"ended. --raw prints the exact bytes instead, --json one object per command. A stretch that a person kept private is\n" +
-			"said to be there, and how long it is.",
+		Long: "Print the output of a session as text, with a line after each command that\n" +
+			"reports its exit code. --raw prints the exact bytes instead, --json one object\n" +
+			"per command. Private mode leaves a gap, which is reported with its length.",
 		Example: "  sandboxd log web --command -1             # the output of the last command\n" +
 			"  sandboxd log web --last 3                 # the last three commands\n" +
-			"  sandboxd log web --since 10m --json       # the commands that began in the last ten minutes",
+			"  sandboxd log web --since 10m --json       # the commands that began in the last " +
+			"ten minutes",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := onlyTarget(args)
 			if err != nil {
@@ -72,18 +73,20 @@ func logCommand(env *Env) *cobra.Command {
 			}
 			changed := cmd.Flags().Changed
 			f.part = changed("from") || changed("to")
-			if n := count(changed("command"), changed("last"), changed("tail"), changed("since"), f.part); n > 1 {
-				return usage("log: --command, --last, --tail, --since, and --from with --to exclude each other")
+			if n := count(changed("command"), changed("last"), changed("tail"), changed("since"),
+				f.part); n > 1 {
+				return usage(
+					"log: use only one of --command, --last, --tail, --since, and --from with --to")
 			}
 			switch {
 			case f.raw && f.json:
-				return usage("log: --raw and --json exclude each other")
+				return usage("log: --raw and --json are mutually exclusive")
 			case changed("last") && f.last <= 0, changed("tail") && f.tail <= 0:
-				return usage("log: --last and --tail take a number above 0")
+				return usage("log: --last and --tail must be at least 1")
 			case changed("command") && f.command == 0:
-				return usage("log: --command takes a number from 1 on, or from -1 back")
+				return usage("log: --command must not be 0: 1 is the first command, -1 the last")
 			case f.tail > 0 && (f.raw || f.json):
-				return usage("log: --tail is for text")
+				return usage("log: --tail prints text: omit --raw and --json")
 			}
 			r, err := env.Hub.Sessions.OpenRecord(cmd.Context(), env.Principal, t, f.run)
 			if err != nil {
@@ -94,15 +97,23 @@ func logCommand(env *Env) *cobra.Command {
 			return p.print(cmd.Context(), f)
 		},
 	}
-	cmd.Flags().BoolVar(&f.raw, "raw", false, "print the exact bytes; the command line of sandboxd shows them as text on a terminal")
+	cmd.Flags().BoolVar(&f.raw, "raw", false,
+		"print the exact bytes; on a terminal, sandboxd log renders them as text")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print one object per command")
-	cmd.Flags().IntVar(&f.command, "command", 0, "print the output of one command: 1 is the first, -1 the last")
-	cmd.Flags().IntVar(&f.last, "last", 0, "begin so many commands before the end")
-	cmd.Flags().IntVar(&f.tail, "tail", 0, "print so many lines at the end")
-	cmd.Flags().StringVar(&f.since, "since", "", "begin so long ago, as 10m, or at a time, as 2006-01-02T15:04:05Z")
-	cmd.Flags().Uint64Var(&f.from, "from", 0, "begin at this byte of the log, as a Result has it; with --json the part is one object")
-	cmd.Flags().Uint64Var(&f.to, "to", 0, "end before this byte of the log; 0 is its end")
-	cmd.Flags().IntVar(&f.run, "run", 0, "which record of a session that was started several times; 0 is the latest")
+	cmd.Flags().IntVar(&f.command, "command", 0,
+		"print the output of one command: 1 is the first, -1 the last")
+	cmd.Flags().IntVar(&f.last, "last", 0, "print only the last N commands")
+	cmd.Flags().IntVar(&f.tail, "tail", 0, "print only the last N lines")
+	cmd.Flags().StringVar(&f.since, "since", "",
+		"print only what is newer than a duration, such as 10m, or a time, such as "+
+			"2006-01-02T15:04:05Z")
+	cmd.Flags().Uint64Var(&f.from, "from", 0,
+		"start at this byte of the log, such as Result.from; with --json, print the part as one "+
+			"object")
+	cmd.Flags().Uint64Var(&f.to, "to", 0,
+		"end before this byte of the log; 0 is the end of the log")
+	cmd.Flags().IntVar(&f.run, "run", 0,
+		"recording to print if the session was started several times; 0 is the latest")
 	return cmd
 }
 
@@ -115,14 +126,14 @@ func count(all ...bool) (n int) {
 	return n
 }
 
-// logPrinter prints parts of one record.
+// logPrinter prints parts of one recording.
 type logPrinter struct {
 	env    *Env
 	target wire.Target
 	record *record.Reader
 }
 
-// print prints the part that f means: the events say where it is, and of the log nothing else is read.
+// print prints the part that f selects. It reads only that part of the log: the events locate it.
 func (p logPrinter) print(ctx context.Context, f logFlags) error {
 	r := p.record
 	all := r.Commands()
@@ -175,13 +186,15 @@ func sinceTime(s string) (time.Time, error) {
 	}
 	at, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		return at, usage("--since %q is neither a duration, as 10m, nor a time, as 2006-01-02T15:04:05Z", s)
+		return at, usage(
+			"--since %q: write a duration such as 10m, or a time such as 2006-01-02T15:04:05Z", s)
 	}
 	return at, nil
 }
 
-// text prints rendered output of [from, to) to w with a line behind each command that ends there.
-func (p logPrinter) text(ctx context.Context, w io.Writer, commands []record.Command, from, to uint64) error {
+// text prints rendered output of [from, to) to w, with a line after each command that ends there.
+func (p logPrinter) text(ctx context.Context, w io.Writer, commands []record.Command, from,
+	to uint64) error {
 	out := text.NewStream(w)
 	say := func(format string, args ...any) error {
 		if err := out.Close(); err != nil {
@@ -193,7 +206,9 @@ func (p logPrinter) text(ctx context.Context, w io.Writer, commands []record.Com
 	}
 	show := func(end uint64) error {
 		var failed error
-		err := record.Copy(ctx, writer(func(b []byte) (int, error) { return out.Write(b) }), p.record, from, end, func(g *record.GapError) {
+		err := record.Copy(ctx, writer(func(b []byte) (int, error) {
+			return out.Write(b)
+		}), p.record, from, end, func(g *record.GapError) {
 			failed = errors.Join(failed, say("%s", record.Missing(g)))
 		})
 		from = max(from, end)
@@ -212,7 +227,8 @@ func (p logPrinter) text(ctx context.Context, w io.Writer, commands []record.Com
 			how = fmt.Sprintf("exit %d", *c.Exit)
 		}
 		took := time.Duration(max(c.Ended-c.Started, 0)) * time.Millisecond
-		if err := say("── %s, %v, %s, %s", how, took, text.Line(c.By, 80), time.UnixMilli(c.Ended).Format(time.DateTime)); err != nil {
+		if err := say("── %s, %v, %s, %s", how, took, text.Line(c.By, 80),
+			time.UnixMilli(c.Ended).Format(time.DateTime)); err != nil {
 			return err
 		}
 	}
@@ -224,23 +240,24 @@ type writer func(p []byte) (int, error)
 
 func (w writer) Write(p []byte) (int, error) { return w(p) }
 
-// maxPart bounds a part of a log that is printed as one object.
+// maxPart is the longest part of a log that is printed as one object, in bytes.
 const maxPart = 1 << 20
 
 // part prints [from, to) as one object.
 func (p logPrinter) part(ctx context.Context, from, to uint64) error {
 	if to-from > maxPart {
-		return usage("log: a part has at most %d bytes with --json; say --to, or leave --json out", maxPart)
+		return usage("log: the part is longer than %d bytes: set --to, or omit --json", maxPart)
 	}
 	var out bytes.Buffer
 	if err := p.text(ctx, &out, nil, from, to); err != nil {
 		return err
 	}
-	return p.env.printJSON(partJSON{Sandbox: p.target.Sandbox, Session: p.target.Session, From: from, To: to,
+	return p.env.printJSON(partJSON{Sandbox: p.target.Sandbox, Session: p.target.Session,
+		From: from, To: to,
 		End: p.record.End(), Output: out.String()})
 }
 
-// tail prints the last n lines. It reads the log from its end until there are so many.
+// tail prints the last n lines. It reads the log from its end until it has n lines.
 func (p logPrinter) tail(ctx context.Context, commands []record.Command, n int) error {
 	const step = 256 << 10
 	end := p.record.End()
@@ -254,7 +271,7 @@ func (p logPrinter) tail(ctx context.Context, commands []record.Command, n int) 
 		if lines[len(lines)-1] == "" {
 			lines = lines[:len(lines)-1]
 		}
-		// The first one may be half a line.
+		// The first line may be incomplete.
 		if len(lines) > n || from == 0 {
 			_, err := io.WriteString(p.env.Stdout, strings.Join(lines[max(0, len(lines)-n):], ""))
 			return err
@@ -262,12 +279,15 @@ func (p logPrinter) tail(ctx context.Context, commands []record.Command, n int) 
 	}
 }
 
-// commands prints an object for each command, the first of which has number before+1.
+// commands prints an object for each command. The first has number before+1.
 func (p logPrinter) commands(ctx context.Context, commands []record.Command, before int) error {
 	for i := range commands {
 		c := &commands[i]
-		row := commandJSON{Sandbox: p.target.Sandbox, Session: p.target.Session, Number: before + i + 1,
-			Command: lineText(ctx, p.record, c), Typed: c.Typed(), By: c.By, Started: time.UnixMilli(c.Started), From: c.From, To: c.To, Ended: c.Why, ExitCode: c.Exit}
+		row := commandJSON{Sandbox: p.target.Sandbox, Session: p.target.Session, Number: before +
+			i + 1,
+			Command: lineText(ctx, p.record, c), Typed: c.Typed(), By: c.By,
+			Started: time.UnixMilli(c.Started), From: c.From, To: c.To, Ended: c.Why,
+			ExitCode: c.Exit}
 		if c.Ended != 0 {
 			row.ElapsedMS = max(c.Ended-c.Started, 0)
 		}

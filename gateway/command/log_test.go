@@ -6,15 +6,15 @@ import (
 	"testing"
 )
 
-// Numbers that name nothing are refused, and not taken for the whole log.
+// Invalid numbers are rejected, instead of printing the whole log.
 func TestLogRefusals(t *testing.T) {
 	for line, want := range map[string]string{
-		"--last 0":          "above 0",
-		"--tail 0":          "above 0",
-		"--last -1":         "above 0",
-		"--command 0":       "from 1 on",
-		"--tail 1 --raw":    "--tail is for text",
-		"--last 1 --tail 1": "exclude each other",
+		"--last 0":          "at least 1",
+		"--tail 0":          "at least 1",
+		"--last -1":         "at least 1",
+		"--command 0":       "must not be 0",
+		"--tail 1 --raw":    "--tail prints text",
+		"--last 1 --tail 1": "use only one of",
 	} {
 		root := Tree(&Env{})
 		root.SetArgs(append([]string{"log", "demo"}, strings.Fields(line)...))

@@ -18,14 +18,17 @@ func waitCommand(env *Env) *cobra.Command {
 	var from uint64
 	cmd := &cobra.Command{
 		Use:   "wait NAME[~SESSION]",
-		Short: "wait for a prompt, a question or a text in a session",
-		Long: "Wait for a state of the terminal, or for text, and print what happens until then. Exit codes are those of run. A sandbox\n" +
-			"that is stopped is not started.\n\n" +
-			"The states are prompt (of the shell), running, waiting (a program asks for input), continuation (the shell wants the\n" +
-			"rest of a command), opaque (it cannot be known) and dead. keyboard is none of them: it waits until no person holds it.\n\n" +
-			"Anything but a word is a regular expression (RE2), matched against the exact output of the newest command, or with --from\n" +
-			"against the output from that offset of the log. Write a single word as (word). When it is printed the wait ends with 0. A\n" +
-			"program that runs when the wait begins ends it, too, when it asks for something or ends: with 1 in place of 0.",
+		Short: "wait for a prompt, a question or text in a session",
+		Long: "Wait for a state of a session or for text in its output, and print the output\n" +
+			"until then. The exit codes are those of run. A stopped sandbox is not started.\n\n" +
+			"States are prompt (of the shell), running, waiting (a program asks for input),\n" +
+			"continuation (the shell needs the rest of a command), opaque (unknown) and\n" +
+			"dead. keyboard waits until no user holds the keyboard.\n\n" +
+			"Any other value is a regular expression (RE2). Write a single word as (word).\n" +
+			"It is matched against the exact output of the latest command, or from the\n" +
+			"offset --from. A match exits with 0. If a program runs when the wait starts,\n" +
+			"the wait also ends when that program asks for input or ends, with exit code 1\n" +
+			"in place of 0.",
 		Example: "  sandboxd wait web --for prompt,waiting\n" +
 			"  sandboxd wait web --for 'listening on port [0-9]+'",
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,7 +45,7 @@ func waitCommand(env *Env) *cobra.Command {
 				return err
 			}
 			if pattern == nil && cmd.Flags().Changed("from") {
-				return usage("--from goes with --for and a regular expression")
+				return usage("--from: needs --for with a regular expression")
 			}
 			if err := env.running(cmd.Context(), t.Sandbox); err != nil {
 				return env.refused(t, &f, err)
@@ -56,8 +59,12 @@ func waitCommand(env *Env) *cobra.Command {
 	}
 	f.add(cmd, true)
 	cmd.Flags().SetInterspersed(true)
-	cmd.Flags().StringArrayVar(&values, "for", nil, "states, such as prompt,waiting (default any but running), keyboard until no person holds it, or a regular expression")
-	cmd.Flags().Uint64Var(&from, "from", 0, "offset of the log at which a regular expression begins to match, such as Result.to (default the newest command)")
+	cmd.Flags().StringArrayVar(&values, "for", nil,
+		"states such as prompt,waiting; or keyboard; or a regular expression (default: any state "+
+			"but running)")
+	cmd.Flags().Uint64Var(&from, "from", 0,
+		"offset in the log, in bytes, at which matching starts, such as Result.to (default: the "+
+			"latest command)")
 	return cmd
 }
 
@@ -65,9 +72,9 @@ func screenCommand(env *Env) *cobra.Command {
 	var f callFlags
 	cmd := &cobra.Command{
 		Use:   "screen NAME[~SESSION]",
-		Short: "print what the terminal of a session shows",
-		Long: "Print what the terminal of a session shows. It starts nothing: of a sandbox that is stopped it is the last screen, from the\n" +
-			"record, which --json says by stopped.",
+		Short: "print the screen of a session",
+		Long: "Print the screen of a session as text. It does not start a stopped sandbox: it\n" +
+			"prints the last screen from the recording, with \"stopped\": true in --json.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := onlyTarget(args)
 			if err != nil {
@@ -81,7 +88,8 @@ func screenCommand(env *Env) *cobra.Command {
 				return env.printJSON(screen)
 			}
 			if screen.Stopped {
-				fmt.Fprintf(env.Stderr, "sandbox %s is stopped: this is the last screen of %s\n  start it: sandboxd start %[1]s\n", t.Sandbox, t)
+				fmt.Fprintf(env.Stderr, "sandbox %s is stopped: this is the last screen of %s\n"+
+					"  start it: sandboxd start %[1]s\n", t.Sandbox, t)
 			}
 			_, err = io.WriteString(env.Stdout, withNewline(text.Lines(screen.Text)))
 			return err
@@ -92,11 +100,15 @@ func screenCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// running is an error for a sandbox that is stopped, for commands that only look.
+// running returns an error if the sandbox is stopped. Read-only commands do not start it.
 func (env *Env) running(ctx context.Context, name string) error {
 	info, err := env.Hub.Get(ctx, env.Principal, name)
 	if err != nil || info.State != lifecycle.Stopped {
 		return err
 	}
-	return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + name + " is stopped", Hint: "start it: sandboxd start " + name}
+	return &wire.Error{
+		Code:    wire.CodeUnavailable,
+		Message: "sandbox " + name + " is stopped",
+		Hint:    "start it: sandboxd start " + name,
+	}
 }

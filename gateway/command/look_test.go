@@ -7,10 +7,11 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// Commands that only look start no sandbox that is stopped, and say what there is to see.
+// Read-only commands do not start a stopped sandbox, and print its last state.
 func TestLookingStartsNothing(t *testing.T) {
 	w := newWorld(t)
-	for _, args := range [][]string{{"new", "demo"}, {"run", "-n", "demo", "--", "echo", "seen"}, {"stop", "demo"}} {
+	for _, args := range [][]string{{"new", "demo"}, {"run", "-n", "demo", "--", "echo", "seen"},
+		{"stop", "demo"}} {
 		if code, _, stderr := w.command(args...); code != 0 {
 			t.Fatalf("%v: %d, %s", args, code, stderr)
 		}
@@ -33,10 +34,12 @@ func TestLookingStartsNothing(t *testing.T) {
 		{"describe demo", 0, "stopped", ""},
 	} {
 		code, stdout, stderr := w.command(strings.Fields(tt.command)...)
-		if code != tt.code || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.said) {
+		if code != tt.code || !strings.Contains(stdout, tt.stdout) ||
+			!strings.Contains(stderr, tt.said) {
 			t.Errorf("%s: %d, %q, %q", tt.command, code, stdout, stderr)
 		}
-		if info, err := w.hub.Get(t.Context(), alice, "demo"); err != nil || info.State != lifecycle.Stopped {
+		if info, err := w.hub.Get(t.Context(), alice, "demo"); err != nil ||
+			info.State != lifecycle.Stopped {
 			t.Fatalf("after %s it is %s, %v", tt.command, info.State, err)
 		}
 	}

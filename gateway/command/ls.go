@@ -24,26 +24,35 @@ func lsCommand(env *Env) *cobra.Command {
 	var asJSON, watch, quiet bool
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "list sandboxes, and which need a person",
-		Long: "List sandboxes. NEEDS says what their sessions need a person for: asks (waits for input; asks:password and so on\n" +
-			"where it is not a line), denied (a connection was refused; LAST says which), attention (a program that listens beside\n" +
-			"its work has come to rest), dead:STATUS (the shell ended, and not with 0). ~SESSION follows where it is not session\n" +
-			"main, +N where N more need something.\n\n" +
-			"With --watch the list follows what happens, until ^C or q. Without a terminal it is a line for each session, and one\n" +
-			"for each change of it; with --json an object. A plain ls knows the last known state: a program may have begun to ask\n" +
-			"since while nobody waited for it. With --watch that is known within a second or two.",
+		Short: "list sandboxes, and which need attention",
+		Long: "List your sandboxes, and what needs your attention. The column NEEDS is one\n" +
+			"of:\n\n" +
+			"  asks         a program waits for a line of input; asks:password and so on for " +
+			"other input\n" +
+			"  denied       the network blocked a connection; LAST shows which\n" +
+			"  attention    a program that accepts input while it works, such as an agent, is " +
+			"idle\n" +
+			"  dead:STATUS  the shell ended with an exit code other than 0\n\n" +
+			"~SESSION follows if the session is not main, +N if N more sessions need\n" +
+			"attention.\n\n" +
+			"--watch updates the list until ^C or q. Without a terminal it prints a line\n" +
+			"per session, and one for each change; with --json an object. ls prints the\n" +
+			"last known state, which may miss a question that nothing waited for. --watch\n" +
+			"detects one within about two seconds.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return nil
 			}
-			e := usage("ls: it lists all sandboxes and takes no name")
-			e.Hint = fmt.Sprintf("sandboxd describe %s is about one, sandboxd sessions %[1]s lists what runs in it", text.Line(args[0], 80))
+			e := usage("ls: takes no name, it lists all sandboxes")
+			e.Hint = fmt.Sprintf(
+				"for one sandbox: sandboxd describe %s, or sandboxd sessions %[1]s",
+				text.Line(args[0], 80))
 			return e
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case quiet && (asJSON || watch):
-				return usage("ls: --quiet prints names alone: leave out --json and --watch")
+				return usage("ls: --quiet prints only names: omit --json and --watch")
 			case watch && (asJSON || env.Pty == nil || env.Pty.Term == "dumb"):
 				return env.watchNeeds(cmd.Context(), asJSON)
 			case watch:
@@ -77,33 +86,38 @@ func lsCommand(env *Env) *cobra.Command {
 				if dirs {
 					column = "DIRECTORY\t"
 				}
-				fmt.Fprintln(w, "NAME\tSTATE\tNEEDS\tSINCE\tKEYBOARD\tIMAGE\tNETWORK\tSESSIONS\tTTL\t"+column+"LAST")
+				fmt.Fprintln(w,
+					"NAME\tSTATE\tNEEDS\tSINCE\tKEYBOARD\tIMAGE\tNETWORK\tSESSIONS\tTTL\t"+column+"LAST")
 				for _, row := range rows {
 					if dirs {
 						column = dash(text.Line(row.Dir, 80)) + "\t"
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s%s\n", row.Name, row.State, dash(row.label()), gateway.Ago(row.since()), dash(row.need.Keyboard),
-						text.Line(row.ShortImage(), 40), row.Network, len(row.Sessions), dash(ttlCell(row.Info)), column, dash(text.Line(row.need.LastLine, 60)))
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s%s\n", row.Name,
+						row.State, dash(row.label()), gateway.Ago(row.since()),
+						dash(row.need.Keyboard),
+						text.Line(row.ShortImage(), 40), row.Network, len(row.Sessions),
+						dash(ttlCell(row.Info)), column, dash(text.Line(row.need.LastLine, 60)))
 				}
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per line")
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print names alone, one per line")
-	cmd.Flags().BoolVar(&watch, "watch", false, "follow what happens")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print only names, one per line")
+	cmd.Flags().BoolVar(&watch, "watch", false, "keep the list up to date until ^C or q")
 	return cmd
 }
 
-const noSandboxes = "no sandboxes; make one: sandboxd new demo"
+const noSandboxes = "no sandboxes; create one: sandboxd new demo"
 
-// row is a sandbox in a list, with the session that is shown of it: the one that needs somebody most, else the default one.
+// row is a sandbox in a list, with the most urgent of its sessions, or the default one if none
+// needs attention.
 type row struct {
 	lifecycle.Info
 	need attention.Need
-	more int // other sessions that need something
+	more int // other sessions that need attention
 }
 
-// rows are the caller's sandboxes.
+// rows returns the caller's sandboxes.
 func (env *Env) rows(ctx context.Context) ([]row, error) {
 	infos, err := env.Hub.List(ctx, env.Principal)
 	if err != nil {
@@ -137,7 +151,7 @@ func (env *Env) rows(ctx context.Context) ([]row, error) {
 	return rows, nil
 }
 
-// urgency is the order in which needs are shown.
+// urgency orders the kinds of attention: lower is more urgent.
 func urgency(k attention.Kind) int {
 	if k == attention.None {
 		return len(attention.Kinds())
@@ -145,12 +159,12 @@ func urgency(k attention.Kind) int {
 	return slices.Index(attention.Kinds(), k)
 }
 
-// before reports whether a is to be shown rather than b: what somebody waits for, the longest first.
+// before reports whether a is more urgent than b. Of the same kind, the older is more urgent.
 func before(a, b attention.Need) bool {
 	return cmp.Or(urgency(a.Needs)-urgency(b.Needs), a.Since.Compare(b.Since)) < 0
 }
 
-// label is what the sandbox needs, as NEEDS shows it: one word, also for awk.
+// label is the cell in the column NEEDS. It has no spaces, so that awk reads it as one field.
 func (r row) label() string {
 	if r.need.Needs == attention.None {
 		return ""
@@ -165,7 +179,7 @@ func (r row) label() string {
 	return s
 }
 
-// since is since when it needs that, or is in its state.
+// since is when the sandbox began to need attention, or came into its state.
 func (r row) since() time.Time {
 	if r.need.Needs != attention.None {
 		return r.need.Since
@@ -179,7 +193,8 @@ type needJSON struct {
 	SSHCommand string `json:"ssh_command"`
 }
 
-// watchNeeds prints what every session needs, and then each change, until the caller goes or interrupts it.
+// watchNeeds prints a line per session, and then one for each change, until the caller disconnects
+// or interrupts it.
 func (env *Env) watchNeeds(ctx context.Context, asJSON bool) error {
 	ctx, done := env.interruptible(ctx)
 	defer done()
@@ -203,19 +218,21 @@ func (env *Env) watchNeeds(ctx context.Context, asJSON bool) error {
 	}
 }
 
-// needLine is a change for people without a terminal.
+// needLine is a line of ls --watch without a terminal.
 func needLine(n attention.Need) string {
 	phase := string(n.Phase)
 	if n.Gone {
 		phase = "gone"
 	}
-	line := fmt.Sprintf("%s  %-20s %-12s %-14s %-14s %s", time.Now().Format(time.TimeOnly), n.Target(), text.Line(phase, 12), dash(n.Label()), dash(n.Keyboard), text.Line(n.LastLine, 100))
+	line := fmt.Sprintf("%s  %-20s %-12s %-14s %-14s %s", time.Now().Format(time.TimeOnly),
+		n.Target(), text.Line(phase, 12), dash(n.Label()), dash(n.Keyboard),
+		text.Line(n.LastLine, 100))
 	return strings.TrimRight(line, " ")
 }
 
 var errInterrupted = errors.New("interrupted")
 
-// interruptible ends ctx also by the caller's ^C.
+// interruptible returns a ctx that also ends at the caller's ^C. The caller calls the function.
 func (env *Env) interruptible(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup
@@ -229,13 +246,13 @@ func (env *Env) interruptible(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { cancel(nil); wg.Wait() }
 }
 
-// ended is how a command ends that goes on until its caller has enough.
+// ended returns the error of a command that runs until its caller stops it.
 func ended(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
 		return err
 	case errors.Is(context.Cause(ctx), context.Canceled):
-		return lifecycle.ErrClosed // nobody else is left to be told
+		return lifecycle.ErrClosed // the caller is gone, or the daemon stops
 	}
 	return exitError(wire.ExitInterrupt)
 }

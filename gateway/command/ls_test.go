@@ -21,7 +21,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// must runs a command as alice that has to end with code.
+// must runs a command as alice and fails the test unless it exits with code.
 func (w *world) must(code int, args ...string) string {
 	w.t.Helper()
 	got, out, errs := w.command(args...)
@@ -31,7 +31,8 @@ func (w *world) must(code int, args ...string) string {
 	return out
 }
 
-// started runs a command in the background. stop ends its caller; done then has its exit code.
+// started runs a command in the background. stop disconnects its caller; done then receives its
+// exit code.
 func (w *world) started(env *Env, args ...string) (stop func(), done <-chan int) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), 3*time.Minute)
 	ended := make(chan int, 1)
@@ -47,7 +48,7 @@ func (w *world) started(env *Env, args ...string) (stop func(), done <-chan int)
 	return cancel, ended
 }
 
-// A sandbox that asks, one whose shell died, one that does nothing.
+// ls shows a sandbox that asks, one whose shell died, and one that is idle.
 func TestLsNeeds(t *testing.T) {
 	w := newWorld(t)
 	w.must(0, "new", "one")
@@ -63,8 +64,11 @@ func TestLsNeeds(t *testing.T) {
 		f := strings.Fields(line)
 		got = append(got, strings.Join(slices.Concat(f[:3], f[4:5], f[9:]), " "))
 	}
-	want := []string{"NAME STATE NEEDS KEYBOARD LAST", "one running asks+1 agent:alice Go on? [Y/n]"}
-	if len(got) != 4 || !slices.Equal(got[:2], want) || !strings.HasPrefix(got[2], "three running - -") || !strings.HasPrefix(got[3], "two running dead:3 - ") {
+	want := []string{"NAME STATE NEEDS KEYBOARD LAST",
+		"one running asks+1 agent:alice Go on? [Y/n]"}
+	if len(got) != 4 || !slices.Equal(got[:2], want) ||
+		!strings.HasPrefix(got[2], "three running - -") ||
+		!strings.HasPrefix(got[3], "two running dead:3 - ") {
 		t.Errorf("got %q from\n%s", got, out)
 	}
 	var rows []map[string]any
@@ -86,12 +90,14 @@ func TestLsNeeds(t *testing.T) {
 			t.Errorf("last line %q", r["last_line"])
 		}
 	}
-	if want := []string{"one~build asks", "one~main asks", "three~main ", "two~main dead"}; !slices.Equal(needs, want) {
+	if want := []string{"one~build asks", "one~main asks", "three~main ",
+		"two~main dead"}; !slices.Equal(needs, want) {
 		t.Errorf("got %q, want %q", needs, want)
 	}
 }
 
-// Machines get an object for each session and for each change, until they go.
+// ls --watch --json prints an object for each session and for each change, until the caller
+// disconnects.
 func TestLsWatchJSON(t *testing.T) {
 	w := newWorld(t)
 	w.must(0, "new", "demo")
@@ -112,17 +118,21 @@ func TestLsWatchJSON(t *testing.T) {
 		t.Fatalf("never: %s", what)
 		return nil
 	}
-	at, err := w.hub.Sessions.Join(t.Context(), alice, wire.Target{Sandbox: "demo"}, attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
+	at, err := w.hub.Sessions.Join(t.Context(), alice, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer at.Close()
-	next("the prompt", func(n map[string]any) bool { return n["phase"] == "prompt" && n["needs"] == "" })
+	next("the prompt", func(n map[string]any) bool {
+		return n["phase"] == "prompt" && n["needs"] == ""
+	})
 	if err := at.Input(t.Context(), []byte("read -p 'Na''me? ' x\n")); err != nil {
 		t.Fatal(err)
 	}
 	n := next("a question", func(n map[string]any) bool { return n["needs"] == "asks" })
-	for key, want := range map[string]string{"sandbox": "demo", "session": "main", "want": "line", "last_line": "Name?", "phase": "waiting", "keyboard": "person:alice"} {
+	for key, want := range map[string]string{"sandbox": "demo", "session": "main", "want": "line",
+		"last_line": "Name?", "phase": "waiting", "keyboard": "person:alice"} {
 		if n[key] != want {
 			t.Errorf("%s is %v, want %s", key, n[key], want)
 		}
@@ -136,7 +146,7 @@ func TestLsWatchJSON(t *testing.T) {
 	out.Close()
 }
 
-// ^C of a caller without a terminal ends with 130; a write to one that has gone ends it, too.
+// ^C of a caller without a terminal exits with 130. A write to a caller that is gone ends it, too.
 func TestLsWatchEnds(t *testing.T) {
 	w := newWorld(t)
 	interrupts := make(chan struct{}, 1)
@@ -155,7 +165,7 @@ func TestLsWatchEnds(t *testing.T) {
 	}
 }
 
-// A caller's context that ends by their ^C on a terminal is no error of ours.
+// A caller's context that ends by ^C on a terminal is not an error.
 func TestLsWatchTerminalInterrupted(t *testing.T) {
 	w := newWorld(t)
 	keys, typed := io.Pipe()
@@ -165,7 +175,9 @@ func TestLsWatchTerminalInterrupted(t *testing.T) {
 	var errs bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		done <- Run(ctx, &Env{Hub: w.hub, Principal: alice, Stdin: keys, Stdout: term, Stderr: &errs, Pty: &wire.PtyReq{Term: "xterm", Cols: 100, Rows: 10}}, []string{"ls", "--watch"})
+		done <- Run(ctx, &Env{Hub: w.hub, Principal: alice, Stdin: keys, Stdout: term,
+			Stderr: &errs, Pty: &wire.PtyReq{Term: "xterm", Cols: 100, Rows: 10}},
+			[]string{"ls", "--watch"})
 	}()
 	term.until(t, "no sandboxes")
 	cancel(errors.New("interrupted"))
@@ -174,7 +186,7 @@ func TestLsWatchTerminalInterrupted(t *testing.T) {
 	}
 }
 
-// terminal is what a person's terminal shows, and how often it was written to.
+// terminal records what a terminal shows, and how often it was written to.
 type terminal struct {
 	mu     sync.Mutex
 	show   *screen.Screen
@@ -209,19 +221,20 @@ func (s *terminal) until(t *testing.T, what string) {
 	}
 }
 
-// On a terminal the table stays where it is and changes in place; q gives the terminal back.
+// On a terminal the table is redrawn in place; q restores the terminal.
 func TestLsWatchTerminal(t *testing.T) {
 	w := newWorld(t)
 	keys, typed := io.Pipe()
 	term := &terminal{show: screen.New(screen.Options{Cols: 100, Rows: 10})}
 	resized := make(chan wire.WindowChange, 1)
-	_, done := w.started(&Env{Stdin: keys, Stdout: term, Pty: &wire.PtyReq{Term: "xterm", Cols: 100, Rows: 10}, Resized: resized}, "ls", "--watch")
-	term.until(t, "no sandboxes; make one: sandboxd new demo")
+	_, done := w.started(&Env{Stdin: keys, Stdout: term,
+		Pty: &wire.PtyReq{Term: "xterm", Cols: 100, Rows: 10}, Resized: resized}, "ls", "--watch")
+	term.until(t, "no sandboxes; create one: sandboxd new demo")
 	w.must(0, "new", "demo")
 	term.until(t, "demo  running")
 	w.must(123, "run", "-n", "demo", "--", `printf '\033[31m'; read -p 'Go on? [Y/n] ' x`)
 	term.until(t, "Go on? [Y/n]")
-	term.until(t, "1 sandbox, 1 needs you   q quits")
+	term.until(t, "1 sandbox, 1 needs attention   q quits")
 	if !strings.Contains(term.text(), "asks") || !strings.Contains(term.text(), "agent:alice") {
 		t.Errorf("it shows\n%s", term.text())
 	}
@@ -237,7 +250,8 @@ func TestLsWatchTerminal(t *testing.T) {
 		t.Errorf("exit %d", code)
 	}
 	typed.Close()
-	if all := term.all.String(); !strings.HasSuffix(all, "\x1b[?1049l") || strings.Contains(all, "\x1b[31m") {
+	if all := term.all.String(); !strings.HasSuffix(all, "\x1b[?1049l") ||
+		strings.Contains(all, "\x1b[31m") {
 		t.Errorf("it was sent %q", all)
 	}
 }
@@ -245,19 +259,24 @@ func TestLsWatchTerminal(t *testing.T) {
 func TestTableLines(t *testing.T) {
 	var rows []row
 	for i := range 50 {
-		r := row{Info: lifecycle.Info{Name: fmt.Sprintf("box-%02d", i), State: lifecycle.Running, Since: time.Now()}}
+		r := row{Info: lifecycle.Info{Name: fmt.Sprintf("box-%02d", i), State: lifecycle.Running,
+			Since: time.Now()}}
 		if i == 40 || i == 7 {
-			r.need = attention.Need{Session: "main", Needs: attention.Answer, Want: wire.WantPassword, LastLine: "Password:", Since: time.Now()}
+			r.need = attention.Need{Session: "main", Needs: attention.Answer,
+				Want: wire.WantPassword, LastLine: "Password:", Since: time.Now()}
 		}
 		rows = append(rows, r)
 	}
 	for _, height := range []int{1, 2, 3, 5, 20, 52, 60} {
 		lines := tableLines(rows, height)
 		text := strings.Join(lines, "\n")
-		if height >= 4 && (len(lines) > height || !strings.Contains(text, "box-07") || !strings.Contains(text, "box-40") || strings.Count(text, "asks:password") != 2) {
+		if height >= 4 && (len(lines) > height || !strings.Contains(text, "box-07") ||
+			!strings.Contains(text, "box-40") || strings.Count(text, "asks:password") != 2) {
 			t.Errorf("%d lines:\n%s", height, text)
 		}
-		if foot := lines[len(lines)-1]; height >= 52 && foot != "50 sandboxes, 2 need you   q quits" || height == 5 && foot != "50 sandboxes, 2 need you, 47 not shown   q quits" {
+		if foot := lines[len(lines)-1]; height >= 52 &&
+			foot != "50 sandboxes, 2 need attention   q quits" || height == 5 &&
+			foot != "50 sandboxes, 2 need attention, 47 not shown   q quits" {
 			t.Errorf("%d lines: foot %q", height, foot)
 		}
 	}

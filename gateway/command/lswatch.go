@@ -13,10 +13,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// errEnough ends a watch whose person typed q.
-var errEnough = errors.New("enough")
+// errQuit ends a watch when the user types q.
+var errQuit = errors.New("quit")
 
-// watchTable shows the list on the caller's terminal and keeps it true, until q or ^C.
+// watchTable shows the list on the caller's terminal and updates it, until q or ^C.
 func (env *Env) watchTable(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -25,7 +25,7 @@ func (env *Env) watchTable(ctx context.Context) error {
 		for {
 			n, err := env.Stdin.Read(buf)
 			if bytes.ContainsAny(buf[:n], "qQ") {
-				cancel(errEnough)
+				cancel(errQuit)
 			}
 			if err != nil {
 				return
@@ -35,18 +35,18 @@ func (env *Env) watchTable(ctx context.Context) error {
 	watch := env.Hub.Sessions.WatchAttention(env.Principal)
 	defer watch.Close()
 	changed := make(chan error, 1)
-	next := func() { changed <- watch.Wait(ctx) } // one at a time: it is begun again when it has been heard
+	next := func() { changed <- watch.Wait(ctx) } // one at a time: started again after each change
 	go next()
 	defer func() {
 		cancel(nil)
-		<-changed //nolint:errcheck // the end that was just made
+		<-changed //nolint:errcheck // it returns because of cancel
 	}()
 
 	s := sheet{to: env.Stdout, cols: int(env.Pty.Cols), rows: int(env.Pty.Rows)}
 	if err := s.enter(); err != nil {
 		return err
 	}
-	tick := time.NewTicker(time.Second) // for what is told in seconds
+	tick := time.NewTicker(time.Second) // times on the screen are in seconds
 	defer tick.Stop()
 	for {
 		var err error
@@ -64,7 +64,7 @@ func (env *Env) watchTable(ctx context.Context) error {
 		}
 		if err != nil {
 			s.leave()
-			if errors.Is(context.Cause(ctx), errEnough) {
+			if errors.Is(context.Cause(ctx), errQuit) {
 				return nil
 			}
 			return ended(ctx, err)
@@ -80,8 +80,8 @@ func (env *Env) drawTable(ctx context.Context, s *sheet) error {
 	return s.draw(tableLines(rows, s.rows))
 }
 
-// tableLines are what the terminal shows of rows in that many lines. Where there is no room, sandboxes that need nobody are
-// left out first.
+// tableLines returns at most height lines that show rows. If there is not enough room, it omits
+// sandboxes that need no attention first.
 func tableLines(rows []row, height int) []string {
 	if len(rows) == 0 {
 		return []string{noSandboxes, "", "q quits"}
@@ -92,13 +92,13 @@ func tableLines(rows []row, height int) []string {
 			asking++
 		}
 	}
-	room := max(height-2, 1) // the head and the foot
+	room := max(height-2, 1) // without the header and the footer
 	left := 0
 	if len(rows) > room {
 		left = len(rows) - room
 	}
 	var shown bytes.Buffer
-	_ = table(&shown, func(w io.Writer) { // in memory: it takes everything
+	_ = table(&shown, func(w io.Writer) { // writing to memory does not fail
 		fmt.Fprintln(w, "NAME\tSTATE\tNEEDS\tSINCE\tKEYBOARD\tLAST")
 		quiet, shown := room-asking, 0
 		for _, r := range rows {
@@ -110,16 +110,18 @@ func tableLines(rows []row, height int) []string {
 			if shown++; shown > room {
 				break
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.State, dash(r.label()), gateway.Ago(r.since()), dash(r.need.Keyboard), dash(text.Line(r.need.LastLine, 200)))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Name, r.State, dash(r.label()),
+				gateway.Ago(r.since()), dash(r.need.Keyboard),
+				dash(text.Line(r.need.LastLine, 200)))
 		}
 	})
 	lines := strings.Split(strings.TrimRight(shown.String(), "\n"), "\n")
 	foot := plural(len(rows), "sandbox")
 	switch {
 	case asking == 1:
-		foot += ", 1 needs you"
+		foot += ", 1 needs attention"
 	case asking > 1:
-		foot += fmt.Sprintf(", %d need you", asking)
+		foot += fmt.Sprintf(", %d need attention", asking)
 	}
 	if left > 0 {
 		foot += fmt.Sprintf(", %d not shown", left)
@@ -127,18 +129,19 @@ func tableLines(rows []row, height int) []string {
 	return append(lines, foot+"   q quits")
 }
 
-// sheet is a caller's terminal on which lines are kept. Only lines that changed are drawn, so that nothing flickers.
+// sheet shows lines on the caller's terminal. It draws only the lines that changed, to avoid
+// flicker.
 type sheet struct {
 	to         io.Writer
 	cols, rows int
 	shown      []string
 }
 
-// enter takes the alternate screen, without a cursor and without wrapping.
+// enter switches to the alternate screen, and turns off the cursor and wrapping.
 func (s *sheet) enter() error { return s.write("\x1b[?1049h\x1b[?7l\x1b[?25l\x1b[m\x1b[H\x1b[2J") }
 
-// leave gives the terminal back as it was.
-func (s *sheet) leave() { _ = s.write("\x1b[?25h\x1b[?7h\x1b[?1049l") } // nobody is left to be told
+// leave restores the terminal. An error means that it is gone.
+func (s *sheet) leave() { _ = s.write("\x1b[?25h\x1b[?7h\x1b[?1049l") }
 
 func (s *sheet) write(text string) error {
 	_, err := io.WriteString(s.to, text)
@@ -150,7 +153,7 @@ func (s *sheet) resize(cols, rows int) {
 	s.shown = nil
 }
 
-// draw makes the terminal show lines, which are plain text.
+// draw shows lines of plain text.
 func (s *sheet) draw(lines []string) error {
 	var out strings.Builder
 	if s.shown == nil {

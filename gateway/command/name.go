@@ -14,12 +14,12 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// ByName lets -n name the sandbox that is otherwise the first argument of cmd. RunE of cmd gets it
-// as the first argument either way.
+// ByName adds -n to cmd as another way to write its first argument, the name of a sandbox. RunE of
+// cmd receives the name as the first argument either way.
 func ByName(cmd *cobra.Command) {
-	usage := "sandbox, in place of the argument"
+	usage := "sandbox, instead of the argument"
 	if strings.Contains(cmd.Use, "~SESSION") {
-		usage = "sandbox, or SANDBOX~SESSION, in place of the argument"
+		usage = "sandbox or SANDBOX~SESSION, instead of the argument"
 	}
 	name := cmd.Flags().StringP("name", "n", "", usage)
 	whole := func(cmd *cobra.Command, args []string) []string {
@@ -32,7 +32,9 @@ func ByName(cmd *cobra.Command) {
 		return args
 	}
 	if check := cmd.Args; check != nil {
-		cmd.Args = func(cmd *cobra.Command, args []string) error { return check(cmd, whole(cmd, args)) }
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			return check(cmd, whole(cmd, args))
+		}
 	}
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(cmd, whole(cmd, args)) }
@@ -56,26 +58,28 @@ func NameFirst(cmd *cobra.Command, args []string) ([]string, error) {
 // target reads the session that the first argument names. It returns the other arguments.
 func target(args []string) (wire.Target, []string, error) {
 	if len(args) == 0 {
-		return wire.Target{}, nil, usage("no sandbox named: say -n NAME")
+		return wire.Target{}, nil,
+			usage("missing sandbox name: write it as the first argument, or -n NAME")
 	}
 	t, err := wire.ParseTarget(args[0])
 	return t, args[1:], err
 }
 
-// onlyTarget is target for commands that take nothing else.
+// onlyTarget is target for commands that have no other argument.
 func onlyTarget(args []string) (wire.Target, error) {
 	t, rest, err := target(args)
 	if err == nil && len(rest) > 0 {
-		err = usage("%q is one argument too many", rest[0])
+		err = usage("unexpected argument %q", rest[0])
 	}
 	return t, err
 }
 
-// ensure makes the sandbox of spec if it is missing, where a login may. Unless create is set, a
-// name that is almost that of another sandbox is an error.
+// ensure creates the sandbox of spec if it does not exist and the caller may create one by logging
+// in. Unless create is set, a name that is similar to that of another sandbox is an error.
 func (env *Env) ensure(ctx context.Context, spec lifecycle.NewSpec, create bool) error {
 	_, err := env.Hub.Get(ctx, env.Principal, spec.Name)
-	if !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err, &wire.Error{Code: wire.CodeNotFound}) {
+	if !errors.Is(err, lifecycle.ErrUnknown) && !errors.Is(err,
+		&wire.Error{Code: wire.CodeNotFound}) {
 		return err
 	}
 	if err := env.Hub.AutoCreate(env.Principal, spec.Name); err != nil {
@@ -91,11 +95,12 @@ func (env *Env) ensure(ctx context.Context, spec lifecycle.NewSpec, create bool)
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(env.Stderr, "new sandbox %s (%s, network %s, %.2f s)\n", spec.Name, info.ShortImage(), info.Network, time.Since(began).Seconds())
+	fmt.Fprintf(env.Stderr, "new sandbox %s (%s, network %s, %.2f s)\n",
+		spec.Name, info.ShortImage(), info.Network, time.Since(began).Seconds())
 	return nil
 }
 
-// mistyped is an error if name is almost the name of a sandbox of the caller.
+// mistyped returns an error if name is similar to the name of a sandbox of the caller.
 func mistyped(ctx context.Context, env *Env, name string) error {
 	infos, err := env.Hub.List(ctx, env.Principal)
 	if err != nil {
@@ -104,15 +109,15 @@ func mistyped(ctx context.Context, env *Env, name string) error {
 	for _, info := range infos {
 		if almost(name, info.Name) {
 			e := wire.Errorf(wire.CodeNotFound, "no sandbox %s", name)
-			e.Hint = fmt.Sprintf("did you mean %s? To make %s, add --create", info.Name, name)
+			e.Hint = fmt.Sprintf("did you mean %s? To create %s, add --create", info.Name, name)
 			return e
 		}
 	}
 	return nil
 }
 
-// almost reports whether name looks like a slip of the pen for other: one letter wrong, or two in
-// names of six letters or more. Names that differ in their digits alone are numbered on purpose.
+// almost reports whether name looks like a typing error for other: one wrong letter, or two in
+// names of six letters or more. Names that differ only in digits are different on purpose.
 func almost(name, other string) bool {
 	noDigits := func(s string) string {
 		return strings.Map(func(r rune) rune {

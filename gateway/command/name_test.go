@@ -36,7 +36,7 @@ func TestAlmost(t *testing.T) {
 	}
 }
 
-// The sandbox is an argument or the value of -n, before or behind the other arguments.
+// The sandbox is the first argument or the value of -n, before or after the other arguments.
 func TestByName(t *testing.T) {
 	for line, want := range map[string]string{
 		"do web":                "web",
@@ -68,7 +68,8 @@ func TestByName(t *testing.T) {
 			root.AddCommand(cmd)
 		}
 		root.SetArgs(strings.Fields(line))
-		if err := root.Execute(); err != nil || strings.Join(got, " ") != want || !slices.Equal(got, checked) {
+		if err := root.Execute(); err != nil || strings.Join(got, " ") != want ||
+			!slices.Equal(got, checked) {
 			t.Errorf("%s: got %q, checked %q, %v; want %q", line, got, checked, err, want)
 		}
 	}
@@ -109,21 +110,23 @@ func TestNameFirst(t *testing.T) {
 	}
 }
 
-// Every command that takes a sandbox takes it as an argument and by -n.
+// Every command that takes a sandbox takes it as an argument and with -n.
 func TestEveryNameHasAFlag(t *testing.T) {
 	for _, c := range Tree(&Env{}).Commands() {
-		if f := c.Flags().Lookup("name"); (f != nil && f.Shorthand == "n") != strings.Contains(c.Use, "NAME") {
+		if f := c.Flags().Lookup("name"); (f != nil &&
+			f.Shorthand == "n") != strings.Contains(c.Use, "NAME") {
 			t.Errorf("%s: usage %q, flag %v", c.Name(), c.Use, f)
 		}
 	}
 }
 
-// run makes a missing sandbox, but none of a mistyped name.
+// run creates a missing sandbox, but not one with a mistyped name.
 func TestRunRefusesMistypedName(t *testing.T) {
 	w := newWorld(t)
 	w.must(0, "run", "demo", "--", "true")
 	code, stdout, stderr := w.command("run", "-n", "dmeo", "--", "true")
-	if code != wire.ExitFailed || stdout != "" || !strings.Contains(stderr, "no sandbox dmeo; did you mean demo? To make dmeo, add --create") {
+	if code != wire.ExitFailed || stdout != "" || !strings.Contains(stderr,
+		"no sandbox dmeo; did you mean demo? To create dmeo, add --create") {
 		t.Errorf("exit %d, %q, %q", code, stdout, stderr)
 	}
 	w.must(0, "run", "-n", "dmeo", "--create", "--", "true")

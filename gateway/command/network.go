@@ -17,7 +17,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// ParseNetwork reads a network mode that can be asked for, and how it has to be carried: filtered, filtered=tun, filtered=proxy.
+// ParseNetwork parses a network mode and, after =, the device that carries it: filtered,
+// filtered=tun, filtered=proxy.
 func ParseNetwork(s string) (sandbox.Network, sandbox.Via, error) {
 	mode, via, said := strings.Cut(s, "=")
 	switch n, v := sandbox.Network(mode), sandbox.Via(via); n {
@@ -34,12 +35,12 @@ func ParseNetwork(s string) (sandbox.Network, sandbox.Via, error) {
 	return "", "", errors.New("use filtered, allowlist, none or bridge")
 }
 
-// Words are the parts of a list in one value: by commas, spaces or both.
+// Words splits a list at commas and spaces.
 func Words(s string) []string {
 	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
-// ParseAllow reads a list of what sandboxes may connect to.
+// ParseAllow parses a list of hosts that sandboxes may connect to.
 func ParseAllow(s string) ([]string, error) {
 	list := Words(s)
 	p, err := egress.NewPolicy(egress.Rules{Mode: egress.ModeFiltered, Trusted: list})
@@ -54,13 +55,14 @@ func ParseAllow(s string) ([]string, error) {
 	return list, nil
 }
 
-// ParseClosed reads a list of ranges that are closed to sandboxes. An empty one means the usual: nil.
+// ParseClosed parses a list of address ranges that sandboxes may not connect to. It returns nil,
+// the default, for an empty list.
 func ParseClosed(s string) ([]netip.Prefix, error) {
 	var list []netip.Prefix
 	for _, word := range Words(s) {
 		p, err := netip.ParsePrefix(word)
 		if err != nil || p != p.Masked() {
-			return nil, fmt.Errorf("%q is no range such as 10.0.0.0/8", word)
+			return nil, fmt.Errorf("%q: write an address range such as 10.0.0.0/8", word)
 		}
 		list = append(list, p)
 	}
@@ -72,10 +74,13 @@ func allowCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "allow NAME HOST… [--remove]",
 		Short: "allow a sandbox to connect to more hosts",
-		Long: "Let a sandbox whose network is filtered or allowlist connect to more, now and after every restart. HOST is a name,\n" +
-			"*.name for all below one, an address or a range such as 10.1.2.0/24, each with :port or without.\n\n" +
-			"A name opens no private address; a range inside of a closed one does, and only for the daemon's own user.\n\n" +
-			"--remove takes back what was allowed to this sandbox, as describe lists it; connections that nothing else allows end.",
+		Long: "Allow a sandbox with the network filtered or allowlist to connect to more\n" +
+			"hosts, now and after a restart. HOST is a name, *.NAME for its subdomains, an\n" +
+			"address, or a range such as 10.1.2.0/24, each with or without :PORT.\n\n" +
+			"A name never opens a private address. Only the admin can open a range inside a\n" +
+			"closed one.\n\n" +
+			"--remove removes hosts that describe lists for this sandbox, and ends the\n" +
+			"connections that nothing else allows.",
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change, may := env.Hub.Allow, "may"
@@ -92,16 +97,18 @@ func allowCommand(env *Env) *cobra.Command {
 					Allow []string `json:"allow"`
 				}{info.Name, info.Allow})
 			}
-			fmt.Fprintf(env.Stdout, "%s %s connect to %s\n", info.Name, may, strings.Join(args[1:], ", "))
+			fmt.Fprintf(env.Stdout, "%s %s connect to %s\n", info.Name, may,
+				strings.Join(args[1:], ", "))
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&remove, "remove", false, "take it back")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object: all that is allowed beside the defaults")
+	cmd.Flags().BoolVar(&remove, "remove", false, "remove the hosts instead of adding them")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object with all additional hosts")
 	return cmd
 }
 
-// portCommand is what the lobby can do about a port: the program on the caller's machine listens itself.
+// portCommand is port on the control host, which cannot listen on the caller's machine. The command
+// line tool has its own.
 func portCommand(env *Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "port NAME PORT",
@@ -110,7 +117,7 @@ func portCommand(env *Env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 {
-				return usage("port: %q is not a number from 1 to 65535", args[1])
+				return usage("port %q: must be a number from 1 to 65535", args[1])
 			}
 			info, err := env.Hub.Get(cmd.Context(), env.Principal, args[0])
 			if err != nil {
@@ -123,14 +130,16 @@ func portCommand(env *Env) *cobra.Command {
 	}
 }
 
-// reportDenied says which connections were refused while a call lasted, and what would open them, where the caller can have that done.
-func (env *Env) reportDenied(say func(format string, args ...any), t wire.Target, denied []wire.Denial) {
+// reportDenied prints the connections that the network blocked during a call, and the command that
+// allows them if the caller may run it.
+func (env *Env) reportDenied(say func(format string, args ...any), t wire.Target,
+	denied []wire.Denial) {
 	const most = 5
 	for _, d := range denied[:min(len(denied), most)] {
-		say("network refused %s", text.Line(live.DenialText(d), 300))
+		say("network blocked %s", text.Line(live.DenialText(d), 300))
 	}
 	if more := len(denied) - most; more > 0 {
-		say("network refused %d more: see --json", more)
+		say("network blocked %d more: see --json", more)
 	}
 	at := slices.IndexFunc(denied, func(d wire.Denial) bool { return d.Allow != "" })
 	if at < 0 {
@@ -141,6 +150,6 @@ func (env *Env) reportDenied(say func(format string, args ...any), t wire.Target
 	case err == nil:
 		say("  allow it: sandboxd allow %s %s", t.Sandbox, text.Line(denied[at].Allow, 300))
 	case ok:
-		say("  not yours to allow: %s", text.Line(refused.Message, 300))
+		say("  you may not allow it: %s", text.Line(refused.Message, 300))
 	}
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// words is what --for takes for names and not for a regular expression.
+// words matches values of --for that are names of states and not a regular expression.
 var words = regexp.MustCompile(`^[a-z,]*$`)
 
-// readFor reads the values of wait --for: states into r, or else the one regular expression that it
-// returns.
+// readFor parses the values of wait --for. It sets states in r, or returns the regular expression.
 func readFor(values []string, r *wire.Request) (pattern *regexp.Regexp, err error) {
 	for _, value := range values {
 		if !words.MatchString(value) {
 			if pattern != nil {
-				return nil, usage("--for: one regular expression; write A|B for either")
+				return nil, usage(
+					"--for: more than one regular expression; write A|B to match either")
 			}
 			if pattern, err = regexp.Compile(value); err != nil {
 				return nil, usage("--for %q: %v", value, err)
@@ -35,31 +35,34 @@ func readFor(values []string, r *wire.Request) (pattern *regexp.Regexp, err erro
 			switch phase := wire.Phase(name); phase {
 			case "keyboard":
 				r.Keyboard = true
-			case wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseContinuation, wire.PhaseOpaque, wire.PhaseDead:
+			case wire.PhasePrompt, wire.PhaseRunning, wire.PhaseWaiting, wire.PhaseContinuation,
+				wire.PhaseOpaque, wire.PhaseDead:
 				r.For = append(r.For, phase)
 			default:
-				e := usage("--for %q: use prompt, running, waiting, continuation, opaque or dead, or keyboard", name)
-				e.Hint = "for a word that is printed, write '(" + text.Line(name, 40) + ")'"
+				e := usage(
+					"--for %q: must be prompt, running, waiting, continuation, opaque, dead or "+
+						"keyboard", name)
+				e.Hint = "to match a word in the output, write '(" + text.Line(name, 40) + ")'"
 				return nil, e
 			}
 		}
 	}
 	if r.Keyboard && len(r.For) > 0 || pattern != nil && len(values) > 1 {
-		return nil, usage("--for: keyboard and a regular expression stand alone")
+		return nil, usage("--for: keyboard or a regular expression cannot be combined with states")
 	}
 	return pattern, nil
 }
 
-// patternWait is what wait looks for, and from where on.
+// patternWait is the pattern that wait matches, and the offset at which it starts.
 type patternWait struct {
 	pattern *regexp.Regexp
 	from    uint64
-	given   bool // from is; otherwise it is where the newest command began
+	given   bool // from is set; otherwise matching starts at the latest command
 }
 
-// waitPattern follows a session until it has printed the pattern, or until request r, a wait, comes
-// back.
-func (env *Env) waitPattern(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, w patternWait) error {
+// waitPattern follows a session until the pattern matches, or until request r, a wait, returns.
+func (env *Env) waitPattern(ctx context.Context, t wire.Target, r wire.Request, f *callFlags,
+	w patternWait) error {
 	party, err := env.Hub.Sessions.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true})
 	if err != nil {
 		return env.refused(t, f, err)
@@ -71,7 +74,7 @@ func (env *Env) waitPattern(ctx context.Context, t wire.Target, r wire.Request, 
 			w.from = log.State().Offset
 		}
 	}
-	if log.State().Phase != wire.PhaseRunning { // something in the background is to print it
+	if log.State().Phase != wire.PhaseRunning { // a background process may still print it
 		r.For = []wire.Phase{wire.PhaseDead}
 	}
 	waiting, stop := context.WithCancel(ctx)
@@ -84,7 +87,7 @@ func (env *Env) waitPattern(ctx context.Context, t wire.Target, r wire.Request, 
 		stop()
 	}()
 	window.Skip(w.from)
-	go func() { // likewise
+	go func() { // ends when waiting does
 		defer close(read)
 		at := follow(waiting, log, window, w.from, 0)
 		if <-over; reply.Result != nil {
@@ -107,11 +110,11 @@ func (env *Env) waitPattern(ctx context.Context, t wire.Target, r wire.Request, 
 	return exitError(exitNotPrinted)
 }
 
-// exitNotPrinted is the exit code where all went well but that the pattern was not printed.
+// exitNotPrinted is the exit code if the program succeeded without printing the pattern.
 const exitNotPrinted = 1
 
-// follow gives window the log from an offset on, until ctx ends or, unless it is 0, end is reached.
-// It returns how far it came.
+// follow writes the log from offset at to window, until ctx ends or, unless it is 0, end is
+// reached. It returns the offset after the last byte.
 func follow(ctx context.Context, log *live.Session, window *expect.Window, at, end uint64) uint64 {
 	buf := make([]byte, 32<<10)
 	for end == 0 || at < end {
@@ -130,15 +133,20 @@ func follow(ctx context.Context, log *live.Session, window *expect.Window, at, e
 	return at
 }
 
-// matched is the Result of a wait whose pattern was printed.
-func matched(t wire.Target, log *live.Session, m expect.Match, maxOutput int, took time.Duration) *wire.Result {
+// matched returns the Result of a wait whose pattern matched.
+func matched(t wire.Target, log *live.Session, m expect.Match, maxOutput int,
+	took time.Duration) *wire.Result {
 	if maxOutput == 0 {
 		maxOutput = 32 << 10
 	}
 	s := log.State()
-	r := &wire.Result{Sandbox: t.Sandbox, Session: log.Name(), Ended: wire.Matched, Phase: s.Phase, Want: s.Want, Prompt: s.Prompt,
-		Listens: s.Listens, Attention: "no", QuietMS: s.QuietMS, From: m.From, To: m.To, Cwd: s.Cwd, Foreground: s.Foreground,
-		Basis: append([]wire.Basis{}, s.Basis...), Disputed: append([]wire.Basis{}, s.Disputed...), Notes: []string{}, Denied: []wire.Denial{},
+	r := &wire.Result{Sandbox: t.Sandbox, Session: log.Name(), Ended: wire.Matched, Phase: s.Phase,
+		Want: s.Want, Prompt: s.Prompt,
+		Listens: s.Listens, Attention: "no", QuietMS: s.QuietMS, From: m.From, To: m.To, Cwd: s.Cwd,
+		Foreground: s.Foreground,
+		Basis:      append([]wire.Basis{}, s.Basis...),
+		Disputed:   append([]wire.Basis{}, s.Disputed...),
+		Notes:      []string{}, Denied: []wire.Denial{},
 		ElapsedMS: took.Milliseconds(), Keyboard: log.Keyboard()}
 	if s.Attention != "" {
 		r.Attention = s.Attention

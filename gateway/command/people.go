@@ -34,7 +34,7 @@ func peopleCommands(env *Env) []*cobra.Command {
 	}
 }
 
-// sessionJSON is a line of sessions with where it is.
+// sessionJSON is a line of sessions --json.
 type sessionJSON struct {
 	Sandbox string `json:"sandbox"`
 	wire.SessionInfo
@@ -87,7 +87,9 @@ func sessionsCommand(env *Env) *cobra.Command {
 					if only != "" && s.Name != only {
 						continue
 					}
-					row := sessionJSON{Sandbox: name, SessionInfo: s, Since: time.UnixMilli(s.State.SinceUnix), SSHCommand: env.Gateway.SSHCommand(t.String())}
+					row := sessionJSON{Sandbox: name, SessionInfo: s,
+						Since:      time.UnixMilli(s.State.SinceUnix),
+						SSHCommand: env.Gateway.SSHCommand(t.String())}
 					for _, n := range needs {
 						if n.Session == s.Name {
 							row.Needs, row.Since, row.LastLine = n.Needs, n.Since, n.LastLine
@@ -117,7 +119,8 @@ func sessionsCommand(env *Env) *cobra.Command {
 					for _, p := range row.Parties {
 						parties = append(parties, p.String())
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%dx%d\t%s\t%s\n", t, row.State.Phase, dash(string(row.Needs)), dash(row.Keyboard), row.Cols, row.Rows,
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%dx%d\t%s\t%s\n", t, row.State.Phase,
+						dash(string(row.Needs)), dash(row.Keyboard), row.Cols, row.Rows,
 						dash(strings.Join(parties, " ")), dash(text.Line(row.State.LastLine, 60)))
 				}
 			})
@@ -127,43 +130,50 @@ func sessionsCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// actsOn says of a command on which of the caller's parties it acts.
-const actsOn = ".\n\nIt acts on your attached person if there is one, else on your agent: the party that your calls of run, type and\n" +
-	"keys share."
+// actsOn tells for which of the caller's parties a command acts.
+const actsOn = ".\n\n" +
+	"It acts for your attached terminal if you have one, else for your agent: the\n" +
+	"party that your run, type and keys commands share."
 
 func takeCommand(env *Env) *cobra.Command {
 	var ask bool
-	cmd := keyboardCommand(env, "take", "take the keyboard of a session", func(ctx context.Context, a *attach.Attachment) (holder, asked string, err error) {
-		if ask {
-			asked, err = a.Ask(ctx)
-		} else {
-			err = a.Take(ctx)
-		}
-		return cmp.Or(asked, a.Party().String()), asked, err
-	})
-	cmd.Long += " A person's keyboard is taken by the sandbox's owner alone, from those with whom it is shared; with --ask\n" +
-		"the one who holds it is asked for it, and you have it when it is given."
-	cmd.Flags().BoolVar(&ask, "ask", false, "ask a person for it from whom it cannot be taken")
+	cmd := keyboardCommand(env, "take", "take the keyboard of a session",
+		func(ctx context.Context, a *attach.Attachment) (holder, asked string, err error) {
+			if ask {
+				asked, err = a.Ask(ctx)
+			} else {
+				err = a.Take(ctx)
+			}
+			return cmp.Or(asked, a.Party().String()), asked, err
+		})
+	cmd.Long += "\n\n" +
+		"You can take it from an agent. Only the owner of the sandbox can take it from\n" +
+		"a user, and only from a user with whom it is shared. --ask requests it from\n" +
+		"that user instead: you get it when they give it."
+	cmd.Flags().BoolVar(&ask, "ask", false, "request the keyboard from the user who holds it")
 	return cmd
 }
 
 func giveCommand(env *Env) *cobra.Command {
 	var no bool
-	cmd := keyboardCommand(env, "give", "give back the keyboard of a session", func(ctx context.Context, a *attach.Attachment) (holder, asked string, err error) {
-		if no {
-			err = a.Keep(ctx)
-		} else {
-			err = a.Give(ctx)
-		}
-		return a.Live().Keyboard(), "", err
-	})
-	cmd.Flags().BoolVar(&no, "no", false, "keep it, and tell whoever has asked for it")
+	cmd := keyboardCommand(env, "give", "give back the keyboard of a session",
+		func(ctx context.Context, a *attach.Attachment) (holder, asked string, err error) {
+			if no {
+				err = a.Keep(ctx)
+			} else {
+				err = a.Give(ctx)
+			}
+			return a.Live().Keyboard(), "", err
+		})
+	cmd.Flags().BoolVar(&no, "no", false, "keep it, and reject requests for it")
 	return cmd
 }
 
-// keyboardCommand makes a command that acts on the keyboard as the caller's own party. act returns
-// who holds it then, and who was asked for it.
-func keyboardCommand(env *Env, verb, short string, act func(context.Context, *attach.Attachment) (holder, asked string, err error)) *cobra.Command {
+// keyboardCommand returns a command that acts on the keyboard as the caller's own party. act
+// returns the new holder, and the user that it was requested from.
+func keyboardCommand(env *Env, verb, short string,
+	act func(context.Context, *attach.Attachment) (holder, asked string,
+		err error)) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   verb + " NAME[~SESSION]",
@@ -183,7 +193,8 @@ func keyboardCommand(env *Env, verb, short string, act func(context.Context, *at
 				return err
 			}
 			if asJSON {
-				row := map[string]string{"sandbox": t.Sandbox, "session": t.Session, "keyboard": holder}
+				row := map[string]string{"sandbox": t.Sandbox, "session": t.Session,
+					"keyboard": holder}
 				if asked != "" {
 					row["asked"] = asked
 				}
@@ -191,7 +202,7 @@ func keyboardCommand(env *Env, verb, short string, act func(context.Context, *at
 			}
 			switch {
 			case asked != "":
-				fmt.Fprintf(env.Stdout, "%s was asked for the keyboard of %s\n", asked, t)
+				fmt.Fprintf(env.Stdout, "requested the keyboard of %[2]s from %[1]s\n", asked, t)
 				return nil
 			case holder == "":
 				holder = "free"
@@ -208,11 +219,13 @@ func privateCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "private NAME[~SESSION] on|off",
-		Short: "hide your terminal from others and from the record",
-		Long: "Keep what your terminal shows from everybody else, and from the record, until the keyboard is given back.\n\n" +
-			"It acts on your attached person. Others see the screen as it was; agents and the record get a gap, marked\n" +
-			"private. When it ends, what it left on the screen is erased. The programs in the sandbox are not affected: what\n" +
-			"they keep, such as a shell its history, they keep.",
+		Short: "hide your terminal from others and from the recording",
+		Long: "Turn private mode on or off. While it is on, only your attached terminal shows\n" +
+			"new output; others see the screen as it was. Agents and the recording get a\n" +
+			"gap that is marked private. Private mode ends when you give back the keyboard,\n" +
+			"and its output is erased from the screen.\n\n" +
+			"Programs in the sandbox do not know of it. A shell still writes its history,\n" +
+			"for example.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := wire.ParseTarget(args[0])
@@ -220,14 +233,15 @@ func privateCommand(env *Env) *cobra.Command {
 				return err
 			}
 			if args[1] != "on" && args[1] != "off" {
-				return usage("private: %q is neither on nor off", args[1])
+				return usage("private %q: must be on or off", args[1])
 			}
 			on := args[1] == "on"
 			if err := env.Hub.Sessions.Private(cmd.Context(), env.Principal, t, on); err != nil {
 				return err
 			}
 			if asJSON {
-				return env.printJSON(map[string]any{"sandbox": t.Sandbox, "session": t.Session, "private": on})
+				return env.printJSON(map[string]any{"sandbox": t.Sandbox, "session": t.Session,
+					"private": on})
 			}
 			if args[1] == "on" {
 				fmt.Fprintf(env.Stdout, "%s is private until the keyboard is given back\n", t)
@@ -246,30 +260,36 @@ func shareCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "share NAME PRINCIPAL",
 		Short: "let another user watch a sandbox, or work in it",
-		Long: "Let another principal watch a sandbox's sessions and read its records or, with --drive, work in it: terminals,\n" +
-			"commands, files and forwards. Its life stays yours: rm, stop, start, rescue, kick, share. A key with role=\"watch\"\n" +
-			"watches, whatever is shared with its principal. Who cannot log in is refused; who can by a certificate alone is\n" +
-			"taken at the name, with a word on standard error.",
+		Long: "Let another principal watch the sessions of a sandbox and read its recordings.\n" +
+			"With --drive they can also work in it: terminals, commands, files and port\n" +
+			"forwarding. rm, stop, start, rescue, kick and share stay yours.\n\n" +
+			"A key with role=\"watch\" can only watch, even with --drive. A principal that\n" +
+			"cannot log in is rejected. A principal that only a certificate can log in is\n" +
+			"accepted with a warning.",
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			rights := wire.RightWatch
 			if drive {
 				rights = wire.RightDrive
 			}
-			if err := env.Hub.Share(cmd.Context(), env.Principal, args[0], args[1], rights); err != nil {
+			if err := env.Hub.Share(cmd.Context(), env.Principal, args[0], args[1],
+				rights); err != nil {
 				return err
 			}
 			if key, _ := env.Hub.LogsIn(args[1]); !key {
-				fmt.Fprintf(env.Stderr, "sandboxd: no key of %s is listed: only a certificate with that name can log in so\n", args[1])
+				fmt.Fprintf(env.Stderr,
+					"sandboxd: warning: %s has no key: only a certificate with that name "+
+						"can log in\n", args[1])
 			}
 			if asJSON {
-				return env.printJSON(map[string]any{"name": args[0], "principal": args[1], "rights": rights})
+				return env.printJSON(map[string]any{"name": args[0], "principal": args[1],
+					"rights": rights})
 			}
 			fmt.Fprintf(env.Stdout, "%s may %s %s\n", args[1], rights, args[0])
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&drive, "drive", false, "let them work in it, too")
+	cmd.Flags().BoolVar(&drive, "drive", false, "allow them to work in it, too")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
@@ -286,7 +306,8 @@ func unshareCommand(env *Env) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return env.printJSON(map[string]any{"name": args[0], "principal": args[1], "done": was})
+				return env.printJSON(map[string]any{"name": args[0], "principal": args[1],
+					"done": was})
 			}
 			if !was {
 				fmt.Fprintf(env.Stdout, "%s was not shared with %s\n", args[0], args[1])
@@ -300,8 +321,9 @@ func unshareCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// Watches reports whether a command line only asks to watch a session, and which. The door that has the caller's terminal
-// draws it; a line that is wrong is for Run to complain about.
+// Watches reports whether a command line is watch without --json, and returns its session. The
+// server that has the caller's terminal draws it. It returns false for an invalid line: Run reports
+// it.
 func Watches(args []string) (t wire.Target, ok bool) {
 	if len(args) == 0 || args[0] != "watch" {
 		return t, false
@@ -321,8 +343,9 @@ func watchCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch NAME[~SESSION]",
 		Short: "watch a session, read-only",
-		Long: "Watch a session; nothing you type reaches it. With --json it needs no terminal: it prints the line of sessions\n" +
-			"now and whenever something in it but the output changes, until the session ends.",
+		Long: "Watch a session on your terminal, read-only. --json needs no terminal: it\n" +
+			"prints the object of sessions --json at once, and again when its state\n" +
+			"changes, until the session ends.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := onlyTarget(args)
 			if err != nil {
@@ -337,14 +360,18 @@ func watchCommand(env *Env) *cobra.Command {
 				}
 				return nil
 			}
-			return &wire.Error{Code: wire.CodeUnavailable, Message: "watch needs a terminal", Hint: "use ssh -t, or read the log: sandboxd log " + t.String()}
+			return &wire.Error{
+				Code:    wire.CodeUnavailable,
+				Message: "watch: needs a terminal",
+				Hint:    "use ssh -t, or read the log: sandboxd log " + t.String(),
+			}
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per change")
 	return cmd
 }
 
-// watchJSON prints a session's line when it changes.
+// watchJSON prints a session at once and when its state changes.
 func (env *Env) watchJSON(ctx context.Context, t wire.Target) error {
 	live, err := env.Hub.Sessions.Live(ctx, env.Principal, t)
 	if err != nil {
@@ -355,22 +382,25 @@ func (env *Env) watchJSON(ctx context.Context, t wire.Target) error {
 		info := live.Info()
 		if info.Cols > 0 {
 			same := info
-			same.Offset, same.State.QuietMS, same.State.Offset = 0, 0, 0 // which output changes
+			// output alone is no change
+			same.Offset, same.State.QuietMS, same.State.Offset = 0, 0, 0
 			key, err := json.Marshal(same)
 			if err != nil {
 				return err
 			}
 			if !bytes.Equal(key, last) {
 				last = key
-				if err := env.printJSON(sessionJSON{Sandbox: t.Sandbox, SessionInfo: info, Needs: live.Brief().Needs,
-					Since: time.UnixMilli(info.State.SinceUnix), LastLine: info.State.LastLine, SSHCommand: env.Gateway.SSHCommand(t.String())}); err != nil {
+				if err := env.printJSON(sessionJSON{Sandbox: t.Sandbox, SessionInfo: info,
+					Needs: live.Brief().Needs,
+					Since: time.UnixMilli(info.State.SinceUnix), LastLine: info.State.LastLine,
+					SSHCommand: env.Gateway.SSHCommand(t.String())}); err != nil {
 					return err
 				}
 			}
 		}
 		next, err := live.Wait(ctx, gen)
 		if err == nil {
-			_, err = env.Hub.Get(ctx, env.Principal, t.Sandbox) // it may be shared no longer
+			_, err = env.Hub.Get(ctx, env.Principal, t.Sandbox) // the share may have ended
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -398,9 +428,11 @@ func kickCommand(env *Env) *cobra.Command {
 				return err
 			}
 			if asJSON {
-				return env.printJSON(map[string]any{"sandbox": t.Sandbox, "session": t.Session, "party": args[1], "kicked": n})
+				return env.printJSON(map[string]any{"sandbox": t.Sandbox, "session": t.Session,
+					"party": args[1], "kicked": n})
 			}
-			fmt.Fprintf(env.Stdout, "%s of %s ended\n", plural(n, "attachment"), text.Line(args[1], 80))
+			fmt.Fprintf(env.Stdout, "disconnected %s: %s\n",
+				text.Line(args[1], 80), plural(n, "attachment"))
 			return nil
 		},
 	}

@@ -11,10 +11,12 @@ func poolCommand(env *Env) *cobra.Command {
 	var asJSON, drain bool
 	cmd := &cobra.Command{
 		Use:   "pool",
-		Short: "show how many pooled sandboxes are ready",
-		Long: "Say how many sandboxes were booted before anybody asked for them (keys pool.size and pool.images). They are nobody's until\n" +
-			"new, or a login at a new name, takes one: it asks for nothing but a name and one of these images. Those that a door keeps\n" +
-			"for somebody's calls (key agentrun.warm) are listed, too.",
+		Short: "show how many pooled sandboxes are available",
+		Long: "Show the sandboxes that are booted in advance (keys pool.size and\n" +
+			"pool.images). They have no owner until new, or a login with a new name, takes\n" +
+			"one. Only a request for a name and a pooled image, with no other option, takes\n" +
+			"one. Sandboxes that an API keeps for an owner (key agentrun.warm) are listed,\n" +
+			"too.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if drain {
@@ -32,7 +34,8 @@ func poolCommand(env *Env) *cobra.Command {
 				return nil
 			}
 			if len(all) == 0 {
-				fmt.Fprintln(env.Stdout, "no pool: sandboxes are booted when somebody asks (pool.size is 0)")
+				fmt.Fprintln(env.Stdout,
+					"no pool: sandboxes are booted on request (pool.size is 0)")
 				return nil
 			}
 			return table(env.Stdout, func(w io.Writer) {
@@ -47,7 +50,8 @@ func poolCommand(env *Env) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&drain, "drain", false, "remove what stands ready, and boot no more ahead until the daemon is started again")
+	cmd.Flags().BoolVar(&drain, "drain", false,
+		"remove the pooled sandboxes, and boot no new ones until the daemon restarts")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per image")
 	return cmd
 }

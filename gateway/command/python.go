@@ -20,11 +20,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Python says how sandboxes are made that python makes, and how it runs code.
+// Python are the settings of the sandboxes that python creates, and of the code that it runs.
 type Python struct {
-	Image     string // empty is the hub's
+	Image     string // empty is the hub's default
 	Network   sandbox.Network
-	Memory    int64 // 0 is the default of all
+	Memory    int64 // in bytes; 0 is the hub's default
 	Isolation string
 
 	DockerOptions []string // as lifecycle.NewSpec.Options
@@ -33,7 +33,7 @@ type Python struct {
 	Options python.Options
 }
 
-// defaultPython is the sandbox of those who name none.
+// defaultPython is the sandbox of a python command without a name.
 const defaultPython = "python"
 
 func pythonCommand(env *Env) *cobra.Command {
@@ -43,17 +43,21 @@ func pythonCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "python [NAME --] [--context C] [-c CODE | FILE | -]",
 		Short: "run Python code in a kernel that keeps its variables",
-		Long: "Run Python in a Jupyter kernel of a sandbox. What the code defines is there for the next call in the same context,\n" +
-			"until the context was idle for long. A missing sandbox is made, of the image that the key python.image names.\n\n" +
-			"FILE is one of this machine, - is standard input. What the code prints, the value of its last expression and its\n" +
-			"exception are printed; with --json all of it is one object, with images.\n\n" +
-			"At a terminal you are asked what the code asks by input() and getpass; ^D is the end of input. Elsewhere -i\n" +
-			"answers with lines of standard input, and without it such code is interrupted.\n\n" +
-			"Images are drawn where the terminal can: it is asked when the first one comes. --images says how instead, and is\n" +
-			"obeyed where there is no terminal, too; else images are named. --save-images writes each, as it came, to a new file\n" +
-			"of that directory: 1.png, or the next number that is free.\n\n" +
-			"The exit code is 0, or 1 after an exception (that of SystemExit if it has one); 123 means that the code asked for\n" +
-			"input and nobody was there to answer, 124 that its time was up and it was interrupted, 125 that it did not run or its kernel died.",
+		Long: "Run Python code in a Jupyter kernel in a sandbox, and print its output, the\n" +
+			"value of its last expression and its exception. Variables stay for the next\n" +
+			"call in the same context, until the context is idle for too long. A missing\n" +
+			"sandbox is created from the image of key python.image.\n\n" +
+			"FILE is a local file, - is standard input. --json prints one object, with\n" +
+			"images.\n\n" +
+			"On a terminal, you answer input() and getpass; ^D ends the input. Without a\n" +
+			"terminal, -i answers with lines of standard input. Without -i, code that asks\n" +
+			"for input is interrupted.\n\n" +
+			"A terminal that can draw images does so; others print a description. --images\n" +
+			"sets the format, also without a terminal. --save-images writes each image to a\n" +
+			"new file in a directory: 1.png, or the next free number.\n\n" +
+			"The exit code is 0, or 1 after an exception, or that of SystemExit. 123 means\n" +
+			"that the code asked for input and got none, 124 that it ran into --timeout,\n" +
+			"125 that it did not run or that its kernel died.",
 		Args: cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args, err := NameFirst(cmd, args)
@@ -63,24 +67,33 @@ func pythonCommand(env *Env) *cobra.Command {
 			given := cmd.Flags().Changed("code")
 			switch {
 			case len(args) > 1:
-				e := usage("python: %q is one argument too many", args[1])
+				e := usage("python: unexpected argument %q", args[1])
 				e.Hint = "usage: " + cmd.UseLine()
 				return e
 			case timeout < 0:
-				return usage("--timeout %v: a call takes longer than that", timeout)
+				return usage("--timeout %v: must not be negative", timeout)
 			case given && len(args) > 0, !given && len(args) == 0 && !restart && !end && !packages:
-				e := usage("python: no code; give -c CODE, FILE, or - to read it from standard input")
-				return e
+				return usage(
+					"python: no code: use -c CODE, FILE, or - to read it from standard input")
 			case len(args) > 0 && args[0] != "-":
-				return &wire.Error{Code: wire.CodeUsage, Message: "python: files are read by the command line tool", Hint: "over ssh: python - < FILE"}
+				return &wire.Error{
+					Code:    wire.CodeUsage,
+					Message: "python: only the command line tool reads files",
+					Hint:    "over ssh: python - < FILE",
+				}
 			case cmd.Flags().Changed("images"), cmd.Flags().Changed("save-images"):
-				return &wire.Error{Code: wire.CodeUsage, Message: "python: images are drawn and saved by the command line tool", Hint: "over ssh: --json has them"}
+				return &wire.Error{
+					Code:    wire.CodeUsage,
+					Message: "python: only the command line tool draws and saves images",
+					Hint:    "over ssh, use --json to get them",
+				}
 			case asJSON && lines:
-				return usage("python: --json prints one object, and --json-lines many")
+				return usage("python: --json and --json-lines are mutually exclusive")
 			case lines && packages:
-				return usage("python: --packages prints a list, in --json an object")
+				return usage(
+					"python: --packages and --json-lines are mutually exclusive; use --json")
 			case len(args) > 0 && interactive:
-				return usage("python: - reads the code from standard input, and -i answers")
+				return usage("python: - and -i both read standard input: use one of them")
 			}
 			if len(args) > 0 {
 				script, err := io.ReadAll(io.LimitReader(env.Stdin, maxScript+1))
@@ -88,7 +101,9 @@ func pythonCommand(env *Env) *cobra.Command {
 					return fmt.Errorf("standard input: %w", err)
 				}
 				if len(script) > maxScript {
-					return usage("the code is longer than %d bytes: copy it into the sandbox and import it", maxScript)
+					return usage(
+						"python: the code is longer than %d bytes: copy it to the sandbox and "+
+							"import it", maxScript)
 				}
 				code, given = string(script), true
 			}
@@ -119,9 +134,11 @@ func pythonCommand(env *Env) *cobra.Command {
 				}
 			}
 			if given {
-				p := &pythonCall{env: env, c: c, name: name, asJSON: asJSON, lines: lines, interactive: interactive, piped: len(args) > 0}
+				p := &pythonCall{env: env, c: c, name: name, asJSON: asJSON, lines: lines,
+					interactive: interactive, piped: len(args) > 0}
 				err = p.run(cmd.Context(), python.Call{Code: code, Timeout: timeout})
-				_ = c.Settle(context.WithoutCancel(cmd.Context())) // or the sandbox has gone, too
+				// it fails only if the sandbox is gone
+				_ = c.Settle(context.WithoutCancel(cmd.Context()))
 			}
 			if end {
 				if closed := c.Close(context.WithoutCancel(cmd.Context())); err == nil {
@@ -131,26 +148,34 @@ func pythonCommand(env *Env) *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&name, "name", "n", defaultPython, "sandbox")
-	cmd.Flags().BoolVar(&create, "create", false, "make a missing sandbox also if its name is almost that of another")
-	cmd.Flags().StringVar(&contextName, "context", wire.DefaultSession, "whose variables the code sees")
+	cmd.Flags().StringVarP(&name, "name", "n", defaultPython, "name of the sandbox")
+	cmd.Flags().BoolVar(&create, "create", false,
+		"create a missing sandbox even if its name is similar to that of another")
+	cmd.Flags().StringVar(&contextName, "context", wire.DefaultSession,
+		"context that holds the variables of the code")
 	cmd.Flags().StringVarP(&code, "code", "c", "", "code to run")
-	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false, "answer input() with lines of standard input")
-	cmd.Flags().DurationVar(&timeout, "timeout", 0, "after which the code is interrupted (default the key python.timeout)")
-	cmd.Flags().BoolVar(&restart, "restart", false, "begin with a new kernel")
+	cmd.Flags().BoolVarP(&interactive, "interactive", "i", false,
+		"answer input() with lines of standard input")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0,
+		"interrupt the code after this duration, such as 5m (default: key python.timeout)")
+	cmd.Flags().BoolVar(&restart, "restart", false, "start a new kernel first")
 	cmd.Flags().BoolVar(&end, "end", false, "end the context afterwards")
-	cmd.Flags().BoolVar(&packages, "packages", false, "list the packages that code can import, instead")
-	cmd.Flags().String("images", "", "how images are drawn: auto, kitty, iterm2, sixel, none (default the key python.images)")
-	cmd.Flags().String("save-images", "", "write images to new files in this directory")
+	cmd.Flags().BoolVar(&packages, "packages", false,
+		"list the packages that code can import, and run no code")
+	cmd.Flags().String("images", "",
+		"format of images: auto, kitty, iterm2, sixel or none (default: key python.images)")
+	cmd.Flags().String("save-images", "", "write each image to a new file in this directory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the result as one object")
-	cmd.Flags().BoolVar(&lines, "json-lines", false, "print each output as an object as it comes, and then the result")
+	cmd.Flags().BoolVar(&lines, "json-lines", false,
+		"print each output as an object when it arrives, then the result")
 	return cmd
 }
 
-// pythonSpec is the sandbox that python makes.
+// pythonSpec describes the sandbox that python creates.
 func (env *Env) pythonSpec(name string) lifecycle.NewSpec {
 	p := env.Python
-	return lifecycle.NewSpec{Name: name, Reuse: true, Image: p.Image, Network: p.Network, Isolation: p.Isolation, Limits: sandbox.Limits{Memory: p.Memory},
+	return lifecycle.NewSpec{Name: name, Reuse: true, Image: p.Image, Network: p.Network,
+		Isolation: p.Isolation, Limits: sandbox.Limits{Memory: p.Memory},
 		Options: p.DockerOptions, About: p.About}
 }
 
@@ -164,7 +189,7 @@ func (env *Env) pythonClient(name string) *agent.Client {
 	})
 }
 
-// packages prints what code can import.
+// packages prints the packages that code can import.
 func (env *Env) packages(ctx context.Context, in *python.Interpreter, asJSON bool) error {
 	list, err := in.Packages(ctx)
 	if err != nil {
@@ -179,22 +204,22 @@ func (env *Env) packages(ctx context.Context, in *python.Interpreter, asJSON boo
 	return nil
 }
 
-// pythonCall is one call, as the command line shows it.
+// pythonCall is one call and how it is printed.
 type pythonCall struct {
 	env         *Env
 	c           *python.Context
 	name        string
 	asJSON      bool
-	lines       bool // JSON as it comes
+	lines       bool // --json-lines
 	interactive bool
-	piped       bool // the code came by standard input
+	piped       bool // the code was read from standard input
 }
 
 func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 	env := p.env
 	ctx, cancel := context.WithCancel(ctx)
 	ended, watched := make(chan struct{}), make(chan struct{})
-	go func() { // the caller's ^C
+	go func() { // waits for the caller's ^C
 		defer close(watched)
 		select {
 		case <-env.Interrupts:
@@ -204,7 +229,7 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 	}()
 	defer func() { close(ended); <-watched; cancel() }()
 	printer := NewPythonPrinter(env.Stdout, env.Stderr)
-	switch { // whom nobody reads any more the end of the call tells
+	switch { // the end of the call reports a writer that fails
 	case p.lines:
 		call.Output = func(o python.Output) { _ = env.printJSON(PythonLine{Output: &o}) }
 	case !p.asJSON:
@@ -220,17 +245,18 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 		res, err = p.c.Answer(ctx, line)
 	}
 	waits := res.Ended == agent.EndedWaiting
-	if waits && ctx.Err() != nil { // who would have answered pressed ^C
+	if waits && ctx.Err() != nil { // the user pressed ^C instead of answering
 		res.Ended = agent.EndedInterrupted
 	}
-	record(gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code, Exit: pythonStatus(res)})
+	record(gateway.ExecEvent{Command: "python --context " + p.c.Name() + " -c " + call.Code,
+		Exit: pythonStatus(res)})
 	if err != nil && res.Ended == "" {
 		return err
 	}
-	if waits { // nobody is here to answer it
+	if waits { // there is no answer
 		stop, done := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer done()
-		_ = p.c.Interrupt(stop) // else it ends with its context
+		_ = p.c.Interrupt(stop) // if it fails, the code ends with its context
 	}
 	switch {
 	case p.lines:
@@ -250,7 +276,7 @@ func (p *pythonCall) run(ctx context.Context, call python.Call) error {
 	return nil
 }
 
-// answers are nil where nobody is there to answer.
+// answers returns the source of answers to input(), or nil if there is none.
 func (p *pythonCall) answers(printer *PythonPrinter) answers {
 	lines := bufio.NewReader(io.LimitReader(p.env.Stdin, maxScript))
 	switch {
@@ -262,14 +288,15 @@ func (p *pythonCall) answers(printer *PythonPrinter) answers {
 		}}
 	case p.env.Pty != nil && !p.asJSON && !p.lines:
 		pty := p.env.Pty
-		return &typist{PythonTypist{In: p.env.Stdin, Out: p.env.Stdout, Printer: printer, Size: func() (cols, rows int) {
-			select {
-			case w := <-p.env.Resized:
-				pty.Cols, pty.Rows = w.Cols, w.Rows
-			default:
-			}
-			return int(pty.Cols), int(pty.Rows)
-		}}}
+		return &typist{PythonTypist{In: p.env.Stdin, Out: p.env.Stdout, Printer: printer,
+			Size: func() (cols, rows int) {
+				select {
+				case w := <-p.env.Resized:
+					pty.Cols, pty.Rows = w.Cols, w.Rows
+				default:
+				}
+				return int(pty.Cols), int(pty.Rows)
+			}}}
 	case p.interactive && p.asJSON:
 		return prepared{lines, func(python.Result) {}}
 	case p.interactive:
@@ -281,7 +308,7 @@ func (p *pythonCall) answers(printer *PythonPrinter) answers {
 // exitName is the exception of sys.exit.
 const exitName = "SystemExit"
 
-// exitText is what python prints of sys.exit with value: nothing of a status, and of anything else itself.
+// exitText is what python prints for sys.exit(value): nothing for a status, else the value.
 func exitText(value string) string {
 	if _, err := strconv.Atoi(value); err == nil || value == "" || value == "None" {
 		return ""
@@ -289,7 +316,7 @@ func exitText(value string) string {
 	return value + "\n"
 }
 
-// pythonStatus is the exit code that a call's result means.
+// pythonStatus returns the exit code for the result of a call.
 func pythonStatus(res python.Result) int {
 	switch res.Ended {
 	case agent.EndedWaiting:

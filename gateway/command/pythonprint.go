@@ -12,33 +12,37 @@ import (
 
 // PythonLine is a line of python --json-lines. One of its fields is set.
 type PythonLine struct {
-	Output *python.Output `json:"output,omitempty"` // as it comes
-	Prompt *PythonPrompt  `json:"prompt,omitempty"` // which standard input answers
-	Result *python.Result `json:"result,omitempty"` // the last line; its outputs have been told
+	Output *python.Output `json:"output,omitempty"` // one output, when it arrives
+	Prompt *PythonPrompt  `json:"prompt,omitempty"` // answered by a line of standard input
+	// the last line; without the outputs printed before
+	Result *python.Result `json:"result,omitempty"`
 }
 
-// PythonPrompt is what code asks by input(), or getpass.
+// PythonPrompt is the prompt of input() or getpass.
 type PythonPrompt struct {
 	Text     string `json:"text"`
-	Password bool   `json:"password,omitempty"` // what is answered is not to be shown
+	Password bool   `json:"password,omitempty"` // do not echo the answer
 }
 
-// PythonPrinter prints for a person what a call of python does, as it comes. What code prints reaches no terminal as it is: see text.Stream.
+// PythonPrinter prints the outputs of a python call as text, when they arrive. It removes control
+// sequences: see text.Stream.
 type PythonPrinter struct {
-	// Picture, if not nil, is given what code shows as a picture and returns what draws it, and what is said of it. Nil says what it is.
+	// Picture returns the bytes that draw an image output, and text to print with them. Without it,
+	// the printer describes images.
 	Picture func(o python.Output) (drawn []byte, said string)
 
 	stdout, stderr io.Writer
 	out, said      *text.Stream
-	err            error // of what was drawn
+	err            error // of writing an image
 }
 
-// NewPythonPrinter returns one that closes neither of the two.
+// NewPythonPrinter returns a printer that closes neither writer.
 func NewPythonPrinter(stdout, stderr io.Writer) *PythonPrinter {
-	return &PythonPrinter{stdout: stdout, stderr: stderr, out: text.NewStream(stdout), said: text.NewStream(stderr)}
+	return &PythonPrinter{stdout: stdout, stderr: stderr, out: text.NewStream(stdout),
+		said: text.NewStream(stderr)}
 }
 
-// Output prints o. Close tells of writers that fail.
+// Output prints o. Close returns the errors of the writers.
 func (p *PythonPrinter) Output(o python.Output) {
 	switch {
 	case o.Image != "" && p.Picture != nil:
@@ -52,7 +56,7 @@ func (p *PythonPrinter) Output(o python.Output) {
 	}
 }
 
-// picture draws on a line of its own: what was held back of the last one goes before.
+// picture draws an image on a line of its own, after the rest of an unfinished line.
 func (p *PythonPrinter) picture(o python.Output) {
 	drawn, said := p.Picture(o)
 	if len(drawn) > 0 {
@@ -66,16 +70,16 @@ func (p *PythonPrinter) picture(o python.Output) {
 	_, _ = io.WriteString(p.out, said)
 }
 
-// Prompt prints what input() asks.
+// Prompt prints the prompt of input().
 func (p *PythonPrinter) Prompt(prompt string) { _, _ = io.WriteString(p.out, prompt) }
 
-// take is a prompt behind what was held back for it, on one line.
+// take returns the unfinished line with the prompt after it.
 func (p *PythonPrinter) take(prompt string) string {
 	p.Prompt(prompt)
 	return p.said.Take() + p.out.Take()
 }
 
-// Close prints what was held back, and what a person should know of the call's end.
+// Close prints the unfinished line, and how the call ended if that is unusual.
 func (p *PythonPrinter) Close(res python.Result) error {
 	if err := errors.Join(p.err, p.out.Close(), p.said.Close()); err != nil {
 		return fmt.Errorf("standard output: %w", err)
@@ -84,18 +88,19 @@ func (p *PythonPrinter) Close(res python.Result) error {
 		fmt.Fprintln(p.stderr, "sandboxd: "+text.Line(fmt.Sprintf(format, args...), 400))
 	}
 	if res.Fresh {
-		say("the code ran in a new kernel: what former calls made is gone")
+		say("new kernel: variables of earlier calls are lost")
 	}
 	switch res.Ended {
 	case agent.EndedWaiting:
-		say("the code asks for input: %s; it was interrupted; answer at a terminal, or with -i and standard input", res.Prompt)
+		say("interrupted: the code asked for input: %s; run it on a terminal, or use -i and "+
+			"standard input", res.Prompt)
 	case agent.EndedDeadline:
-		say("its time was up: the code was interrupted after %.1f s", float64(res.Millis)/1000)
+		say("timeout: the code was interrupted after %.1f s", float64(res.Millis)/1000)
 	case agent.EndedDead:
 		say("%s: the next call gets a new kernel", res.Why)
 	}
 	if res.Restart {
-		say("no interrupt ended it: the next call gets a new kernel")
+		say("the code ignored the interrupt: the next call gets a new kernel")
 	}
 	return nil
 }

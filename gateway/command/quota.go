@@ -12,8 +12,10 @@ func quotaCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "quota",
 		Short: "show your quota and how much of it is used",
-		Long: "Say what your sandboxes have of what they may have together, and by which key of the configuration that is set. Of memory, cores\n" +
-			"and disk the limits are added up, not what is used. The daemon's own user is told of all owners' sandboxes, too.",
+		Long: "Show your quota: what all your sandboxes use together, the most they may use,\n" +
+			"and the configuration key that sets it. For memory, CPU and disk the limits of\n" +
+			"the sandboxes count, not their usage. The admin also sees the total of all\n" +
+			"owners.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			all, err := env.Hub.Allowances(cmd.Context(), env.Principal)

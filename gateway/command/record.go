@@ -16,7 +16,8 @@ func recordCommands(env *Env) []*cobra.Command {
 	return []*cobra.Command{logCommand(env), replayCommand(env)}
 }
 
-// lineText is what stands on a line that somebody typed, as a person would read it.
+// lineText returns the command line of c. It renders a typed one from the recording, and returns
+// nothing for one in private mode.
 func lineText(ctx context.Context, r *record.Reader, c *record.Command) string {
 	if !c.Typed() {
 		return c.Text
@@ -25,14 +26,15 @@ func lineText(ctx context.Context, r *record.Reader, c *record.Command) string {
 	var line lineBuffer
 	from := max(c.Line[0], c.Line[1]-min(c.Line[1], 4*most))
 	private := false
-	if err := record.Copy(ctx, &line, r, from, c.Line[1], func(*record.GapError) { private = true }); err != nil || private {
+	if err := record.Copy(ctx, &line, r, from, c.Line[1],
+		func(*record.GapError) { private = true }); err != nil || private {
 		return ""
 	}
 	shown, _ := text.Render(line, most)
 	return strings.TrimSpace(shown)
 }
 
-// lineBuffer is a bytes.Buffer whose zero value costs nothing.
+// lineBuffer appends what is written to it.
 type lineBuffer []byte
 
 func (b *lineBuffer) Write(p []byte) (int, error) {
@@ -40,20 +42,20 @@ func (b *lineBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// place is an offset of a record that somebody named: a time since the beginning, such as 12m30s, an offset, as @4096, or a
-// command, as #3, or #-1 for the last one.
+// place parses a position in a recording and returns its offset: a time since the start such as
+// 12m30s, an offset such as @4096, or a command such as #3, or #-1 for the last.
 func place(r *record.Reader, s string) (uint64, error) {
 	switch {
 	case strings.HasPrefix(s, "@"):
 		off, err := strconv.ParseUint(s[1:], 10, 63)
 		if err != nil {
-			return 0, usage("%q is no offset: write @ and a number of bytes", s)
+			return 0, usage("invalid offset %q: write @ and a number of bytes", s)
 		}
 		return min(off, r.End()), nil
 	case strings.HasPrefix(s, "#"):
 		n, err := strconv.Atoi(s[1:])
 		if err != nil {
-			return 0, usage("%q is no command: write # and a number", s)
+			return 0, usage("invalid command %q: write # and a number", s)
 		}
 		_, c, err := numbered(r, n)
 		if err != nil {
@@ -63,12 +65,15 @@ func place(r *record.Reader, s string) (uint64, error) {
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 0 {
-		return 0, usage("%q is no place in a record: write a time as 12m30s, an offset as @4096, or a command as #3", s)
+		return 0, usage(
+			"invalid position %q: write a time such as 12m30s, an offset such as @4096, "+
+				"or a command such as #3", s)
 	}
 	return r.At(time.UnixMilli(r.Begin().TimeUnix).Add(d)), nil
 }
 
-// numbered is command n of a record, counted from 1, or from the end when n is negative.
+// numbered returns command n of a recording, and its number from 1. A negative n counts from the
+// end.
 func numbered(r *record.Reader, n int) (int, *record.Command, error) {
 	all := r.Commands()
 	i := n - 1
@@ -76,7 +81,7 @@ func numbered(r *record.Reader, n int) (int, *record.Command, error) {
 		i = len(all) + n
 	}
 	if n == 0 || i < 0 || i >= len(all) {
-		return 0, nil, usage("the record has %d commands, and none with number %d", len(all), n)
+		return 0, nil, usage("no command %d: the recording has %d commands", n, len(all))
 	}
 	return i + 1, &all[i], nil
 }

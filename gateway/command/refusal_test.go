@@ -10,7 +10,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// To every command a sandbox of somebody else is one that does not exist, byte by byte.
+// Every command treats a sandbox of another owner like one that does not exist, byte by byte.
 func TestForeignIsUnknown(t *testing.T) {
 	w := newWorld(t)
 	if code, _, stderr := w.command("new", "hers"); code != 0 {
@@ -21,19 +21,24 @@ func TestForeignIsUnknown(t *testing.T) {
 	}
 	bob := gateway.Principal{Name: "bob", Kind: wire.Person, Rights: wire.RightDrive}
 	for _, line := range []string{
-		"describe NAME", "rm NAME", "stop NAME", "start NAME", "rescue NAME", "sessions NAME", "take NAME", "give NAME", "kick NAME agent:alice",
-		"type -n NAME x", "keys -n NAME Enter", "wait NAME", "screen NAME", "interrupt NAME", "exec NAME -- true",
-		"log NAME", "log --raw NAME", "replay NAME", "describe NAME --json", "screen NAME --json", "wait --json NAME",
+		"describe NAME", "rm NAME", "stop NAME", "start NAME", "rescue NAME", "sessions NAME",
+		"take NAME", "give NAME", "kick NAME agent:alice",
+		"type -n NAME x", "keys -n NAME Enter", "wait NAME", "screen NAME", "interrupt NAME",
+		"exec NAME -- true",
+		"log NAME", "log --raw NAME", "replay NAME", "describe NAME --json", "screen NAME --json",
+		"wait --json NAME",
 	} {
 		said := make(map[string]string)
 		for _, name := range []string{"none", "hers"} {
 			var out, errs bytes.Buffer
-			env := Env{Hub: w.hub, Principal: bob, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+			env := Env{Hub: w.hub, Principal: bob, Stdin: strings.NewReader(""), Stdout: &out,
+				Stderr: &errs}
 			code := Run(t.Context(), &env, strings.Fields(strings.ReplaceAll(line, "NAME", name)))
 			if code == 0 || out.Len()+errs.Len() == 0 {
 				t.Errorf("%s of %s: exit %d, %q, %q", line, name, code, out.String(), errs.String())
 			}
-			said[name] = strings.ReplaceAll(fmt.Sprintf("%d %q %q", code, out.String(), errs.String()), name, "NAME")
+			said[name] = strings.ReplaceAll(fmt.Sprintf("%d %q %q", code, out.String(),
+				errs.String()), name, "NAME")
 		}
 		if said["none"] != said["hers"] {
 			t.Errorf("%s: unknown %q, foreign %q", line, said["none"], said["hers"])
@@ -44,7 +49,7 @@ func TestForeignIsUnknown(t *testing.T) {
 	}
 }
 
-// A stretch of a record in which nothing is says so, instead of playing nothing.
+// A replay of an empty part of a recording is an error.
 func TestReplayOfNothing(t *testing.T) {
 	w := newWorld(t)
 	if code, _, stderr := w.command("new", "demo"); code != 0 {
@@ -54,10 +59,10 @@ func TestReplayOfNothing(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	for _, tt := range []struct{ from, to, says string }{
-		{"99h", "", "behind the end"},
+		{"99h", "", "after the end"},
 		{"@99999999", "", "bytes long"},
-		{"@4", "@2", "not behind where the replay begins"},
-		{"", "@0", "not behind where the replay begins"},
+		{"@4", "@2", "must be after the start"},
+		{"", "@0", "must be after the start"},
 	} {
 		args := []string{"replay", "demo", "--speed", "0"}
 		if tt.from != "" {
@@ -66,20 +71,25 @@ func TestReplayOfNothing(t *testing.T) {
 		if tt.to != "" {
 			args = append(args, "--to", tt.to)
 		}
-		if code, out, stderr := w.command(args...); code != wire.ExitUsage || out != "" || !strings.Contains(stderr, tt.says) {
-			t.Errorf("%v: exit %d, %q, %q; want %d and %q", args, code, out, stderr, wire.ExitUsage, tt.says)
+		if code, out, stderr := w.command(args...); code != wire.ExitUsage || out != "" ||
+			!strings.Contains(stderr, tt.says) {
+			t.Errorf("%v: exit %d, %q, %q; want %d and %q", args, code, out, stderr, wire.ExitUsage,
+				tt.says)
 		}
 	}
-	if code, out, stderr := w.command("replay", "demo", "--speed", "0", "--from", "@0"); code != 0 || !strings.Contains(out, "here") {
+	if code, out, stderr := w.command("replay", "demo", "--speed", "0", "--from",
+		"@0"); code != 0 || !strings.Contains(out, "here") {
 		t.Errorf("from the beginning: exit %d, %q, %q", code, out, stderr)
 	}
 }
 
-// How a machine is logged in to is nothing for a sandbox that is booted: it is not left out without a word.
+// Login flags without --host are an error instead of being ignored.
 func TestLoginWithoutAHost(t *testing.T) {
 	w := newWorld(t)
-	for _, flag := range []string{"--accept", "--identity", "--password-file", "--prompt", "--tier"} {
-		if code, _, stderr := w.command("new", "box", flag, "x"); code == 0 || !strings.Contains(stderr, "go with --host") {
+	for _, flag := range []string{"--accept", "--identity", "--password-file", "--prompt",
+		"--tier"} {
+		if code, _, stderr := w.command("new", "box", flag, "x"); code == 0 ||
+			!strings.Contains(stderr, "need --host") {
 			t.Errorf("%s: exit code %d, %q", flag, code, stderr)
 		}
 	}

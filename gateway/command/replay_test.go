@@ -22,7 +22,8 @@ func TestPlaces(t *testing.T) {
 		}
 	}
 	must(w.Append(0, []byte("$ ")))
-	must(w.Event(wire.Event{Kind: wire.EventState, State: &wire.State{Phase: wire.PhasePrompt, Basis: []wire.Basis{}}}))
+	must(w.Event(wire.Event{Kind: wire.EventState,
+		State: &wire.State{Phase: wire.PhasePrompt, Basis: []wire.Basis{}}}))
 	must(w.Append(2, []byte("ls\r\n")))
 	must(w.Event(wire.Event{Kind: wire.EventBegun, By: "person:bob"}))
 	must(w.Append(6, []byte("file\r\n")))
@@ -47,7 +48,7 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// Keys that mean nothing end no pause.
+// Unknown keys do not end a pause.
 func TestKeys(t *testing.T) {
 	done := make(chan struct{})
 	defer close(done)

@@ -10,24 +10,26 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// report says on stderr what the Result means, and returns its exit code.
+// report prints the meaning of the Result to stderr, and returns its exit code.
 func (env *Env) report(t wire.Target, r *wire.Result) error {
-	say := func(format string, args ...any) { fmt.Fprintln(env.Stderr, text.Lines(fmt.Sprintf(format, args...))) }
+	say := func(format string, args ...any) {
+		fmt.Fprintln(env.Stderr, text.Lines(fmt.Sprintf(format, args...)))
+	}
 	for _, note := range r.Notes {
 		switch note {
 		case wire.NoteShellRestarted:
-			note = "the shell had ended; this is a fresh one"
+			note = "the shell had ended; this is a new one"
 		case wire.NoteBackgroundJobs:
-			note = "jobs in the background may have printed some of this"
+			note = "background jobs may have printed some of this"
 		case wire.NoteTruncated:
-			note = "the middle of the output is left out; all of it: sandboxd log " + t.String()
+			note = "the middle of the output is omitted; for all of it: sandboxd log " + t.String()
 		case wire.NoteAdvisory:
-			continue // of every command on a host whose processes cannot be seen; --json has it
+			continue // every command on a host without visible processes has it; --json prints it
 		}
 		say("note: %s", text.Line(note, 200))
 	}
 	if r.Ended == wire.Done && slices.Contains(r.Disputed, wire.BasisMark) {
-		say("note: a program forges the shell's marks: the exit code may be its own")
+		say("note: a program imitates the shell's marks: the exit code may be forged")
 	}
 	env.reportDenied(say, t, r.Denied)
 	switch r.Ended {
@@ -38,21 +40,23 @@ func (env *Env) report(t wire.Target, r *wire.Result) error {
 		}
 		say("%s\n  answer: %s", asks, howToAnswer(r.Want, t))
 	case wire.Continuation:
-		say("the shell waits for the rest of the command\n  give it up: sandboxd interrupt %s", t)
+		say("the shell waits for the rest of the command\n  cancel it: sandboxd interrupt %s", t)
 	case wire.Deadline:
 		if r.Phase == wire.PhasePrompt || r.Phase == wire.PhaseDead { // --kill
-			say("the time is up, and the command was interrupted")
+			say("timeout: the command was interrupted")
 			break
 		}
-		say("%s still runs\n  wait: sandboxd wait %s   stop: sandboxd interrupt %s", foreground(r), t, t)
+		say("timeout: %s still runs\n  wait: sandboxd wait %s   stop: sandboxd interrupt %s",
+			foreground(r), t, t)
 	case wire.TakenOver:
-		say("%s took the keyboard; the command goes on\n  wait for it: sandboxd wait %s --for keyboard", dash(r.Keyboard), t)
+		say("%s took the keyboard; the command still runs\n"+
+			"  wait for the keyboard: sandboxd wait %s --for keyboard", dash(r.Keyboard), t)
 	case wire.Returned:
 		if r.TakenOver != nil {
-			say("%s had the keyboard; %s is at: %s", r.TakenOver.By, t, r.Phase)
+			say("%s no longer holds the keyboard; state of %s: %s", r.TakenOver.By, t, r.Phase)
 		}
 	case wire.Dead:
-		say("the shell of %s ended; the next command gets a fresh one", t)
+		say("the shell of %s ended; the next command starts a new one", t)
 	case wire.Refused, wire.Lost:
 		if r.Error != nil {
 			return r.Error
@@ -73,12 +77,12 @@ func foreground(r *wire.Result) string {
 		return "the program"
 	}
 	if isShell(r.Foreground.Argv) {
-		return "the shell" // its own read, say
+		return "the shell" // such as in its builtin read
 	}
 	return text.Line(strings.Join(r.Foreground.Argv, " "), 60)
 }
 
-// isShell says whether a command line is that of an interactive shell: without a script or a command of its own.
+// isShell reports whether a command line starts an interactive shell, without a script or command.
 func isShell(argv []string) bool {
 	switch strings.TrimPrefix(filepath.Base(argv[0]), "-") {
 	case "sh", "bash", "dash", "ash", "zsh", "fish", "ksh":
@@ -87,13 +91,14 @@ func isShell(argv []string) bool {
 	return false
 }
 
-// howToAnswer is a command that answers a program. What stands among arguments is in the list of processes and the shell's history.
+// howToAnswer returns the command that answers a program. A password is read from a file, because
+// arguments are visible in the process list and in the shell's history.
 func howToAnswer(w wire.Want, t wire.Target) string {
 	switch w {
 	case wire.WantPassword:
 		return fmt.Sprintf("sandboxd type -n %s --stdin <FILE", t)
 	case wire.WantRaw, wire.WantFullscreen, wire.WantPager:
-		return fmt.Sprintf("sandboxd keys -n %s KEY…   look: sandboxd screen %s", t, t)
+		return fmt.Sprintf("sandboxd keys -n %s KEY…   see it: sandboxd screen %s", t, t)
 	}
 	return fmt.Sprintf("sandboxd type -n %s TEXT", t)
 }
@@ -115,12 +120,13 @@ func withNewline(s string) string {
 	return s + "\n"
 }
 
-// showScreen prints the screen of a Result that has one, and on stderr how large it is and where its cursor stands.
+// showScreen prints the screen of a Result, if it has one, and its size and cursor to stderr.
 func (env *Env) showScreen(s *wire.Screen) {
 	if s == nil {
 		return
 	}
-	said := fmt.Sprintf("screen: %d columns, %d rows, cursor in column %d of row %d", s.Cols, s.Rows, s.CursorX+1, s.CursorY+1)
+	said := fmt.Sprintf("screen: %d columns, %d rows, cursor in column %d of row %d",
+		s.Cols, s.Rows, s.CursorX+1, s.CursorY+1)
 	if title := text.Line(s.Title, 200); strings.TrimSpace(title) != "" {
 		said += ", title " + title
 	}

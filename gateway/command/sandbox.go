@@ -23,7 +23,7 @@ func sandboxCommands(env *Env) []*cobra.Command {
 		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env), rescueCommand(env), allowCommand(env), portCommand(env), poolCommand(env), quotaCommand(env)}
 }
 
-// limitFlags lets l be said by flags.
+// limitFlags adds a flag for each of limits that sets it in l.
 func limitFlags(cmd *cobra.Command, l *sandbox.Limits, limits ...sandbox.Limit) {
 	for _, d := range limits {
 		cmd.Flags().Var(limitFlag{d, l}, d.Name, d.Help+" (default "+d.Text(sandbox.DefaultLimits)+")")
@@ -44,19 +44,19 @@ func (f limitFlag) String() string {
 func (f limitFlag) Type() string          { return "limit" }
 func (f limitFlag) Set(text string) error { return f.limit.Set(f.all, text) }
 
-// newFlags are what new is given: the spec as far as it needs no reading, and the rest as it was written.
+// newFlags are the flags of new: spec has those that need no parsing.
 type newFlags struct {
 	spec           lifecycle.NewSpec
 	network, trust string
 	ttl, deletion  string
 	noEntry        bool
-	remove         bool // when it stops
+	remove         bool // remove the sandbox when it stops
 	mounts         []string
 	volumes        []string
 	build          lifecycle.Build
 }
 
-// read is the spec that flags and arguments mean, or what is wrong with them.
+// read parses the flags and arguments and returns the spec.
 func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 	spec = f.spec
 	if len(args) == 1 {
@@ -98,7 +98,7 @@ func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 	}
 	if f.remove {
 		if f.deletion != "" {
-			return spec, usage("--rm and --delete-after exclude each other")
+			return spec, usage("new: --rm and --delete-after are mutually exclusive")
 		}
 		spec.DeleteAfter = lifecycle.ShortestLife
 	}
@@ -106,10 +106,10 @@ func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 	case f.build.Dockerfile != "":
 		spec.Build = &f.build
 	case f.build.Context != "" || len(f.build.Args) > 0 || f.build.Target != "":
-		return spec, usage("--build-context, --build-arg and --build-target go with --dockerfile")
+		return spec, usage("new: --build-context, --build-arg and --build-target need --dockerfile")
 	}
 	if h := spec.Host; h.URI == "" && h.Accept+h.Identity+h.PasswordFile+h.Prompt+h.Tier != "" {
-		return spec, usage("--accept, --identity, --password-file, --prompt and --tier go with --host")
+		return spec, usage("new: --accept, --identity, --password-file, --prompt and --tier need --host")
 	}
 	if f.noEntry {
 		spec.Entrypoint = sandbox.EntrypointOff
@@ -185,38 +185,37 @@ func newCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// parseMount reads DIR or DIR:ro. What DIR may be is the hub's to say.
+// parseMount parses DIR or DIR:ro. The hub checks DIR.
 func parseMount(s string) sandbox.Mount {
 	dir, readOnly := strings.CutSuffix(s, ":ro")
 	return sandbox.Mount{Path: dir, ReadOnly: readOnly}
 }
 
-// ParseVolume reads SRC:DST or SRC:DST:ro. Neither path may have a colon. What they may be is the
-// hub's to say.
+// ParseVolume parses SRC:DST or SRC:DST:ro. Neither path may have a colon. The hub checks them.
 func ParseVolume(s string) (sandbox.Mount, error) {
 	pair, readOnly := strings.CutSuffix(s, ":ro")
 	path, target, ok := strings.Cut(pair, ":")
 	switch {
 	case !ok || path == "" || target == "" || strings.Contains(target, ":"):
-		return sandbox.Mount{}, volumeError(s, "is not a pair of directories")
+		return sandbox.Mount{}, volumeError(s, "not a pair of directories")
 	case !strings.HasPrefix(target, "/"):
-		return sandbox.Mount{}, volumeError(s, "has a relative path inside the sandbox")
+		return sandbox.Mount{}, volumeError(s, "DST is not an absolute path")
 	}
 	return sandbox.Mount{Path: path, Target: target, ReadOnly: readOnly}, nil
 }
 
 func volumeError(s, problem string) error {
-	e := usage("--volume %q %s", s, problem)
-	e.Hint = "write SRC:/DST or SRC:/DST:ro; --mount SRC binds it at the same path"
+	e := usage("--volume %q: %s", s, problem)
+	e.Hint = "write SRC:/DST or SRC:/DST:ro; --mount SRC mounts it at the same path"
 	return e
 }
 
-// progress prints what takes long, to people only.
+// progress returns a function that prints progress to stderr, or nil if quiet.
 func (env *Env) progress(quiet bool) func(string) {
 	if quiet {
 		return nil
 	}
-	return func(line string) { fmt.Fprintln(env.Stderr, text.Lines(line)) } // a build shows what its programs print
+	return func(line string) { fmt.Fprintln(env.Stderr, text.Lines(line)) } // may be output of a build
 }
 
 func parseTrust(s string) (sandbox.Trust, error) {
@@ -224,10 +223,10 @@ func parseTrust(s string) (sandbox.Trust, error) {
 	case "", sandbox.TrustHost, sandbox.TrustImage:
 		return t, nil
 	}
-	return "", usage("--trust %q: use host or image", s)
+	return "", usage("--trust %q: must be host or image", s)
 }
 
-// parseSize is sandbox.ParseSize for a flag that may be missing: then it is 0.
+// parseSize is sandbox.ParseSize for a flag: it returns 0 if the flag is not set.
 func parseSize(flag, s string) (int64, error) {
 	if s == "" {
 		return 0, nil
@@ -239,7 +238,7 @@ func parseSize(flag, s string) (int64, error) {
 	return n, nil
 }
 
-// plural is n things, in words.
+// plural returns n and thing, in the plural unless n is 1.
 func plural(n int, thing string) string {
 	switch {
 	case n == 1:
@@ -250,7 +249,7 @@ func plural(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// dash fills a cell that would be empty: columns stay columns for awk, too.
+// dash returns "-" for an empty cell, so that awk sees the same number of fields in each line.
 func dash(s string) string {
 	if s = strings.TrimSpace(s); s == "" {
 		return "-"
@@ -258,17 +257,17 @@ func dash(s string) string {
 	return s
 }
 
-// table writes rows, cells between tabs, in columns. Whatever stands in them is safe to print.
+// table aligns rows, whose cells are separated by tabs, in columns. It removes control characters.
 func table(w io.Writer, rows func(io.Writer)) error {
 	var out strings.Builder
 	t := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
 	rows(t)
-	_ = t.Flush() // in memory: it takes everything
+	_ = t.Flush() // writing to memory does not fail
 	_, err := io.WriteString(w, text.Lines(out.String()))
 	return err
 }
 
-// sandboxJSON is Info with what a client needs to connect.
+// sandboxJSON is Info and the fields that a client needs to connect.
 type sandboxJSON struct {
 	lifecycle.Info
 	URI        string `json:"ssh_uri"`
@@ -306,7 +305,7 @@ func describeCommand(env *Env) *cobra.Command {
 			return table(env.Stdout, func(w io.Writer) { describeText(w, env, d) })
 		},
 	}
-	cmd.Flags().BoolVar(&packages, "packages", false, "also say what is installed: how many packages the system has, and those of Python by name; it takes a second")
+	cmd.Flags().BoolVar(&packages, "packages", false, "also show installed packages: the number of system packages, and Python packages by name (takes about a second)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
@@ -371,7 +370,7 @@ func describeText(w io.Writer, env *Env, d lifecycle.Description) {
 	line("join", "%s", env.Gateway.SSHCommand(d.Name))
 }
 
-// packagesText is how many packages there are, and which.
+// packagesText returns the number of packages, and their names and versions.
 func packagesText(p lifecycle.Packages) string {
 	said, before := fmt.Sprintf("%s: %d", p.By, p.Count), ": "
 	for _, one := range p.List {
@@ -387,15 +386,15 @@ func rmCommand(env *Env) *cobra.Command {
 	var all, force, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "rm NAME… | --all",
-		Short: "remove sandboxes with their files and records",
-		Long: "Remove sandboxes with their files and records. If one runs or is paused you are asked on a\n" +
-			"terminal; without a terminal, and with --json, it is removed with --force only.",
+		Short: "remove sandboxes with their files and recordings",
+		Long: "Remove sandboxes with their files and recordings. For a running or paused sandbox, rm asks for\n" +
+			"confirmation on a terminal. Without a terminal, and with --json, it needs --force.",
 		Example: "  sandboxd rm web\n" +
-			"  sandboxd rm -f web api                    # also while they run\n" +
+			"  sandboxd rm -f web api                    # even if they run\n" +
 			"  sandboxd rm --all",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
-				return usage("rm: name the sandboxes, or say --all")
+				return usage("rm: name sandboxes, or use --all")
 			}
 			if all {
 				infos, err := env.Hub.List(cmd.Context(), env.Principal)
@@ -403,7 +402,7 @@ func rmCommand(env *Env) *cobra.Command {
 					return err
 				}
 				for _, info := range infos {
-					if info.State != lifecycle.Deleting { // whose name is perhaps another's
+					if info.State != lifecycle.Deleting { // its name may belong to another one by now
 						args = append(args, info.Name)
 					}
 				}
@@ -414,7 +413,7 @@ func rmCommand(env *Env) *cobra.Command {
 				case err != nil:
 					return err
 				case !confirmed:
-					fmt.Fprintln(env.Stderr, "nothing was removed")
+					fmt.Fprintln(env.Stderr, "canceled: no sandbox was removed")
 					return exitError(wire.ExitFailed)
 				}
 				force = true
@@ -422,26 +421,27 @@ func rmCommand(env *Env) *cobra.Command {
 			return env.all(args, asJSON, func(name string) error {
 				if !force && isActive(cmd.Context(), env, name) {
 					e := wire.Errorf(wire.CodeUsage, "sandbox %s is running", name)
-					e.Hint = "to remove it with its files and records, add -f"
+					e.Hint = "to remove it with its files and recordings, add -f"
 					return e
 				}
 				return env.remove(cmd.Context(), name, asJSON)
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "all of yours")
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "remove running sandboxes without a question")
+	cmd.Flags().BoolVar(&all, "all", false, "remove all your sandboxes")
+	cmd.Flags().BoolVarP(&force, "force", "f", false, "remove running sandboxes without confirmation")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
 	return cmd
 }
 
-// isActive reports whether a sandbox has processes that its removal would end.
+// isActive reports whether a sandbox is running or paused.
 func isActive(ctx context.Context, env *Env, name string) bool {
 	info, err := env.Hub.Get(ctx, env.Principal, name)
 	return err == nil && (info.State == lifecycle.Running || info.State == lifecycle.Paused)
 }
 
-// confirmRemoval asks once about all sandboxes among names that are active, if there are any.
+// confirmRemoval asks the user once to confirm the removal of those of names that are active. It
+// returns true if none is.
 func confirmRemoval(ctx context.Context, env *Env, names []string) (bool, error) {
 	var active []string
 	for _, name := range names {
@@ -453,12 +453,12 @@ func confirmRemoval(ctx context.Context, env *Env, names []string) (bool, error)
 	case 0:
 		return true, nil
 	case 1:
-		return env.confirm(ctx, active[0]+" is running. Remove it with its files and records?")
+		return env.confirm(ctx, active[0]+" is running. Remove it with its files and recordings?")
 	}
-	return env.confirm(ctx, strings.Join(active, ", ")+" are running. Remove them with their files and records?")
+	return env.confirm(ctx, strings.Join(active, ", ")+" are running. Remove them with their files and recordings?")
 }
 
-// remove removes a sandbox, and says so: also what is left of it elsewhere.
+// remove removes a sandbox and prints the result, with what could not be deleted on other machines.
 func (env *Env) remove(ctx context.Context, name string, asJSON bool) error {
 	removal, err := env.Hub.Remove(ctx, env.Principal, name)
 	switch {
@@ -479,7 +479,7 @@ func (env *Env) remove(ctx context.Context, name string, asJSON bool) error {
 	return nil
 }
 
-// each does one thing to several sandboxes, and says that it did.
+// each calls do for each sandbox, and prints did for those that succeed.
 func (env *Env) each(names []string, asJSON bool, did string, do func(name string) error) error {
 	return env.all(names, asJSON, func(name string) error {
 		err := do(name)
@@ -494,12 +494,12 @@ func (env *Env) each(names []string, asJSON bool, did string, do func(name strin
 	})
 }
 
-// all calls do for several sandboxes; one that fails does not keep the others from it.
+// all calls do for each sandbox, also after one has failed.
 func (env *Env) all(names []string, asJSON bool, do func(name string) error) error {
 	failed := 0
 	for _, name := range names {
 		if err := do(name); err != nil {
-			failed = Fail(env.Stdout, env.Stderr, asJSON, notNew(env.public(err)))
+			failed = Fail(env.Stdout, env.Stderr, asJSON, hintExisting(env.public(err)))
 		}
 	}
 	if failed != 0 {
@@ -512,7 +512,7 @@ func stopCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "stop NAME…",
-		Short: "end all processes of a sandbox; its files stay",
+		Short: "stop sandboxes; their files stay",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.each(args, asJSON, "stopped", func(name string) error { return env.Hub.Stop(cmd.Context(), env.Principal, name) })
@@ -543,7 +543,7 @@ func startCommand(env *Env) *cobra.Command {
 	}
 	for _, d := range sandbox.AllLimits {
 		if d.Name == "disk" {
-			cmd.Flags().Var(limitFlag{d, &raised}, d.Name, "change the limit of what its files occupy, such as 20g")
+			cmd.Flags().Var(limitFlag{d, &raised}, d.Name, "change the disk limit, such as 20g")
 		}
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
@@ -554,9 +554,10 @@ func rescueCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "rescue NAME",
-		Short: "kill every process of a sandbox; its files stay",
-		Long:  "Kill every process of a sandbox but its guest, such as after a fork bomb. Files stay; sessions end and start anew.",
-		Args:  cobra.ExactArgs(1),
+		Short: "kill all processes of a sandbox; its files stay",
+		Long: "Kill all processes of a sandbox, for example after a fork bomb. Its files stay, and it keeps\n" +
+			"running. Sessions end, and start again when they are used.",
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			killed, err := env.Hub.Rescue(cmd.Context(), env.Principal, args[0])
 			if err != nil {

@@ -14,27 +14,32 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Whether anybody comes by a share is told when it is made.
+// share reports whether the principal can log in.
 func TestShareSaysWhoCanLogIn(t *testing.T) {
 	w := newWorld(t, func(o *gateway.Options) {
-		o.LogsIn = func(principal string) (bool, bool) { return principal == "bob", principal == "carl" }
+		o.LogsIn = func(principal string) (bool, bool) {
+			return principal == "bob", principal == "carl"
+		}
 	})
 	w.must(0, "new", "demo")
 	for name, want := range map[string]string{
-		"bob":  "",
-		"carl": "sandboxd: no key of carl is listed: only a certificate with that name can log in so\n",
+		"bob": "",
+		"carl": "sandboxd: warning: carl has no key: only a certificate with that name can " +
+			"log in\n",
 	} {
-		if code, out, errs := w.command("share", "demo", name); code != 0 || out != name+" may watch demo\n" || errs != want {
+		if code, out, errs := w.command("share", "demo", name); code != 0 ||
+			out != name+" may watch demo\n" || errs != want {
 			t.Errorf("%s: %d, %q, %q", name, code, out, errs)
 		}
 	}
 	if code, out, errs := w.command("share", "demo", "bbo"); code != 2 || out != "" ||
-		!strings.Contains(errs, "nobody can log in as bbo") || !strings.Contains(errs, `principal="bbo"`) {
+		!strings.Contains(errs, "nobody can log in as bbo") ||
+		!strings.Contains(errs, `principal="bbo"`) {
 		t.Errorf("a slip: %d, %q, %q", code, out, errs)
 	}
 }
 
-// A share that ends takes away what was being read without an attachment, too.
+// The end of a share also ends watch --json, which has no attachment.
 func TestWatchJSONEndsWithTheShare(t *testing.T) {
 	w := newWorld(t)
 	w.must(0, "new", "demo")
@@ -47,18 +52,19 @@ func TestWatchJSONEndsWithTheShare(t *testing.T) {
 	var errs bytes.Buffer
 	go func() {
 		defer out.Close()
-		env := &Env{Hub: w.hub, Principal: gateway.Principal{Name: "bob", Kind: wire.Person, Rights: wire.RightDrive}, Stdin: strings.NewReader(""), Stdout: out, Stderr: &errs}
+		env := &Env{Hub: w.hub, Principal: gateway.Principal{Name: "bob", Kind: wire.Person,
+			Rights: wire.RightDrive}, Stdin: strings.NewReader(""), Stdout: out, Stderr: &errs}
 		done <- Run(ctx, env, []string{"watch", "demo", "--json"})
 	}()
 	lines := bufio.NewScanner(r)
 	if !lines.Scan() {
-		t.Fatalf("nothing was told: %s", &errs)
+		t.Fatalf("no output: %s", &errs)
 	}
 	w.must(0, "unshare", "demo", "bob")
 	w.must(123, "run", "-n", "demo", "--", "read -p 'Code''word? ' x")
 	for lines.Scan() {
 		if strings.Contains(lines.Text(), "Codeword") {
-			t.Errorf("told after the end: %s", lines.Text())
+			t.Errorf("printed after the end: %s", lines.Text())
 			r.Close()
 		}
 	}
@@ -67,34 +73,42 @@ func TestWatchJSONEndsWithTheShare(t *testing.T) {
 	}
 }
 
-// Whom a sandbox is shared with to watch gets denied for every command that drives it, and what runs goes on.
+// A user with a read-only share gets denied for every command that drives the sandbox, and its
+// program is not affected.
 func TestWatcherIsDenied(t *testing.T) {
 	w := newWorld(t)
 	w.must(0, "new", "demo")
 	w.must(123, "run", "-n", "demo", "--", "cat")
 	w.must(0, "share", "demo", "bob")
-	for _, line := range []string{"run -n demo -- true", "type -n demo x", "type -n demo --answer x", "keys -n demo ^C", "interrupt demo", "take demo", "take demo --ask"} {
+	for _, line := range []string{"run -n demo -- true", "type -n demo x",
+		"type -n demo --answer x", "keys -n demo ^C", "interrupt demo", "take demo",
+		"take demo --ask"} {
 		for _, flag := range []string{"", " --json"} {
 			var out, errs bytes.Buffer
-			env := Env{Hub: w.hub, Principal: gateway.Principal{Name: "bob", Kind: wire.Person, Rights: wire.RightDrive}, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+			env := Env{Hub: w.hub, Principal: gateway.Principal{Name: "bob", Kind: wire.Person,
+				Rights: wire.RightDrive}, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
 			words := strings.Fields(line)
-			code := Run(t.Context(), &env, append([]string{words[0]}, append(strings.Fields(flag), words[1:]...)...))
+			code := Run(t.Context(), &env, append([]string{words[0]},
+				append(strings.Fields(flag), words[1:]...)...))
 			says := errs.String()
 			if flag != "" {
 				says = out.String()
 			}
-			if code != 125 || !strings.Contains(says, "may only watch") || flag != "" && !strings.Contains(says, `"code":"denied"`) {
-				t.Errorf("%s%s: exit %d, %q, %q; want denied", line, flag, code, out.String(), errs.String())
+			if code != 125 || !strings.Contains(says, "may only watch") || flag != "" &&
+				!strings.Contains(says, `"code":"denied"`) {
+				t.Errorf("%s%s: exit %d, %q, %q; want denied", line, flag, code, out.String(),
+					errs.String())
 			}
 		}
 	}
 	if _, out, _ := w.command("screen", "demo"); strings.Contains(out, "^C") {
 		t.Errorf("a watcher's ^C reached the terminal: %q", out)
 	}
-	// A call that is refused for another reason is not told as done, either.
+	// A call that is rejected for another reason is not reported as done, either.
 	carl := gateway.Principal{Name: "carl", Kind: wire.Person, Rights: wire.RightDrive}
 	w.must(0, "share", "demo", "carl", "--drive")
-	held, err := w.hub.Sessions.Join(t.Context(), carl, wire.Target{Sandbox: "demo"}, attach.JoinOptions{})
+	held, err := w.hub.Sessions.Join(t.Context(), carl, wire.Target{Sandbox: "demo"},
+		attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +116,9 @@ func TestWatcherIsDenied(t *testing.T) {
 	if err := held.Take(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, errs := w.command("interrupt", "demo"); code != 125 || !strings.Contains(errs, "holds the keyboard") {
-		t.Errorf("interrupt while another person holds the keyboard: exit %d, %q, %q", code, out, errs)
+	if code, out, errs := w.command("interrupt", "demo"); code != 125 ||
+		!strings.Contains(errs, "holds the keyboard") {
+		t.Errorf("interrupt while another person holds the keyboard: exit %d, %q, %q", code, out,
+			errs)
 	}
 }

@@ -21,10 +21,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxScript bounds a command that `run -` reads from standard input. It has to fit one frame of the session stream.
+// maxScript is the longest command that `run -` reads from standard input, in bytes. It fits into one
+// frame of the session stream.
 const maxScript = 512 << 10
 
-// callFlags are those that run, type, keys, wait, screen and interrupt share.
+// callFlags are the flags that run, type, keys, wait, screen and interrupt share.
 type callFlags struct {
 	timeout   time.Duration
 	maxOutput string
@@ -36,23 +37,23 @@ type callFlags struct {
 func (f *callFlags) add(cmd *cobra.Command, call bool) {
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the Result as one object")
 	if call {
-		cmd.Flags().DurationVar(&f.timeout, "timeout", 120*time.Second, "how long to follow; what runs goes on")
-		cmd.Flags().StringVar(&f.maxOutput, "max-output", "", "most bytes of Result.output, such as 64k; 0 is all, up to 64 MiB of the log (default 32k)")
-		cmd.Flags().StringVar(&f.screen, "screen", "auto", "print the screen at the end: never, always, or auto, for a program that draws or has come to rest")
-		cmd.Flags().BoolVar(&f.hold, "hold", false, "wait for a keyboard that a person holds")
+		cmd.Flags().DurationVar(&f.timeout, "timeout", 120*time.Second, "return after this duration, such as 30s; the program keeps running")
+		cmd.Flags().StringVar(&f.maxOutput, "max-output", "", "longest Result.output in bytes, such as 64k; 0 means all, up to 64 MiB of the log (default 32k)")
+		cmd.Flags().StringVar(&f.screen, "screen", "auto", "print the screen at the end: never, always, or auto for a full-screen or idle program")
+		cmd.Flags().BoolVar(&f.hold, "hold", false, "wait until no user holds the keyboard, instead of failing")
 		cmd.Flags().SetInterspersed(false)
 	}
 }
 
-// request begins a request with what the flags say.
+// request returns a request with the values of the flags.
 func (f *callFlags) request(verb wire.Verb) (wire.Request, error) {
 	r := wire.Request{Verb: verb, Op: wire.NewOp(), TimeoutMS: f.timeout.Milliseconds(), Hold: f.hold}
 	if f.timeout <= 0 {
-		return r, usage("--timeout %v: a call takes longer than that", f.timeout)
+		return r, usage("--timeout %v: must be longer than 0", f.timeout)
 	}
 	var err error
 	if r.Screen, err = wire.ParseShowScreen(f.screen); err != nil {
-		return r, usage("--screen %q: use never, auto or always", f.screen)
+		return r, usage("--screen %q: must be never, auto or always", f.screen)
 	}
 	switch f.maxOutput {
 	case "":
@@ -79,24 +80,24 @@ func runCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [NAME[~SESSION] --] CMD…",
 		Short: "run a command in a session and print its output",
-		Long: "Run a command in the terminal of a session, and follow it until the shell is at its prompt\n" +
-			"again, the command asks for something, or the time is up. A missing sandbox is made, unless\n" +
-			"its name is almost that of another.\n\n" +
-			"One word before -- names the sandbox, as -n does. Without a name it is the sandbox of the\n" +
-			"current directory, which is mounted in it at the same path: made at the first run, by what\n" +
-			".sandboxd.yaml or .devcontainer/devcontainer.json says, and found again by the next ones.\n\n" +
-			"One argument is shell text, several are a program and its arguments, and - alone reads shell text from standard\n" +
-			"input. The exit code is the command's own; 123 means that it waits for input, 124 that the time is up and it\n" +
-			"still runs, 125 that it did not run or that it was lost, or that a person took over.\n\n" +
-			"Flags come before CMD.",
+		Long: "Run a command in the terminal of a session, and print its output until the command ends, asks for\n" +
+			"input, or --timeout passes. A missing sandbox is created, unless its name is similar to that of\n" +
+			"another one.\n\n" +
+			"One word before -- is the name of the sandbox, as with -n. Without a name, the command runs in\n" +
+			"the sandbox of the current directory, which is mounted in it at the same path. The first run\n" +
+			"creates that sandbox from .sandboxd.yaml or .devcontainer/devcontainer.json.\n\n" +
+			"One argument is shell text, several are a program and its arguments. - alone reads shell text\n" +
+			"from standard input. Flags come before CMD.\n\n" +
+			"The exit code is that of the command. 123 means that it waits for input, 124 that it still runs\n" +
+			"after --timeout, 125 that it did not run, was lost, or that a user took the keyboard.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args, err := NameFirst(cmd, args)
 			if err != nil {
 				return err
 			}
 			if (name == "") == (dir == "") {
-				e := usage("run: name a sandbox or a directory, and one of them")
-				e.Hint = "run NAME -- CMD…, or run --dir DIR -- CMD… with a directory of the daemon's machine"
+				e := usage("run: --name and --dir are mutually exclusive, and one is required")
+				e.Hint = "write run NAME -- CMD…, or run --dir DIR -- CMD… for a directory on the daemon's machine"
 				return e
 			}
 			t := wire.Target{Session: wire.DefaultSession}
@@ -126,23 +127,23 @@ func runCommand(env *Env) *cobra.Command {
 		},
 	}
 	f.add(cmd, true)
-	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox, or SANDBOX~SESSION")
-	cmd.Flags().BoolVar(&create, "create", false, "make a missing sandbox also if its name is almost that of another")
-	cmd.Flags().StringVar(&dir, "dir", "", "the sandbox of this directory of the daemon's machine (default the current one, without -n)")
-	cmd.Flags().BoolVar(&kill, "kill", false, "interrupt what still runs at the deadline")
+	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox or SANDBOX~SESSION")
+	cmd.Flags().BoolVar(&create, "create", false, "create a missing sandbox even if its name is similar to that of another")
+	cmd.Flags().StringVar(&dir, "dir", "", "use the sandbox of this directory on the daemon's machine (default: the current directory, without -n)")
+	cmd.Flags().BoolVar(&kill, "kill", false, "interrupt the command if it still runs after --timeout")
 	return cmd
 }
 
-// script is the shell text that run's arguments mean.
+// script returns the shell text for the arguments of run.
 func (env *Env) script(args []string) (string, error) {
 	switch {
 	case len(args) == 0:
-		return "", usage("run: no command; write -- CMD…, or - to read it from standard input")
+		return "", usage("run: no command: write -- CMD…, or - to read it from standard input")
 	case len(args) > 1:
 		return shellquote.Join(args...), nil
 	case args[0] != "-":
 		if strings.TrimSpace(args[0]) == "" {
-			return "", usage("run: the command is empty; write -- CMD…, or - to read it from standard input")
+			return "", usage("run: empty command: write -- CMD…, or - to read it from standard input")
 		}
 		return args[0], nil
 	}
@@ -151,16 +152,16 @@ func (env *Env) script(args []string) (string, error) {
 		return "", fmt.Errorf("standard input: %w", err)
 	}
 	if len(script) > maxScript {
-		return "", usage("standard input is longer than %d bytes: copy it into the sandbox as a file and run that", maxScript)
+		return "", usage("standard input: longer than %d bytes: copy a file to the sandbox and run that", maxScript)
 	}
 	if strings.TrimSpace(string(script)) == "" {
-		return "", usage("standard input is empty")
+		return "", usage("standard input: empty, no command to run")
 	}
 	return strings.TrimRight(string(script), "\n"), nil
 }
 
-// call makes a request as the principal's standing party and prints its Result: rendered output on stdout, what a person
-// should know on stderr, the exit code.
+// call sends a request on the principal's shared attachment and prints its Result: the output as text
+// to stdout, messages to stderr. It returns the exit code as an error.
 func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, stream bool) error {
 	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
 	party, err := env.Hub.Sessions.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true, Typed: typed})
@@ -177,7 +178,7 @@ func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *call
 	return env.answer(ctx, t, party, r, f, reply.Result)
 }
 
-// answer prints the Result of request r, which party made.
+// answer prints the Result of request r of party.
 func (env *Env) answer(ctx context.Context, t wire.Target, party *attach.Attachment, r wire.Request, f *callFlags, res *wire.Result) error {
 	res.Sandbox = t.Sandbox
 	defer party.Whole(ctx, res, r.MaxOutput)()
@@ -187,12 +188,12 @@ func (env *Env) answer(ctx context.Context, t wire.Target, party *attach.Attachm
 		}
 		return exitStatus(res)
 	}
-	fmt.Fprint(env.Stdout, withNewline(text.Lines(res.Output))) // a guest may answer anything
+	fmt.Fprint(env.Stdout, withNewline(text.Lines(res.Output))) // the guest is not trusted
 	env.showScreen(res.Screen)
 	return env.report(t, res)
 }
 
-// request is Attachment.Request that the caller's ^C turns into an interrupt of what runs.
+// request is Attachment.Request. The caller's ^C interrupts the program in the session.
 func (env *Env) request(ctx context.Context, party *attach.Attachment, r wire.Request) (wire.Reply, error) {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
@@ -211,7 +212,7 @@ func (env *Env) request(ctx context.Context, party *attach.Attachment, r wire.Re
 	return reply, err
 }
 
-// hintHold puts the flag that helps into the refusal of a call that did not have it.
+// hintHold adds the hint to use --hold if a call without it failed because a user holds the keyboard.
 func hintHold(r wire.Request, reply wire.Reply, err error) {
 	refused, _ := errors.AsType[*wire.Error](err)
 	if refused == nil && reply.Result != nil {
@@ -222,7 +223,8 @@ func hintHold(r wire.Request, reply wire.Reply, err error) {
 	}
 }
 
-// refused reports a request that was not made: with --json as a Result, so that there is one shape to read.
+// refused returns the error of a request that was not sent. With --json it prints a Result, so that
+// clients always parse the same object.
 func (env *Env) refused(t wire.Target, f *callFlags, err error) error {
 	if f == nil || !f.asJSON {
 		return err
@@ -238,7 +240,7 @@ func (env *Env) refused(t wire.Target, f *callFlags, err error) error {
 	return exitStatus(res)
 }
 
-// streamed runs a command and prints its output as it comes, rendered.
+// streamed runs a command and prints its output as text, when it arrives.
 func (env *Env) streamed(ctx context.Context, t wire.Target, party *attach.Attachment, r wire.Request) error {
 	type answer struct {
 		reply wire.Reply
@@ -269,7 +271,7 @@ func (env *Env) streamed(ctx context.Context, t wire.Target, party *attach.Attac
 		if err := out.Close(); err != nil {
 			return fmt.Errorf("standard output: %w", err)
 		}
-	} else { // its beginning was never announced here: the Result has what there is
+	} else { // its start was not announced here: the Result has the output
 		fmt.Fprint(env.Stdout, withNewline(text.Lines(a.reply.Result.Output)))
 	}
 	env.showScreen(a.reply.Result.Screen)
@@ -279,12 +281,12 @@ func (env *Env) streamed(ctx context.Context, t wire.Target, party *attach.Attac
 	return env.report(t, a.reply.Result)
 }
 
-// wholeLines copies a log to a writer and holds the line back that is not done: it may be the prompt behind the command's
-// output, and where that ends is only known from the Result.
+// wholeLines copies a log to a writer and holds back the last, unfinished line. That line may be the
+// prompt after the command's output, and only the Result tells where the output ends.
 type wholeLines struct {
 	to   io.Writer
 	at   uint64 // offset of the next byte to read
-	held []byte // the bytes before it
+	held []byte // the bytes before it that are not written yet
 }
 
 // follow reads until ctx ends or, unless it is 0, end is reached.
@@ -306,25 +308,25 @@ func (w *wholeLines) follow(ctx context.Context, l *live.Session, end uint64) {
 	}
 }
 
-// Write passes on what ends with a line. Errors are those of the writer below, which keeps them.
+// Write passes on complete lines. The Close of the writer below returns its errors.
 func (w *wholeLines) Write(p []byte) (int, error) {
 	w.held = append(w.held, p...)
 	if i := bytes.LastIndexByte(w.held, '\n'); i >= 0 {
 		w.flush(i + 1)
-	} else if len(w.held) > 64<<10 { // no prompt is that long
+	} else if len(w.held) > 64<<10 { // longer than any prompt
 		w.flush(len(w.held))
 	}
 	return len(p), nil
 }
 
-// end writes what was held back of the bytes before offset to.
+// end writes the bytes before offset to that were held back.
 func (w *wholeLines) end(to uint64) {
 	over := w.at - min(w.at, to)
 	w.flush(len(w.held) - int(min(over, uint64(len(w.held)))))
 }
 
 func (w *wholeLines) flush(n int) {
-	_, _ = w.to.Write(w.held[:n]) // its error is its Close's
+	_, _ = w.to.Write(w.held[:n]) // its Close returns the error
 	w.held = append(w.held[:0], w.held[n:]...)
 }
 
@@ -334,8 +336,8 @@ func typeCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "type NAME[~SESSION] [flags] TEXT…",
 		Short: "type a line into a session",
-		Long: "Type text and Enter to the program that runs, and print what happens until the next state. Flags come before\n" +
-			"TEXT: what follows its first word is typed.",
+		Long: "Type text and Enter into a session, and print the output until the program asks again, ends, or\n" +
+			"--timeout passes. Flags come before TEXT. The exit codes are those of keys.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, args, err := target(args)
 			if err != nil {
@@ -348,7 +350,7 @@ func typeCommand(env *Env) *cobra.Command {
 			r.Text, r.Raw, r.Answer = strings.Join(args, " "), raw, answer
 			if stdin {
 				if len(args) > 0 {
-					return usage("type: --stdin takes no TEXT beside it")
+					return usage("type: --stdin and TEXT are mutually exclusive")
 				}
 				if r.Text, err = firstLine(env.Stdin); err != nil {
 					return err
@@ -358,23 +360,23 @@ func typeCommand(env *Env) *cobra.Command {
 		},
 	}
 	f.add(cmd, true)
-	cmd.Flags().BoolVar(&raw, "raw", false, "without Enter")
-	cmd.Flags().BoolVar(&stdin, "stdin", false, "type the first line of standard input, which no list of processes shows")
-	cmd.Flags().BoolVar(&answer, "answer", false, "only to a program that asks; nothing is typed to another")
+	cmd.Flags().BoolVar(&raw, "raw", false, "do not press Enter after TEXT")
+	cmd.Flags().BoolVar(&stdin, "stdin", false, "type the first line of standard input; hides a password from the process list")
+	cmd.Flags().BoolVar(&answer, "answer", false, "fail unless a program waits for input")
 	return cmd
 }
 
-// maxTyped is more than any program takes as a line.
+// maxTyped is the longest line that type reads from standard input, in bytes.
 const maxTyped = 64 << 10
 
-// firstLine reads a line without its end; a last one needs none.
+// firstLine reads a line and returns it without its end. The last line needs no end.
 func firstLine(r io.Reader) (string, error) {
 	line, err := bufio.NewReader(io.LimitReader(r, maxTyped+1)).ReadString('\n')
 	switch {
 	case len(line) > maxTyped:
 		return "", usage("type: the line is longer than %d bytes", maxTyped)
 	case errors.Is(err, io.EOF) && line == "":
-		return "", usage("type: nothing came on standard input")
+		return "", usage("type: standard input is empty")
 	case err != nil && !errors.Is(err, io.EOF):
 		return "", fmt.Errorf("type: standard input: %w", err)
 	}
@@ -411,8 +413,9 @@ func keysCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// standing is the principal's party on a session that exists, for commands that take nothing but its name.
-func (env *Env) standing(ctx context.Context, args []string) (wire.Target, *attach.Attachment, error) {
+// shared returns the principal's shared attachment to the existing session that args name. args must
+// have nothing else.
+func (env *Env) shared(ctx context.Context, args []string) (wire.Target, *attach.Attachment, error) {
 	t, err := onlyTarget(args)
 	if err != nil {
 		return t, nil, err
@@ -425,11 +428,12 @@ func interruptCommand(env *Env) *cobra.Command {
 	var f callFlags
 	cmd := &cobra.Command{
 		Use:   "interrupt NAME[~SESSION]",
-		Short: "interrupt what runs in a session",
-		Long: "Stop what runs in front, by ^C at first, and where that does not do, by TERM and at last KILL. It says what was sent\n" +
-			"and, where ^C did not do, how many processes were signalled, how many of those ended, and how many are left.",
+		Short: "interrupt the program that runs in a session",
+		Long: "Interrupt the foreground program of a session: with ^C first, then with TERM, then with KILL, until\n" +
+			"it ends. Prints what was sent. If ^C was not enough, it also prints how many processes were\n" +
+			"signalled, how many of them ended, and how many remain.",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, party, err := env.standing(cmd.Context(), args)
+			t, party, err := env.shared(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -449,12 +453,14 @@ func interruptCommand(env *Env) *cobra.Command {
 			}
 			if receipt := reply.Result.Receipt; receipt != nil {
 				fmt.Fprintf(env.Stdout, "sent %s", text.Line(strings.Join(receipt.Steps, ", "), 200))
-				if len(receipt.Signaled)+len(receipt.Left) > 0 { // else ^C did, and whom the terminal sent it is not known
-					fmt.Fprintf(env.Stdout, "; %d signalled, %d ended, %d left", len(receipt.Signaled), len(receipt.Died), len(receipt.Left))
+				// If ^C was enough, the processes that the terminal sent it to are not known.
+				if len(receipt.Signaled)+len(receipt.Left) > 0 {
+					fmt.Fprintf(env.Stdout, "; %d signalled, %d ended, %d left",
+						len(receipt.Signaled), len(receipt.Died), len(receipt.Left))
 				}
 				fmt.Fprintln(env.Stdout)
 			}
-			fmt.Fprintf(env.Stdout, "%s is at: %s\n", t, text.Line(string(reply.Result.Phase), 40))
+			fmt.Fprintf(env.Stdout, "state of %s: %s\n", t, text.Line(string(reply.Result.Phase), 40))
 			return nil
 		},
 	}

@@ -17,12 +17,13 @@ func tokenCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "create, list and revoke tokens for the HTTP API",
-		Long: "Make, list and revoke tokens: what keys are over SSH they are over HTTP. A token is yours: it may do what you may, and less\n" +
-			"with --watch. What it is used for ends when it is revoked or expires. It is good no longer than the key or certificate\n" +
-			"that makes it, and a key with no-pty, command= or from= makes none.",
+		Long: "Create, list and revoke tokens for the HTTP API. A token has your rights, or\n" +
+			"read-only ones with --watch. Its connections end when it is revoked or\n" +
+			"expires. It expires no later than the key or certificate that creates it. A\n" +
+			"key with no-pty, command= or from= cannot create tokens.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				e := usage("token: there is no %q", args[0])
+				e := usage("token: unknown command %q", args[0])
 				e.Hint = "use token new, token ls or token rm"
 				return e
 			}
@@ -34,7 +35,7 @@ func tokenCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// tokenJSON is a token when it is made: the only time that its secret is known.
+// tokenJSON is a new token with its secret, which is printed only once.
 type tokenJSON struct {
 	token.Token
 	Secret string `json:"token"`
@@ -57,7 +58,7 @@ func tokenNewCommand(env *Env) *cobra.Command {
 			}
 			age, err := ParseAge(expires)
 			if err != nil {
-				return usage("--expires: %v", err)
+				return usage("--expires %q: %v, or 0 for never", expires, err)
 			}
 			t, err := env.newToken(kind, watch, age)
 			if err != nil {
@@ -75,24 +76,35 @@ func tokenNewCommand(env *Env) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&watch, "watch", false, "the token may only look")
-	cmd.Flags().BoolVar(&person, "person", false, "the token is a person's, who may take the keyboard from agents")
-	cmd.Flags().StringVar(&expires, "expires", "0", "for how long it is good, as 12h or 30d; 0 is until it is revoked")
+	cmd.Flags().BoolVar(&watch, "watch", false, "make the token read-only")
+	cmd.Flags().BoolVar(&person, "person", false,
+		"create a token for a user, who can take the keyboard from agents")
+	cmd.Flags().StringVar(&expires, "expires", "0",
+		"lifetime of the token, such as 12h or 30d; 0 means until it is revoked")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
 
-// newToken is a token that the caller's key may have made: it can do no more than the key, and is good no longer. Where that cannot be it is
-// refused. age 0 is until it is revoked.
+// newToken returns a token with at most the rights of the caller's key, that expires no later than
+// the key. It fails for a key with restrictions that a token cannot have. With age 0 the token is
+// valid until it is revoked.
 func (env *Env) newToken(kind wire.PartyKind, watch bool, age time.Duration) (token.Token, error) {
 	p := env.Principal
 	t := token.Token{Principal: p.Name, Kind: kind, Rights: wire.RightDrive, Line: p.Line}
 	if names := p.Options.Unheld(); len(names) > 0 {
-		return t, &wire.Error{Code: wire.CodeDenied, Message: "your key is restricted, and a token would not be: " + strings.Join(names, ", "),
-			Hint: "use a key without that in authorized_keys"}
+		return t, &wire.Error{
+			Code: wire.CodeDenied,
+			Message: "token: your key has restrictions that a token cannot have: " +
+				strings.Join(names, ", "),
+			Hint: "use a key without them in authorized_keys",
+		}
 	}
 	if kind == wire.Person && p.Kind == wire.Agent {
-		return t, &wire.Error{Code: wire.CodeDenied, Message: "your key is a program's: it makes no token of a person's", Hint: "use a key without kind=\"agent\""}
+		return t, &wire.Error{
+			Code:    wire.CodeDenied,
+			Message: "token: the key of an agent cannot create a token for a user",
+			Hint:    "use a key without kind=\"agent\"",
+		}
 	}
 	if watch || p.Rights == wire.RightWatch {
 		t.Rights = wire.RightWatch
@@ -130,7 +142,8 @@ func tokenListCommand(env *Env) *cobra.Command {
 					if t.Expires != nil {
 						expires = t.Expires.Local().Format(time.DateTime)
 					}
-					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, dash(text.Line(t.Label, 64)), t.Kind, t.Rights, t.Created.Local().Format(time.DateTime), expires)
+					fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, dash(text.Line(t.Label, 64)),
+						t.Kind, t.Rights, t.Created.Local().Format(time.DateTime), expires)
 				}
 			})
 		},
@@ -146,7 +159,11 @@ func tokenRemoveCommand(env *Env) *cobra.Command {
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if env.Principal.Rights == wire.RightWatch {
-				return &wire.Error{Code: wire.CodeDenied, Message: "your key may only watch: it revokes no token"}
+				return &wire.Error{
+					Code:    wire.CodeDenied,
+					Message: "token rm: your key is read-only",
+					Hint:    "use a key that may drive",
+				}
 			}
 			for _, id := range args {
 				if err := env.Tokens.Revoke(cmd.Context(), env.Principal.Name, id); err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// A token, and a link to the page, can do no more than the key that makes it, and is good no longer; a key whose restrictions a token could not
-// be held to makes none.
+// A token or a login link has at most the rights and the lifetime of the key that creates it. A key
+// with restrictions that a token cannot have creates none.
 func TestTokenOfRestrictedKey(t *testing.T) {
 	w := newWorld(t)
 	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "tokens"))
@@ -31,14 +31,17 @@ func TestTokenOfRestrictedKey(t *testing.T) {
 	defer tokens.Close()
 	run := func(p gateway.Principal, args ...string) (code int, stdout, stderr string) {
 		var out, errs bytes.Buffer
-		env := Env{Hub: w.hub, Tokens: tokens, HTTP: "http://127.0.0.1:8022", Principal: p, Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
+		env := Env{Hub: w.hub, Tokens: tokens, HTTP: "http://127.0.0.1:8022", Principal: p,
+			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs}
 		return Run(t.Context(), &env, args), out.String(), errs.String()
 	}
-	for want, o := range map[string]gateway.KeyOptions{"no-pty": {NoPty: true}, "command": {Command: "ls"}, "from": {From: []string{"10.0.0.0/8"}}} {
+	for want, o := range map[string]gateway.KeyOptions{"no-pty": {NoPty: true},
+		"command": {Command: "ls"}, "from": {From: []string{"10.0.0.0/8"}}} {
 		p := alice
 		p.Options = o
 		for _, args := range [][]string{{"token", "new"}, {"page"}} {
-			if code, out, stderr := run(p, args...); code == 0 || out != "" || !strings.Contains(stderr, want) {
+			if code, out, stderr := run(p, args...); code == 0 || out != "" ||
+				!strings.Contains(stderr, want) {
 				t.Errorf("%v by a key with %s: exit %d, %q, %q", args, want, code, out, stderr)
 			}
 		}
@@ -46,27 +49,29 @@ func TestTokenOfRestrictedKey(t *testing.T) {
 	program := alice
 	program.Kind = wire.Agent
 	for _, args := range [][]string{{"token", "new", "--person"}, {"page"}} {
-		if code, out, stderr := run(program, args...); code == 0 || out != "" || !strings.Contains(stderr, "a program's") {
+		if code, out, stderr := run(program, args...); code == 0 || out != "" ||
+			!strings.Contains(stderr, "the key of an agent") {
 			t.Errorf("%v by a program: exit %d, %q, %q", args, code, out, stderr)
 		}
 	}
 	if code, _, stderr := run(program, "token", "new"); code != 0 {
-		t.Errorf("a program's own: %s", stderr)
+		t.Errorf("token of an agent: %s", stderr)
 	}
 	short := alice
 	short.Options.Expires = time.Now().Add(time.Hour).Truncate(time.Second)
 	short.Options.NoForward, short.Options.NoAgent, short.Options.NoX11 = true, true, true
-	for _, args := range [][]string{{"token", "new", "--json"}, {"token", "new", "--json", "--expires", "30d"}, {"page", "--json"}} {
+	for _, args := range [][]string{{"token", "new", "--json"},
+		{"token", "new", "--json", "--expires", "30d"}, {"page", "--json"}} {
 		code, out, stderr := run(short, args...)
 		var got struct{ Expires time.Time }
-		if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 || !got.Expires.Equal(short.Options.Expires) {
+		if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 ||
+			!got.Expires.Equal(short.Options.Expires) {
 			t.Errorf("%v by a key of an hour: exit %d, %q, %q, %v", args, code, out, stderr, err)
 		}
 	}
 }
 
-// A key that lets nobody in any more makes neither a token nor a link to the page. A token names the
-// key that made it.
+// A revoked key creates neither a token nor a login link. A token names the key that created it.
 func TestTokenOfKeyThatIsGone(t *testing.T) {
 	w := newWorld(t)
 	s, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "tokens"))
@@ -94,7 +99,8 @@ func TestTokenOfKeyThatIsGone(t *testing.T) {
 	}
 	for _, args := range [][]string{{"token", "new"}, {"page"}} {
 		code, out, stderr := run("SHA256:gone", args...)
-		if code == 0 || out != "" || !strings.Contains(stderr, "no token is made: the key is gone") {
+		if code == 0 || out != "" || !strings.Contains(stderr,
+			"no token is made: the key is gone") {
 			t.Errorf("%v: exit %d, %q, %q", args, code, out, stderr)
 		}
 	}
@@ -102,7 +108,8 @@ func TestTokenOfKeyThatIsGone(t *testing.T) {
 	if code != 0 || !strings.Contains(out, `"key":"SHA256:here"`) {
 		t.Errorf("token new: exit %d, %s", code, out)
 	}
-	if _, out, _ := run("", "token", "ls", "--json"); !strings.Contains(out, `"key":"SHA256:here"`) {
+	if _, out, _ := run("", "token", "ls", "--json"); !strings.Contains(out,
+		`"key":"SHA256:here"`) {
 		t.Errorf("token ls: %s", out)
 	}
 }

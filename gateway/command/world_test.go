@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var alice = gateway.Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightDrive}
 
-// world is a hub whose sandboxes live in memory, with the real guest, and the command table in front of it.
+// world is a hub with in-memory sandboxes, the real guest, and the command table.
 type world struct {
 	t       *testing.T
 	hub     *gateway.Hub
@@ -38,7 +38,7 @@ func newWorld(t *testing.T, change ...func(*gateway.Options)) *world {
 	return w
 }
 
-// command runs one as alice.
+// command runs a command as alice.
 func (w *world) command(args ...string) (code int, stdout, stderr string) {
 	w.t.Helper()
 	return w.typed("", args...)
@@ -50,6 +50,7 @@ func (w *world) typed(input string, args ...string) (code int, stdout, stderr st
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
-	code = Run(ctx, &Env{Hub: w.hub, Principal: alice, Stdin: strings.NewReader(input), Stdout: &out, Stderr: &errs}, args)
+	code = Run(ctx, &Env{Hub: w.hub, Principal: alice, Stdin: strings.NewReader(input),
+		Stdout: &out, Stderr: &errs}, args)
 	return code, out.String(), errs.String()
 }
