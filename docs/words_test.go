@@ -96,8 +96,8 @@ func TestWords(t *testing.T) {
 // prose is the text of a comment or a string, and where it begins.
 type prose struct{ at, text string }
 
-// proseOf returns the comments and the strings of a file. A comment block is one text, so that
-// phrases are found across its lines.
+// proseOf returns the comments and the strings of a file, without struct tags. A comment block is
+// one text, so that phrases are found across its lines.
 func proseOf(t *testing.T, file string) (all []prose) {
 	t.Helper()
 	set := token.NewFileSet()
@@ -112,9 +112,15 @@ func proseOf(t *testing.T, file string) (all []prose) {
 	for _, c := range f.Comments {
 		add(c.Pos(), strings.Join(strings.Fields(c.Text()), " "))
 	}
+	tags := make(map[*ast.BasicLit]bool)
 	ast.Inspect(f, func(n ast.Node) bool {
-		if s, ok := n.(*ast.BasicLit); ok && s.Kind == token.STRING {
-			add(s.Pos(), s.Value)
+		switch n := n.(type) {
+		case *ast.Field:
+			tags[n.Tag] = true
+		case *ast.BasicLit:
+			if n.Kind == token.STRING && !tags[n] {
+				add(n.Pos(), n.Value)
+			}
 		}
 		return true
 	})

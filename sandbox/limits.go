@@ -46,22 +46,23 @@ type Limit struct {
 // AllLimits are the fields of Limits, in the order of display. The bounds are wide: they catch
 // typing errors. What a machine really has is checked by its backend.
 var AllLimits = []Limit{
-	{"memory", "most memory, swap and /dev/shm included, such as 512m", true, 16 << 20, maxBytes,
+	{"memory", "memory limit, including swap and /dev/shm, such as 512m", true, 16 << 20, maxBytes,
 		func(l *Limits) any { return &l.Memory }},
-	{"cpus", "most processor cores, such as 0.5", false, 0.01, 4096,
+	{"cpus", "CPU limit in cores, such as 0.5", false, 0.01, 4096,
 		func(l *Limits) any { return &l.CPUs }},
-	{"pids", "most processes and threads", false, 64, 4 << 20, // the guest alone has more than forty
+	{"pids", "largest number of processes and threads", false,
+		64, 4 << 20, // the guest alone has more than forty
 		func(l *Limits) any { return &l.PIDs }},
-	{"shm", "most of /dev/shm, such as 256m", true, 4 << 10, maxBytes,
+	{"shm", "size of /dev/shm, such as 256m", true, 4 << 10, maxBytes,
 		func(l *Limits) any { return &l.Shm }},
-	{"nofile", "most open files of a process; unasked, no more than the engine's own", false,
+	{"nofile", "largest number of open files per process; by default at most the engine's", false,
 		64, 1 << 20, // fs.nr_open
 		func(l *Limits) any { return &l.NoFile }},
-	{"disk", "most that its files occupy, such as 20g", true, 1 << 20, maxBytes,
+	{"disk", "disk limit for its files, such as 20g", true, 1 << 20, maxBytes,
 		func(l *Limits) any { return &l.Disk }},
-	{"sessions", "most sessions at once", false, 1, 256, // each has a terminal
+	{"sessions", "largest number of sessions", false, 1, 256, // each has a terminal
 		func(l *Limits) any { return &l.Sessions }},
-	{"connections", "most connections at once, with network filtered or allowlist", false, 1, 65536,
+	{"connections", "largest number of connections, with network filtered or allowlist", false, 1, 65536,
 		func(l *Limits) any { return &l.Connections }},
 }
 

@@ -26,14 +26,14 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// accessWithin is how soon what a changed authorized_keys no longer allows has ended.
+// accessWithin is the longest time after a change of authorized_keys until access that it removes
+// has ended.
 const accessWithin = 2 * time.Second
 
-// accessOwners is how many principals the trials are spread over: one may have 64 sockets of the
-// page.
+// accessOwners is the number of principals of the trials: one may have 64 sockets of the page.
 const accessOwners = 4
 
-// granted is a machine on which several principals work in the sandbox demo, by a key each.
+// granted is a machine on which several principals work in the sandbox demo, each with its own key.
 type granted struct {
 	*machine
 	lines   [accessOwners]string // of authorized_keys, without options
@@ -44,14 +44,14 @@ type granted struct {
 	tokens  [accessOwners]string // of a person each
 }
 
-// trial is one channel, or another thing that somebody was let in to have.
+// trial is one channel, or another resource that a login opens.
 type trial struct {
 	ask   func() error  // one request, and its answer
 	ended chan struct{} // closed when the connection has; nil where there is none
 	at    time.Time     // when that was; after ended
 }
 
-// watch notes when the connection ends that wait waits for.
+// watch records when the connection ends, which is when wait returns.
 func (tr *trial) watch(wait func()) {
 	tr.ended = make(chan struct{})
 	go func() {
@@ -85,9 +85,9 @@ func newGranted(t *testing.T) *granted {
 	}
 	g.host = ssh.FixedHostKey(key)
 	g.allow(func(int) string { return "" })
-	g.lobby("new demo --network none --pids 8000")
+	g.control("new demo --network none --pids 8000")
 	for i := range g.lines {
-		g.lobby("share demo " + g.owner(i) + " --drive")
+		g.control("share demo " + g.owner(i) + " --drive")
 	}
 	identity, err := os.ReadFile(g.at.Identity)
 	if err != nil {
@@ -111,8 +111,8 @@ func newGranted(t *testing.T) *granted {
 
 func (g *granted) owner(i int) string { return fmt.Sprint("owner", i) }
 
-// allow writes authorized_keys anew, as an editor does that replaces it. options are those of each
-// owner's line beside its principal; "-" leaves the line out.
+// allow replaces authorized_keys, as an editor does. options are those of each owner's line, in
+// addition to its principal; "-" omits the line.
 func (g *granted) allow(options func(i int) string) {
 	g.t.Helper()
 	b := bytes.Clone(g.own)
@@ -139,7 +139,7 @@ func (g *granted) dial(key ssh.Signer, user string) (*ssh.Client, error) {
 		Auth: []ssh.AuthMethod{ssh.PublicKeys(key)}, Timeout: patience})
 }
 
-// login logs owner i in as user, for a trial.
+// login logs owner i in as user for a trial.
 func (g *granted) login(i int, user string) (*ssh.Client, *trial) {
 	g.t.Helper()
 	c, err := g.dial(g.signers[i%accessOwners], user)
@@ -152,7 +152,7 @@ func (g *granted) login(i int, user string) (*ssh.Client, *trial) {
 	return c, tr
 }
 
-// channel opens one for a subsystem or a command, and returns what it reads and writes.
+// channel opens a channel for a subsystem or a command, and returns its input and output.
 func (g *granted) channel(c *ssh.Client, request string, payload any) ssh.Channel {
 	g.t.Helper()
 	ch, reqs, err := c.OpenChannel("session", nil)
@@ -167,7 +167,7 @@ func (g *granted) channel(c *ssh.Client, request string, payload any) ssh.Channe
 	return ch
 }
 
-// echoes asks by a line that comes back.
+// echoes sends a line and waits until it comes back.
 func echoes(rw io.ReadWriter) func() error {
 	in := bufio.NewReader(rw)
 	return func() error {
@@ -179,7 +179,7 @@ func echoes(rw io.ReadWriter) func() error {
 	}
 }
 
-// answers echoes what comes by l.
+// answers echoes what connections to l send.
 func answers(l net.Listener) {
 	for {
 		c, err := l.Accept()
@@ -193,7 +193,7 @@ func answers(l net.Listener) {
 	}
 }
 
-// kinds are what trials are of, each with what opens the i-th.
+// kinds are the kinds of trials, each with a function that opens the i-th.
 func (g *granted) kinds() map[string]func(i int) *trial {
 	t := g.t
 	must := func(err error) {
@@ -343,7 +343,8 @@ func (g *granted) kinds() map[string]func(i int) *trial {
 			must(call(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{` +
 				`"protocolVersion":"2025-06-18","capabilities":{},` +
 				`"clientInfo":{"name":"test","version":"1"}}}`))
-			_, err := io.WriteString(ch, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n")
+			_, err := io.WriteString(ch,
+				`{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n")
 			must(err)
 			tr.ask = func() error { return call(`{"jsonrpc":"2.0","id":2,"method":"ping"}`) }
 			return tr
@@ -396,9 +397,10 @@ func runs(c *ssh.Client, command string) error {
 	return s.Run(command)
 }
 
-// get asks for a path with a token.
+// get requests a path with a token.
 func (g *granted) get(path, token string) error {
-	r, err := http.NewRequestWithContext(g.t.Context(), http.MethodGet, *g.at.HTTP+path, http.NoBody)
+	r, err := http.NewRequestWithContext(g.t.Context(), http.MethodGet, *g.at.HTTP+path,
+		http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -415,7 +417,7 @@ func (g *granted) get(path, token string) error {
 	return nil
 }
 
-// socket logs in to the page with a token and opens the socket that its list lives on.
+// socket logs in to the page with a token and opens the socket that updates its list.
 func (g *granted) socket(token string) *websocket.Conn {
 	g.t.Helper()
 	body, _ := json.Marshal(map[string]string{"token": token})
@@ -448,9 +450,8 @@ func (g *granted) socket(token string) *websocket.Conn {
 	return c
 }
 
-// What a key was let in to have ends within two seconds when its line is removed or allows less,
-// and when the key expires: whatever it is, nothing is answered after that. SANDBOXD_TEST_REVOKED
-// is how many there are of each kind.
+// All access of a key ends within two seconds after its line is removed or allows less, or after
+// the key expires. SANDBOXD_TEST_REVOKED is the number of trials of each kind.
 func TestAccessEnds(t *testing.T) {
 	n := times(t, "SANDBOXD_TEST_REVOKED", 2)
 	g := newGranted(t)
@@ -508,7 +509,7 @@ func TestAccessEnds(t *testing.T) {
 					t.Errorf("%s: %s: %d of %d were served", way, kind, served, len(all))
 				}
 			}
-			// Nobody else lost anything.
+			// No other owner lost access.
 			own, err := os.ReadFile(*g.at.TokenFile)
 			if err != nil {
 				t.Fatal(err)
@@ -523,10 +524,11 @@ func TestAccessEnds(t *testing.T) {
 	}
 }
 
-// open is the time after which a connection ended that has not.
+// open means that a connection has not ended.
 const open = time.Duration(math.MaxInt64)
 
-// after asks once more, and returns how many were served, and when the last connection ended.
+// after uses each trial once more, and returns how many still work, and when the last connection
+// ended.
 func after(since time.Time, all []*trial) (served int64, last time.Duration) {
 	var asked sync.WaitGroup
 	var n atomic.Int64

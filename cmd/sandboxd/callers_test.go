@@ -25,15 +25,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// The classes of answers that a caller of the fault matrix gets.
+// The classes of answers that a caller of the fault matrix receives.
 const (
 	answeredDone    = "done"    // the call was made, to its end
 	answeredLost    = "lost"    // it may have been made
 	answeredRefused = "refused" // it was not made
-	answeredOther   = "other"   // what says none of these, such as the signal that ended the command
+	// any other answer, such as the signal that ended the command
+	answeredOther = "other"
 )
 
-// answer is what one caller got for its call.
+// answer is the answer to the call of one caller.
 type answer struct {
 	class string
 	text  string // as the caller read it
@@ -45,31 +46,37 @@ func answerOf(class, text string) answer {
 	return answer{class: class, text: text, at: time.Now()}
 }
 
-// caller is one way to make a call in a sandbox. prepare opens what the call needs and returns the call, which appends the tag to
-// the round's file, and a function that closes what was opened.
+// caller is one way to make a call in a sandbox. prepare opens what the call needs. It returns the
+// call, which appends the tag to the round's file, and a function that closes what it opened.
 type caller struct {
 	name    string
 	session bool // the call is made in a session of its own, which has the caller's name
-	prepare func(ctx context.Context, r *faultRound) (call func(context.Context) answer, done func(), err error)
+	prepare func(ctx context.Context, r *faultRound) (call func(context.Context) answer,
+		done func(), err error)
 }
 
 var callers = []caller{
-	{"run", true, func(ctx context.Context, r *faultRound) (func(context.Context) answer, func(), error) {
+	{"run", true, func(ctx context.Context, r *faultRound) (func(context.Context) answer, func(),
+		error) {
 		return r.inTable(ctx, "run", "--json", "-n", r.target("run"), "--", r.command("run"))
 	}},
-	{"type", true, func(ctx context.Context, r *faultRound) (func(context.Context) answer, func(), error) {
+	{"type", true, func(ctx context.Context, r *faultRound) (func(context.Context) answer, func(),
+		error) {
 		if err := r.asks(ctx, "type"); err != nil {
 			return nil, nil, err
 		}
 		return r.inTable(ctx, "type", "--json", "-n", r.target("type"), "--", r.secret("type"))
 	}},
-	{"keys", true, func(ctx context.Context, r *faultRound) (func(context.Context) answer, func(), error) {
+	{"keys", true, func(ctx context.Context, r *faultRound) (func(context.Context) answer, func(),
+		error) {
 		if err := r.asks(ctx, "keys"); err != nil {
 			return nil, nil, err
 		}
-		return r.inTable(ctx, append([]string{"keys", "--json", "-n", r.target("keys"), "--"}, r.presses("keys")...)...)
+		return r.inTable(ctx, append([]string{"keys", "--json", "-n", r.target("keys"), "--"},
+			r.presses("keys")...)...)
 	}},
-	{"exec", false, func(ctx context.Context, r *faultRound) (func(context.Context) answer, func(), error) {
+	{"exec", false, func(ctx context.Context, r *faultRound) (func(context.Context) answer, func(),
+		error) {
 		return r.inTable(ctx, "exec", r.sandbox, "--", r.command("exec"))
 	}},
 	{"mcp", true, byMCP},
@@ -77,9 +84,10 @@ var callers = []caller{
 	{"library", true, byLibrary},
 }
 
-// inTable makes the call by a command of the table: in the phase before by SSH, so that the fault comes close to its start, and else
-// by the command line as users have it.
-func (r *faultRound) inTable(ctx context.Context, words ...string) (func(context.Context) answer, func(), error) {
+// inTable makes the call with a command: in the phase before over SSH, so that the fault comes
+// close to its start, and otherwise with the command line tool.
+func (r *faultRound) inTable(ctx context.Context, words ...string) (func(context.Context) answer,
+	func(), error) {
 	if r.phase != before {
 		return func(ctx context.Context) answer {
 			cmd := r.f.m.command(words...)
@@ -112,7 +120,7 @@ func (r *faultRound) inTable(ctx context.Context, words ...string) (func(context
 	}, func() { c.Close() }, nil
 }
 
-// ofConnection is the class of a call whose connection failed.
+// ofConnection returns the class of a call whose connection failed.
 func ofConnection(err error) answer {
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		return answerOf(answeredRefused, err.Error())
@@ -120,7 +128,7 @@ func ofConnection(err error) answer {
 	return answerOf(answeredLost, "connection: "+err.Error())
 }
 
-// ofTable is the class of what a command of the table printed.
+// ofTable returns the class of the output of a command.
 func ofTable(verb string, s said) answer {
 	text := fmt.Sprintf("%d %s%s", s.code, s.out, s.err)
 	if verb != "exec" {
@@ -137,9 +145,11 @@ func ofTable(verb string, s said) answer {
 	switch {
 	case s.code == 0:
 		return answerOf(answeredDone, text)
-	case strings.Contains(s.err, "it may have run"), strings.Contains(s.err, "in the middle of the call"):
+	case strings.Contains(s.err, "it may have run"),
+		strings.Contains(s.err, "lost during the call"):
 		return answerOf(answeredLost, text)
-	case s.code == wire.ExitFailed && strings.Contains(s.err, "sandboxd: ") && !strings.Contains(s.err, "internal error"):
+	case s.code == wire.ExitFailed && strings.Contains(s.err, "sandboxd: ") &&
+		!strings.Contains(s.err, "internal error"):
 		return answerOf(answeredRefused, text)
 	}
 	return answerOf(answeredOther, text)
@@ -173,7 +183,8 @@ func ofError(e *wire.Error) answer {
 	return answerOf(answeredRefused, text)
 }
 
-// byMCP calls the tool run: in the phase before of the daemon's own server, and else of sandboxd mcp.
+// byMCP calls the tool run: in the phase before on the daemon's own server, and otherwise with
+// sandboxd mcp.
 func byMCP(ctx context.Context, r *faultRound) (func(context.Context) answer, func(), error) {
 	var transport mcp.Transport
 	close := func() {}
@@ -202,13 +213,15 @@ func byMCP(ctx context.Context, r *faultRound) (func(context.Context) answer, fu
 	} else {
 		transport = &mcp.CommandTransport{Command: r.f.m.command("mcp", "-n", r.sandbox)}
 	}
-	s, err := mcp.NewClient(&mcp.Implementation{Name: "faults", Version: "1"}, nil).Connect(ctx, transport, nil)
+	s, err := mcp.NewClient(&mcp.Implementation{Name: "faults", Version: "1"}, nil).Connect(ctx,
+		transport, nil)
 	if err != nil {
 		close()
 		return nil, nil, err
 	}
 	return func(ctx context.Context) answer {
-		res, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "run", Arguments: map[string]any{"command": r.command("mcp"), "session": "mcp"}})
+		res, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "run",
+			Arguments: map[string]any{"command": r.command("mcp"), "session": "mcp"}})
 		if err != nil {
 			return ofConnection(err)
 		}
@@ -236,7 +249,8 @@ func (m *machine) sshConn(user string) (*ssh.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ssh.Dial("tcp", m.at.SSH, &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)},
+	return ssh.Dial("tcp", m.at.SSH, &ssh.ClientConfig{User: user,
+		Auth:            []ssh.AuthMethod{ssh.PublicKeys(signer)},
 		HostKeyCallback: known, HostKeyAlgorithms: []string{ssh.KeyAlgoED25519}})
 }
 
@@ -264,7 +278,7 @@ func byLibrary(ctx context.Context, r *faultRound) (func(context.Context) answer
 	}, func() { sh.Close(); c.Close() }, nil
 }
 
-// byE2B starts a command as E2B's SDKs do, and reads how it ends.
+// byE2B starts a command as E2B's SDKs do, and reads its end.
 func byE2B(ctx context.Context, r *faultRound) (func(context.Context) answer, func(), error) {
 	secret, err := os.ReadFile(*r.f.m.at.TokenFile)
 	if err != nil {
@@ -272,8 +286,10 @@ func byE2B(ctx context.Context, r *faultRound) (func(context.Context) answer, fu
 	}
 	base := *r.f.m.at.HTTP + "/e2b"
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	post := func(ctx context.Context, path, contents string, body []byte, headers ...string) (*http.Response, error) {
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, bytes.NewReader(body))
+	post := func(ctx context.Context, path, contents string, body []byte,
+		headers ...string) (*http.Response, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path,
+			bytes.NewReader(body))
 		if err != nil {
 			return nil, err
 		}
@@ -283,7 +299,8 @@ func byE2B(ctx context.Context, r *faultRound) (func(context.Context) answer, fu
 		}
 		return client.Do(req)
 	}
-	res, err := post(ctx, "/sandboxes/"+r.sandbox+"/connect", "application/json", []byte(`{"timeout":600}`), "X-API-Key", strings.TrimSpace(string(secret)))
+	res, err := post(ctx, "/sandboxes/"+r.sandbox+"/connect", "application/json",
+		[]byte(`{"timeout":600}`), "X-API-Key", strings.TrimSpace(string(secret)))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -295,14 +312,18 @@ func byE2B(ctx context.Context, r *faultRound) (func(context.Context) answer, fu
 		return nil, nil, fmt.Errorf("connect by E2B's API: %w", cmp.Or(err, errors.New(res.Status)))
 	}
 	start := func(ctx context.Context, command string) (*http.Response, error) {
-		message, err := json.Marshal(map[string]any{"process": map[string]any{"cmd": "/bin/bash", "args": []string{"-c", command}}, "stdin": false})
+		message, err := json.Marshal(map[string]any{"process": map[string]any{"cmd": "/bin/bash",
+			"args": []string{"-c", command}}, "stdin": false})
 		if err != nil {
 			return nil, err
 		}
 		body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-		return post(ctx, "/process.Process/Start", "application/connect+json", body, "Connect-Protocol-Version", "1", "E2b-Sandbox-Id", r.sandbox, "X-Access-Token", made.Access)
+		return post(ctx, "/process.Process/Start", "application/connect+json", body,
+			"Connect-Protocol-Version", "1", "E2b-Sandbox-Id", r.sandbox, "X-Access-Token",
+			made.Access)
 	}
-	if res, err := start(ctx, "true"); err != nil { // its connection to the sandbox is there from now on
+	// from now on it has a connection to the sandbox
+	if res, err := start(ctx, "true"); err != nil {
 		return nil, nil, err
 	} else if a := ofE2B(res); a.class != answeredDone {
 		return nil, nil, fmt.Errorf("a command by E2B's API: %s", a.text)
@@ -316,7 +337,7 @@ func byE2B(ctx context.Context, r *faultRound) (func(context.Context) answer, fu
 	}, client.CloseIdleConnections, nil
 }
 
-// ofE2B reads the answer to Start: an error, or events up to the end of the process.
+// ofE2B reads the answer to Start: an error, or events until the process ends.
 func ofE2B(res *http.Response) answer {
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {

@@ -19,21 +19,24 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// claimed is what the claims of one round came to, as those were told who made them.
+// claimed is the result of the claims of one round, as the callers saw it.
 type claimed struct {
-	mu    sync.Mutex
-	ids   map[string]string // guarded by mu; of the sandboxes that were acknowledged, by owner and name
-	gone  map[string]bool   // guarded by mu; those of which the removal was acknowledged
-	asked map[string]bool   // guarded by mu; whatever came of it
+	mu sync.Mutex
+	// guarded by mu; acknowledged sandboxes, by owner and name
+	ids   map[string]string
+	gone  map[string]bool // guarded by mu; those of which the removal was acknowledged
+	asked map[string]bool // guarded by mu; whatever came of it
 }
 
-// as logs in as somebody with a key of their own.
+// as logs in as an owner with its own key.
 func (m *machine) as(ctx context.Context, identity, user string) (*agent.Client, error) {
-	return agent.Dial(ctx, "ssh://"+user+"@"+m.at.SSH, agent.Options{Kind: agent.KindGateway, State: m.state, KnownHosts: []string{m.at.KnownHosts},
-		Identity: identity, DialTimeout: patience})
+	return agent.Dial(ctx, "ssh://"+user+"@"+m.at.SSH,
+		agent.Options{Kind: agent.KindGateway, State: m.state,
+			KnownHosts: []string{m.at.KnownHosts},
+			Identity:   identity, DialTimeout: patience})
 }
 
-// claims makes, marks and removes sandboxes of the pool until the daemon ends.
+// claims creates, marks and removes pooled sandboxes until the daemon ends.
 func (m *machine) claims(ctx context.Context, identity, owner string, round int, did *claimed) {
 	c, err := m.as(ctx, identity, "sandboxd")
 	if err != nil {
@@ -53,7 +56,8 @@ func (m *machine) claims(ctx context.Context, identity, owner string, round int,
 		did.mu.Lock()
 		did.ids[name] = info.ID
 		did.mu.Unlock()
-		if s, err = ask(ctx, c, "exec "+name+" -- sh -c 'cat /mine 2>/dev/null; echo "+name+" >>/mine'"); err != nil {
+		if s, err = ask(ctx, c,
+			"exec "+name+" -- sh -c 'cat /mine 2>/dev/null; echo "+name+" >>/mine'"); err != nil {
 			return
 		} else if s.out != "" {
 			m.t.Errorf("%s was somebody's before: %q", name, s.out)
@@ -72,7 +76,7 @@ func (m *machine) claims(ctx context.Context, identity, owner string, round int,
 	}
 }
 
-// owned are the sandboxes of whoever has that key.
+// owned returns the sandboxes of the owner of that key.
 func (m *machine) owned(identity string) map[string]lifecycle.Info {
 	m.t.Helper()
 	c, err := m.as(m.ctx(), identity, "sandboxd")
@@ -95,16 +99,19 @@ func (m *machine) owned(identity string) map[string]lifecycle.Info {
 	return all
 }
 
-// kill -9 of the daemon while several people claim what stands ready, at any moment: what was acknowledged is there and its owner's, nothing
-// is two people's or was another's before, what was given up is nobody's, and the pool is full again.
+// kill -9 of the daemon while several owners claim pooled sandboxes: acknowledged sandboxes exist
+// and keep their owner, none has two owners or a former one, removed ones have no owner, and the
+// pool is full again.
 func TestClaimsAndKills(t *testing.T) {
 	rounds := times(t, "SANDBOXD_TEST_KILLS", 6)
 	const size = 3
 	m := newMachine(t)
-	m.env = []string{"SANDBOXD_MAX_SANDBOXES=1000", fmt.Sprintf("SANDBOXD_POOL_SIZE=%d", size), "SANDBOXD_POOL_IMAGES=sandboxd/busybox:latest", "SANDBOXD_NETWORK=none"}
+	m.env = []string{"SANDBOXD_MAX_SANDBOXES=1000", fmt.Sprintf("SANDBOXD_POOL_SIZE=%d", size),
+		"SANDBOXD_POOL_IMAGES=sandboxd/busybox:latest", "SANDBOXD_NETWORK=none"}
 	m.start()
 	bob := filepath.Join(m.dir, "bob")
-	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", bob).CombinedOutput(); err != nil {
+	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f",
+		bob).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	key, err := os.ReadFile(bob + ".pub")
@@ -121,7 +128,9 @@ func TestClaimsAndKills(t *testing.T) {
 	who := map[string]string{"own": m.at.Identity, "bob": bob}
 	full := func() {
 		t.Helper()
-		m.eventually("the pool is full", func() bool { return strings.Contains(m.lobby("pool --json"), fmt.Sprintf(`"ready":%d`, size)) })
+		m.eventually("the pool is full", func() bool {
+			return strings.Contains(m.control("pool --json"), fmt.Sprintf(`"ready":%d`, size))
+		})
 	}
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -129,7 +138,8 @@ func TestClaimsAndKills(t *testing.T) {
 	acknowledged := 0
 	for round := range rounds {
 		full()
-		did := &claimed{ids: make(map[string]string), gone: make(map[string]bool), asked: make(map[string]bool)}
+		did := &claimed{ids: make(map[string]string), gone: make(map[string]bool),
+			asked: make(map[string]bool)}
 		ctx, cancel := context.WithCancel(m.ctx())
 		var wg sync.WaitGroup
 		for owner, identity := range who {
@@ -147,17 +157,22 @@ func TestClaimsAndKills(t *testing.T) {
 		for owner, identity := range who {
 			m.eventually("no removal is under way", func() bool {
 				for _, info := range m.owned(identity) {
-					if info.State == lifecycle.Creating || info.State == lifecycle.Deleting && info.Reason != cutShort {
+					if info.State == lifecycle.Creating || info.State == lifecycle.Deleting &&
+						info.Reason != interrupted {
 						return false
 					}
 				}
 				return true
 			})
 			has := m.owned(identity)
-			maps.DeleteFunc(has, func(_ string, info lifecycle.Info) bool { return info.State == lifecycle.Deleting })
+			maps.DeleteFunc(has, func(_ string, info lifecycle.Info) bool {
+				return info.State == lifecycle.Deleting
+			})
 			for name, id := range did.ids {
-				if strings.HasPrefix(name, owner+"-") && (has[name].ID != id || has[name].State != lifecycle.Running) {
-					t.Errorf("round %d: %s was acknowledged as %s, and is %q, %s", round, name, id, has[name].ID, has[name].State)
+				if strings.HasPrefix(name, owner+"-") &&
+					(has[name].ID != id || has[name].State != lifecycle.Running) {
+					t.Errorf("round %d: %s was acknowledged as %s, and is %q, %s", round, name, id,
+						has[name].ID, has[name].State)
 				}
 			}
 			for name, info := range has {
@@ -172,7 +187,9 @@ func TestClaimsAndKills(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if s, err := ask(m.ctx(), c, "cat /mine 2>/dev/null; hostname"); err != nil || !slices.Contains([]string{info.ID + "\n", name + "\n", name + "\n" + info.ID + "\n", name + "\n" + name + "\n"}, s.out) {
+				if s, err := ask(m.ctx(), c, "cat /mine 2>/dev/null; hostname"); err != nil ||
+					!slices.Contains([]string{info.ID + "\n", name + "\n", name + "\n" + info.ID +
+						"\n", name + "\n" + name + "\n"}, s.out) {
 					t.Errorf("round %d: in %s: %v, %+v", round, name, err, s)
 				}
 				c.Close()
@@ -182,7 +199,8 @@ func TestClaimsAndKills(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if s, err := ask(m.ctx(), c, "rm -f "+strings.Join(slices.Collect(maps.Keys(has)), " ")); err != nil || s.code != 0 {
+				if s, err := ask(m.ctx(), c, "rm -f "+strings.Join(slices.Collect(maps.Keys(has)),
+					" ")); err != nil || s.code != 0 {
 					t.Errorf("round %d: %v, %+v", round, err, s)
 				}
 				c.Close()
@@ -201,8 +219,11 @@ func TestClaimsAndKills(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.eventually("only the pool is left", func() bool { // also of what was being made when the daemon was killed last, for which it looks for half a minute
-		return len(m.engine("ps", "-aq", "--filter", "label=sandboxd.daemon="+strings.TrimSpace(string(id)))) == size
+	// also of creations that the last kill interrupted, which the daemon looks for during half a
+	// minute
+	m.eventually("only the pool is left", func() bool {
+		return len(m.engine("ps", "-aq", "--filter",
+			"label=sandboxd.daemon="+strings.TrimSpace(string(id)))) == size
 	})
-	m.lobby("pool --drain")
+	m.control("pool --drain")
 }

@@ -17,17 +17,18 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// completePatience bounds what a press of Tab waits for.
+// completePatience is the longest time that a press of Tab waits.
 const completePatience = 2 * time.Second
 
-// flagValues are the values of flags that have few, by the flag's name.
+// flagValues are the values of flags that have few of them, by the flag's name.
 var flagValues = map[string][]string{
 	"cast": {"2", "3"},
 	"for": {string(wire.PhasePrompt), string(wire.PhaseWaiting), string(wire.PhaseContinuation),
 		string(wire.PhaseOpaque), string(wire.PhaseDead), "keyboard"},
 	"images":    {"auto", "kitty", "iterm2", "sixel", "none"},
 	"isolation": {"runc", "runsc"},
-	"network": {string(sandbox.NetworkFiltered), string(sandbox.NetworkAllowlist), string(sandbox.NetworkNone),
+	"network": {string(sandbox.NetworkFiltered), string(sandbox.NetworkAllowlist),
+		string(sandbox.NetworkNone),
 		string(sandbox.NetworkBridge)},
 	"screen": {"auto", "always", "never"},
 	"tier":   {"guest", "marks", "screen"},
@@ -37,30 +38,33 @@ var flagValues = map[string][]string{
 // completer completes the values of arguments and flags in a shell.
 type completer struct{ *cli }
 
-// addTo lets shells complete names of sandboxes and sessions, images, network modes and
-// other values of flags. What is completed is asked of the daemon if one runs; none is started.
+// addTo registers completion of names of sandboxes and sessions, images, network modes and other
+// values of flags. It asks the daemon if one runs, and starts none.
 func (c completer) addTo(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		switch {
-		case cmd.Name() == "new", cmd.Name() == "add": // whose names are new
+		case cmd.Name() == "new", cmd.Name() == "add": // their argument is a new name
 		case strings.Contains(cmd.Use, "NAME"), cmd.Name() == "conformance":
 			cmd.ValidArgsFunction = c.completeArgument
-			_ = cmd.RegisterFlagCompletionFunc("name", c.completeName) // an error where it has none
+			// fails if it has no such flag
+			_ = cmd.RegisterFlagCompletionFunc("name", c.completeName)
 		case cmd.Flags().Lookup("name") != nil:
 			_ = cmd.RegisterFlagCompletionFunc("name", c.completeName)
 		}
 		_ = cmd.RegisterFlagCompletionFunc("image", c.completeImage)
 		_ = cmd.RegisterFlagCompletionFunc("docker-option", completeDockerOption)
 		for name, values := range flagValues {
-			_ = cmd.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+			_ = cmd.RegisterFlagCompletionFunc(name,
+				cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 		}
 	}
 }
 
-// completeArgument completes the argument that names a sandbox. What follows it is no file of this
-// machine.
-func (c completer) completeArgument(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-	if cmd.DisableFlagParsing { // of ssh: its options may come first
+// completeArgument completes the argument that names a sandbox. Other arguments are not files of
+// this machine.
+func (c completer) completeArgument(cmd *cobra.Command, args []string, begun string) ([]string,
+	cobra.ShellCompDirective) {
+	if cmd.DisableFlagParsing { // ssh: its options may come first
 		args = args[firstArgument(args):]
 	}
 	several := slices.Contains([]string{"rm", "stop", "start", "pause", "resume"}, cmd.Name())
@@ -71,8 +75,9 @@ func (c completer) completeArgument(cmd *cobra.Command, args []string, begun str
 	return c.completeName(cmd, args, begun)
 }
 
-// completeName completes the name of a sandbox and, behind its ~, that of a session.
-func (c completer) completeName(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+// completeName completes the name of a sandbox and, after its ~, that of a session.
+func (c completer) completeName(_ *cobra.Command, _ []string, begun string) ([]string,
+	cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
 	defer cancel()
 	if err := c.load(); err != nil {
@@ -87,16 +92,18 @@ func (c completer) completeName(_ *cobra.Command, _ []string, begun string) ([]s
 	}
 	var names []string
 	for _, info := range infos {
-		// A shell prints what it completes as it is.
-		if _, err := wire.ParseLabel("sandbox name", info.Name); err == nil && strings.HasPrefix(info.Name, begun) {
+		// shells print completions without escaping them
+		if _, err := wire.ParseLabel("sandbox name", info.Name); err == nil &&
+			strings.HasPrefix(info.Name, begun) {
 			names = append(names, info.Name)
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeSession completes NAME~SESSION. The sandbox has to run.
-func (c completer) completeSession(ctx context.Context, name, begun string) ([]string, cobra.ShellCompDirective) {
+// completeSession completes NAME~SESSION. The sandbox must be running.
+func (c completer) completeSession(ctx context.Context, name, begun string) ([]string,
+	cobra.ShellCompDirective) {
 	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -118,7 +125,7 @@ func (c completer) completeSession(ctx context.Context, name, begun string) ([]s
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeDockerOption completes the name of an option of docker run that a sandbox may have.
+// completeDockerOption completes the name of an allowed option of docker run.
 func completeDockerOption(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	names := docker.OptionNames()
 	for i := range names {
@@ -127,21 +134,22 @@ func completeDockerOption(*cobra.Command, []string, string) ([]string, cobra.She
 	return names, cobra.ShellCompDirectiveNoSpace | cobra.ShellCompDirectiveNoFileComp
 }
 
-// completeImage completes images that the configuration names or that sandboxes were made of.
-func (c completer) completeImage(_ *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
+// completeImage completes the images of the configuration and of existing sandboxes.
+func (c completer) completeImage(_ *cobra.Command, _ []string, begun string) ([]string,
+	cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), completePatience)
 	defer cancel()
 	if err := c.load(); err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	all := []string{sandbox.DefaultImage, c.config.Image, c.config.Python.Image}
-	infos, _ := c.sandboxes(ctx) // without a daemon the configuration is all there is
+	infos, _ := c.sandboxes(ctx) // without a daemon, complete from the configuration alone
 	for _, info := range infos {
 		all = append(all, info.Image)
 	}
 	slices.Sort(all)
 	all = slices.DeleteFunc(slices.Compact(all), func(image string) bool {
-		_, err := ref.ParseNormalizedNamed(image) // a shell prints what it completes as it is
+		_, err := ref.ParseNormalizedNamed(image) // shells print completions without escaping them
 		return err != nil || !strings.HasPrefix(image, begun)
 	})
 	return all, cobra.ShellCompDirectiveNoFileComp

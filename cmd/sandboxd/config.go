@@ -14,7 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// sources are what the configuration of this invocation comes from.
+// sources returns the sources of the configuration of this invocation.
 func (c *cli) sources() config.Sources {
 	return config.Sources{
 		Usual: []string{
@@ -27,7 +27,7 @@ func (c *cli) sources() config.Sources {
 	}
 }
 
-// load reads the configuration, with the flags of this invocation on top.
+// load reads the configuration. The flags of this invocation override it.
 func (c *cli) load() error {
 	if c.state != "" {
 		c.set("state", absolute(c.state))
@@ -36,7 +36,7 @@ func (c *cli) load() error {
 	return c.config.Err()
 }
 
-// set has the next load put the value of a flag on top.
+// set makes the next load override key with the value of a flag.
 func (c *cli) set(key, value string) {
 	if c.settings == nil {
 		c.settings = make(map[string]string)
@@ -44,7 +44,7 @@ func (c *cli) set(key, value string) {
 	c.settings[key] = value
 }
 
-// environ returns a variable of ours, by either prefix.
+// environ returns the variable SANDBOXD_name, or else SBX_name.
 func environ(name string) string {
 	return cmp.Or(os.Getenv("SANDBOXD_"+name), os.Getenv("SBX_"+name))
 }
@@ -55,8 +55,9 @@ func (c *cli) configCommand() *cobra.Command {
 		Short: "show or check the configuration",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage(fmt.Sprintf("config: there is no %q", args[0]),
-					"sandboxd config show prints it; to change it, edit its file or set SANDBOXD_KEY")
+				return usage(fmt.Sprintf("config: unknown command %q", args[0]),
+					"use config show or config check; to change a key, edit the file or set "+
+						"SANDBOXD_KEY")
 			}
 			return nil
 		},
@@ -71,8 +72,8 @@ func (c *cli) configShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show",
 		Short: "print the effective configuration, and where each value comes from",
-		Long: "Print the effective configuration as YAML, with the meaning of each key and where its\n" +
-			"value comes from. Secrets are left out.",
+		Long: "Print the effective configuration as YAML, with the meaning of each key and\n" +
+			"where its value comes from. Secrets are hidden.",
 		Example: "  sandboxd config show > config.yaml     # a file to start from\n" +
 			"  sandboxd config show --json | jq 'select(.origin != \"default\")'",
 		Args: noArgs,
@@ -90,7 +91,7 @@ func (c *cli) configShow() *cobra.Command {
 		},
 	}
 	cmd.Flags().Bool("origin", true, "")
-	_ = cmd.Flags().MarkHidden("origin") // which scripts name
+	_ = cmd.Flags().MarkHidden("origin") // always on; scripts may set it
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per key")
 	return cmd
 }
@@ -100,8 +101,9 @@ func (c *cli) configCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [FILE]",
 		Short: "check a configuration file",
-		Long: "Check FILE by itself, or everything that a daemon started now would read. Print every\n" +
-			"error and warning, with what to write instead. The exit code is 2 if there is an error.",
+		Long: "Check FILE, or without FILE the configuration that a daemon would load now.\n" +
+			"Print every error and warning, and how to fix it. The exit code is 2 if there\n" +
+			"is an error.",
 		Example: "  sandboxd config check /etc/sandboxd/config.yaml",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -109,7 +111,7 @@ func (c *cli) configCheck() *cobra.Command {
 			}
 			return nil
 		},
-		// Not that of all commands: what it would refuse is to be printed.
+		// It replaces the one of all commands, which fails on the errors that this command prints.
 		PersistentPreRunE: func(*cobra.Command, []string) error {
 			c.json = asJSON
 			if err := c.load(); c.config == nil {
@@ -129,7 +131,7 @@ func (c *cli) configCheck() *cobra.Command {
 	return cmd
 }
 
-// printChecked prints what a check found, and returns its exit code.
+// printChecked prints the findings of a check, and returns its exit code as an error.
 func printChecked(c *config.Loaded, asJSON bool) error {
 	type finding struct {
 		Level string `json:"level"`
@@ -162,7 +164,8 @@ func printChecked(c *config.Loaded, asJSON bool) error {
 
 func printWarnings(all []config.Problem) {
 	for _, p := range all {
-		fmt.Fprintf(os.Stderr, "sandboxd: warning: %s; %s\n", text.Lines(p.Message()), text.Lines(p.Fix))
+		fmt.Fprintf(os.Stderr, "sandboxd: warning: %s; %s\n", text.Lines(p.Message()),
+			text.Lines(p.Fix))
 	}
 }
 

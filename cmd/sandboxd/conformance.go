@@ -17,7 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// conformanceFlags are what the command line of conformance says.
+// conformanceFlags are the flags of conformance.
 type conformanceFlags struct {
 	groups     []string
 	cases      []string
@@ -33,12 +33,16 @@ func (c *cli) conformanceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "conformance TARGET",
 		Short: "run the terminal conformance suite in a sandbox",
-		Long: "Run the public suite of cases in a sandbox, each in a fresh session, over SSH alone. TARGET is the name of a sandbox\n" +
-			"or an ssh URI. Programs that cases need are installed in it. It ends with 0 only if all passed that must: cases\n" +
-			"that could not be run count as failed; those that cannot pass on a tier say why.",
+		Long: "Run the terminal conformance suite in a sandbox over SSH, each case in a new\n" +
+			"session. TARGET is the name of a sandbox or an ssh URI. Programs that cases\n" +
+			"need are installed in it.\n\n" +
+			"The exit code is 0 if all required cases pass. Cases that could not run count\n" +
+			"as failed. Cases that cannot pass with the selected tier are not required, and\n" +
+			"print why.",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if f.list != (len(args) == 0) || len(args) > 1 {
-				return usage("conformance: name one sandbox, or say --list", "usage: "+cmd.UseLine())
+				return usage("conformance: name one sandbox, or use --list",
+					"usage: "+cmd.UseLine())
 			}
 			return nil
 		},
@@ -56,44 +60,53 @@ func (c *cli) conformanceCommand() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&f.groups, "group", nil, "only these groups of cases")
-	flags.StringSliceVar(&f.cases, "case", nil, "only these cases, as GROUP/CASE")
-	flags.StringVar(&f.tier, "tier", string(conformance.Full), "layers of evidence that sessions have: full, no-process, no-marks, neither or all")
-	flags.StringVar(&f.privileged, "privileged", "", "a sandbox made with --sudo, for cases that need setuid programs")
-	flags.Float64Var(&f.slow, "slow", 1, "how many times as long as on a quiet machine an answer may take")
-	flags.BoolVar(&f.list, "list", false, "print the cases and run nothing; with --json all of them as data")
+	flags.StringSliceVar(&f.groups, "group", nil, "run only this group of cases; repeatable")
+	flags.StringSliceVar(&f.cases, "case", nil,
+		"run only this case, written as GROUP/CASE; repeatable")
+	flags.StringVar(&f.tier, "tier", string(conformance.Full),
+		"evidence that sessions may use: full, no-process, no-marks, neither or all")
+	flags.StringVar(&f.privileged, "privileged", "",
+		"sandbox created with --sudo, for cases that need setuid programs")
+	flags.Float64Var(&f.slow, "slow", 1,
+		"multiply all time limits by this factor, for a slow machine")
+	flags.BoolVar(&f.list, "list", false,
+		"print the cases and run none; with --json all their data")
 	flags.BoolVar(&f.json, "json", false, "print one object per case, then the score")
 	command.ByName(cmd)
 	return cmd
 }
 
-// choose reads which cases and tiers are meant.
+// choose returns the selected cases and tiers.
 func (f conformanceFlags) choose() ([]conformance.Case, []conformance.Tier, error) {
 	all := corpus.All()
 	groups := corpus.Groups(all)
 	for _, g := range f.groups {
 		if !slices.Contains(groups, g) {
-			return nil, nil, usage(fmt.Sprintf("conformance: there is no group %q", g), "groups: "+strings.Join(groups, " "))
+			return nil, nil, usage(fmt.Sprintf("conformance: unknown group %q", g),
+				"groups: "+strings.Join(groups, " "))
 		}
 	}
 	for _, id := range f.cases {
 		if !slices.ContainsFunc(all, func(c conformance.Case) bool { return c.ID() == id }) {
-			return nil, nil, usage(fmt.Sprintf("conformance: there is no case %q", id), "see: sandboxd conformance --list")
+			return nil, nil, usage(fmt.Sprintf("conformance: unknown case %q", id),
+				"to list the cases: sandboxd conformance --list")
 		}
 	}
 	cases := slices.DeleteFunc(all, func(c conformance.Case) bool {
-		return len(f.groups) > 0 && !slices.Contains(f.groups, c.Group) || len(f.cases) > 0 && !slices.Contains(f.cases, c.ID())
+		return len(f.groups) > 0 && !slices.Contains(f.groups, c.Group) || len(f.cases) > 0 &&
+			!slices.Contains(f.cases, c.ID())
 	})
 	if f.tier == "all" {
 		return cases, conformance.Tiers, nil
 	}
 	if !slices.Contains(conformance.Tiers, conformance.Tier(f.tier)) {
-		return nil, nil, usage(fmt.Sprintf("conformance: there is no tier %q", f.tier), "tiers: full no-process no-marks neither all")
+		return nil, nil, usage(fmt.Sprintf("conformance: unknown tier %q", f.tier),
+			"tiers: full no-process no-marks neither all")
 	}
 	return cases, []conformance.Tier{conformance.Tier(f.tier)}, nil
 }
 
-// listCases prints the cases, for people or as data.
+// listCases prints the cases, as text or as JSON.
 func listCases(cases []conformance.Case, asJSON bool) error {
 	if !asJSON {
 		for _, c := range cases {
@@ -109,14 +122,20 @@ func listCases(cases []conformance.Case, asJSON bool) error {
 	return nil
 }
 
-// conformance runs cases and prints what became of them.
-func (c *cli) conformance(ctx context.Context, name string, f conformanceFlags, cases []conformance.Case, tiers []conformance.Tier) error {
+// conformance runs cases and prints their outcomes.
+func (c *cli) conformance(ctx context.Context, name string, f conformanceFlags,
+	cases []conformance.Case, tiers []conformance.Tier) error {
 	o := conformance.Options{Packages: corpus.Packages, Tiers: tiers, Slow: f.slow,
-		Dial:    func(ctx context.Context) (*agent.Client, error) { return c.dialTarget(ctx, name) },
-		Install: func(what string) { fmt.Fprintf(os.Stderr, "installing %s\n", text.Line(what, 200)) },
-		Report:  func(out conformance.Outcome) { printOutcome(os.Stdout, out) }}
+		Dial: func(ctx context.Context) (*agent.Client, error) {
+			return c.dialTarget(ctx, name)
+		},
+		Install: func(what string) {
+			fmt.Fprintf(os.Stderr, "installing %s\n", text.Line(what, 200))
+		},
+		Report: func(out conformance.Outcome) { printOutcome(os.Stdout, out) }}
 	if f.json {
-		o.Report = func(out conformance.Outcome) { _ = text.WriteJSON(os.Stdout, out) } // to a pipe that is gone: the exit code says it
+		// the score reports a write error
+		o.Report = func(out conformance.Outcome) { _ = text.WriteJSON(os.Stdout, out) }
 	}
 	var err error
 	if o.Client, err = c.dialTarget(ctx, name); err != nil {
@@ -145,7 +164,7 @@ func (c *cli) conformance(ctx context.Context, name string, f conformanceFlags, 
 	return err
 }
 
-// dialTarget connects to a sandbox by name, or to anything by its URI.
+// dialTarget connects to a sandbox by its name, or to any target by its URI.
 func (c *cli) dialTarget(ctx context.Context, name string) (*agent.Client, error) {
 	if !strings.Contains(name, "@") && !strings.Contains(name, "://") {
 		return c.dial(ctx, name, false)
@@ -153,7 +172,7 @@ func (c *cli) dialTarget(ctx context.Context, name string) (*agent.Client, error
 	return agent.Dial(ctx, name, agent.Options{State: string(c.config.State)})
 }
 
-// printOutcome is the line of a case for people.
+// printOutcome prints the line of one case.
 func printOutcome(w io.Writer, out conformance.Outcome) {
 	word := "FAIL"
 	switch {
@@ -168,7 +187,8 @@ func printOutcome(w io.Writer, out conformance.Outcome) {
 	for i, b := range out.Basis {
 		basis[i] = string(b)
 	}
-	fmt.Fprintf(w, "%-8s %-10s %-42s %6d ms  %s", word, out.Tier, out.Group+"/"+out.Case, out.MS, strings.Join(basis, "+"))
+	fmt.Fprintf(w, "%-8s %-10s %-42s %6d ms  %s", word, out.Tier, out.Group+"/"+out.Case, out.MS,
+		strings.Join(basis, "+"))
 	if out.Reason != "" {
 		fmt.Fprintf(w, "\n         %s", text.Lines(out.Reason))
 	}

@@ -26,10 +26,12 @@ import (
 func demoCommand(c *cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "demo",
-		Short: "watch an agent work in a real sandbox: no key, no account",
-		Long: "Start a daemon of its own in a temporary directory, boot a sandbox with a network, and let a small agent install\n" +
-			"a package that asks a question, while a second ssh client watches the same terminal. Everything is removed\n" +
-			"afterwards. It ends with 0 only if every step did what it should.",
+		Short: "run a demonstration: an agent works in a sandbox, live",
+		Long: "Show an agent at work in a real sandbox. The demo starts a temporary daemon\n" +
+			"and a sandbox. A small agent installs a package that asks a question, while a\n" +
+			"second ssh client watches the same terminal. It needs no API key and no\n" +
+			"account, and removes everything afterwards. The exit code is 0 if every step\n" +
+			"succeeds.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := interruptible(cmd.Context())
@@ -39,7 +41,7 @@ func demoCommand(c *cli) *cobra.Command {
 	}
 }
 
-// demo is one run of the demonstration: a daemon, a sandbox, an agent and a watcher, all real.
+// demo is one run of the demonstration with a real daemon, sandbox, agent and watcher.
 type demo struct {
 	cli    *cli
 	out    io.Writer
@@ -80,27 +82,35 @@ func (d *demo) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(d.dir)
-	fmt.Fprintf(d.out, "A daemon of its own, one sandbox with a network, an agent, and a person who watches. It takes about 20 s,\n"+
-		"most of it apt's, needs 100 MB for as long as it runs, and leaves nothing behind.\n\n")
+	fmt.Fprintf(
+		d.out, "A temporary daemon, one sandbox with a network, an agent, and a user who "+
+			"watches.\n"+
+			"It takes about 20 s, most of it for apt, and 100 MB while it runs. It leaves nothing "+
+			"behind.\n\n")
 
-	if err := d.step("start a daemon", func() (string, error) { return "", d.start(ctx) }); err != nil {
+	if err := d.step("start a daemon", func() (string, error) {
+		return "",
+			d.start(ctx)
+	}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, d.stop()) }()
 
 	err = d.step("boot a sandbox", func() (string, error) {
-		out, err := d.lobby(ctx, "new", demoSandbox)
+		out, err := d.control(ctx, "new", demoSandbox)
 		return out, err
 	})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(d.out, "    watch along from another terminal: %s\n", d.at.gateway().SSHCommand(demoSandbox))
+	fmt.Fprintf(d.out, "    watch along from another terminal: %s\n",
+		d.at.gateway().SSHCommand(demoSandbox))
 
 	var client *agent.Client
 	var sh *agent.Shell
 	err = d.step("an agent attaches by ssh URI", func() (string, error) {
-		if client, err = agent.Dial(ctx, d.at.gateway().URI(demoSandbox), agent.Options{Kind: agent.KindGateway, State: d.dir}); err != nil {
+		if client, err = agent.Dial(ctx, d.at.gateway().URI(demoSandbox),
+			agent.Options{Kind: agent.KindGateway, State: d.dir}); err != nil {
 			return "", err
 		}
 		sh, err = client.Shell(ctx, "main")
@@ -126,21 +136,23 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.agent(ctx, sh, watcher); err != nil {
 		return err
 	}
-	return d.step("the record, played fast", func() (string, error) {
-		out, err := d.lobby(ctx, "replay", "--speed=1000", demoSandbox)
+	return d.step("replay the recording", func() (string, error) {
+		out, err := d.control(ctx, "replay", "--speed=1000", demoSandbox)
 		if err != nil {
 			return "", err
 		}
-		for _, want := range []string{"apt-get install toilet", "Do you want to continue?", "toilet --filter"} {
+		for _, want := range []string{"apt-get install toilet", "Do you want to continue?",
+			"toilet --filter"} {
 			if !strings.Contains(out, want) {
-				return "", fmt.Errorf("the record lacks %q", want)
+				return "", fmt.Errorf("the recording lacks %q", want)
 			}
 		}
 		return lastLines(out, 14), nil
 	})
 }
 
-// agent is what the agent does: it installs a package without -y, meets apt's question, answers it, uses the program.
+// agent plays the agent: it installs a package without -y, answers apt's question, and uses the
+// program.
 func (d *demo) agent(ctx context.Context, sh *agent.Shell, w *watcher) error {
 	err := d.step("agent: apt-get update", func() (string, error) {
 		return "", finished(sh.Run(ctx, "apt-get update -qq"))
@@ -153,10 +165,13 @@ func (d *demo) agent(ctx context.Context, sh *agent.Shell, w *watcher) error {
 		if err != nil {
 			return "", err
 		}
-		if res.Ended != agent.EndedWaiting || !strings.Contains(res.Prompt, "Do you want to continue?") {
-			return "", fmt.Errorf("apt asks before it installs, but the call ended %s at %q", res.Ended, res.Prompt)
+		if res.Ended != agent.EndedWaiting || !strings.Contains(res.Prompt,
+			"Do you want to continue?") {
+			return "", fmt.Errorf("no question from apt: the call ended %s at %q", res.Ended,
+				res.Prompt)
 		}
-		return fmt.Sprintf("ended: %s  want: %s  basis: %v\nprompt: %s", res.Ended, res.Want, res.Basis, res.Prompt), nil
+		return fmt.Sprintf("ended: %s  want: %s  basis: %v\nprompt: %s", res.Ended, res.Want,
+			res.Basis, res.Prompt), nil
 	})
 	if err != nil {
 		return err
@@ -185,7 +200,7 @@ func (d *demo) agent(ctx context.Context, sh *agent.Shell, w *watcher) error {
 	})
 }
 
-// finished makes anything but an orderly end with 0 an error.
+// finished returns an error unless the command ended with exit code 0.
 func finished(res agent.Result, err error) error {
 	code, _ := res.Code()
 	switch {
@@ -206,20 +221,21 @@ func lastLines(s string, n int) string {
 	return strings.Join(lines[max(len(lines)-n, 0):], "\n")
 }
 
-// start starts a daemon as anybody would, and reads where it answers.
+// start starts a daemon, and reads its endpoint.
 func (d *demo) start(ctx context.Context) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	d.daemon = exec.CommandContext(context.WithoutCancel(ctx), self, "serve", "--json", "--state", d.dir, "--ssh", "127.0.0.1:0")
+	d.daemon = exec.CommandContext(context.WithoutCancel(ctx), self, "serve", "--json", "--state",
+		d.dir, "--ssh", "127.0.0.1:0")
 	var said bytes.Buffer
 	d.daemon.Stderr = &said
 	out, err := d.daemon.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	// Not ^C's: the demo ends its daemon after the sandbox.
+	// The daemon does not get ^C: the demo ends it after the sandbox.
 	d.daemon.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := d.daemon.Start(); err != nil {
 		return err
@@ -227,7 +243,7 @@ func (d *demo) start(ctx context.Context) error {
 	defer context.AfterFunc(ctx, d.kill)()
 	line, err := bufio.NewReader(out).ReadBytes('\n')
 	if err != nil {
-		_ = d.daemon.Wait() // what it said last says more
+		_ = d.daemon.Wait() // its last output is more useful
 		return fmt.Errorf("the daemon ended: %s", lastLines(said.String(), 3))
 	}
 	return json.Unmarshal(line, &d.at)
@@ -237,8 +253,8 @@ func (d *demo) start(ctx context.Context) error {
 func (d *demo) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, err := d.lobby(ctx, "rm", "--force", "--all")
-	_ = d.daemon.Process.Signal(syscall.SIGTERM) // one that has ended needs none
+	_, err := d.control(ctx, "rm", "--force", "--all")
+	_ = d.daemon.Process.Signal(syscall.SIGTERM) // fails only if it has ended
 	defer context.AfterFunc(ctx, d.kill)()
 	if waited := d.daemon.Wait(); waited != nil {
 		err = errors.Join(err, fmt.Errorf("daemon: %w", waited))
@@ -246,40 +262,44 @@ func (d *demo) stop() error {
 	return err
 }
 
-// kill ends a daemon that does not end in order. One that has ended needs none.
+// kill ends a daemon that does not stop by itself. Its error is that the daemon has ended.
 func (d *demo) kill() { _ = d.daemon.Process.Kill() }
 
-// lobby runs a command of the table and returns what it printed.
-func (d *demo) lobby(ctx context.Context, words ...string) (string, error) {
-	client, err := agent.Dial(ctx, d.at.gateway().URI("sandboxd"), agent.Options{Kind: agent.KindGateway, State: d.dir})
+// control runs a command on the control host and returns its output.
+func (d *demo) control(ctx context.Context, words ...string) (string, error) {
+	client, err := agent.Dial(ctx, d.at.gateway().URI("sandboxd"),
+		agent.Options{Kind: agent.KindGateway, State: d.dir})
 	if err != nil {
 		return "", err
 	}
 	defer client.Close()
 	var out, said bytes.Buffer
-	exit, err := client.Exec(ctx, agent.Cmd{Command: strings.Join(words, " "), Stdout: &out, Stderr: &said})
+	exit, err := client.Exec(ctx, agent.Cmd{Command: strings.Join(words, " "), Stdout: &out,
+		Stderr: &said})
 	if err == nil && exit.Code != 0 {
-		err = fmt.Errorf("%s: exit code %d: %s", words[0], exit.Code, strings.TrimSpace(said.String()))
+		err = fmt.Errorf("%s: exit code %d: %s", words[0], exit.Code,
+			strings.TrimSpace(said.String()))
 	}
 	return strings.TrimSpace(out.String()), err
 }
 
-// watcher is a person at a real terminal with the real ssh, who only looks.
+// watcher is a read-only user with a real terminal and ssh(1).
 type watcher struct {
 	cmd  *exec.Cmd
 	tty  *os.File
 	done chan struct{}
 
 	mu     sync.Mutex
-	screen *screen.Screen // guarded by mu; what that terminal shows
+	screen *screen.Screen // guarded by mu; the content of the terminal
 	more   chan struct{}  // guarded by mu; closed and replaced when it changes
 }
 
 func (w *watcher) start(ctx context.Context, g command.Gateway) error {
-	const cols, rows = 200, 51 // a row more than the session has, for the status line
+	const cols, rows = 200, 51 // one row more than the session, for the status line
 	w.screen = screen.New(screen.Options{Cols: cols, Rows: rows})
 	w.more, w.done = make(chan struct{}), make(chan struct{})
-	w.cmd = exec.CommandContext(ctx, "sh", "-c", "exec "+g.SSHCommand(demoSandbox)+" -o LogLevel=ERROR")
+	w.cmd = exec.CommandContext(ctx, "sh", "-c",
+		"exec "+g.SSHCommand(demoSandbox)+" -o LogLevel=ERROR")
 	w.cmd.Env = append(os.Environ(), "TERM=xterm-256color")
 	var err error
 	if w.tty, err = pty.StartWithSize(w.cmd, &pty.Winsize{Cols: cols, Rows: rows}); err != nil {
@@ -291,7 +311,7 @@ func (w *watcher) start(ctx context.Context, g command.Gateway) error {
 		for {
 			n, err := w.tty.Read(buf)
 			w.mu.Lock()
-			_, _ = w.screen.Write(buf[:n]) // in memory: it takes everything
+			_, _ = w.screen.Write(buf[:n]) // writing to memory does not fail
 			close(w.more)
 			w.more = make(chan struct{})
 			w.mu.Unlock()
@@ -325,8 +345,8 @@ func (w *watcher) shows(ctx context.Context, text string) error {
 }
 
 func (w *watcher) stop() {
-	_ = w.cmd.Process.Kill() // one that has ended needs none
-	_ = w.cmd.Wait()         // killed, as was asked
+	_ = w.cmd.Process.Kill() // fails only if it has ended
+	_ = w.cmd.Wait()         // reports that it was killed
 	w.tty.Close()
 	<-w.done
 }

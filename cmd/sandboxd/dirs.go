@@ -16,8 +16,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/hostdir"
 )
 
-// dirRules say which directories of this machine sandboxes may be given. What would give more than files away stays out: the
-// daemon's own keys and records, the engine's socket, the keys of its user.
+// dirRules returns the rules for directories of this machine that sandboxes may mount. They exclude
+// directories that give away more than files: the daemon's state, the engine's socket, and keys of
+// users.
 func dirRules(c *config.Loaded) hostdir.Rules {
 	r := hostdir.Rules{Roots: c.MountRoots}
 	r.Never = []string{string(c.State), "/var/run/docker.sock", "/run/docker.sock"}
@@ -34,7 +35,7 @@ func dirRules(c *config.Loaded) hostdir.Rules {
 	return r
 }
 
-// homes are those of the daemon's own user: as the environment has it, and as the system knows it.
+// homes returns the home directories of the admin: from the environment and from the user database.
 func homes() []string {
 	var all []string
 	if home, err := os.UserHomeDir(); err == nil && filepath.IsAbs(home) {
@@ -46,13 +47,13 @@ func homes() []string {
 	return all
 }
 
-// localPaths makes the paths in a command's flags absolute where the daemon's machine is this one.
+// localPaths makes the paths in the flags of cmd absolute if the daemon runs on this machine.
 func (c *cli) localPaths(cmd *cobra.Command) error {
 	if c.gateway != "" {
-		return nil // the daemon says what it needs
+		return nil // the daemon rejects relative paths
 	}
 	if f := cmd.Flags().Lookup("dir"); f != nil && (f.Changed || !cmd.Flags().Changed("name")) {
-		return cmd.Flags().Set("dir", absolute(f.Value.String())) // of nothing it is the current one
+		return cmd.Flags().Set("dir", absolute(f.Value.String())) // "" becomes the current one
 	}
 	for _, name := range []string{"dockerfile", "build-context"} {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
@@ -72,7 +73,8 @@ func (c *cli) localPaths(cmd *cobra.Command) error {
 		for i, m := range dirs {
 			dir, readOnly := strings.CutSuffix(m, ":ro")
 			if dir == "" {
-				return usage("new: --mount "+m+" names no directory", "write --mount DIR or --mount DIR:ro")
+				return usage("new: --mount "+m+": missing directory",
+					"write --mount DIR or --mount DIR:ro")
 			}
 			if dirs[i] = absolute(dir); readOnly {
 				dirs[i] += ":ro"

@@ -19,8 +19,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest/shortdir"
 )
 
-// dockerd is an engine of a test's own, which it may kill: with directories, a socket, a bridge and a containerd of its own, so that no
-// other engine of the machine is touched. (--bridge none would remove the other one's docker0.)
+// dockerd is the engine of one test, which may kill it. It has its own directories, socket, bridge
+// and containerd, so that no other engine is affected. (--bridge none would remove docker0 of the
+// other engine.)
 type dockerd struct {
 	t          *testing.T
 	dir        string
@@ -48,13 +49,18 @@ func newDockerd(t *testing.T, flags ...string) *dockerd {
 	d.bridge = d.bridge[:min(len(d.bridge), 15)]
 	t.Cleanup(d.remove)
 	subnet := os.Getpid() % 250
-	for _, args := range [][]string{{"link", "add", d.bridge, "type", "bridge"}, {"addr", "add", fmt.Sprintf("10.249.%d.1/24", subnet), "dev", d.bridge}, {"link", "set", d.bridge, "up"}} {
+	for _, args := range [][]string{{"link", "add", d.bridge, "type", "bridge"},
+		{"addr", "add", fmt.Sprintf("10.249.%d.1/24", subnet), "dev", d.bridge},
+		{"link", "set", d.bridge, "up"}} {
 		if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
 			t.Fatalf("ip %v: %v: %s", args, err, out)
 		}
 	}
-	// Not the engine's own child: that one dies with an engine that is killed, and is taken for alive where nobody reaps it.
-	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n", dir+"/containerd", dir+"/run", dir+"/c.sock")
+	// Not a child of the engine: that one dies when the engine is killed, and counts as alive until
+	// its parent reaps it.
+	config := fmt.Sprintf(
+		"version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n"+
+			"[grpc]\naddress = %q\n", dir+"/containerd", dir+"/run", dir+"/c.sock")
 	if err := os.WriteFile(dir+"/containerd.toml", []byte(config), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +69,9 @@ func newDockerd(t *testing.T, flags ...string) *dockerd {
 		t.Fatalf("containerd: %v", err)
 	}
 	d.start(flags...)
-	load := exec.Command("sh", "-c", "docker save sandboxd/busybox:latest | docker -H "+d.host()+" load") // from the usual engine
+	// from the usual engine
+	load := exec.Command("sh", "-c",
+		"docker save sandboxd/busybox:latest | docker -H "+d.host()+" load")
 	if out, err := load.CombinedOutput(); err != nil {
 		t.Fatalf("image: %v: %s", err, out)
 	}
@@ -73,7 +81,7 @@ func newDockerd(t *testing.T, flags ...string) *dockerd {
 func (d *dockerd) socket() string { return filepath.Join(d.dir, "docker.sock") }
 func (d *dockerd) host() string   { return "unix://" + d.socket() }
 
-// start runs the engine until it answers.
+// start starts the engine and waits until it answers.
 func (d *dockerd) start(flags ...string) {
 	d.t.Helper()
 	log, err := os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -81,8 +89,10 @@ func (d *dockerd) start(flags ...string) {
 		d.t.Fatal(err)
 	}
 	defer log.Close()
-	d.cmd = exec.Command("dockerd", append([]string{"-H", d.host(), "--bridge", d.bridge, "--iptables=false", "--ip-masq=false",
-		"--data-root", filepath.Join(d.dir, "data"), "--exec-root", filepath.Join(d.dir, "exec"), "--pidfile", filepath.Join(d.dir, "pid"),
+	d.cmd = exec.Command("dockerd", append([]string{"-H", d.host(), "--bridge", d.bridge,
+		"--iptables=false", "--ip-masq=false",
+		"--data-root", filepath.Join(d.dir, "data"), "--exec-root", filepath.Join(d.dir, "exec"),
+		"--pidfile", filepath.Join(d.dir, "pid"),
 		"--containerd", filepath.Join(d.dir, "c.sock")}, flags...)...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	if err := d.cmd.Start(); err != nil {
@@ -125,7 +135,7 @@ func (d *dockerd) end(sig syscall.Signal) {
 	}
 }
 
-// remove ends the engine with all that it started.
+// remove stops the engine and all processes that it started.
 func (d *dockerd) remove() {
 	if d.cmd != nil {
 		for _, id := range strings.Fields(d.docker("ps", "-aq")) { // of a test that failed
@@ -151,7 +161,7 @@ func (d *dockerd) remove() {
 	}
 }
 
-// docker runs the client, and returns what it said.
+// docker runs the client and returns its output.
 func (d *dockerd) docker(args ...string) string {
 	out, err := exec.Command("docker", append([]string{"-H", d.host()}, args...)...).Output()
 	if err != nil {
@@ -160,13 +170,14 @@ func (d *dockerd) docker(args ...string) string {
 	return string(out)
 }
 
-// R3: an engine with live-restore that is killed, or restarted in order, loses no session, connection or process.
+// R3: an engine with live-restore that is killed or restarted loses no session, connection or
+// process.
 func TestR3EngineRestartedWithLiveRestore(t *testing.T) {
 	d := newDockerd(t, "--live-restore")
 	m := newMachine(t)
 	m.docker = d.host()
 	m.start()
-	m.lobby("new " + small + "demo")
+	m.control("new " + small + "demo")
 	id := m.list()["demo"].ID
 	m.begins("demo", `i=0; while :; do i=$((i+1)); echo "tick $i"; sleep 0.05; done`)
 	c, err := m.client(m.ctx(), "demo")
@@ -185,18 +196,20 @@ func TestR3EngineRestartedWithLiveRestore(t *testing.T) {
 	}()
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		d.end(sig)
-		// While the engine is away sandboxes are used as ever, and what needs it says so.
+		// While the engine is down, sandboxes can be used; operations that need it report that.
 		if got := m.shell("demo", "echo on"); got != "on\n" {
 			t.Errorf("%v: without the engine: %q", sig, got)
 		}
-		lobby, err := m.client(m.ctx(), "sandboxd")
+		control, err := m.client(m.ctx(), "sandboxd")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := ask(m.ctx(), lobby, "new --json "+small+"other"); err != nil || s.code != 125 || !strings.Contains(s.out, `"code":"unavailable"`) || !strings.Contains(s.out, "engine") {
+		if s, err := ask(m.ctx(), control, "new --json "+small+"other"); err != nil ||
+			s.code != 125 || !strings.Contains(s.out, `"code":"unavailable"`) ||
+			!strings.Contains(s.out, "engine") {
 			t.Errorf("%v: new without the engine: %+v, %v", sig, s, err)
 		}
-		lobby.Close()
+		control.Close()
 		if got := m.list()["demo"]; got.State != lifecycle.Running {
 			t.Errorf("%v: without the engine it is %s", sig, got.State)
 		}
@@ -208,33 +221,40 @@ func TestR3EngineRestartedWithLiveRestore(t *testing.T) {
 	if s := <-done; s.code != 3 {
 		t.Errorf("the command from before ended with %d", s.code)
 	}
-	before := strings.Count(m.lobby("log --raw demo"), "tick")
-	m.eventually("the session goes on", func() bool { return strings.Count(m.lobby("log --raw demo"), "tick") > before })
+	before := strings.Count(m.control("log --raw demo"), "tick")
+	m.eventually("the session goes on", func() bool {
+		return strings.Count(m.control("log --raw demo"), "tick") > before
+	})
 	if got := m.list()["demo"]; got.ID != id || got.State != lifecycle.Running {
 		t.Errorf("it is %s, %s", got.ID, got.State)
 	}
-	m.lobby("new " + small + "other")
+	m.control("new " + small + "other")
 	m.nothingElse(false)
-	if out, _ := m.command("doctor").CombinedOutput(); !strings.Contains(string(out), "live-restore   on") {
+	if out, _ := m.command("doctor").CombinedOutput(); !strings.Contains(string(out),
+		"live-restore   on") {
 		t.Errorf("doctor: %s", out)
 	}
 }
 
-// R3: without live-restore the processes are lost with the engine; the state says why, files stay, and the next use starts it again.
+// R3: without live-restore, processes end with the engine. The state gives the reason, files stay,
+// and the next use starts the sandbox again.
 func TestR3EngineRestartedWithout(t *testing.T) {
 	d := newDockerd(t)
 	m := newMachine(t)
 	m.docker = d.host()
 	m.start()
-	m.lobby("new " + small + "demo")
+	m.control("new " + small + "demo")
 	id := m.list()["demo"].ID
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
 		m.shell("demo", "echo kept >/file")
-		m.lobby("run -n demo -- echo of-this-life")
+		m.control("run -n demo -- echo of-this-life")
 		d.end(sig)
 		d.start()
-		m.eventually("it is noticed", func() bool { return m.list()["demo"].State == lifecycle.Stopped })
-		if got := m.list()["demo"]; got.ID != id || !strings.Contains(got.Reason, "the engine was restarted and its processes are lost") {
+		m.eventually("it is noticed", func() bool {
+			return m.list()["demo"].State == lifecycle.Stopped
+		})
+		if got := m.list()["demo"]; got.ID != id ||
+			!strings.Contains(got.Reason, "the engine was restarted and its processes are lost") {
 			t.Errorf("%v: it is %s for %q", sig, got.ID, got.Reason)
 		}
 		if got := m.shell("demo", "cat /file"); got != "kept\n" {
@@ -244,12 +264,13 @@ func TestR3EngineRestartedWithout(t *testing.T) {
 			t.Errorf("%v: afterwards it is %s, %s", sig, got.ID, got.State)
 		}
 	}
-	if out, _ := m.command("doctor").CombinedOutput(); !strings.Contains(string(out), "warn  live-restore   off") || !strings.Contains(string(out), "daemon.json") {
+	if out, _ := m.command("doctor").CombinedOutput(); !strings.Contains(string(out),
+		"warn  live-restore   off") || !strings.Contains(string(out), "daemon.json") {
 		t.Errorf("doctor: %s", out)
 	}
 }
 
-// engineProxy stands between a daemon and the engine: it stalls, goes away and comes back.
+// engineProxy is a proxy between a daemon and the engine: it can stall, go down and come back.
 type engineProxy struct {
 	t      *testing.T
 	socket string
@@ -263,13 +284,14 @@ type engineProxy struct {
 
 func newEngineProxy(t *testing.T) *engineProxy {
 	t.Helper()
-	p := &engineProxy{t: t, socket: filepath.Join(shortdir.New(t), "docker.sock"), conns: make(map[net.Conn]bool)}
+	p := &engineProxy{t: t, socket: filepath.Join(shortdir.New(t), "docker.sock"),
+		conns: make(map[net.Conn]bool)}
 	p.back()
 	t.Cleanup(func() { p.flow(); p.away(); p.wg.Wait() })
 	return p
 }
 
-// stall lets no byte through, in either direction, until flow.
+// stall passes no byte in either direction until flow.
 func (p *engineProxy) stall() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -285,7 +307,7 @@ func (p *engineProxy) flow() {
 	p.gate = nil
 }
 
-// pass waits while it is stalled.
+// pass waits while the proxy is stalled.
 func (p *engineProxy) pass() {
 	p.mu.Lock()
 	gate := p.gate
@@ -362,14 +384,14 @@ func (p *engineProxy) serve(conn net.Conn) {
 	p.mu.Unlock()
 }
 
-// R3: an engine that hangs, and one whose socket is gone, holds up nobody who does not need it; the daemon starts without it, removes
-// nothing, and goes on when it is back.
+// R3: an engine that hangs, or whose socket is gone, delays nothing that does not need it. The
+// daemon starts without it, removes nothing, and works again when the engine is back.
 func TestR3EngineHangs(t *testing.T) {
 	p := newEngineProxy(t)
 	m := newMachine(t)
 	m.docker = "unix://" + p.socket
 	m.start()
-	m.lobby("new " + small + "demo")
+	m.control("new " + small + "demo")
 	id := m.list()["demo"].ID
 	for _, tt := range []struct {
 		name    string
@@ -385,7 +407,7 @@ func TestR3EngineHangs(t *testing.T) {
 				}
 			}
 			quick("exec", func() { m.shell("demo", "true") })
-			quick("run", func() { m.lobby("run -n demo -- true") })
+			quick("run", func() { m.control("run -n demo -- true") })
 			quick("ls", func() { m.list() })
 			quick("describe", func() { m.describe("demo") })
 			c, err := m.client(m.ctx(), "sandboxd")
@@ -393,7 +415,8 @@ func TestR3EngineHangs(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if s, err := ask(m.ctx(), c, "new --json "+small+"other"); err != nil || s.code != 125 || !strings.Contains(s.out, "engine does not answer") {
+			if s, err := ask(m.ctx(), c, "new --json "+small+"other"); err != nil ||
+				s.code != 125 || !strings.Contains(s.out, "engine does not answer") {
 				t.Errorf("new: %+v, %v", s, err)
 			}
 			m.kill()
@@ -412,7 +435,7 @@ func TestR3EngineHangs(t *testing.T) {
 				s, err := ask(m.ctx(), c, "new "+small+"later")
 				return err == nil && s.code == 0
 			})
-			m.lobby("rm -f later")
+			m.control("rm -f later")
 			m.nothingElse(false)
 		})
 	}

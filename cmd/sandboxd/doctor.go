@@ -25,32 +25,36 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// finding is what one check of doctor found.
+// finding is the result of one check of doctor.
 type finding struct {
 	Check string `json:"check"`
 	OK    bool   `json:"ok"`
 	Found string `json:"found"`
-	Fix   string `json:"fix,omitempty"` // what to do, where it is not OK or could be better
+	Fix   string `json:"fix,omitempty"` // what to do if it is not OK, or could be better
 }
 
-// checkPatience bounds each check.
+// checkPatience is the longest time of one check.
 const checkPatience = 5 * time.Second
 
-// doctor checks what the daemon of a command line needs on this machine.
+// doctor checks the requirements of the daemon on this machine.
 type doctor struct{ cli *cli }
 
-// checks are all checks, in the order in which they are shown.
+// checks returns all checks in the order of their output.
 func (d doctor) checks() []func(context.Context) []finding {
-	return []func(context.Context) []finding{d.checkEngine, d.checkImage, d.checkFilter, d.checkGuests, d.checkState, d.checkLeft,
-		d.checkDoor, d.checkRoom, d.checkPool, d.checkHook, d.checkModel, d.checkTools}
+	return []func(context.Context) []finding{d.checkEngine, d.checkImage, d.checkFilter,
+		d.checkGuests, d.checkState, d.checkLeft,
+		d.checkDaemon, d.checkRoom, d.checkPool, d.checkHook, d.checkModel, d.checkTools}
 }
 
 func doctorCommand(c *cli) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "check what sandboxd needs on this machine",
-		Args:  noArgs,
+		Short: "check that this machine can run sandboxd",
+		Long: "Check the engine, the images, the state directory, the network filter and\n" +
+			"everything else that sandboxd needs on this machine. Print one line per check,\n" +
+			"and how to fix each problem. The exit code is 125 if a check fails.",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			bad := 0
 			for _, check := range (doctor{c}).checks() {
@@ -95,7 +99,8 @@ func printFinding(w io.Writer, f finding) {
 }
 
 func (d doctor) checkEngine(ctx context.Context) []finding {
-	missing := finding{Check: "engine", Fix: "start Docker; on Debian: scripts/setup demo, or apt-get install docker.io"}
+	missing := finding{Check: "engine",
+		Fix: "start Docker; on Debian: scripts/setup demo, or apt-get install docker.io"}
 	engine, err := newEngine(d.cli.config)
 	if err != nil {
 		missing.Found = err.Error()
@@ -107,27 +112,33 @@ func (d doctor) checkEngine(ctx context.Context) []finding {
 		missing.Found = err.Error()
 		return []finding{missing}
 	}
-	all := []finding{{Check: "engine", OK: true, Found: fmt.Sprintf("docker %s, API %s", v.Version, v.APIVersion)}}
+	all := []finding{{Check: "engine", OK: true, Found: fmt.Sprintf("docker %s, API %s", v.Version,
+		v.APIVersion)}}
 	info, err := engine.Info(ctx, client.InfoOptions{})
 	if err != nil {
 		return append(all, finding{Check: "engine info", Found: err.Error()})
 	}
-	all = append(all, finding{Check: "runtime", OK: true, Found: info.Info.DefaultRuntime + ", cgroup " + info.Info.CgroupVersion})
-	live := finding{Check: "live-restore", OK: true, Found: "on: sandboxes survive a restart of the engine"}
+	all = append(all, finding{Check: "runtime", OK: true, Found: info.Info.DefaultRuntime +
+		", cgroup " + info.Info.CgroupVersion})
+	live := finding{Check: "live-restore", OK: true,
+		Found: "on: sandboxes survive a restart of the engine"}
 	switch {
 	case !docker.IsDockers(v):
-		all[0].Found = fmt.Sprintf("%s, which speaks API %s; docs/concepts/isolation.md says what differs", otherEngine(v), v.APIVersion)
+		all[0].Found = fmt.Sprintf(
+			"%s, API %s; for the differences to Docker see docs/concepts/isolation.md",
+			otherEngine(v), v.APIVersion)
 		live.Found = "not needed: containers are not processes of the engine's service"
 	case !info.Info.LiveRestoreEnabled:
-		live.Found = "off: a restart of the engine ends all processes of sandboxes (their files stay)"
-		live.Fix = `put "live-restore": true into /etc/docker/daemon.json, and systemctl reload docker (kill -HUP of dockerd)`
+		live.Found = "off: a restart of the engine stops all sandboxes (their files stay)"
+		live.Fix = `set "live-restore": true in /etc/docker/daemon.json, then: systemctl reload docker`
 	}
 	return append(all, live)
 }
 
-// otherEngine is what an engine that is not Docker's calls itself, in letters that do nothing to a terminal.
+// otherEngine returns the name and version of an engine that is not Docker's, quoted for the
+// terminal.
 func otherEngine(v client.ServerVersionResult) string {
-	name := "another engine than Docker's"
+	name := "unknown engine"
 	if len(v.Components) > 0 {
 		name = v.Components[0].Name
 	}
@@ -138,7 +149,7 @@ func (d doctor) checkImage(ctx context.Context) []finding {
 	image := d.cli.config.Image
 	engine, err := newEngine(d.cli.config)
 	if err != nil {
-		return nil // checkEngine said so
+		return nil // checkEngine reports it
 	}
 	defer engine.Close()
 	if _, err := engine.Ping(ctx, client.PingOptions{}); err != nil {
@@ -147,7 +158,7 @@ func (d doctor) checkImage(ctx context.Context) []finding {
 	if !hasImage(ctx, engine, image) {
 		fix := "pull it: docker pull " + image
 		if image == sandbox.DefaultImage {
-			fix = "build it: scripts/setup demo; the first sandbox builds it, too"
+			fix = "build it: scripts/setup demo; or create a sandbox, which also builds it"
 		}
 		return []finding{{Check: "image", Found: image + " is missing", Fix: fix}}
 	}
@@ -166,12 +177,12 @@ func (d doctor) checkGuests(context.Context) []finding {
 	}
 	if guests.Itself() {
 		return []finding{{Check: "guest", OK: true,
-			Found: path + " itself; guest binaries beside it would need less memory"}}
+			Found: path + " itself; separate guest binaries need less memory"}}
 	}
 	return []finding{{Check: "guest", OK: true, Found: path}}
 }
 
-// checkState looks at the state directory without making one.
+// checkState checks the state directory. It does not create one.
 func (d doctor) checkState(context.Context) []finding {
 	dir := string(d.cli.config.State)
 	info, err := os.Lstat(dir)
@@ -188,33 +199,38 @@ func (d doctor) checkState(context.Context) []finding {
 	for _, name := range []string{"identity", "host_ed25519_key", tokenFile} {
 		key, err := os.Stat(filepath.Join(dir, name))
 		if err == nil && key.Mode().Perm()&0o077 != 0 {
-			all = append(all, finding{Check: "key", Found: fmt.Sprintf("%s can be read by others (%v)", name, key.Mode()), Fix: "chmod 600 " + filepath.Join(dir, name)})
+			all = append(all, finding{Check: "key",
+				Found: fmt.Sprintf("%s can be read by others (%v)", name, key.Mode()),
+				Fix:   "chmod 600 " + filepath.Join(dir, name)})
 		}
 	}
 	return all
 }
 
-func (d doctor) checkDoor(ctx context.Context) []finding {
+func (d doctor) checkDaemon(ctx context.Context) []finding {
 	if e, err := d.cli.daemon(); err == nil {
-		return []finding{{Check: "daemon", OK: true, Found: fmt.Sprintf("%s at %s, pid %d", e.Version, e.SSH, e.PID)}}
+		return []finding{{Check: "daemon", OK: true,
+			Found: fmt.Sprintf("%s at %s, pid %d", e.Version, e.SSH, e.PID)}}
 	}
 	addr := d.cli.config.SSH
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
 	if err != nil {
-		return []finding{{Check: "port", Found: err.Error(), Fix: "sandboxd up takes the next free one; or set ssh in the configuration"}}
+		return []finding{{Check: "port", Found: err.Error(),
+			Fix: "sandboxd up uses the next free port; or set the key ssh"}}
 	}
 	l.Close()
 	return []finding{{Check: "daemon", OK: true, Found: "not running; " + addr + " is free"}}
 }
 
-// checkRoom asks a daemon that runs how many more sandboxes it may have.
+// checkRoom asks a running daemon how many sandboxes it may have, and has.
 func (d doctor) checkRoom(ctx context.Context) []finding {
 	if _, err := d.cli.daemon(); err != nil {
-		return nil // checkDoor said so
+		return nil // checkDaemon reports it
 	}
 	var out, said bytes.Buffer
-	if err := d.cli.lobby(ctx, &out, &said, "quota", "--json"); err != nil {
-		return []finding{{Check: "sandboxes", Found: strings.TrimSpace(said.String() + out.String()), Fix: "see: sandboxd quota"}}
+	if err := d.cli.control(ctx, &out, &said, "quota", "--json"); err != nil {
+		return []finding{{Check: "sandboxes", Found: strings.TrimSpace(said.String() +
+			out.String()), Fix: "see: sandboxd quota"}}
 	}
 	var all []finding
 	for lines := json.NewDecoder(&out); ; {
@@ -230,16 +246,16 @@ func (d doctor) checkRoom(ctx context.Context) []finding {
 		have, most := a.Text()
 		f := finding{Check: a.What, OK: true, Found: have + " of " + most + " of all owners"}
 		if a.Have >= a.Most {
-			f.Fix = "no more are made: rm or stop some, or raise " + a.Key
+			f.Fix = "no new sandboxes: rm or stop some, or raise " + a.Key
 		}
 		all = append(all, f)
 	}
 }
 
-// checkPool asks a running daemon how many sandboxes its pool has.
+// checkPool asks a running daemon for its pool.
 func (d doctor) checkPool(ctx context.Context) []finding {
 	if _, err := d.cli.daemon(); err != nil {
-		return nil // checkDoor said so
+		return nil // checkDaemon reports it
 	}
 	pool, err := d.cli.pool(ctx, false)
 	if err != nil {
@@ -247,10 +263,11 @@ func (d doctor) checkPool(ctx context.Context) []finding {
 	}
 	var all []finding
 	for _, i := range pool {
-		f := finding{Check: "pool", OK: true, Found: fmt.Sprintf("%d of %d ready of %s", i.Ready, i.Size, i.Image)}
+		f := finding{Check: "pool", OK: true, Found: fmt.Sprintf("%d of %d ready of %s", i.Ready,
+			i.Size, i.Image)}
 		if i.Trouble != "" {
 			f.Found += ": " + i.Trouble
-			f.Fix = "the daemon goes on trying; sandboxes of it are booted when somebody asks"
+			f.Fix = "the daemon retries; meanwhile sandboxes of this image are booted on request"
 		}
 		all = append(all, f)
 	}
@@ -265,11 +282,12 @@ func (d doctor) checkTools(context.Context) []finding {
 		}
 	}
 	if len(missing) > 0 {
-		return []finding{{Check: "ssh client", Found: strings.Join(missing, " and ") + " not found", Fix: "apt-get install openssh-client"}}
+		return []finding{{Check: "ssh client", Found: strings.Join(missing, " and ") + " not found",
+			Fix: "apt-get install openssh-client"}}
 	}
 	clock := finding{Check: "clock", OK: true, Found: time.Now().UTC().Format(time.RFC3339)}
 	if time.Now().Year() < 2025 {
-		clock.OK, clock.Fix = false, "set the clock: certificates and records depend on it"
+		clock.OK, clock.Fix = false, "set the clock: certificates and recordings depend on it"
 	}
 	return []finding{{Check: "ssh client", OK: true, Found: "ssh and scp"}, clock}
 }

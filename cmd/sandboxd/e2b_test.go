@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// sdkDir has the SDKs of E2B, which scripts/setup test installs, and what they have to do.
+// sdkDir has the SDKs of E2B, which scripts/setup test installs, and the programs that use them.
 const sdkDir = "testdata/e2b"
 
-// requireSDKs fails, or skips where that is allowed, without the SDKs.
+// requireSDKs fails without the SDKs, or skips if that is allowed.
 func requireSDKs(t *testing.T) (python, node string) {
 	t.Helper()
 	python, err := filepath.Abs(filepath.Join(sdkDir, ".venv/bin/python"))
@@ -21,7 +21,8 @@ func requireSDKs(t *testing.T) (python, node string) {
 		t.Fatal(err)
 	}
 	node, err = exec.LookPath("node")
-	for _, file := range []string{python, filepath.Join(sdkDir, "node_modules/@e2b/code-interpreter/package.json")} {
+	for _, file := range []string{python, filepath.Join(sdkDir,
+		"node_modules/@e2b/code-interpreter/package.json")} {
 		if _, serr := os.Stat(file); serr != nil {
 			err = serr
 		}
@@ -45,7 +46,9 @@ func (m *machine) sdk(t *testing.T, name string, args ...string) string {
 	}
 	cmd := exec.CommandContext(m.ctx(), name, args...)
 	cmd.Dir = sdkDir
-	cmd.Env = append(os.Environ(), "E2B_API_URL="+*m.at.HTTP+"/e2b", "E2B_SANDBOX_URL="+*m.at.HTTP+"/e2b", "E2B_API_KEY="+strings.TrimSpace(string(secret)), "PYTHONDONTWRITEBYTECODE=1")
+	cmd.Env = append(os.Environ(), "E2B_API_URL="+*m.at.HTTP+"/e2b",
+		"E2B_SANDBOX_URL="+*m.at.HTTP+"/e2b", "E2B_API_KEY="+strings.TrimSpace(string(secret)),
+		"PYTHONDONTWRITEBYTECODE=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -53,14 +56,17 @@ func (m *machine) sdk(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// The SDKs of E2B, as they are published, do against the daemon as users have it what they do against E2B.
+// The published SDKs of E2B work with the daemon as they do with E2B.
 func TestE2B(t *testing.T) {
 	python, node := requireSDKs(t)
 	m := newMachine(t)
 	m.env = []string{"SANDBOXD_E2B_TEMPLATES=small=sandboxd/busybox", "SANDBOXD_MAX_SANDBOXES=100"}
 	m.start("--http", "127.0.0.1:0")
-	for name, args := range map[string][]string{"python": {python, "suite.py"}, "python async": {python, "suite_async.py"}, "javascript": {node, "suite.mjs"},
-		"run_code, python": {python, "interpreter.py"}, "run_code, python async": {python, "interpreter_async.py"}, "run_code, javascript": {node, "interpreter.mjs"}} {
+	for name, args := range map[string][]string{"python": {python, "suite.py"},
+		"python async": {python, "suite_async.py"}, "javascript": {node, "suite.mjs"},
+		"run_code, python":       {python, "interpreter.py"},
+		"run_code, python async": {python, "interpreter_async.py"},
+		"run_code, javascript":   {node, "interpreter.mjs"}} {
 		t.Run(name, func(t *testing.T) { t.Log("\n" + m.sdk(t, args[0], args[1:]...)) })
 	}
 	if left := m.list(); len(left) > 0 {
@@ -97,14 +103,15 @@ func TestE2B(t *testing.T) {
 	})
 }
 
-// The programs of docs/examples for E2B's SDKs print what they say.
+// The examples in docs/examples for E2B's SDKs print what they document.
 func TestE2BExamples(t *testing.T) {
 	python, node := requireSDKs(t)
 	m := newMachine(t)
 	m.start("--http", "127.0.0.1:0")
 	for name, c := range map[string]struct{ program, as, want string }{
 		"e2b_job.py": {python, "job_example.py", "exit code 1\nchecking\nok\n42 in a terminal\n"},
-		"e2b_job.ts": {node, "job_example.mjs", "served from inside\nkilled: true\nexit code 3\n"}, // it has no types, so that any node takes it
+		// it has no types, so that any version of node runs it
+		"e2b_job.ts": {node, "job_example.mjs", "served from inside\nkilled: true\nexit code 3\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, err := os.ReadFile(filepath.Join("../../docs/examples", name))
@@ -136,10 +143,14 @@ func TestE2BCalls(t *testing.T) {
 		}
 		return string(text)
 	}
-	suites := [2]string{read(filepath.Join(sdkDir, "suite.py")) + read(filepath.Join(sdkDir, "interpreter.py")), read(filepath.Join(sdkDir, "suite.mjs")) + read(filepath.Join(sdkDir, "interpreter.mjs"))}
-	// The suites have short names for what they use much.
-	suites[0] = strings.NewReplacer("f = s.files", "", " f.", " files.", "(f.", "(files.", "[f.", "[files.").Replace(suites[0])
-	suites[1] = strings.NewReplacer("const f = s.files", "", " f.", " files.", "(f.", "(files.").Replace(suites[1])
+	suites := [2]string{read(filepath.Join(sdkDir, "suite.py")) +
+		read(filepath.Join(sdkDir, "interpreter.py")), read(filepath.Join(sdkDir, "suite.mjs")) +
+		read(filepath.Join(sdkDir, "interpreter.mjs"))}
+	// The suites use short names for frequent calls.
+	suites[0] = strings.NewReplacer("f = s.files", "", " f.", " files.", "(f.", "(files.", "[f.",
+		"[files.").Replace(suites[0])
+	suites[1] = strings.NewReplacer("const f = s.files", "", " f.", " files.", "(f.",
+		"(files.").Replace(suites[1])
 	_, table, _ := strings.Cut(read("../../docs/reference/e2b.md"), "<!-- calls: begin -->")
 	table, _, ok := strings.Cut(table, "<!-- calls: end -->")
 	calls := 0
@@ -178,8 +189,8 @@ func TestE2BCalls(t *testing.T) {
 	}
 }
 
-// What outlives the daemon: sandboxes with their ends and access tokens, and terminals. Commands end with it, as any that are run by
-// SSH without a session.
+// Sandboxes with their ends and access tokens, and terminals, outlive the daemon. Commands end with
+// it, as those over SSH without a session do.
 func TestE2BRestart(t *testing.T) {
 	python, _ := requireSDKs(t)
 	m := newMachine(t)

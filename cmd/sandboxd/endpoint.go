@@ -7,22 +7,22 @@ import (
 	"path/filepath"
 )
 
-// endpoint is where a daemon answers: one line of serve --json, and a file in the state directory for clients on this
-// machine. Paths are of files that clients use as they are.
+// endpoint describes how clients reach a daemon. serve --json prints it on one line, and the state
+// directory has it in a file for clients on this machine. Paths are absolute.
 type endpoint struct {
 	SSH        string  `json:"ssh"`
-	HTTP       *string `json:"http"`       // null where there is no HTTP door
-	TokenFile  *string `json:"token_file"` // as HTTP
+	HTTP       *string `json:"http"`       // null if the HTTP API is disabled
+	TokenFile  *string `json:"token_file"` // null if the HTTP API is disabled
 	KnownHosts string  `json:"known_hosts"`
 	Identity   string  `json:"identity"`
 	State      string  `json:"state"`
 	PID        int     `json:"pid"`
 	Version    string  `json:"version"`
 
-	Trusts []trust `json:"trusts,omitempty"` // by the run that made authorized_keys
+	Trusts []trust `json:"trusts,omitempty"` // set by the run that creates authorized_keys
 }
 
-// trust is a key that a first run lets in.
+// trust is a key that a first run accepts.
 type trust struct {
 	Fingerprint string `json:"fingerprint"`
 	Why         string `json:"why"`
@@ -42,13 +42,14 @@ func readEndpoint(state string) (endpoint, error) {
 	return e, nil
 }
 
-// write puts the endpoint in place of an older one, whole.
+// write replaces the endpoint file atomically.
 func (e endpoint) write() error {
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(filepath.Join(e.State, endpointFile), append(text, '\n'), 0o600); err != nil {
+	if err := writeDurably(filepath.Join(e.State, endpointFile), append(text, '\n'),
+		0o600); err != nil {
 		return fmt.Errorf("endpoint: %w", err)
 	}
 	return nil

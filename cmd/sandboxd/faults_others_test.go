@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// faultHost is a machine that answers SSH: a real sshd on the loopback, with a home directory of its own.
+// faultHost is an existing machine: a real sshd on the loopback address, with its own home
+// directory.
 type faultHost struct {
 	t                     *testing.T
 	dir, port, print, uri string
@@ -27,7 +28,8 @@ func newFaultHost(t *testing.T) *faultHost {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"hostkey", "id"} {
-		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", h.dir+"/"+key).CombinedOutput(); err != nil {
+		if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f",
+			h.dir+"/"+key).CombinedOutput(); err != nil {
 			t.Fatalf("ssh-keygen: %v: %s", err, out)
 		}
 	}
@@ -51,7 +53,8 @@ func newFaultHost(t *testing.T) *faultHost {
 		"AuthorizedKeysFile " + h.dir + "/id.pub", "StrictModes no", "PidFile none", "UsePAM no",
 		"SetEnv HOME=" + h.dir + "/home", "PrintMotd no", "PrintLastLog no", "MaxStartups 100",
 		"Subsystem sftp internal-sftp"}
-	if err := os.WriteFile(h.dir+"/sshd_config", []byte(strings.Join(config, "\n")+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(h.dir+"/sshd_config", []byte(strings.Join(config, "\n")+"\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	_ = os.MkdirAll("/run/sshd", 0o755) // as root it wants that, and elsewhere it does without
@@ -62,7 +65,7 @@ func newFaultHost(t *testing.T) *faultHost {
 	return h
 }
 
-// up starts sshd, and returns when it answers.
+// up starts sshd and waits until it answers.
 func (h *faultHost) up() error {
 	h.cmd = exec.Command("/usr/sbin/sshd", "-D", "-f", h.dir+"/sshd_config", "-E", h.dir+"/log")
 	if err := h.cmd.Start(); err != nil {
@@ -80,14 +83,14 @@ func (h *faultHost) up() error {
 	return fmt.Errorf("sshd does not answer")
 }
 
-// down ends sshd with its connections.
+// down ends sshd and its connections.
 func (h *faultHost) down() {
 	_ = exec.Command("pkill", "-9", "-P", fmt.Sprint(h.cmd.Process.Pid)).Run() // there may be none
 	_ = h.cmd.Process.Kill()
 	_ = h.cmd.Wait()
 }
 
-// faults of the host. Its link comes back after a second.
+// faults of the host; its link comes back after a second
 func (h *faultHost) faults() []fault {
 	cut := func(also func()) func(*faultRound) error {
 		return func(*faultRound) error {
@@ -102,7 +105,8 @@ func (h *faultHost) faults() []fault {
 	return []fault{
 		{name: "host link cut", cause: cut(func() {}), survives: true},
 		{name: "host rebooted", cause: cut(func() {
-			_ = exec.Command("pkill", "-9", "-f", "sandboxd-guest host "+h.dir+"/home").Run() // else nothing is lost
+			// otherwise nothing is lost
+			_ = exec.Command("pkill", "-9", "-f", "sandboxd-guest host "+h.dir+"/home").Run()
 		}), restarts: true},
 	}
 }
@@ -112,12 +116,14 @@ func (f *faultMatrix) hosts(h *faultHost, count int) {
 	faults := h.faults()
 	for i := range count {
 		fault := faults[i%len(faults)]
-		r := &faultRound{f: f, fault: fault, phase: phases[(i+i/len(faults))%len(phases)], sandbox: fmt.Sprintf("h%d", i)}
+		r := &faultRound{f: f, fault: fault, phase: phases[(i+i/len(faults))%len(phases)],
+			sandbox: fmt.Sprintf("h%d", i)}
 		dir := filepath.Join(f.m.dir, r.sandbox)
 		r.file = filepath.Join(dir, "ran")
 		err := os.Mkdir(dir, 0o700)
 		if err == nil {
-			err = r.lobby("add " + r.sandbox + " " + h.uri + " --identity " + h.dir + "/id --accept " + h.print)
+			err = r.control("add " + r.sandbox + " " + h.uri + " --identity " + h.dir +
+				"/id --accept " + h.print)
 		}
 		if err == nil {
 			err = r.identify()
@@ -128,7 +134,7 @@ func (f *faultMatrix) hosts(h *faultHost, count int) {
 		if err != nil {
 			f.t.Errorf("%s, %s: %v", fault.name, r.phase, err)
 		}
-		if err := r.lobby("rm -f " + r.sandbox); err != nil {
+		if err := r.control("rm -f " + r.sandbox); err != nil {
 			f.t.Errorf("%s: %v", fault.name, err)
 		}
 	}
@@ -142,7 +148,8 @@ func (f *faultMatrix) engine(d *dockerd, count int) {
 		return nil
 	}}
 	for i := range count {
-		r := &faultRound{f: f, fault: killed, phase: phases[(i+1)%len(phases)], sandbox: fmt.Sprintf("e%d", i)}
+		r := &faultRound{f: f, fault: killed, phase: phases[(i+1)%len(phases)],
+			sandbox: fmt.Sprintf("e%d", i)}
 		err := r.make()
 		if err == nil {
 			err = r.play(callers)
@@ -150,7 +157,7 @@ func (f *faultMatrix) engine(d *dockerd, count int) {
 		if err != nil {
 			f.t.Errorf("%s, %s: %v", killed.name, r.phase, err)
 		}
-		if err := r.lobby("rm -f " + r.sandbox); err != nil {
+		if err := r.control("rm -f " + r.sandbox); err != nil {
 			f.t.Errorf("%s: %v", killed.name, err)
 		}
 	}

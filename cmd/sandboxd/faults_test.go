@@ -25,7 +25,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// When the fault comes.
+// The phases: when the fault comes.
 type phase string
 
 const (
@@ -37,14 +37,16 @@ const (
 var phases = []phase{before, running, ended}
 
 const (
-	answerWithin = 5 * time.Second        // after the fault, or after the command's own end where it outlives the fault
-	answerTime   = 45 * time.Second       // after which nobody waits for an answer any more
-	outlives     = 2 * time.Second        // how long a command runs that may outlive the fault
-	firstMoments = 50 * time.Millisecond  // how long after the calls the fault comes, at most, in the phase before
+	// after the fault, or after the end of the command if it survives the fault
+	answerWithin = 5 * time.Second
+	answerTime   = 45 * time.Second // after which nobody waits for an answer any more
+	outlives     = 2 * time.Second  // how long a command runs that may outlive the fault
+	// longest time between the calls and the fault, in the phase before
+	firstMoments = 50 * time.Millisecond
 	shortly      = 200 * time.Millisecond // how long a command of the phase before runs
 )
 
-// fault is what happens to a sandbox while calls are under way.
+// fault is what happens to a sandbox during calls.
 type fault struct {
 	name     string
 	cause    func(r *faultRound) error // returns when it has happened
@@ -58,22 +60,38 @@ type fault struct {
 	relayed  time.Duration             // in which those without a session have one; 0 is within
 }
 
-// sandboxFaults are those that happen on the usual engine.
+// sandboxFaults are the faults on the usual engine.
 var sandboxFaults = []fault{
-	{name: "stop", cause: func(r *faultRound) error { return r.lobby("stop " + r.sandbox) }},
-	{name: "docker kill", cause: func(r *faultRound) error { return r.docker("kill", r.container()) }},
-	{name: "docker restart", cause: func(r *faultRound) error { return r.docker("restart", "-t", "0", r.container()) }, restarts: true,
-		within: 20 * time.Second}, // calls that come after it wait until the new guest has given up waiting for its keys
-	{name: "docker rm -f", cause: func(r *faultRound) error { return r.docker("rm", "-f", r.container()) }, gone: true},
+	{name: "stop", cause: func(r *faultRound) error { return r.control("stop " + r.sandbox) }},
+	{name: "docker kill", cause: func(r *faultRound) error {
+		return r.docker("kill", r.container())
+	}},
+	{name: "docker restart", cause: func(r *faultRound) error {
+		return r.docker("restart", "-t", "0", r.container())
+	}, restarts: true,
+		// later calls wait until the new guest has given up waiting for its keys
+		within: 20 * time.Second},
+	{name: "docker rm -f", cause: func(r *faultRound) error {
+		return r.docker("rm", "-f", r.container())
+	}, gone: true},
 	{name: "guest killed", cause: func(r *faultRound) error { return r.signal("KILL") }},
-	{name: "pause", cause: func(r *faultRound) error { return r.lobby("pause " + r.sandbox) },
-		after: func(r *faultRound) error { return r.lobby("resume " + r.sandbox) }, survives: true,
+	{name: "pause", cause: func(r *faultRound) error { return r.control("pause " + r.sandbox) },
+		after: func(r *faultRound) error {
+			return r.control("resume " + r.sandbox)
+		}, survives: true,
 		holds: []string{"exec", "e2b"}}, // which have no session to go on in without their caller
 	{name: "guest frozen", cause: func(r *faultRound) error { return r.signal("STOP") },
-		after: func(r *faultRound) error { return errors.Join(r.signal("CONT"), r.answers()) }, survives: true,
-		relayed: 10 * time.Second}, // their commands end with the connection, so that it has twice the time
-	{name: "paused outside the daemon", cause: func(r *faultRound) error { return r.docker("pause", r.container()) },
-		after: func(r *faultRound) error { return r.docker("unpause", r.container()) }, survives: true,
+		after: func(r *faultRound) error {
+			return errors.Join(r.signal("CONT"), r.answers())
+		}, survives: true,
+		// their commands end with the connection, so it has twice the time
+		relayed: 10 * time.Second},
+	{name: "paused outside the daemon", cause: func(r *faultRound) error {
+		return r.docker("pause", r.container())
+	},
+		after: func(r *faultRound) error {
+			return r.docker("unpause", r.container())
+		}, survives: true,
 		holds: []string{"exec", "e2b"}}, // as of a pause
 	{name: "daemon killed", cause: func(r *faultRound) error {
 		if err := r.f.m.cmd.Process.Kill(); err != nil {
@@ -84,7 +102,7 @@ var sandboxFaults = []fault{
 	}, after: func(*faultRound) error { return nil }, survives: true, alone: true},
 }
 
-// faultMatrix counts what became of the calls of all rounds.
+// faultMatrix counts the outcomes of the calls of all rounds.
 type faultMatrix struct {
 	t    *testing.T
 	m    *machine
@@ -102,17 +120,20 @@ type faultTally struct {
 }
 
 func newFaultMatrix(t *testing.T) *faultMatrix {
-	return &faultMatrix{t: t, mu: new(sync.Mutex), tally: make(map[[2]string]*faultTally), texts: make(map[string]int)}
+	return &faultMatrix{t: t, mu: new(sync.Mutex), tally: make(map[[2]string]*faultTally),
+		texts: make(map[string]int)}
 }
 
-// on is the matrix for the daemon of another machine, which it starts; it counts in the same table.
+// on returns a matrix for the daemon of another machine, which it starts. It counts in the same
+// table.
 func (f *faultMatrix) on(t *testing.T, m *machine) *faultMatrix {
 	t.Helper()
 	m.start("--http", "127.0.0.1:0")
-	return &faultMatrix{t: t, m: m, http: strings.TrimPrefix(*m.at.HTTP, "http://"), mu: f.mu, tally: f.tally, texts: f.texts}
+	return &faultMatrix{t: t, m: m, http: strings.TrimPrefix(*m.at.HTTP, "http://"), mu: f.mu,
+		tally: f.tally, texts: f.texts}
 }
 
-// faultRound is one sandbox in which each caller makes one call at the same time, and one fault.
+// faultRound is one sandbox, one call of each caller at the same time, and one fault.
 type faultRound struct {
 	f       *faultMatrix
 	fault   fault
@@ -143,7 +164,8 @@ func (r *faultRound) then() string {
 	return ""
 }
 
-// secret is what a caller types to a program that does not show it. As a command it would leave a line.
+// secret is what a caller types into a program that does not echo it. Run as a command, it would
+// leave a line.
 func (r *faultRound) secret(caller string) string {
 	return "echo secret-" + r.tag(caller) + " >>" + r.file
 }
@@ -157,7 +179,7 @@ func (r *faultRound) presses(caller string) []string {
 	return append(keys, "Enter")
 }
 
-// shell is one whose read can be silent.
+// shell is a shell whose read supports -s.
 func (r *faultRound) shell() string {
 	if strings.HasPrefix(r.fault.name, "host") {
 		return "bash"
@@ -165,10 +187,12 @@ func (r *faultRound) shell() string {
 	return "sh"
 }
 
-// asks has a program wait for a secret in the caller's session. It appends the tag for each line that it gets.
+// asks starts a program that waits for a secret in the caller's session. It appends the tag for
+// each line that it reads.
 func (r *faultRound) asks(ctx context.Context, caller string) error {
 	program := "while read -s x; do echo " + r.tag(caller) + " >>" + r.file + r.then() + "; done"
-	s, err := r.ask(ctx, shellquote.Join("run", "--json", "-n", r.target(caller), "--", r.shell(), "-c", program))
+	s, err := r.ask(ctx, shellquote.Join("run", "--json", "-n", r.target(caller), "--", r.shell(),
+		"-c", program))
 	if err != nil || s.code != wire.ExitWaiting {
 		return fmt.Errorf("%s asks for nothing: %w, %+v", program, err, s)
 	}
@@ -184,8 +208,8 @@ func (r *faultRound) ask(ctx context.Context, command string) (said, error) {
 	return ask(ctx, c, command)
 }
 
-// lobby runs a command of the table, which has to succeed.
-func (r *faultRound) lobby(command string) error {
+// control runs a command, which must succeed.
+func (r *faultRound) control(command string) error {
 	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
 	defer cancel()
 	if s, err := r.ask(ctx, command); err != nil || s.code != 0 {
@@ -203,12 +227,13 @@ func (r *faultRound) docker(args ...string) error {
 	return nil
 }
 
-// signal sends the sandbox's PID 1 a signal from outside.
+// signal sends a signal to the sandbox's PID 1 from outside.
 func (r *faultRound) signal(name string) error {
-	return exec.Command("sh", "-c", "kill -"+name+" $(docker inspect -f '{{.State.Pid}}' "+r.container()+")").Run()
+	return exec.Command("sh", "-c",
+		"kill -"+name+" $(docker inspect -f '{{.State.Pid}}' "+r.container()+")").Run()
 }
 
-// answers waits until the daemon has seen that the sandbox, which was frozen, answers.
+// answers waits until the daemon has detected that the frozen sandbox answers again.
 func (r *faultRound) answers() error {
 	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
 	defer cancel()
@@ -223,14 +248,14 @@ func (r *faultRound) answers() error {
 	}
 }
 
-// make makes the sandbox.
+// make creates the sandbox.
 func (r *faultRound) make() error {
 	dir := filepath.Join(r.f.m.dir, r.sandbox)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
 	r.file = filepath.Join(dir, "ran")
-	if err := r.lobby("new " + small + "--mount " + dir + " " + r.sandbox); err != nil {
+	if err := r.control("new " + small + "--mount " + dir + " " + r.sandbox); err != nil {
 		return err
 	}
 	return r.identify()
@@ -249,7 +274,7 @@ func (r *faultRound) identify() error {
 	return err
 }
 
-// counts is how often each line is in the file.
+// counts returns how often each line is in the file.
 func (r *faultRound) counts() map[string]int {
 	text, _ := os.ReadFile(r.file) // none yet: no lines
 	n := make(map[string]int)
@@ -259,7 +284,7 @@ func (r *faultRound) counts() map[string]int {
 	return n
 }
 
-// play makes the calls, causes the fault and looks at what was done.
+// play makes the calls, causes the fault and checks the outcome.
 func (r *faultRound) play(callers []caller) error {
 	ctx, cancel := context.WithTimeout(r.f.t.Context(), patience)
 	defer cancel()
@@ -330,7 +355,7 @@ func (r *faultRound) play(callers []caller) error {
 	return nil
 }
 
-// moment waits until it is time for the fault, and returns when the commands began.
+// moment waits until it is time for the fault, and returns when the commands started.
 func (r *faultRound) moment(ctx context.Context, callers []caller) (time.Time, error) {
 	if r.phase == before {
 		timer := time.NewTimer(rand.N(firstMoments))
@@ -353,7 +378,8 @@ func (r *faultRound) moment(ctx context.Context, callers []caller) (time.Time, e
 	}
 }
 
-// unstarted returns an error if the sandbox has been started again although nobody has made a call since the fault.
+// unstarted returns an error if the sandbox was started again although no call was made since the
+// fault.
 func (r *faultRound) unstarted() error {
 	if r.phase != running || r.fault.survives || r.fault.restarts || r.fault.gone {
 		return nil
@@ -370,7 +396,7 @@ func (r *faultRound) unstarted() error {
 	return nil
 }
 
-// again uses the sandbox again, from the time on that it returns: what was waiting to be repeated would be, now.
+// again uses the sandbox again: a call that waits to be repeated would now be repeated.
 func (r *faultRound) again(callers []caller) (time.Time, error) {
 	if r.fault.gone {
 		return time.Now(), nil
@@ -379,7 +405,7 @@ func (r *faultRound) again(callers []caller) (time.Time, error) {
 	defer cancel()
 	after := r.fault.after
 	if after == nil {
-		after = func(r *faultRound) error { return r.lobby("start " + r.sandbox) }
+		after = func(r *faultRound) error { return r.control("start " + r.sandbox) }
 	}
 	if err := after(r); err != nil {
 		return time.Time{}, err
@@ -393,14 +419,16 @@ func (r *faultRound) again(callers []caller) (time.Time, error) {
 		}
 		all.Go(func() {
 			s, err := r.ask(ctx, command)
-			for range 3 { // a guest that was started without its keys ends, and the next use starts it with them
+			// a guest that was started without its keys ends, and the next use starts it with them
+			for range 3 {
 				if err == nil && s.code == 0 {
 					break
 				}
 				s, err = r.ask(ctx, command)
 			}
 			if err != nil || s.code != 0 && !strings.Contains(s.out, `"not_prompt"`) {
-				r.f.t.Errorf("%s, %s: afterwards: %s: %v, %+v", r.fault.name, r.phase, command, err, s)
+				r.f.t.Errorf("%s, %s: afterwards: %s: %v, %+v", r.fault.name, r.phase, command, err,
+					s)
 			}
 		})
 	}
@@ -408,7 +436,7 @@ func (r *faultRound) again(callers []caller) (time.Time, error) {
 	return from, nil
 }
 
-// judge compares what callers were told with what was done.
+// judge compares the answers with what was done.
 func (r *faultRound) judge(callers []caller, answers []answer) {
 	ran := r.counts()
 	shown := r.recorded()
@@ -426,7 +454,8 @@ func (r *faultRound) judge(callers []caller, answers []answer) {
 		n.trials++
 		wrong := func(counter *int, what string) {
 			*counter++
-			f.t.Errorf("%s, %s, %s: %s: ran %d times, answer %s: %s", r.fault.name, r.phase, c.name, what, times, a.class, a.text)
+			f.t.Errorf("%s, %s, %s: %s: ran %d times, answer %s: %s", r.fault.name, r.phase, c.name,
+				what, times, a.class, a.text)
 		}
 		switch a.class {
 		case answeredDone:
@@ -460,31 +489,33 @@ func (r *faultRound) judge(callers []caller, answers []answer) {
 			wrong(&n.late, fmt.Sprintf("answered after %v", a.late))
 		}
 		if a.class != answeredDone {
-			f.texts[fmt.Sprintf("%-14s %-7s %-8s %s", r.fault.name, c.name, a.class, plain(a.text, r.sandbox))]++
+			f.texts[fmt.Sprintf("%-14s %-7s %-8s %s", r.fault.name, c.name, a.class,
+				plain(a.text, r.sandbox))]++
 		}
 	}
 }
 
-// plain is a text without what differs from round to round.
+// plain removes what differs between rounds from a text.
 func plain(text, sandbox string) string {
 	text = strings.ReplaceAll(strings.Join(strings.Fields(text), " "), sandbox, "SANDBOX")
 	return text[:min(len(text), 220)]
 }
 
-// recorded are the secrets that the sandbox's record has.
+// recorded returns the secrets in the sandbox's recording.
 func (r *faultRound) recorded() (shown []string) {
-	_ = filepath.WalkDir(filepath.Join(r.f.m.state, "records", r.id), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return nil //nolint:nilerr // what is removed meanwhile shows nothing
-		}
-		text, _ := os.ReadFile(path)
-		for _, c := range callers {
-			if secret := "secret-" + r.tag(c.name); bytes.Contains(text, []byte(secret)) {
-				shown = append(shown, secret)
+	_ = filepath.WalkDir(filepath.Join(r.f.m.state, "records", r.id),
+		func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return nil //nolint:nilerr // what is removed meanwhile shows nothing
 			}
-		}
-		return nil
-	})
+			text, _ := os.ReadFile(path)
+			for _, c := range callers {
+				if secret := "secret-" + r.tag(c.name); bytes.Contains(text, []byte(secret)) {
+					shown = append(shown, secret)
+				}
+			}
+			return nil
+		})
 	return shown
 }
 
@@ -492,17 +523,22 @@ func (r *faultRound) recorded() (shown []string) {
 func (f *faultMatrix) print() {
 	var out strings.Builder
 	row := func(fault, caller string, n *faultTally) {
-		fmt.Fprintf(&out, "| %s | %s | %d | %d | %d | %d | %d | %d | %d | %d | %.1f s |\n", fault, caller,
-			n.trials, n.done, n.lost, n.refused, n.other, n.repeated, n.afterRefused, n.late, max(n.latest, 0).Seconds())
+		fmt.Fprintf(&out, "| %s | %s | %d | %d | %d | %d | %d | %d | %d | %d | %.1f s |\n", fault,
+			caller,
+			n.trials, n.done, n.lost, n.refused, n.other, n.repeated, n.afterRefused, n.late,
+			max(n.latest, 0).Seconds())
 	}
-	out.WriteString("| fault | caller | trials | done | lost | refused | other | repeated | ran after refused | late | latest answer |\n")
+	out.WriteString(
+		"| fault | caller | trials | done | lost | refused | other | repeated | ran after " +
+			"refused | late | latest answer |\n")
 	out.WriteString("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	var sum faultTally
 	var keys [][2]string
 	for key, n := range f.tally {
 		keys = append(keys, key)
 		sum.trials, sum.done, sum.lost = sum.trials+n.trials, sum.done+n.done, sum.lost+n.lost
-		sum.refused, sum.other, sum.repeated = sum.refused+n.refused, sum.other+n.other, sum.repeated+n.repeated
+		sum.refused, sum.other, sum.repeated = sum.refused+n.refused, sum.other+n.other,
+			sum.repeated+n.repeated
 		sum.afterRefused, sum.late = sum.afterRefused+n.afterRefused, sum.late+n.late
 		sum.latest = max(sum.latest, n.latest)
 	}
@@ -520,8 +556,9 @@ func (f *faultMatrix) print() {
 	f.t.Log("what callers read:\n" + strings.Join(texts, "\n"))
 }
 
-// TestFaultMatrix causes each fault while each caller's call is under way, and counts what was done. A call is made once or not at
-// all; what is refused is not made; text for a program reaches no other; and every caller has an answer soon.
+// TestFaultMatrix causes each fault during the call of each caller, and counts what was done. A
+// call is made once or not at all, a rejected one is not made, text for a program reaches no other
+// program, and every caller has an answer soon.
 func TestFaultMatrix(t *testing.T) {
 	const few = 63
 	trials := times(t, "SANDBOXD_TEST_FAULTS", few)
@@ -550,10 +587,10 @@ func TestFaultMatrix(t *testing.T) {
 	})
 }
 
-// atOnce is how many rounds are played at the same time, unless a fault is for all.
+// atOnce is the number of rounds that run at the same time, unless a fault affects all sandboxes.
 const atOnce = 3
 
-// rounds plays that many rounds.
+// rounds plays n rounds.
 func (f *faultMatrix) rounds(count int) {
 	var alone sync.RWMutex
 	var all sync.WaitGroup
@@ -563,7 +600,8 @@ func (f *faultMatrix) rounds(count int) {
 		if only := os.Getenv("SANDBOXD_TEST_FAULT"); only != "" && only != fault.name {
 			continue
 		}
-		r := &faultRound{f: f, fault: fault, phase: phases[(i+i/len(sandboxFaults))%len(phases)], sandbox: "f" + strconv.Itoa(i)}
+		r := &faultRound{f: f, fault: fault, phase: phases[(i+i/len(sandboxFaults))%len(phases)],
+			sandbox: "f" + strconv.Itoa(i)}
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
@@ -581,7 +619,7 @@ func (f *faultMatrix) rounds(count int) {
 			if err := r.play(callers); err != nil {
 				f.t.Errorf("%s, %s: %v", fault.name, r.phase, err)
 			}
-			if err := r.lobby("rm -f " + r.sandbox); err != nil {
+			if err := r.control("rm -f " + r.sandbox); err != nil {
 				f.t.Errorf("%s: %v", fault.name, err)
 			}
 		})

@@ -26,7 +26,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// forwarded makes cmd, of the daemon's table, run there.
+// forwarded makes cmd run on the daemon's control host.
 func (c *cli) forwarded(cmd *cobra.Command) {
 	if cmd.HasSubCommands() {
 		for _, sub := range cmd.Commands() {
@@ -51,15 +51,15 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 				return err
 			}
 		}
-		lobby, err := c.dial(cmd.Context(), wire.Lobby, startsDaemon(cmd))
+		control, err := c.dial(cmd.Context(), wire.Lobby, startsDaemon(cmd))
 		if err != nil {
 			return err
 		}
-		defer lobby.Close()
+		defer control.Close()
 		var stdin io.Reader = os.Stdin
 		terminal := isTerminal(os.Stdin) && isTerminal(os.Stdout)
 		if cmd.Name() == "python" {
-			terminal = terminal && isTerminal(os.Stderr) // else what the code says there would go elsewhere
+			terminal = terminal && isTerminal(os.Stderr) // a prompt there must be visible
 			if stdin, args, err = pythonFile(cmd, args, terminal); err != nil {
 				return err
 			}
@@ -69,10 +69,10 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 			remote.Stdin = stdin
 		}
 		if images != nil {
-			return images.run(cmd.Context(), lobby, cmd, args, remote)
+			return images.run(cmd.Context(), control, cmd, args, remote)
 		}
 		if terminal && wantsTerminal(cmd) {
-			return throughTerminal(cmd.Context(), lobby, remote, cmd.Name() == "exec")
+			return throughTerminal(cmd.Context(), control, remote, cmd.Name() == "exec")
 		}
 		if drawsBars(cmd) {
 			bars := newBars(os.Stderr)
@@ -81,15 +81,16 @@ func (c *cli) forwarded(cmd *cobra.Command) {
 			defer out.Close()
 			remote.Stdout, remote.Stderr = out, bars
 		}
-		return lostResult(cmd, args, forward(cmd.Context(), lobby, remote))
+		return lostResult(cmd, args, forward(cmd.Context(), control, remote))
 	}
 }
 
-// lostResult prints the Result of a call in a session whose connection to the daemon broke, where its caller reads JSON: that is the
-// shape which they read. Other errors are returned as they are.
+// lostResult prints the Result of a call with --json whose connection to the daemon broke, so that
+// clients always parse the same object. It returns other errors unchanged.
 func lostResult(cmd *cobra.Command, args []string, err error) error {
 	lost, ok := errors.AsType[*wire.Error](err)
-	if !ok || lost.Reason != wire.LostGateway || !flagSet(cmd, "json") || !slices.Contains([]string{"run", "type", "keys", "wait", "interrupt"}, cmd.Name()) {
+	if !ok || lost.Reason != wire.LostGateway || !flagSet(cmd, "json") ||
+		!slices.Contains([]string{"run", "type", "keys", "wait", "interrupt"}, cmd.Name()) {
 		return err
 	}
 	named := ""
@@ -99,7 +100,7 @@ func lostResult(cmd *cobra.Command, args []string, err error) error {
 	if named == "" && len(args) > 0 && cmd.Name() != "run" {
 		named = args[0]
 	}
-	t, _ := wire.ParseTarget(named) // that of a directory is the daemon's to say
+	t, _ := wire.ParseTarget(named) // only the daemon knows the sandbox of a directory
 	res := wire.LostResult(t, lost)
 	if err := json.NewEncoder(os.Stdout).Encode(res); err != nil {
 		return err
@@ -107,12 +108,14 @@ func lostResult(cmd *cobra.Command, args []string, err error) error {
 	return exitCode(res.ExitStatus())
 }
 
-// startsDaemon says for which commands a missing daemon is started: those with which people begin.
+// startsDaemon reports whether cmd starts a missing daemon. Only the commands that users begin with
+// do.
 func startsDaemon(cmd *cobra.Command) bool {
 	return slices.Contains([]string{"run", "new", "python"}, commandName(cmd))
 }
 
-// readsInput says whether a command reads standard input; the others leave it to the caller's shell.
+// readsInput reports whether a command reads standard input. Other commands leave it to the
+// caller's shell.
 func readsInput(cmd *cobra.Command, args []string) bool {
 	switch cmd.Name() {
 	case "run":
@@ -127,16 +130,16 @@ func readsInput(cmd *cobra.Command, args []string) bool {
 	return false
 }
 
-// wantsTerminal says whether a command draws on the caller's terminal.
+// wantsTerminal reports whether a command uses the caller's terminal.
 func wantsTerminal(cmd *cobra.Command) bool {
 	switch cmd.Name() {
 	case "watch":
 		return true
-	case "add", "start": // a host may want a password
+	case "add", "start": // a host may ask for a password
 		return !flagSet(cmd, "json")
 	case "new":
 		return cmd.Flags().Changed("host") && !flagSet(cmd, "json")
-	case "rm": // it asks before it removes what runs
+	case "rm": // it asks before it removes a running sandbox
 		return !flagSet(cmd, "json") && !flagSet(cmd, "force")
 	case "ls":
 		return flagSet(cmd, "watch") && !flagSet(cmd, "json")
@@ -151,15 +154,16 @@ func flagSet(cmd *cobra.Command, name string) bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// remoteLine is the command line as the daemon reads it: flags in one form, then the arguments untouched.
+// remoteLine returns the command line for the daemon: the flags as --name=value, --, and the
+// arguments.
 func remoteLine(cmd *cobra.Command, args []string) string {
 	words := strings.Fields(commandName(cmd))
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if cmd.InheritedFlags().Lookup(f.Name) != nil {
-			return // of this program: where the daemon is
+			return // only for this program, such as --gateway
 		}
 		if cmd.Name() == "python" && (f.Name == "images" || f.Name == "save-images") {
-			return // likewise: see pictures
+			return // only for this program: see pictures
 		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			for _, v := range list.GetSlice() {
@@ -172,9 +176,9 @@ func remoteLine(cmd *cobra.Command, args []string) string {
 	return shellquote.Join(append(append(words, "--"), args...)...)
 }
 
-// forward runs a command in the daemon. ^C goes there once; a second one ends the client. Of what the
-// daemon says a terminal gets the text alone.
-func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
+// forward runs a command on the daemon. The first ^C is sent to it, the second one ends this
+// client. Output to a terminal is reduced to text.
+func forward(ctx context.Context, control *agent.Client, remote agent.Cmd) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, to := range []*io.Writer{&remote.Stdout, &remote.Stderr} {
@@ -206,13 +210,18 @@ func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
 			}
 		}
 	}()
-	exit, err := lobby.Exec(ctx, remote)
+	exit, err := control.Exec(ctx, remote)
 	switch {
 	case errors.Is(err, context.Canceled):
 		return exitCode(wire.ExitInterrupt)
 	case errors.Is(err, &wire.Error{Code: wire.CodeLost}):
-		return &wire.Error{Code: wire.CodeLost, Reason: wire.LostGateway, Message: "the connection to the daemon ended in the middle of the call",
-			Hint: "what runs in a terminal goes on, but on a host of tier marks or screen; when the daemon is back, sandboxd ls and sandboxd log show it"}
+		return &wire.Error{
+			Code: wire.CodeLost, Reason: wire.LostGateway,
+			Message: "connection to the daemon lost during the call",
+			Hint: "programs in terminals keep running, except on a host with tier marks or " +
+				"screen; " +
+				"when the daemon is back, see sandboxd ls and sandboxd log",
+		}
 	case err != nil:
 		return err
 	case exit.Code != 0:
@@ -221,9 +230,9 @@ func forward(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
 	return nil
 }
 
-// throughTerminal is forward with the caller's terminal in raw mode. raw passes standard output as it
-// is: to a program that the caller gave a terminal of its own.
-func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd, raw bool) error {
+// throughTerminal is forward with the caller's terminal in raw mode. raw passes standard output on
+// unchanged, for a program that has a terminal of its own.
+func throughTerminal(ctx context.Context, control *agent.Client, remote agent.Cmd, raw bool) error {
 	cols, rows, err := term.GetSize(int(os.Stdout.Fd()))
 	if err != nil {
 		return fmt.Errorf("terminal size: %w", err)
@@ -232,7 +241,7 @@ func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd,
 	if err != nil {
 		return fmt.Errorf("terminal: %w", err)
 	}
-	defer func() { _ = term.Restore(int(os.Stdin.Fd()), before) }() // nobody is left to be told
+	defer func() { _ = term.Restore(int(os.Stdin.Fd()), before) }() // fails only if it is gone
 	drawn := view.NewFilter(os.Stdout)
 	defer drawn.Close()
 	remote.Stdout = drawn
@@ -268,11 +277,11 @@ func throughTerminal(ctx context.Context, lobby *agent.Client, remote agent.Cmd,
 	remote.Stdin = os.Stdin
 	remote.Pty = &agent.Pty{Term: os.Getenv("TERM"), Cols: cols, Rows: rows}
 	remote.Resized = resized
-	return forward(ctx, lobby, remote)
+	return forward(ctx, control, remote)
 }
 
-// dial connects to the daemon as user: the lobby's name, or a sandbox's. It starts a daemon on this machine if start is
-// set and none answers.
+// dial connects to the daemon as user: the name of the control host, or of a sandbox. If start is
+// set it starts a daemon on this machine if none answers.
 func (c *cli) dial(ctx context.Context, user string, start bool) (*agent.Client, error) {
 	host, o, err := c.reach(ctx, start)
 	if err != nil {
@@ -282,21 +291,27 @@ func (c *cli) dial(ctx context.Context, user string, start bool) (*agent.Client,
 	return client, c.notReached(err, host, o)
 }
 
-// notReached returns err, for which the daemon at host was not reached, with what to do.
+// notReached returns err, with a hint if the daemon at host does not answer.
 func (c *cli) notReached(err error, host string, o agent.Options) error {
-	if errors.Is(err, syscall.ECONNREFUSED) && c.gateway == "" { // its process is another's by now
-		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the daemon of %s does not answer at %s", o.State, host), Hint: "start it: sandboxd up"}
+	// another program has its process ID
+	if errors.Is(err, syscall.ECONNREFUSED) && c.gateway == "" {
+		return &wire.Error{
+			Code:    wire.CodeUnavailable,
+			Message: fmt.Sprintf("the daemon of %s does not answer at %s", o.State, host),
+			Hint:    "start it: sandboxd up",
+		}
 	}
 	return err
 }
 
-// reach says where the daemon answers and how to log in.
+// reach returns the daemon's address and the options for the login.
 func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, error) {
 	o := agent.Options{Kind: agent.KindGateway, State: string(c.config.State)}
 	if c.gateway != "" {
 		u, err := url.Parse(c.gateway)
 		if err != nil || u.Scheme != "ssh" || u.Hostname() == "" {
-			return "", o, usage(fmt.Sprintf("--gateway %q is no ssh URI", c.gateway), "write ssh://HOST:PORT")
+			return "", o, usage(fmt.Sprintf("--gateway %q: not an ssh URI", c.gateway),
+				"write ssh://HOST:PORT")
 		}
 		if u.Port() == "" {
 			return u.Hostname(), o, nil
@@ -314,18 +329,19 @@ func (c *cli) reach(ctx context.Context, start bool) (string, agent.Options, err
 	return e.SSH, o, nil
 }
 
-// daemon returns the endpoint of the daemon that serves the state directory, if it runs. It does not connect: whoever
-// does finds out more.
+// daemon returns the endpoint of the daemon that serves the state directory, if its process exists.
+// It does not connect.
 func (c *cli) daemon() (endpoint, error) {
 	state := string(c.config.State)
 	e, err := readEndpoint(state)
 	if err != nil || e.PID <= 0 || errors.Is(syscall.Kill(e.PID, 0), syscall.ESRCH) {
-		return e, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("no daemon runs for %s", state), Hint: "start it: sandboxd up"}
+		return e, &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("no daemon runs for %s", state), Hint: "start it: sandboxd up"}
 	}
 	return e, nil
 }
 
-// absolute resolves a path against the working directory. Paths are those of this machine.
+// absolute resolves a path of this machine against the working directory.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -333,7 +349,7 @@ func absolute(path string) string {
 	return path
 }
 
-// loginName is the user's own, empty if the system does not know it.
+// loginName returns the user's login name, or "" if the system does not know it.
 func loginName() string {
 	u, err := user.Current()
 	if err != nil {

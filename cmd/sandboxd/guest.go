@@ -12,9 +12,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// runsAsGuest reports whether this process is the guest of a sandbox, and with which arguments.
-// It is where sandboxd itself was mounted into a container or copied to a host, as guest-SUM;
-// then the children of that guest are named guest.Name; and as sandboxd guest.
+// runsAsGuest reports whether this process is the guest of a sandbox, and returns its arguments.
+// sandboxd is the guest if it was mounted into a container or copied to a host as guest-SUM, as a
+// child of such a guest, which is named guest.Name, and as sandboxd guest.
 func runsAsGuest(args []string) (guestArgs []string, ok bool) {
 	name := filepath.Base(args[0])
 	switch {
@@ -26,9 +26,9 @@ func runsAsGuest(args []string) (guestArgs []string, ok bool) {
 	return nil, false
 }
 
-// findGuests looks for guests in the directory that is configured, else where an installed or a
-// built sandboxd has them. Where there are none this program is the guest, if it is static: it has
-// to run in images without a C library.
+// findGuests returns the guest binaries: those in the configured directory, or those beside an
+// installed or built sandboxd. If there are none, this program is the guest, if it is static: it
+// must run in images without a C library.
 func findGuests(configured string) (host.Guests, error) {
 	if configured != "" {
 		return host.GuestsIn(configured), nil
@@ -44,11 +44,12 @@ func findGuests(configured string) (host.Guests, error) {
 	if err != nil {
 		return host.Guests{}, &wire.Error{
 			Code: wire.CodeUnavailable,
-			Message: fmt.Sprintf("there are no guest binaries beside %s, which cannot be the guest: %v",
+			Message: fmt.Sprintf(
+				"guest binaries: none beside %s, and this program cannot be the guest: %v",
 				self, err),
 			Hint: "build a static one: CGO_ENABLED=0 go install " +
 				"github.com/sandboxd/sandboxd/cmd/sandboxd@latest; " +
-				"or build guests with make build, and name their directory: guest_dir",
+				"or build guests with make build, and set the key guest_dir to their directory",
 		}
 	}
 	return g, nil

@@ -17,7 +17,7 @@ func goInstallCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: goinstall DIR")
 	}
-	// With -trimpath as in make build, whose parts are in the cache.
+	// with -trimpath as in make build, whose packages are in the cache
 	install := exec.Command("go", "install", "-trimpath", ".")
 	install.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+ts.MkAbs(args[0]))
 	if out, err := install.CombinedOutput(); err != nil {

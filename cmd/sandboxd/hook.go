@@ -8,14 +8,14 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/attention"
 )
 
-// hookOptions says whom the configuration wants to be told of what sessions need.
+// hookOptions returns the hooks that the configuration sets.
 func hookOptions(c *config.Loaded) attention.HookOptions {
-	// The program reaches this daemon, whichever way its state directory was named.
+	// The program uses this daemon, even if the state directory is not the default one.
 	env := []string{"SANDBOXD_STATE=" + string(c.State)}
 	return attention.HookOptions{Exec: c.Hook.Exec, Env: env, URL: c.Hook.URL}
 }
 
-// checkHook looks whether the program of hook.exec is there. Without one there is nothing to say.
+// checkHook checks that the program of hook.exec exists, if it is set.
 func (d doctor) checkHook(context.Context) []finding {
 	argv := hookOptions(d.cli.config).Exec
 	if len(argv) == 0 {
@@ -23,7 +23,8 @@ func (d doctor) checkHook(context.Context) []finding {
 	}
 	path, err := exec.LookPath(argv[0])
 	if err != nil {
-		return []finding{{Check: "hook", Found: "hook.exec: " + err.Error(), Fix: "name a program that can be run, by its path: sandboxd config show"}}
+		return []finding{{Check: "hook", Found: "hook.exec: " + err.Error(),
+			Fix: "set hook.exec to the path of an executable program"}}
 	}
 	return []finding{{Check: "hook", OK: true, Found: path}}
 }

@@ -12,11 +12,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// sshdCmd starts Debian's sshd on the loopback, with keys and a home directory below the directory named, until the story
-// ends; a second time with the same directory it is started again on its port. $HOSTURI is where it answers, $FINGERPRINT its
-// host key's; its process is in $SSHD_PID.
+// sshdCmd starts Debian's sshd on the loopback address until the story ends, with keys and a home
+// directory below DIR. A second call with the same DIR starts it again on its port. It sets
+// $HOSTURI to its address, $FINGERPRINT to its host key, and $SSHD_PID to its process.
 //
-//	sshd DIR [LINE OF sshd_config]…
+//	        sshd DIR [LINE OF sshd_config]…
+//		sshd DIR [LINE OF sshd_config]…
 func sshdCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: sshd DIR [LINE]…")
@@ -26,7 +27,8 @@ func sshdCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if _, err := os.Stat(dir); err != nil {
 		ts.Check(os.MkdirAll(dir+"/home", 0o700))
 		for _, key := range []string{"hostkey", "id"} {
-			ts.Check(ts.Exec("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", dir+"/"+key))
+			ts.Check(ts.Exec("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f",
+				dir+"/"+key))
 		}
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		ts.Check(err)
@@ -35,8 +37,10 @@ func sshdCmd(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	who, err := user.Current()
 	ts.Check(err)
-	config := append(args[1:len(args):len(args)], "Port "+port, "ListenAddress 127.0.0.1", "HostKey "+dir+"/hostkey", "AuthorizedKeysFile "+dir+"/id.pub",
-		"StrictModes no", "PidFile none", "UsePAM no", "SetEnv HOME="+dir+"/home", "PrintMotd no", "PrintLastLog no", "Subsystem sftp internal-sftp")
+	config := append(args[1:len(args):len(args)], "Port "+port, "ListenAddress 127.0.0.1",
+		"HostKey "+dir+"/hostkey", "AuthorizedKeysFile "+dir+"/id.pub",
+		"StrictModes no", "PidFile none", "UsePAM no", "SetEnv HOME="+dir+"/home", "PrintMotd no",
+		"PrintLastLog no", "Subsystem sftp internal-sftp")
 	ts.Check(os.WriteFile(dir+"/sshd_config", []byte(strings.Join(config, "\n")+"\n"), 0o600))
 	_ = os.MkdirAll("/run/sshd", 0o755) // as root it wants that, and elsewhere it does without
 	cmd := exec.Command("/usr/sbin/sshd", "-D", "-f", dir+"/sshd_config", "-E", dir+"/log")

@@ -29,9 +29,10 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// evils are what no terminal may get of a server: a clipboard, a title, a link, queries, a reset,
-// controls of 8 bits, a mode that is not drawn with, a picture, a turn of direction, a bell.
-var evils = []string{"\x1b]52;c;aGk=", "\x1b]0;title", "\x1b]8;;http", "\x1b[5n", "\x1b[c", "\x1b[>q", "\x1bP+q", "\x1bc", "\u009b", "\x9b", "\x1b[21t",
+// evils are bytes that must not reach a terminal: a clipboard, a title, a link, queries, a reset,
+// 8-bit controls, a private mode, a picture, a change of direction, a bell.
+var evils = []string{"\x1b]52;c;aGk=", "\x1b]0;title", "\x1b]8;;http", "\x1b[5n", "\x1b[c",
+	"\x1b[>q", "\x1bP+q", "\x1bc", "\u009b", "\x9b", "\x1b[21t",
 	"\x1b[?1001h", "\x1b_G", "\u202e", "\x07"}
 
 const (
@@ -41,7 +42,7 @@ const (
 	evilErr = "beside " + evilOut
 )
 
-// hostileServer is a gateway that says evilOut and evilErr to every command, and ends it with 3.
+// hostileServer is a gateway that prints evilOut and evilErr for every command, and exits with 3.
 type hostileServer struct {
 	address string
 	home    string // of a client that trusts it
@@ -54,8 +55,13 @@ func newHostileServer(t *testing.T, answer func(line string) string) *hostileSer
 	must(t, err)
 	host, err := ssh.NewSignerFromKey(key)
 	must(t, err)
-	config := &ssh.ServerConfig{ServerVersion: connect.Identification, BannerCallback: func(ssh.ConnMetadata) string { return evilErr },
-		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) { return nil, nil }}
+	config := &ssh.ServerConfig{ServerVersion: connect.Identification,
+		BannerCallback: func(ssh.ConnMetadata) string {
+			return evilErr
+		},
+		PublicKeyCallback: func(ssh.ConnMetadata, ssh.PublicKey) (*ssh.Permissions, error) {
+			return nil, nil
+		}}
 	config.AddHostKey(host)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -63,7 +69,8 @@ func newHostileServer(t *testing.T, answer func(line string) string) *hostileSer
 	must(t, os.MkdirAll(filepath.Join(s.home, ".ssh"), 0o700))
 	block, err := ssh.MarshalPrivateKey(key, "")
 	must(t, err)
-	must(t, os.WriteFile(filepath.Join(s.home, ".ssh", "id_ed25519"), pem.EncodeToMemory(block), 0o600))
+	must(t, os.WriteFile(filepath.Join(s.home, ".ssh", "id_ed25519"), pem.EncodeToMemory(block),
+		0o600))
 	line := knownhosts.Line([]string{s.address}, host.PublicKey())
 	must(t, os.WriteFile(filepath.Join(s.home, ".ssh", "known_hosts"), []byte(line+"\n"), 0o600))
 	var wg sync.WaitGroup
@@ -118,17 +125,19 @@ func (s *hostileServer) serve(nc net.Conn, config *ssh.ServerConfig) {
 	}
 }
 
-// command is the command line as a person runs it against the server.
+// command returns the command line tool, configured for the server.
 func (s *hostileServer) command(ctx context.Context, args ...string) *exec.Cmd {
 	self, _ := os.Executable()
 	cmd := exec.CommandContext(ctx, self)
-	cmd.Args = append([]string{"sandboxd", "--gateway", "ssh://" + s.address, "--state", filepath.Join(s.home, "state")}, args...)
+	cmd.Args = append([]string{"sandboxd", "--gateway", "ssh://" + s.address, "--state",
+		filepath.Join(s.home, "state")}, args...)
 	cmd.Dir = s.home
-	cmd.Env = []string{"HOME=" + s.home, "PATH=" + s.home + ":" + os.Getenv("PATH"), "TERM=xterm-256color"}
+	cmd.Env = []string{"HOME=" + s.home, "PATH=" + s.home + ":" + os.Getenv("PATH"),
+		"TERM=xterm-256color"}
 	return cmd
 }
 
-// onTerminal is what a terminal gets while the command line runs on it.
+// onTerminal returns what a terminal receives while the command line tool runs on it.
 func (s *hostileServer) onTerminal(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -143,21 +152,31 @@ func (s *hostileServer) onTerminal(t *testing.T, args ...string) string {
 	return string(all)
 }
 
-// hostileCalls are calls of every command that the daemon carries out.
+// hostileCalls are calls of every command that the daemon runs.
 var hostileCalls = map[string][][]string{
-	"add": {{"web", "ssh://x.test"}, {"web", "ssh://x.test", "--json"}}, "allow": {{"web", "a.test"}}, "describe": {{"web"}, {"web", "--json"}}, "fork": {{"web", "two"}},
-	"ls": {{}, {"--json"}, {"--watch"}}, "new": {{"web"}, {"web", "--host", "ssh://x.test"}}, "pause": {{"web"}}, "pool": {{}}, "quota": {{}}, "rescue": {{"web"}},
-	"resume": {{"web"}}, "rm": {{"web"}}, "snapshot": {{"web"}}, "start": {{"web"}}, "stop": {{"web"}}, "exec": {{"web", "true"}, {"-i", "web", "true"}},
-	"interrupt": {{"web"}}, "keys": {{"web", "q"}}, "python": {{"-n", "web", "-c", "1"}, {"-n", "web", "-c", "1", "--json"}, {"-n", "web", "-c", "1", "--images", "none"}},
-	"run": {{"-n", "web", "true"}, {"-n", "web", "--json", "true"}}, "screen": {{"web"}}, "type": {{"web", "y"}}, "wait": {{"web"}}, "give": {{"web"}},
-	"kick": {{"web", "person:x"}}, "page": {{}}, "private": {{"web", "on"}}, "sessions": {{}, {"web", "--json"}}, "share": {{"web", "bob"}}, "take": {{"web"}},
-	"token new": {{}}, "token ls": {{}}, "token rm": {{"x"}}, "unshare": {{"web", "bob"}}, "watch": {{"web"}}, "log": {{"web"}, {"web", "--raw"}},
+	"add":   {{"web", "ssh://x.test"}, {"web", "ssh://x.test", "--json"}},
+	"allow": {{"web", "a.test"}}, "describe": {{"web"}, {"web", "--json"}},
+	"fork": {{"web", "two"}},
+	"ls":   {{}, {"--json"}, {"--watch"}}, "new": {{"web"}, {"web", "--host", "ssh://x.test"}},
+	"pause": {{"web"}}, "pool": {{}}, "quota": {{}}, "rescue": {{"web"}},
+	"resume": {{"web"}}, "rm": {{"web"}}, "snapshot": {{"web"}}, "start": {{"web"}},
+	"stop": {{"web"}}, "exec": {{"web", "true"}, {"-i", "web", "true"}},
+	"interrupt": {{"web"}}, "keys": {{"web", "q"}},
+	"python": {{"-n", "web", "-c", "1"}, {"-n", "web", "-c", "1", "--json"},
+		{"-n", "web", "-c", "1", "--images", "none"}},
+	"run": {{"-n", "web", "true"}, {"-n", "web", "--json", "true"}}, "screen": {{"web"}},
+	"type": {{"web", "y"}}, "wait": {{"web"}}, "give": {{"web"}},
+	"kick": {{"web", "person:x"}}, "page": {{}}, "private": {{"web", "on"}},
+	"sessions": {{}, {"web", "--json"}}, "share": {{"web", "bob"}}, "take": {{"web"}},
+	"token new": {{}}, "token ls": {{}}, "token rm": {{"x"}}, "unshare": {{"web", "bob"}},
+	"watch": {{"web"}}, "log": {{"web"}, {"web", "--raw"}},
 	"replay": {{"web"}, {"web", "--cast"}},
 }
 
-// No command of the table passes on to a person's terminal what a server has it obey.
+// No command passes control sequences of a server on to the user's terminal.
 func TestHostileServer(t *testing.T) {
-	lines, err := json.Marshal(command.PythonLine{Output: &python.Output{Type: python.Stdout, Chars: evilOut}})
+	lines, err := json.Marshal(command.PythonLine{Output: &python.Output{Type: python.Stdout,
+		Chars: evilOut}})
 	must(t, err)
 	s := newHostileServer(t, func(line string) string {
 		if strings.Contains(line, "--json-lines") {
@@ -184,7 +203,7 @@ func TestHostileServer(t *testing.T) {
 	}
 }
 
-// isSafe fails t where got has something of evils.
+// isSafe fails t if got contains any of evils.
 func isSafe(t *testing.T, got string) {
 	t.Helper()
 	for _, evil := range evils {
@@ -194,11 +213,12 @@ func isSafe(t *testing.T, got string) {
 	}
 }
 
-// tableOf are the commands of the daemon's table, by their words.
+// tableOf returns the commands of the daemon, by their path.
 func tableOf(cmd *cobra.Command, words []string) (all [][]string) {
 	for _, c := range cmd.Commands() {
 		switch {
-		case c.GroupID == "machine" || c.Hidden || len(words) == 0 && slices.Contains([]string{"cp", "ssh", "up"}, c.Name()):
+		case c.GroupID == "machine" || c.Hidden || len(words) == 0 &&
+			slices.Contains([]string{"cp", "ssh", "up"}, c.Name()):
 		case c.HasSubCommands():
 			all = append(all, tableOf(c, append(words[:len(words):len(words)], c.Name()))...)
 		default:
@@ -208,35 +228,40 @@ func tableOf(cmd *cobra.Command, words []string) (all [][]string) {
 	return all
 }
 
-// Who asks for a terminal of the program's own gets its bytes, and the terminal as it was after.
+// exec -t passes the program's bytes on, and restores the terminal afterwards.
 func TestHostileServerExecOnTerminal(t *testing.T) {
 	s := newHostileServer(t, func(string) string { return evilOut })
 	got := s.onTerminal(t, "exec", "-t", "web", "true")
 	if !strings.Contains(got, evilOut) {
 		t.Errorf("got %q", got)
 	}
-	s = newHostileServer(t, func(string) string { return "\x1b[?1049h\x1b[1;2r\x1b[?1003h\x1b[?25lhello" })
-	if got := s.onTerminal(t, "watch", "web"); !strings.Contains(got, "hello") || !strings.HasSuffix(got, "\x1b[m\x1b7\x1b[r\x1b8\x1b[m\x1b[?1003l\x1b[?1049l\x1b[?25h") {
+	s = newHostileServer(t, func(string) string {
+		return "\x1b[?1049h\x1b[1;2r\x1b[?1003h\x1b[?25lhello"
+	})
+	if got := s.onTerminal(t, "watch", "web"); !strings.Contains(got, "hello") ||
+		!strings.HasSuffix(got, "\x1b[m\x1b7\x1b[r\x1b8\x1b[m\x1b[?1003l\x1b[?1049l\x1b[?25h") {
 		t.Errorf("got %q", got)
 	}
 }
 
-// What is no terminal gets the bytes as they are.
+// A pipe or a file receives the bytes unchanged.
 func TestHostileServerWithoutTerminal(t *testing.T) {
 	s := newHostileServer(t, func(string) string { return evilOut })
-	for _, args := range [][]string{{"exec", "web", "true"}, {"log", "web", "--raw"}, {"ls"}, {"ls", "--json"}, {"describe", "web"}, {"run", "-n", "web", "true"}, {"replay", "web", "--cast"}} {
+	for _, args := range [][]string{{"exec", "web", "true"}, {"log", "web", "--raw"}, {"ls"},
+		{"ls", "--json"}, {"describe", "web"}, {"run", "-n", "web", "true"},
+		{"replay", "web", "--cast"}} {
 		cmd := s.command(t.Context(), args...)
 		var out, said bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &said
 		exit, _ := errors.AsType[*exec.ExitError](cmd.Run())
-		if exit == nil || exit.ExitCode() != 3 || out.String() != evilOut || said.String() != evilErr {
+		if exit == nil || exit.ExitCode() != 3 || out.String() != evilOut ||
+			said.String() != evilErr {
 			t.Errorf("%s: %v, got %q and %q", args, exit, out.String(), said.String())
 		}
 	}
 }
 
-// Commands of this machine that ask the daemon are as safe: cp, by scp, and port; and names that are
-// completed are names.
+// Local commands that use the daemon are safe, too: cp with scp, port, and completion of names.
 func TestHostileServerLocalCommands(t *testing.T) {
 	s := newHostileServer(t, func(line string) string {
 		if strings.HasPrefix(line, "ls") {
@@ -244,10 +269,12 @@ func TestHostileServerLocalCommands(t *testing.T) {
 		}
 		return evilOut
 	})
-	// ssh(1) looks for its files in the home that the system knows, not in $HOME.
+	// ssh(1) takes the home directory from the user database, not from $HOME.
 	scp, err := exec.LookPath("scp")
 	must(t, err)
-	must(t, os.WriteFile(filepath.Join(s.home, "scp"), []byte("#!/bin/sh\nexec "+scp+` -o UserKnownHostsFile="$HOME/.ssh/known_hosts" -i "$HOME/.ssh/id_ed25519" "$@"`+"\n"), 0o700)) // #nosec G306 -- a program
+	// #nosec G306 -- a program
+	must(t, os.WriteFile(filepath.Join(s.home, "scp"),
+		[]byte("#!/bin/sh\nexec "+scp+` -o UserKnownHostsFile="$HOME/.ssh/known_hosts" -i "$HOME/.ssh/id_ed25519" "$@"`+"\n"), 0o700))
 	got := s.onTerminal(t, "cp", "web:/x", ".")
 	isSafe(t, got)
 	if !strings.Contains(got, "beside") {
@@ -266,15 +293,18 @@ func TestHostileServerLocalCommands(t *testing.T) {
 	}
 }
 
-// What is held of an answer is bounded, and one that is longer ends the call.
+// The size of a held answer is limited, and a longer one ends the call.
 func TestAnswersAreBounded(t *testing.T) {
 	for what, w := range map[string]func(stop func(error)) io.Writer{
 		"answer": func(stop func(error)) io.Writer { return &held{most: 1 << 20, stop: stop} },
 		"line":   func(stop func(error)) io.Writer { return &lines{most: 1 << 20, stop: stop} },
 	} {
 		var stopped error
-		n, err := io.Copy(struct{ io.Writer }{w(func(err error) { stopped = err })}, io.LimitReader(endless{}, 1<<30))
-		if n > 1<<20 || err == nil || !errors.Is(err, stopped) || !strings.Contains(err.Error(), "longer than 1 MiB") {
+		n, err := io.Copy(struct{ io.Writer }{w(func(err error) {
+			stopped = err
+		})}, io.LimitReader(endless{}, 1<<30))
+		if n > 1<<20 || err == nil || !errors.Is(err, stopped) ||
+			!strings.Contains(err.Error(), "longer than 1 MiB") {
 			t.Errorf("%s: %d bytes, %v, stopped with %v", what, n, err, stopped)
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// hubOptions are what the configuration says of the hub: how sandboxes are made, what they may have
-// and for how long, what is recorded. The daemon adds whom it is for and what it stands on.
+// hubOptions returns the options of the hub that the configuration sets: images, limits, lifetimes,
+// recording. The daemon adds the owner, the store and the backends.
 func hubOptions(c *config.Loaded) gateway.Options {
 	return gateway.Options{
 		Options: lifecycle.Options{

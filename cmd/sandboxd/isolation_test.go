@@ -12,8 +12,9 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// What asked for a runtime gets no other, whichever way it is made or started: by new, by use of a new name, fork, start, a login at one
-// that is stopped, the pool, or a Dockerfile. The engine loses the runtime between.
+// A sandbox with a requested runtime never gets another one: with new, use of a new name, fork,
+// start, a login to a stopped sandbox, the pool, or a Dockerfile. The engine loses the runtime in
+// between.
 func TestIsolationIsNeverAnother(t *testing.T) {
 	runc, err := exec.LookPath("runc")
 	if err != nil {
@@ -25,31 +26,36 @@ func TestIsolationIsNeverAnother(t *testing.T) {
 	d := newDockerd(t, "--add-runtime", "crun="+runc)
 	m := newMachine(t)
 	m.docker = d.host()
-	m.env = []string{"SANDBOXD_ISOLATION=crun", "SANDBOXD_POOL_SIZE=1", "SANDBOXD_IMAGE=sandboxd/busybox:latest", "SANDBOXD_NETWORK=none"}
+	m.env = []string{"SANDBOXD_ISOLATION=crun", "SANDBOXD_POOL_SIZE=1",
+		"SANDBOXD_IMAGE=sandboxd/busybox:latest", "SANDBOXD_NETWORK=none"}
 	m.start()
 	pooled := func(want string) {
 		t.Helper()
-		m.eventually("the pool says "+want, func() bool { return strings.Contains(m.lobby("pool --json"), want) })
+		m.eventually("the pool says "+want, func() bool {
+			return strings.Contains(m.control("pool --json"), want)
+		})
 	}
 	runtimes := func(want string) {
 		t.Helper()
 		for _, id := range m.engine("ps", "-aq") {
-			if got := m.engine("inspect", "-f", "{{.HostConfig.Runtime}}", id); len(got) != 1 || got[0] != want {
+			if got := m.engine("inspect", "-f", "{{.HostConfig.Runtime}}", id); len(got) != 1 ||
+				got[0] != want {
 				t.Errorf("a container has runtime %v, want %s", got, want)
 			}
 		}
 	}
 	pooled(`"ready":1`)
-	m.lobby("new claimed")
-	m.lobby("new --memory 64m booted")
-	m.lobby("fork booted forked")
-	m.lobby("stop booted")
+	m.control("new claimed")
+	m.control("new --memory 64m booted")
+	m.control("fork booted forked")
+	m.control("stop booted")
 	runtimes("crun")
 	app := filepath.Join(m.dir, "app")
 	if err := os.Mkdir(app, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(app, "Dockerfile"), []byte("FROM sandboxd/busybox\nRUN echo ran\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(app, "Dockerfile"),
+		[]byte("FROM sandboxd/busybox\nRUN echo ran\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
@@ -66,7 +72,8 @@ func TestIsolationIsNeverAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if s, err := ask(ctx, c, command); err == nil && (s.code == 0 || !strings.Contains(s.err, "crun")) {
+		if s, err := ask(ctx, c, command); err == nil &&
+			(s.code == 0 || !strings.Contains(s.err, "crun")) {
 			t.Errorf("%s, as %s: %+v, want an error that names the runtime", command, user, s)
 		}
 	}
@@ -86,8 +93,8 @@ func TestIsolationIsNeverAnother(t *testing.T) {
 	if running := m.engine("ps", "-q"); len(running) > 0 {
 		t.Errorf("containers run: %v", running)
 	}
-	// Who asks for another by name has that.
-	m.lobby("new --isolation runc plain")
+	// A request for another runtime by name gets it.
+	m.control("new --isolation runc plain")
 	if got := m.describe("plain").Isolation; got != "runc" {
 		t.Errorf("plain has isolation %q", got)
 	}

@@ -12,25 +12,28 @@ import (
 	"github.com/coder/websocket"
 )
 
-// What programs send that speak Jupyter's protocol is answered by a real server in a sandbox without a network.
+// A real server in a sandbox without a network answers programs with Jupyter's protocol.
 func TestJupyter(t *testing.T) {
 	python, _ := requireSDKs(t)
 	m := newMachine(t)
 	m.start("--http", "127.0.0.1:0")
-	m.lobby("new --image sandboxd/python --network none notebooks")
+	m.control("new --image sandboxd/python --network none notebooks")
 	secret, err := os.ReadFile(*m.at.TokenFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Log("\n" + m.sdk(t, python, "jupyter.py", *m.at.HTTP, strings.TrimSpace(string(secret)), "notebooks"))
+	t.Log("\n" + m.sdk(t, python, "jupyter.py", *m.at.HTTP, strings.TrimSpace(string(secret)),
+		"notebooks"))
 
-	// A token that is revoked closes the sockets that were opened by it, and no others.
+	// A revoked token closes the sockets that it opened, and no others.
 	var made struct{ ID, Token string }
-	if err := json.Unmarshal([]byte(m.lobby("token new --json jupyter")), &made); err != nil || made.Token == "" {
+	if err := json.Unmarshal([]byte(m.control("token new --json jupyter")), &made); err != nil ||
+		made.Token == "" {
 		t.Fatal(err, made)
 	}
 	h := http.Header{"Authorization": {"token " + made.Token}}
-	r, err := http.NewRequestWithContext(m.ctx(), http.MethodPost, *m.at.HTTP+"/jupyter/notebooks/api/kernels", nil)
+	r, err := http.NewRequestWithContext(m.ctx(), http.MethodPost,
+		*m.at.HTTP+"/jupyter/notebooks/api/kernels", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +48,9 @@ func TestJupyter(t *testing.T) {
 		t.Fatal(err, resp.Status)
 	}
 	open := func(h http.Header) *websocket.Conn {
-		c, _, err := websocket.Dial(m.ctx(), *m.at.HTTP+"/jupyter/notebooks/api/kernels/"+kernel.ID+"/channels", &websocket.DialOptions{HTTPHeader: h})
+		c, _, err := websocket.Dial(m.ctx(),
+			*m.at.HTTP+"/jupyter/notebooks/api/kernels/"+kernel.ID+"/channels",
+			&websocket.DialOptions{HTTPHeader: h})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,8 +58,9 @@ func TestJupyter(t *testing.T) {
 		c.SetReadLimit(1 << 20)
 		return c
 	}
-	c, other := open(h), open(http.Header{"Authorization": {"token " + strings.TrimSpace(string(secret))}})
-	m.lobby("token rm " + made.ID)
+	c, other := open(h), open(http.Header{"Authorization": {"token " +
+		strings.TrimSpace(string(secret))}})
+	m.control("token rm " + made.ID)
 	ctx, cancel := context.WithTimeout(m.ctx(), 5*time.Second)
 	defer cancel()
 	for err == nil {
@@ -63,7 +69,8 @@ func TestJupyter(t *testing.T) {
 	if websocket.CloseStatus(err) != 4401 {
 		t.Errorf("its socket ended with %v", err)
 	}
-	if err := other.Write(ctx, websocket.MessageText, []byte(`{"header":{"msg_id":"1","msg_type":"kernel_info_request","session":"s","username":"","version":"5.3"},"parent_header":{},"metadata":{},"channel":"shell","content":{}}`)); err != nil {
+	if err := other.Write(ctx, websocket.MessageText,
+		[]byte(`{"header":{"msg_id":"1","msg_type":"kernel_info_request","session":"s","username":"","version":"5.3"},"parent_header":{},"metadata":{},"channel":"shell","content":{}}`)); err != nil {
 		t.Fatal(err)
 	}
 	for answered := false; !answered; {

@@ -22,20 +22,22 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// restart is how long after its start a daemon may take until everything that ran before can be used. Of many restarts it holds for the
-// median: a single one may meet whatever else the machine does, and has several times as long.
+// restart is the longest median time after the start of a daemon until everything that ran before
+// can be used. A single restart may take several times as long, because the machine does other
+// work.
 const (
 	restart       = 2 * time.Second
 	restartOnBusy = 10 * time.Second
 )
 
-// small is what sandboxes of the load are made with.
+// small are the options of the load's sandboxes.
 const small = "--image sandboxd/busybox:latest --memory 64m --network none "
 
-// ledger is what the load was told to be so: what nobody acknowledged may be so or not.
+// ledger records acknowledged operations. Others may or may not have happened.
 type ledger struct {
-	mu     sync.Mutex
-	there  map[string]bool // guarded by mu; sandboxes: new was acknowledged, and no removal was asked for
+	mu sync.Mutex
+	// guarded by mu; sandboxes with an acknowledged new and no requested removal
+	there  map[string]bool
 	gone   map[string]bool // guarded by mu; their removal was acknowledged
 	wrote  []string        // guarded by mu; lines of commands that were acknowledged
 	ran    []string        // guarded by mu; likewise of runs in a session
@@ -51,7 +53,7 @@ func (l *ledger) note(what string, f func()) {
 	f()
 }
 
-// act asks until the connection ends, as it does with the daemon.
+// act runs commands until the connection ends with the daemon.
 func (m *machine) act(ctx context.Context, user string, f func(c *agent.Client, n int) error) {
 	c, err := m.client(ctx, user)
 	if err != nil {
@@ -65,7 +67,8 @@ func (m *machine) act(ctx context.Context, user string, f func(c *agent.Client, 
 	}
 }
 
-// load does everything at once to a machine with the sandboxes busy and open, until ctx ends.
+// load runs all operations at the same time on a machine with the sandboxes busy and open, until
+// ctx ends.
 func (m *machine) load(ctx context.Context, l *ledger, round int) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -105,7 +108,8 @@ func (m *machine) load(ctx context.Context, l *ledger, round int) {
 	wg.Go(func() {
 		m.act(ctx, "sandboxd", func(c *agent.Client, n int) error {
 			line := fmt.Sprintf("run-%d-%d", round, n)
-			if s, err := ask(ctx, c, "run -n busy --json -- echo "+line); err != nil || s.code != 0 {
+			if s, err := ask(ctx, c, "run -n busy --json -- echo "+line); err != nil ||
+				s.code != 0 {
 				return err // the command before is followed no more, and runs on for a moment
 			}
 			l.note("run", func() { l.ran = append(l.ran, line) })
@@ -133,7 +137,7 @@ func (m *machine) load(ctx context.Context, l *ledger, round int) {
 
 var errEnd = fmt.Errorf("the daemon has gone")
 
-// usable returns how long it takes from began until each sandbox has answered a command.
+// usable returns the time from began until each sandbox has run a command.
 func (m *machine) usable(began time.Time, names ...string) time.Duration {
 	m.t.Helper()
 	var wg sync.WaitGroup
@@ -154,8 +158,8 @@ func (m *machine) usable(began time.Time, names ...string) time.Duration {
 	return time.Since(began)
 }
 
-// R1: kill -9 of the daemon at any moment, while sandboxes are made, removed, used, kept and opened, loses no sandbox, session, running
-// command or file, and leaves nothing behind.
+// R1: kill -9 of the daemon at any moment, while sandboxes are created, removed, used, saved and
+// opened, loses no sandbox, session, running command or file, and leaves nothing behind.
 func TestR1DaemonKilled(t *testing.T) {
 	const few = 6
 	rounds := times(t, "SANDBOXD_TEST_KILLS", few)
@@ -163,13 +167,14 @@ func TestR1DaemonKilled(t *testing.T) {
 	m.env = []string{"SANDBOXD_MAX_SANDBOXES=1000"}
 	m.start()
 	steady := []string{"busy", "open", "ticks"}
-	m.lobby("new " + small + "busy")
-	m.lobby("new --image sandboxd/busybox:latest --memory 64m --network filtered open")
-	m.lobby("new " + small + "ticks")
+	m.control("new " + small + "busy")
+	m.control("new --image sandboxd/busybox:latest --memory 64m --network filtered open")
+	m.control("new " + small + "ticks")
 	m.shell("ticks", "(sleep 100000 >/dev/null 2>&1 & echo $! >/tmp/pid)")
 	m.begins("ticks", `i=0; while :; do i=$((i+1)); echo "tick $i"; sleep 0.05; done`)
 	before := m.list()
-	l := &ledger{there: make(map[string]bool), gone: make(map[string]bool), open: make(map[string]bool), images: make(map[string]bool), did: make(map[string]int)}
+	l := &ledger{there: make(map[string]bool), gone: make(map[string]bool),
+		open: make(map[string]bool), images: make(map[string]bool), did: make(map[string]int)}
 	t.Cleanup(func() { // those, too, that nobody acknowledged
 		for image := range l.images {
 			repo, _, _ := strings.Cut(image, ":")
@@ -199,7 +204,8 @@ func TestR1DaemonKilled(t *testing.T) {
 		after := m.list()
 		for _, name := range steady {
 			if after[name].ID != before[name].ID || after[name].State != lifecycle.Running {
-				t.Fatalf("round %d: %s was %s, and is %s, %s", round, name, before[name].ID, after[name].ID, after[name].State)
+				t.Fatalf("round %d: %s was %s, and is %s, %s", round, name, before[name].ID,
+					after[name].ID, after[name].State)
 			}
 		}
 		m.nothingElse(false)
@@ -222,7 +228,7 @@ func TestR1DaemonKilled(t *testing.T) {
 			}
 		}
 		if len(rest) > 0 {
-			m.lobby("rm -f " + strings.Join(rest, " "))
+			m.control("rm -f " + strings.Join(rest, " "))
 		}
 		if t.Failed() {
 			t.FailNow()
@@ -230,9 +236,11 @@ func TestR1DaemonKilled(t *testing.T) {
 	}
 	m.nothingElse(rounds > few)
 	slices.Sort(took)
-	t.Logf("%d times killed; acknowledged: %v; usable after the restart: median %v, at most %v", rounds, l.did, took[len(took)/2], took[len(took)-1])
+	t.Logf("%d times killed; acknowledged: %v; usable after the restart: median %v, at most %v",
+		rounds, l.did, took[len(took)/2], took[len(took)-1])
 	if took[len(took)/2] > restart || took[len(took)-1] > restartOnBusy {
-		t.Errorf("after a restart it took %v, at most %v, until everything was usable; want %v", took[len(took)/2], took[len(took)-1], restart)
+		t.Errorf("after a restart it took %v, at most %v, until everything was usable; want %v",
+			took[len(took)/2], took[len(took)-1], restart)
 	}
 	wrote := strings.Fields(m.shell("busy", "cat /tmp/log"))
 	for _, line := range l.wrote {
@@ -240,7 +248,7 @@ func TestR1DaemonKilled(t *testing.T) {
 			t.Errorf("the file of a command that was acknowledged is lost: %s", line)
 		}
 	}
-	log := m.lobby("log --raw busy")
+	log := m.control("log --raw busy")
 	for _, line := range l.ran {
 		if !strings.Contains(log, "\n"+line+"\r\n") {
 			t.Errorf("the output of a run that was acknowledged is lost: %s", line)
@@ -256,10 +264,11 @@ func TestR1DaemonKilled(t *testing.T) {
 		m.engine("image", "inspect", image)
 	}
 	m.shell("ticks", "kill -0 $(cat /tmp/pid)")
-	// It goes on, however quick the rounds were, and nothing of it is lost.
+	// The session goes on in spite of the quick rounds, and loses nothing.
 	var ticks [][]string
 	m.eventually("it has ticked as often as a second each round gives time for", func() bool {
-		ticks = regexp.MustCompile(`(?m)^tick (\d+)\r$`).FindAllStringSubmatch(m.lobby("log --raw ticks"), -1)
+		ticks = regexp.MustCompile(`(?m)^tick (\d+)\r$`).FindAllStringSubmatch(
+			m.control("log --raw ticks"), -1)
 		return len(ticks) >= 20*rounds
 	})
 	for i, tick := range ticks {
@@ -269,7 +278,7 @@ func TestR1DaemonKilled(t *testing.T) {
 	}
 }
 
-// R1: with many sandboxes, too, each is usable soon after the restart.
+// R1: with many sandboxes, too, each can be used soon after the restart.
 func TestR1ManySandboxes(t *testing.T) {
 	count := times(t, "SANDBOXD_TEST_MANY", 8)
 	m := newMachine(t)
@@ -283,7 +292,8 @@ func TestR1ManySandboxes(t *testing.T) {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			if out, err := m.command(append(strings.Fields("new "+small), names[i])...).CombinedOutput(); err != nil {
+			if out, err := m.command(append(strings.Fields("new "+small),
+				names[i])...).CombinedOutput(); err != nil {
 				t.Errorf("new: %v: %s", err, out)
 			}
 		})
@@ -314,12 +324,13 @@ func TestR1ManySandboxes(t *testing.T) {
 	m.nothingElse(false)
 }
 
-// R2: who is connected when the daemon is restarted in order is told so, and goes on where they were: the library by itself, as the same
-// party, with every byte and without doing anything twice; ssh with a message.
+// R2: a client that is connected when the daemon restarts gets a message and continues where it
+// was. The library reconnects by itself, as the same party, with every byte and without repeating
+// anything; ssh prints a message.
 func TestR2GracefulRestart(t *testing.T) {
 	m := newMachine(t)
 	m.start()
-	m.lobby("new --network none demo")
+	m.control("new --network none demo")
 	c, err := m.client(m.ctx(), "demo")
 	if err != nil {
 		t.Fatal(err)
@@ -340,7 +351,8 @@ func TestR2GracefulRestart(t *testing.T) {
 	defer person.Close()
 	running := make(chan error, 1)
 	go func() {
-		_, err := person.Exec(m.ctx(), agent.Cmd{Command: "echo begun; exec sleep 1000", Stderr: &stderr})
+		_, err := person.Exec(m.ctx(), agent.Cmd{Command: "echo begun; exec sleep 1000",
+			Stderr: &stderr})
 		running <- err
 	}()
 	type end struct {
@@ -349,10 +361,13 @@ func TestR2GracefulRestart(t *testing.T) {
 	}
 	got := make(chan end, 1)
 	go func() {
-		r, err := sh.Run(m.ctx(), `echo once >>/tmp/once; for i in $(seq 1 40); do echo "line $i"; sleep 0.05; done; (exit 7)`)
+		r, err := sh.Run(m.ctx(),
+			`echo once >>/tmp/once; for i in $(seq 1 40); do echo "line $i"; sleep 0.05; done; (exit 7)`)
 		got <- end{r, err}
 	}()
-	m.eventually("the command runs", func() bool { return strings.Contains(m.lobby("log demo"), "line 3") })
+	m.eventually("the command runs", func() bool {
+		return strings.Contains(m.control("log demo"), "line 3")
+	})
 	m.end(syscall.SIGTERM)
 	if err := <-running; err == nil {
 		t.Error("a command without a terminal went on without its connection")
@@ -367,19 +382,21 @@ func TestR2GracefulRestart(t *testing.T) {
 			t.Errorf("line %d is not there once: %q", i, e.r.Output)
 		}
 	}
-	if r, err := sh.Run(m.ctx(), "echo $kept; cat /tmp/once"); err != nil || r.Output != "yes\nonce\n" {
+	if r, err := sh.Run(m.ctx(), "echo $kept; cat /tmp/once"); err != nil ||
+		r.Output != "yes\nonce\n" {
 		t.Errorf("afterwards: %+v, %v; want the same shell, and the command done once", r, err)
 	}
 }
 
-// R9: what is on disk of a session, whenever the daemon dies, is the beginning of what the session printed, and is gone on with: also where
-// the crash tore the last line of the events or the last block of the log.
+// R9: whenever the daemon dies, the recording on disk is a prefix of the session's output and is
+// continued, even if the crash damaged the last line of the events or the last block of the log.
 func TestR9RecordIsAPrefix(t *testing.T) {
 	rounds := times(t, "SANDBOXD_TEST_TEARS", 4)
 	m := newMachine(t)
 	m.start()
-	m.lobby("new " + small + "demo")
-	m.begins("demo", `i=0; while :; do i=$((i+1)); echo "tick $i of many that fill a line"; [ $((i % 500)) -gt 0 ] || sleep 0.02; done`)
+	m.control("new " + small + "demo")
+	m.begins("demo",
+		`i=0; while :; do i=$((i+1)); echo "tick $i of many that fill a line"; [ $((i % 500)) -gt 0 ] || sleep 0.02; done`)
 	record := filepath.Join(m.state, "records", m.list()["demo"].ID, "main")
 	random := rand.New(rand.NewPCG(uint64(rounds), 9))
 	for round := range rounds {
@@ -391,7 +408,7 @@ func TestR9RecordIsAPrefix(t *testing.T) {
 			t.Fatal(err)
 		}
 		inOrder(t, round, text)
-		// What a crash of the machine could do besides.
+		// Additional damage by a crash of the machine.
 		events := filepath.Join(record, "events.ndjson")
 		info, err := os.Stat(events)
 		if err != nil {
@@ -423,12 +440,13 @@ func TestR9RecordIsAPrefix(t *testing.T) {
 	}
 }
 
-// inOrder fails the test unless text has the ticks in order; where bytes are missing, they are a hole of zeros.
+// inOrder fails the test unless text has the ticks in order. Missing bytes are a hole of zeros.
 func inOrder(t *testing.T, round int, text []byte) {
 	t.Helper()
 	last := 0
 	for _, stretch := range bytes.FieldsFunc(text, func(r rune) bool { return r == 0 }) {
-		for _, tick := range regexp.MustCompile(`(?m)^tick (\d+) of many that fill a line\r$`).FindAllSubmatch(stretch, -1) {
+		for _, tick := range regexp.MustCompile(
+			`(?m)^tick (\d+) of many that fill a line\r$`).FindAllSubmatch(stretch, -1) {
 			n, _ := strconv.Atoi(string(tick[1]))
 			if n <= last {
 				t.Fatalf("round %d: after tick %d comes %d", round, last, n)

@@ -14,22 +14,24 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// checkLeft looks for containers whose daemon has no state directory any more: no daemon knows of them, and none will remove them.
+// checkLeft looks for containers whose daemon has no state directory any more. No daemon knows and
+// removes them.
 func (d doctor) checkLeft(ctx context.Context) []finding {
 	engine, err := newEngine(d.cli.config)
 	if err != nil {
-		return nil // checkEngine said so
+		return nil // checkEngine reports it
 	}
 	defer engine.Close()
 	if !strings.HasPrefix(engine.DaemonHost(), "unix:") {
-		return nil // its files are another machine's
+		return nil // its mounts are on another machine
 	}
 	for _, mark := range []string{"/.dockerenv", "/run/.containerenv"} {
 		if _, err := os.Stat(mark); err == nil {
 			return nil // this is a container: state directories of other daemons are not visible
 		}
 	}
-	found, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", daemonLabel)})
+	found, err := engine.ContainerList(ctx, client.ContainerListOptions{All: true,
+		Filters: make(client.Filters).Add("label", daemonLabel)})
 	if err != nil {
 		return nil
 	}
@@ -39,19 +41,21 @@ func (d doctor) checkLeft(ctx context.Context) []finding {
 	})
 }
 
-// daemonLabel is what the containers of a daemon have, with its ID.
+// daemonLabel is the label of containers with the ID of their daemon.
 const daemonLabel = "sandboxd.daemon"
 
-var validDaemon = regexp.MustCompile(`^[A-Za-z0-9-]+$`) // it stands in a command that is to be pasted
+var validDaemon = regexp.MustCompile(`^[A-Za-z0-9-]+$`) // safe in a shell command
 
-// leftBehind returns a finding for each daemon that has containers in all, and whose directory, from which the guest is mounted, is not there.
+// leftBehind returns a finding for each daemon that has containers in all and whose state
+// directory, from which the guest is mounted, does not exist.
 func leftBehind(all []container.Summary, there func(dir string) bool) []finding {
 	count, states := make(map[string]int), make(map[string]string)
 	for _, c := range all {
 		id := c.Labels[daemonLabel]
 		for _, m := range c.Mounts {
 			dir := filepath.Dir(m.Source) // of the guest's program: DIR/guest/FILE
-			if filepath.Base(dir) == "guest" && strings.HasPrefix(filepath.Base(m.Source), "guest-") && validDaemon.MatchString(id) && !there(dir) {
+			if filepath.Base(dir) == "guest" && strings.HasPrefix(filepath.Base(m.Source),
+				"guest-") && validDaemon.MatchString(id) && !there(dir) {
 				count[id]++
 				states[id] = filepath.Dir(dir)
 			}
@@ -60,8 +64,10 @@ func leftBehind(all []container.Summary, there func(dir string) bool) []finding 
 	var findings []finding
 	for _, id := range slices.Sorted(maps.Keys(count)) {
 		findings = append(findings, finding{Check: "left behind", OK: true,
-			Found: fmt.Sprintf("containers of a daemon whose state directory, %q, is gone: %d", states[id], count[id]),
-			Fix:   fmt.Sprintf("no daemon knows them; remove them: docker rm -f $(docker ps -aq --filter label=%s=%s)", daemonLabel, id)})
+			Found: fmt.Sprintf("%d containers of a daemon whose state directory %q was deleted",
+				count[id], states[id]),
+			Fix: fmt.Sprintf("remove them: docker rm -f $(docker ps -aq --filter label=%s=%s)",
+				daemonLabel, id)})
 	}
 	return findings
 }

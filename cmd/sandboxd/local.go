@@ -24,7 +24,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// gateway is how clients on this machine reach the daemon.
+// gateway returns how clients on this machine reach the daemon.
 func (e endpoint) gateway() command.Gateway {
 	host, port := "localhost", portOf(e.SSH)
 	if addr, _, err := net.SplitHostPort(e.SSH); err == nil {
@@ -35,17 +35,18 @@ func (e endpoint) gateway() command.Gateway {
 	return command.Gateway{Host: host, Port: port, KnownHosts: e.KnownHosts, Identity: e.Identity}
 }
 
-// lobby runs one command of the table.
-func (c *cli) lobby(ctx context.Context, out, said io.Writer, words ...string) error {
-	lobby, err := c.dial(ctx, wire.Lobby, false)
+// control runs one command on the control host.
+func (c *cli) control(ctx context.Context, out, said io.Writer, words ...string) error {
+	control, err := c.dial(ctx, wire.Lobby, false)
 	if err != nil {
 		return err
 	}
-	defer lobby.Close()
-	return forward(ctx, lobby, agent.Cmd{Command: shellquote.Join(words...), Stdout: out, Stderr: said})
+	defer control.Close()
+	return forward(ctx, control, agent.Cmd{Command: shellquote.Join(words...), Stdout: out,
+		Stderr: said})
 }
 
-// dialGateway connects to a daemon that runs. The caller closes the Gateway.
+// dialGateway connects to a running daemon. The caller closes the Gateway.
 func (c *cli) dialGateway(ctx context.Context) (*agent.Gateway, error) {
 	host, o, err := c.reach(ctx, false)
 	if err != nil {
@@ -55,8 +56,8 @@ func (c *cli) dialGateway(ctx context.Context) (*agent.Gateway, error) {
 	return g, c.notReached(err, host, o)
 }
 
-// command runs one command of the command table and returns what it prints. progress gets what it
-// prints for people; nil discards that.
+// command runs one command on the control host and returns its output. It writes its messages to
+// progress, which may be nil.
 func (c *cli) command(ctx context.Context, progress io.Writer, words ...string) ([]byte, error) {
 	g, err := c.dialGateway(ctx)
 	if err != nil {
@@ -66,7 +67,7 @@ func (c *cli) command(ctx context.Context, progress io.Writer, words ...string) 
 	return g.Command(ctx, progress, words...)
 }
 
-// sandboxes lists the user's sandboxes.
+// sandboxes returns the user's sandboxes.
 func (c *cli) sandboxes(ctx context.Context) ([]agent.Sandbox, error) {
 	g, err := c.dialGateway(ctx)
 	if err != nil {
@@ -76,7 +77,7 @@ func (c *cli) sandboxes(ctx context.Context) ([]agent.Sandbox, error) {
 	return g.List(ctx)
 }
 
-// runningSandboxes lists names.
+// runningSandboxes returns the names of the user's running sandboxes.
 func (c *cli) runningSandboxes(ctx context.Context) ([]string, error) {
 	all, err := c.sandboxes(ctx)
 	if err != nil {
@@ -94,27 +95,33 @@ func (c *cli) runningSandboxes(ctx context.Context) ([]string, error) {
 func (c *cli) sshCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "ssh [SSH-OPTION…] NAME[~SESSION] [CMD…]",
-		Short:      "join a session with ssh, or run a command",
+		Short:      "attach to a session with ssh, or run a command",
 		Aliases:    command.Aliases["ssh"],
 		SuggestFor: []string{"connect", "enter", "shell"},
-		Long: "Run ssh with what it takes to reach the daemon. Without CMD you join the session that agents work in:\n" +
-			"Ctrl-] t takes the keyboard, Ctrl-] g gives it back, Ctrl-] d leaves.",
+		Long: "Attach to a session with ssh(1), or run CMD in the sandbox. The default\n" +
+			"session is the one that agents use. Ctrl-] t takes the keyboard, Ctrl-] g\n" +
+			"gives it back, Ctrl-] d detaches, Ctrl-] ? shows all keys.\n\n" +
+			"Options before NAME are options of ssh.",
 		DisableFlagsInUseLine: true,
-		DisableFlagParsing:    true, // everything before NAME is ssh's
+		DisableFlagParsing:    true, // options before NAME are options of ssh
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usage("ssh: no sandbox named", "usage: "+cmd.UseLine())
+				return usage("ssh: missing sandbox name", "usage: "+cmd.UseLine())
 			}
 			if args[0] == "--help" || args[0] == "-h" {
 				return cmd.Help()
 			}
 			path, err := exec.LookPath("ssh")
 			if err != nil {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "there is no ssh on this machine", Hint: "install openssh-client"}
+				return &wire.Error{
+					Code:    wire.CodeUnavailable,
+					Message: "ssh: not found on this machine",
+					Hint:    "install openssh-client",
+				}
 			}
 			at := firstArgument(args)
-			if at == len(args) { // before a daemon is started for nothing
-				return usage("ssh: no sandbox named", "usage: "+cmd.UseLine())
+			if at == len(args) { // check it before starting a daemon
+				return usage("ssh: missing sandbox name", "usage: "+cmd.UseLine())
 			}
 			if _, err := wire.ParseTarget(args[at]); err != nil {
 				return err
@@ -124,18 +131,20 @@ func (c *cli) sshCommand() *cobra.Command {
 				return err
 			}
 			host, login := loginOptions(address, o, "-p")
-			words := slices.Concat([]string{"ssh"}, login, args[:at], []string{args[at] + "@" + host}, args[at+1:])
+			words := slices.Concat([]string{"ssh"}, login, args[:at],
+				[]string{args[at] + "@" + host}, args[at+1:])
 			return fmt.Errorf("ssh: %w", syscall.Exec(path, words, os.Environ()))
 		},
 	}
 	return cmd
 }
 
-// loginOptions are what ssh(1) and scp(1) need to log in at address with o, but for the user and the host, which is returned apart. port is what
-// the program calls that option.
+// loginOptions returns the host and the options with which ssh(1) or scp(1) logs in at address with
+// o. port is the program's option for the port.
 func loginOptions(address string, o agent.Options, port string) (host string, options []string) {
 	if len(o.KnownHosts) > 0 {
-		options = append(options, "-o", "UserKnownHostsFile="+o.KnownHosts[0], "-o", "StrictHostKeyChecking=yes")
+		options = append(options, "-o", "UserKnownHostsFile="+o.KnownHosts[0], "-o",
+			"StrictHostKeyChecking=yes")
 	}
 	if o.Identity != "" {
 		options = append(options, "-i", o.Identity)
@@ -146,7 +155,8 @@ func loginOptions(address string, o agent.Options, port string) (host string, op
 	return address, options
 }
 
-// firstArgument is the index of the first word that is neither an option of ssh(1) nor an option's argument.
+// firstArgument returns the index of the first word that is neither an option of ssh(1) nor an
+// option's argument.
 func firstArgument(args []string) int {
 	for i := 0; i < len(args); i++ {
 		switch {
@@ -159,22 +169,27 @@ func firstArgument(args []string) int {
 	return len(args)
 }
 
-// sshConfigName is the alias that the block of ssh-config defines.
+// sshConfigName is the Host that ssh-config defines.
 const sshConfigName = "sbx"
 
 func (c *cli) sshConfigCommand() *cobra.Command {
 	var write, yes bool
 	cmd := &cobra.Command{
 		Use:   "ssh-config [--write]",
-		Short: "print an ssh configuration with which ssh NAME@sbx works",
-		Long: "Print a Host block for ssh_config(5): afterwards `ssh demo@sbx` reaches the sandbox demo and `ssh sbx ls` the command\n" +
-			"table. --write puts it into a file of its own in the state directory and, after asking, one Include line into\n" +
+		Short: "print an ssh configuration for ssh NAME@sbx",
+		Long: "Print a Host block for ssh_config(5). With it, `ssh demo@sbx` attaches to the\n" +
+			"sandbox demo, and `ssh sbx ls` runs a command of sandboxd. --write saves the\n" +
+			"block in the state directory and, after you confirm, adds one Include line to\n" +
 			"~/.ssh/config.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, err := readEndpoint(string(c.config.State))
 			if err != nil {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "no daemon has run for " + string(c.config.State), Hint: "start it: sandboxd up"}
+				return &wire.Error{
+					Code:    wire.CodeUnavailable,
+					Message: "no daemon has run for " + string(c.config.State),
+					Hint:    "start it: sandboxd up",
+				}
 			}
 			block := sshConfigBlock(e)
 			if !write {
@@ -184,15 +199,16 @@ func (c *cli) sshConfigCommand() *cobra.Command {
 			return writeSSHConfig(e, block, yes)
 		},
 	}
-	cmd.Flags().BoolVar(&write, "write", false, "write it, and include it from ~/.ssh/config")
-	cmd.Flags().BoolVar(&yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVar(&write, "write", false, "save the block, and include it in ~/.ssh/config")
+	cmd.Flags().BoolVar(&yes, "yes", false, "change ~/.ssh/config without confirmation")
 	return cmd
 }
 
-// sshConfigBlock names the fast cipher first: the client's order wins, and OpenSSH's own costs half the throughput.
+// sshConfigBlock returns the Host block. It puts the fast cipher first, because the client's order
+// wins and OpenSSH's default cipher halves the throughput.
 func sshConfigBlock(e endpoint) string {
 	g := e.gateway()
-	return fmt.Sprintf(`# Written by sandboxd ssh-config. ssh demo@%[1]s is the sandbox demo, ssh %[1]s ls the command table.
+	return fmt.Sprintf(`# Written by sandboxd ssh-config. ssh demo@%[1]s attaches to the sandbox demo, ssh %[1]s ls lists sandboxes.
 Host %[1]s
 	HostName %[2]s
 	Port %[3]s
@@ -219,34 +235,40 @@ func writeSSHConfig(e endpoint, block string, yes bool) error {
 		return fmt.Errorf("ssh-config: %w", err)
 	}
 	if bytes.Contains(before, []byte(include)) {
-		fmt.Printf("wrote %s; %s includes it already\n", own, user)
+		fmt.Printf("wrote %s; %s already includes it\n", own, user)
 		return nil
 	}
 	if !yes {
-		fmt.Printf("  %sPut this line at the top of %s? [y/N] ", include, user)
+		fmt.Printf("  %sAdd this line at the top of %s? [y/N] ", include, user)
 		answer, _ := bufio.NewReader(os.Stdin).ReadString('\n')
 		if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-			return usage("nothing was put into "+user, "say --yes, or put the line there yourself: "+strings.TrimSpace(include))
+			return usage("ssh-config: "+user+" was not changed",
+				"use --yes, or add the line yourself: "+strings.TrimSpace(include))
 		}
 	}
 	if err := os.MkdirAll(filepath.Dir(user), 0o700); err != nil {
 		return fmt.Errorf("ssh-config: %w", err)
 	}
-	// At the top: an Include inside a Host block would belong to it. Written beside and renamed, so that nothing is lost.
+	// At the top: an Include inside a Host block would belong to it. The file is replaced by a
+	// rename, so that a crash loses nothing.
 	target, err := filepath.EvalSymlinks(user)
 	if err != nil {
 		target = user
 	}
-	if err := os.WriteFile(target+".sandboxd", append([]byte(include), before...), 0o600); err != nil {
+	if err := os.WriteFile(target+".sandboxd", append([]byte(include), before...),
+		0o600); err != nil {
 		return fmt.Errorf("ssh-config: %w", err)
 	}
 	if err := os.Rename(target+".sandboxd", target); err != nil {
 		return fmt.Errorf("ssh-config: %w", err)
 	}
 	fmt.Printf("wrote %s and included it from %s\n  ssh demo@%s\n", own, user, sshConfigName)
-	if u, err := osuser.Current(); err == nil && filepath.Join(u.HomeDir, ".ssh", "config") != user {
-		// ssh(1) asks the user database for the home directory, as after sudo with HOME kept.
-		fmt.Printf("note: ssh reads %s, whatever HOME says; use ssh -F %s\n", filepath.Join(u.HomeDir, ".ssh", "config"), user)
+	if u, err := osuser.Current(); err == nil && filepath.Join(u.HomeDir, ".ssh",
+		"config") != user {
+		// ssh(1) takes the home directory from the user database, which differs from HOME after
+		// sudo.
+		fmt.Printf("note: ssh ignores HOME and reads %s; use ssh -F %s\n",
+			filepath.Join(u.HomeDir, ".ssh", "config"), user)
 	}
 	return nil
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// machine is a state directory with the daemon that tests of faults run on it, kill and run again. The daemon is the program as users
-// have it, without the race detector: what is measured is its own time.
+// machine is a state directory and the daemon that fault tests run on it, kill and run again. The
+// daemon is built without the race detector: the tests measure its time.
 type machine struct {
 	t      *testing.T
 	dir    string // of the test
@@ -40,7 +40,7 @@ type machine struct {
 	ended chan struct{} // closed when cmd has
 }
 
-// patience is how long a test waits for what must happen.
+// patience is the longest time that a test waits for an expected event.
 const patience = 90 * time.Second
 
 // product builds sandboxd once.
@@ -54,7 +54,8 @@ var product = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// newMachine has no daemon yet. What its daemons made is removed at the end of the test.
+// newMachine returns a machine without a daemon. The end of the test removes what its daemons
+// created.
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	requireEngine(t)
@@ -67,7 +68,8 @@ func newMachine(t *testing.T) *machine {
 	return m
 }
 
-// times is how often a test of faults does what it does: as the environment says, or less, as fits beside all other tests.
+// times returns how often a fault test repeats: as set in the environment, or less, to fit with all
+// other tests.
 func times(t *testing.T, variable string, few int) int {
 	t.Helper()
 	text := os.Getenv(variable)
@@ -87,7 +89,7 @@ func (m *machine) ctx() context.Context {
 	return ctx
 }
 
-// command is sandboxd with the machine's environment.
+// command returns a sandboxd command in the machine's environment.
 func (m *machine) command(args ...string) *exec.Cmd {
 	path, err := product()
 	if err != nil {
@@ -95,12 +97,13 @@ func (m *machine) command(args ...string) *exec.Cmd {
 	}
 	cmd := exec.Command(path, args...)
 	cmd.Dir = m.dir
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "SANDBOXD_STATE=" + m.state, "SANDBOXD_GUEST_DIR=" + guestBinaries,
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "SANDBOXD_STATE=" +
+		m.state, "SANDBOXD_GUEST_DIR=" + guestBinaries,
 		"DOCKER_HOST=" + m.docker}, m.env...)
 	return cmd
 }
 
-// start runs a daemon, at the address of the one before, until it says that clients can connect.
+// start starts a daemon at the address of the previous one, and waits until clients can connect.
 func (m *machine) start(args ...string) {
 	m.t.Helper()
 	if err := m.tryStart(args...); err != nil {
@@ -109,7 +112,8 @@ func (m *machine) start(args ...string) {
 }
 
 func (m *machine) tryStart(args ...string) error {
-	m.cmd = m.command(append([]string{"serve", "--json", "--ssh", cmp.Or(m.at.SSH, "127.0.0.1:0")}, args...)...)
+	m.cmd = m.command(append([]string{"serve", "--json", "--ssh", cmp.Or(m.at.SSH, "127.0.0.1:0")},
+		args...)...)
 	log, err := os.OpenFile(m.log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -145,7 +149,7 @@ func (m *machine) tryStart(args ...string) error {
 
 func (m *machine) log() string { return filepath.Join(m.dir, "daemon.log") }
 
-// end sends the daemon a signal and waits until it is gone.
+// end sends a signal to the daemon and waits for its end.
 func (m *machine) end(sig syscall.Signal) {
 	m.t.Helper()
 	if err := m.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -160,7 +164,7 @@ func (m *machine) end(sig syscall.Signal) {
 
 func (m *machine) kill() { m.t.Helper(); m.end(syscall.SIGKILL) }
 
-// running reports whether there is a daemon.
+// running reports whether the daemon runs.
 func (m *machine) running() bool {
 	if m.ended == nil {
 		return false
@@ -173,7 +177,7 @@ func (m *machine) running() bool {
 	}
 }
 
-// cleanUp removes what there is.
+// cleanUp removes everything that was created.
 func (m *machine) cleanUp() {
 	if m.t.Failed() {
 		text, _ := os.ReadFile(m.log())
@@ -187,7 +191,8 @@ func (m *machine) cleanUp() {
 			m.t.Errorf("clean up: %v", err)
 		}
 	}
-	if out, err := m.command("rm", "--force", "--all").CombinedOutput(); err != nil && !strings.Contains(string(out), "name the sandboxes") {
+	if out, err := m.command("rm", "--force", "--all").CombinedOutput(); err != nil &&
+		!strings.Contains(string(out), "name the sandboxes") {
 		m.t.Errorf("clean up: %v: %s", err, out)
 	}
 	if m.running() {
@@ -196,27 +201,28 @@ func (m *machine) cleanUp() {
 	m.at = endpoint{}
 }
 
-// client logs in as somebody.
+// client logs in as a user.
 func (m *machine) client(ctx context.Context, user string) (*agent.Client, error) {
-	return agent.Dial(ctx, "ssh://"+user+"@"+m.at.SSH, agent.Options{Kind: agent.KindGateway, State: m.state,
-		KnownHosts: []string{m.at.KnownHosts}, Identity: m.at.Identity, DialTimeout: patience})
+	return agent.Dial(ctx, "ssh://"+user+"@"+m.at.SSH,
+		agent.Options{Kind: agent.KindGateway, State: m.state,
+			KnownHosts: []string{m.at.KnownHosts}, Identity: m.at.Identity, DialTimeout: patience})
 }
 
-// said is what a command of the table printed, and how it ended.
+// said is the output and the exit code of a command.
 type said struct {
 	code     int
 	out, err string
 }
 
-// ask runs a command of the table; the error is about the connection alone.
+// ask runs a command. It returns an error only for the connection.
 func ask(ctx context.Context, c *agent.Client, command string) (said, error) {
 	var out, errs bytes.Buffer
 	exit, err := c.Exec(ctx, agent.Cmd{Command: command, Stdout: &out, Stderr: &errs})
 	return said{exit.Code, out.String(), errs.String()}, err
 }
 
-// lobby runs a command of the table, which has to succeed.
-func (m *machine) lobby(command string) string {
+// control runs a command, which must succeed.
+func (m *machine) control(command string) string {
 	m.t.Helper()
 	c, err := m.client(m.ctx(), "sandboxd")
 	if err != nil {
@@ -230,7 +236,7 @@ func (m *machine) lobby(command string) string {
 	return s.out
 }
 
-// begins runs a script in the session main of a sandbox that does not end.
+// begins starts an endless script in the session main of a sandbox.
 func (m *machine) begins(name, script string) {
 	m.t.Helper()
 	c, err := m.client(m.ctx(), "sandboxd")
@@ -238,12 +244,13 @@ func (m *machine) begins(name, script string) {
 		m.t.Fatal(err)
 	}
 	defer c.Close()
-	if s, err := ask(m.ctx(), c, shellquote.Join("run", "-n", name, "--timeout", "500ms", "--", script)); err != nil || s.code != wire.ExitDeadline {
+	if s, err := ask(m.ctx(), c, shellquote.Join("run", "-n", name, "--timeout", "500ms", "--",
+		script)); err != nil || s.code != wire.ExitDeadline {
 		m.t.Fatalf("%s: %v, %+v", script, err, s)
 	}
 }
 
-// shell runs a command in a sandbox, without a terminal, which has to succeed.
+// shell runs a command in a sandbox, without a terminal. It must succeed.
 func (m *machine) shell(name, command string) string {
 	m.t.Helper()
 	c, err := m.client(m.ctx(), name)
@@ -262,7 +269,7 @@ func (m *machine) shell(name, command string) string {
 func (m *machine) list() map[string]lifecycle.Info {
 	m.t.Helper()
 	all := make(map[string]lifecycle.Info)
-	for _, line := range strings.Split(strings.TrimSpace(m.lobby("ls --json")), "\n") {
+	for _, line := range strings.Split(strings.TrimSpace(m.control("ls --json")), "\n") {
 		if line == "" {
 			continue
 		}
@@ -275,17 +282,17 @@ func (m *machine) list() map[string]lifecycle.Info {
 	return all
 }
 
-// describe is the JSON of describe.
+// describe returns the JSON of describe.
 func (m *machine) describe(name string) lifecycle.Description {
 	m.t.Helper()
 	var d lifecycle.Description
-	if err := json.Unmarshal([]byte(m.lobby("describe --json "+name)), &d); err != nil {
+	if err := json.Unmarshal([]byte(m.control("describe --json "+name)), &d); err != nil {
 		m.t.Fatal(err)
 	}
 	return d
 }
 
-// eventually waits for what nobody announces.
+// eventually polls until a condition holds.
 func (m *machine) eventually(what string, f func() bool) {
 	m.t.Helper()
 	deadline := time.Now().Add(patience)
@@ -299,7 +306,7 @@ func (m *machine) eventually(what string, f func() bool) {
 	}
 }
 
-// engine runs docker on the machine's engine, and returns its lines.
+// engine runs docker on the machine's engine, and returns the lines of its output.
 func (m *machine) engine(args ...string) []string {
 	m.t.Helper()
 	cmd := exec.Command("docker", args...)
@@ -311,15 +318,17 @@ func (m *machine) engine(args ...string) []string {
 	return strings.Fields(string(out))
 }
 
-// cutShort is the reason of a sandbox whose creation a crash ended. It is looked for a while, because the engine may be about to make it.
-const cutShort = "its creation was interrupted"
+// interrupted is the reason of a sandbox whose creation a crash ended. The daemon looks for it for
+// a while, because the engine may still create it.
+const interrupted = "its creation was interrupted"
 
-// settled waits until nothing is created or removed, but for what is looked for.
+// settled waits until no sandbox is being created or removed, apart from interrupted ones.
 func (m *machine) settled(thorough bool) {
 	m.t.Helper()
 	m.eventually("no creation or removal is under way", func() bool {
 		for _, info := range m.list() {
-			if info.State == lifecycle.Creating || info.State == lifecycle.Deleting && (thorough || info.Reason != cutShort) {
+			if info.State == lifecycle.Creating || info.State == lifecycle.Deleting &&
+				(thorough || info.Reason != interrupted) {
 				return false
 			}
 		}
@@ -327,8 +336,8 @@ func (m *machine) settled(thorough bool) {
 	})
 }
 
-// nothingElse fails the test if there is a container, a directory or an image of this daemon's that belongs to none of its sandboxes.
-// Unless it is thorough it does not wait for the end of those whose creation was cut short.
+// nothingElse fails the test if a container, directory or image of this daemon belongs to none of
+// its sandboxes. Unless thorough, it does not wait for the end of interrupted creations.
 func (m *machine) nothingElse(thorough bool) {
 	m.t.Helper()
 	m.settled(thorough)
@@ -343,9 +352,14 @@ func (m *machine) nothingElse(thorough bool) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	containers := m.engine("ps", "-a", "--filter", "label=sandboxd.daemon="+strings.TrimSpace(string(id)), "--format", `{{.Label "sandboxd.id"}}`)
-	missing := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return slices.Contains(containers, id) || slices.Contains(late, id) })
-	if len(missing) > 0 || slices.ContainsFunc(containers, func(id string) bool { return !slices.Contains(ids, id) }) {
+	containers := m.engine("ps", "-a", "--filter",
+		"label=sandboxd.daemon="+strings.TrimSpace(string(id)), "--format",
+		`{{.Label "sandboxd.id"}}`)
+	missing := slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		return slices.Contains(containers, id) || slices.Contains(late, id)
+	})
+	if len(missing) > 0 || slices.ContainsFunc(containers,
+		func(id string) bool { return !slices.Contains(ids, id) }) {
 		m.t.Errorf("containers %v, sandboxes %v", containers, ids)
 	}
 	for _, dir := range []string{"instances", "records"} {
@@ -360,13 +374,14 @@ func (m *machine) nothingElse(thorough bool) {
 		}
 	}
 	for _, image := range m.engine("images", "sandboxd-fork/*", "--format", "{{.Repository}}") {
-		if of := strings.TrimPrefix(image, "sandboxd-fork/"); m.had(of) && !slices.Contains(ids, of) {
+		if of := strings.TrimPrefix(image, "sandboxd-fork/"); m.had(of) &&
+			!slices.Contains(ids, of) {
 			m.t.Errorf("image of no fork: %s", image)
 		}
 	}
 }
 
-// had tells the ids of sandboxes that this machine has had from those of others on the same engine.
+// had tells the IDs of this machine's sandboxes from those of others on the same engine.
 func (m *machine) had(id string) bool {
 	text, err := os.ReadFile(m.log())
 	return err == nil && bytes.Contains(text, []byte(id))

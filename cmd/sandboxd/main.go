@@ -1,10 +1,11 @@
 // Command sandboxd is the SSH-gateway sandbox daemon and its command line.
 //
-// The command line is an SSH client of the daemon: what concerns sandboxes is parsed here, for help and completion, and
-// carried out there. Only what touches things on this machine is local: serve, up, down, demo, config, cp, ssh, doctor,
-// ssh-config, mcp, mcp-config, task, conformance, version, completion.
+// The command line is an SSH client of the daemon. Commands for sandboxes are parsed here, for help
+// and completion, and run there. Commands that use this machine are local: serve, up, down, demo,
+// config, cp, port, ssh, doctor, ssh-config, mcp, mcp-config, task, conformance, version,
+// completion.
 //
-// The same program is the guest of sandboxes where no sandboxd-guest was built: see runsAsGuest.
+// Without a built sandboxd-guest, the same program is also the guest of sandboxes: see runsAsGuest.
 package main
 
 import (
@@ -34,7 +35,7 @@ func main() {
 
 func run() int {
 	ends := []os.Signal{syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) { // else by nohup(1), which asks us to go on
+	if !signal.Ignored(syscall.SIGHUP) { // nohup(1) ignores it
 		ends = append(ends, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
@@ -58,7 +59,7 @@ type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// public gives every error the shape that is printed. On this machine nothing needs hiding.
+// public converts an error to the one that is printed.
 func public(err error) *wire.Error {
 	var known *wire.Error
 	if errors.As(err, &known) {
@@ -67,37 +68,37 @@ func public(err error) *wire.Error {
 		}
 		said := err.Error()
 		if known.Hint != "" {
-			said = strings.TrimSuffix(said, "; "+known.Hint) // which some errors say themselves
+			said = strings.TrimSuffix(said, "; "+known.Hint) // some errors include their hint
 		}
 		return &wire.Error{Code: known.Code, Message: said, Hint: known.Hint, Reason: known.Reason}
 	}
 	return &wire.Error{Code: wire.CodeUnavailable, Message: err.Error()}
 }
 
-// cli is one invocation: what its flags say, and how the daemon is reached.
+// cli is one invocation of the program: its flags, and the configuration.
 type cli struct {
 	state, configFile, gateway string
 	json                       bool
-	settings                   map[string]string // of flags, by key
+	settings                   map[string]string // values of flags, by configuration key
 	config                     *config.Loaded    // loaded before any command runs
 }
 
-// tree is the whole command line: the commands of the daemon's table, forwarded, and the local ones.
+// tree returns all commands: those of the daemon, forwarded to it, and the local ones.
 func (c *cli) tree() *cobra.Command {
 	root := command.Tree(&command.Env{})
 	root.Version = build.Version
-	root.Short = "an SSH-gateway sandbox daemon"
-	root.Long = `sandboxd runs sandboxes that agents drive over SSH, and that people join with plain ssh.
+	root.Short = "Run and manage sandboxes for agents over SSH"
+	root.Long = `sandboxd runs sandboxes for agents. Agents drive their terminals over SSH; users attach with ssh.
 
   sandboxd up                          start the daemon in the background
-  sandboxd new demo                    make a sandbox
+  sandboxd new demo                    create a sandbox
   sandboxd run demo -- CMD…            run a command in its terminal
-  sandboxd ssh demo                    join that terminal`
+  sandboxd ssh demo                    attach to that terminal`
 	root.SetVersionTemplate("sandboxd {{.Version}} " + build.Platform + "\n")
-	// The command line's own mistakes end with 2, as everywhere.
+	// Usage errors exit with 2.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		if cmd.Flags().Lookup("json") != nil {
-			c.json = command.WantsJSON(os.Args[1:]) // what comes after the mistake has not been read
+			c.json = command.WantsJSON(os.Args[1:]) // flags after the wrong one are not parsed
 		}
 		message, hint := command.FlagMistake(cmd, err)
 		if hint == "" {
@@ -108,7 +109,8 @@ func (c *cli) tree() *cobra.Command {
 	for _, cmd := range root.Commands() {
 		switch {
 		case cmd.Name() == "port", cmd.Hidden:
-			root.RemoveCommand(cmd) // the lobby's: this program listens itself, and asks for the hidden ones by itself
+			// this program has its own port, and users do not need hidden ones
+			root.RemoveCommand(cmd)
 		default:
 			c.forwarded(cmd)
 		}
@@ -116,7 +118,8 @@ func (c *cli) tree() *cobra.Command {
 	p := root.PersistentFlags()
 	p.StringVar(&c.state, "state", "", "state directory (SANDBOXD_STATE)")
 	p.StringVar(&c.configFile, "config", environ("CONFIG"), "configuration file (SANDBOXD_CONFIG)")
-	p.StringVar(&c.gateway, "gateway", environ("GATEWAY"), "daemon elsewhere, as ssh://[user@]host[:port] (SANDBOXD_GATEWAY)")
+	p.StringVar(&c.gateway, "gateway", environ("GATEWAY"),
+		"remote daemon, such as ssh://host:2222 (SANDBOXD_GATEWAY)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		if f := cmd.Flags().Lookup("json"); f != nil {
 			c.json = f.Value.String() == "true"
@@ -124,8 +127,11 @@ func (c *cli) tree() *cobra.Command {
 		return c.load()
 	}
 	root.AddGroup(&cobra.Group{ID: "machine", Title: "On this machine:"})
-	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand("up"), c.downCommand("down"), c.daemonCommand(), demoCommand(c), c.configCommand(), c.copyCommand(), c.portCommand(),
-		c.sshCommand(), c.sshConfigCommand(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c), c.conformanceCommand(), c.taskCommand(), versionCommand(c), completionCommand(root)} {
+	for _, cmd := range []*cobra.Command{c.serveCommand(), c.upCommand("up"),
+		c.downCommand("down"), c.daemonCommand(),
+		demoCommand(c), c.configCommand(), c.copyCommand(), c.portCommand(),
+		c.sshCommand(), c.sshConfigCommand(), doctorCommand(c), c.mcpCommand(), mcpConfigCommand(c),
+		c.conformanceCommand(), c.taskCommand(), versionCommand(c), completionCommand(root)} {
 		cmd.GroupID = "machine"
 		root.AddCommand(cmd)
 	}
@@ -136,7 +142,7 @@ func (c *cli) tree() *cobra.Command {
 	return root
 }
 
-// commandName is a command without the program in front: every error begins with that already.
+// commandName returns the path of a command without the program, with which every error begins.
 func commandName(cmd *cobra.Command) string {
 	return strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
 }
@@ -148,7 +154,7 @@ func completionCommand(root *cobra.Command) *cobra.Command {
 		ValidArgs: []string{"bash", "zsh", "fish"},
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage("completion: name one shell", "use bash, zsh or fish")
+				return usage("completion: missing shell", "use bash, zsh or fish")
 			}
 			return nil
 		},
@@ -161,15 +167,17 @@ func completionCommand(root *cobra.Command) *cobra.Command {
 			case "fish":
 				return root.GenFishCompletion(os.Stdout, true)
 			}
-			return usage(fmt.Sprintf("completion: no script for %q", args[0]), "use bash, zsh or fish")
+			return usage(fmt.Sprintf("completion: unknown shell %q", args[0]),
+				"use bash, zsh or fish")
 		},
 	}
 }
 
-// noArgs is cobra.NoArgs as a mistake of usage.
+// noArgs is cobra.NoArgs with a usage error.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage(fmt.Sprintf("%s: %q is one argument too many", commandName(cmd), args[0]), "see: "+cmd.CommandPath()+" --help")
+		return usage(fmt.Sprintf("%s: unexpected argument %q", commandName(cmd), args[0]),
+			"see: "+cmd.CommandPath()+" --help")
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 )
 
-// making runs sandboxd new with args, which is not to end before the daemon does, until happens.
+// making runs sandboxd new with args until happens, and expects it to run until the daemon ends.
 func (m *machine) making(what string, happens func() bool, args ...string) {
 	m.t.Helper()
 	cmd := m.command(append([]string{"new"}, args...)...)
@@ -46,7 +46,8 @@ func (m *machine) making(what string, happens func() bool, args ...string) {
 	m.t.Logf("killed when %s: %s", what, said.String())
 }
 
-// steps are the containers of builds of this machine's, and left are images of theirs that have no name and of which none is made.
+// steps returns the containers of this machine's builds; left returns their images without a name
+// that no other image uses.
 func (m *machine) steps() (steps, left []string) {
 	m.t.Helper()
 	id, err := os.ReadFile(filepath.Join(m.state, "daemon_id"))
@@ -54,10 +55,11 @@ func (m *machine) steps() (steps, left []string) {
 		m.t.Fatal(err)
 	}
 	made := "label=sandboxd.made=" + strings.TrimSpace(string(id))
-	return m.engine("ps", "-aq", "--filter", made), m.engine("images", "-q", "--filter", "dangling=true", "--filter", made)
+	return m.engine("ps", "-aq", "--filter", made),
+		m.engine("images", "-q", "--filter", "dangling=true", "--filter", made)
 }
 
-// containers are those of sandboxes.
+// containers returns the containers of sandboxes.
 func (m *machine) containers() []string {
 	m.t.Helper()
 	id, err := os.ReadFile(filepath.Join(m.state, "daemon_id"))
@@ -67,8 +69,8 @@ func (m *machine) containers() []string {
 	return m.engine("ps", "-q", "--filter", "label=sandboxd.daemon="+strings.TrimSpace(string(id)))
 }
 
-// R5: kill -9 of the daemon while an image is built or a sandbox set up leaves no container, no sandbox and no image without a name, and the
-// same can be made afterwards.
+// R5: kill -9 of the daemon during a build or a setup leaves no container, no sandbox and no
+// unnamed image, and the same sandbox can be created afterwards.
 func TestR5KilledWhileMaking(t *testing.T) {
 	m := newMachine(t)
 	m.start()
@@ -87,10 +89,13 @@ func TestR5KilledWhileMaking(t *testing.T) {
 			m.engine(append([]string{"rmi", "-f"}, left...)...)
 		}
 	})
-	const begun, whole = "FROM sandboxd/busybox:latest\nCOPY data /data\nRUN echo one >/one\n", "RUN sleep 0.3; echo two >/two\nRUN sleep 0.3; echo three >/three\n"
+	const begun, whole = "FROM sandboxd/busybox:latest\nCOPY data /data\nRUN echo one >/one\n",
+		"RUN sleep 0.3; echo two >/two\nRUN sleep 0.3; echo three >/three\n"
 	nothing := func(when string) {
 		t.Helper()
-		m.nothingElse(false) // the engine may be about to make one: that is looked for, and its sandbox being deleted until then
+		// the engine may still create one: the daemon looks for it, and its sandbox is being
+		// deleted until then
+		m.nothingElse(false)
 		for name, info := range m.list() {
 			if info.State != lifecycle.Deleting {
 				t.Errorf("%s: there is a sandbox: %s, %s", when, name, info.State)
@@ -106,17 +111,20 @@ func TestR5KilledWhileMaking(t *testing.T) {
 		if out, err := m.command(append([]string{"new"}, args...)...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", when, err, out)
 		}
-		m.lobby("rm -f " + args[0])
+		m.control("rm -f " + args[0])
 	}
 
-	for _, network := range []string{"none", "filtered"} { // filtered has a sandbox beside the build that carries its network
+	// a filtered network uses a second sandbox during the build
+	for _, network := range []string{"none", "filtered"} {
 		write("data", fmt.Sprint(time.Now().UnixNano()))
 		write("Dockerfile", begun+"RUN echo now; sleep 1000\n")
 		args := []string{"in-" + network, "--dockerfile", app, "--network", network}
 		m.making("a step of the build runs", func() bool {
 			steps, _ := m.steps()
 			for _, id := range steps {
-				if len(m.engine("ps", "-q", "--filter", "id="+id)) == 1 && strings.Contains(strings.Join(m.engine("inspect", "--format", "{{.Config.Cmd}}", id), " "), "sleep 1000") {
+				if len(m.engine("ps", "-q", "--filter", "id="+id)) == 1 &&
+					strings.Contains(strings.Join(m.engine("inspect", "--format", "{{.Config.Cmd}}",
+						id), " "), "sleep 1000") {
 					return true
 				}
 			}
@@ -134,30 +142,36 @@ func TestR5KilledWhileMaking(t *testing.T) {
 	for round := range times(t, "SANDBOXD_TEST_KILLS", 4) {
 		write("data", fmt.Sprint(time.Now().UnixNano()))
 		at := time.Now().Add(time.Duration(random.Int64N(int64(2500 * time.Millisecond))))
-		name := fmt.Sprint("round", round) // of its own: those of earlier rounds may still be looked for
-		m.making("a while is over", func() bool { return time.Now().After(at) }, name, "--dockerfile", app, "--network", "filtered")
+		// only of this round: those of earlier rounds may still be looked for
+		name := fmt.Sprint("round", round)
+		m.making("a while is over", func() bool {
+			return time.Now().After(at)
+		}, name, "--dockerfile", app, "--network", "filtered")
 		m.start()
 		m.settled(false)
-		if made, there := m.list()[name]; there && made.State != lifecycle.Deleting { // it was made before
-			m.lobby("rm -f " + name)
+		// it exists already
+		if made, there := m.list()[name]; there && made.State != lifecycle.Deleting {
+			m.control("rm -f " + name)
 		}
 		nothing(fmt.Sprintf("killed at random, round %d", round))
 	}
 	makes("after all", "last", "--dockerfile", app)
 
-	// A set-up: its sandbox goes, and another one is set up.
+	// A setup: its sandbox is removed, and another one is set up.
 	write("data", "")
 	setup := func(command string) []string {
-		write(".sandboxd.yaml", "image: sandboxd/busybox:latest\nnetwork: none\nsetup: "+command+"\n")
+		write(".sandboxd.yaml",
+			"image: sandboxd/busybox:latest\nnetwork: none\nsetup: "+command+"\n")
 		return []string{"run", "--dir", app, "--timeout", "60s", "--", "cat /set"}
 	}
 	cmd := m.command(setup("echo now >/set; sleep 1000")...)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	m.eventually("the set-up runs", func() bool {
+	m.eventually("the setup runs", func() bool {
 		for _, id := range m.containers() {
-			if top, err := exec.Command("docker", "top", id).Output(); err == nil && strings.Contains(string(top), "sleep 1000") {
+			if top, err := exec.Command("docker", "top", id).Output(); err == nil &&
+				strings.Contains(string(top), "sleep 1000") {
 				return true
 			}
 		}
@@ -166,8 +180,9 @@ func TestR5KilledWhileMaking(t *testing.T) {
 	m.kill()
 	_ = cmd.Wait() // its daemon has gone
 	m.start()
-	nothing("killed in a set-up")
-	if out, err := m.command(setup("echo then >/set")...).CombinedOutput(); err != nil || !strings.Contains(string(out), "then") {
-		t.Errorf("after a kill in a set-up: %v: %s", err, out)
+	nothing("killed in a setup")
+	if out, err := m.command(setup("echo then >/set")...).CombinedOutput(); err != nil ||
+		!strings.Contains(string(out), "then") {
+		t.Errorf("after a kill in a setup: %v: %s", err, out)
 	}
 }

@@ -17,11 +17,13 @@ func manCommand(root *cobra.Command) *cobra.Command {
 		Hidden: true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
-				return usage("man: name one directory", "use: sandboxd man DIR")
+				return usage("man: missing directory", "usage: sandboxd man DIR")
 			}
 			return nil
 		},
-		RunE: func(_ *cobra.Command, args []string) error { return writeManual(root, args[0], build) },
+		RunE: func(_ *cobra.Command, args []string) error {
+			return writeManual(root, args[0], build)
+		},
 	}
 }
 
@@ -33,7 +35,8 @@ func writeManual(root *cobra.Command, dir string, b buildFacts) error {
 		at = time.Unix(0, 0)
 	}
 	at = at.UTC()
-	header := &doc.GenManHeader{Section: "1", Source: "sandboxd " + b.Version, Manual: "sandboxd", Date: &at}
+	header := &doc.GenManHeader{Section: "1", Source: "sandboxd " + b.Version, Manual: "sandboxd",
+		Date: &at}
 	root.DisableAutoGenTag = true
 	if err := doc.GenManTree(root, header, dir); err != nil {
 		return fmt.Errorf("manual pages: %w", err)

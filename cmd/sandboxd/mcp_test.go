@@ -13,10 +13,11 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// toolsCmd is an MCP client: it starts a program, speaks with it on its standard input and output, calls what FILE says – a tool and
-// its arguments a line – one after the other, and prints the texts of the answers.
+// toolsCmd is an MCP client. It starts a program, makes the tool calls in FILE, one tool and its
+// arguments per line, over its standard input and output, and prints the texts of the answers.
 //
-//	tools FILE COMMAND [ARGUMENT…]
+//	        tools FILE COMMAND [ARGUMENT…]
+//		tools FILE COMMAND [ARGUMENT…]
 func toolsCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: tools FILE COMMAND [ARGUMENT…]")
@@ -29,19 +30,22 @@ func toolsCmd(ts *testscript.TestScript, neg bool, args []string) {
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Stderr = ts.Stderr()
-	for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE", "SANDBOXD_GUEST_DIR", "SANDBOXD_SSH", "SANDBOXD_TEST_GUESTS", "DOCKER_HOST"} {
+	for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE",
+		"SANDBOXD_GUEST_DIR", "SANDBOXD_SSH", "SANDBOXD_TEST_GUESTS", "DOCKER_HOST"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "story", Version: "1"}, nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
+	session, err := mcp.NewClient(&mcp.Implementation{Name: "story", Version: "1"},
+		nil).Connect(ctx, &mcp.CommandTransport{Command: cmd}, nil)
 	ts.Check(err)
 	defer session.Close()
 	for lines := bufio.NewScanner(strings.NewReader(ts.ReadFile(args[0]))); lines.Scan(); {
 		name, text, _ := strings.Cut(lines.Text(), " ")
-		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(text)})
+		res, err := session.CallTool(ctx, &mcp.CallToolParams{Name: name,
+			Arguments: json.RawMessage(text)})
 		ts.Check(err)
 		for _, c := range res.Content {
 			if c, ok := c.(*mcp.TextContent); ok {

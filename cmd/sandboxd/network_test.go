@@ -11,12 +11,12 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// interfaces counts those that the stories of this process made, of which some run at once.
+// interfaces counts the interfaces of this process's stories, some of which run at the same time.
 var interfaces atomic.Int64
 
-// closedCmd gives this machine an address more, on an interface of the story's own, with a listener behind it that is to be
-// reached by nobody who may not: $CLOSED is where it listens, $FREE_PORT a port of the loopback that is free. With the argument "reached N"
-// it says how often the listener was reached.
+// closedCmd adds an address to this machine, on the story's own interface, with a listener that
+// sandboxes must not reach. It sets $CLOSED to the listener's address and $FREE_PORT to a free
+// loopback port. "reached N" checks the number of its connections.
 func closedCmd(ts *testscript.TestScript, neg bool, args []string) {
 	switch {
 	case neg:
@@ -49,7 +49,8 @@ func closedCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if !ok {
 		ts.Fatalf("the story was not set up")
 	}
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { // #nosec G112 -- for as long as a story
+	// #nosec G112 -- for the time of a story
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		counter.Add(1)
 		fmt.Fprintln(w, "a secret of the host")
 	})}

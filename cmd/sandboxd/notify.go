@@ -7,17 +7,17 @@ import (
 	"os"
 )
 
-// notifier reports the daemon's state to the service manager that started it, by the protocol of
-// sd_notify(3). The zero value reports to nobody.
+// notifier reports the daemon's state to the service manager that started it (sd_notify(3)). The
+// zero value reports nothing.
 type notifier struct {
-	socket string // empty where no manager asks
+	socket string // empty without a service manager
 }
 
-// newNotifier takes the socket from the environment, so that programs which the daemon starts
-// cannot report in its name.
+// newNotifier takes the socket out of the environment, so that programs that the daemon starts
+// cannot use it.
 func newNotifier() notifier {
 	socket := os.Getenv("NOTIFY_SOCKET")
-	_ = os.Unsetenv("NOTIFY_SOCKET") // fails for no name that is set
+	_ = os.Unsetenv("NOTIFY_SOCKET") // fails only for an invalid name
 	return notifier{socket}
 }
 
@@ -26,7 +26,8 @@ func (n notifier) send(ctx context.Context, state string) error {
 	if n.socket == "" {
 		return nil
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unixgram", n.socket) // a leading @ is an abstract one
+	// a leading @ means an abstract socket
+	conn, err := new(net.Dialer).DialContext(ctx, "unixgram", n.socket)
 	if err != nil {
 		return fmt.Errorf("service manager: %w", err)
 	}

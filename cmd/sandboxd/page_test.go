@@ -20,8 +20,9 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// An agent installs something and apt asks. A person sees that on the page, takes the keyboard, answers and gives it back; a restart of the
-// daemon costs them a moment. All of it is real: engine, apt, daemon and browser.
+// An agent installs a package and apt asks. A user sees that on the page, takes the keyboard,
+// answers and gives it back. A restart of the daemon delays them for a moment. Engine, apt, daemon
+// and browser are real.
 func TestPageAnswersApt(t *testing.T) {
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {
@@ -32,13 +33,14 @@ func TestPageAnswersApt(t *testing.T) {
 	}
 	m := newMachine(t)
 	m.start("--http", "127.0.0.1:0")
-	m.lobby("new web --network none")
+	m.control("new web --network none")
 	c, err := m.client(m.ctx(), "sandboxd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if s, err := ask(m.ctx(), c, "run -n web -- apt-get remove less"); err != nil || s.code != wire.ExitWaiting {
+	if s, err := ask(m.ctx(), c, "run -n web -- apt-get remove less"); err != nil ||
+		s.code != wire.ExitWaiting {
 		t.Fatalf("%v, %+v", err, s)
 	}
 
@@ -46,15 +48,18 @@ func TestPageAnswersApt(t *testing.T) {
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox) // it refuses to have one as root
 	}
-	browser, cancel := chromedp.NewContext(context.Background(), chromedp.WithAllocatorOptions(options...))
+	browser, cancel := chromedp.NewContext(context.Background(),
+		chromedp.WithAllocatorOptions(options...))
 	t.Cleanup(cancel)
-	if err := chromedp.Do(browser, chromedp.EmulateViewport(1000, 440, chromedp.EmulateScale(1))); err != nil {
+	if err := chromedp.Do(browser, chromedp.EmulateViewport(1000, 440,
+		chromedp.EmulateScale(1))); err != nil {
 		t.Fatal(err)
 	}
 	told := heardOf(browser, t)
 	do := func(a chromedp.Action[chromedp.Void]) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(browser, patience) // each step has its own: the machine may be busy
+		// each step has its own timeout: the machine may be busy
+		ctx, cancel := context.WithTimeout(browser, patience)
 		defer cancel()
 		if _, err := chromedp.Run(ctx, a); err != nil {
 			t.Fatalf("%v\n%s", err, told())
@@ -64,15 +69,19 @@ func TestPageAnswersApt(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(browser, patience+10*time.Second)
 		defer cancel()
-		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](fmt.Sprintf(`new Promise((done) => { const end = Date.now() + %d; const look = () => (%s) ? done(true) : Date.now() > end ? done(false) : setTimeout(look, 10); look() })`,
-			patience.Milliseconds(), condition), chromedp.EvalAwaitPromise))
+		ok, err := chromedp.Run(ctx,
+			chromedp.Evaluate[bool](
+				fmt.Sprintf(
+					`new Promise((done) => { const end = Date.now() + %d; const look = () => (%s) ? done(true) : Date.now() > end ? done(false) : setTimeout(look, 10); look() })`,
+					patience.Milliseconds(), condition), chromedp.EvalAwaitPromise))
 		if err != nil || !ok {
 			t.Fatalf("not so (%v): %s\n%s", err, condition, told())
 		}
 	}
 	shows := func(text string) {
 		t.Helper()
-		until(fmt.Sprintf(`[...document.querySelectorAll(".xterm-rows > div")].map((d) => d.textContent).join("\n").replaceAll("\u00a0", " ").includes(%q)`, text))
+		until(fmt.Sprintf(
+			`[...document.querySelectorAll(".xterm-rows > div")].map((d) => d.textContent).join("\n").replaceAll("\u00a0", " ").includes(%q)`, text))
 	}
 	shoot := func(name string) {
 		t.Helper()
@@ -87,7 +96,7 @@ func TestPageAnswersApt(t *testing.T) {
 		}
 	}
 
-	do(chromedp.Navigate(strings.TrimSpace(m.lobby("page"))))
+	do(chromedp.Navigate(strings.TrimSpace(m.control("page"))))
 	until(`document.querySelector(".row.asks .last")?.textContent.includes("Do you want to continue? [Y/n]")`)
 	do(chromedp.Evaluate[chromedp.Void](`document.querySelector(".row.asks").click()`))
 	shows("Do you want to continue? [Y/n]")
@@ -96,9 +105,11 @@ func TestPageAnswersApt(t *testing.T) {
 	until(`document.querySelector("#typing").textContent === "You type"`)
 	shows("you: typing")
 	shoot("apt")
-	do(chromedp.Evaluate[chromedp.Void](`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "y", keyCode: 89, bubbles: true, cancelable: true }))`))
+	do(chromedp.Evaluate[chromedp.Void](
+		`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "y", keyCode: 89, bubbles: true, cancelable: true }))`))
 	shows("[Y/n] y")
-	do(chromedp.Evaluate[chromedp.Void](`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", keyCode: 13, bubbles: true, cancelable: true }))`))
+	do(chromedp.Evaluate[chromedp.Void](
+		`document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", keyCode: 13, bubbles: true, cancelable: true }))`))
 	shows("Removing less")
 	until(`document.querySelector(".row .badge").textContent === "prompt"`)
 	do(chromedp.Evaluate[chromedp.Void](`document.querySelector("#give").click()`))
@@ -107,19 +118,19 @@ func TestPageAnswersApt(t *testing.T) {
 		t.Errorf("after the answer: %v, %+v", err, s)
 	}
 
-	// The daemon is restarted: the page finds it, and the session, again.
+	// After a restart of the daemon, the page finds it and the session again.
 	at := strings.TrimPrefix(*m.at.HTTP, "http://")
 	c.Close()
 	m.end(syscall.SIGTERM)
 	until(`!document.querySelector("#problem").hidden`)
 	m.start("--http", at)
 	until(`document.querySelector("#problem").hidden && document.querySelector("#keyboard").checkVisibility()`)
-	m.lobby("run -n web -- echo still here")
+	m.control("run -n web -- echo still here")
 	shows("still here")
 }
 
-// heardOf notes what a page writes to its console, what of it fails on the way, and how its sockets fare. It returns what says all that, with
-// what the page shows.
+// heardOf records a page's console, failed requests and sockets. It returns a function that prints
+// them with the content of the page.
 func heardOf(browser context.Context, t *testing.T) func() string {
 	t.Helper()
 	var mu sync.Mutex
@@ -128,7 +139,8 @@ func heardOf(browser context.Context, t *testing.T) func() string {
 	note := func(format string, a ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		all = append(all, time.Since(began).Round(time.Millisecond).String()+" "+fmt.Sprintf(format, a...))
+		all = append(all, time.Since(began).Round(time.Millisecond).String()+" "+fmt.Sprintf(format,
+			a...))
 	}
 	if err := chromedp.Listen(browser, func(ev any) {
 		switch e := ev.(type) {
@@ -162,7 +174,8 @@ func heardOf(browser context.Context, t *testing.T) func() string {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := chromedp.Do(browser, func(ctx context.Context, target *chromedp.Target) (chromedp.Void, error) {
+	if err := chromedp.Do(browser, func(ctx context.Context,
+		target *chromedp.Target) (chromedp.Void, error) {
 		_, err := cdp.Call(ctx, target, network.Enable, network.EnableParams{})
 		return chromedp.Void{}, err
 	}); err != nil {
@@ -171,12 +184,14 @@ func heardOf(browser context.Context, t *testing.T) func() string {
 	return func() string {
 		ctx, cancel := context.WithTimeout(browser, 10*time.Second)
 		defer cancel()
-		shown, err := chromedp.Run(ctx, chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText`))
+		shown, err := chromedp.Run(ctx,
+			chromedp.Evaluate[string](`location.href + "\n" + document.body.innerText`))
 		if err != nil {
 			shown = "does not say what it shows: " + err.Error()
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		return "the page: " + shown + "\nthe browser:\n" + strings.Join(all[max(0, len(all)-100):], "\n")
+		return "the page: " + shown + "\nthe browser:\n" +
+			strings.Join(all[max(0, len(all)-100):], "\n")
 	}
 }

@@ -24,46 +24,48 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// What one call may write to files of this machine: what shows images may be somebody else's program by now.
+// Limits for the files that one call writes: the program that shows images may be malicious.
 const (
 	maxSavedImages = 1000
 	maxSavedBytes  = 1 << 30
 )
 
-// imagesAuto is the value of --images and python.images that asks the terminal.
+// imagesAuto is the value of --images and python.images that detects what the terminal can draw.
 const imagesAuto = "auto"
 
 func isDrawing(s string) error {
 	if s != imagesAuto && !slices.Contains(picture.Protocols, picture.Protocol(s)) {
-		return errors.New("is none of auto, kitty, iterm2, sixel, none")
+		return errors.New("must be auto, kitty, iterm2, sixel or none")
 	}
 	return nil
 }
 
-// pictures are the images of one call of python, which this program draws and saves: the daemon has neither the terminal nor the files of
-// its client.
+// pictures draws and saves the images of one call of python. The daemon has neither the terminal
+// nor the files of its client.
 type pictures struct {
 	asJSON   bool
 	terminal picture.Terminal
-	protocol func() picture.Protocol // found out once, which may take the terminal's answer
-	typed    []byte                  // while the terminal was asked
-	person   bool                    // is at the terminal, and can be asked
+	protocol func() picture.Protocol // detected once, which may query the terminal
+	typed    []byte                  // what the user typed during that query
+	person   bool                    // a user at the terminal can answer questions
 
-	dir   string            // where they are saved; empty is nowhere
-	last  int               // number that was tried last
-	files map[string]string // that were written, by the image's number in the call
-	saved int64             // bytes of them
-	err   error             // the first that was not saved, or not printed
+	dir   string            // directory for saved images; empty saves none
+	last  int               // last number tried for a file name
+	files map[string]string // paths of saved images, by their number in the call
+	saved int64             // size of the saved images in bytes
+	err   error             // first error of saving an image
 }
 
-// pictures says what is to be done with the images of a call; nil is nothing but to name them, for nobody who can be asked: the daemon does that.
+// pictures returns how to handle the images of a call. It returns nil if the daemon's description
+// is enough and no user can answer questions.
 func (c *cli) pictures(cmd *cobra.Command) (*pictures, error) {
 	images, save := cmd.Flags().Lookup("images"), cmd.Flags().Lookup("save-images")
 	how := c.config.Python.Images
 	if images.Changed {
 		how = images.Value.String()
 		if err := isDrawing(how); err != nil {
-			return nil, usage(fmt.Sprintf("python: --images %q %v", how, err), "auto asks the terminal")
+			return nil, usage(fmt.Sprintf("python: --images %q: %v", how, err),
+				"auto detects what the terminal can draw")
 		}
 	}
 	asked, asJSON := images.Changed || save.Changed, flagSet(cmd, "json")
@@ -71,18 +73,21 @@ func (c *cli) pictures(cmd *cobra.Command) (*pictures, error) {
 	case !asked && (flagSet(cmd, "json-lines") || flagSet(cmd, "packages")):
 		return nil, nil
 	case flagSet(cmd, "json-lines"), flagSet(cmd, "packages"):
-		return nil, usage("python: --json-lines and --packages neither draw nor save images", "leave out --images and --save-images")
+		return nil, usage("python: --json-lines and --packages cannot draw or save images",
+			"omit --images and --save-images")
 	case asJSON && images.Changed:
-		return nil, usage("python: --json has the images in it, and draws none", "leave out --images")
+		return nil, usage("python: --json includes the images and draws none", "omit --images")
 	case save.Changed && save.Value.String() == "":
-		return nil, usage("python: --save-images names no directory", "write --save-images DIR")
+		return nil, usage("python: --save-images: missing directory", "write --save-images DIR")
 	}
 	here := isTerminal(os.Stdout)
 	if asJSON || !here && !images.Changed || how == imagesAuto && !(here && isTerminal(os.Stdin)) {
 		how = string(picture.None)
 	}
-	p := &pictures{asJSON: asJSON, dir: save.Value.String(), files: map[string]string{}, terminal: picture.Terminal{In: os.Stdin, Out: os.Stdout, Env: os.Getenv}}
-	p.person = !asJSON && here && isTerminal(os.Stdin) && isTerminal(os.Stderr) // else what the code says there would go elsewhere
+	p := &pictures{asJSON: asJSON, dir: save.Value.String(), files: map[string]string{},
+		terminal: picture.Terminal{In: os.Stdin, Out: os.Stdout, Env: os.Getenv}}
+	// a prompt there must be visible
+	p.person = !asJSON && here && isTerminal(os.Stdin) && isTerminal(os.Stderr)
 	if p.dir == "" && how == string(picture.None) && !p.person {
 		return nil, nil
 	}
@@ -93,47 +98,50 @@ func (c *cli) pictures(cmd *cobra.Command) (*pictures, error) {
 			can, p.typed = p.terminal.Ask(keep)
 			return can
 		})
-		if keep { // later, what comes from the terminal is the code's
+		if keep { // later input of the terminal is for the code
 			p.protocol()
 		}
 	}
 	if p.dir != "" {
 		if err := os.MkdirAll(p.dir, 0o777); err != nil {
-			return nil, usage("python: --save-images: "+err.Error(), "name a directory that can be written")
+			return nil, usage("python: --save-images: "+err.Error(), "name a writable directory")
 		}
 	}
 	return p, nil
 }
 
-// run runs a command of python, whose line it makes, and does with its images what is to be done.
-func (p *pictures) run(ctx context.Context, lobby *agent.Client, cmd *cobra.Command, args []string, remote agent.Cmd) error {
+// run runs a python command and handles its images. It builds the remote command line.
+func (p *pictures) run(ctx context.Context, control *agent.Client, cmd *cobra.Command,
+	args []string, remote agent.Cmd) error {
 	if p.asJSON {
-		return p.runJSON(ctx, lobby, remote)
+		return p.runJSON(ctx, control, remote)
 	}
 	printer := command.NewPythonPrinter(os.Stdout, os.Stderr)
 	printer.Picture = p.show
-	ask := func(q command.PythonPrompt) { printer.Prompt(q.Text) } // what answers it is standard input's
-	asked := func() {}                                             // returns when nobody is asked any more
+	ask := func(q command.PythonPrompt) { printer.Prompt(q.Text) } // standard input answers it
+	asked := func() {}                                             // ends a pending question
 	if p.person && cmd.Flags().Changed("code") && len(args) == 0 {
 		if err := cmd.Flags().Set("interactive", "true"); err != nil {
 			return err
 		}
 		q := newQuestions(p.typed, printer)
 		defer q.close()
-		ask, asked, remote.Stdin = func(prompt command.PythonPrompt) { q.ask(ctx, prompt) }, q.end, q.answers
+		ask, asked, remote.Stdin = func(prompt command.PythonPrompt) {
+			q.ask(ctx, prompt)
+		}, q.end, q.answers
 	}
 	if err := cmd.Flags().Set("json-lines", "true"); err != nil {
 		return err
 	}
 	remote.Command = remoteLine(cmd, args)
-	var result python.Result // of a call that is lost there is none
+	var result python.Result // zero if the call is lost
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	remote.Stdout = &lines{most: maxLine, stop: cancel, each: func(line []byte) error {
 		asked()
 		var l command.PythonLine
 		if err := json.Unmarshal(line, &l); err != nil {
-			return fmt.Errorf("python: the daemon's line: %w", err)
+			return fmt.Errorf("python: answer of the daemon: %w", err)
 		}
 		switch {
 		case l.Output != nil:
@@ -145,18 +153,18 @@ func (p *pictures) run(ctx context.Context, lobby *agent.Client, cmd *cobra.Comm
 		}
 		return nil
 	}}
-	err := forward(ctx, lobby, remote)
+	err := forward(ctx, control, remote)
 	asked()
 	return p.end(err, printer.Close(result))
 }
 
-// runJSON saves what the one object has, and adds to it where.
-func (p *pictures) runJSON(ctx context.Context, lobby *agent.Client, remote agent.Cmd) error {
+// runJSON saves the images of the JSON object, and adds their paths to it.
+func (p *pictures) runJSON(ctx context.Context, control *agent.Client, remote agent.Cmd) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	out := &held{most: maxLine, stop: cancel}
 	remote.Stdout = out
-	err := forward(ctx, lobby, remote)
+	err := forward(ctx, control, remote)
 	var result struct {
 		python.Result
 		Files map[string]string `json:"files"`
@@ -173,7 +181,7 @@ func (p *pictures) runJSON(ctx context.Context, lobby *agent.Client, remote agen
 	return p.end(err, text.WriteJSON(os.Stdout, result))
 }
 
-// end is how the command ended: an image that was not saved is an error where nothing else is.
+// end returns the error of the command, or that an image was not saved.
 func (p *pictures) end(ran, printed error) error {
 	for _, err := range []error{ran, p.err, printed} {
 		if err != nil {
@@ -183,7 +191,7 @@ func (p *pictures) end(ran, printed error) error {
 	return nil
 }
 
-// show is the Picture of a command.PythonPrinter.
+// show is the Picture function of a command.PythonPrinter.
 func (p *pictures) show(o python.Output) (drawn []byte, said string) {
 	said = o.String()
 	path := p.save(o)
@@ -204,18 +212,23 @@ func (p *pictures) show(o python.Output) (drawn []byte, said string) {
 	return drawn, said
 }
 
-// endings are those of files, by the type that the bytes are known to have.
-var endings = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif", "image/webp": ".webp", "image/svg+xml": ".svg"}
+// endings are the file name extensions by the detected type of the image.
+var endings = map[string]string{"image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif",
+	"image/webp": ".webp", "image/svg+xml": ".svg"}
 
-// save writes an image to a file that was not there, and returns its path; empty where it is not to be saved, or was not. The file's name has
-// nothing of the sandbox.
+// save writes an image to a new file and returns its path, or "" if it does not save it. The
+// sandbox has no influence on the name.
 func (p *pictures) save(o python.Output) string {
 	mime, data := o.Picture()
 	if p.dir == "" || p.err != nil || o.Image == "" || endings[mime] == "" {
 		return ""
 	}
 	if p.saved += int64(len(data)); len(p.files) == maxSavedImages || p.saved > maxSavedBytes {
-		p.err = &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python: image %s is not saved: a call saves %d, of 1 GiB together", o.Image, maxSavedImages), Hint: "show the rest in another call, or copy files with sandboxd cp"}
+		p.err = &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf(
+				"python: image %s not saved: a call saves at most %d images and 1 GiB", o.Image,
+				maxSavedImages),
+			Hint: "show the rest in another call, or copy files with sandboxd cp"}
 		return ""
 	}
 	for {
@@ -228,11 +241,13 @@ func (p *pictures) save(o python.Output) string {
 		if err == nil {
 			_, err = file.Write(data)
 			if err = errors.Join(err, file.Close()); err != nil {
-				_ = os.Remove(path) // a part of an image
+				_ = os.Remove(path) // incomplete
 			}
 		}
 		if err != nil {
-			p.err = &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("python: image %s is not saved: %v", o.Image, err), Hint: "--save-images takes another directory"}
+			p.err = &wire.Error{Code: wire.CodeUnavailable,
+				Message: fmt.Sprintf("python: image %s not saved: %v", o.Image, err),
+				Hint:    "use another directory for --save-images"}
 			return ""
 		}
 		p.files[o.Image] = path
@@ -240,13 +255,13 @@ func (p *pictures) save(o python.Output) string {
 	}
 }
 
-// lines is a writer that calls each with every line, without its end. The error of each is the
-// writer's, as is that a line is too long, and ends the call.
+// lines calls each with every line, without its end. An error of each, or a line that is too long,
+// ends the call.
 type lines struct {
 	each func([]byte) error
-	most int         // bytes of a line
+	most int         // longest line, in bytes
 	stop func(error) // ends the call
-	part []byte      // of a line that has not ended
+	part []byte      // beginning of an incomplete line
 }
 
 func (l *lines) Write(p []byte) (int, error) {
@@ -254,7 +269,8 @@ func (l *lines) Write(p []byte) (int, error) {
 	for {
 		line, rest, ended := bytes.Cut(p, []byte{'\n'})
 		if len(line) > l.most-len(l.part) {
-			err := fmt.Errorf("python: a line of the daemon is longer than %d MiB", l.most>>20)
+			err := fmt.Errorf("python: answer of the daemon: a line is longer than %d MiB",
+				l.most>>20)
 			l.stop(err)
 			return 0, err
 		}

@@ -26,7 +26,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/view/picture"
 )
 
-// answersOf are what terminals answer when they are asked by which protocol they draw.
+// answersOf are the answers of terminals to queries for the image protocols.
 var answersOf = map[string]string{
 	"kitty":  "\x1b_Gi=31;OK\x1b\\\x1bP>|kitty(0.39.1)\x1b\\\x1b[?62;c",
 	"iterm2": "\x1bP>|iTerm2 3.5.10\x1b\\\x1b[?64;1;2;4;6;17;18;21;22c",
@@ -34,11 +34,13 @@ var answersOf = map[string]string{
 	"plain":  "\x1bP>|VTE(7600)\x1b\\\x1b[?65;1;9c",
 }
 
-// terminalCmd runs a command on a terminal of a kind of answersOf, which is typed at as soon as the command runs. What the terminal shows is the
-// story's stdout, with a line "picture N" for each picture, whose pixels are in drawn-N.png. A terminal that was too slow to answer, on a
-// machine that has much else to do, has nothing drawn: the command is run again.
+// terminalCmd runs a command on a terminal of a kind of answersOf, and types TYPED at once. The
+// story's stdout is the content of the terminal, with a line "picture N" for each picture, whose
+// pixels are in drawn-N.png. If the terminal answers too late, on a busy machine, nothing is drawn,
+// and the command runs again.
 //
-//	terminal KIND TYPED COMMAND…
+//	        terminal KIND TYPED COMMAND…
+//		terminal KIND TYPED COMMAND…
 func terminalCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 || answersOf[args[0]] == "" {
 		ts.Fatalf("usage: terminal KIND TYPED COMMAND…")
@@ -49,8 +51,10 @@ func terminalCmd(ts *testscript.TestScript, neg bool, args []string) {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		cmd := exec.CommandContext(ctx, path, args[3:]...)
 		cmd.Dir = ts.MkAbs(".")
-		cmd.Env = []string{"TERM=xterm-256color", "SSH_TTY=elsewhere"} // whose answer is waited for longer
-		for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE", "SANDBOXD_GUEST_DIR", "SANDBOXD_TEST_GUESTS"} {
+		// whose answer takes longer
+		cmd.Env = []string{"TERM=xterm-256color", "SSH_TTY=elsewhere"}
+		for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE",
+			"SANDBOXD_GUEST_DIR", "SANDBOXD_TEST_GUESTS"} {
 			cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 		}
 		tty, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 24, Cols: 80, X: 800, Y: 480})
@@ -90,12 +94,13 @@ func terminalCmd(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 var (
-	drawings = regexp.MustCompile(`(?s)(?:\x1b_Ga=T,[^;]*;[^\x1b]*\x1b\\)(?:\x1b_Gm=[^;]*;[^\x1b]*\x1b\\)*|\x1b\]1337;[^\x07]*\x07|\x1bP[0-9;]*q[^\x1b]*\x1b\\`)
+	drawings = regexp.MustCompile(
+		`(?s)(?:\x1b_Ga=T,[^;]*;[^\x1b]*\x1b\\)(?:\x1b_Gm=[^;]*;[^\x1b]*\x1b\\)*|\x1b\]1337;[^\x07]*\x07|\x1bP[0-9;]*q[^\x1b]*\x1b\\`)
 	asking   = regexp.MustCompile(`\x1b_Gi=31[^\x1b]*\x1b\\|\x1b\[>q|\x1b\[c\r\x1b\[K`)
 	payloads = regexp.MustCompile(`[;:]([A-Za-z0-9+/=]*)(?:\x1b\\|\x07)`)
 )
 
-// shownBy takes what a program wrote apart: text, with a line for each picture, and the pictures.
+// shownBy splits the output of a program into text, with a line for each picture, and the pictures.
 func shownBy(all []byte) (text string, drawn []image.Image, err error) {
 	all = drawings.ReplaceAllFunc(all, func(sequence []byte) []byte {
 		var img image.Image
@@ -118,9 +123,11 @@ func shownBy(all []byte) (text string, drawn []image.Image, err error) {
 	return text, drawn, err
 }
 
-// samePixelsCmd compares two pictures. Sixel has less colours, in hundredths: there a pixel may be a little off.
+// samePixelsCmd compares two pictures. Sixel has fewer colors, in steps of 1/100: its pixels may
+// differ by OFF.
 //
-//	samepixels FILE FILE [OFF]
+//	        samepixels FILE FILE [OFF]
+//		samepixels FILE FILE [OFF]
 func samePixelsCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: samepixels FILE FILE [OFF]")
@@ -141,17 +148,21 @@ func samePixelsCmd(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	for y := range imgs[0].Bounds().Dy() {
 		for x := range imgs[0].Bounds().Dx() {
-			p, q := color.NRGBAModel.Convert(imgs[0].At(x, y)).(color.NRGBA), color.NRGBAModel.Convert(imgs[1].At(x, y)).(color.NRGBA)
-			if max(p.R, q.R)-min(p.R, q.R) > uint8(off) || max(p.G, q.G)-min(p.G, q.G) > uint8(off) || max(p.B, q.B)-min(p.B, q.B) > uint8(off) {
+			p, q := color.NRGBAModel.Convert(imgs[0].At(x, y)).(color.NRGBA),
+				color.NRGBAModel.Convert(imgs[1].At(x, y)).(color.NRGBA)
+			if max(p.R, q.R)-min(p.R, q.R) > uint8(off) ||
+				max(p.G, q.G)-min(p.G, q.G) > uint8(off) ||
+				max(p.B, q.B)-min(p.B, q.B) > uint8(off) {
 				ts.Fatalf("pixel %d,%d: %v and %v", x, y, p, q)
 			}
 		}
 	}
 }
 
-// A sandbox does not fill this machine's disk.
+// A sandbox cannot fill this machine's disk.
 func TestSavedImagesAreBounded(t *testing.T) {
-	img := python.Output{Type: python.Display, Data: map[string]json.RawMessage{"image/png": json.RawMessage(`"iVBORw0KGgo="`)}}
+	img := python.Output{Type: python.Display,
+		Data: map[string]json.RawMessage{"image/png": json.RawMessage(`"iVBORw0KGgo="`)}}
 	for name, p := range map[string]*pictures{
 		"images": {dir: t.TempDir(), files: map[string]string{}, saved: 0},
 		"bytes":  {dir: t.TempDir(), files: map[string]string{}, saved: maxSavedBytes - 80},
@@ -162,7 +173,8 @@ func TestSavedImagesAreBounded(t *testing.T) {
 				break
 			}
 		}
-		if want := map[string]int{"images": maxSavedImages, "bytes": 10}[name]; n != want || p.err == nil {
+		if want := map[string]int{"images": maxSavedImages, "bytes": 10}[name]; n != want ||
+			p.err == nil {
 			t.Errorf("%s: %d were saved, then %v; want %d", name, n, p.err, want)
 		}
 		if p.save(img) != "" {
@@ -171,11 +183,13 @@ func TestSavedImagesAreBounded(t *testing.T) {
 	}
 }
 
-// A picture that comes in pieces of any size is one line.
+// A picture in pieces of any size is one line.
 func TestLines(t *testing.T) {
 	var got []string
 	var stopped error
-	l := &lines{most: 10, stop: func(err error) { stopped = err }, each: func(p []byte) error { got = append(got, string(p)); return nil }}
+	l := &lines{most: 10, stop: func(err error) {
+		stopped = err
+	}, each: func(p []byte) error { got = append(got, string(p)); return nil }}
 	for _, piece := range []string{"one\ntw", "", "o", "\n\nthree", "\nfour"} {
 		if n, err := l.Write([]byte(piece)); n != len(piece) || err != nil {
 			t.Fatal(n, err)
@@ -185,7 +199,8 @@ func TestLines(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	l.each = func([]byte) error { return os.ErrClosed }
-	if n, err := l.Write([]byte("\nmore\n")); n != 1 || !errors.Is(err, os.ErrClosed) || !errors.Is(stopped, os.ErrClosed) {
+	if n, err := l.Write([]byte("\nmore\n")); n != 1 || !errors.Is(err, os.ErrClosed) ||
+		!errors.Is(stopped, os.ErrClosed) {
 		t.Error(n, err, stopped)
 	}
 }

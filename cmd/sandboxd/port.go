@@ -29,25 +29,26 @@ func (c *cli) portCommand() *cobra.Command {
 		Use:     "port NAME PORT",
 		Aliases: command.Aliases["port"],
 		Short:   "forward a local port to a sandbox",
-		Long: "Listen on this machine and carry every connection to PORT of the sandbox's own loopback. That works whatever the\n" +
-			"sandbox's network is, and for this machine alone, as ssh -L does. It ends with Ctrl-C.",
+		Long: "Forward a port of this machine to PORT on the loopback address of a sandbox,\n" +
+			"until ^C. It works with every network mode, like ssh -L.",
 		Example: "  sandboxd port web 8000\n  sandboxd port web 8000 --listen 127.0.0.1:8080",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
-				return usage("port: name the sandbox and the port in it", "usage: sandboxd port NAME PORT")
+				return usage("port: needs a sandbox and a port", "usage: sandboxd port NAME PORT")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
 			if err != nil || port == 0 {
-				return usage(fmt.Sprintf("port: %q is not a number from 1 to 65535", args[1]), "usage: sandboxd port NAME PORT; --listen says which port of this machine")
+				return usage(fmt.Sprintf("port %q: must be a number from 1 to 65535", args[1]),
+					"usage: sandboxd port NAME PORT; --listen sets the local address")
 			}
-			words := []string{"sessions", args[0]} // says what is wrong with the name
+			words := []string{"sessions", args[0]} // fails for a wrong name
 			if asJSON {
 				words = append(words, "--json")
 			}
-			if err := c.lobby(cmd.Context(), io.Discard, os.Stderr, words...); err != nil {
+			if err := c.control(cmd.Context(), io.Discard, os.Stderr, words...); err != nil {
 				return err
 			}
 			client, err := c.dial(cmd.Context(), args[0], false)
@@ -68,7 +69,8 @@ func (c *cli) portCommand() *cobra.Command {
 			if asJSON {
 				err = text.WriteJSON(os.Stdout, said)
 			} else {
-				_, err = fmt.Printf("%s goes to port %d of %s, until Ctrl-C\n", said.Listen, said.Port, said.Sandbox)
+				_, err = fmt.Printf("forwarding %s to port %d of %s until ^C\n", said.Listen,
+					said.Port, said.Sandbox)
 			}
 			if err != nil {
 				return err
@@ -78,19 +80,23 @@ func (c *cli) portCommand() *cobra.Command {
 			return carryPort(ctx, client, l, "localhost:"+args[1])
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", "", "address of this machine to listen on (default 127.0.0.1 with the same port, or any if that is taken)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object: sandbox, port, listen")
+	cmd.Flags().StringVar(&listen, "listen", "",
+		"local address (default: 127.0.0.1 with the same port, or a free one if it is in use)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object with sandbox, port and listen")
 	command.ByName(cmd)
 	return cmd
 }
 
-// listenFor listens on address, or where that is empty on the loopback: with the port itself if it is free.
+// listenFor listens on address or, if it is empty, on the loopback address: on port if it is free,
+// else on any port.
 func listenFor(ctx context.Context, address string, port int) (net.Listener, error) {
 	var lc net.ListenConfig
 	if address != "" {
 		l, err := lc.Listen(ctx, "tcp", address)
 		if err != nil {
-			return nil, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("--listen %s: %v", address, err), Hint: "name a free address such as 127.0.0.1:8080, or 127.0.0.1:0 for any"}
+			return nil, &wire.Error{Code: wire.CodeUnavailable,
+				Message: fmt.Sprintf("--listen %s: %v", address, err),
+				Hint:    "use a free address such as 127.0.0.1:8080, or 127.0.0.1:0 for any port"}
 		}
 		return l, nil
 	}
@@ -101,7 +107,7 @@ func listenFor(ctx context.Context, address string, port int) (net.Listener, err
 	return l, err
 }
 
-// carryPort carries connections to target in the sandbox until ctx ends.
+// carryPort forwards connections to target in the sandbox until ctx ends.
 func carryPort(ctx context.Context, client *agent.Client, l net.Listener, target string) error {
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
@@ -110,7 +116,7 @@ func carryPort(ctx context.Context, client *agent.Client, l net.Listener, target
 	for {
 		near, err := l.Accept()
 		if ctx.Err() != nil {
-			return nil // interrupted: that is how it ends
+			return nil // interrupted, its normal end
 		}
 		if err != nil {
 			return err
@@ -132,11 +138,11 @@ func carryPort(ctx context.Context, client *agent.Client, l net.Listener, target
 	}
 }
 
-// join copies both ways; each way ends by itself, as TCP's do.
+// join copies in both directions. Each direction ends separately, as in TCP.
 func join(a, b net.Conn) {
 	var wg sync.WaitGroup
 	one := func(to, from net.Conn) {
-		_, _ = io.Copy(to, from) // whose error it is, the other side sees by its end
+		_, _ = io.Copy(to, from) // on an error, the other side sees the end
 		if half, ok := to.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// pythonOptions are what the section python of the configuration says.
+// pythonOptions returns the settings of the section python of the configuration.
 func pythonOptions(c *config.Loaded) command.Python {
 	p := &c.Python
 	idle := time.Duration(p.Idle)
@@ -31,25 +31,27 @@ func pythonOptions(c *config.Loaded) command.Python {
 	}
 }
 
-// pythonTool is the same for MCP.
+// pythonTool returns these settings for MCP.
 func (d *daemon) pythonTool() mcp.PythonOptions {
 	return mcp.PythonOptions{Options: d.python.Options, About: d.config.Python.About}
 }
 
-// maxArgument is the longest code that goes in the command line: Linux takes no longer argument either.
+// maxArgument is the longest code in the command line, in bytes: the limit of Linux for an
+// argument.
 const maxArgument = 128 << 10
 
-// pythonFile has the code of a FILE among args go to the daemon: as code of the command line where somebody may answer it, else as standard
-// input. It returns what is the command's standard input then, and its arguments.
+// pythonFile reads a FILE among args. It passes the code as -c if a user may answer its questions,
+// else as standard input. It returns the standard input and the arguments of the command.
 func pythonFile(cmd *cobra.Command, args []string, terminal bool) (io.Reader, []string, error) {
 	if len(args) != 1 || args[0] == "-" {
 		return os.Stdin, args, nil
 	}
 	mistake := func(format string, args ...any) error {
-		return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("python: "+format, args...), Hint: "code is given by -c CODE"}
+		return &wire.Error{Code: wire.CodeUsage, Message: fmt.Sprintf("python: "+format, args...),
+			Hint: "or pass the code with -c CODE"}
 	}
 	if cmd.Flags().Changed("code") {
-		return nil, nil, mistake("-c CODE and FILE are two codes")
+		return nil, nil, mistake("-c CODE and FILE are mutually exclusive")
 	}
 	file, err := os.Open(args[0]) // open until this program ends
 	if err != nil {
@@ -62,7 +64,8 @@ func pythonFile(cmd *cobra.Command, args []string, terminal bool) (io.Reader, []
 	short := len(shellquote.Join(string(code))) < maxArgument
 	switch {
 	case flagSet(cmd, "interactive") && !short:
-		return nil, nil, mistake("%s is too long for -i: copy it into the sandbox and import it", args[0])
+		return nil, nil, mistake("%s: too long for -i: copy it to the sandbox and import it",
+			args[0])
 	case short && (terminal && !flagSet(cmd, "json") || flagSet(cmd, "interactive")):
 		return os.Stdin, nil, cmd.Flags().Set("code", string(code))
 	}

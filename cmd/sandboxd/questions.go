@@ -12,43 +12,45 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/command"
 )
 
-// questions are what code asks the person at this program's terminal, one after the other. Between them the terminal is as it was.
+// questions asks the user at this terminal what code asks with input(), one question after the
+// other. Between questions the terminal is in its normal mode.
 type questions struct {
-	answers *io.PipeReader // a line for each
+	answers *io.PipeReader // a line per answer
 	to      *io.PipeWriter
 	typist  command.PythonTypist
-	end     func() // ends the question at hand, and returns when it has ended
+	end     func() // ends the pending question and waits for its end
 }
 
-// newQuestions begin with what was typed already.
+// newQuestions returns questions whose first answer begins with typed.
 func newQuestions(typed []byte, printer *command.PythonPrinter) *questions {
 	q := &questions{end: func() {}}
 	q.answers, q.to = io.Pipe()
-	q.typist = command.PythonTypist{In: io.MultiReader(bytes.NewReader(typed), os.Stdin), Out: cooked{os.Stdout}, Printer: printer, Size: func() (cols, rows int) {
-		if cols, rows, err := term.GetSize(int(os.Stdout.Fd())); err == nil && cols > 0 {
-			return cols, rows
-		}
-		return 80, 24
-	}}
+	q.typist = command.PythonTypist{In: io.MultiReader(bytes.NewReader(typed), os.Stdin),
+		Out: cooked{os.Stdout}, Printer: printer, Size: func() (cols, rows int) {
+			if cols, rows, err := term.GetSize(int(os.Stdout.Fd())); err == nil && cols > 0 {
+				return cols, rows
+			}
+			return 80, 24
+		}}
 	return q
 }
 
-// ask comes back at once. A question that nobody answered before its end is the last.
+// ask returns at once. A question that is ended without an answer is the last one.
 func (q *questions) ask(ctx context.Context, prompt command.PythonPrompt) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	q.end = func() { cancel(); <-done }
 	go func() {
 		defer close(done)
-		restore, err := lineByUs(int(os.Stdin.Fd()))
-		if err != nil { // the terminal has gone
+		restore, err := editLine(int(os.Stdin.Fd()))
+		if err != nil { // the terminal is gone
 			_ = q.to.CloseWithError(io.EOF)
 			return
 		}
 		line, err := q.typist.Answer(ctx, prompt.Text, prompt.Password)
 		restore()
 		if err == nil {
-			_, _ = io.WriteString(q.to, line+"\n") // who does not read it any more has ended
+			_, _ = io.WriteString(q.to, line+"\n") // fails only if the call has ended
 		}
 	}()
 }
@@ -58,7 +60,7 @@ func (q *questions) close() {
 	q.end()
 }
 
-// cooked is for what ends lines as a raw terminal wants it, on one that goes to the left by itself.
+// cooked replaces the line ends of a raw terminal with those of a terminal that adds \r by itself.
 type cooked struct{ w io.Writer }
 
 func (c cooked) Write(p []byte) (int, error) {
@@ -68,14 +70,15 @@ func (c cooked) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// lineByUs has a terminal leave the editing of lines to this program. ^C is a signal as ever; ^Z would leave the terminal like that to the shell.
-// What is shown goes on to begin each line at the left: a question may have several.
-func lineByUs(fd int) (restore func(), err error) {
+// editLine lets this program edit lines of the terminal instead of the kernel. ^C stays a signal.
+// ^Z is off: it would leave the terminal in this mode. Output processing stays on, for prompts with
+// several lines.
+func editLine(fd int) (restore func(), err error) {
 	before, err := term.MakeRaw(fd)
 	if err != nil {
 		return nil, err
 	}
-	restore = func() { _ = term.Restore(fd, before) } // nobody is left to be told
+	restore = func() { _ = term.Restore(fd, before) } // fails only if it is gone
 	modes, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err == nil {
 		modes.Lflag |= unix.ISIG

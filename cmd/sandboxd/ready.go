@@ -19,18 +19,18 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 )
 
-// enginePatience bounds the look at the engine for the ready line: a daemon is ready without one.
+// enginePatience is the longest time that the ready line waits for the engine.
 const enginePatience = 2 * time.Second
 
-// newEngine is a client of the engine that the configuration names.
+// newEngine returns a client of the configured engine.
 func newEngine(c *config.Loaded) (*client.Client, error) {
 	return client.New(client.WithHost(cmp.Or(engineHost(c), docker.DefaultHost)))
 }
 
-// engineFacts says what boots sandboxes, such as "docker 20.10.24, runc", and what a newcomer has to know of it before the
-// first sandbox: note is empty if that is nothing.
+// engineFacts describes the engine, such as "docker 20.10.24, runc". note is what a user should
+// know before the first sandbox, or "".
 func engineFacts(ctx context.Context, c *config.Loaded) (facts, note string) {
-	const silent = "no engine answers: sandboxes cannot start; see: sandboxd doctor"
+	const silent = "engine: no answer, sandboxes cannot start; see: sandboxd doctor"
 	ctx, cancel := context.WithTimeout(ctx, enginePatience)
 	defer cancel()
 	engine, err := newEngine(c)
@@ -44,7 +44,9 @@ func engineFacts(ctx context.Context, c *config.Loaded) (facts, note string) {
 	}
 	facts = fmt.Sprintf("docker %s, %s", got.Info.ServerVersion, got.Info.DefaultRuntime)
 	if image := c.Image; !hasImage(ctx, engine, image) {
-		note = fmt.Sprintf("image %s is not here: the first sandbox builds or pulls it, which takes a minute or more", image)
+		note = fmt.Sprintf(
+			"image %s is missing: the first sandbox builds or pulls it, which takes a minute or "+
+				"more", image)
 	}
 	return facts, note
 }
@@ -54,12 +56,13 @@ func hasImage(ctx context.Context, engine *client.Client, image string) bool {
 	return err == nil
 }
 
-// printReady prints the line that says that the daemon is ready, and whom a first run trusts.
+// printReady prints that the daemon is ready, and the keys that a first run trusts.
 func printReady(w io.Writer, e endpoint, facts, note string, took time.Duration) {
 	if facts != "" {
 		facts += "; "
 	}
-	fmt.Fprintf(w, "sandboxd %s ready in %.2f s (%sno account, nothing leaves this machine)\n", e.Version, took.Seconds(), facts)
+	fmt.Fprintf(w, "sandboxd %s ready in %.2f s (%sno account, nothing leaves this machine)\n",
+		e.Version, took.Seconds(), facts)
 	if note != "" {
 		fmt.Fprintf(w, "  note     %s\n", note)
 	}
@@ -68,16 +71,20 @@ func printReady(w io.Writer, e endpoint, facts, note string, took time.Duration)
 	}
 }
 
-// printPaste prints what a newcomer types next. Only doors that exist are named.
+// printPaste prints commands to try next. It lists only APIs that are enabled.
 func printPaste(w io.Writer, e endpoint) {
 	g := e.gateway()
-	shell, shorter := g.SSHCommand("demo"), "; shorter after: "+self()+" ssh-config --write"
+	shell, shorter := g.SSHCommand("demo"), "; for a shorter command: "+self()+" ssh-config --write"
 	if sshConfigIncluded(e) {
 		shell, shorter = "ssh demo@"+sshConfigName, ""
 	}
 	fmt.Fprintf(w, "  shell    %s\n", shell)
-	fmt.Fprintf(w, "           creates it if missing; Ctrl-] t takes the keyboard%s\n", shorter)
-	fmt.Fprintf(w, "  run      %s run -n demo -- uname -a     exit code passes through; 123 = it asks something\n", self())
+	fmt.Fprintf(
+		w, "           creates the sandbox if it is missing; Ctrl-] t takes the keyboard%s\n",
+		shorter)
+	fmt.Fprintf(
+		w, "  run      %s run demo -- uname -a     returns its exit code; 123 means it waits for "+
+			"input\n", self())
 	fmt.Fprintf(w, "  agents   %s\n", g.URI("demo"))
 	fmt.Fprintf(w, "  mcp      %s mcp-config claude     or codex, gemini, vscode\n", self())
 	if e.HTTP != nil {
@@ -85,12 +92,12 @@ func printPaste(w io.Writer, e endpoint) {
 	}
 	in := ""
 	if e.HTTP != nil {
-		in = fmt.Sprintf(", or in a browser by %s page: %s/", self(), *e.HTTP)
+		in = fmt.Sprintf(", or in a browser with %s page: %s/", self(), *e.HTTP)
 	}
 	fmt.Fprintf(w, "  watch    %s ls --watch%s\n", self(), in)
 }
 
-// self is how the user's shell finds this program: by name, or as it was called now.
+// self is the command with which the user's shell finds this program.
 func self() string {
 	if _, err := exec.LookPath("sandboxd"); err != nil {
 		return os.Args[0]
@@ -98,7 +105,8 @@ func self() string {
 	return "sandboxd"
 }
 
-// sshConfigIncluded says whether the user's ssh configuration has the line that ssh-config --write puts there.
+// sshConfigIncluded reports whether the user's ssh configuration includes the file of ssh-config
+// --write.
 func sshConfigIncluded(e endpoint) bool {
 	user, err := userSSHConfig()
 	if err != nil {
@@ -116,18 +124,19 @@ func userSSHConfig() (string, error) {
 	return filepath.Join(home, ".ssh", "config"), nil
 }
 
-// sshConfigFile is the file that ssh-config --write makes, and that each daemon brings up to date.
+// sshConfigFile is the file that ssh-config --write creates, and that each daemon updates.
 func sshConfigFile(e endpoint) string { return filepath.Join(e.State, "ssh_config") }
 
 func includeLine(e endpoint) string { return fmt.Sprintf("Include %q\n", sshConfigFile(e)) }
 
-// refreshSSHConfig writes the file of ssh-config anew, if there is one: the daemon's port may be another than before.
+// refreshSSHConfig updates the file of ssh-config, if it exists: the daemon's port may have
+// changed.
 func refreshSSHConfig(e endpoint) error {
 	path := sshConfigFile(e)
 	before, err := os.ReadFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && string(before) == sshConfigBlock(e):
-		return nil // nobody asked for one, or it is right
+		return nil // there is none, or it is up to date
 	case err != nil:
 		return fmt.Errorf("ssh-config: %w", err)
 	}

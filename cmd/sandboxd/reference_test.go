@@ -17,7 +17,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/reference/cli.md anew")
 
-// TestReference holds docs/reference/cli.md to the command line: it is written from it, by -update.
+// TestReference compares docs/reference/cli.md with the command line. -update writes it.
 func TestReference(t *testing.T) {
 	const path = "../../docs/reference/cli.md"
 	want := reference((&cli{}).tree())
@@ -31,12 +31,13 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("docs/reference/cli.md differs from the command line (write it with go test ./cmd/sandboxd -run TestReference -update):\n%s", diff)
+		t.Errorf("docs/reference/cli.md differs from the command line (write it with go test "+
+			"./cmd/sandboxd -run TestReference -update):\n%s", diff)
 	}
 }
 
-// TestHelp holds the help of every command to one line that fits, an example, and the most used ones
-// first.
+// TestHelp checks that every command has a short help line, an example, and that the most used
+// commands come first.
 func TestHelp(t *testing.T) {
 	root := (&cli{}).tree()
 	var most []string
@@ -45,21 +46,27 @@ func TestHelp(t *testing.T) {
 			most = append(most, c.Name())
 		}
 		for _, c := range append(c.Commands(), c) {
-			if c.IsAvailableCommand() && c.Name() != "help" && (c.Short == "" || len(c.Short) > 66 || c.Example == "") {
+			if c.IsAvailableCommand() && c.Name() != "help" &&
+				(c.Short == "" || len(c.Short) > 66 || c.Example == "") {
 				t.Errorf("%s: short %q, example %q", c.CommandPath(), c.Short, c.Example)
 			}
 		}
 	}
-	if diff := cmp.Diff([]string{"cp", "exec", "log", "ls", "new", "rm", "run", "ssh", "stop", "up"}, most); diff != "" {
+	if diff := cmp.Diff([]string{"cp", "exec", "log", "ls", "new", "rm", "run", "ssh", "stop",
+		"up"}, most); diff != "" {
 		t.Errorf("the most used commands:\n%s", diff)
 	}
 }
 
 func reference(root *cobra.Command) []byte {
 	var b bytes.Buffer
-	b.WriteString("# Command line\n\nWritten from the program by `go test ./cmd/sandboxd -run TestReference -update`.\n\n" +
-		"What is marked *local* touches this machine. Everything else runs in the daemon, and by `ssh sandboxd@gw` too. Exit codes are in\n" +
-		"[protocol.md](protocol.md#command-table).\n\nEvery command also takes:\n\n")
+	b.WriteString(
+		"# Command line\n\nGenerated from the program by `go test ./cmd/sandboxd -run " +
+			"TestReference -update`.\n\n" +
+			"Commands marked *local* use this machine. All others run on the daemon, and can " +
+			"also be\n" +
+			"run with ssh alone: `ssh sandboxd@gw COMMAND`. For exit codes see\n" +
+			"[protocol.md](protocol.md#command-table).\n\nFlags of every command:\n\n")
 	flags(&b, root.PersistentFlags())
 	table := command.Tree(&command.Env{}) // what the daemon runs
 	local := func(c *cobra.Command) bool {
@@ -113,7 +120,8 @@ func flags(b *bytes.Buffer, set *pflag.FlagSet) {
 			name = "-" + f.Shorthand + ", " + name
 		}
 		usage := f.Usage
-		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" && f.DefValue != "0" && !strings.Contains(usage, "default") {
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" && f.DefValue != "0" &&
+			!strings.Contains(usage, "default") {
 			usage += " (default " + f.DefValue + ")"
 		}
 		fmt.Fprintf(b, "| `%s` | %s |\n", name, strings.ReplaceAll(usage, "|", "\\|"))

@@ -22,11 +22,11 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 )
 
-// guestBinaries is where the guest binaries for the tests are; TestMain builds them.
+// guestBinaries is the directory of the guest binaries for the tests. TestMain builds them.
 var guestBinaries string
 
-// stories is how many stories run at once. With more on two processors, stories exceed the bounds
-// that they hold the daemon to.
+// stories is the number of stories that run at the same time. With more on two processors, the
+// stories exceed their own time limits.
 const stories = "4"
 
 func TestMain(m *testing.M) {
@@ -34,13 +34,14 @@ func TestMain(m *testing.M) {
 }
 
 func testMain(m *testing.M) int {
-	// Not in a sandboxd that a script runs, nor in one that runs in a container.
-	if os.Getenv("SANDBOXD_TEST_GUESTS") == "" && filepath.Base(os.Args[0]) != "sandboxd" && filepath.Base(os.Args[0]) != "model" {
-		// Stories mostly wait. -parallel on the command line goes first: it is read later.
+	// not in a sandboxd that a script or a container runs
+	if os.Getenv("SANDBOXD_TEST_GUESTS") == "" && filepath.Base(os.Args[0]) != "sandboxd" &&
+		filepath.Base(os.Args[0]) != "model" {
+		// Stories mostly wait. A -parallel on the command line overrides this: it is read later.
 		if err := flag.Set("test.parallel", stories); err != nil {
 			panic(err)
 		}
-		// Stories and machines have sockets below their directories.
+		// stories and machines have sockets below their directories
 		os.Setenv("TMPDIR", shortdir.Parent())
 		signals.DefaultForChildren() // not in sandboxd, whose own behavior is tested
 		dir, err := os.MkdirTemp("", "sandboxd-guests-")
@@ -48,7 +49,8 @@ func testMain(m *testing.M) int {
 			panic(err)
 		}
 		defer os.RemoveAll(dir)
-		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", filepath.Join(dir, "sandboxd-guest-linux-amd64"), "../sandboxd-guest")
+		build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o",
+			filepath.Join(dir, "sandboxd-guest-linux-amd64"), "../sandboxd-guest")
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			panic(fmt.Sprintf("guest: %s", out))
@@ -63,8 +65,8 @@ func testMain(m *testing.M) int {
 	return 0
 }
 
-// TestScripts runs the stories in testdata/script through the real binary, the real ssh and a real engine. Each has a state
-// directory, a home and a daemon of its own; what it made is removed.
+// TestScripts runs the stories in testdata/script with the real binary, ssh and engine. Each has
+// its own state directory, home and daemon, and is cleaned up afterwards.
 func TestScripts(t *testing.T) {
 	p := story(t)
 	p.Dir = "testdata/script"
@@ -98,7 +100,8 @@ func story(t *testing.T) testscript.Params {
 			e.Values[reachedKey{}] = new(atomic.Int64)
 			e.Defer(func() {
 				cleanUp(t, e, state)
-				_ = syscall.Unmount(state, syscall.MNT_DETACH) // a story may have put a file system there
+				// a story may have mounted a file system there
+				_ = syscall.Unmount(state, syscall.MNT_DETACH)
 			})
 			return nil
 		},
@@ -123,8 +126,8 @@ func story(t *testing.T) testscript.Params {
 	}
 }
 
-// needRoot skips what takes root. No setup could give that to another user, so
-// SANDBOXD_TEST_REQUIRE makes no difference.
+// needRoot skips stories that need root. No setup gives that to another user, so
+// SANDBOXD_TEST_REQUIRE does not apply.
 func needRoot(t *testing.T, what string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -146,7 +149,7 @@ func requireEngine(t *testing.T) {
 	t.Skip("no Docker engine answers; scripts/setup test starts one")
 }
 
-// cleanUp removes the sandboxes of a story and ends its daemon, whatever the story left of it.
+// cleanUp removes the sandboxes of a story and stops its daemon, in any state.
 func cleanUp(t *testing.T, e *testscript.Env, state string) {
 	if _, err := os.Stat(filepath.Join(state, "sandboxd.db")); err != nil {
 		return
@@ -160,16 +163,18 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 		return cmd
 	}
 	_ = sandboxd("up").Run()
-	if out, err := sandboxd("rm", "--force", "--all").CombinedOutput(); err != nil && !strings.Contains(string(out), "name the sandboxes") {
+	if out, err := sandboxd("rm", "--force", "--all").CombinedOutput(); err != nil &&
+		!strings.Contains(string(out), "name the sandboxes") {
 		t.Errorf("clean up: %v: %s", err, out)
 	}
 	if out, err := sandboxd("pool", "--drain").CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v: %s", err, out)
 	}
-	// Images that were made for sandboxes stay for the next ones; here there are none.
+	// Images that were built for sandboxes stay for later ones; here there are none.
 	if id, err := os.ReadFile(filepath.Join(state, "daemon_id")); err == nil {
 		for range 2 { // what one is made of goes after it
-			out, _ := exec.Command("docker", "images", "-q", "--filter", "label=sandboxd.made="+strings.TrimSpace(string(id))).Output()
+			out, _ := exec.Command("docker", "images", "-q", "--filter",
+				"label=sandboxd.made="+strings.TrimSpace(string(id))).Output()
 			if ids := strings.Fields(string(out)); len(ids) > 0 {
 				_ = exec.Command("docker", append([]string{"rmi", "-f"}, ids...)...).Run()
 			}
@@ -189,9 +194,11 @@ func lookIn(path, name string) (string, error) {
 	return "", os.ErrNotExist
 }
 
-// daemonCmd starts a daemon for the story, or another one after kill9, and an ssh configuration for it: ssh demo@sbx.
+// daemonCmd starts a daemon for the story, or another one after kill9, and writes an ssh
+// configuration for it: ssh demo@sbx.
 //
-//	daemon [flags of serve]
+//	        daemon [FLAGS OF serve]
+//		daemon [flags of serve]
 func daemonCmd(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
 		ts.Fatalf("unsupported: ! daemon")
@@ -200,7 +207,9 @@ func daemonCmd(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	cmd := exec.Command(path, append([]string{"serve", "--json"}, args...)...)
 	cmd.Dir = ts.MkAbs(".")
-	for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE", "SANDBOXD_GUEST_DIR", "SANDBOXD_SSH", "SANDBOXD_TEST_GUESTS", "DOCKER_HOST", "SSH_AUTH_SOCK"} {
+	for _, name := range []string{"PATH", "HOME", "XDG_CONFIG_HOME", "SANDBOXD_STATE",
+		"SANDBOXD_GUEST_DIR", "SANDBOXD_SSH", "SANDBOXD_TEST_GUESTS", "DOCKER_HOST",
+		"SSH_AUTH_SOCK"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
@@ -224,7 +233,8 @@ func daemonCmd(ts *testscript.TestScript, neg bool, args []string) {
 	g := e.gateway()
 	ts.Setenv("PORT", g.Port)
 	config := ts.MkAbs("ssh_config")
-	ts.Check(os.WriteFile(config, []byte(sshConfigBlock(e)+"\tIdentitiesOnly yes\n\tLogLevel ERROR\n"), 0o600))
+	ts.Check(os.WriteFile(config,
+		[]byte(sshConfigBlock(e)+"\tIdentitiesOnly yes\n\tLogLevel ERROR\n"), 0o600))
 	ts.Setenv("SSHCONFIG", config)
 }
 
@@ -241,7 +251,7 @@ func kill9Cmd(ts *testscript.TestScript, neg bool, args []string) {
 		if err := syscall.Kill(pid, 0); errors.Is(err, syscall.ESRCH) {
 			return
 		}
-		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // there is no event for the end of a process that another goroutine waits for
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // no event reports its end
 	}
 	ts.Fatalf("daemon %d does not die", pid)
 }
@@ -262,6 +272,6 @@ func waitForCmd(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(deadline) {
 			ts.Fatalf("%s: %v", args[0], err)
 		}
-		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // what is waited for is another program's doing
+		time.Sleep(50 * time.Millisecond) //nolint:forbidigo // waits for another program
 	}
 }

@@ -51,9 +51,11 @@ func (c *cli) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "run the daemon in the foreground",
-		Long: "Run the daemon in the foreground until TERM or ^C. Sandboxes and what runs in them go on afterwards.\n\n" +
-			"The first run makes a host key and a key for this command line, and trusts the invoking user's own SSH keys;\n" +
-			"later runs trust what authorized_keys in the state directory says.",
+		Long: "Run the daemon in the foreground until SIGTERM or ^C. Sandboxes keep running\n" +
+			"when it ends.\n\n" +
+			"The first run creates a host key, a key for this command line, and the file\n" +
+			"authorized_keys in the state directory, with the invoking user's own SSH keys.\n" +
+			"Later runs accept the keys in that file.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for key, value := range map[string]string{"ssh": addr, "http": httpAddr} {
@@ -72,11 +74,15 @@ func (c *cli) serveCommand() *cobra.Command {
 			return serve(cmd.Context(), c.config, how, asJSON)
 		},
 	}
-	cmd.Flags().StringVar(&addr, "ssh", "", "address of the SSH front door (default 127.0.0.1:2222); may end in :0")
-	cmd.Flags().StringVar(&httpAddr, "http", "", "address of the HTTP front door (default 127.0.0.1:8022, or the next free port), as --ssh; none is none")
+	cmd.Flags().StringVar(&addr, "ssh", "",
+		"address of the SSH server; port 0 means any free port (default 127.0.0.1:2222)")
+	cmd.Flags().StringVar(&httpAddr, "http", "",
+		"address of the HTTP API, or none to disable it (default 127.0.0.1:8022, or the next "+
+			"free port)")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one line of JSON when ready")
+	cmd.Flags().BoolVar(&asJSON, "json", false,
+		"print one object when ready: addresses, files and process ID")
 	return cmd
 }
 
@@ -89,7 +95,7 @@ type daemon struct {
 	backend *docker.Backend
 	hosts   *host.Backend
 	hub     *gateway.Hub
-	door    *sshd.Server
+	ssh     *sshd.Server
 	keys    *sshd.Keys
 	listen  net.Listener
 	address endpoint
@@ -105,7 +111,7 @@ type daemon struct {
 func serve(ctx context.Context, c *config.Loaded, how started, asJSON bool) error {
 	ctx, stop := interruptible(ctx)
 	defer stop()
-	defer signals.DefaultForChildren()() // hooks, proxy commands and builds are not ours
+	defer signals.DefaultForChildren()() // for hooks, proxy commands and builds
 	began := time.Now()
 	d := &daemon{config: c, how: how, log: newLog(c.LogLevel)}
 	if !how.Serve {
@@ -150,7 +156,7 @@ func jsonLog(w io.Writer, level string) *slog.Logger {
 func logLevel(level string) slog.Level {
 	var l slog.Level
 	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return slog.LevelInfo // the configuration was checked before
+		return slog.LevelInfo // the configuration was checked already
 	}
 	return l
 }
@@ -180,9 +186,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	}
 	if d.listen, err = new(net.ListenConfig).Listen(ctx, "tcp", d.config.SSH); err != nil {
 		if errors.Is(err, syscall.EADDRINUSE) {
-			return &wire.Error{Code: wire.CodeUnavailable, Message: "address " + d.config.SSH + " is taken", Hint: "use another with --ssh, or --ssh 127.0.0.1:0 for any; sandboxd up finds one"}
+			return &wire.Error{Code: wire.CodeUnavailable, Message: "ssh: address " + d.config.SSH +
+				" is in use",
+				Hint: "use another with --ssh, or --ssh 127.0.0.1:0 for any port; sandboxd up " +
+					"finds a free one"}
 		}
-		return fmt.Errorf("ssh door: %w", err)
+		return fmt.Errorf("ssh server: %w", err)
 	}
 	if d.webListen, err = listenHTTP(ctx, d.config); err != nil {
 		return err
@@ -204,11 +213,11 @@ func (d *daemon) open(ctx context.Context) (err error) {
 	if d.hub, err = d.openHub(state, keys); err != nil {
 		return err
 	}
-	d.door, err = sshd.New(sshd.Options{
+	d.ssh, err = sshd.New(sshd.Options{
 		Hub:       d.hub,
 		HostKeys:  []ssh.Signer{hostKey},
 		Keys:      keys,
-		Commands:  d.lobby,
+		Commands:  d.control,
 		Watches:   command.Watches,
 		MCP:       d.serveMCP,
 		PrefixKey: d.config.PrefixKey,
@@ -225,11 +234,12 @@ func (d *daemon) open(ctx context.Context) (err error) {
 func (d *daemon) openHub(state string, keys *sshd.Keys) (*gateway.Hub, error) {
 	records := filepath.Join(state, "records")
 	if err := os.MkdirAll(records, 0o700); err != nil {
-		return nil, fmt.Errorf("records: %w", err)
+		return nil, fmt.Errorf("recordings: %w", err)
 	}
 	o := hubOptions(d.config)
 	o.Store, o.Records, o.Log = d.store, records, d.log
-	o.Backends, o.Backend = map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts}, docker.Name
+	o.Backends, o.Backend = map[string]sandbox.Backend{docker.Name: d.backend, host.Name: d.hosts},
+		docker.Name
 	o.Owner, o.Logins = owner(), []string{owner()}
 	o.Principals, o.LogsIn = keys.Principals, keys.LogsIn
 	o.Engine = append(o.Engine, d.python.DockerOptions...)
@@ -244,7 +254,8 @@ const ownLogins = 256
 
 // loopback is one source for all users of this machine. Counting and penalizing it would let one
 // user lock out the others. The limits for connections that are not logged in still apply.
-var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
+	netip.MustParsePrefix("::1/128")}
 
 // owner returns the principal of the admin.
 func owner() string {
@@ -265,7 +276,8 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	d.address = endpoint{SSH: d.listen.Addr().String(), KnownHosts: filepath.Join(state, "known_hosts"), Identity: identity, State: state,
+	d.address = endpoint{SSH: d.listen.Addr().String(),
+		KnownHosts: filepath.Join(state, "known_hosts"), Identity: identity, State: state,
 		PID: os.Getpid(), Version: build.Version}
 	if err := writeKnownHosts(d.address, hostKey.PublicKey()); err != nil {
 		return nil, nil, err
@@ -289,7 +301,8 @@ func (d *daemon) openKeys(state string) (*sshd.Keys, ssh.Signer, error) {
 // firstRun trusts the invoking user's own keys. If the store has sandboxes, it is not the first
 // run: a user who removed authorized_keys must then choose the trusted keys again.
 func (d *daemon) firstRun(file string, identity ssh.PublicKey) ([]sshd.Trusted, error) {
-	o := sshd.FirstRunOptions{File: file, Identity: identity, Agent: os.Getenv("SSH_AUTH_SOCK"), Forwarded: os.Getenv("SSH_CONNECTION") != ""}
+	o := sshd.FirstRunOptions{File: file, Identity: identity, Agent: os.Getenv("SSH_AUTH_SOCK"),
+		Forwarded: os.Getenv("SSH_CONNECTION") != ""}
 	known, err := d.store.Sandboxes(context.Background())
 	if err != nil {
 		return nil, err
@@ -310,7 +323,8 @@ func writeKnownHosts(e endpoint, key ssh.PublicKey) error {
 	}
 	names := []string{net.JoinHostPort(host, port)}
 	if ip := net.ParseIP(host); ip == nil || ip.IsLoopback() || ip.IsUnspecified() {
-		names = []string{net.JoinHostPort("localhost", port), net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)}
+		names = []string{net.JoinHostPort("localhost", port), net.JoinHostPort("127.0.0.1", port),
+			net.JoinHostPort("::1", port)}
 	}
 	line := knownhosts.Line(names, key) + "\n"
 	if err := writeDurably(e.KnownHosts, []byte(line), 0o644); err != nil {
@@ -368,7 +382,8 @@ func buildImage(ctx context.Context, ref string, progress func(string)) error {
 		for lines := bufio.NewScanner(r); lines.Scan(); {
 			progress(lines.Text())
 		}
-		r.CloseWithError(io.ErrClosedPipe) // a line too long for the scanner does not block the build
+		// a line too long for the scanner does not block the build
+		r.CloseWithError(io.ErrClosedPipe)
 	}()
 	err := images.Build(ctx, ref, w)
 	w.Close()
@@ -384,23 +399,25 @@ func daemonID(state string) (string, error) {
 		if id := strings.TrimSpace(string(text)); id != "" {
 			return id, nil
 		}
-		return "", &wire.Error{Code: wire.CodeUnavailable, Message: "daemon id: " + path + " is empty",
-			Hint: "write the sandboxd.daemon label of its containers into it: docker ps -a --format '{{.Names}} {{.Label \"sandboxd.daemon\"}}'"}
+		return "", &wire.Error{Code: wire.CodeUnavailable, Message: "daemon ID: " + path +
+			" is empty",
+			Hint: "write the sandboxd.daemon label of its containers to the file: docker ps -a " +
+				"--format '{{.Names}} {{.Label \"sandboxd.daemon\"}}'"}
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("daemon id: %w", err)
+		return "", fmt.Errorf("daemon ID: %w", err)
 	}
 	var b [8]byte
 	rand.Read(b[:]) // never fails (crypto/rand)
 	id := hex.EncodeToString(b[:])
 	if err := writeDurably(path, []byte(id+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("daemon id: %w", err)
+		return "", fmt.Errorf("daemon ID: %w", err)
 	}
 	return id, nil
 }
 
 // control runs a command for a client of the control host.
-func (d *daemon) lobby(ctx context.Context, p gateway.Principal, c sshd.CommandIO) int {
+func (d *daemon) control(ctx context.Context, p gateway.Principal, c sshd.CommandIO) int {
 	env := &command.Env{
 		Hub: d.hub, Principal: p, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr,
 		Pty: c.Pty, Resized: c.Resized, Interrupts: c.Interrupts,
@@ -430,14 +447,15 @@ func (d *daemon) run(ctx context.Context, ready func() error) error {
 	hubCtx, hubStop := context.WithCancel(context.WithoutCancel(ctx))
 	defer hubStop()
 	hubDone := make(chan error, 1)
-	go func() { hubDone <- d.hub.Run(hubCtx) }() // ends after the door: what a client still does needs the hub
+	// ends after the servers: their clients need the hub
+	go func() { hubDone <- d.hub.Run(hubCtx) }()
 	if err := d.hub.Ready(ctx); err != nil {
 		hubStop()
 		return errors.Join(err, <-hubDone)
 	}
-	part("ssh door", func(ctx context.Context) error { return d.door.Serve(ctx, d.listen) })
+	part("ssh server", func(ctx context.Context) error { return d.ssh.Serve(ctx, d.listen) })
 	if d.web != nil {
-		part("http door", func(ctx context.Context) error {
+		part("http server", func(ctx context.Context) error {
 			defer d.mcp.Close()
 			return d.web.Serve(ctx, d.webListen)
 		})
@@ -488,17 +506,17 @@ func (d *daemon) close() {
 	}
 	if d.backend != nil {
 		if err := d.backend.Close(); err != nil {
-			d.log.Warn("backend not closed", "err", err)
+			d.log.Warn("close Docker backend failed", "err", err)
 		}
 	}
 	if d.hosts != nil {
 		if err := d.hosts.Close(); err != nil {
-			d.log.Warn("sessions on hosts not ended", "err", err)
+			d.log.Warn("end sessions on hosts failed", "err", err)
 		}
 	}
 	if d.store != nil {
 		if err := d.store.Close(); err != nil {
-			d.log.Warn("store not closed", "err", err)
+			d.log.Warn("close store failed", "err", err)
 		}
 	}
 }

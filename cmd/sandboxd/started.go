@@ -11,16 +11,17 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// started is how the last daemon of a state directory was started, for who starts the next one: what the daemon may do must not depend
-// on whose command found it missing.
+// started records how the last daemon of a state directory was started. The next one is started in
+// the same way: its rights must not depend on which command found it missing.
 type started struct {
 	Config string `json:"config,omitempty"` // the file of --config
-	Serve  bool   `json:"serve,omitempty"`  // by serve in the foreground: somebody else looks after it
+	// by serve in the foreground: another program manages it
+	Serve bool `json:"serve,omitempty"`
 }
 
 const startedFile = "started.json"
 
-// readStarted returns the zero value where no daemon has run.
+// readStarted returns the zero value if no daemon has run.
 func readStarted(state string) (started, error) {
 	var s started
 	path := filepath.Join(state, startedFile)
@@ -32,7 +33,7 @@ func readStarted(state string) (started, error) {
 		err = json.Unmarshal(text, &s)
 	}
 	if err != nil {
-		return s, fmt.Errorf("how the last daemon was started: %s: %w", path, err)
+		return s, fmt.Errorf("start options of the last daemon: %s: %w", path, err)
 	}
 	return s, nil
 }
@@ -42,13 +43,14 @@ func (s started) write(state string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeDurably(filepath.Join(state, startedFile), append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("how the daemon was started: %w", err)
+	if err := writeDurably(filepath.Join(state, startedFile), append(text, '\n'),
+		0o600); err != nil {
+		return fmt.Errorf("start options of the daemon: %w", err)
 	}
 	return nil
 }
 
-// writeDurably puts a file in the place of an older one. After a power cut it is whole, the one or the other.
+// writeDurably replaces a file atomically, also across a power failure.
 func writeDurably(path string, text []byte, mode fs.FileMode) error {
 	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode)
 	if err != nil {
@@ -72,8 +74,8 @@ func writeDurably(path string, text []byte, mode fs.FileMode) error {
 	return dir.Sync()
 }
 
-// again makes the configuration that of the last daemon, whose file is used unless another is named. A command that finds no daemon,
-// rather than up, starts none where somebody ran serve, nor with another file.
+// again loads the configuration file of the last daemon, unless another is named. A command other
+// than up returns an error if the last daemon was started by serve, or with another file.
 func (c *cli) again(up bool) error {
 	state := string(c.config.State)
 	last, err := readStarted(state)
@@ -86,13 +88,18 @@ func (c *cli) again(up bool) error {
 	}
 	switch {
 	case last.Serve && !up:
-		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("no daemon runs for %s", state),
-			Hint: "start it as before: sandboxd serve" + with + "; or in the background: sandboxd up"}
-	case last.Config == "" || c.configFile != "" && absolute(c.configFile) == last.Config || c.configFile != "" && up:
+		return &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("no daemon runs for %s", state),
+			Hint: "start it as before: sandboxd serve" + with +
+				"; or in the background: sandboxd up"}
+	case last.Config == "" || c.configFile != "" && absolute(c.configFile) == last.Config ||
+		c.configFile != "" && up:
 		return nil
 	case c.configFile != "":
-		return &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("no daemon runs for %s, and the last one was started with%s", state, with),
-			Hint: "start it: sandboxd up, with the one or the other --config"}
+		return &wire.Error{Code: wire.CodeUnavailable,
+			Message: fmt.Sprintf("no daemon runs for %s, and the last one was started with%s",
+				state, with),
+			Hint: "start it with sandboxd up and the --config that you want"}
 	}
 	c.configFile = last.Config
 	return c.load()

@@ -33,7 +33,7 @@ type taskFlags struct {
 	wipe, remove, asJSON bool
 	dir, image, network  string
 	allow                []string
-	limits               map[string]*string // by name
+	limits               map[string]*string // by name of the limit
 }
 
 func (c *cli) taskCommand() *cobra.Command {
@@ -41,19 +41,25 @@ func (c *cli) taskCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "task TASK…",
 		Short: "let a language model do a task in this directory's sandbox",
-		Long: "Have a language model do what TASK says, in the sandbox of the current directory, which is mounted in it at the same path:\n" +
-			"made at the first task or run, and found again by the next ones, with what is installed in it. The model's words and what\n" +
-			"its commands print go to standard error as they come, its last message to standard output.\n\n" +
-			"The model is that of OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, or of the keys openai.*: any server that speaks\n" +
-			"OpenAI's Chat Completions, with tools or without. The key stays in this program.\n\n" +
-			"Exit codes: 0 done, 1 the model gave up, 3 out of rounds, 4 the model's server cannot be used, 5 stuck, 6 out of tokens, 124\n" +
-			"out of time, 125 sandboxd failed, 130 interrupted. ^C stops the task and what it runs, and leaves the sandbox; a second one\n" +
-			"ends this program at once.",
+		Long: "Let a language model do TASK in the sandbox of the current directory, which is\n" +
+			"mounted in it at the same path. The first task or run creates the sandbox,\n" +
+			"later ones reuse it. The model's messages and the output of its commands go to\n" +
+			"standard error, its last message to standard output.\n\n" +
+			"The model comes from OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL, or from\n" +
+			"the configuration keys openai.*. Any server with OpenAI's Chat Completions API\n" +
+			"works, with or without tools. The API key never enters the sandbox.\n\n" +
+			"Exit codes: 0 done, 1 the model gave up, 3 out of rounds, 4 error of the\n" +
+			"model's server, 5 stuck, 6 out of tokens, 124 timeout, 125 sandboxd failed,\n" +
+			"130 interrupted.\n\n" +
+			"^C stops the task and its commands; the sandbox stays. A second ^C ends this\n" +
+			"program at once.",
 		Example: "  sandboxd task \"convert cat.jpg to png\"\n" +
-			"  OPENAI_BASE_URL=http://localhost:11434/v1 sandboxd task --model qwen3 \"run pylint on the code in src/\"",
+			"  OPENAI_BASE_URL=http://localhost:11434/v1 sandboxd task --model qwen3 \"run " +
+			"pylint on the code in src/\"",
 		Args: func(_ *cobra.Command, args []string) error {
 			if strings.TrimSpace(strings.Join(args, " ")) == "" {
-				return usage("task: nothing to do", `say what: sandboxd task "convert cat.jpg to png"`)
+				return usage("task: nothing to do",
+					`say what: sandboxd task "convert cat.jpg to png"`)
 			}
 			return nil
 		},
@@ -62,37 +68,51 @@ func (c *cli) taskCommand() *cobra.Command {
 		},
 	}
 	p := cmd.Flags()
-	p.IntVar(&f.rounds, "max-rounds", task.DefaultRounds, "most answers of the model")
-	p.IntVar(&f.tokens, "max-tokens", 0, "most tokens of all requests and answers together; 0 is no limit")
-	p.DurationVar(&f.timeout, "timeout", 0, "time for the whole task; 0 is no limit")
-	p.StringVar(&f.model, "model", "", "model to ask (OPENAI_MODEL, key openai.model)")
-	p.StringVar(&f.shell, "shell-command", "", "shell that each command is given to with -c, such as \"dash -eu\" (default the sandbox's, which keeps its directory and variables)")
-	p.StringVar(&f.transcript, "save-transcript", "", "file to write what happens to, one JSON object a line")
+	p.IntVar(&f.rounds, "max-rounds", task.DefaultRounds, "largest number of answers of the model")
+	p.IntVar(&f.tokens, "max-tokens", 0,
+		"largest number of tokens in all requests and answers; 0 means no limit")
+	p.DurationVar(&f.timeout, "timeout", 0,
+		"longest duration of the task, such as 10m; 0 means no limit")
+	p.StringVar(&f.model, "model", "",
+		"name of the model (default: OPENAI_MODEL or key openai.model)")
+	p.StringVar(&f.shell, "shell-command", "",
+		"shell that runs each command with -c, such as \"dash -eu\" (default: the session's "+
+			"shell, which keeps its directory and variables)")
+	p.StringVar(&f.transcript, "save-transcript", "",
+		"write all events to this file, one JSON object per line")
 	p.BoolVar(&f.wipe, "wipe", false, "remove the directory's sandbox first; the directory stays")
-	p.BoolVar(&f.remove, "rm", false, "remove it after, also when the task failed or was interrupted")
-	p.BoolVar(&f.asJSON, "json", false, "print what happens on standard output, one object a line")
-	p.StringVar(&f.dir, "dir", "", "directory whose sandbox it is (default the current one)")
-	p.StringVar(&f.image, "image", "", "image of a new sandbox; of one that exists it has to be that")
-	p.StringVar(&f.network, "network", "", "network of it, likewise: filtered, allowlist, none or bridge")
-	p.StringArrayVar(&f.allow, "allow", nil, "name, *.name, address or range that its network opens, likewise; may be repeated")
+	p.BoolVar(&f.remove, "rm", false,
+		"remove the sandbox afterwards, also after an error or interrupt")
+	p.BoolVar(&f.asJSON, "json", false, "print all events on standard output, one object per line")
+	p.StringVar(&f.dir, "dir", "",
+		"directory whose sandbox is used (default: the current directory)")
+	p.StringVar(&f.image, "image", "", "image of a new sandbox; an existing one must have it")
+	p.StringVar(&f.network, "network", "",
+		"network of a new sandbox: filtered, allowlist, none or bridge; an existing one must "+
+			"have it")
+	p.StringArrayVar(&f.allow, "allow", nil,
+		"host that the sandbox may connect to: NAME, *.NAME, address or range; repeatable")
 	for _, l := range sandbox.AllLimits {
-		f.limits[l.Name] = p.String(l.Name, "", "limit of it, likewise: "+l.Help)
+		f.limits[l.Name] = p.String(l.Name, "", l.Help+"; an existing sandbox must have it")
 	}
 	return cmd
 }
 
-// task does a task and says how it ended.
+// task runs a task and reports its outcome.
 func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 	switch {
 	case c.gateway != "":
-		return usage("task: the sandbox of a directory is one of this machine", "leave --gateway out")
+		return usage("task: --gateway is not supported: the directory is on this machine",
+			"omit --gateway")
 	case f.rounds < 1 || f.tokens < 0 || f.timeout < 0:
-		return usage("task: --max-rounds is 1 or more, --max-tokens and --timeout are 0 or more", "see: sandboxd task --help")
+		return usage("task: --max-rounds must be at least 1, --max-tokens and --timeout at least 0",
+			"see: sandboxd task --help")
 	}
 	dir := absolute(f.dir)
-	o := task.Options{Endpoint: modelEndpoint(c.config, f.model), Task: what, Dir: dir, Shell: f.shell, MaxRounds: f.rounds, MaxTokens: f.tokens}
+	o := task.Options{Endpoint: modelEndpoint(c.config, f.model), Task: what, Dir: dir,
+		Shell: f.shell, MaxRounds: f.rounds, MaxTokens: f.tokens}
 	for _, name := range []string{"OPENAI_API_KEY", "SANDBOXD_OPENAI_API_KEY"} {
-		if err := os.Unsetenv(name); err != nil { // a daemon that is started does not have it either
+		if err := os.Unsetenv(name); err != nil { // so that a daemon started here does not get it
 			return err
 		}
 	}
@@ -104,7 +124,7 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 	if f.transcript != "" {
 		file, err := createIn(dir, f.transcript)
 		if err != nil {
-			return usage("task: --save-transcript: "+err.Error(), "name a file that can be written")
+			return usage("task: --save-transcript: "+err.Error(), "name a writable file")
 		}
 		defer file.Close()
 		sinks = append(sinks, task.NewTranscript(file, o.Endpoint.Key))
@@ -131,7 +151,7 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 	}
 	said := shownOn(os.Stderr)
 	defer said.Close()
-	g := &lobbyGateway{cli: c, said: said}
+	g := &sshGateway{cli: c, said: said}
 	finish := func(o task.Outcome) error {
 		put(task.End{Event: "end", Time: time.Now().UTC(), Outcome: o, ExitCode: o.ExitStatus()})
 		for _, s := range sinks {
@@ -164,9 +184,11 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 	}
 	view.Sayf("watch: %s", ssh)
 	if o.Endpoint.Plain() {
-		view.Sayf("note: %s is not encrypted: the key, if there is one, and all that is said can be read on the way", o.Endpoint.URL)
+		view.Sayf("warning: %s is not encrypted: others on the network can read the API key and "+
+			"all messages", o.Endpoint.URL)
 	}
-	put(task.Start{Event: "start", Time: time.Now().UTC(), Sandbox: name, Session: o.Session, SSH: ssh, Model: o.Endpoint.Model, Task: what})
+	put(task.Start{Event: "start", Time: time.Now().UTC(), Sandbox: name, Session: o.Session,
+		SSH: ssh, Model: o.Endpoint.Model, Task: what})
 	outcome, err := task.Run(ctx, o)
 	if err != nil {
 		return err
@@ -174,7 +196,8 @@ func (c *cli) task(ctx context.Context, f taskFlags, what string) error {
 	return finish(outcome)
 }
 
-// printTaskEnd prints the model's last word on standard output, and everything else on standard error.
+// printTaskEnd prints the model's last message to standard output, and everything else to standard
+// error.
 func printTaskEnd(view *task.View, o task.Outcome) {
 	if o.Ended == task.Done {
 		fmt.Println(strings.TrimRight(text.Lines(o.Message), "\n"))
@@ -187,7 +210,7 @@ func printTaskEnd(view *task.View, o task.Outcome) {
 	view.Sayf("task %s: %s", o.Ended, said)
 }
 
-// words are those of ensure.
+// words returns the command line of ensure.
 func (f taskFlags) words(dir string) []string {
 	words := []string{"ensure", "--json", "--dir=" + dir}
 	if f.wipe {
@@ -209,7 +232,7 @@ func (f taskFlags) words(dir string) []string {
 	return words
 }
 
-// twice is a context that ^C ends. A second ^C ends the program.
+// twice returns a context that ^C ends. A second ^C ends the program.
 func twice(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 2)
@@ -220,7 +243,7 @@ func twice(ctx context.Context) (context.Context, context.CancelFunc) {
 		case <-ctx.Done():
 			return
 		}
-		fmt.Fprintln(os.Stderr, "\nsandboxd: stopping; ^C again leaves at once")
+		fmt.Fprintln(os.Stderr, "\nsandboxd: stopping; press ^C again to exit at once")
 		cancel()
 		<-signals
 		os.Exit(wire.ExitInterrupt)
@@ -231,26 +254,26 @@ func twice(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// removePatience bounds the removal of a sandbox after a task.
+// removePatience is the longest time for the removal of a sandbox after a task.
 const removePatience = time.Minute
 
-// removeAfter removes the sandbox, whatever became of the task.
-func removeAfter(g *lobbyGateway, name string) {
+// removeAfter removes the sandbox, whatever the outcome of the task.
+func removeAfter(g *sshGateway, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), removePatience)
 	defer cancel()
 	if _, err := g.Command(ctx, nil, "rm", "--force", "--json", "--", name); err != nil {
-		task.NewView(os.Stderr).Sayf("the sandbox %s is still there: %v", name, err)
+		task.NewView(os.Stderr).Sayf("sandbox %s was not removed: %v", name, err)
 	}
 }
 
-// newTaskSession is a name that no session has.
+// newTaskSession returns a new name for a session.
 func newTaskSession() string {
 	var b [4]byte
 	rand.Read(b[:]) // never fails (crypto/rand)
 	return "task-" + hex.EncodeToString(b[:])
 }
 
-// joinCommand is the ssh command that joins target.
+// joinCommand returns the ssh command that attaches to target.
 func (c *cli) joinCommand(target string) (string, error) {
 	e, err := c.daemon()
 	if err != nil {
@@ -259,7 +282,7 @@ func (c *cli) joinCommand(target string) (string, error) {
 	return e.gateway().SSHCommand(target), nil
 }
 
-// modelEndpoint is the model's server as the environment of OpenAI's programs names it, else as ours does.
+// modelEndpoint returns the model's server: from OpenAI's variables, else from our configuration.
 func modelEndpoint(c *config.Loaded, model string) task.Endpoint {
 	e := task.Endpoint{
 		URL:   cmp.Or(os.Getenv("OPENAI_BASE_URL"), c.OpenAI.BaseURL),
@@ -271,10 +294,12 @@ func modelEndpoint(c *config.Loaded, model string) task.Endpoint {
 	return e
 }
 
-// createIn creates a file for the caller alone. Where it is in dir, which a sandbox may have written, no link there leads out of it.
+// createIn creates a file that only the caller can read. In dir, which a sandbox may have written,
+// it follows no link that leads out of dir.
 func createIn(dir, path string) (*os.File, error) {
 	path = absolute(path)
-	const how, mode = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | syscall.O_NONBLOCK, 0o600 // a pipe there is an error
+	// opening a pipe fails
+	const how, mode = os.O_WRONLY | os.O_CREATE | os.O_TRUNC | syscall.O_NONBLOCK, 0o600
 	var f *os.File
 	if inside, err := filepath.Rel(dir, path); err != nil || !filepath.IsLocal(inside) {
 		if f, err = os.OpenFile(path, how, mode); err != nil {
@@ -290,23 +315,26 @@ func createIn(dir, path string) (*os.File, error) {
 			return nil, err
 		}
 	}
-	if err := f.Chmod(mode); err != nil { // of one that was there
+	if err := f.Chmod(mode); err != nil { // the file may have existed
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-// checkModel asks the model's server, if one is configured, what models it has.
+// checkModel asks the model's server, if one is configured, for its models.
 func (d doctor) checkModel(ctx context.Context) []finding {
 	e := modelEndpoint(d.cli.config, "")
-	if e.Key == "" && e.Model == "" && os.Getenv("OPENAI_BASE_URL") == "" && !d.cli.config.IsSet("openai.base_url") {
+	if e.Key == "" && e.Model == "" && os.Getenv("OPENAI_BASE_URL") == "" &&
+		!d.cli.config.IsSet("openai.base_url") {
 		return nil
 	}
 	var all []finding
 	if d.cli.config.OpenAI.APIKey != "" {
 		path := d.cli.config.Source("openai.api_key")
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
-			all = append(all, finding{Check: "key", Found: fmt.Sprintf("%s has a key and can be read by others (%v)", path, info.Mode()), Fix: "chmod 600 " + path})
+			all = append(all, finding{Check: "key",
+				Found: fmt.Sprintf("%s has an API key and is readable by others (%v)", path,
+					info.Mode()), Fix: "chmod 600 " + path})
 		}
 	}
 	found, err := e.Probe(ctx)
@@ -316,9 +344,9 @@ func (d doctor) checkModel(ctx context.Context) []finding {
 	case errors.As(err, &known):
 		f.Found, f.Fix = text.Line(known.Message, 300), known.Hint
 	case err != nil:
-		f.Found, f.Fix = text.Line(err.Error(), 300), "look at OPENAI_BASE_URL"
+		f.Found, f.Fix = text.Line(err.Error(), 300), "check OPENAI_BASE_URL"
 	case e.Plain():
-		f.Fix = "it is not encrypted: what is said can be read on the way"
+		f.Fix = "use https: others on the network can read the API key and all messages"
 	}
 	return append(all, f)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// shownOn returns where what a daemon says goes: to w as it is, or, where w is a terminal, as text
-// alone. A daemon may be anybody's (--gateway), and what it says may be a sandbox's.
+// shownOn returns the writer for output of a daemon: w unchanged, or plain text if w is a terminal.
+// The daemon (--gateway) and the sandbox may be untrusted.
 func shownOn(w io.Writer) io.WriteCloser {
 	if f, ok := w.(*os.File); ok && isTerminal(f) {
 		return text.NewTerminal(f)
@@ -22,15 +22,16 @@ func shownOn(w io.Writer) io.WriteCloser {
 	return asItIs{w}
 }
 
-// asItIs is a writer that shownOn leaves as it is, a terminal too. Closing it does nothing.
+// asItIs is a writer that shownOn does not filter, even if it is a terminal. Closing it does
+// nothing.
 type asItIs struct{ io.Writer }
 
 func (asItIs) Close() error { return nil }
 
-// maxLine bounds one line of a daemon's answer, in bytes: the pictures of a call of python.
+// maxLine is the longest line of a daemon's answer, in bytes: the images of a python call.
 const maxLine = 256 << 20
 
-// held is an answer that is read as a whole. Of one that is too long it ends the call.
+// held collects an answer. It ends the call if the answer is too long.
 type held struct {
 	most int
 	stop func(error) // ends the call
@@ -40,8 +41,8 @@ type held struct {
 func (h *held) Write(p []byte) (int, error) {
 	if len(p) > h.most-h.all.Len() {
 		err := &wire.Error{Code: wire.CodeUnavailable,
-			Message: fmt.Sprintf("the daemon's answer is longer than %d MiB", h.most>>20),
-			Hint:    "see that --gateway names a daemon of yours"}
+			Message: fmt.Sprintf("answer of the daemon: longer than %d MiB", h.most>>20),
+			Hint:    "check that --gateway names your daemon"}
 		h.stop(err)
 		return 0, err
 	}

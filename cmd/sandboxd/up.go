@@ -200,7 +200,7 @@ func (c *cli) downCommand(use string) *cobra.Command {
 				return err
 			}
 			if all && len(names) > 0 {
-				if err := c.lobby(cmd.Context(), os.Stdout, os.Stderr, append([]string{"stop"}, names...)...); err != nil {
+				if err := c.control(cmd.Context(), os.Stdout, os.Stderr, append([]string{"stop"}, names...)...); err != nil {
 					return err
 				}
 			}

@@ -17,27 +17,27 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// What make build says of this program: the release, and the commit with its time (RFC 3339, UTC).
+// Set by make build: the release, the commit, and its time (RFC 3339, UTC).
 var version, commit, date string
 
 // build describes this program.
 var build = readBuild(debug.ReadBuildInfo())
 
-// unknown stands for what neither the Makefile nor Go recorded.
+// unknown is the value that neither the Makefile nor Go recorded.
 const unknown = "unknown"
 
-// buildFacts are what is known of how a program was built. No field depends on the time or the
-// machine of building.
+// buildFacts describe how a program was built. No field depends on the time or the machine of the
+// build.
 type buildFacts struct {
 	Version  string `json:"version"`
-	Commit   string `json:"commit"` // ends in -dirty where files had changed since
+	Commit   string `json:"commit"` // ends in -dirty if files had changed
 	Date     string `json:"date"`   // of the commit
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
 
-// readBuild returns what make build recorded, else what Go did: go install records the module's
-// version, go build in a checkout the commit.
+// readBuild returns what make build recorded, or else what Go recorded: go install records the
+// module's version, go build in a checkout the commit.
 func readBuild(info *debug.BuildInfo, ok bool) buildFacts {
 	b := buildFacts{Version: version, Commit: commit, Date: date, Go: runtime.Version(),
 		Platform: runtime.GOOS + "/" + runtime.GOARCH}
@@ -63,22 +63,23 @@ func versionCommand(c *cli) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "print the versions of this program and of the daemon",
-		Long: "Print the version of this program, the commit that it was built from, and the version of the\n" +
-			"daemon on this machine, if one answers. A daemon keeps its version until it is restarted.",
+		Long: "Print the version of this program, the commit that it was built from, and the\n" +
+			"version of the daemon on this machine, if one answers. A daemon keeps its\n" +
+			"version until it is restarted.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			daemon := c.daemonVersion(cmd.Context())
 			if c.json {
 				return text.WriteJSON(os.Stdout, struct {
 					buildFacts
-					Daemon *string `json:"daemon"` // null where none answers
+					Daemon *string `json:"daemon"` // null if none answers
 				}{build, daemon})
 			}
 			printVersion(os.Stdout, build, daemon)
 			return nil
 		},
 	}
-	cmd.Flags().Bool("json", false, "print one object; daemon is null where none answers")
+	cmd.Flags().Bool("json", false, "print one object; daemon is null if none answers")
 	return cmd
 }
 

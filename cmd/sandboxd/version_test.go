@@ -11,11 +11,12 @@ import (
 
 func TestReadBuild(t *testing.T) {
 	platform := runtime.GOOS + "/" + runtime.GOARCH
-	checkout := &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}, Settings: []debug.BuildSetting{
-		{Key: "vcs.revision", Value: "abc"},
-		{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"},
-		{Key: "vcs.modified", Value: "true"},
-	}}
+	checkout := &debug.BuildInfo{Main: debug.Module{Version: "(devel)"},
+		Settings: []debug.BuildSetting{
+			{Key: "vcs.revision", Value: "abc"},
+			{Key: "vcs.time", Value: "2026-01-02T03:04:05Z"},
+			{Key: "vcs.modified", Value: "true"},
+		}}
 	for _, tt := range []struct {
 		name                  string
 		version, commit, date string // by the linker
@@ -26,7 +27,8 @@ func TestReadBuild(t *testing.T) {
 			buildFacts{Version: "1.2.3", Commit: "def", Date: "2026-02-03T04:05:06Z"}},
 		{"go build in a checkout", "", "", "", checkout,
 			buildFacts{Version: "(devel)", Commit: "abc-dirty", Date: "2026-01-02T03:04:05Z"}},
-		{"go install of a release", "", "", "", &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}},
+		{"go install of a release", "", "", "",
+			&debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}},
 			buildFacts{Version: "1.2.3", Commit: unknown, Date: unknown}},
 		{"nothing recorded", "", "", "", nil,
 			buildFacts{Version: unknown, Commit: unknown, Date: unknown}},
@@ -47,7 +49,8 @@ func TestPrintVersion(t *testing.T) {
 	running := "0.0.9"
 	for daemon, want := range map[*string]string{nil: "none answers", &running: "0.0.9"} {
 		var out strings.Builder
-		printVersion(&out, buildFacts{"1.2.3", "abc", "2026-01-02T03:04:05Z", "go1.99", "linux/amd64"}, daemon)
+		printVersion(&out, buildFacts{"1.2.3", "abc", "2026-01-02T03:04:05Z", "go1.99",
+			"linux/amd64"}, daemon)
 		want = `sandboxd 1.2.3 linux/amd64
   commit   abc
   date     2026-01-02T03:04:05Z

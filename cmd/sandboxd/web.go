@@ -20,21 +20,22 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// tokenFile holds, in the state directory, the secret of the daemon's own user for the HTTP door.
+// tokenFile is the file in the state directory with the admin's token for the HTTP API.
 const tokenFile = "api_token"
 
-// e2bSecretFile holds, in the state directory, what the access tokens of sandboxes in E2B's shape are made with.
+// e2bSecretFile is the file in the state directory with the secret that signs access tokens of the
+// E2B-compatible API.
 const e2bSecretFile = "e2b_secret"
 
-// listenHTTP listens for the HTTP door, or returns nil where there is to be none. Where nobody chose the address, the next free port
-// will do.
+// listenHTTP listens for the HTTP API, or returns nil if it is disabled. If the address is the
+// default one, it uses the next free port.
 func listenHTTP(ctx context.Context, c *config.Loaded) (net.Listener, error) {
 	addr := c.HTTP
 	if addr == config.NoHTTP {
 		return nil, nil
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
-	for range 100 { // daemons that start at once look for a port at once
+	for range 100 { // daemons that start at the same time look for the same port
 		if c.IsSet("http") || !errors.Is(err, syscall.EADDRINUSE) {
 			break
 		}
@@ -42,15 +43,18 @@ func listenHTTP(ctx context.Context, c *config.Loaded) (net.Listener, error) {
 		l, err = new(net.ListenConfig).Listen(ctx, "tcp", free)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "address " + addr + " is taken", Hint: "use another with --http, --http 127.0.0.1:0 for any, or --http none for no HTTP door"}
+		return nil, &wire.Error{Code: wire.CodeUnavailable, Message: "http: address " + addr +
+			" is in use",
+			Hint: "use another with --http, --http 127.0.0.1:0 for any port, or --http none to " +
+				"disable the HTTP API"}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("http door: %w", err)
+		return nil, fmt.Errorf("http server: %w", err)
 	}
 	return l, nil
 }
 
-// openHTTP makes the HTTP door, where there is to be one, and the token of the daemon's own user.
+// openHTTP creates the server of the HTTP API, if it is enabled, and the admin's token.
 func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 	if d.tokens, err = token.Open(ctx, d.store, d.backed); err != nil {
 		return err
@@ -69,20 +73,25 @@ func (d *daemon) openHTTP(ctx context.Context, state string) (err error) {
 	runs := d.config.AgentRunOptions()
 	runs.Dir = filepath.Join(state, "artifacts")
 	d.mcp = d.newMCP()
-	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, MCP: d.mcp, Tokens: d.tokens, Hosts: d.config.HTTPHosts,
-		AgentRun: runs, Python: d.python.Options, Prefix: d.config.PrefixKey, E2B: shape, Version: build.Version, Log: d.log}); err != nil {
+	if d.web, err = httpd.New(httpd.Options{Hub: d.hub, MCP: d.mcp, Tokens: d.tokens,
+		Hosts:    d.config.HTTPHosts,
+		AgentRun: runs, Python: d.python.Options, Prefix: d.config.PrefixKey, E2B: shape,
+		Version: build.Version, Log: d.log}); err != nil {
 		return err
 	}
 	url := "http://" + d.webListen.Addr().String()
 	d.address.HTTP, d.address.TokenFile = &url, &file
 	if addr, ok := d.webListen.Addr().(*net.TCPAddr); ok && !addr.IP.IsLoopback() {
-		d.log.Warn("the HTTP door answers other machines, without TLS: tokens and terminals can be read on the way", "address", url)
+		d.log.Warn(
+			"HTTP API is reachable from other machines without TLS: others on the network can "+
+				"read tokens and terminals", "address", url)
 	}
 	return nil
 }
 
-// backed says why a token is no longer good. One of the daemon's own user that no key made, as that
-// of the file api_token, is: who can read the state directory needs no key.
+// backed returns why a token is no longer valid, or nil. An admin's token without a key, such as
+// that of the file api_token, is always valid: a user who can read the state directory needs no
+// key.
 func (d *daemon) backed(t token.Token) error {
 	if t.Line == "" && t.Principal == owner() {
 		return nil
@@ -90,7 +99,7 @@ func (d *daemon) backed(t token.Token) error {
 	return d.keys.Backs(t.AsPrincipal())
 }
 
-// lastingSecret is what a file has, made first if there is none: 32 random bytes.
+// lastingSecret returns the 32 random bytes in a file. It creates a missing file.
 func lastingSecret(file string) ([]byte, error) {
 	secret, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,34 +108,38 @@ func lastingSecret(file string) ([]byte, error) {
 		err = writeDurably(file, secret, 0o600)
 	}
 	if err == nil && len(secret) != 32 {
-		err = errors.New("it has not 32 bytes; remove it, and sandboxes have other access tokens")
+		err = errors.New(
+			"must have 32 bytes; remove the file to create a new secret, which invalidates " +
+				"access tokens")
 	}
 	return secret, err
 }
 
-// interpreterTemplate is the template that the SDKs of E2B's code interpreter ask for.
+// interpreterTemplate is the template that the SDKs of E2B's code interpreter request.
 const interpreterTemplate = "code-interpreter-v1"
 
-// templates are images by the names that E2B's clients have for them.
+// templates returns images by the template names that E2B's clients use.
 func templates(configured map[string]string) map[string]string {
 	all := maps.Clone(configured)
 	if all == nil {
 		all = make(map[string]string)
 	}
-	// That of the code interpreter's SDKs, which ask for no other.
+	// The SDKs of the code interpreter request no other template.
 	if all[interpreterTemplate] == "" {
 		all[interpreterTemplate] = images.Python
 	}
 	return all
 }
 
-// ownToken makes sure that the file has a secret that is let in: the one that it has, or a new one where it was revoked or lost.
+// ownToken makes sure that the file has a valid token of the admin. It creates a new one if the
+// token is missing or revoked.
 func ownToken(ctx context.Context, tokens *token.Registry, file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if t, _, err := tokens.Verify(string(bytes.TrimSpace(text))); err == nil && t.Principal == owner() {
+	if t, _, err := tokens.Verify(string(bytes.TrimSpace(text))); err == nil &&
+		t.Principal == owner() {
 		return os.Chmod(file, 0o600)
 	}
 	secret, _, err := tokens.Create(ctx, token.Token{Principal: owner(), Label: tokenFile})

@@ -29,7 +29,7 @@ func TestAsk(t *testing.T) {
 		}
 	}
 	if sandbox.AskOf((&Env{}).asking(t.Context(), false)) != nil {
-		t.Error("without a terminal somebody is asked")
+		t.Error("asks without a terminal")
 	}
 	r, w := io.Pipe()
 	defer w.Close()

@@ -46,7 +46,7 @@ func TestExitStatus(t *testing.T) {
 	}
 	for _, tt := range tests {
 		got := 0
-		if exit, ok := exitStatus(&tt.result).(exitError); ok { //nolint:errorlint // it is returned as it is
+		if exit, ok := exitStatus(&tt.result).(exitError); ok { //nolint:errorlint // not wrapped
 			got = int(exit)
 		}
 		if got != tt.want {

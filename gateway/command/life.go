@@ -94,7 +94,7 @@ func pauseCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "pause NAME…",
-		Short: "suspend all processes of a sandbox",
+		Short: "suspend all processes of sandboxes",
 		Long: "Suspend all processes of a sandbox. It keeps its memory and uses no CPU.\n" +
 			"resume continues it, as does the next run, type or keys, and a user who\n" +
 			"attaches to work in it. Calls that follow a command return as lost; exec and\n" +
@@ -114,8 +114,10 @@ func resumeCommand(env *Env) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "resume NAME…",
-		Short: "continue the processes of a paused sandbox",
-		Args:  cobra.MinimumNArgs(1),
+		Short: "continue the processes of paused sandboxes",
+		Long: "Continue the processes of paused sandboxes. For a sandbox that is not paused,\n" +
+			"it does nothing if the sandbox runs, and fails if it is stopped.",
+		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.each(args, asJSON, "resumed", func(name string) error {
 				return env.Hub.Resume(cmd.Context(), env.Principal, name)

@@ -86,8 +86,8 @@ func lsCommand(env *Env) *cobra.Command {
 				if dirs {
 					column = "DIRECTORY\t"
 				}
-				fmt.Fprintln(w,
-					"NAME\tSTATE\tNEEDS\tSINCE\tKEYBOARD\tIMAGE\tNETWORK\tSESSIONS\tTTL\t"+column+"LAST")
+				fmt.Fprintln(w, "NAME\tSTATE\tNEEDS\tSINCE\tKEYBOARD\tIMAGE\tNETWORK\t"+
+					"SESSIONS\tTTL\t"+column+"LAST")
 				for _, row := range rows {
 					if dirs {
 						column = dash(text.Line(row.Dir, 80)) + "\t"

@@ -62,7 +62,7 @@ func ParseClosed(s string) ([]netip.Prefix, error) {
 	for _, word := range Words(s) {
 		p, err := netip.ParsePrefix(word)
 		if err != nil || p != p.Masked() {
-			return nil, fmt.Errorf("%q: write an address range such as 10.0.0.0/8", word)
+			return nil, fmt.Errorf("%q is not an address range; write one such as 10.0.0.0/8", word)
 		}
 		list = append(list, p)
 	}

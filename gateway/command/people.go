@@ -49,7 +49,10 @@ func sessionsCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions [NAME[~SESSION]]",
 		Short: "list sessions, their state and who is attached",
-		Args:  cobra.MaximumNArgs(1),
+		Long: "List the sessions of a sandbox or, without NAME, of all your running\n" +
+			"sandboxes: their state, what needs attention, who holds the keyboard, and the\n" +
+			"attached parties.",
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var names []string
 			only := ""
@@ -148,8 +151,8 @@ func takeCommand(env *Env) *cobra.Command {
 		})
 	cmd.Long += "\n\n" +
 		"You can take it from an agent. Only the owner of the sandbox can take it from\n" +
-		"a user, and only from a user with whom it is shared. --ask requests it from\n" +
-		"that user instead: you get it when they give it."
+		"another user. --ask requests it from that user instead: you get it when they\n" +
+		"give it."
 	cmd.Flags().BoolVar(&ask, "ask", false, "request the keyboard from the user who holds it")
 	return cmd
 }
@@ -417,7 +420,10 @@ func kickCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "kick NAME[~SESSION] PARTY",
 		Short: "disconnect a party from a session",
-		Args:  cobra.ExactArgs(2),
+		Long: "Disconnect a party, such as person:bob, from a session. sandboxd sessions\n" +
+			"lists the parties. They can attach again: to prevent that, end the share with\n" +
+			"sandboxd unshare.",
+		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := wire.ParseTarget(args[0])
 			if err != nil {

@@ -20,15 +20,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/docker"
 )
 
-// NoHTTP is the address of no HTTP server.
+// NoHTTP is the address that disables the HTTP API.
 const NoHTTP = none
 
-// maxPool is the largest pool of an image: each pooled sandbox is a container that runs.
+// maxPool is the largest pool of an image: each pooled sandbox is a running container.
 const maxPool = 1000
 
 const maxCount = 1 << 30
 
-// check returns what is wrong with each setting by itself. An error reads "problem; what to write".
+// check returns the error of each setting by itself, or nil. An error reads "problem; what to
+// write".
 func (c *Config) check() map[string]error {
 	wrong := map[string]error{
 		"state":       required(c.State),
@@ -90,7 +91,7 @@ func (c *Config) check() map[string]error {
 	return wrong
 }
 
-// crossCheck returns what is wrong with settings together, by the key to change.
+// crossCheck returns the errors of combinations of settings, by the key to change.
 func (c *Loaded) crossCheck() map[string]error {
 	if len(c.Errors) > 0 {
 		return nil // they may be the cause
@@ -112,8 +113,8 @@ func (c *Loaded) crossCheck() map[string]error {
 	return wrong
 }
 
-// ExplicitLimits returns the limits that a source sets, and zero for the others: those are the
-// backend's own, which knows what its machine has.
+// ExplicitLimits returns the limits that a source sets, and zero for the others. The backend sets
+// those, because it knows its machine.
 func (c *Loaded) ExplicitLimits() sandbox.Limits {
 	all := c.Limits.SandboxLimits()
 	var l sandbox.Limits
@@ -125,18 +126,19 @@ func (c *Loaded) ExplicitLimits() sandbox.Limits {
 	return l
 }
 
-// AgentRunOptions returns the options of the AgentRun-compatible API, except what it stands on.
+// AgentRunOptions returns the configured options of the AgentRun-compatible API.
 func (c *Config) AgentRunOptions() agentrun.Options {
 	a := &c.AgentRun
 	return agentrun.Options{
 		DependenciesWhitelist: a.DependenciesWhitelist, CachedDependencies: a.CachedDependencies,
-		CPUQuota: a.CPUQuota, MemoryLimit: int64(a.MemoryLimit), MemswapLimit: int64(a.MemswapLimit),
-		Timeout: time.Duration(a.Timeout), Image: a.Image, Network: a.Network.Mode,
+		CPUQuota: a.CPUQuota, MemoryLimit: int64(a.MemoryLimit),
+		MemswapLimit: int64(a.MemswapLimit),
+		Timeout:      time.Duration(a.Timeout), Image: a.Image, Network: a.Network.Mode,
 		InstallFrom: a.InstallFrom, Warm: a.Warm, Parallel: a.Parallel,
 	}
 }
 
-// ClosedRanges returns the ranges of the setting closed; nil means the usual ones.
+// ClosedRanges returns the ranges of the setting closed; nil means the default ones.
 func (c *Config) ClosedRanges() []netip.Prefix {
 	ranges, _ := command.ParseClosed(strings.Join(c.Closed, " ")) // checked when it was loaded
 	return ranges
@@ -185,14 +187,14 @@ func addressOrNone(s string) error {
 
 func between[N int | int64](n, least, most N) error {
 	if n < least || n > most {
-		return fmt.Errorf("out of bounds; write a number from %d to %d", least, most)
+		return fmt.Errorf("out of range; write a number from %d to %d", least, most)
 	}
 	return nil
 }
 
 func positive(s Size) error {
 	if s <= 0 {
-		return errors.New("out of bounds; write a size above 0, such as 256m")
+		return errors.New("out of range; write a size above 0, such as 256m")
 	}
 	return nil
 }
@@ -205,7 +207,7 @@ func atLeastMiB(s Size) error {
 }
 
 func cores(n float64) error {
-	if !(n >= 0 && n <= 1<<20) { // which NaN is not
+	if !(n >= 0 && n <= 1<<20) { // also true for NaN
 		return errors.New("not a number of cores; write one such as 8 or 2.5, or 0 for no limit")
 	}
 	return nil
@@ -239,7 +241,7 @@ func templateImages(t Templates) error {
 	return nil
 }
 
-// openOptions takes options with and without a value, and several values of one.
+// openOptions checks options with or without a value. An option may have several values.
 func openOptions(list []string) error {
 	for _, option := range list {
 		if slices.Contains(docker.OptionNames(), option) {
@@ -278,13 +280,13 @@ func httpURL(s string) error {
 func packages(list []string) error {
 	for _, name := range list {
 		if name != "*" && !agentrun.IsPackage(name) {
-			return fmt.Errorf("%q is not a package name; write names as pip takes them", name)
+			return fmt.Errorf("%q is not a package name; write names as for pip", name)
 		}
 	}
 	return nil
 }
 
-// oneOf checks a setting that may only be one of certain words.
+// oneOf checks a setting that has a fixed set of values.
 func oneOf(key, value string) error {
 	f := find(key)
 	if slices.Contains(f.OneOf, value) {

@@ -69,7 +69,7 @@ func TestEveryFieldHasAMeaning(t *testing.T) {
 	}
 }
 
-// Keys that check knows and Config does not would never be checked.
+// A check of an unknown key would never run.
 func TestChecksAreOfKnownKeys(t *testing.T) {
 	for key := range new(Config).check() {
 		if find(key) == nil {
@@ -122,7 +122,7 @@ func TestBadFiles(t *testing.T) {
 	bomb += "allow: *j\n"
 	for _, tt := range []struct {
 		name, text string
-		want       []string // of each error, what it begins with
+		want       []string // beginning of each error
 	}{
 		{"empty", "", nil},
 		{"comments alone", "# nothing\n---\n", nil},
@@ -130,7 +130,8 @@ func TestBadFiles(t *testing.T) {
 		{"byte order mark", "\ufeffimage: busybox\n", nil},
 		{"list at the top", "- image: busybox\n", []string{":1: not keys with values, but a list"}},
 		{"text at the top", "busybox\n", []string{":1: not keys with values, but a text"}},
-		{"tab", "quota:\n\tmemory: 1g\n", []string{":2: not YAML: found character that cannot start"}},
+		{"tab", "quota:\n\tmemory: 1g\n",
+			[]string{":2: not YAML: found character that cannot start"}},
 		{"two documents", "image: a\n---\nimage: b\n", []string{":2: a second document"}},
 		{"duplicate key", "image: a\nttl: 1h\nimage: b\n",
 			[]string{":3: image: set twice, first in line 1; remove one"}},
@@ -138,7 +139,7 @@ func TestBadFiles(t *testing.T) {
 			[]string{":3: quota.memory: set twice, first in line 2"}},
 		{"old and new form", "quota:\n  memory: 1g\nquota.memory: 2g\n",
 			[]string{":3: quota.memory: set twice, first in line 2"}},
-		{"old and new name", "chord: none\nprefix_key: none\n",
+		{"old and new name", find("prefix_key").Old + ": none\nprefix_key: none\n",
 			[]string{":2: prefix_key: set twice, first in line 1"}},
 		{"alias bomb", bomb, append(slices.Repeat([]string{""}, 10),
 			":11: allow: aliases (*NAME, <<) are not supported; write the value")},
@@ -152,52 +153,58 @@ func TestBadFiles(t *testing.T) {
 			`:1: unknown key "nettwork"; did you mean network?`,
 			`:2: unknown key "qouta"; did you mean quota?`,
 			`:3: unknown key "pool.sise"; did you mean pool.size?`,
-			`:4: unknown key "zzzzzzzzzzzz"; sandboxd config show lists all keys`}},
-		{"wrong types", "image: [a]\nmax_sandboxes: many\nisolation: true\npool: 4\nallow: {a: b}\n" +
-			"closed: [10.0.0.0/8, 5]\nlimits:\n  cpus: two\nquota: {cpus: .nan}\npython: [1]\n" +
-			"e2b: {templates: [a]}\nttl: {}\nstate: here\n", []string{
-			":1: image: not a text, but a list; write one text",
-			`:2: max_sandboxes "many": not a whole number; write digits`,
-			":3: isolation: not a text, but true or false; put it in quotes",
-			":4: pool: a section, not a number; indent below it: size, images",
-			":5: allow: not a list, but keys with values; write [FIRST, SECOND]",
-			":6: closed: a list with a number in it; put texts in quotes",
-			`:8: limits.cpus "two": not a number`,
-			`:9: quota.cpus ".nan": not a number`,
-			":10: python: a section, not a list",
-			":11: e2b.templates: not a map, but a list; write {NAME: VALUE}",
-			":12: ttl: not a duration, but keys with values; write a duration, such as 30m",
-			`:13: state "here": not an absolute path`}},
+			`:4: unknown key "zzzzzzzzzzzz"; to list all keys: sandboxd config show`}},
+		{"wrong types",
+			"image: [a]\nmax_sandboxes: many\nisolation: true\npool: 4\nallow: {a: b}\n" +
+				"closed: [10.0.0.0/8, 5]\nlimits:\n  cpus: two\nquota: {cpus: .nan}\npython: " +
+				"[1]\n" +
+				"e2b: {templates: [a]}\nttl: {}\nstate: here\n", []string{
+				":1: image: not a text, but a list; write one text",
+				`:2: max_sandboxes "many": not a whole number; write digits`,
+				":3: isolation: not a text, but true or false; put it in quotes",
+				":4: pool: a section, not a number; indent below it: size, images",
+				":5: allow: not a list, but keys with values; write [FIRST, SECOND]",
+				":6: closed: a list with a number in it; put texts in quotes",
+				`:8: limits.cpus "two": not a number`,
+				`:9: quota.cpus ".nan": not a number`,
+				":10: python: a section, not a list",
+				":11: e2b.templates: not a map, but a list; write {NAME: VALUE}",
+				":12: ttl: not a duration, but keys with values; write a duration, such as 30m",
+				`:13: state "here": not an absolute path`}},
 		{"out of bounds", "max_sandboxes: 0\npool: {size: 1001}\nlog_level: loud\nnetwork: open\n" +
 			"record: {mode: perhaps, total: 0}\nmount_roots: [relative]\nhttp: nowhere\n" +
-			"limits: {pids: 1}\nhook: {url: example.com}\nopenai: {base_url: x}\nnetwork_: 1\n", []string{
-			`:1: max_sandboxes "0": out of bounds; write a number from 1 to`,
-			`:2: pool.size "1001": out of bounds; write a number from 0 to 1000`,
-			`:3: log_level "loud": must be debug, info, warn or error`,
-			`:4: network "open": not a network mode; use filtered`,
-			`:5: record.mode "perhaps": must be best_effort or strict`,
-			`:5: record.total "0": out of bounds`,
-			`:6: mount_roots "relative": "relative" is not an absolute path`,
-			`:7: http "nowhere": not an address; write HOST:PORT`,
-			`:8: limits.pids "1": 1 is out of bounds; it may be 64 to`,
-			`:9: hook.url "example.com": not a URL`,
-			`:10: openai.base_url "x": not a URL`,
-			`:11: unknown key "network_"; did you mean network?`}},
-		{"at odds", "limits:\n  memory: 32m\n  shm: 64m\nagentrun:\n  memswap_limit: 1m\n", []string{
-			":5: agentrun.memswap_limit", ":3: limits.shm"}},
+			"limits: {pids: 1}\nhook: {url: example.com}\nopenai: {base_url: x}\nnetwork_: 1\n",
+			[]string{
+				`:1: max_sandboxes "0": out of range; write a number from 1 to`,
+				`:2: pool.size "1001": out of range; write a number from 0 to 1000`,
+				`:3: log_level "loud": must be debug, info, warn or error`,
+				`:4: network "open": not a network mode; use filtered`,
+				`:5: record.mode "perhaps": must be best_effort or strict`,
+				`:5: record.total "0": out of range`,
+				`:6: mount_roots "relative": "relative" is not an absolute path`,
+				`:7: http "nowhere": not an address; write HOST:PORT`,
+				`:8: limits.pids "1": 1 is out of bounds; it may be 64 to`,
+				`:9: hook.url "example.com": not a URL`,
+				`:10: openai.base_url "x": not a URL`,
+				`:11: unknown key "network_"; did you mean network?`}},
+		{"at odds", "limits:\n  memory: 32m\n  shm: 64m\nagentrun:\n  memswap_limit: 1m\n",
+			[]string{
+				":5: agentrun.memswap_limit", ":3: limits.shm"}},
 		{"secret of another type", "openai:\n  api_key: 12345\n", []string{
 			":2: openai.api_key: not a text"}},
 		{"key that is a list", "[a]: 1\n", []string{":1: a key that is not one word"}},
 		{"larger than 1 MiB", "#" + strings.Repeat(" ", maxFile), []string{": larger than 1 MiB"}},
 		{"1 MiB", "image: busybox\n#" + strings.Repeat(" ", maxFile-16), nil},
-		{"1 MiB of brackets", strings.Repeat("[", maxFile), []string{": not YAML: exceeded max depth"}},
+		{"1 MiB of brackets", strings.Repeat("[", maxFile),
+			[]string{": not YAML: exceeded max depth"}},
 		{"not YAML", "image: 'busybox\n", []string{":2: not YAML: "}},
 		{"binary", "\x00\x01\xff", []string{": not YAML: "}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := messages(Load(Sources{File: write(t, tt.text)}).Errors)
 			if len(got) != len(tt.want) {
-				t.Fatalf("got %d errors, want %d:\n%s", len(got), len(tt.want), strings.Join(got, "\n"))
+				t.Fatalf("got %d errors, want %d:\n%s", len(got), len(tt.want),
+					strings.Join(got, "\n"))
 			}
 			for _, want := range tt.want {
 				begins := func(s string) bool { return strings.HasPrefix(s, want) }
@@ -212,8 +219,8 @@ func TestBadFiles(t *testing.T) {
 func TestUnreadableFiles(t *testing.T) {
 	dir := t.TempDir()
 	for path, want := range map[string]string{
-		dir:              dir + ": is a directory; name a file that can be read",
-		dir + "/missing": dir + "/missing: no such file or directory; name a file",
+		dir:              dir + ": is a directory; name a readable file",
+		dir + "/missing": dir + "/missing: no such file or directory; name a readable file",
 	} {
 		all := Load(Sources{File: path}).Errors
 		if len(all) != 1 || !strings.HasPrefix(all[0].Message()+"; "+all[0].Fix, want) {
@@ -222,9 +229,10 @@ func TestUnreadableFiles(t *testing.T) {
 	}
 }
 
-// One text for each key was the only form: each is still read, and says what to write.
+// The old form, one text per key, still works, with a warning.
 func TestOldFormMeansTheSame(t *testing.T) {
-	values := map[string]string{"state": "/s", "mount_roots": "/a:/b", "hook.exec": `run "two words"`,
+	values := map[string]string{"state": "/s", "mount_roots": "/a:/b",
+		"hook.exec":     `run "two words"`,
 		"e2b.templates": "a=b, c=d:1", "docker_options": "hostname=lab oom-score-adj"}
 	var flat, environ, old []string
 	for _, f := range fields() {
@@ -287,7 +295,7 @@ func TestVariables(t *testing.T) {
 	}
 	want := []string{
 		`SANDBOXD_HOOK_EXEC: hook.exec "\"": not a command line: Unterminated double-quoted string; ` +
-			"close the quotation",
+			"add the missing quote",
 		`SANDBOXD_POOL_SIZE: pool.size "many": not a whole number; write digits only, such as 64`,
 		"SANDBOXD_MAX_SANDBOX: not a setting of sandboxd; did you mean SANDBOXD_MAX_SANDBOXES?",
 		"SANDBOXD_OTHER_PRODUCT_THING: not a setting of sandboxd; " +
@@ -304,7 +312,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// The first error is what a command prints; it says how to see the others.
+// A command prints the first error, and how to see the others.
 func TestErrNamesTheRest(t *testing.T) {
 	var e *wire.Error
 	err := Load(Sources{File: write(t, "ttl: 1\npool: 1\n")}).Err()
@@ -331,7 +339,7 @@ func TestExampleIsReadWithoutAWarning(t *testing.T) {
 
 const secret = "sk-of-a-test"
 
-// What is shown is a file that says the same, except for secrets, which are nowhere.
+// The written configuration can be read again and means the same. It has no secrets.
 func TestWrittenConfigurationReadsBack(t *testing.T) {
 	first := Load(Sources{File: "../../../docs/examples/sandboxd.yaml", Environ: []string{
 		"SANDBOXD_OPENAI_API_KEY=" + secret, "SANDBOXD_PYTHON_ABOUT=# odd: 'text'\nof two lines",
@@ -349,7 +357,7 @@ func TestWrittenConfigurationReadsBack(t *testing.T) {
 	}
 }
 
-// readBack returns what c writes, and fails unless that means the same.
+// readBack returns the configuration that c writes, and fails unless it means the same.
 func readBack(t *testing.T, c *Loaded) string {
 	t.Helper()
 	if len(c.Errors) > 0 {
@@ -383,14 +391,15 @@ func emptyList(v any) bool {
 	return (r.Kind() == reflect.Slice || r.Kind() == reflect.Map) && r.Len() == 0
 }
 
-// FuzzFile reads anything: it ends, and what it takes can be written and read again.
+// FuzzFile checks that any file can be loaded, and that a valid one can be written and read again.
 func FuzzFile(f *testing.F) {
 	example, err := os.ReadFile("../../../docs/examples/sandboxd.yaml")
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Add(string(example))
-	for _, text := range []string{"", "- a", "quota.memory: 1g", "a: &a [*a]", "hook: {exec: 'a \"b'}",
+	for _, text := range []string{"", "- a", "quota.memory: 1g", "a: &a [*a]",
+		"hook: {exec: 'a \"b'}",
 		"allow: [\"a\u0085b\"]", "python: {about: \"a\\nb\"}", "mount_roots:", "ttl: 0x10"} {
 		f.Add(text)
 	}
@@ -409,7 +418,8 @@ func FuzzFile(f *testing.F) {
 
 func TestNearest(t *testing.T) {
 	words := []string{"network", "quota"}
-	for s, want := range map[string]string{"nettwork": "network", "Quota": "quota", "elephant": ""} {
+	for s, want := range map[string]string{"nettwork": "network", "Quota": "quota",
+		"elephant": ""} {
 		if got := nearest(s, words); got != want {
 			t.Errorf("nearest to %s is %q, want %q", s, got, want)
 		}

@@ -12,23 +12,23 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 )
 
-// field is one setting as the reference describes it.
+// field describes one setting.
 type field struct {
 	Key      string // dotted, as in quota.memory
 	Kind     string // text, number, size, duration, path, network, list, command or map
-	Default  string // as the environment would have it
-	Computed string // how the default is found, where it depends on the machine
+	Default  string // as in a variable
+	Computed string // how the default is computed, if it depends on the machine
 	Meaning  string
-	OneOf    []string // the words that it may be; nil: any that its kind allows
-	Flag     string   // such as "serve --ssh"; empty: no flag sets it
+	OneOf    []string // the allowed values; nil: all of its kind
+	Flag     string   // such as "serve --ssh"; empty if no flag sets it
 	Old      string   // its former key
 	Secret   bool
 
-	prefix string // the only one of its variable; empty: each of prefixes
+	prefix string // the only prefix of its variable; empty: each of prefixes
 	typ    reflect.Type
 }
 
-// variable returns the environment variable that the reference names for it.
+// variable returns its environment variable, as in the reference.
 func (f *field) variable() string {
 	return cmp.Or(f.prefix, "SANDBOXD_") + envName(f.Key)
 }
@@ -51,7 +51,7 @@ func sections() []section { return scan().sections }
 
 type table struct {
 	fields   []*field
-	byKey    map[string]*field // by the former key, too
+	byKey    map[string]*field // former keys, too
 	sections []section
 }
 
@@ -83,8 +83,8 @@ func (t *table) add(typ reflect.Type, prefix string, meaning map[string]string) 
 	}
 }
 
-// source has the meaning of each field, as its comment: Go keeps no comments at run time, and a
-// tag cannot be broken into lines.
+// source is the source text of Config. The comment of each field is its meaning: Go keeps no
+// comments at run time, and a tag cannot have several lines.
 //
 //go:embed settings.go
 var source string
@@ -94,7 +94,7 @@ var (
 	fieldLine = regexp.MustCompile(`^\t(\w+) .*koanf:`)
 )
 
-// meanings returns the comments of fields by TYPE.FIELD.
+// meanings returns the comments of fields, by TYPE.FIELD.
 func meanings(source string) map[string]string {
 	all := make(map[string]string)
 	var typ string
@@ -114,7 +114,7 @@ func meanings(source string) map[string]string {
 	return all
 }
 
-// find returns the setting with a key, by its former one too; nil: there is none.
+// find returns the setting with a key or former key, or nil.
 func find(key string) *field {
 	return scan().byKey[key]
 }
@@ -123,15 +123,15 @@ func isSection(key string) bool {
 	return slices.ContainsFunc(sections(), func(s section) bool { return s.Key == key })
 }
 
-// suggest returns what to write in place of an unknown key.
+// suggest returns the fix for an unknown key.
 func suggest(unknown string) string {
 	if near := nearest(unknown, knownKeys()); near != "" {
 		return "did you mean " + near + "?"
 	}
-	return "sandboxd config show lists all keys"
+	return "to list all keys: sandboxd config show"
 }
 
-// knownKeys are the keys of settings and sections.
+// knownKeys returns the keys of settings and sections.
 func knownKeys() []string {
 	var keys []string
 	for _, f := range fields() {
@@ -143,7 +143,7 @@ func knownKeys() []string {
 	return keys
 }
 
-// nearest returns the word that differs least from s, if that is little.
+// nearest returns the word that is most similar to s, or "" if none is similar.
 func nearest(s string, words []string) string {
 	best, at := "", len(s)/3+2
 	for _, w := range words {

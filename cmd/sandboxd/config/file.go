@@ -15,10 +15,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxFile is far beyond what anybody writes.
+// maxFile is the largest configuration file, in bytes.
 const maxFile = 1 << 20
 
-// readFile reads one file. Unless it is required it may be missing.
+// readFile reads one file. It may be missing unless it is required.
 func readFile(path string, required bool) *layer {
 	l := &layer{entries: make(map[string]entry)}
 	r := reader{layer: l, path: path}
@@ -33,7 +33,7 @@ func readFile(path string, required bool) *layer {
 	}
 	switch {
 	case err != nil:
-		r.fail(0, "", reason(err), "name a file that can be read")
+		r.fail(0, "", reason(err), "name a readable file")
 	case len(text) > maxFile:
 		r.fail(0, "", "larger than 1 MiB", "name a configuration file")
 	default:
@@ -50,7 +50,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// reader puts what a file says into a layer. It walks the nodes of the YAML, which have lines.
+// reader reads a file into a layer. It walks the nodes of the YAML, which have line numbers.
 type reader struct {
 	*layer
 	path string
@@ -73,7 +73,7 @@ func (r *reader) document(text []byte) {
 	var doc, next yaml.Node
 	err := decoder.Decode(&doc)
 	if errors.Is(err, io.EOF) {
-		return // empty, or comments alone
+		return // empty, or only comments
 	}
 	if err == nil {
 		if err = decoder.Decode(&next); err == nil {
@@ -120,7 +120,8 @@ func (r *reader) section(prefix string, node *yaml.Node) {
 		case name.Kind != yaml.ScalarNode:
 			r.fail(name.Line, "", "a key that is not one word", oneKeyALine)
 		case hasAlias(name) || hasAlias(value):
-			r.fail(name.Line, key, "aliases (*NAME, <<) are not supported", "write the value itself")
+			r.fail(name.Line, key, "aliases (*NAME, <<) are not supported",
+				"write the value itself")
 		case f != nil:
 			r.setting(f, key, prefix, name.Line, value)
 		case !isSection(key):
@@ -136,7 +137,8 @@ func (r *reader) section(prefix string, node *yaml.Node) {
 // setting reads the value of f, which the file calls key.
 func (r *reader) setting(f *field, key, prefix string, line int, node *yaml.Node) {
 	if first, twice := r.entries[f.Key]; twice {
-		r.fail(line, f.Key, fmt.Sprintf("set twice, first in line %d", first.line), "remove one of them")
+		r.fail(line, f.Key, fmt.Sprintf("set twice, first in line %d", first.line),
+			"remove one of them")
 		return
 	}
 	value, problem, fix := r.value(f, line, node)
@@ -154,7 +156,7 @@ func (r *reader) setting(f *field, key, prefix string, line int, node *yaml.Node
 	r.entries[f.Key] = entry{value: value, source: r.path, line: line}
 }
 
-// value returns the text or texts of node, or why f cannot have it and what to write.
+// value returns the text or texts of node, or why it is invalid for f and what to write.
 func (r *reader) value(f *field, line int, node *yaml.Node) (value any, problem, fix string) {
 	switch {
 	case node.Kind == yaml.ScalarNode && node.Tag == nullTag:
@@ -209,7 +211,8 @@ func pairs(nodes []*yaml.Node) (value any, problem, fix string) {
 		name, n := pair[0], pair[1]
 		switch {
 		case name.Kind != yaml.ScalarNode || n.Tag != "!!str":
-			return nil, "a map with " + shape(n) + " in it", "write NAME: VALUE, and put texts in quotes"
+			return nil, "a map with " + shape(n) + " in it",
+				"write NAME: VALUE, and put texts in quotes"
 		case strings.Contains(name.Value, "="):
 			return nil, fmt.Sprintf("a name with = in it: %q", name.Value), "use another name"
 		case seen[name.Value]:
@@ -221,14 +224,14 @@ func pairs(nodes []*yaml.Node) (value any, problem, fix string) {
 	return texts, "", ""
 }
 
-// hasAlias reports whether node refers to another one. Nobody needs that here, and a few lines of
-// it can stand for gigabytes.
+// hasAlias reports whether node refers to another one. No setting needs aliases, and a few lines of
+// them can expand to gigabytes.
 func hasAlias(node *yaml.Node) bool {
 	return node.Kind == yaml.AliasNode || node.Tag == "!!merge" ||
 		slices.ContainsFunc(node.Content, hasAlias)
 }
 
-// shape says what node is, in the words of a user.
+// shape describes node for the user.
 func shape(node *yaml.Node) string {
 	switch {
 	case node.Kind == yaml.SequenceNode:

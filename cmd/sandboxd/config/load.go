@@ -21,26 +21,25 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Sources are what settings come from besides their defaults: each may set anew what those before
-// it set.
+// Sources are the sources of settings, besides their defaults. Later ones override earlier ones.
 type Sources struct {
 	Usual   []string          // files that may be missing
-	File    string            // one that has to be there; empty: none
-	Environ []string          // as os.Environ has it
+	File    string            // a file that must exist; empty: none
+	Environ []string          // as from os.Environ
 	Flags   map[string]string // by key
 }
 
-// Loaded is the configuration that is in force.
+// Loaded is the effective configuration.
 type Loaded struct {
 	Config
-	Errors   []Problem // empty, or Config is not to be used
-	Warnings []Problem // what works, but will not forever or not as meant
+	Errors   []Problem // Config is valid only if there are none
+	Warnings []Problem // deprecated or ineffective settings
 
 	merged *koanf.Koanf
 	layers []*layer
 }
 
-// A Problem is one thing that is wrong, and what to write in its place.
+// A Problem is one error or warning, and its fix.
 type Problem struct {
 	Source  string `json:"source"` // a file, a variable or a flag
 	Line    int    `json:"line,omitempty"`
@@ -53,7 +52,7 @@ type Problem struct {
 // Where returns SOURCE, or FILE:LINE.
 func (p Problem) Where() string { return where(p.Source, p.Line) }
 
-// Message returns all of it in one line, except what to write.
+// Message returns the problem in one line, without the fix.
 func (p Problem) Message() string {
 	what := p.Where() + ": "
 	if p.Key != "" {
@@ -66,7 +65,7 @@ func (p Problem) Message() string {
 	return what + p.Problem
 }
 
-// layer is what one source says: the value of each key that it sets, a string or a []string.
+// layer has the settings of one source: the value of each key is a string or a []string.
 type layer struct {
 	entries  map[string]entry
 	errors   []Problem
@@ -79,7 +78,7 @@ type entry struct {
 	line   int
 }
 
-// Read makes a layer a provider of koanf.
+// Read implements koanf.Provider.
 func (l *layer) Read() (map[string]any, error) {
 	tree := make(map[string]any)
 	for key, e := range l.entries {
@@ -98,7 +97,7 @@ func (l *layer) Read() (map[string]any, error) {
 // ReadBytes is not called: a layer needs no parser.
 func (l *layer) ReadBytes() ([]byte, error) { return nil, errors.ErrUnsupported }
 
-// Load reads all sources and checks them. It reports every problem that it finds, not the first.
+// Load reads and checks all sources. It reports every problem, not only the first.
 func Load(s Sources) *Loaded {
 	c := &Loaded{merged: koanf.New(".")}
 	c.add(defaults())
@@ -118,7 +117,7 @@ func Load(s Sources) *Loaded {
 	return c
 }
 
-// Err returns what is wrong as one error of usage, or nil.
+// Err returns all errors as one usage error, or nil.
 func (c *Loaded) Err() error {
 	if len(c.Errors) == 0 {
 		return nil
@@ -130,13 +129,13 @@ func (c *Loaded) Err() error {
 	return &wire.Error{Code: wire.CodeUsage, Message: c.Errors[0].Message(), Hint: hint}
 }
 
-// Origin returns where the value of a key comes from: FILE:LINE, a variable, a flag, or default.
+// Origin returns the origin of the value of a key: FILE:LINE, a variable, a flag, or default.
 func (c *Loaded) Origin(key string) string {
 	e := c.entry(key)
 	return where(e.source, e.line)
 }
 
-// Source returns the same without the line.
+// Source is Origin without the line.
 func (c *Loaded) Source(key string) string { return c.entry(key).source }
 
 // IsSet reports whether a source other than the defaults sets key.
@@ -153,7 +152,7 @@ func (c *Loaded) entry(key string) entry {
 	return entry{}
 }
 
-// add puts a layer on top, and checks what it sets.
+// add adds a layer that overrides the others, and checks its settings.
 func (c *Loaded) add(l *layer) {
 	c.layers = append(c.layers, l)
 	c.Warnings = append(c.Warnings, l.warnings...)
@@ -178,7 +177,8 @@ func (c *Loaded) add(l *layer) {
 	c.Errors = append(c.Errors, found...)
 }
 
-// problem is what is wrong with the value of a key. Errors of values read "problem; what to write".
+// problem returns the Problem of the value of a key. Errors of values read "problem; what to
+// write".
 func (c *Loaded) problem(key string, e entry, err error) Problem {
 	p := Problem{Source: e.source, Line: e.line, Key: key}
 	p.Problem, p.Fix, _ = strings.Cut(err.Error(), "; ")
@@ -190,7 +190,7 @@ func (c *Loaded) problem(key string, e entry, err error) Problem {
 	return p
 }
 
-// decode fills Config from all layers, and returns what is wrong by key.
+// decode sets Config from all layers, and returns the errors by key.
 func (c *Loaded) decode() map[string]error {
 	c.Config = Config{}
 	wrong := make(map[string]error)
@@ -203,7 +203,7 @@ func (c *Loaded) decode() map[string]error {
 
 // collect puts the errors of fields in err into wrong.
 func collect(err error, wrong map[string]error) {
-	switch e := err.(type) { //nolint:errorlint // it walks the tree of wrapped errors itself
+	switch e := err.(type) { //nolint:errorlint // walks the tree of wrapped errors
 	case *mapstructure.DecodeError:
 		key, _, _ := strings.Cut(e.Name(), "[") // of an element
 		wrong[key] = e.Unwrap()
@@ -216,7 +216,7 @@ func collect(err error, wrong map[string]error) {
 	}
 }
 
-// decodeText turns the text or texts of a setting into its type.
+// decodeText converts the text or texts of a setting to its type.
 func decodeText(from, to reflect.Type, data any) (any, error) {
 	if to == reflect.TypeFor[Templates]() {
 		return readTemplates(data)

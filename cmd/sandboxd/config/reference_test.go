@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/reference/configuration.md anew")
 
-// TestReference holds docs/reference/configuration.md to the settings: it is written from them, by -update.
+// TestReference compares docs/reference/configuration.md with the settings. -update writes it.
 func TestReference(t *testing.T) {
 	const path = "../../../docs/reference/configuration.md"
 	introduction, err := os.ReadFile("testdata/introduction.md")
@@ -31,7 +31,8 @@ func TestReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("docs/reference/configuration.md is stale: go test ./cmd/sandboxd/config -update\n%s", diff)
+		t.Errorf("docs/reference/configuration.md is stale: go test ./cmd/sandboxd/config "+
+			"-update\n%s", diff)
 	}
 }
 
@@ -43,7 +44,8 @@ func reference(introduction []byte) []byte {
 		if section.Key != "" {
 			title, about = section.Key, section.Meaning+"\n\n"
 		}
-		fmt.Fprintf(b, "\n## %s\n\n%s| key | type | default | meaning | variable, flag |\n", title, about)
+		fmt.Fprintf(b, "\n## %s\n\n%s| key | type | default | meaning | variable, flag |\n", title,
+			about)
 		b.WriteString("| --- | --- | --- | --- | --- |\n")
 		for _, f := range fields() {
 			in, _, nested := strings.Cut(f.Key, ".")

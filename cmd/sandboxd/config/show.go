@@ -12,16 +12,16 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A Setting is one key with the value that is in force.
+// A Setting is one key with its effective value.
 type Setting struct {
 	Key    string `json:"key"`
-	Value  string `json:"value"` // as the environment would have it
+	Value  string `json:"value"` // as in a variable
 	Origin string `json:"origin"`
 }
 
 const hidden = "(hidden)"
 
-// Settings returns every setting. Secrets are left out.
+// Settings returns every setting. It hides the values of secrets.
 func (c *Loaded) Settings() []Setting {
 	var all []Setting
 	for _, f := range fields() {
@@ -34,7 +34,7 @@ func (c *Loaded) Settings() []Setting {
 	return all
 }
 
-// plain returns a value as the environment would have it.
+// plain returns a value in the form of a variable.
 func plain(f *field, value any) string {
 	texts, several := value.([]string)
 	if !several {
@@ -50,8 +50,8 @@ func plain(f *field, value any) string {
 	return strings.Join(texts, " ")
 }
 
-// Write prints the effective configuration as a file that Load reads, each key with its meaning
-// and where its value comes from. Secrets are left out.
+// Write prints the effective configuration as a file that Load can read, each key with its meaning
+// and the origin of its value. It hides secrets.
 func (c *Loaded) Write(w io.Writer) error {
 	var b bytes.Buffer
 	section := ""
@@ -77,7 +77,7 @@ func (c *Loaded) Write(w io.Writer) error {
 	return err
 }
 
-// wrap breaks text into lines of at most width bytes, where it has spaces.
+// wrap splits text at spaces into lines of at most width bytes.
 func wrap(text string, width int) []string {
 	var lines []string
 	line := ""
@@ -98,7 +98,7 @@ func (c *Loaded) yaml(f *field) string {
 	case f.listed():
 		decoded, _ := decodeText(nil, f.typ, value) // checked when it was loaded
 		node := new(yaml.Node)
-		_ = node.Encode(decoded) // strings alone
+		_ = node.Encode(decoded) // only strings
 		node.Style = yaml.FlowStyle
 		return oneLine(node)
 	case single && f.Kind == "text", text == "":
@@ -110,7 +110,7 @@ func (c *Loaded) yaml(f *field) string {
 func oneLine(v any) string {
 	text, err := yaml.Marshal(v)
 	if s, ok := v.(string); ok && (err != nil || bytes.Count(text, []byte("\n")) > 1) {
-		return strconv.QuoteToASCII(s) // which YAML reads, too
+		return strconv.QuoteToASCII(s) // also valid YAML
 	}
 	return strings.TrimSpace(string(text))
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox"
 )
 
-// none is, in one text, a list without elements where the empty text means something else.
+// none is the text of an empty list, for settings where an empty text means something else.
 const none = "none"
 
 // Path is an absolute path, or empty.
 type Path string
 
-// UnmarshalText takes an absolute path, or the empty text.
+// UnmarshalText accepts an absolute path, or an empty text.
 func (p *Path) UnmarshalText(text []byte) error {
 	if len(text) > 0 && !filepath.IsAbs(string(text)) {
-		return fmt.Errorf("not an absolute path; write it from the root: /…")
+		return fmt.Errorf("not an absolute path; write a path that begins with /")
 	}
 	*p = Path(text)
 	return nil
@@ -31,7 +31,7 @@ func (p *Path) UnmarshalText(text []byte) error {
 // Size is a number of bytes.
 type Size int64
 
-// UnmarshalText takes what sandbox.ParseSize takes, and 0.
+// UnmarshalText accepts the same as sandbox.ParseSize, and 0.
 func (s *Size) UnmarshalText(text []byte) error {
 	if string(text) == "0" {
 		*s = 0
@@ -48,7 +48,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 // Duration is a length of time.
 type Duration time.Duration
 
-// UnmarshalText takes what command.ParseAge takes: 90s, 30m, 12h, 7d, or 0.
+// UnmarshalText accepts the same as command.ParseAge: 90s, 30m, 12h, 7d, or 0.
 func (d *Duration) UnmarshalText(text []byte) error {
 	n, err := command.ParseAge(string(text))
 	if err != nil {
@@ -58,13 +58,13 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Network is a network mode and how programs reach it. The zero value is of nobody's choice.
+// Network is a network mode and the device that carries it. The zero value means that none is set.
 type Network struct {
 	Mode sandbox.Network
 	Via  sandbox.Via
 }
 
-// UnmarshalText takes what command.ParseNetwork takes, or the empty text.
+// UnmarshalText accepts the same as command.ParseNetwork, or an empty text.
 func (n *Network) UnmarshalText(text []byte) (err error) {
 	if *n = (Network{}); len(text) == 0 {
 		return nil
@@ -75,7 +75,7 @@ func (n *Network) UnmarshalText(text []byte) (err error) {
 	return nil
 }
 
-// A list is a slice that one text can hold, too: in the environment, and in files of the old form.
+// A list is a slice that can also be one text: in a variable, and in files of the old form.
 type list interface {
 	split(text string) []string
 	join(elements []string) string
@@ -87,7 +87,7 @@ type Words []string
 func (Words) split(text string) []string    { return command.Words(text) }
 func (Words) join(elements []string) string { return strings.Join(elements, " ") }
 
-// Packages are Words; none is no package.
+// Packages are Words; none means an empty list.
 type Packages []string
 
 func (Packages) split(text string) []string {
@@ -105,7 +105,7 @@ type Options []string
 func (Options) split(text string) []string    { return strings.Fields(text) }
 func (Options) join(elements []string) string { return strings.Join(elements, " ") }
 
-// Paths are separated by colons; none is no path.
+// Paths are separated by colons; none means an empty list.
 type Paths []string
 
 func (Paths) split(text string) []string {
@@ -124,21 +124,21 @@ func joinOrNone(elements []string, separator string) string {
 	return strings.Join(elements, separator)
 }
 
-// Command is a program and its arguments, in one text quoted as for a shell.
+// Command is a program and its arguments; as one text it is quoted as for a shell.
 type Command []string
 
-// UnmarshalText takes the words of a shell, of which none is run.
+// UnmarshalText splits a text as a shell does. It runs no shell.
 func (c *Command) UnmarshalText(text []byte) (err error) {
 	if *c, err = shellquote.Split(string(text)); err != nil {
-		return fmt.Errorf("not a command line: %w; close the quotation", err)
+		return fmt.Errorf("not a command line: %w; add the missing quote", err)
 	}
 	return nil
 }
 
-// Templates are images by name; in one text NAME=IMAGE, separated by commas or spaces.
+// Templates are images by name. One text has NAME=IMAGE, separated by commas or spaces.
 type Templates map[string]string
 
-// kinds name the types of fields as the reference and errors do.
+// kinds are the names of the types of fields in the reference and in errors.
 var kinds = map[reflect.Type]string{
 	reflect.TypeFor[string]():    "text",
 	reflect.TypeFor[int]():       "number",
