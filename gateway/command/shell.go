@@ -21,8 +21,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// maxScript is the longest command that `run -` reads from standard input, in bytes. It fits into one
-// frame of the session stream.
+// maxScript is the longest command that `run -` reads from standard input, in bytes. It fits into
+// one frame of the session stream.
 const maxScript = 512 << 10
 
 // callFlags are the flags that run, type, keys, wait, screen and interrupt share.
@@ -37,17 +37,23 @@ type callFlags struct {
 func (f *callFlags) add(cmd *cobra.Command, call bool) {
 	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print the Result as one object")
 	if call {
-		cmd.Flags().DurationVar(&f.timeout, "timeout", 120*time.Second, "return after this duration, such as 30s; the program keeps running")
-		cmd.Flags().StringVar(&f.maxOutput, "max-output", "", "longest Result.output in bytes, such as 64k; 0 means all, up to 64 MiB of the log (default 32k)")
-		cmd.Flags().StringVar(&f.screen, "screen", "auto", "print the screen at the end: never, always, or auto for a full-screen or idle program")
-		cmd.Flags().BoolVar(&f.hold, "hold", false, "wait until no user holds the keyboard, instead of failing")
+		cmd.Flags().DurationVar(&f.timeout, "timeout", 120*time.Second,
+			"return after this duration, such as 30s; the program keeps running")
+		cmd.Flags().StringVar(&f.maxOutput, "max-output", "",
+			"longest Result.output in bytes, such as 64k; 0 means all, up to 64 MiB of the log "+
+				"(default 32k)")
+		cmd.Flags().StringVar(&f.screen, "screen", "auto",
+			"print the screen at the end: never, always, or auto for a full-screen or idle program")
+		cmd.Flags().BoolVar(&f.hold, "hold", false,
+			"wait until no user holds the keyboard, instead of failing")
 		cmd.Flags().SetInterspersed(false)
 	}
 }
 
 // request returns a request with the values of the flags.
 func (f *callFlags) request(verb wire.Verb) (wire.Request, error) {
-	r := wire.Request{Verb: verb, Op: wire.NewOp(), TimeoutMS: f.timeout.Milliseconds(), Hold: f.hold}
+	r := wire.Request{Verb: verb, Op: wire.NewOp(), TimeoutMS: f.timeout.Milliseconds(),
+		Hold: f.hold}
 	if f.timeout <= 0 {
 		return r, usage("--timeout %v: must be longer than 0", f.timeout)
 	}
@@ -70,7 +76,8 @@ func (f *callFlags) request(verb wire.Verb) (wire.Request, error) {
 }
 
 func shellCommands(env *Env) []*cobra.Command {
-	return []*cobra.Command{runCommand(env), typeCommand(env), keysCommand(env), waitCommand(env), screenCommand(env), interruptCommand(env)}
+	return []*cobra.Command{runCommand(env), typeCommand(env), keysCommand(env), waitCommand(env),
+		screenCommand(env), interruptCommand(env)}
 }
 
 func runCommand(env *Env) *cobra.Command {
@@ -80,16 +87,18 @@ func runCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [NAME[~SESSION] --] CMD…",
 		Short: "run a command in a session and print its output",
-		Long: "Run a command in the terminal of a session, and print its output until the command ends, asks for\n" +
-			"input, or --timeout passes. A missing sandbox is created, unless its name is similar to that of\n" +
-			"another one.\n\n" +
-			"One word before -- is the name of the sandbox, as with -n. Without a name, the command runs in\n" +
-			"the sandbox of the current directory, which is mounted in it at the same path. The first run\n" +
-			"creates that sandbox from .sandboxd.yaml or .devcontainer/devcontainer.json.\n\n" +
-			"One argument is shell text, several are a program and its arguments. - alone reads shell text\n" +
-			"from standard input. Flags come before CMD.\n\n" +
-			"The exit code is that of the command. 123 means that it waits for input, 124 that it still runs\n" +
-			"after --timeout, 125 that it did not run, was lost, or that a user took the keyboard.",
+		Long: "Run a command in the terminal of a session, and print its output until the\n" +
+			"command ends, asks for input, or --timeout passes. A missing sandbox is\n" +
+			"created, unless its name is similar to that of another one.\n\n" +
+			"One word before -- is the name of the sandbox, as with -n. Without a name, the\n" +
+			"command runs in the sandbox of the current directory, which is mounted in it\n" +
+			"at the same path. The first run creates that sandbox from .sandboxd.yaml or\n" +
+			".devcontainer/devcontainer.json.\n\n" +
+			"One argument is shell text, several are a program and its arguments. - alone\n" +
+			"reads shell text from standard input. Flags come before CMD.\n\n" +
+			"The exit code is that of the command. 123 means that it waits for input, 124\n" +
+			"that it still runs after --timeout, 125 that it did not run, was lost, or that\n" +
+			"a user took the keyboard.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args, err := NameFirst(cmd, args)
 			if err != nil {
@@ -97,7 +106,8 @@ func runCommand(env *Env) *cobra.Command {
 			}
 			if (name == "") == (dir == "") {
 				e := usage("run: --name and --dir are mutually exclusive, and one is required")
-				e.Hint = "write run NAME -- CMD…, or run --dir DIR -- CMD… for a directory on the daemon's machine"
+				e.Hint = "write run NAME -- CMD…, or run --dir DIR -- CMD… for a directory on " +
+					"the daemon's machine"
 				return e
 			}
 			t := wire.Target{Session: wire.DefaultSession}
@@ -120,7 +130,8 @@ func runCommand(env *Env) *cobra.Command {
 				}
 				return env.unnamed(cmd.Context(), args, err)
 			}
-			if err := env.ensure(cmd.Context(), lifecycle.NewSpec{Name: t.Sandbox, Reuse: true}, create); err != nil {
+			if err := env.ensure(cmd.Context(), lifecycle.NewSpec{Name: t.Sandbox, Reuse: true},
+				create); err != nil {
 				return err
 			}
 			return env.call(cmd.Context(), t, r, &f, !f.asJSON)
@@ -128,9 +139,13 @@ func runCommand(env *Env) *cobra.Command {
 	}
 	f.add(cmd, true)
 	cmd.Flags().StringVarP(&name, "name", "n", "", "sandbox or SANDBOX~SESSION")
-	cmd.Flags().BoolVar(&create, "create", false, "create a missing sandbox even if its name is similar to that of another")
-	cmd.Flags().StringVar(&dir, "dir", "", "use the sandbox of this directory on the daemon's machine (default: the current directory, without -n)")
-	cmd.Flags().BoolVar(&kill, "kill", false, "interrupt the command if it still runs after --timeout")
+	cmd.Flags().BoolVar(&create, "create", false,
+		"create a missing sandbox even if its name is similar to that of another")
+	cmd.Flags().StringVar(&dir, "dir", "",
+		"use the sandbox of this directory on the daemon's machine (default: the current "+
+			"directory, without -n)")
+	cmd.Flags().BoolVar(&kill, "kill", false,
+		"interrupt the command if it still runs after --timeout")
 	return cmd
 }
 
@@ -143,7 +158,8 @@ func (env *Env) script(args []string) (string, error) {
 		return shellquote.Join(args...), nil
 	case args[0] != "-":
 		if strings.TrimSpace(args[0]) == "" {
-			return "", usage("run: empty command: write -- CMD…, or - to read it from standard input")
+			return "", usage(
+				"run: empty command: write -- CMD…, or - to read it from standard input")
 		}
 		return args[0], nil
 	}
@@ -152,7 +168,9 @@ func (env *Env) script(args []string) (string, error) {
 		return "", fmt.Errorf("standard input: %w", err)
 	}
 	if len(script) > maxScript {
-		return "", usage("standard input: longer than %d bytes: copy a file to the sandbox and run that", maxScript)
+		return "", usage(
+			"standard input: longer than %d bytes: copy a file to the sandbox and run that",
+			maxScript)
 	}
 	if strings.TrimSpace(string(script)) == "" {
 		return "", usage("standard input: empty, no command to run")
@@ -160,11 +178,13 @@ func (env *Env) script(args []string) (string, error) {
 	return strings.TrimRight(string(script), "\n"), nil
 }
 
-// call sends a request on the principal's shared attachment and prints its Result: the output as text
-// to stdout, messages to stderr. It returns the exit code as an error.
-func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *callFlags, stream bool) error {
+// call sends a request on the principal's shared attachment and prints its Result: the output as
+// text to stdout, messages to stderr. It returns the exit code as an error.
+func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *callFlags,
+	stream bool) error {
 	typed := r.Verb == wire.VerbType || r.Verb == wire.VerbKeys
-	party, err := env.Hub.Sessions.Shared(ctx, env.Principal, t, attach.JoinOptions{Create: true, Typed: typed})
+	party, err := env.Hub.Sessions.Shared(ctx, env.Principal, t,
+		attach.JoinOptions{Create: true, Typed: typed})
 	if err != nil {
 		return env.refused(t, f, err)
 	}
@@ -179,7 +199,8 @@ func (env *Env) call(ctx context.Context, t wire.Target, r wire.Request, f *call
 }
 
 // answer prints the Result of request r of party.
-func (env *Env) answer(ctx context.Context, t wire.Target, party *attach.Attachment, r wire.Request, f *callFlags, res *wire.Result) error {
+func (env *Env) answer(ctx context.Context, t wire.Target, party *attach.Attachment, r wire.Request,
+	f *callFlags, res *wire.Result) error {
 	res.Sandbox = t.Sandbox
 	defer party.Whole(ctx, res, r.MaxOutput)()
 	if f.asJSON {
@@ -194,7 +215,8 @@ func (env *Env) answer(ctx context.Context, t wire.Target, party *attach.Attachm
 }
 
 // request is Attachment.Request. The caller's ^C interrupts the program in the session.
-func (env *Env) request(ctx context.Context, party *attach.Attachment, r wire.Request) (wire.Reply, error) {
+func (env *Env) request(ctx context.Context, party *attach.Attachment,
+	r wire.Request) (wire.Reply, error) {
 	ended := make(chan struct{})
 	stopped := make(chan struct{})
 	go func() {
@@ -212,7 +234,8 @@ func (env *Env) request(ctx context.Context, party *attach.Attachment, r wire.Re
 	return reply, err
 }
 
-// hintHold adds the hint to use --hold if a call without it failed because a user holds the keyboard.
+// hintHold adds the hint to use --hold if a call without it failed because a user holds the
+// keyboard.
 func hintHold(r wire.Request, reply wire.Reply, err error) {
 	refused, _ := errors.AsType[*wire.Error](err)
 	if refused == nil && reply.Result != nil {
@@ -241,7 +264,8 @@ func (env *Env) refused(t wire.Target, f *callFlags, err error) error {
 }
 
 // streamed runs a command and prints its output as text, when it arrives.
-func (env *Env) streamed(ctx context.Context, t wire.Target, party *attach.Attachment, r wire.Request) error {
+func (env *Env) streamed(ctx context.Context, t wire.Target, party *attach.Attachment,
+	r wire.Request) error {
 	type answer struct {
 		reply wire.Reply
 		err   error
@@ -276,13 +300,15 @@ func (env *Env) streamed(ctx context.Context, t wire.Target, party *attach.Attac
 	}
 	env.showScreen(a.reply.Result.Screen)
 	if began == nil { // all of it was printed
-		a.reply.Result.Notes = slices.DeleteFunc(a.reply.Result.Notes, func(note string) bool { return note == wire.NoteTruncated })
+		a.reply.Result.Notes = slices.DeleteFunc(a.reply.Result.Notes, func(note string) bool {
+			return note == wire.NoteTruncated
+		})
 	}
 	return env.report(t, a.reply.Result)
 }
 
-// wholeLines copies a log to a writer and holds back the last, unfinished line. That line may be the
-// prompt after the command's output, and only the Result tells where the output ends.
+// wholeLines copies a log to a writer and holds back the last, unfinished line. That line may be
+// the prompt after the command's output, and only the Result tells where the output ends.
 type wholeLines struct {
 	to   io.Writer
 	at   uint64 // offset of the next byte to read
@@ -336,8 +362,9 @@ func typeCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "type NAME[~SESSION] [flags] TEXT…",
 		Short: "type a line into a session",
-		Long: "Type text and Enter into a session, and print the output until the program asks again, ends, or\n" +
-			"--timeout passes. Flags come before TEXT. The exit codes are those of keys.",
+		Long: "Type text and Enter into a session, and print the output until the program\n" +
+			"asks again, ends, or --timeout passes. Flags come before TEXT. The exit codes\n" +
+			"are those of keys.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, args, err := target(args)
 			if err != nil {
@@ -361,7 +388,8 @@ func typeCommand(env *Env) *cobra.Command {
 	}
 	f.add(cmd, true)
 	cmd.Flags().BoolVar(&raw, "raw", false, "do not press Enter after TEXT")
-	cmd.Flags().BoolVar(&stdin, "stdin", false, "type the first line of standard input; hides a password from the process list")
+	cmd.Flags().BoolVar(&stdin, "stdin", false,
+		"type the first line of standard input; hides a password from the process list")
 	cmd.Flags().BoolVar(&answer, "answer", false, "fail unless a program waits for input")
 	return cmd
 }
@@ -388,18 +416,20 @@ func keysCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "keys NAME[~SESSION] [flags] KEY…",
 		Short: "press keys in a session, such as ^C, Up or Enter",
-		Long: "Press keys, and print what happens until the next state. A key is ^C or C-c, M-x, a name (Enter Tab Escape Space\n" +
-			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12), or one character. Text is typed by sandboxd\n" +
-			"type --raw. Flags come before the first KEY.\n\n" +
-			"The exit code is that of a command that the keys ended, 0 where they ended none, or as that of run: 123 means that\n" +
-			"a program waits for input.",
+		Long: "Press keys in a session, and print the output until the program asks again,\n" +
+			"ends, or --timeout passes.\n\n" +
+			"A KEY is ^C or C-c, M-x, one character, or a name: Enter Tab Escape Space\n" +
+			"BSpace Delete Insert Up Down Left Right Home End PageUp PageDown F1 to F12. To\n" +
+			"type text, use sandboxd type --raw. Flags come before the first KEY.\n\n" +
+			"The exit code is that of a command that the keys end, or 0 if they end none.\n" +
+			"As with run, 123 means that a program waits for input.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, args, err := target(args)
 			if err != nil {
 				return err
 			}
 			if len(args) == 0 {
-				return usage("keys: no key; write names such as ^C Up Enter")
+				return usage("keys: no key: write names such as ^C Up Enter")
 			}
 			r, err := f.request(wire.VerbKeys)
 			if err != nil {
@@ -413,9 +443,10 @@ func keysCommand(env *Env) *cobra.Command {
 	return cmd
 }
 
-// shared returns the principal's shared attachment to the existing session that args name. args must
-// have nothing else.
-func (env *Env) shared(ctx context.Context, args []string) (wire.Target, *attach.Attachment, error) {
+// shared returns the principal's shared attachment to the existing session that args name. args
+// must have nothing else.
+func (env *Env) shared(ctx context.Context,
+	args []string) (wire.Target, *attach.Attachment, error) {
 	t, err := onlyTarget(args)
 	if err != nil {
 		return t, nil, err
@@ -429,9 +460,10 @@ func interruptCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "interrupt NAME[~SESSION]",
 		Short: "interrupt the program that runs in a session",
-		Long: "Interrupt the foreground program of a session: with ^C first, then with TERM, then with KILL, until\n" +
-			"it ends. Prints what was sent. If ^C was not enough, it also prints how many processes were\n" +
-			"signalled, how many of them ended, and how many remain.",
+		Long: "Interrupt the foreground program of a session: with ^C first, then with TERM,\n" +
+			"then with KILL, until it ends. Prints what was sent. If ^C was not enough, it\n" +
+			"also prints how many processes were signalled, how many of them ended, and how\n" +
+			"many remain.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, party, err := env.shared(cmd.Context(), args)
 			if err != nil {
@@ -452,7 +484,8 @@ func interruptCommand(env *Env) *cobra.Command {
 				return env.printJSON(reply.Result)
 			}
 			if receipt := reply.Result.Receipt; receipt != nil {
-				fmt.Fprintf(env.Stdout, "sent %s", text.Line(strings.Join(receipt.Steps, ", "), 200))
+				fmt.Fprintf(env.Stdout, "sent %s",
+					text.Line(strings.Join(receipt.Steps, ", "), 200))
 				// If ^C was enough, the processes that the terminal sent it to are not known.
 				if len(receipt.Signaled)+len(receipt.Left) > 0 {
 					fmt.Fprintf(env.Stdout, "; %d signalled, %d ended, %d left",
@@ -460,7 +493,8 @@ func interruptCommand(env *Env) *cobra.Command {
 				}
 				fmt.Fprintln(env.Stdout)
 			}
-			fmt.Fprintf(env.Stdout, "state of %s: %s\n", t, text.Line(string(reply.Result.Phase), 40))
+			fmt.Fprintf(env.Stdout, "state of %s: %s\n", t,
+				text.Line(string(reply.Result.Phase), 40))
 			return nil
 		},
 	}
