@@ -41,14 +41,14 @@ type granted struct {
 	own     []byte // the rest of that file
 	host    ssh.HostKeyCallback
 	admin   *ssh.Client
-	tokens  [accessOwners]string // of a person each
+	tokens  [accessOwners]string // one per owner
 }
 
 // trial is one channel, or another resource that a login opens.
 type trial struct {
 	ask   func() error  // one request, and its answer
-	ended chan struct{} // closed when the connection has; nil where there is none
-	at    time.Time     // when that was; after ended
+	ended chan struct{} // closed when the connection has ended; nil without one
+	at    time.Time     // when it ended; valid after ended
 }
 
 // watch records when the connection ends, which is when wait returns.
@@ -270,7 +270,7 @@ func (g *granted) kinds() map[string]func(i int) *trial {
 					}
 				}
 			}()
-			help := []string{"\x1d?", "x"} // a notice comes, or goes
+			help := []string{"\x1d?", "x"} // a notice may appear or disappear
 			tr.ask = func() error {
 				before := frames.Load()
 				if _, err := io.WriteString(keys, help[0]); err != nil {
@@ -532,7 +532,7 @@ const open = time.Duration(math.MaxInt64)
 func after(since time.Time, all []*trial) (served int64, last time.Duration) {
 	var asked sync.WaitGroup
 	var n atomic.Int64
-	room := make(chan struct{}, 8) // more logins at once than the gateway lets wait prove nothing
+	room := make(chan struct{}, 8) // the gateway queues no more logins than these
 	for _, tr := range all {
 		asked.Go(func() {
 			room <- struct{}{}

@@ -392,7 +392,7 @@ func ofE2B(res *http.Response) answer {
 		var m struct {
 			Error struct{ Code, Message string }
 		}
-		_ = json.Unmarshal(text, &m) // what it is not is in the text
+		_ = json.Unmarshal(text, &m) // the text has the answer
 		a := answerOf(answeredRefused, string(text))
 		switch {
 		case m.Error.Code == "aborted", begun:

@@ -24,8 +24,8 @@ type claimed struct {
 	mu sync.Mutex
 	// guarded by mu; acknowledged sandboxes, by owner and name
 	ids   map[string]string
-	gone  map[string]bool // guarded by mu; those of which the removal was acknowledged
-	asked map[string]bool // guarded by mu; whatever came of it
+	gone  map[string]bool // guarded by mu; acknowledged removals
+	asked map[string]bool // guarded by mu; all attempts
 }
 
 // as logs in as an owner with its own key.
@@ -64,7 +64,7 @@ func (m *machine) claims(ctx context.Context, identity, owner string, round int,
 		}
 		if n%2 == 1 {
 			did.mu.Lock()
-			delete(did.ids, name) // from here on nobody knows, until it is acknowledged
+			delete(did.ids, name) // unknown until it is acknowledged
 			did.mu.Unlock()
 			if s, err = ask(ctx, c, "rm -f "+name); err != nil || s.code != 0 {
 				return

@@ -41,7 +41,7 @@ func newDockerd(t *testing.T, flags ...string) *dockerd {
 		}
 		t.Skipf("no dockerd: %v", err)
 	}
-	dir, err := shortdir.Make() // sockets are below; and removed after what is mounted there
+	dir, err := shortdir.Make() // sockets need short paths
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func (d *dockerd) remove() {
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	for line := range strings.Lines(string(mounts)) {
 		if words := strings.Fields(line); len(words) > 1 && strings.HasPrefix(words[1], d.dir+"/") {
-			_ = syscall.Unmount(words[1], syscall.MNT_DETACH) // one below may have taken it along
+			_ = syscall.Unmount(words[1], syscall.MNT_DETACH) // removing another may have removed it
 		}
 	}
 	if err := os.RemoveAll(d.dir); err != nil {

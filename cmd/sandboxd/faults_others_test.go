@@ -57,7 +57,7 @@ func newFaultHost(t *testing.T) *faultHost {
 		0o600); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.MkdirAll("/run/sshd", 0o755) // as root it wants that, and elsewhere it does without
+	_ = os.MkdirAll("/run/sshd", 0o755) // required as root
 	if err := h.up(); err != nil {
 		t.Fatal(err)
 	}

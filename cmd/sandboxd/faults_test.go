@@ -39,7 +39,7 @@ var phases = []phase{before, running, ended}
 const (
 	// after the fault, or after the end of the command if it survives the fault
 	answerWithin = 5 * time.Second
-	answerTime   = 45 * time.Second // after which nobody waits for an answer any more
+	answerTime   = 45 * time.Second // longest wait for an answer
 	outlives     = 2 * time.Second  // how long a command runs that may outlive the fault
 	// longest time between the calls and the fault, in the phase before
 	firstMoments = 50 * time.Millisecond
@@ -55,7 +55,7 @@ type fault struct {
 	gone     bool                      // nothing can be run in the sandbox afterwards
 	restarts bool                      // the fault itself starts the sandbox again
 	alone    bool                      // it happens to all sandboxes of the daemon
-	holds    []string                  // callers whose calls wait until after
+	holds    []string                  // callers whose calls wait for the end of the fault
 	within   time.Duration             // in which callers have an answer; 0 is answerWithin
 	relayed  time.Duration             // in which those without a session have one; 0 is within
 }
@@ -79,7 +79,7 @@ var sandboxFaults = []fault{
 		after: func(r *faultRound) error {
 			return r.control("resume " + r.sandbox)
 		}, survives: true,
-		holds: []string{"exec", "e2b"}}, // which have no session to go on in without their caller
+		holds: []string{"exec", "e2b"}}, // they have no session without their caller
 	{name: "guest frozen", cause: func(r *faultRound) error { return r.signal("STOP") },
 		after: func(r *faultRound) error {
 			return errors.Join(r.signal("CONT"), r.answers())
@@ -92,7 +92,7 @@ var sandboxFaults = []fault{
 		after: func(r *faultRound) error {
 			return r.docker("unpause", r.container())
 		}, survives: true,
-		holds: []string{"exec", "e2b"}}, // as of a pause
+		holds: []string{"exec", "e2b"}}, // as after a pause
 	{name: "daemon killed", cause: func(r *faultRound) error {
 		if err := r.f.m.cmd.Process.Kill(); err != nil {
 			return err
@@ -347,7 +347,7 @@ func (r *faultRound) play(callers []caller) error {
 			due = end
 		}
 		if slices.Contains(r.fault.holds, c.name) && r.phase == running {
-			due = due.Add(outlives) // of which none may have passed
+			due = due.Add(outlives) // none may have passed
 		}
 		answers[i].late = answers[i].at.Sub(due)
 	}
@@ -391,7 +391,7 @@ func (r *faultRound) unstarted() error {
 		return err
 	}
 	if strings.TrimSpace(string(out)) != "false" {
-		return fmt.Errorf("sandbox %s was started again by nobody's call", r.sandbox)
+		return fmt.Errorf("sandbox %s was started again without a call", r.sandbox)
 	}
 	return nil
 }
@@ -414,7 +414,7 @@ func (r *faultRound) again(callers []caller) (time.Time, error) {
 	var all sync.WaitGroup
 	for _, c := range callers {
 		command := shellquote.Join("exec", r.sandbox, "--", "true")
-		if c.session { // where a program asks still, this is refused
+		if c.session { // rejected while a program asks
 			command = shellquote.Join("run", "--json", "-n", r.target(c.name), "--", "true")
 		}
 		all.Go(func() {
@@ -506,7 +506,7 @@ func (r *faultRound) recorded() (shown []string) {
 	_ = filepath.WalkDir(filepath.Join(r.f.m.state, "records", r.id),
 		func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() {
-				return nil //nolint:nilerr // what is removed meanwhile shows nothing
+				return nil //nolint:nilerr // removed meanwhile
 			}
 			text, _ := os.ReadFile(path)
 			for _, c := range callers {

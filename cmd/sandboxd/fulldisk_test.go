@@ -115,7 +115,7 @@ func TestR8ReadOnlyDisk(t *testing.T) {
 	// As the kernel does when the disk fails: open files stay open, and cannot be written.
 	if out, err := exec.Command("mount", "-o", "remount,abort",
 		m.state).CombinedOutput(); err != nil {
-		t.Logf("remount: %v: %s", err, out) // it says that it is read-only now
+		t.Logf("remount: %v: %s", err, out) // reports that it is read-only now
 	}
 	if err := os.WriteFile(filepath.Join(m.state, "x"), nil, 0o600); err == nil {
 		t.Fatal("it can be written to")

@@ -42,7 +42,7 @@ func sshdCmd(ts *testscript.TestScript, neg bool, args []string) {
 		"StrictModes no", "PidFile none", "UsePAM no", "SetEnv HOME="+dir+"/home", "PrintMotd no",
 		"PrintLastLog no", "Subsystem sftp internal-sftp")
 	ts.Check(os.WriteFile(dir+"/sshd_config", []byte(strings.Join(config, "\n")+"\n"), 0o600))
-	_ = os.MkdirAll("/run/sshd", 0o755) // as root it wants that, and elsewhere it does without
+	_ = os.MkdirAll("/run/sshd", 0o755) // required as root
 	cmd := exec.Command("/usr/sbin/sshd", "-D", "-f", dir+"/sshd_config", "-E", dir+"/log")
 	if err := cmd.Start(); err != nil {
 		ts.Fatalf("openssh-server is not here: scripts/setup test installs it: %v", err)

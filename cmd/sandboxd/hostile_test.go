@@ -145,7 +145,7 @@ func (s *hostileServer) onTerminal(t *testing.T, args ...string) string {
 	tty, err := pty.StartWithSize(s.command(ctx, args...), &pty.Winsize{Rows: 24, Cols: 80})
 	must(t, err)
 	defer tty.Close()
-	all, _ := io.ReadAll(tty) // its last error: nobody has the other end
+	all, _ := io.ReadAll(tty) // the last error: the other end is closed
 	if ctx.Err() != nil {
 		t.Errorf("%s: it does not end; got %q", strings.Join(args, " "), all)
 	}

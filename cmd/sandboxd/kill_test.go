@@ -40,7 +40,7 @@ type ledger struct {
 	there  map[string]bool
 	gone   map[string]bool // guarded by mu; their removal was acknowledged
 	wrote  []string        // guarded by mu; lines of commands that were acknowledged
-	ran    []string        // guarded by mu; likewise of runs in a session
+	ran    []string        // guarded by mu; the same for runs in a session
 	open   map[string]bool // guarded by mu; hosts that are allowed
 	images map[string]bool // guarded by mu; snapshots
 	did    map[string]int  // guarded by mu; acknowledged acts, by what they were
@@ -85,7 +85,7 @@ func (m *machine) load(ctx context.Context, l *ledger, round int) {
 					return nil // kept
 				}
 				l.mu.Lock()
-				delete(l.there, name) // from here on nobody knows, until it is acknowledged
+				delete(l.there, name) // unknown until it is acknowledged
 				l.mu.Unlock()
 				if s, err = ask(ctx, c, "rm -f "+name); err != nil || s.code != 0 {
 					return errEnd
@@ -110,7 +110,7 @@ func (m *machine) load(ctx context.Context, l *ledger, round int) {
 			line := fmt.Sprintf("run-%d-%d", round, n)
 			if s, err := ask(ctx, c, "run -n busy --json -- echo "+line); err != nil ||
 				s.code != 0 {
-				return err // the command before is followed no more, and runs on for a moment
+				return err // the previous command may still run
 			}
 			l.note("run", func() { l.ran = append(l.ran, line) })
 			return nil
@@ -175,7 +175,7 @@ func TestR1DaemonKilled(t *testing.T) {
 	before := m.list()
 	l := &ledger{there: make(map[string]bool), gone: make(map[string]bool),
 		open: make(map[string]bool), images: make(map[string]bool), did: make(map[string]int)}
-	t.Cleanup(func() { // those, too, that nobody acknowledged
+	t.Cleanup(func() { // also unacknowledged ones
 		for image := range l.images {
 			repo, _, _ := strings.Cut(image, ":")
 			for _, one := range m.engine("images", repo, "--format", "{{.Repository}}:{{.Tag}}") {
@@ -220,7 +220,7 @@ func TestR1DaemonKilled(t *testing.T) {
 				t.Errorf("round %d: %s was removed, and is there", round, name)
 			}
 		}
-		var rest []string // what was made and not kept count of
+		var rest []string // not counted
 		for name := range after {
 			if !slices.Contains(steady, name) && after[name].State != lifecycle.Deleting {
 				rest = append(rest, name)

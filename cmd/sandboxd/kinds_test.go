@@ -67,9 +67,9 @@ func TestR10KindsOfErrors(t *testing.T) {
 	fails("a sandbox that is gone", failure{wire.CodeLost, "sandbox gone is gone"}, 125, "start",
 		"--json", "gone")
 	signal := func(name string) { m.engine("kill", "--signal", name, "sandboxd-"+boxes["dumb"].ID) }
-	signal("STOP") // from outside: in the sandbox nobody can
+	signal("STOP") // from outside: processes of the sandbox may not
 	t.Cleanup(func() { signal("CONT") })
-	m.kill() // with every connection to it: one that lives is given up after two minutes only
+	m.kill() // with all connections: a live one is closed only after two minutes
 	m.start()
 	c, err := m.client(m.ctx(), "dumb")
 	if err != nil {
@@ -107,14 +107,14 @@ func TestR10KindsOfErrors(t *testing.T) {
 		}
 	}
 	known := []string{m.at.KnownHosts}
-	wants("a key that nobody knows", dial(m.at.SSH,
+	wants("an unknown key", dial(m.at.SSH,
 		agent.Options{Identity: stranger, KnownHosts: known}),
 		failure{wire.CodeDenied, "authorized_keys"})
 	empty := filepath.Join(m.dir, "empty")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wants("a server that nobody knows", dial(m.at.SSH,
+	wants("an unknown server", dial(m.at.SSH,
 		agent.Options{Identity: m.at.Identity, KnownHosts: []string{empty}}),
 		failure{wire.CodeDenied, "host key"})
 
@@ -133,7 +133,7 @@ func TestR10KindsOfErrors(t *testing.T) {
 	}
 	nobody := free.Addr().String()
 	free.Close()
-	wants("a port where nobody is", dial(nobody, agent.Options{Identity: m.at.Identity,
+	wants("a port without a listener", dial(nobody, agent.Options{Identity: m.at.Identity,
 		KnownHosts: known}), failure{wire.CodeUnavailable, "connection refused"})
 
 	// The gateway: during a call, and before one.
@@ -196,7 +196,7 @@ func TestR6StateIsMissing(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		damage  func()
-		refused string // what a daemon ends with; empty: it starts
+		refused string // error of the daemon; empty: it starts
 		mend    func()
 	}{
 		{"lost", func() {

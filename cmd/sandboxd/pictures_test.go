@@ -65,7 +65,7 @@ func terminalCmd(ts *testscript.TestScript, neg bool, args []string) {
 		for answered := false; err == nil; {
 			buf := make([]byte, 64<<10)
 			var n int
-			n, err = tty.Read(buf) // its last error: nobody has the other end
+			n, err = tty.Read(buf) // the last error: the other end is closed
 			all = append(all, buf[:n]...)
 			if !answered && bytes.Contains(all, []byte("\x1b[c")) {
 				answered = true

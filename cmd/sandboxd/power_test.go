@@ -37,7 +37,7 @@ func TestR4PowerLoss(t *testing.T) {
 	}
 	if again, err := os.ReadFile(filepath.Join(m.state, "daemon_id")); err != nil ||
 		string(again) != string(id) {
-		t.Fatalf("the daemon was %q, and is %q, %v: its containers are nobody's", id, again, err)
+		t.Fatalf("the daemon was %q, and is %q, %v: its containers have no daemon", id, again, err)
 	}
 	m.start()
 	m.eventually("it is noticed", func() bool {

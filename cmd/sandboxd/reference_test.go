@@ -15,7 +15,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/command"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/cli.md anew")
+var update = flag.Bool("update", false, "rewrite docs/reference/cli.md")
 
 // TestReference compares docs/reference/cli.md with the command line. -update writes it.
 func TestReference(t *testing.T) {

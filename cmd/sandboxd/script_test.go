@@ -172,7 +172,7 @@ func cleanUp(t *testing.T, e *testscript.Env, state string) {
 	}
 	// Images that were built for sandboxes stay for later ones; here there are none.
 	if id, err := os.ReadFile(filepath.Join(state, "daemon_id")); err == nil {
-		for range 2 { // what one is made of goes after it
+		for range 2 { // base images go last
 			out, _ := exec.Command("docker", "images", "-q", "--filter",
 				"label=sandboxd.made="+strings.TrimSpace(string(id))).Output()
 			if ids := strings.Fields(string(out)); len(ids) > 0 {

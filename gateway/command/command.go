@@ -257,9 +257,11 @@ func FlagMistake(cmd *cobra.Command, err error) (message, hint string) {
 // Aliases are other names of commands. Only the help of the command itself shows them.
 var Aliases = map[string][]string{
 	"describe": {"inspect"},
+	"kick":     {"disconnect"},
 	"log":      {"logs"},
 	"ls":       {"ps"},
 	"new":      {"create"},
+	"page":     {"dashboard"},
 	"port":     {"port-forward"},
 	"ssh":      {"attach", "join"}, // of the command line tool
 	"stop":     {"kill"},

@@ -22,7 +22,8 @@ func TestGuesses(t *testing.T) {
 	}
 	root := Tree(&Env{})
 	for alias, want := range map[string]string{"create": "new", "inspect": "describe",
-		"kill": "stop", "logs": "log", "port-forward": "port", "ps": "ls"} {
+		"kill": "stop", "logs": "log", "port-forward": "port", "ps": "ls",
+		"disconnect": "kick", "dashboard": "page"} {
 		if c, _, err := root.Find([]string{alias}); err != nil || c.Name() != want {
 			t.Errorf("%s is %s, %v; want %s", alias, c.Name(), err, want)
 		}

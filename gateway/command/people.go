@@ -435,7 +435,7 @@ func kickCommand(env *Env) *cobra.Command {
 			}
 			if asJSON {
 				return env.printJSON(map[string]any{"sandbox": t.Sandbox, "session": t.Session,
-					"party": args[1], "kicked": n})
+					"party": args[1], "disconnected": n, "kicked": n}) // kicked is the old name
 			}
 			fmt.Fprintf(env.Stdout, "disconnected %s: %s\n",
 				text.Line(args[1], 80), plural(n, "attachment"))

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var update = flag.Bool("update", false, "write docs/reference/configuration.md anew")
+var update = flag.Bool("update", false, "rewrite docs/reference/configuration.md")
 
 // TestReference compares docs/reference/configuration.md with the settings. -update writes it.
 func TestReference(t *testing.T) {
