@@ -38,17 +38,17 @@ var (
 const maxTitle = 40
 
 // bars is a terminal on which a daemon's progress is drawn as a bar below the other lines. Write
-// takes the daemon's standard error; lines that are no progress end the bar. Its methods may be
-// called at once.
+// takes the daemon's standard error; lines that are not progress end the bar. Its methods are safe
+// for concurrent use.
 type bars struct {
 	out *os.File
 
 	mu      sync.Mutex
-	rest    []byte        // guarded by mu; a line that has not ended
+	rest    []byte        // guarded by mu; an incomplete line
 	all     *mpb.Progress // guarded by mu; nil without a bar
-	bar     *mpb.Bar      // guarded by mu; likewise
+	bar     *mpb.Bar      // guarded by mu; nil without a bar
 	title   string        // guarded by mu
-	pulling bool          // guarded by mu; the bar is about a pull
+	pulling bool          // guarded by mu; the bar shows a pull
 }
 
 func newBars(out *os.File) *bars { return &bars{out: out} }

@@ -16,8 +16,8 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// copyRest is how long scp's standard error is read when it has ended: a connection that ssh(1) keeps
-// for later (ControlPersist) holds it open.
+// copyRest is how long scp's standard error is read after it has ended: a connection that ssh(1)
+// keeps open (ControlPersist) also keeps standard error open.
 const copyRest = time.Second
 
 func (c *cli) copyCommand() *cobra.Command {
@@ -25,25 +25,28 @@ func (c *cli) copyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp [-n NAME] SRC… DST",
 		Short: "copy files in and out; NAME:PATH is a path in a sandbox",
-		Long: "Copy files and whole directories into a sandbox, out of it, or between two, with the scp of this machine. A path in\n" +
-			"a sandbox is NAME:PATH; without a slash in front PATH is below the home directory there. Times and modes are kept.\n\n" +
-			"A link such as sandbox:/mnt/data/my%20plot.png, as language models write them, is the path in it, of the sandbox that -n\n" +
-			"names; NAME:sandbox:/mnt/data/x is one as well.",
+		Long: "Copy files and directories into a sandbox, out of it, or between two\n" +
+			"sandboxes, with scp(1). NAME:PATH is a path in a sandbox; a relative PATH is\n" +
+			"below the home directory there. Times and modes are kept.\n\n" +
+			"A link such as sandbox:/mnt/data/my%20plot.png, as language models write them,\n" +
+			"is a path in the sandbox of -n. NAME:sandbox:/mnt/data/x works, too.",
 		Example: "  sandboxd cp README.md web:/tmp/\n" +
 			"  sandboxd cp web:/var/log .\n" +
 			"  sandboxd cp -n python sandbox:/mnt/data/plot.png .",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) < 2 {
-				return usage("cp: name what to copy and where to", "usage: cp SRC… DST; NAME:PATH is a path in a sandbox")
+				return usage("cp: needs a source and a destination",
+					"usage: cp SRC… DST; NAME:PATH is a path in a sandbox")
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := exec.LookPath("scp")
 			if err != nil {
-				return &wire.Error{Code: wire.CodeUnavailable, Message: "there is no scp on this machine", Hint: "install openssh-client"}
+				return &wire.Error{Code: wire.CodeUnavailable,
+					Message: "cp: scp not found on this machine", Hint: "install openssh-client"}
 			}
-			link, err := copyOperands(args, of) // before a daemon is started for nothing
+			link, err := copyOperands(args, of) // check them before starting a daemon
 			if err != nil {
 				return err
 			}
@@ -70,7 +73,7 @@ func (c *cli) copyCommand() *cobra.Command {
 				words = append(words, word)
 			}
 			scp := exec.CommandContext(cmd.Context(), path, words...)
-			said := shownOn(os.Stderr) // ssh(1) prints what the server says beside the files
+			said := shownOn(os.Stderr) // ssh(1) prints messages of the server
 			defer said.Close()
 			scp.Stdin, scp.Stdout, scp.Stderr = os.Stdin, os.Stdout, said
 			scp.WaitDelay = copyRest
@@ -84,11 +87,12 @@ func (c *cli) copyCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVarP(&of, "name", "n", "", "sandbox of links such as sandbox:/mnt/data/x")
-	cmd.Flags().BoolP("recursive", "r", true, "copy whole directories, which it does anyway")
+	cmd.Flags().BoolP("recursive", "r", true, "copy whole directories; always on")
 	return cmd
 }
 
-// copyOperands says what is wrong with the operands of cp. In place it gives links the sandbox that of names, if any, and it returns one of them.
+// copyOperands checks the operands of cp. It adds the sandbox of, if any, to links in args, and
+// returns one of the links.
 func copyOperands(args []string, of string) (link string, err error) {
 	inside := false
 	for i, arg := range args {
@@ -105,16 +109,17 @@ func copyOperands(args []string, of string) (link string, err error) {
 		inside = inside || remote
 	}
 	if of != "" && link == "" {
-		return "", usage("cp: -n names the sandbox of links such as sandbox:/mnt/data/x, and there is none", "write "+of+":PATH for a path in it")
+		return "", usage("cp: -n needs a link such as sandbox:/mnt/data/x",
+			"write "+of+":PATH for a path in the sandbox")
 	}
 	if !inside {
-		return "", usage("cp: no operand is in a sandbox", "write NAME:PATH for a path in a sandbox")
+		return "", usage("cp: no path in a sandbox", "write NAME:PATH for a path in a sandbox")
 	}
 	return link, nil
 }
 
-// isSandbox is an error that says what to do unless there is a sandbox with the name sandbox, to which link may mean a path: a link alone does not
-// say of which sandbox it is.
+// isSandbox returns an error unless there is a sandbox with the name sandbox, to which link may be
+// a path. A link alone names no sandbox.
 func (c *cli) isSandbox(ctx context.Context, link string) error {
 	all, err := c.sandboxes(ctx)
 	if err != nil {
@@ -124,17 +129,21 @@ func (c *cli) isSandbox(ctx context.Context, link string) error {
 	if slices.ContainsFunc(all, func(l agent.Sandbox) bool { return l.Name == name }) {
 		return nil
 	}
-	return usage("cp: "+link+" does not say of which sandbox it is", "name it: -n NAME; sandboxd ls lists yours")
+	return usage("cp: "+link+": missing sandbox",
+		"name it with -n NAME; to list your sandboxes: sandboxd ls")
 }
 
-// notGlob takes the meaning from what scp expands in the path of a source.
-var notGlob = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, "{", `\{`, "}", `\}`)
+// notGlob escapes the characters that scp expands in the path of a source.
+var notGlob = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`, "{", `\{`,
+	"}", `\}`)
 
-// copyOperand turns an operand of cp into one of scp: NAME:PATH is remote, everything else a local path. PATH may be a link, which means one file.
+// copyOperand converts an operand of cp to one of scp. NAME:PATH is remote, everything else is a
+// local path. PATH may be a link to one file.
 func copyOperand(arg, host string, source bool) (word string, remote bool, err error) {
 	name, path, found := strings.Cut(arg, ":")
 	if !found || strings.Contains(name, "/") {
-		if strings.Contains(arg, ":") || strings.HasPrefix(arg, "-") { // scp would take it for a host, or an option
+		// not a host or an option of scp
+		if strings.Contains(arg, ":") || strings.HasPrefix(arg, "-") {
 			return "./" + strings.TrimPrefix(arg, "./"), false, nil
 		}
 		return arg, false, nil
@@ -148,7 +157,7 @@ func copyOperand(arg, host string, source bool) (word string, remote bool, err e
 		}
 	}
 	if strings.ContainsRune(path, 0) {
-		return "", false, usage("cp: a path has a zero byte", "no file has such a name")
+		return "", false, usage("cp: path contains a zero byte", "use another path")
 	}
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"

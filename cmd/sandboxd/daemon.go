@@ -23,8 +23,8 @@ func (c *cli) daemonCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "daemon",
 		Short: "start, stop and inspect the daemon on this machine",
-		Long: "Start, stop and inspect the daemon that serves the state directory. `sandboxd up`\n" +
-			"and `sandboxd down` are short for start and stop.",
+		Long: "Start, stop and inspect the daemon that serves the state directory. `sandboxd\n" +
+			"up` and `sandboxd down` are short for `daemon start` and `daemon stop`.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -36,7 +36,7 @@ func (c *cli) daemonCommand() *cobra.Command {
 // (LSB, init scripts).
 const exitNotRunning = 3
 
-// daemonStatus is what daemon status --json prints. The other fields are empty if no daemon runs.
+// daemonStatus is the output of daemon status --json. The other fields are empty if no daemon runs.
 type daemonStatus struct {
 	Running bool `json:"running"`
 	// Answers reports that the daemon lets this command log in. Problem says why not.
@@ -58,14 +58,14 @@ func (c *cli) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "show whether the daemon runs, and where it answers",
-		Long: "Show whether a daemon serves the state directory, where it answers, and how many\n" +
-			"sandboxes you have. The exit code is 0 if it answers, 3 if none runs, and 125 if it\n" +
-			"does not answer.",
+		Long: "Show whether a daemon serves the state directory, where it answers, and how\n" +
+			"many sandboxes you have. The exit code is 0 if it answers, 3 if none runs, and\n" +
+			"125 if it does not answer.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if c.gateway != "" {
-				return usage("daemon status: --gateway names a daemon elsewhere",
-					"leave it out, or ask that daemon: sandboxd ls")
+				return usage("daemon status: --gateway is not supported",
+					"omit it, or list the sandboxes of that daemon: sandboxd ls")
 			}
 			s := c.status(cmd.Context())
 			if asJSON {
@@ -161,12 +161,12 @@ func (c *cli) logsCommand() *cobra.Command {
 		Short: "print the log of a daemon in the background",
 		Long: "Print the end of daemon.log in the state directory. A daemon that runs in the\n" +
 			"foreground, or as a service, logs to standard error instead.\n\n" +
-			"The keys log.max_size and log.max_files say when the file is rotated, and how many\n" +
-			"rotated files are kept.",
+			"The keys log.max_size and log.max_files say when the file is rotated, and how\n" +
+			"many rotated files are kept.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if lines < 0 {
-				return usage(fmt.Sprintf("daemon logs: -n %d is less than 0", lines),
+				return usage(fmt.Sprintf("daemon logs: -n %d: must not be negative", lines),
 					"write the number of lines, such as -n 20")
 			}
 			state := string(c.config.State)
@@ -184,7 +184,7 @@ func (c *cli) logsCommand() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what is logged later, until ^C")
-	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "print this many lines")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print new lines until ^C")
+	cmd.Flags().IntVarP(&lines, "lines", "n", 100, "number of lines to print")
 	return cmd
 }

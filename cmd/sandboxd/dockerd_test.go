@@ -153,7 +153,8 @@ func (d *dockerd) remove() {
 	mounts, _ := os.ReadFile("/proc/self/mounts")
 	for line := range strings.Lines(string(mounts)) {
 		if words := strings.Fields(line); len(words) > 1 && strings.HasPrefix(words[1], d.dir+"/") {
-			_ = syscall.Unmount(words[1], syscall.MNT_DETACH) // removing another may have removed it
+			// removing another may have removed it
+			_ = syscall.Unmount(words[1], syscall.MNT_DETACH)
 		}
 	}
 	if err := os.RemoveAll(d.dir); err != nil {

@@ -164,8 +164,10 @@ func TestE2BCalls(t *testing.T) {
 			t.Errorf("%s: the suite has no %s", [...]string{"Python", "JavaScript"}[suite], call)
 		}
 	}
-	// The first cell has Python's names. JavaScript's are the same in camel case, unless the second says otherwise.
-	name, elsewhere := regexp.MustCompile("`([A-Za-z_.]+)`"), regexp.MustCompile("in JavaScript `([A-Za-z.]+)`")
+	// The first cell has Python's names. JavaScript's are the same in camel case, unless the second
+	// says otherwise.
+	name, elsewhere := regexp.MustCompile("`([A-Za-z_.]+)`"),
+		regexp.MustCompile("in JavaScript `([A-Za-z.]+)`")
 	camel := regexp.MustCompile(`_[a-z]`)
 	for line := range strings.Lines(table) {
 		cells := strings.SplitN(line, "|", 3)
@@ -180,7 +182,9 @@ func TestE2BCalls(t *testing.T) {
 			case other != nil:
 				made(1, other[1])
 			default:
-				made(1, camel.ReplaceAllStringFunc(m[1], func(s string) string { return strings.ToUpper(s[1:]) }))
+				made(1, camel.ReplaceAllStringFunc(m[1], func(s string) string {
+					return strings.ToUpper(s[1:])
+				}))
 			}
 		}
 	}

@@ -22,17 +22,19 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// startPatience is how long a daemon may take until it listens. Images are not built before.
+// startPatience is the longest time until a new daemon listens. It builds no images before.
 const startPatience = 30 * time.Second
 
-// upCommand is the command up, or another with the name use that does the same.
+// upCommand returns the command up with the name use.
 func (c *cli) upCommand(use string) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   use,
 		Short: "start the daemon in the background",
-		Long: "Start the daemon in the background, and say how to reach it. One that runs already is left alone. Where the port\n" +
-			"is taken, the next free one is used, and said. Without --config it has the file that the last one was started with.",
+		Long: "Start the daemon in the background, and print how to reach it. If the port is\n" +
+			"in use, it uses the next free port. Without --config, it uses the\n" +
+			"configuration file of the last daemon. If a daemon runs already, up only\n" +
+			"prints how to reach it.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, missing := c.daemon()
@@ -53,18 +55,19 @@ func (c *cli) upCommand(use string) *cobra.Command {
 				return text.WriteJSON(os.Stdout, e)
 			case started:
 				printPaste(os.Stdout, e)
-				return nil //nolint:nilerr // it was missing, and was started
+				return nil //nolint:nilerr // the missing daemon was started
 			}
-			fmt.Printf("sandboxd %s runs already (pid %d)\n", e.Version, e.PID)
+			fmt.Printf("sandboxd %s is already running (pid %d)\n", e.Version, e.PID)
 			printPaste(os.Stdout, e)
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print where it answers as one object, as serve does")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object: addresses, files and process ID")
 	return cmd
 }
 
-// startDaemon starts a daemon that outlives this program, waits until it listens, and says so. up says that nothing else was asked for.
+// startDaemon starts a daemon that outlives this program, waits until it listens, and prints that
+// it is ready. up is set for the command up: see again.
 func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint, error) {
 	var none endpoint
 	began := time.Now()
@@ -91,17 +94,18 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint
 	}
 	args := []string{"serve", "--background", "--state", state}
 	if addr, moved := freeAddress(ctx, c.config.SSH); moved {
-		fmt.Fprintf(say, "port %s is taken, using %s\n", portOf(c.config.SSH), portOf(addr))
+		fmt.Fprintf(say, "port %s is in use, using %s\n", portOf(c.config.SSH), portOf(addr))
 		args = append(args, "--ssh", addr)
 	}
 	if c.configFile != "" {
 		args = append(args, "--config", absolute(c.configFile))
 	}
-	daemon := exec.CommandContext(context.WithoutCancel(ctx), self, args...) // it outlives us
+	// outlives this program
+	daemon := exec.CommandContext(context.WithoutCancel(ctx), self, args...)
 	daemon.Stdout, daemon.Stderr = log, log
 	daemon.Dir = "/"
-	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal that closes does not take it along
-	// nohup(1) is for this program; a daemon that ignores signals cannot be ended by them.
+	daemon.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // survives the terminal
+	// nohup(1) is meant for this program: a daemon that ignores signals cannot be stopped.
 	inherit := signals.DefaultForChildren()
 	err = daemon.Start()
 	inherit()
@@ -109,9 +113,9 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint
 		return none, fmt.Errorf("daemon: %w", err)
 	}
 	ended := make(chan struct{})
-	go func() { // until the daemon ends or this program does
+	go func() { // ends with the daemon, or with this program
 		defer close(ended)
-		_ = daemon.Wait() // its log says why
+		_ = daemon.Wait() // its log has the reason
 	}()
 	patience := time.NewTimer(startPatience)
 	defer patience.Stop()
@@ -129,16 +133,20 @@ func (c *cli) startDaemon(ctx context.Context, say io.Writer, up bool) (endpoint
 			printReady(say, e, facts, note, took)
 			return e, nil
 		case <-ended:
-			return none, &wire.Error{Code: wire.CodeUnavailable, Message: "the daemon ended at once: " + lastLine(logPath, from), Hint: "see " + logPath}
+			return none, &wire.Error{Code: wire.CodeUnavailable,
+				Message: "daemon failed to start: " + lastLine(logPath, from), Hint: "see " +
+					logPath}
 		case <-patience.C:
-			return none, &wire.Error{Code: wire.CodeUnavailable, Message: fmt.Sprintf("the daemon does not listen after %v", startPatience), Hint: "see " + logPath}
+			return none, &wire.Error{Code: wire.CodeUnavailable,
+				Message: fmt.Sprintf("daemon does not listen after %v", startPatience),
+				Hint:    "see " + logPath}
 		case <-ctx.Done():
 			return none, exitCode(wire.ExitInterrupt)
 		}
 	}
 }
 
-// freeAddress returns addr, or the next of a hundred ports that is free.
+// freeAddress returns addr with the first free port of a hundred, and whether that is another port.
 func freeAddress(ctx context.Context, addr string) (string, bool) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -167,40 +175,41 @@ func portOf(addr string) string {
 	return port
 }
 
-// lastLine is the last line of a log, from an offset on.
+// lastLine returns the last line of a log that was written after offset from.
 func lastLine(path string, from int64) string {
 	text, err := os.ReadFile(path)
 	if int64(len(text)) < from { // it was rotated
 		from = 0
 	}
 	if err != nil || int64(len(text)) == from {
-		return "it said nothing"
+		return "no message in its log"
 	}
 	lines := strings.Split(strings.TrimSpace(string(text[from:])), "\n")
 	return strings.TrimPrefix(lines[len(lines)-1], "sandboxd: ")
 }
 
-// downCommand is the command down, or another with the name use that does the same.
+// downCommand returns the command down with the name use.
 func (c *cli) downCommand(use string) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   use + " [--all]",
-		Short: "stop the daemon; sandboxes go on",
-		Long: "Stop the daemon. Sandboxes and what runs in them go on, and the next daemon finds them again. With --all the\n" +
-			"sandboxes are stopped first; their files stay. What stands ready in the pool is removed then.",
+		Short: "stop the daemon; sandboxes keep running",
+		Long: "Stop the daemon. Sandboxes keep running, and the next daemon finds them. With\n" +
+			"--all, sandboxes are stopped first, and the pool is removed. Their files stay.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			e, err := c.daemon()
 			if err != nil {
 				fmt.Println("no daemon runs")
-				return nil // which is what was wanted
+				return nil // the same result
 			}
 			names, err := c.runningSandboxes(cmd.Context())
 			if err != nil {
 				return err
 			}
 			if all && len(names) > 0 {
-				if err := c.control(cmd.Context(), os.Stdout, os.Stderr, append([]string{"stop"}, names...)...); err != nil {
+				if err := c.control(cmd.Context(), os.Stdout, os.Stderr,
+					append([]string{"stop"}, names...)...); err != nil {
 					return err
 				}
 			}
@@ -210,7 +219,7 @@ func (c *cli) downCommand(use string) *cobra.Command {
 			}
 			ready := 0
 			for _, i := range pool {
-				if i.Use == "" { // what is kept for a use ends with the daemon
+				if i.Use == "" { // pools of an API end with the daemon
 					ready += i.Ready
 				}
 			}
@@ -218,24 +227,27 @@ func (c *cli) downCommand(use string) *cobra.Command {
 				return err
 			}
 			if ready > 0 {
-				defer fmt.Printf("still there, and nobody's: %d of the pool, for the next daemon; down --all removes them\n", ready)
+				defer fmt.Printf(
+					"pool: %d sandboxes kept for the next daemon; to remove them: down --all\n",
+					ready)
 			}
 			switch {
 			case len(names) == 0:
 				fmt.Println("daemon stopped; no sandbox was running")
 			case all:
-				fmt.Printf("daemon stopped; stopped, with files kept: %s\n", strings.Join(names, " "))
+				fmt.Printf("daemon stopped; stopped, with files kept: %s\n",
+					strings.Join(names, " "))
 			default:
 				fmt.Printf("daemon stopped; still running: %s\n", strings.Join(names, " "))
 			}
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "stop the sandboxes, too")
+	cmd.Flags().BoolVar(&all, "all", false, "stop the sandboxes and remove the pool, too")
 	return cmd
 }
 
-// pool asks the daemon what stands ready; none does any more if it is to be removed.
+// pool returns the daemon's pool. If drain is set, it removes the pooled sandboxes first.
 func (c *cli) pool(ctx context.Context, drain bool) ([]pool.Info, error) {
 	words := []string{"pool", "--json"}
 	if drain {
@@ -243,7 +255,7 @@ func (c *cli) pool(ctx context.Context, drain bool) ([]pool.Info, error) {
 	}
 	out, err := c.command(ctx, nil, words...)
 	if errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
-		return nil, nil // a daemon of a former version, which has no pool
+		return nil, nil // a daemon of an earlier version without a pool
 	}
 	if err != nil {
 		return nil, err
@@ -260,10 +272,10 @@ func (c *cli) pool(ctx context.Context, drain bool) ([]pool.Info, error) {
 	}
 }
 
-// stopProcess ends a daemon in order and waits until it is gone.
+// stopProcess sends SIGTERM to a daemon and waits until it has ended.
 func stopProcess(ctx context.Context, e endpoint) error {
 	if e.PID <= 1 {
-		return fmt.Errorf("the endpoint file of %s names no process", e.State)
+		return fmt.Errorf("endpoint file of %s: no process ID", e.State)
 	}
 	if err := syscall.Kill(e.PID, syscall.SIGTERM); err != nil {
 		return fmt.Errorf("daemon (pid %d): %w", e.PID, err)
@@ -275,21 +287,22 @@ func stopProcess(ctx context.Context, e endpoint) error {
 	for {
 		select {
 		case <-tick.C:
-			if hasEnded(e.PID) { // its endpoint file is gone earlier than its lock
+			if hasEnded(e.PID) { // it removes its endpoint file before it releases its lock
 				return nil
 			}
 		case <-ctx.Done():
-			return fmt.Errorf("the daemon (pid %d) does not end", e.PID)
+			return fmt.Errorf("daemon (pid %d) does not end after %v", e.PID, startPatience)
 		}
 	}
 }
 
-// hasEnded reports whether a process is gone, or a zombie: that one is there until whoever started it looks.
+// hasEnded reports whether a process is gone, or a zombie that its parent has not waited for.
 func hasEnded(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return true
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // pid (comm) state …, and comm may hold anything (proc_pid_stat(5))
+	// The format is: pid (comm) state …, where comm may have any characters (proc_pid_stat(5)).
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
 	}

@@ -24,13 +24,16 @@ func execCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [-i] [-t] [-e K=V] [-w DIR] [-u USER] NAME [--] CMD…",
 		Short: "run a command outside a session, with separate stdout and stderr",
-		Long: "Run a command as a process of its own: separate stdout and stderr, the exact exit code, no terminal unless -t.\n" +
-			"One argument is shell text, several are a program and its arguments. The command line of sandboxd shows output on a terminal\n" +
-			"as text, without colours and control sequences; -t, and a pipe or a file, get the exact bytes.\n" +
-			"Flags come before NAME. -e and -w take a shell in the image.\n\n" +
-			"-u runs the command as another user of the sandbox. Sandboxes that were made with --user and\n" +
-			"without --sudo, and hosts, refuse it. Connections that the network policy blocks while the\n" +
-			"command runs are listed on standard error, and in \"denied\" of --json.",
+		Long: "Run a command outside a session, with separate stdout and stderr. The exit\n" +
+			"code is that of the command.\n\n" +
+			"One argument is shell text, several are a program and its arguments. Flags\n" +
+			"come before NAME. -e and -w need a shell in the image. On a terminal, output\n" +
+			"is printed as text, without colors and control sequences. -t, a pipe or a file\n" +
+			"gets the exact bytes.\n\n" +
+			"-u runs the command as another user of the sandbox. It is an error in\n" +
+			"sandboxes created with --user and without --sudo, and on hosts. Connections\n" +
+			"that the network blocks while the command runs are listed on standard error,\n" +
+			"and in \"denied\" of --json.",
 		Example: "  sandboxd exec web -- cat /etc/os-release\n" +
 			"  sandboxd exec -e TOKEN=x -w /srv web ./deploy\n" +
 			"  sandboxd exec -u www-data web -- id\n" +
@@ -38,7 +41,8 @@ func execCommand(env *Env) *cobra.Command {
 			"  sandboxd exec -i web 'tar -xf -' <files.tar",
 		Args: cobra.MinimumNArgs(1),
 		PreRunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 && strings.HasPrefix(args[1], "-") && args[1] != "--" && !cmd.Flags().Changed("name") {
+			if len(args) > 1 && strings.HasPrefix(args[1], "-") && args[1] != "--" &&
+				!cmd.Flags().Changed("name") {
 				return usage("exec: flags come before the name: exec %s … %s", args[1], args[0])
 			}
 			return nil
@@ -50,9 +54,10 @@ func execCommand(env *Env) *cobra.Command {
 			}
 			switch {
 			case o.tty && o.asJSON:
-				return usage("exec: -t and --json exclude each other")
+				return usage("exec: -t and --json are mutually exclusive")
 			case o.tty && env.Pty == nil:
-				return &wire.Error{Code: wire.CodeUsage, Message: "exec -t needs a terminal", Hint: "leave out -t"}
+				return &wire.Error{Code: wire.CodeUsage, Message: "exec: -t needs a terminal",
+					Hint: "omit -t"}
 			case cmd.Flags().Changed("max-output") && !o.asJSON:
 				return usage("exec: --max-output needs --json")
 			case cmd.Flags().Changed("user"):
@@ -81,27 +86,33 @@ func execCommand(env *Env) *cobra.Command {
 			return env.execText(cmd.Context(), name, text, o)
 		},
 	}
-	cmd.Flags().BoolVarP(&o.input, "interactive", "i", false, "pass standard input on")
-	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false, "with a terminal of its own, which is recorded")
-	cmd.Flags().StringVarP(&o.user, "user", "u", "", "user of the sandbox, as NAME or UID[:GID] (default that of its sessions)")
+	cmd.Flags().BoolVarP(&o.input, "interactive", "i", false, "pass standard input to the command")
+	cmd.Flags().BoolVarP(&o.tty, "tty", "t", false,
+		"run the command on a new terminal, which is recorded")
+	cmd.Flags().StringVarP(&o.user, "user", "u", "",
+		"user in the sandbox: NAME or UID[:GID] (default: the user of its sessions)")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print one object when the command has ended")
-	cmd.Flags().StringVar(&maxOutput, "max-output", "1m", "with --json: most bytes of stdout and of stderr, up to 16m")
-	cmd.Flags().StringArrayVarP(&variables, "env", "e", nil, "NAME=VALUE for the command; may be repeated")
-	cmd.Flags().StringVarP(&dir, "workdir", "w", "", "directory to run it in (default the home directory)")
+	cmd.Flags().StringVar(&maxOutput, "max-output", "1m",
+		"with --json: longest stdout and longest stderr in bytes, up to 16m")
+	cmd.Flags().StringArrayVarP(&variables, "env", "e", nil,
+		"NAME=VALUE, a variable of the command; repeatable")
+	cmd.Flags().StringVarP(&dir, "workdir", "w", "",
+		"working directory (default: the home directory)")
 	cmd.Flags().SetInterspersed(false)
 	return cmd
 }
 
-// execOptions are what exec is given beside the sandbox and the command.
+// execOptions are the options of exec.
 type execOptions struct {
 	input, tty, asJSON bool
-	user               string // empty is that of the sandbox's sessions
-	before             string // shell text in front of the command, which is not recorded
-	most               int64  // bytes of each output with asJSON; 0 is the default
+	user               string // empty is the user of the sandbox's sessions
+	before             string // shell text before the command; not recorded
+	most               int64  // longest output with asJSON, in bytes; 0 is the default
 }
 
-// execUser is how a user is named: by name or uid, with a group or without.
-var execUser = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$`)
+// execUser matches a user: a name or uid, with or without a group.
+var execUser = regexp.MustCompile(
+	`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?$`)
 
 func checkUser(user string) error {
 	if !execUser.MatchString(user) {
@@ -110,11 +121,11 @@ func checkUser(user string) error {
 	return nil
 }
 
-// variableName is what shells take as the name of a variable.
+// variableName matches the name of a shell variable.
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // setup returns shell text that sets variables, each NAME=VALUE, and changes to dir unless it is
-// empty. A directory that is not there ends the shell. It goes in front of a command.
+// empty. The shell exits if dir does not exist. The text precedes a command.
 func setup(variables []string, dir string) (string, error) {
 	var text strings.Builder
 	for _, v := range variables {
@@ -130,8 +141,8 @@ func setup(variables []string, dir string) (string, error) {
 	return text.String(), nil
 }
 
-// exec runs text in a channel of its own on an SSH connection of its own. The output goes to env.
-// The error is an exitError for an exit status other than 0.
+// exec runs text on a new SSH connection. The output goes to env. The error is an exitError for an
+// exit status other than 0.
 func (env *Env) exec(ctx context.Context, name, text string, o execOptions) error {
 	up, err := env.Hub.Relay.OpenAs(ctx, env.Principal, name, o.user, env.progress(o.asJSON))
 	if err != nil {
@@ -144,7 +155,8 @@ func (env *Env) exec(ctx context.Context, name, text string, o execOptions) erro
 	}()
 	count := &counter{}
 	event := gateway.ExecEvent{Command: text, Exit: -1}
-	command := connect.Command{Line: o.before + text, Stdout: count.tee(env.Stdout), Stderr: count.tee(env.Stderr)}
+	command := connect.Command{Line: o.before + text, Stdout: count.tee(env.Stdout),
+		Stderr: count.tee(env.Stderr)}
 	if o.input {
 		command.Stdin = env.Stdin
 	}
@@ -153,7 +165,8 @@ func (env *Env) exec(ctx context.Context, name, text string, o execOptions) erro
 		output := &recorded{to: command.Stdout}
 		command.Pty, command.Stdout = env.Pty, output
 		command.Ready = func() (err error) {
-			term, err = env.Hub.Relay.Terminal(ctx, env.Principal, name, text, int(env.Pty.Cols), int(env.Pty.Rows))
+			term, err = env.Hub.Relay.Terminal(ctx, env.Principal, name, text, int(env.Pty.Cols),
+				int(env.Pty.Rows))
 			output.term = term
 			return err
 		}
@@ -169,7 +182,7 @@ func (env *Env) exec(ctx context.Context, name, text string, o execOptions) erro
 		return env.execError(ctx, name, err)
 	}
 	ended, done := make(chan struct{}), make(chan struct{})
-	go func() { // passes on what the caller's terminal does
+	go func() { // passes on changes of size and ^C of the caller's terminal
 		defer close(done)
 		for {
 			select {
@@ -206,13 +219,13 @@ func (env *Env) exec(ctx context.Context, name, text string, o execOptions) erro
 	return env.execError(ctx, name, err)
 }
 
-// execError is the error of a command whose exit status is not known.
+// execError returns the error of a command whose exit status is unknown.
 func (env *Env) execError(ctx context.Context, name string, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return exitError(wire.ExitInterrupt)
 	case errors.Is(err, connect.ErrNoTerminal):
-		return wire.Errorf(wire.CodeUnavailable, "sandbox %s gives no terminal", name)
+		return wire.Errorf(wire.CodeUnavailable, "sandbox %s: cannot open a terminal", name)
 	case errors.Is(err, connect.ErrLost):
 		return env.Hub.Relay.Lost(ctx, env.Principal, name)
 	case errors.As(err, new(*wire.Error)):
@@ -221,9 +234,9 @@ func (env *Env) execError(ctx context.Context, name string, err error) error {
 	return fmt.Errorf("exec in %s: %w", name, err)
 }
 
-// recorded writes to the record before the caller sees the output.
+// recorded writes output to the recording first, and then to the caller.
 type recorded struct {
-	term *gateway.Terminal // set before there is output
+	term *gateway.Terminal // set before the first output
 	to   io.Writer
 }
 

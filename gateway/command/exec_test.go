@@ -78,25 +78,29 @@ func TestExecFlagBehindName(t *testing.T) {
 	w.must(0, "exec", "demo", "test", "-d", "/")
 }
 
-// The guest in memory is not root: it runs commands as the user of the test, and names others in an error.
+// The guest in memory is not root: it runs commands as the user of the test, and names others in an
+// error.
 func TestExecUser(t *testing.T) {
 	w := newWorld(t)
 	w.must(0, "new", "demo")
 	own := strconv.Itoa(os.Getuid()) + ":" + strconv.Itoa(os.Getgid())
-	if code, out, errs := w.command("exec", "-u", own, "demo", "id -u"); code != 0 || out != strconv.Itoa(os.Getuid())+"\n" {
+	if code, out, errs := w.command("exec", "-u", own, "demo", "id -u"); code != 0 ||
+		out != strconv.Itoa(os.Getuid())+"\n" {
 		t.Errorf("own user: exit %d, %q, %q", code, out, errs)
 	}
 	for _, tt := range []struct {
 		user, want string
 		code       int
 	}{
-		{"nosuchuser", `user "nosuchuser" is not in the sandbox's /etc/passwd; name a user`, wire.ExitFailed},
+		{"nosuchuser", `user "nosuchuser" is not in the sandbox's /etc/passwd; name a user`,
+			wire.ExitFailed},
 		{"54321", `user "54321": the guest is not root`, wire.ExitFailed},
 		{"", "write NAME, UID or UID:GID", wire.ExitUsage},
 		{"a b", "write NAME, UID or UID:GID", wire.ExitUsage},
 		{"1:", "write NAME, UID or UID:GID", wire.ExitUsage},
 	} {
-		if code, out, errs := w.command("exec", "-u", tt.user, "demo", "echo ran"); code != tt.code || out != "" || !strings.Contains(errs, tt.want) {
+		if code, out, errs := w.command("exec", "-u", tt.user, "demo",
+			"echo ran"); code != tt.code || out != "" || !strings.Contains(errs, tt.want) {
 			t.Errorf("-u %q: exit %d, %q, %q", tt.user, code, out, errs)
 		}
 	}
@@ -105,20 +109,24 @@ func TestExecUser(t *testing.T) {
 func TestExecJSON(t *testing.T) {
 	w := newWorld(t)
 	w.must(0, "new", "demo")
-	code, out, errs := w.command("exec", "--json", "demo", `echo out; echo err >&2; printf '\377'; exit 3`)
+	code, out, errs := w.command("exec", "--json", "demo",
+		`echo out; echo err >&2; printf '\377'; exit 3`)
 	var got execResult
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 3 || errs != "" {
 		t.Fatalf("exit %d, %q, %q: %v", code, out, errs, err)
 	}
 	got.ElapsedMS = 0
-	want := execResult{Sandbox: "demo", ExitCode: 3, Stdout: "out\n\uFFFD", Stderr: "err\n", Notes: []string{}, Denied: []wire.Denial{}}
+	want := execResult{Sandbox: "demo", ExitCode: 3, Stdout: "out\n\uFFFD", Stderr: "err\n",
+		Notes: []string{}, Denied: []wire.Denial{}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if _, out, _ := w.command("exec", "--json", "--max-output", "4", "demo", "echo 123456"); !strings.Contains(out, `"stdout":"1234","stderr":"","truncated":true`) {
+	if _, out, _ := w.command("exec", "--json", "--max-output", "4", "demo",
+		"echo 123456"); !strings.Contains(out, `"stdout":"1234","stderr":"","truncated":true`) {
 		t.Errorf("--max-output: %s", out)
 	}
-	if code, _, errs := w.command("exec", "--max-output", "4", "demo", "true"); code != wire.ExitUsage || !strings.Contains(errs, "needs --json") {
+	if code, _, errs := w.command("exec", "--max-output", "4", "demo",
+		"true"); code != wire.ExitUsage || !strings.Contains(errs, "needs --json") {
 		t.Errorf("without --json: exit %d, %q", code, errs)
 	}
 }

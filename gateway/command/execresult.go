@@ -13,25 +13,25 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// Bytes of each output in an execResult.
+// Lengths of each output in an execResult, in bytes.
 const (
 	defaultExecOutput = 1 << 20
 	maxExecOutput     = 16 << 20
 )
 
-// execResult is what exec --json prints. Fields that a Result has as well mean the same there.
+// execResult is the output of exec --json. Fields that a Result also has mean the same there.
 type execResult struct {
 	Sandbox   string        `json:"sandbox"`
 	ExitCode  int           `json:"exit_code"`
 	Stdout    string        `json:"stdout"`    // invalid UTF-8 is replaced
-	Stderr    string        `json:"stderr"`    // likewise
-	Truncated bool          `json:"truncated"` // the end of Stdout or Stderr is left out
+	Stderr    string        `json:"stderr"`    // invalid UTF-8 is replaced
+	Truncated bool          `json:"truncated"` // the end of Stdout or Stderr is omitted
 	ElapsedMS int64         `json:"elapsed_ms"`
 	Notes     []string      `json:"notes"`
 	Denied    []wire.Denial `json:"denied"` // connections that were blocked while the command ran
 }
 
-// execText runs a command for people and scripts, and lists on stderr what was blocked meanwhile.
+// execText runs a command and prints its output, and the blocked connections to stderr.
 func (env *Env) execText(ctx context.Context, name, command string, o execOptions) error {
 	blocked := env.Hub.Relay.Blocked(env.Principal, name)
 	err := env.exec(ctx, name, command, o)
@@ -40,7 +40,7 @@ func (env *Env) execText(ctx context.Context, name, command string, o execOption
 	}
 	newline := "\n"
 	if o.tty {
-		newline = "\r\n" // the caller's terminal is raw
+		newline = "\r\n" // the caller's terminal is in raw mode
 	}
 	say := func(format string, args ...any) {
 		fmt.Fprint(env.Stderr, text.Lines(fmt.Sprintf(format, args...)), newline)

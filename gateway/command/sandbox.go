@@ -19,14 +19,18 @@ import (
 )
 
 func sandboxCommands(env *Env) []*cobra.Command {
-	return []*cobra.Command{newCommand(env), addCommand(env), lsCommand(env), describeCommand(env), rmCommand(env), stopCommand(env), startCommand(env),
-		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env), rescueCommand(env), allowCommand(env), portCommand(env), poolCommand(env), quotaCommand(env)}
+	return []*cobra.Command{newCommand(env), addCommand(env), lsCommand(env), describeCommand(env),
+		rmCommand(env), stopCommand(env), startCommand(env),
+		pauseCommand(env), resumeCommand(env), snapshotCommand(env), forkCommand(env),
+		rescueCommand(env), allowCommand(env), portCommand(env), poolCommand(env),
+		quotaCommand(env)}
 }
 
 // limitFlags adds a flag for each of limits that sets it in l.
 func limitFlags(cmd *cobra.Command, l *sandbox.Limits, limits ...sandbox.Limit) {
 	for _, d := range limits {
-		cmd.Flags().Var(limitFlag{d, l}, d.Name, d.Help+" (default "+d.Text(sandbox.DefaultLimits)+")")
+		cmd.Flags().Var(limitFlag{d, l}, d.Name,
+			d.Help+" (default "+d.Text(sandbox.DefaultLimits)+")")
 	}
 }
 
@@ -109,7 +113,8 @@ func (f *newFlags) read(args []string) (spec lifecycle.NewSpec, err error) {
 		return spec, usage("new: --build-context, --build-arg and --build-target need --dockerfile")
 	}
 	if h := spec.Host; h.URI == "" && h.Accept+h.Identity+h.PasswordFile+h.Prompt+h.Tier != "" {
-		return spec, usage("new: --accept, --identity, --password-file, --prompt and --tier need --host")
+		return spec, usage(
+			"new: --accept, --identity, --password-file, --prompt and --tier need --host")
 	}
 	if f.noEntry {
 		spec.Entrypoint = sandbox.EntrypointOff
@@ -123,10 +128,13 @@ func newCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "new [NAME]",
 		Short: "create a sandbox",
-		Long: "Make a sandbox and wait until it answers. Without NAME one is generated.\n\n" +
-			"The network is filtered unless the daemon's configuration says otherwise: public addresses are open, this machine,\n" +
-			"private networks and metadata addresses are closed. allowlist opens what --allow lists and nothing else, none nothing\n" +
-			"at all; bridge opens everything that the host reaches, and the host.",
+		Long: "Create a sandbox and wait until it is ready. Without NAME, a name is\n" +
+			"generated.\n\n" +
+			"The default network is filtered: it allows public addresses, and blocks this\n" +
+			"machine, private networks and metadata addresses. allowlist allows only the\n" +
+			"hosts of --allow, none allows nothing, and bridge allows everything that the\n" +
+			"host can reach, and the host itself. The key network of the configuration sets\n" +
+			"another default.",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			spec, err := given.read(args)
@@ -134,7 +142,8 @@ func newCommand(env *Env) *cobra.Command {
 				return err
 			}
 			began := time.Now()
-			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec, env.progress(quiet || asJSON && !progress))
+			info, err := env.Hub.Create(env.asking(cmd.Context(), asJSON), env.Principal, spec,
+				env.progress(quiet || asJSON && !progress))
 			if err != nil {
 				return err
 			}
@@ -148,40 +157,66 @@ func newCommand(env *Env) *cobra.Command {
 			if info.Backend == "host" {
 				return added(env, info, time.Since(began))
 			}
-			fmt.Fprintf(env.Stdout, "%s ready in %.2f s (%s, network %s)\n  %s\n", info.Name, time.Since(began).Seconds(), info.ShortImage(),
+			fmt.Fprintf(env.Stdout, "%s ready in %.2f s (%s, network %s)\n  %s\n", info.Name,
+				time.Since(began).Seconds(), info.ShortImage(),
 				info.Network, env.Gateway.SSHCommand(info.Name))
 			return nil
 		},
 	}
 	f, spec, build := cmd.Flags(), &given.spec, &given.build
 	f.StringVar(&spec.Image, "image", "", "image to boot (default "+sandbox.DefaultImage+")")
-	f.StringVar(&given.network, "network", "", "filtered, allowlist, none or bridge; filtered=tun and allowlist=tun take no proxy for it where there is no TUN device")
-	f.StringArrayVar(&spec.Allow, "allow", nil, "name, *.name, address or range to open, with or without :port; may be repeated")
+	f.StringVar(&given.network, "network", "",
+		"network: filtered, allowlist, none or bridge; filtered=tun and allowlist=tun fail "+
+			"without a TUN device instead of using a proxy (default: key network)")
+	f.StringArrayVar(&spec.Allow, "allow", nil,
+		"host that the sandbox may connect to: NAME, *.NAME, address or range, with or without "+
+			":PORT; repeatable")
 	limitFlags(cmd, &spec.Limits, sandbox.AllLimits...)
-	f.StringVar(&spec.User, "user", "", "user inside: name, uid or uid:gid (default the image's)")
-	f.BoolVar(&spec.Sudo, "sudo", false, "let setuid programs gain rights (leaves out no-new-privileges)")
-	f.StringArrayVarP(&spec.Env, "env", "e", nil, "NAME=VALUE for every process; may be repeated")
-	f.StringArrayVar(&given.mounts, "mount", nil, "DIR or DIR:ro, bound at the same path; of the daemon's machine; may be repeated")
-	f.StringArrayVarP(&given.volumes, "volume", "v", nil, "SRC:DST or SRC:DST:ro, the directory SRC of the daemon's machine bound at DST; may be repeated")
-	f.StringArrayVar(&spec.Options, "docker-option", nil, "NAME=VALUE, an option of docker run that a sandbox may have, such as hostname=box or tmpfs=/scratch:size=64m; may be repeated")
-	f.StringVar(&spec.About, "about", "", "what whoever is to work in it should know, people and models; describe shows it")
-	f.StringVar(&spec.Workdir, "workdir", "", "where sessions begin (default the first mount, else the image's)")
-	f.StringVar(&given.ttl, "ttl", "", "stop it, with its files kept, when nobody has used it for so long, such as 30m; 0 is never (default the daemon's, key ttl)")
-	f.StringVar(&given.deletion, "delete-after", "", "remove it, with its files, when it has been stopped for so long, such as 7d; 0 is never (default the daemon's, key delete_after)")
+	f.StringVar(&spec.User, "user", "",
+		"user in the sandbox: name, uid or uid:gid (default: the image's user)")
+	f.BoolVar(&spec.Sudo, "sudo", false,
+		"allow setuid programs such as sudo (turns off no-new-privileges)")
+	f.StringArrayVarP(&spec.Env, "env", "e", nil,
+		"NAME=VALUE, a variable of all processes; repeatable")
+	f.StringArrayVar(&given.mounts, "mount", nil,
+		"DIR or DIR:ro, a directory on the daemon's machine to mount at the same path; repeatable")
+	f.StringArrayVarP(&given.volumes, "volume", "v", nil,
+		"SRC:DST or SRC:DST:ro, a directory SRC on the daemon's machine to mount at DST; "+
+			"repeatable")
+	f.StringArrayVar(&spec.Options, "docker-option", nil,
+		"NAME=VALUE, an allowed option of docker run, such as hostname=box or "+
+			"tmpfs=/scratch:size=64m; repeatable")
+	f.StringVar(&spec.About, "about", "", "notes for users and models; describe shows them")
+	f.StringVar(&spec.Workdir, "workdir", "",
+		"working directory of sessions (default: the first mount, else the image's)")
+	f.StringVar(&given.ttl, "ttl", "",
+		"stop the sandbox, and keep its files, after it was not used for this long, such as 30m; "+
+			"0 means never (default: key ttl)")
+	f.StringVar(&given.deletion, "delete-after", "",
+		"remove the sandbox with its files after it was stopped for this long, such as 7d; 0 "+
+			"means never (default: key delete_after)")
 	f.BoolVar(&given.noEntry, "no-entrypoint", false, "do not run the image's ENTRYPOINT and CMD")
-	f.StringVar(&given.trust, "trust", "", "certificate authorities inside: host or image (default host)")
-	f.BoolVar(&spec.Reuse, "if-missing", false, "a sandbox that has the name already is the answer")
+	f.StringVar(&given.trust, "trust", "",
+		"certificate authorities that the sandbox trusts: those of the host or of the image "+
+			"(default host)")
+	f.BoolVar(&spec.Reuse, "if-missing", false, "return the existing sandbox instead of failing")
 	f.BoolVar(&asJSON, "json", false, "print one object")
-	f.BoolVar(&given.remove, "rm", false, "remove it, with its files, when it stops")
-	f.BoolVarP(&quiet, "quiet", "q", false, "print the name alone, and no progress")
+	f.BoolVar(&given.remove, "rm", false, "remove the sandbox with its files when it stops")
+	f.BoolVarP(&quiet, "quiet", "q", false, "print only the name, without progress")
 	f.BoolVar(&progress, "progress", false, "with --json: print progress on standard error")
 	hostFlags(cmd, &spec.Host)
-	f.StringVar(&spec.Host.URI, "host", "", "take a machine that answers SSH instead of booting one; as add does")
-	f.StringVar(&build.Dockerfile, "dockerfile", "", "Dockerfile to build the image of, or the directory that it is in; of the daemon's machine")
-	f.StringVar(&build.Context, "build-context", "", "directory of which its steps copy (default the one that it is in)")
-	f.StringArrayVar(&build.Args, "build-arg", nil, "NAME=VALUE of its ARG instructions, no secret; may be repeated")
-	f.StringVar(&build.Target, "build-target", "", "stage of it that is the image (default the last)")
-	f.StringVar(&spec.Isolation, "isolation", "", "runtime that keeps it apart from this machine, such as runc or runsc (default the daemon's, key isolation)")
+	f.StringVar(&spec.Host.URI, "host", "",
+		"use an existing machine, ssh://[USER@]HOST[:PORT], instead of a container; same as add")
+	f.StringVar(&build.Dockerfile, "dockerfile", "",
+		"Dockerfile to build, or its directory, on the daemon's machine")
+	f.StringVar(&build.Context, "build-context", "",
+		"directory that COPY and ADD read from (default: the directory of the Dockerfile)")
+	f.StringArrayVar(&build.Args, "build-arg", nil,
+		"NAME=VALUE for an ARG of the Dockerfile; not for secrets; repeatable")
+	f.StringVar(&build.Target, "build-target", "",
+		"stage of the Dockerfile to use as the image (default: the last)")
+	f.StringVar(&spec.Isolation, "isolation", "",
+		"runtime of the container, such as runc or runsc (default: key isolation)")
 	return cmd
 }
 
@@ -215,7 +250,8 @@ func (env *Env) progress(quiet bool) func(string) {
 	if quiet {
 		return nil
 	}
-	return func(line string) { fmt.Fprintln(env.Stderr, text.Lines(line)) } // may be output of a build
+	// may be output of a build
+	return func(line string) { fmt.Fprintln(env.Stderr, text.Lines(line)) }
 }
 
 func parseTrust(s string) (sandbox.Trust, error) {
@@ -276,7 +312,8 @@ type sandboxJSON struct {
 }
 
 func (env *Env) describeJSON(info lifecycle.Info) sandboxJSON {
-	return sandboxJSON{info, env.Gateway.URI(info.Name), env.Gateway.SSHCommand(info.Name), env.Gateway.KnownHosts}
+	return sandboxJSON{info, env.Gateway.URI(info.Name), env.Gateway.SSHCommand(info.Name),
+		env.Gateway.KnownHosts}
 }
 
 func describeCommand(env *Env) *cobra.Command {
@@ -300,12 +337,15 @@ func describeCommand(env *Env) *cobra.Command {
 					URI        string `json:"ssh_uri"`
 					SSHCommand string `json:"ssh_command"`
 					KnownHosts string `json:"known_hosts"`
-				}{d, env.Gateway.URI(d.Name), env.Gateway.SSHCommand(d.Name), env.Gateway.KnownHosts})
+				}{d, env.Gateway.URI(d.Name), env.Gateway.SSHCommand(d.Name),
+					env.Gateway.KnownHosts})
 			}
 			return table(env.Stdout, func(w io.Writer) { describeText(w, env, d) })
 		},
 	}
-	cmd.Flags().BoolVar(&packages, "packages", false, "also show installed packages: the number of system packages, and Python packages by name (takes about a second)")
+	cmd.Flags().BoolVar(&packages, "packages", false,
+		"also show installed packages: the number of system packages, and Python packages by "+
+			"name (takes about a second)")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object")
 	return cmd
 }
@@ -387,8 +427,9 @@ func rmCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm NAME… | --all",
 		Short: "remove sandboxes with their files and recordings",
-		Long: "Remove sandboxes with their files and recordings. For a running or paused sandbox, rm asks for\n" +
-			"confirmation on a terminal. Without a terminal, and with --json, it needs --force.",
+		Long: "Remove sandboxes with their files and recordings. For a running or paused\n" +
+			"sandbox, rm asks for confirmation on a terminal. Without a terminal, and with\n" +
+			"--json, it needs --force.",
 		Example: "  sandboxd rm web\n" +
 			"  sandboxd rm -f web api                    # even if they run\n" +
 			"  sandboxd rm --all",
@@ -402,7 +443,8 @@ func rmCommand(env *Env) *cobra.Command {
 					return err
 				}
 				for _, info := range infos {
-					if info.State != lifecycle.Deleting { // its name may belong to another one by now
+					// its name may belong to another one by now
+					if info.State != lifecycle.Deleting {
 						args = append(args, info.Name)
 					}
 				}
@@ -429,7 +471,8 @@ func rmCommand(env *Env) *cobra.Command {
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "remove all your sandboxes")
-	cmd.Flags().BoolVarP(&force, "force", "f", false, "remove running sandboxes without confirmation")
+	cmd.Flags().BoolVarP(&force, "force", "f", false,
+		"remove running sandboxes without confirmation")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
 	return cmd
 }
@@ -455,7 +498,8 @@ func confirmRemoval(ctx context.Context, env *Env, names []string) (bool, error)
 	case 1:
 		return env.confirm(ctx, active[0]+" is running. Remove it with its files and recordings?")
 	}
-	return env.confirm(ctx, strings.Join(active, ", ")+" are running. Remove them with their files and recordings?")
+	return env.confirm(ctx, strings.Join(active,
+		", ")+" are running. Remove them with their files and recordings?")
 }
 
 // remove removes a sandbox and prints the result, with what could not be deleted on other machines.
@@ -515,7 +559,9 @@ func stopCommand(env *Env) *cobra.Command {
 		Short: "stop sandboxes; their files stay",
 		Args:  cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.each(args, asJSON, "stopped", func(name string) error { return env.Hub.Stop(cmd.Context(), env.Principal, name) })
+			return env.each(args, asJSON, "stopped", func(name string) error {
+				return env.Hub.Stop(cmd.Context(), env.Principal, name)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one object per sandbox")
@@ -532,11 +578,13 @@ func startCommand(env *Env) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return env.each(args, asJSON, "started", func(name string) error {
 				if raised.Disk > 0 {
-					if err := env.Hub.SetDisk(cmd.Context(), env.Principal, name, raised.Disk); err != nil {
+					if err := env.Hub.SetDisk(cmd.Context(), env.Principal, name,
+						raised.Disk); err != nil {
 						return err
 					}
 				}
-				_, err := env.Hub.Start(env.asking(cmd.Context(), asJSON), env.Principal, name, env.progress(asJSON))
+				_, err := env.Hub.Start(env.asking(cmd.Context(), asJSON), env.Principal, name,
+					env.progress(asJSON))
 				return err
 			})
 		},
@@ -555,8 +603,8 @@ func rescueCommand(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rescue NAME",
 		Short: "kill all processes of a sandbox; its files stay",
-		Long: "Kill all processes of a sandbox, for example after a fork bomb. Its files stay, and it keeps\n" +
-			"running. Sessions end, and start again when they are used.",
+		Long: "Kill all processes of a sandbox, for example after a fork bomb. Its files\n" +
+			"stay, and it keeps running. Sessions end, and start again when they are used.",
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			killed, err := env.Hub.Rescue(cmd.Context(), env.Principal, args[0])
