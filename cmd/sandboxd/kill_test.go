@@ -311,7 +311,8 @@ func TestR1ManySandboxes(t *testing.T) {
 	t.Logf("%d sandboxes: listens after %v, all have answered after %v", count, listening, took)
 	bound := restart
 	if os.Getenv("SANDBOXD_TEST_MANY") == "" {
-		bound = restartOnBusy // other tests run beside this one; make -C scripts faults measures alone
+		// other tests run beside this one; make -C scripts faults measures alone
+		bound = restartOnBusy
 	}
 	if took > bound {
 		t.Errorf("%d sandboxes are usable after %v, want %v", count, took, bound)
