@@ -41,7 +41,7 @@ type call struct {
 	upTo     uint64         // of a wait for the keyboard: where its output ends
 	stopped  bool           // an interrupt was asked for
 	stopping bool           // it asked for one, whose result was not taken yet
-	notices  uint64         // calls for attention that programs had made up to the call
+	notices  uint64         // of programs, up to the call
 	started  time.Time
 	notes    []string
 	counters Counters // at the beginning
@@ -64,7 +64,7 @@ func (s *session) newCall(r wire.Request) *call {
 	case max < 0 || max > maxMaxOutput:
 		max = maxMaxOutput
 	}
-	return &call{s: s, limit: max, show: r.Screen, started: time.Now(), counters: s.set.opt.Counters(), notices: s.display.notice().Count}
+	return &call{s: s, limit: max, show: r.Screen, started: time.Now(), counters: s.set.opt.Counters(), notices: s.display.notices()}
 }
 
 // timeout is how long a call may take; ok is false when there is no bound.
@@ -239,7 +239,7 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 		s.awaitScreen()
 	}
 	alt, _ := s.display.glance()
-	notice := s.display.notice()
+	notice, noticed := s.display.noticeSince(f.notices)
 	s.mu.Lock()
 	delete(s.calls, f)
 	from, to := f.outputLocked()
@@ -285,7 +285,7 @@ func (f *call) result(ended wire.Ended) *wire.Result {
 	r.Notes = append(r.Notes, f.notes...)
 	f.addScreen(f.show, r, alt)
 	r.Receipt = f.receipt
-	if notice.Count > f.notices {
+	if noticed {
 		said := strings.TrimSpace(string(notice.Kind) + " " + notice.Text)
 		r.Notice = &said
 	}

@@ -62,10 +62,7 @@ func (d *display) run() {
 			_, _ = d.screen.Write(p) // in memory: it takes everything
 			d.fed += uint64(len(p))
 		}
-		// Titles and progress are no calls: programs that work change them all the time.
-		if n := d.screen.Notice(); n.Kind == screen.NoticeBell || n.Kind == screen.NoticeText {
-			d.calls.Store(n.Count)
-		}
+		d.calls.Store(d.screen.Call().Count)
 		if status, n := d.screen.Status(); n > told {
 			told = n
 			d.said.Store(&track.Statement{Status: status, Count: n, At: d.fed, When: time.Now()})
@@ -136,15 +133,26 @@ func (d *display) modes() screen.Modes {
 	return d.screen.Modes()
 }
 
-// notice returns the program's last call for attention.
-func (d *display) notice() screen.Notice {
+// notices returns the count of the program's notices.
+func (d *display) notices() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	n := d.screen.Notice()
-	if n.Count <= d.hushed || d.veiledLocked() {
-		n.Text = ""
+	return d.screen.Notice().Count
+}
+
+// noticeSince returns the program's last notice after the first n: a bell or message if there is
+// one, because a shell's prompt often sets the title. ok is false if there is no notice.
+func (d *display) noticeSince(n uint64) (_ screen.Notice, ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.screen.Call()
+	if last.Count <= n {
+		last = d.screen.Notice()
 	}
-	return n
+	if last.Count <= d.hushed || d.veiledLocked() {
+		last.Text = ""
+	}
+	return last, last.Count > n
 }
 
 // prompt returns the text before the cursor: the cursor's line, with the lines that wrapped into it.

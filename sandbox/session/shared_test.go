@@ -488,6 +488,20 @@ func TestNotice(t *testing.T) {
 	if res.Notice == nil || *res.Notice != "text build done" {
 		t.Errorf("notice %v", res.Notice)
 	}
+	for _, tt := range []struct{ print, want string }{
+		{`\a\033]0;title\a`, "bell"},
+		{`\033]9;done\a\033]9;4;1;50\a`, "text done"},
+		{`\033]0;title\a`, "title title"},
+	} {
+		res := run(t, c, "printf '"+tt.print+"'; sleep 0.05")
+		got := "none"
+		if res.Notice != nil {
+			got = *res.Notice
+		}
+		if got != tt.want {
+			t.Errorf("printf %s: notice %s, want %s", tt.print, got, tt.want)
+		}
+	}
 }
 
 // TestRunAfterResize runs commands right behind changes of the size, at which the line editor draws its prompt again: the log shows

@@ -80,15 +80,19 @@ const (
 	NoticeTitle    NoticeKind = "title"
 )
 
-// Notice is a program's call for attention. Its text is the program's, as printable UTF-8 of at most 256 bytes.
+// Notice is a bell, message, progress or title of a program. Text is printable UTF-8 of at most 256
+// bytes.
 type Notice struct {
 	Kind  NoticeKind
 	Text  string
-	Count uint64
+	Count uint64 // of the screen's notices up to this one
 }
 
 func (s *Screen) notify(kind NoticeKind, said string) {
 	s.notice = Notice{Kind: kind, Text: said, Count: s.notice.Count + 1}
+	if kind == NoticeBell || kind == NoticeText {
+		s.call = s.notice
+	}
 }
 
 // osc carries out an operating system command.

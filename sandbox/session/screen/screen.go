@@ -60,7 +60,8 @@ type Screen struct {
 	repeatable bool // nothing but printing happened since the last character, which REP may repeat
 
 	title      string
-	notice     Notice
+	notice     Notice // the last one
+	call       Notice // the last one that is a bell or a message
 	status     Status
 	statuses   uint64 // how often the program said one
 	generation uint64
@@ -203,8 +204,13 @@ func (s *Screen) Modes() Modes { return s.modes }
 // Title is the window title that the program set, at most 256 bytes of printable UTF-8.
 func (s *Screen) Title() string { return s.title }
 
-// Notice is the program's last call for attention. Count grows with every one, so that a reader sees a repeated one too.
+// Notice returns the program's last notice of any kind. Count grows with every notice, so that a
+// reader detects a repeated one.
 func (s *Screen) Notice() Notice { return s.notice }
+
+// Call returns the program's last bell or message. Titles and progress are no calls: programs that
+// work change them all the time.
+func (s *Screen) Call() Notice { return s.call }
 
 // Generation changes whenever anything that a reader of the Screen can see changes. It may also change without.
 func (s *Screen) Generation() uint64 { return s.generation }

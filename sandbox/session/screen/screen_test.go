@@ -351,6 +351,30 @@ func TestTitleAndNotices(t *testing.T) {
 	}
 }
 
+// A title or progress that follows a call for attention hides it from Notice, not from Call.
+func TestCallBeforeTitle(t *testing.T) {
+	tests := []struct {
+		in   string
+		want Notice
+	}{
+		{"", Notice{}},
+		{"\x1b]0;title\a", Notice{}},
+		{"\a", Notice{NoticeBell, "", 1}},
+		{"\a\x1b]0;title\a", Notice{NoticeBell, "", 1}},
+		{"\x1b]0;title\a\a\x1b]9;4;1;50\a", Notice{NoticeBell, "", 2}},
+		{"\a\x1b]9;done\a\x1b]2;title\a", Notice{NoticeText, "done", 2}},
+	}
+	for _, tt := range tests {
+		s := draw(t, tt.in)
+		if got := s.Call(); got != tt.want {
+			t.Errorf("%q: call %+v, want %+v", tt.in, got, tt.want)
+		}
+		if restored, err := Restore(s.Snapshot(), 0); err != nil || restored.Call() != tt.want {
+			t.Errorf("%q: restored: %v, call %+v, want %+v", tt.in, err, restored.Call(), tt.want)
+		}
+	}
+}
+
 func TestHistory(t *testing.T) {
 	s := New(Options{Cols: 10, Rows: 3, Scrollback: 5})
 	for i := range 10 {

@@ -6,7 +6,7 @@ import (
 )
 
 // snapshotVersion is the first byte of a snapshot. It changes with the form, and with what the screen makes of any output.
-const snapshotVersion = 1
+const snapshotVersion = 2
 
 // Snapshot returns everything that the screen is, but for the kept lines: a screen made from it by Restore is shown, and goes
 // on, as this one.
@@ -94,9 +94,11 @@ func (s *Screen) code(c *coder) {
 	code(c, &m.MouseEncoding)
 	code(c, &s.cursor)
 	c.text(&s.title)
-	c.text((*string)(&s.notice.Kind))
-	c.text(&s.notice.Text)
-	code(c, &s.notice.Count)
+	for _, n := range []*Notice{&s.notice, &s.call} {
+		c.text((*string)(&n.Kind))
+		c.text(&n.Text)
+		code(c, &n.Count)
+	}
 	c.text((*string)(&s.status))
 	code(c, &s.statuses)
 	code(c, &s.generation)

@@ -78,7 +78,7 @@ func stream(r *rand.Rand, n, cols, rows int) string {
 func dump(s *Screen) string {
 	var b strings.Builder
 	cols, rows := s.Size()
-	fmt.Fprintf(&b, "%d %d %+v %+v %q %v %d\n", cols, rows, s.Cursor(), s.Modes(), s.Title(), s.Notice(), s.Scrolled())
+	fmt.Fprintf(&b, "%d %d %+v %+v %q %v %v %d\n", cols, rows, s.Cursor(), s.Modes(), s.Title(), s.Notice(), s.Call(), s.Scrolled())
 	line := func(cells []Cell) {
 		var last Style
 		for _, c := range cells {
