@@ -70,11 +70,11 @@ func (r *Relay) Blocked(p Principal, name string) (
 
 // Wake resumes a paused sandbox before a client opens a channel on an existing connection to it.
 func (r *Relay) Wake(ctx context.Context, p Principal, name string) error {
-	sb, _, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
+	sb, p, err := r.hub.reachable(p, name, wire.RightDrive, relayed)
 	if err != nil {
 		return err
 	}
-	return sb.Guest().Wake(ctx)
+	return sb.Guest().Wake(ctx, p.Name)
 }
 
 // Lost returns why a command of p ended without an exit status, as an error with code lost. The

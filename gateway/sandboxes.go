@@ -148,7 +148,7 @@ func (h *Hub) Start(ctx context.Context, p Principal, name string,
 	if err != nil {
 		return lifecycle.Info{}, err
 	}
-	return sb.Start(ctx, progress)
+	return sb.Start(ctx, p.Name, progress)
 }
 
 // Stop ends all processes of a sandbox and keeps its files. Stopping a stopped sandbox is not an
@@ -176,7 +176,7 @@ func (h *Hub) Resume(ctx context.Context, p Principal, name string) error {
 	if err != nil {
 		return err
 	}
-	return sb.Resume(ctx)
+	return sb.Resume(ctx, p.Name)
 }
 
 // Rescue kills every process of a sandbox except its guest, and returns how many. Files stay.

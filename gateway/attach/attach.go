@@ -50,8 +50,8 @@ type Sandbox interface {
 	// Session returns the copy of a session that the guest has; fresh says that it was just
 	// started.
 	Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error)
-	// Wake resumes it if it is paused.
-	Wake(ctx context.Context) error
+	// Wake resumes it for the principal by if it is paused.
+	Wake(ctx context.Context, by string) error
 	// Within is ctx for a call that waits for the guest: it also ends with a *FrozenError when the
 	// sandbox is paused or its guest falls silent. The caller calls over.
 	Within(ctx context.Context) (_ context.Context, over func())

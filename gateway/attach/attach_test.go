@@ -42,15 +42,15 @@ func newBox(t *testing.T) *box {
 		Principals: func() []string { return []string{"alice"} }, Settle: func(context.Context) {}})}
 }
 
-func (b *box) Name() string               { return "demo" }
-func (b *box) Sessions() *live.Sessions   { return b.sessions }
-func (b *box) IsHost() bool               { return false }
-func (b *box) IsPaused() bool             { return b.paused.Load() }
-func (b *box) Touch()                     {}
-func (b *box) Over() *wire.Error          { return b.over }
-func (b *box) Reach(err error) error      { return err }
-func (b *box) Stops() *Interrupter        { return &b.stops }
-func (b *box) Wake(context.Context) error { return nil }
+func (b *box) Name() string                       { return "demo" }
+func (b *box) Sessions() *live.Sessions           { return b.sessions }
+func (b *box) IsHost() bool                       { return false }
+func (b *box) IsPaused() bool                     { return b.paused.Load() }
+func (b *box) Touch()                             {}
+func (b *box) Over() *wire.Error                  { return b.over }
+func (b *box) Reach(err error) error              { return err }
+func (b *box) Stops() *Interrupter                { return &b.stops }
+func (b *box) Wake(context.Context, string) error { return nil }
 func (b *box) Within(ctx context.Context) (context.Context, func()) {
 	return b.pauses.Within(ctx)
 }

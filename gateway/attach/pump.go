@@ -133,7 +133,7 @@ func (st *stream) fromClient(ctx context.Context) {
 			refused, resumes, err = st.check(f)
 		}
 		if err == nil && refused == nil && resumes {
-			err = st.sandbox.Wake(ctx)
+			err = st.sandbox.Wake(ctx, st.party.Name)
 		}
 		switch {
 		case err != nil:

@@ -33,7 +33,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	defer over()
 	resumes, err := admits(a.sandbox, a.party.Rights, r.Verb, a.target.Session)
 	if resumes {
-		err = a.sandbox.Wake(ctx)
+		err = a.sandbox.Wake(ctx, a.party.Name)
 	}
 	if err != nil {
 		return wire.Reply{}, err
@@ -189,7 +189,7 @@ func (a *Attachment) Input(ctx context.Context, p []byte) error {
 	defer done()
 	a.imu.Lock()
 	defer a.imu.Unlock()
-	if err := a.sandbox.Wake(ctx); err != nil {
+	if err := a.sandbox.Wake(ctx, a.party.Name); err != nil {
 		return err
 	}
 	client, err := a.stream(ctx, a.anew)

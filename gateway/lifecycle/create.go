@@ -70,7 +70,7 @@ func (reg *Registry) Create(ctx context.Context, owner string, spec NewSpec,
 			}
 			return sb.Info(), nil
 		}
-		switch _, err := sb.ensureRunning(ctx, progress); {
+		switch _, err := sb.ensureRunning(ctx, owner, progress); {
 		case (sb.isGone() || sb.get().State == Deleting) && ctx.Err() == nil:
 			continue // the other call failed: try again
 		case err != nil:

@@ -39,7 +39,7 @@ func (sb *Sandbox) Expiring() bool           { return sb.expiry.under.Load() }
 func (sb *Sandbox) IsGone() bool             { return sb.isGone() }
 func (sb *Sandbox) Connected(e egress.Event) { sb.network.connected(e) }
 func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) {
-	return sb.guest.control(ctx, nil)
+	return sb.guest.control(ctx, nobody, nil)
 }
 func (sb *Sandbox) RunInside(ctx context.Context, command string, limit int) ([]byte, error) {
 	return runInside(ctx, sb, sb.get().Instance, command, limit)
@@ -65,7 +65,7 @@ func (reg *Registry) Plan(owner string, spec NewSpec) (Record, error) {
 
 func DialRunning[C any](ctx context.Context, sb *Sandbox, progress func(string),
 	dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
-	return dialRunning(ctx, sb.guest, progress, dial)
+	return dialRunning(ctx, sb.guest, nobody, progress, dial)
 }
 
 const (

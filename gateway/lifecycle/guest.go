@@ -74,8 +74,9 @@ func (g *Guest) NotRunning(session string) error {
 	return e
 }
 
-// Wake resumes a paused sandbox before something is done in it. After an error, nothing may be.
-func (g *Guest) Wake(ctx context.Context) error {
+// Wake resumes a paused sandbox for the principal by before something is done in it. After an
+// error, nothing may be.
+func (g *Guest) Wake(ctx context.Context, by string) error {
 	if err := g.Silence(); err != nil && !g.IsHost() {
 		return err
 	}
@@ -84,13 +85,14 @@ func (g *Guest) Wake(ctx context.Context) error {
 	}
 	ctx, done := g.reg.tasks.bound(ctx)
 	defer done()
-	_, err := g.start(ctx, nil)
+	_, err := g.start(ctx, by, nil)
 	return err
 }
 
-// control returns the control connection, and starts a stopped sandbox first.
-func (g *Guest) control(ctx context.Context, progress func(string)) (*connect.Control, error) {
-	return dialRunning(ctx, g, progress, g.reg.pool.Control)
+// control returns the control connection, and starts a stopped sandbox for by first.
+func (g *Guest) control(ctx context.Context, by string,
+	progress func(string)) (*connect.Control, error) {
+	return dialRunning(ctx, g, by, progress, g.reg.pool.Control)
 }
 
 // Control is control for a party on a session. A stopped sandbox is started only for a party that
@@ -102,7 +104,7 @@ func (g *Guest) Control(ctx context.Context, party wire.Party, session string, s
 		return nil, err
 	}
 	if party.Rights != wire.RightWatch && (starts || g.get().State == Paused) {
-		return g.control(ctx, progress)
+		return g.control(ctx, party.Name, progress)
 	}
 	f := g.get()
 	if f.State != Running {
@@ -362,7 +364,7 @@ func (g *Guest) Upstream(ctx context.Context, principal string,
 	if err := g.Silence(); err != nil && !g.IsHost() {
 		return nil, err
 	}
-	c, err := dialRunning(ctx, g, progress, reg.pool.SSH)
+	c, err := dialRunning(ctx, g, principal, progress, reg.pool.SSH)
 	if err == nil {
 		leave := g.listening.enter()
 		g.relays.add(c, principal, func() { g.expiry.touch(); leave() })
@@ -406,16 +408,16 @@ func (g *Guest) against(err error) error {
 	return nil
 }
 
-// dialRunning dials the guest. It starts, once, a sandbox that stopped unnoticed. It dials again,
-// once, if the daemon itself closed the connections meanwhile. If the owner stops the sandbox
-// meanwhile, the call fails; only a later call starts it again.
-func dialRunning[C any](ctx context.Context, g *Guest, progress func(string),
+// dialRunning dials the guest for by. It starts, once, a sandbox that stopped unnoticed. It dials
+// again, once, if the daemon itself closed the connections meanwhile. If the owner stops the
+// sandbox meanwhile, the call fails; only a later call starts it again.
+func dialRunning[C any](ctx context.Context, g *Guest, by string, progress func(string),
 	dial func(context.Context, sandbox.Instance) (C, error)) (C, error) {
 	var none C
 	ctx, done := g.stops.Within(ctx)
 	defer done()
 	for again := true; ; again = false {
-		inst, err := g.ensureRunning(ctx, progress)
+		inst, err := g.ensureRunning(ctx, by, progress)
 		if err != nil {
 			return none, err
 		}

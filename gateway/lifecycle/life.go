@@ -100,22 +100,24 @@ func (sb *Sandbox) halt(ctx context.Context, f Record, why string) error {
 	return sb.transition(ctx, func(f *Record) { f.State, f.Reason = Stopped, why })
 }
 
-// Start starts a stopped, broken or lost sandbox with its files, and resumes a paused one. Starting
-// a running sandbox is not an error.
-func (sb *Sandbox) Start(ctx context.Context, progress func(line string)) (Info, error) {
+// Start starts a stopped, broken or lost sandbox with its files for the principal by, and resumes a
+// paused one. Starting a running sandbox is not an error.
+func (sb *Sandbox) Start(ctx context.Context, by string,
+	progress func(line string)) (Info, error) {
 	ctx, done := sb.reg.tasks.bound(ctx)
 	defer done()
 	if f := sb.get(); f.State == Running {
 		sb.guest.inspect(ctx, f.Instance, nil) // it may just have ended
 	}
-	if _, err := sb.start(ctx, progress); err != nil {
+	if _, err := sb.start(ctx, by, progress); err != nil {
 		return Info{}, err
 	}
 	return sb.Info(), nil
 }
 
-// start returns the running instance, which it starts if necessary.
-func (sb *Sandbox) start(ctx context.Context, progress func(string)) (sandbox.Instance, error) {
+// start returns the running instance, which it starts for by if necessary.
+func (sb *Sandbox) start(ctx context.Context, by string,
+	progress func(string)) (sandbox.Instance, error) {
 	if err := sb.lock(ctx); err != nil {
 		return sandbox.Instance{}, err
 	}
@@ -139,7 +141,7 @@ func (sb *Sandbox) start(ctx context.Context, progress func(string)) (sandbox.In
 		if progress != nil {
 			progress("resuming " + f.Name)
 		}
-		return f.Instance, sb.resume(ctx, be, f)
+		return f.Instance, sb.resume(ctx, be, f, by)
 	}
 	stopper, ok := be.(sandbox.Lifecycle)
 	if !ok {
@@ -162,7 +164,7 @@ func (sb *Sandbox) start(ctx context.Context, progress func(string)) (sandbox.In
 	if progress != nil {
 		progress("starting " + f.Name)
 	}
-	reg.journal.add(sb.id, "start", map[string]any{})
+	reg.journal.add(sb.id, "start", map[string]any{"by": by})
 	sb.guest.disconnect(errors.New("restarted"))
 	measureExcess(ctx, sb, be, f)
 	inst, err := stopper.Start(ctx, f.Instance)
@@ -184,8 +186,8 @@ func (sb *Sandbox) start(ctx context.Context, progress func(string)) (sandbox.In
 }
 
 // ensureRunning returns the running instance. It waits for a creation, and starts or resumes the
-// sandbox if necessary.
-func (sb *Sandbox) ensureRunning(ctx context.Context,
+// sandbox for by if necessary.
+func (sb *Sandbox) ensureRunning(ctx context.Context, by string,
 	progress func(string)) (sandbox.Instance, error) {
 	switch f := sb.get(); f.State {
 	case Running:
@@ -196,14 +198,14 @@ func (sb *Sandbox) ensureRunning(ctx context.Context,
 			return f.Instance, nil
 		}
 	}
-	return sb.start(ctx, progress)
+	return sb.start(ctx, by, progress)
 }
 
 // Rescue kills every process of the sandbox except its guest, and returns how many. Files stay.
 func (sb *Sandbox) Rescue(ctx context.Context, by string) (killed int, err error) {
 	ctx, done := sb.reg.tasks.bound(ctx)
 	defer done()
-	c, err := sb.guest.control(ctx, nil)
+	c, err := sb.guest.control(ctx, by, nil)
 	if err != nil {
 		return 0, err
 	}

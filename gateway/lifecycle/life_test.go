@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway"
+	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -379,6 +381,83 @@ func TestEventsTellTheStory(t *testing.T) {
 		`stop{"by":"alice"}`, `state{"reason":"","state":"stopped"}`}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("events = %v, want %v", got, want)
+	}
+}
+
+// pausing is a backend that pauses instances.
+type pausing struct{ *sandboxtest.Backend }
+
+func (p pausing) Pause(_ context.Context, inst sandbox.Instance) error {
+	return p.Freeze(inst, sandbox.Status{Running: true, Paused: true})
+}
+
+func (p pausing) Resume(_ context.Context, inst sandbox.Instance) error { return p.Thaw(inst) }
+
+// The event of an act names the principal that asked for it, also where the act is a side effect.
+func TestEventsNameTheCaller(t *testing.T) {
+	w := newWorld(t, sandboxtest.Options{Freezes: true})
+	w.backend = pausing{w.memory}
+	d := w.start()
+	w.create(d, "demo")
+	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
+		t.Fatal(err)
+	}
+	command := func() error {
+		conn, err := d.Relay.Open(w.ctx(), bob, "demo", nil)
+		if err == nil {
+			err = conn.Close()
+		}
+		return err
+	}
+	steps := []struct {
+		name string
+		do   func() error
+		want []string // the events; the state events of each are left out
+	}{
+		{"start", func() error { _, err := d.Start(w.ctx(), alice, "demo", nil); return err },
+			[]string{`stop{"by":"alice"}`, `start{"by":"alice"}`}},
+		{"command starts", command, []string{`stop{"by":"alice"}`, `start{"by":"bob"}`}},
+		{"session starts", func() error {
+			a, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true})
+			if err == nil {
+				err = a.Close()
+			}
+			return err
+		}, []string{`stop{"by":"alice"}`, `start{"by":"bob"}`}},
+		{"resume", func() error { return d.Resume(w.ctx(), alice, "demo") },
+			[]string{`pause{"by":"alice"}`, `resume{"by":"alice"}`}},
+		{"command resumes", func() error { return d.Relay.Wake(w.ctx(), bob, "demo") },
+			[]string{`pause{"by":"alice"}`, `resume{"by":"bob"}`}},
+	}
+	for _, step := range steps {
+		before, err := d.Events(w.ctx(), alice, "demo", 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(step.want[0], "pause") {
+			err = d.Pause(w.ctx(), alice, "demo")
+		} else {
+			err = d.Stop(w.ctx(), alice, "demo")
+		}
+		if err == nil {
+			err = step.do()
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", step.name, err)
+		}
+		events, err := d.Events(w.ctx(), alice, "demo", 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, e := range events[len(before):] {
+			if e.Kind != "state" {
+				got = append(got, e.Kind+string(e.Data))
+			}
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("%s: events %v, want %v", step.name, got, step.want)
+		}
 	}
 }
 

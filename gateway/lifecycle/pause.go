@@ -44,15 +44,15 @@ func (sb *Sandbox) pause(ctx context.Context, f Record, by string) error {
 	return sb.transition(ctx, func(f *Record) { f.State, f.Reason = Paused, "" })
 }
 
-// Resume unfreezes a paused sandbox. Resuming a running one is not an error.
-func (sb *Sandbox) Resume(ctx context.Context) error {
+// Resume unfreezes a paused sandbox for the principal by. Resuming a running one is not an error.
+func (sb *Sandbox) Resume(ctx context.Context, by string) error {
 	ctx, done := sb.reg.tasks.bound(ctx)
 	defer done()
 	switch f := sb.get(); f.State {
 	case Running:
 		return nil
 	case Paused:
-		_, err := sb.start(ctx, nil)
+		_, err := sb.start(ctx, by, nil)
 		return err
 	default:
 		return &wire.Error{Code: wire.CodeUnavailable,
@@ -62,12 +62,12 @@ func (sb *Sandbox) Resume(ctx context.Context) error {
 }
 
 // resume is Resume with sb locked.
-func (sb *Sandbox) resume(ctx context.Context, be sandbox.Backend, f Record) error {
+func (sb *Sandbox) resume(ctx context.Context, be sandbox.Backend, f Record, by string) error {
 	pauser, ok := be.(sandbox.Pauser)
 	if !ok {
 		return sb.Reach(fmt.Errorf("resume: %w", sandbox.ErrUnsupported))
 	}
-	sb.reg.journal.add(sb.id, "resume", map[string]any{})
+	sb.reg.journal.add(sb.id, "resume", map[string]any{"by": by})
 	if err := pauser.Resume(ctx, f.Instance); err != nil {
 		return sb.Reach(err)
 	}
