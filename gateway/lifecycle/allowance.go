@@ -39,10 +39,10 @@ func (a *accounts) allowances(ctx context.Context, owner string) ([]Allowance, e
 	if err != nil {
 		return nil, err
 	}
-	q, most := a.reg.options.Quota, a.reg.options.Total
+	q, most := a.options.quota, a.options.total
 	mine := a.connectionsOf(owner)
-	a.reg.mu.Lock()
-	defer a.reg.mu.Unlock()
+	a.roster.mu.Lock()
+	defer a.roster.mu.Unlock()
 	has := a.usageLocked(owner, nil, kept)
 	all := []Allowance{
 		{Of: owner, What: "sandboxes", Have: float64(has.Sandboxes), Most: float64(q.Sandboxes),
@@ -57,7 +57,7 @@ func (a *accounts) allowances(ctx context.Context, owner string) ([]Allowance, e
 		{Of: owner, What: "disk", Have: float64(has.Disk + has.Kept), Most: float64(q.Disk),
 			Unit: "bytes", Key: "quota.disk"},
 	}
-	if owner == a.reg.options.Owner {
+	if owner == a.options.admin {
 		every := a.allLocked(nil)
 		all = append(all,
 			Allowance{Of: ofAll, What: "sandboxes", Have: float64(every.Exist),

@@ -60,7 +60,7 @@ func (c *creation) abandon(ctx context.Context, why error) {
 	c.reg.counts.claimsFailed.Add(1)
 	c.reg.log.Warn("pooled sandbox removed: claim failed", "id", c.id, "err", why)
 	c.observed(ctx, Deleting, "its claim failed")
-	c.reg.unname(c.Sandbox)
+	c.reg.roster.unname(c.Sandbox)
 	c.reg.removals.retryNow(c.Sandbox)
 }
 
@@ -75,7 +75,7 @@ func (f Record) sendName(ctx context.Context, c *connect.Control) error {
 
 // controlOpened is called with each new control connection.
 func (reg *Registry) controlOpened(ctx context.Context, inst sandbox.Instance, c *connect.Control) {
-	sb := reg.byID(inst.ID)
+	sb := reg.roster.byID(inst.ID)
 	if sb == nil {
 		return
 	}

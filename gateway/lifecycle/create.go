@@ -164,9 +164,9 @@ func newID() string { return strings.ToLower(rand.Text()[:12]) }
 // one from ready has an instance already. ready may be nil.
 func (reg *Registry) reserve(f Record, kept int64, reuse bool,
 	ready func(Record) *Sandbox) (sb *Sandbox, mine bool, err error) {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	if sb := reg.names[f.Name]; sb != nil {
+	reg.roster.mu.Lock()
+	defer reg.roster.mu.Unlock()
+	if sb := reg.roster.names[f.Name]; sb != nil {
 		switch {
 		case sb.get().Owner != f.Owner:
 			// The error does not say who owns the sandbox.
@@ -186,14 +186,14 @@ func (reg *Registry) reserve(f Record, kept int64, reuse bool,
 	if sb == nil {
 		sb = newSandbox(reg, f.Spec.ID, f)
 		sb.op <- struct{}{}
-		reg.all[sb.id] = sb
+		reg.roster.all[sb.id] = sb
 	} else {
 		sb.mu.Lock()
 		f.Instance, f.Spec.ID, f.Spec.Name = sb.record.Instance, sb.id, "" // as it was booted
 		sb.record = f
 		sb.mu.Unlock()
 	}
-	reg.names[f.Name] = sb
+	reg.roster.names[f.Name] = sb
 	return sb, true, nil
 }
 
@@ -258,7 +258,7 @@ func (c *creation) create(ctx context.Context, progress func(string)) (err error
 		}); err != nil {
 			reg.log.Error("create: undo incomplete", "id", c.id, "err", err)
 		}
-		reg.unname(c.Sandbox)
+		reg.roster.unname(c.Sandbox)
 		reg.removals.retryLater(c.Sandbox)
 		return err
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/admission"
@@ -21,21 +21,38 @@ const (
 	diskTries  = 3           // timeouts in a row after which the sandbox is stopped
 )
 
-// diskWatch watches the disk of one backend.
+// diskWatch watches the disk of one backend. It measures sandboxes and decides which of them stop;
+// how a sandbox stops is the sandbox's own.
 type diskWatch struct {
-	reg     *Registry
-	name    string
+	diskLimits
+	backend string // its name
 	meter   sandbox.Meter
+	list    func() []*Sandbox // every sandbox, of any backend
+	log     *slog.Logger
 	gauges  map[*Sandbox]*admission.Gauge
 	lowest  int64 // free space when last below the floor; 0 if it is not below
 	unknown bool  // the backend did not report its free space; logged once
 }
 
+// diskLimits say when a diskWatch measures, and what it allows.
+type diskLimits struct {
+	every  time.Duration // between checks of the free space
+	within time.Duration // for one measurement
+	floor  int64         // bytes that stay free; 0 is no limit
+}
+
 // watchDisks stops sandboxes above their disk limit. When free space is low, it stops the one that
 // writes most.
 func (reg *Registry) watchDisks(ctx context.Context, name string, meter sandbox.Meter) {
-	w := &diskWatch{reg: reg, name: name, meter: meter, gauges: make(map[*Sandbox]*admission.Gauge)}
-	tick := time.NewTicker(reg.options.diskEvery)
+	o := &reg.options
+	w := &diskWatch{diskLimits: diskLimits{o.diskEvery, o.diskWithin, o.MinFree}, backend: name,
+		meter: meter, list: reg.All, log: reg.log, gauges: make(map[*Sandbox]*admission.Gauge)}
+	w.run(ctx)
+}
+
+// run watches until ctx ends.
+func (w *diskWatch) run(ctx context.Context) {
+	tick := time.NewTicker(w.every)
 	defer tick.Stop()
 	for {
 		select {
@@ -50,8 +67,9 @@ func (reg *Registry) watchDisks(ctx context.Context, name string, meter sandbox.
 // round checks every running sandbox once.
 func (w *diskWatch) round(ctx context.Context) {
 	running := make(map[*Sandbox]Record)
-	for _, sb := range w.reg.All() {
-		if f := sb.get(); f.writes() && f.Instance.Backend == w.name && f.Instance.Limits.Disk > 0 {
+	for _, sb := range w.list() {
+		f := sb.get()
+		if f.writes() && f.Instance.Backend == w.backend && f.Instance.Limits.Disk > 0 {
 			running[sb] = f
 		}
 	}
@@ -66,14 +84,13 @@ func (w *diskWatch) round(ctx context.Context) {
 	room, err := w.meter.Room(ctx)
 	if err != nil {
 		if !w.unknown && ctx.Err() == nil {
-			w.reg.log.Warn("free disk space is unknown", "backend", w.name, "err", err)
+			w.log.Warn("free disk space is unknown", "backend", w.backend, "err", err)
 		}
 		w.unknown = true
 		return
 	}
 	w.unknown = false
-	floor := w.reg.options.MinFree
-	low := floor > 0 && room < floor
+	low := w.floor > 0 && room < w.floor
 	pressed := low && (w.lowest == 0 || room < w.lowest-admission.Growth) // and still shrinking
 	if w.lowest = 0; low {
 		w.lowest = room
@@ -103,9 +120,8 @@ func (w *diskWatch) round(ctx context.Context) {
 	if pressed && worst != nil {
 		w.stop(worst, running[worst],
 			fmt.Sprintf("this machine has only %s of disk left (disk.min_free is %s), and "+
-				"the sandbox "+
-				"wrote %s just now",
-				admission.Size(room), admission.Size(floor), admission.Size(grew)))
+				"the sandbox wrote %s just now",
+				admission.Size(room), admission.Size(w.floor), admission.Size(grew)))
 	}
 }
 
@@ -115,9 +131,7 @@ func (w *diskWatch) measure(ctx context.Context, sb *Sandbox, f Record, room int
 	g, now := w.gauges[sb], time.Now()
 	limit := f.Instance.Limits.Disk
 	if g == nil || !g.Since.Equal(f.Since) {
-		sb.disk.mu.Lock()
-		g = &admission.Gauge{Since: f.Since, First: sb.disk.excess}
-		sb.disk.mu.Unlock()
+		g = &admission.Gauge{Since: f.Since, First: sb.disk.atStart()}
 		w.gauges[sb] = g
 	} else if !g.Due(now, room, limit, pressed) {
 		return nil
@@ -125,7 +139,7 @@ func (w *diskWatch) measure(ctx context.Context, sb *Sandbox, f Record, room int
 	if u, err := w.meter.Usage(ctx, f.Instance); err == nil && !g.Worked(now, room, u.CPU) {
 		return nil
 	}
-	within, cancel := context.WithTimeout(ctx, w.reg.options.diskWithin)
+	within, cancel := context.WithTimeout(ctx, w.within)
 	used, err := w.meter.Disk(within, f.Instance, g.Allowed(limit))
 	cancel()
 	took := time.Since(now)
@@ -142,64 +156,41 @@ func (w *diskWatch) measure(ctx context.Context, sb *Sandbox, f Record, room int
 		return nil
 	}
 	g.Used = used
-	sb.disk.mu.Lock()
-	sb.disk.used = used
-	sb.disk.mu.Unlock()
+	sb.disk.set(used)
 	return g
-}
-
-// diskState is what is known of one sandbox's disk usage.
-type diskState struct {
-	mu         sync.Mutex
-	used       sandbox.DiskUsage // guarded by mu; last measurement
-	unmeasured unmeasured        // guarded by mu; why the usage is unknown
-	excess     sandbox.DiskUsage // guarded by mu; usage at a start above the limit; zero otherwise
-}
-
-// unmeasured says since when and why the disk usage of a sandbox is unknown.
-type unmeasured struct {
-	since time.Time // zero: it is known
-	late  int       // timeouts in a row
-	why   string
 }
 
 // missed records the result of a measurement of sb. A sandbox that makes measuring time out
 // repeatedly is stopped like one above its limit; otherwise the limit could be evaded. Errors of
 // the engine are only logged.
 func (w *diskWatch) missed(sb *Sandbox, f Record, err error) {
-	sb.disk.mu.Lock()
 	if err == nil || errors.Is(err, sandbox.ErrGone) {
-		sb.disk.unmeasured = unmeasured{}
-		sb.disk.mu.Unlock()
+		sb.disk.known()
 		return
 	}
-	u := &sb.disk.unmeasured
-	if u.since.IsZero() {
-		u.since = time.Now()
+	why, timeout := firstLine(err), errors.Is(err, context.DeadlineExceeded)
+	if timeout {
+		why = fmt.Sprintf("measuring its files took longer than %v", w.within)
 	}
-	if u.why = firstLine(err); errors.Is(err, context.DeadlineExceeded) {
-		u.late++
-		u.why = fmt.Sprintf("measuring its files took longer than %v", w.reg.options.diskWithin)
-	}
-	late := u.late
-	if late >= diskTries {
-		sb.disk.unmeasured = unmeasured{}
-	}
-	sb.disk.mu.Unlock()
-	w.reg.log.Warn("disk usage not measured", "id", sb.id, "err", err)
-	if late >= diskTries {
+	stop := sb.disk.missed(why, timeout)
+	w.log.Warn("disk usage not measured", "id", sb.id, "err", err)
+	if stop {
 		w.stop(sb, f, fmt.Sprintf("its disk usage cannot be measured: measuring its files took "+
-			"longer than %v, %d times", w.reg.options.diskWithin, late))
+			"longer than %v, %d times", w.within, diskTries))
 	}
+}
+
+// stop stops sb as soon as no other act is under way.
+func (w *diskWatch) stop(sb *Sandbox, f Record, why string) {
+	delete(w.gauges, sb) // measured again if it still runs
+	sb.stopFull(f, why)
 }
 
 // measureExcess measures a locked, stopped sandbox that may be above its disk limit. Its owner may
 // start it to remove files, so usage at the start does not count as new writes.
-func measureExcess(ctx context.Context, sb *Sandbox, be sandbox.Backend, f Record) {
-	sb.disk.mu.Lock()
-	known := sb.disk.used
-	sb.disk.excess = sandbox.DiskUsage{}
-	sb.disk.mu.Unlock()
+func (sb *Sandbox) measureExcess(ctx context.Context, be sandbox.Backend, f Record) {
+	known, _ := sb.disk.last()
+	sb.disk.starts(sandbox.DiskUsage{})
 	m, ok := be.(sandbox.Meter)
 	limit := f.Instance.Limits.Disk
 	if !ok || limit == 0 || !strings.HasPrefix(f.Reason, admission.DiskFull) &&
@@ -213,25 +204,25 @@ func measureExcess(ctx context.Context, sb *Sandbox, be sandbox.Backend, f Recor
 		sb.reg.log.Warn("disk usage not measured", "id", sb.id, "err", err)
 		return
 	}
-	sb.disk.mu.Lock()
-	sb.disk.used, sb.disk.excess = used, used
-	sb.disk.mu.Unlock()
+	sb.disk.starts(used)
+	sb.disk.set(used)
 }
 
-// stop stops sb as soon as no other act is under way. Its processes are killed first, and its
-// callers learn the reason.
-func (w *diskWatch) stop(sb *Sandbox, f Record, why string) {
-	delete(w.gauges, sb) // measured again if it still runs
+// stopFull stops the sandbox for its disk usage in the background, as soon as no other act is under
+// way, unless it has changed since f was read. Its processes are killed first, and its callers
+// learn the reason. A creation is aborted.
+func (sb *Sandbox) stopFull(f Record, why string) {
+	why = admission.DiskFull + ": " + why
 	if f.State == Creating {
-		sb.abortCreation(f, &wire.Error{Code: wire.CodeUnavailable, Message: admission.DiskFull +
-			": " + why, Hint: "nothing was left behind; write less, or raise the limit: --disk"})
+		sb.abortCreation(f, &wire.Error{Code: wire.CodeUnavailable, Message: why,
+			Hint: "nothing was left behind; write less, or raise the limit: --disk"})
 		return
 	}
-	sb.expiry.once(func(ctx context.Context) { w.stopFull(ctx, sb, f, why) })
+	sb.expiry.once(func(ctx context.Context) { sb.stopFullNow(ctx, f, why) })
 }
 
-// stopFull stops sb, unless it has changed since f was read.
-func (w *diskWatch) stopFull(ctx context.Context, sb *Sandbox, f Record, why string) {
+// stopFullNow is stopFull in its own goroutine.
+func (sb *Sandbox) stopFullNow(ctx context.Context, f Record, why string) {
 	reg := sb.reg
 	if sb.lock(ctx) != nil {
 		return
@@ -240,7 +231,6 @@ func (w *diskWatch) stopFull(ctx context.Context, sb *Sandbox, f Record, why str
 	if now := sb.get(); sb.isGone() || !now.writes() || !now.Since.Equal(f.Since) {
 		return
 	}
-	why = admission.DiskFull + ": " + why
 	reg.log.Warn("sandbox stopped", "id", sb.id, "name", f.Name, "why", why)
 	reg.journal.add(sb.id, "limit", map[string]any{"limit": admission.DiskFull, "why": why})
 	if f.State == Warm {
@@ -304,13 +294,7 @@ func (sb *Sandbox) SetDisk(ctx context.Context, limit int64) error {
 				"sandbox %s: its backend enforces no disk limit", f.Name)
 		}
 		f.Instance.Limits.Disk = limit
-		err = reg.accounts.withImageBytes(ctx, f.Owner, "", func(kept int64) error {
-			reg.mu.Lock()
-			defer reg.mu.Unlock()
-			return admission.Disk(reg.options.Quota, reg.accounts.usageLocked(f.Owner, sb, kept),
-				f.limits())
-		})
-		if err != nil {
+		if err := reg.accounts.mayHaveDisk(ctx, sb, f); err != nil {
 			return err
 		}
 		return sb.transition(ctx, func(f *Record) {
@@ -321,9 +305,7 @@ func (sb *Sandbox) SetDisk(ctx context.Context, limit int64) error {
 
 // meter adds the backend's measurements to d.
 func meter(ctx context.Context, sb *Sandbox, d *Description, f Record) {
-	sb.disk.mu.Lock()
-	disk, u := sb.disk.used, sb.disk.unmeasured
-	sb.disk.mu.Unlock()
+	disk, u := sb.disk.last()
 	if !u.since.IsZero() {
 		d.Notes = append(d.Notes,
 			fmt.Sprintf("disk_unknown: its disk has not been measured since %s: %s",

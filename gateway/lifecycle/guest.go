@@ -19,8 +19,7 @@ import (
 // Guest is the daemon's side of a sandbox's guest: the control connection, the sessions on it, the
 // calls under way. It implements attach.Sandbox.
 type Guest struct {
-	*Sandbox
-
+	sb     *Sandbox
 	relays relays
 	// Ends the calls under way, including those that wait for a silent guest.
 	pauses    attach.Interrupter
@@ -33,12 +32,31 @@ type Guest struct {
 	halted bool     // guarded by mu; stopped by a signal at the last inspection
 }
 
+var _ attach.Sandbox = (*Guest)(nil)
+
+// Name returns the sandbox's name.
+func (g *Guest) Name() string { return g.sb.Name() }
+
+// Sessions returns the sessions that the daemon follows.
+func (g *Guest) Sessions() *live.Sessions { return g.sb.sessions }
+
+// IsHost reports whether the sandbox is an existing machine.
+func (g *Guest) IsHost() bool { return g.sb.IsHost() }
+
+// IsPaused reports whether the sandbox is paused.
+func (g *Guest) IsPaused() bool { return g.sb.IsPaused() }
+
+// Reach converts an error of reaching the sandbox for the client, as Sandbox.Reach does.
+func (g *Guest) Reach(err error) error { return g.sb.Reach(err) }
+
 // Touch records that the sandbox is in use.
-func (g *Guest) Touch() { g.expiry.touch() }
+func (g *Guest) Touch() { g.sb.expiry.touch() }
 
 // MayBegin reserves a session for the owner. The error has code limit_quota. The caller calls done
 // when the session exists or has failed.
-func (g *Guest) MayBegin() (done func(), err error) { return g.reg.accounts.mayBegin(g.Owner()) }
+func (g *Guest) MayBegin() (done func(), err error) {
+	return g.sb.reg.accounts.mayBegin(g.sb.Owner())
+}
 
 // Stops returns what ends the calls that were not sent yet when sb is stopped.
 func (g *Guest) Stops() *attach.Interrupter { return &g.stops }
@@ -46,28 +64,28 @@ func (g *Guest) Stops() *attach.Interrupter { return &g.stops }
 // StopsAfter returns how long after the last party has left sb stops. 0 means that it does not, or
 // that something runs in it.
 func (g *Guest) StopsAfter() time.Duration {
-	if g.expiry.working() != "" {
+	if g.sb.expiry.working() != "" {
 		return 0
 	}
-	return g.get().Life.TTL
+	return g.sb.get().Life.TTL
 }
 
 // MayStay implements attach.Sandbox.
 func (g *Guest) MayStay(party wire.Party) error {
-	if rights, _ := g.RightsOf(party.Name); rights != wire.RightDrive && rights != party.Rights {
-		return g.reg.NotFound(g.Name())
+	if rights, _ := g.sb.RightsOf(party.Name); rights != wire.RightDrive && rights != party.Rights {
+		return g.sb.reg.NotFound(g.sb.Name())
 	}
 	return nil
 }
 
 // NotRunning returns the error for a party that may not start sb, which is not running.
 func (g *Guest) NotRunning(session string) error {
-	if f := g.get(); f.State == Paused {
+	if f := g.sb.get(); f.State == Paused {
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "sandbox " + f.Name + " is paused",
 			Hint: "its owner can resume it: sandboxd resume " + f.Name}
 	}
-	e := noSession(g.Name(), session)
-	if f := g.get(); f.State == Stopped {
+	e := noSession(g.sb.Name(), session)
+	if f := g.sb.get(); f.State == Stopped {
 		e.Message += ", which is stopped"
 		e.Hint = "start it: sandboxd start " + f.Name
 	}
@@ -80,19 +98,19 @@ func (g *Guest) Wake(ctx context.Context, by string) error {
 	if err := g.Silence(); err != nil && !g.IsHost() {
 		return err
 	}
-	if g.get().State != Paused {
+	if g.sb.get().State != Paused {
 		return nil
 	}
-	ctx, done := g.reg.tasks.bound(ctx)
+	ctx, done := g.sb.reg.tasks.bound(ctx)
 	defer done()
-	_, err := g.start(ctx, by, nil)
+	_, err := g.sb.start(ctx, by, nil)
 	return err
 }
 
 // control returns the control connection, and starts a stopped sandbox for by first.
 func (g *Guest) control(ctx context.Context, by string,
 	progress func(string)) (*connect.Control, error) {
-	return dialRunning(ctx, g, by, progress, g.reg.pool.Control)
+	return dialRunning(ctx, g, by, progress, g.sb.reg.pool.Control)
 }
 
 // Control is control for a party on a session. A stopped sandbox is started only for a party that
@@ -103,16 +121,16 @@ func (g *Guest) Control(ctx context.Context, party wire.Party, session string, s
 	if err := g.Silence(); err != nil {
 		return nil, err
 	}
-	if party.Rights != wire.RightWatch && (starts || g.get().State == Paused) {
+	if party.Rights != wire.RightWatch && (starts || g.sb.get().State == Paused) {
 		return g.control(ctx, party.Name, progress)
 	}
-	f := g.get()
+	f := g.sb.get()
 	if f.State != Running {
 		return nil, g.NotRunning(session)
 	}
 	ctx, cancel := context.WithTimeout(ctx, reachWithin)
 	defer cancel()
-	c, err := g.reg.pool.Control(ctx, f.Instance)
+	c, err := g.sb.reg.pool.Control(ctx, f.Instance)
 	if err != nil {
 		return nil, g.Reach(err)
 	}
@@ -125,10 +143,10 @@ func (g *Guest) Again(ctx context.Context) (*connect.Control, error) {
 	if lost := g.Over(); lost != nil {
 		return nil, lost
 	}
-	inst := g.get().Instance
+	inst := g.sb.get().Instance
 	within, cancel := context.WithTimeout(ctx, answersWithin)
 	defer cancel()
-	c, err := g.reg.pool.Control(within, inst)
+	c, err := g.sb.reg.pool.Control(within, inst)
 	if err == nil {
 		return c, nil
 	}
@@ -169,7 +187,7 @@ func (g *Guest) Answers(ctx context.Context) *wire.Error {
 // Patience returns how long sb may take to answer after a connection broke. A host gets longer: its
 // network may fail for a while, and its guest remembers a party for that time.
 func (g *Guest) Patience() time.Duration {
-	if g.get().Instance.Host.URI != "" {
+	if g.sb.get().Instance.Host.URI != "" {
 		return rememberedFor
 	}
 	return answersWithin
@@ -179,7 +197,7 @@ func (g *Guest) Patience() time.Duration {
 // silent. It returns nil while sb runs as far as known.
 func (g *Guest) Over() *wire.Error {
 	silent := g.listening.silence()
-	f, endReason, gone := g.ended()
+	f, endReason, gone := g.sb.ended()
 	switch {
 	case gone, f.State == Deleting:
 		return wire.LostError(wire.LostRemoved, fmt.Sprintf("sandbox %s was removed", f.Name))
@@ -201,12 +219,12 @@ func (g *Guest) Unreachable(err error) *wire.Error {
 	if lost := g.Over(); lost != nil {
 		return lost
 	}
-	f := g.get()
+	f := g.sb.get()
 	if f.Instance.Host.URI != "" {
 		return wire.LostError(wire.LostHost,
 			fmt.Sprintf("sandbox %s: the connection to its host broke", f.Name))
 	}
-	g.reg.log.Debug("call lost", "sandbox", g.id, "err", err)
+	g.sb.reg.log.Debug("call lost", "sandbox", g.sb.id, "err", err)
 	return wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: its guest no longer answers",
 		f.Name))
 }
@@ -218,7 +236,7 @@ func (g *Guest) Lost(ctx context.Context) error {
 		return lost
 	}
 	return wire.LostError(wire.LostGuest,
-		fmt.Sprintf("sandbox %s: the connection to its guest broke", g.Name()))
+		fmt.Sprintf("sandbox %s: the connection to its guest broke", g.sb.Name()))
 }
 
 // Within implements attach.Sandbox.
@@ -239,7 +257,7 @@ func (g *Guest) Silence() error {
 // Silent returns the error for a guest that has not answered for d.
 func (g *Guest) Silent(d time.Duration) error {
 	what := "the guest"
-	if uri := g.get().Instance.Host.URI; uri != "" {
+	if uri := g.sb.get().Instance.Host.URI; uri != "" {
 		what += " on " + uri
 	}
 	return &attach.SilentError{What: what, Time: d}
@@ -249,7 +267,7 @@ func (g *Guest) Silent(d time.Duration) error {
 // or the session is not known.
 func (g *Guest) Session(ctx context.Context, c *connect.Control, name string,
 	fresh bool) (*live.Session, error) {
-	if l := g.sessions.Get(name); l != nil && !fresh && !l.Final() {
+	if l := g.sb.sessions.Get(name); l != nil && !fresh && !l.Final() {
 		return l, nil
 	}
 	g.mu.Lock()
@@ -267,25 +285,25 @@ func (g *Guest) Session(ctx context.Context, c *connect.Control, name string,
 			return lk.take(g, c, info)
 		}
 	}
-	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, g.Name())
+	return nil, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", name, g.sb.Name())
 }
 
 // ListSessions asks the guest of a running sandbox for its sessions, and adds the parties attached
 // through the daemon. A paused sandbox returns the last known ones, others none. It starts nothing.
 func (g *Guest) ListSessions(ctx context.Context) ([]wire.SessionInfo, error) {
-	ctx, done := g.reg.tasks.bound(ctx)
+	ctx, done := g.sb.reg.tasks.bound(ctx)
 	defer done()
-	f := g.get()
+	f := g.sb.get()
 	switch f.State {
 	case Running:
 	case Paused: // the guest cannot answer
-		return g.Info().Sessions, nil
+		return g.sb.Info().Sessions, nil
 	default:
 		return []wire.SessionInfo{}, nil
 	}
 	ctx, over := g.Within(ctx)
 	defer over()
-	c, err := g.reg.pool.Control(ctx, f.Instance)
+	c, err := g.sb.reg.pool.Control(ctx, f.Instance)
 	if err != nil {
 		return nil, g.Reach(err)
 	}
@@ -313,15 +331,15 @@ func (g *Guest) ListSessions(ctx context.Context) ([]wire.SessionInfo, error) {
 
 // CloseSession ends a session and its processes. Its record stays.
 func (g *Guest) CloseSession(ctx context.Context, session string) error {
-	ctx, done := g.reg.tasks.bound(ctx)
+	ctx, done := g.sb.reg.tasks.bound(ctx)
 	defer done()
-	f := g.get()
+	f := g.sb.get()
 	if f.State != Running {
 		return g.NotRunning(session)
 	}
 	ctx, over := g.Within(ctx)
 	defer over()
-	c, err := g.reg.pool.Control(ctx, f.Instance)
+	c, err := g.sb.reg.pool.Control(ctx, f.Instance)
 	if err != nil {
 		return g.Reach(err)
 	}
@@ -335,18 +353,18 @@ func (g *Guest) CloseSession(ctx context.Context, session string) error {
 // Live returns the replica of a session for reading, without attaching a party. It starts nothing:
 // the sessions of a sandbox that is not running exist as records only.
 func (g *Guest) Live(ctx context.Context, session string) (*live.Session, error) {
-	if l := g.sessions.Get(session); l != nil {
+	if l := g.sb.sessions.Get(session); l != nil {
 		return l, nil
 	}
-	ctx, done := g.reg.tasks.bound(ctx)
+	ctx, done := g.sb.reg.tasks.bound(ctx)
 	defer done()
-	f := g.get()
+	f := g.sb.get()
 	if f.State != Running {
 		return nil, g.NotRunning(session)
 	}
 	ctx, over := g.Within(ctx)
 	defer over()
-	c, err := g.reg.pool.Control(ctx, f.Instance)
+	c, err := g.sb.reg.pool.Control(ctx, f.Instance)
 	if err != nil {
 		return nil, g.Reach(err)
 	}
@@ -358,7 +376,7 @@ func (g *Guest) Live(ctx context.Context, session string) (*live.Session, error)
 // ErrEngine or ErrIdentity.
 func (g *Guest) Upstream(ctx context.Context, principal string,
 	progress func(line string)) (*connect.Conn, error) {
-	reg := g.reg
+	reg := g.sb.reg
 	ctx, done := reg.tasks.bound(ctx)
 	defer done()
 	if err := g.Silence(); err != nil && !g.IsHost() {
@@ -367,13 +385,13 @@ func (g *Guest) Upstream(ctx context.Context, principal string,
 	c, err := dialRunning(ctx, g, principal, progress, reg.pool.SSH)
 	if err == nil {
 		leave := g.listening.enter()
-		g.relays.add(c, principal, func() { g.expiry.touch(); leave() })
+		g.relays.add(c, principal, func() { g.sb.expiry.touch(); leave() })
 	}
 	if err == nil {
 		// The share ended meanwhile.
-		if rights, _ := g.RightsOf(principal); rights != wire.RightDrive {
+		if rights, _ := g.sb.RightsOf(principal); rights != wire.RightDrive {
 			c.Close()
-			return nil, reg.NotFound(g.Name())
+			return nil, reg.NotFound(g.sb.Name())
 		}
 	}
 	return c, err
@@ -381,17 +399,18 @@ func (g *Guest) Upstream(ctx context.Context, principal string,
 
 // tryAgain logs in to a host now, even if an earlier login was rejected.
 func (g *Guest) tryAgain(ctx context.Context, inst sandbox.Instance) (sandbox.Instance, error) {
-	g.reg.pool.Forget(g.id)
+	g.sb.reg.pool.Forget(g.sb.id)
 	patience := reachWithin
 	if sandbox.AskOf(ctx) != nil {
 		patience += askWithin
 	}
 	within, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if _, err := g.reg.pool.Control(within, inst); err != nil {
+	if _, err := g.sb.reg.pool.Control(within, inst); err != nil {
 		return sandbox.Instance{}, g.Reach(err)
 	}
-	if err := g.transition(ctx, func(f *Record) { f.State, f.Reason = Running, "" }); err != nil {
+	err := g.sb.transition(ctx, func(f *Record) { f.State, f.Reason = Running, "" })
+	if err != nil {
 		return sandbox.Instance{}, err
 	}
 	g.connect()
@@ -417,7 +436,7 @@ func dialRunning[C any](ctx context.Context, g *Guest, by string, progress func(
 	ctx, done := g.stops.Within(ctx)
 	defer done()
 	for again := true; ; again = false {
-		inst, err := g.ensureRunning(ctx, by, progress)
+		inst, err := g.sb.ensureRunning(ctx, by, progress)
 		if err != nil {
 			return none, err
 		}
@@ -429,7 +448,7 @@ func dialRunning[C any](ctx context.Context, g *Guest, by string, progress func(
 		over()
 		if err == nil {
 			// Without its control connection it stays so, whatever else answers.
-			if g.State() == Broken && g.inTouch() {
+			if g.sb.State() == Broken && g.inTouch() {
 				g.answered(ctx)
 			}
 			return c, nil
@@ -446,7 +465,7 @@ func dialRunning[C any](ctx context.Context, g *Guest, by string, progress func(
 			}
 			return none, g.Reach(err)
 		}
-		if g.inspect(ctx, inst, g.against(err)); again && g.get().State == Stopped {
+		if g.inspect(ctx, inst, g.against(err)); again && g.sb.get().State == Stopped {
 			continue
 		}
 		return none, g.Reach(err)

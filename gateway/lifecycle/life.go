@@ -166,7 +166,7 @@ func (sb *Sandbox) start(ctx context.Context, by string,
 	}
 	reg.journal.add(sb.id, "start", map[string]any{"by": by})
 	sb.guest.disconnect(errors.New("restarted"))
-	measureExcess(ctx, sb, be, f)
+	sb.measureExcess(ctx, be, f)
 	inst, err := stopper.Start(ctx, f.Instance)
 	if err != nil {
 		if errors.Is(err, sandbox.ErrGone) {

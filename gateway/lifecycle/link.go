@@ -45,7 +45,7 @@ func (g *Guest) connect() {
 	}
 	ended, cancel := context.WithCancelCause(context.Background())
 	lk := &link{cancel: cancel, done: make(chan struct{})}
-	if g.reg.tasks.start(func(ctx context.Context) {
+	if g.sb.reg.tasks.start(func(ctx context.Context) {
 		defer close(lk.done)
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -54,7 +54,7 @@ func (g *Guest) connect() {
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		defer cancel(nil)
-		wg.Go(func() { g.network.carry(ctx, g.get().Instance) })
+		wg.Go(func() { g.sb.network.carry(ctx, g.sb.get().Instance) })
 		lk.run(ctx, g)
 	}) {
 		g.link = lk
@@ -71,33 +71,33 @@ func (g *Guest) disconnect(cause error) {
 	if lk != nil {
 		lk.cancel(cause)
 	}
-	g.reg.pool.Forget(g.id) // ends what the link waits for
+	g.sb.reg.pool.Forget(g.sb.id) // ends what the link waits for
 	if lk != nil {
 		<-lk.done
-		g.reg.pool.Forget(g.id) // the link may have dialled again
+		g.sb.reg.pool.Forget(g.sb.id) // the link may have dialled again
 	}
 	g.endSessions(cause)
 }
 
 // endSessions finishes the records of all sessions of sb, whose terminals are gone.
 func (g *Guest) endSessions(cause error) {
-	g.inside.forget()
-	g.sessions.End(cause)
+	g.sb.inside.forget()
+	g.sb.sessions.End(cause)
 }
 
 func (lk *link) run(ctx context.Context, g *Guest) {
 	var silent time.Time // since when the sandbox does not answer
 	for ctx.Err() == nil {
 		began := time.Now()
-		inst := g.get().Instance
-		if g.get().State == Paused { // it cannot answer; the engine may resume it
+		inst := g.sb.get().Instance
+		if g.sb.get().State == Paused { // it cannot answer; the engine may resume it
 			if g.inspect(ctx, inst, nil) || !sleep(ctx, pausedPoll) {
 				return
 			}
 			silent = time.Time{}
 			continue
 		}
-		c, err := g.reg.pool.Control(ctx, inst)
+		c, err := g.sb.reg.pool.Control(ctx, inst)
 		if ctx.Err() != nil {
 			return
 		}
@@ -142,11 +142,11 @@ func isVerdict(err error) bool {
 
 // answered records that the sandbox answers.
 func (g *Guest) answered(ctx context.Context) {
-	if g.lockNow() {
-		defer g.unlock()
-		if f := g.get(); f.State == Broken || f.State == Paused || f.State == Running &&
+	if g.sb.lockNow() {
+		defer g.sb.unlock()
+		if f := g.sb.get(); f.State == Broken || f.State == Paused || f.State == Running &&
 			f.Reason != "" {
-			g.observed(ctx, Running, "")
+			g.sb.observed(ctx, Running, "")
 		}
 	}
 }
@@ -155,14 +155,14 @@ func (g *Guest) answered(ctx context.Context) {
 // is why a running sandbox counts as broken; nil if it does not. over reports that the link can
 // end.
 func (g *Guest) inspect(ctx context.Context, inst sandbox.Instance, cause error) (over bool) {
-	if !g.lockNow() {
+	if !g.sb.lockNow() {
 		return false // the act under way decides
 	}
-	defer g.unlock()
-	if f := g.get(); f.State == Deleting || f.State == Creating || f.State == Stopped {
+	defer g.sb.unlock()
+	if f := g.sb.get(); f.State == Deleting || f.State == Creating || f.State == Stopped {
 		return true
 	}
-	be, err := g.reg.options.backend(inst.Backend)
+	be, err := g.sb.reg.options.backend(inst.Backend)
 	if err != nil {
 		return true
 	}
@@ -181,36 +181,36 @@ func (g *Guest) inspect(ctx context.Context, inst sandbox.Instance, cause error)
 	if ctx.Err() != nil {
 		return false
 	}
-	if g.get().State == Warm {
-		return g.reg.pooled.unfit(ctx, g.Sandbox, status, err, cause)
+	if g.sb.get().State == Warm {
+		return g.sb.reg.pooled.unfit(ctx, g.sb, status, err, cause)
 	}
 	g.mu.Lock()
 	g.notes, g.halted = status.Notes, status.Halted
 	g.mu.Unlock()
 	switch {
 	case errors.Is(err, sandbox.ErrGone):
-		g.setEndReason(wire.LostRemoved)
-		g.observed(ctx, Broken, "gone: removed outside the daemon")
+		g.sb.setEndReason(wire.LostRemoved)
+		g.sb.observed(ctx, Broken, "gone: removed outside the daemon")
 	case err != nil:
-		g.observed(ctx, g.get().State, "engine: "+firstLine(err))
+		g.sb.observed(ctx, g.sb.get().State, "engine: "+firstLine(err))
 		return false
 	case status.Paused:
-		g.observed(ctx, Paused, "")
+		g.sb.observed(ctx, Paused, "")
 		return false
 	case !status.Running:
-		g.setEndReason(endReasonOf(status))
-		g.observed(ctx, Stopped, why(status))
+		g.sb.setEndReason(endReasonOf(status))
+		g.sb.observed(ctx, Stopped, why(status))
 	case cause != nil:
-		g.observed(ctx, Broken, brokenWhy(cause))
+		g.sb.observed(ctx, Broken, brokenWhy(cause))
 		return false
 	default:
-		if g.get().State == Paused {
-			g.observed(ctx, Running, "")
+		if g.sb.get().State == Paused {
+			g.sb.observed(ctx, Running, "")
 		}
 		return false
 	}
-	g.reg.pool.Forget(g.id)
-	g.endSessions(errors.New(g.get().Reason))
+	g.sb.reg.pool.Forget(g.sb.id)
+	g.endSessions(errors.New(g.sb.get().Reason))
 	return true
 }
 
@@ -277,7 +277,7 @@ func (lk *link) follow(ctx context.Context, g *Guest, c *connect.Control) {
 			break
 		}
 		if c.Err() == nil {
-			g.reg.log.Warn("sessions cannot be listed", "id", g.id, "err", err)
+			g.sb.reg.log.Warn("sessions cannot be listed", "id", g.sb.id, "err", err)
 		}
 		select {
 		case <-c.Done():
@@ -304,13 +304,13 @@ func (lk *link) refresh(ctx context.Context, g *Guest, c *connect.Control) error
 	for _, info := range infos {
 		have[info.Name] = true
 		if _, err := lk.take(g, c, info); err != nil {
-			g.reg.log.Warn("session cannot be followed", "id", g.id, "session", oneLine(info.Name,
-				64), "err", err)
+			g.sb.reg.log.Warn("session cannot be followed", "id", g.sb.id,
+				"session", oneLine(info.Name, 64), "err", err)
 		}
 	}
-	for _, l := range g.sessions.All() {
+	for _, l := range g.sb.sessions.All() {
 		if !have[l.Name()] {
-			g.sessions.Drop(l, "lost: the guest no longer has it")
+			g.sb.sessions.Drop(l, "lost: the guest no longer has it")
 			continue
 		}
 		for _, m := range l.Members() {
@@ -332,9 +332,9 @@ func (lk *link) begin(f func(ctx context.Context)) {
 // take returns the replica of a session that the guest has, followed on c.
 func (lk *link) take(g *Guest, c *connect.Control, info wire.SessionInfo) (*live.Session, error) {
 	if _, err := wire.ParseLabel("session name", info.Name); err != nil {
-		return nil, fmt.Errorf("sandbox %s lists a session: %w", g.id, err)
+		return nil, fmt.Errorf("sandbox %s lists a session: %w", g.sb.id, err)
 	}
-	l, err := g.sessions.Adopt(info)
+	l, err := g.sb.sessions.Adopt(info)
 	if err != nil {
 		return nil, err
 	}

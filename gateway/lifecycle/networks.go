@@ -36,7 +36,7 @@ func (a *accounts) connectionsOf(owner string) *egress.Budget {
 	defer a.mu.Unlock()
 	share := a.shares[owner]
 	if share == nil {
-		share = a.connections.Share(a.reg.options.Quota.Connections)
+		share = a.connections.Share(a.options.quota.Connections)
 		a.shares[owner] = share // kept indefinitely: there is one for each owner
 	}
 	return share

@@ -250,9 +250,7 @@ func (p *pooling) fill(ctx context.Context, k pool.Kind[Record]) {
 	f.Since, f.Created = time.Now(), time.Now()
 	sb := newSandbox(reg, id, f)
 	sb.op <- struct{}{}
-	reg.mu.Lock()
-	reg.all[id] = sb
-	reg.mu.Unlock()
+	reg.roster.add(sb)
 	err := (&creation{Sandbox: sb}).create(ctx, nil)
 	if ctx.Err() != nil {
 		return
@@ -305,7 +303,7 @@ func (p *pooling) unfit(ctx context.Context, sb *Sandbox, status sandbox.Status,
 // poolRoom returns how many pooled sandboxes fit beside those with owners, and the configuration
 // key of the limit.
 func (a *accounts) poolRoom() (room int, key string) {
-	a.reg.mu.Lock()
-	defer a.reg.mu.Unlock()
-	return a.reg.options.Total.Pool(a.allLocked(nil))
+	a.roster.mu.Lock()
+	defer a.roster.mu.Unlock()
+	return a.options.total.Pool(a.allLocked(nil))
 }

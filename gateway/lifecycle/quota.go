@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 
 	"github.com/sandboxd/sandboxd/gateway/admission"
@@ -11,58 +12,76 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
-// accounts know what each owner uses, and decide whether more is allowed.
+// accounts know what each owner uses, and decide whether more is allowed. Of a sandbox they read
+// the record and the sessions, and change nothing.
 type accounts struct {
-	reg         *Registry
+	options     accountOptions
+	roster      *roster        // its mu makes a count and the change that depends on it one step
 	connections *egress.Budget // of all sandboxes
 
-	beginning map[string]int    // guarded by Registry.mu; sessions about to start, by owner
-	starting  map[*Sandbox]bool // guarded by Registry.mu; stopped sandboxes about to run
+	beginning map[string]int    // guarded by roster.mu; sessions about to start, by owner
+	starting  map[*Sandbox]bool // guarded by roster.mu; stopped sandboxes about to run
 
 	mu     sync.Mutex                // never held with another lock
 	shares map[string]*egress.Budget // guarded by mu; parts of connections, by owner
 }
 
-func newAccounts(reg *Registry) (*accounts, error) {
-	connections, err := connectionBudget(reg.options.Connections)
+// accountOptions are the limits that accounts hold owners to, and what they need for it. All but
+// the limits are required.
+type accountOptions struct {
+	quota    admission.Quota
+	total    admission.Total
+	minFree  int64                      // bytes of a backend's disk that stay free; 0 is no limit
+	admin    string                     // sees the totals
+	backends map[string]sandbox.Backend // which keep the images of owners
+	log      *slog.Logger
+	// Called with roster.mu held when a sandbox is about to run, because the pool may have to
+	// shrink.
+	starts func()
+}
+
+// newAccounts returns accounts of the sandboxes in r, which may have that many connections open
+// together; 0 is the default.
+func newAccounts(o accountOptions, r *roster, connections int) (*accounts, error) {
+	budget, err := connectionBudget(connections)
 	if err != nil {
 		return nil, err
 	}
-	return &accounts{reg: reg, connections: connections, beginning: make(map[string]int),
+	return &accounts{options: o, roster: r, connections: budget, beginning: make(map[string]int),
 		starting: make(map[*Sandbox]bool), shares: make(map[string]*egress.Budget)}, nil
 }
 
 // mayCreateLocked returns an error with code limit_sandboxes or limit_quota if creating f exceeds a
-// limit. kept is the size of its owner's images. It is called with Registry.mu held.
+// limit. kept is the size of its owner's images. It is called with roster.mu held.
 func (a *accounts) mayCreateLocked(f Record, kept int64) error {
-	return admission.Create(a.reg.options.Quota, a.reg.options.Total, a.usageLocked(f.Owner, nil,
-		kept), a.allLocked(nil), f.limits())
+	return admission.Create(a.options.quota, a.options.total, a.usageLocked(f.Owner, nil, kept),
+		a.allLocked(nil), f.limits())
 }
 
 // mayStart reserves the start of sb. The error has code limit_quota for a limit of its owner,
 // limit_sandboxes for one of the daemon. The caller calls done when sb runs or has failed to start.
 func (a *accounts) mayStart(sb *Sandbox) (done func(), err error) {
 	f := sb.get()
-	a.reg.mu.Lock()
-	defer a.reg.mu.Unlock()
-	if err := admission.Start(a.reg.options.Quota, a.reg.options.Total, a.usageLocked(f.Owner, sb,
-		0), a.allLocked(sb), f.limits()); err != nil {
+	a.roster.mu.Lock()
+	defer a.roster.mu.Unlock()
+	if err := admission.Start(a.options.quota, a.options.total, a.usageLocked(f.Owner, sb, 0),
+		a.allLocked(sb), f.limits()); err != nil {
 		return nil, err
 	}
 	a.starting[sb] = true
-	a.reg.pooled.Kick() // the pool may have to shrink
+	a.options.starts()
 	return func() {
-		a.reg.mu.Lock()
-		defer a.reg.mu.Unlock()
+		a.roster.mu.Lock()
+		defer a.roster.mu.Unlock()
 		delete(a.starting, sb)
 	}, nil
 }
 
 // usageLocked returns the usage of an owner's sandboxes without but. kept is the size of the
-// owner's images. It is called with Registry.mu held.
+// owner's images. It is called with roster.mu held.
 func (a *accounts) usageLocked(owner string, but *Sandbox, kept int64) admission.Usage {
 	u := admission.Usage{Kept: kept}
-	for _, sb := range a.reg.all {
+	for _, sb := range a.roster.all {
 		f := sb.get()
 		if sb == but || f.Owner != owner {
 			continue
@@ -78,9 +97,9 @@ func (a *accounts) usageLocked(owner string, but *Sandbox, kept int64) admission
 }
 
 // allLocked counts the sandboxes of all owners, without pooled ones and without but. It is called
-// with Registry.mu held.
+// with roster.mu held.
 func (a *accounts) allLocked(but *Sandbox) (all admission.All) {
-	for _, sb := range a.reg.all {
+	for _, sb := range a.roster.all {
 		f := sb.get()
 		if sb == but || f.isPooled() {
 			continue
@@ -114,18 +133,19 @@ func (a *accounts) withImageBytes(ctx context.Context, owner, keep string,
 // forget removes an owner's images that can be rebuilt, except keep, and reports whether it removed
 // any.
 func (a *accounts) forget(ctx context.Context, owner, keep string) (any bool) {
-	for name, be := range a.reg.options.Backends {
+	for name, be := range a.options.backends {
 		p, ok := be.(sandbox.Imager)
 		if !ok {
 			continue
 		}
 		n, err := p.Forget(ctx, owner, keep)
 		if err != nil {
-			a.reg.log.Warn("rebuildable images not removed", "backend", name, "owner", owner,
+			a.options.log.Warn("rebuildable images not removed", "backend", name, "owner", owner,
 				"err", err)
 		}
 		if n > 0 {
-			a.reg.log.Info("rebuildable images removed: disk quota", "owner", owner, "images", n)
+			a.options.log.Info("rebuildable images removed: disk quota", "owner", owner,
+				"images", n)
 			any = true
 		}
 	}
@@ -135,16 +155,16 @@ func (a *accounts) forget(ctx context.Context, owner, keep string) (any bool) {
 // imageBytes returns the size of an owner's snapshots and of the images of its forks, builds and
 // setups, in bytes. It is 0 where no quota depends on it.
 func (a *accounts) imageBytes(ctx context.Context, owner string) (sum int64, err error) {
-	if a.reg.options.Quota.Disk == 0 {
+	if a.options.quota.Disk == 0 {
 		return 0, nil
 	}
 	var ids []string
-	for _, sb := range a.reg.All() {
+	for _, sb := range a.roster.list() {
 		if sb.get().Owner == owner {
 			ids = append(ids, sb.id)
 		}
 	}
-	for _, be := range a.reg.options.Backends {
+	for _, be := range a.options.backends {
 		s, ok := be.(sandbox.Imager)
 		if !ok {
 			continue
@@ -168,7 +188,7 @@ func (a *accounts) roomToCopy(ctx context.Context, sb *Sandbox, be sandbox.Backe
 	s sandbox.Imager) error {
 	f := sb.get()
 	limit := f.limits().Disk
-	if limit == 0 && a.reg.options.MinFree == 0 && a.reg.options.Quota.Disk == 0 {
+	if limit == 0 && a.options.minFree == 0 && a.options.quota.Disk == 0 {
 		return nil
 	}
 	weight, err := s.Weight(ctx, f.Instance)
@@ -178,9 +198,9 @@ func (a *accounts) roomToCopy(ctx context.Context, sb *Sandbox, be sandbox.Backe
 	if err := admission.Copy(weight, limit); err != nil {
 		return err
 	}
-	if m, ok := be.(sandbox.Meter); ok && a.reg.options.MinFree > 0 {
+	if m, ok := be.(sandbox.Meter); ok && a.options.minFree > 0 {
 		if room, err := m.Room(ctx); err == nil {
-			if err := admission.CopyTo(weight, room, a.reg.options.MinFree); err != nil {
+			if err := admission.CopyTo(weight, room, a.options.minFree); err != nil {
 				return err
 			}
 		}
@@ -193,26 +213,35 @@ func (a *accounts) roomToCopy(ctx context.Context, sb *Sandbox, be sandbox.Backe
 // imageFits returns an error with code limit_quota if more bytes in images exceed the owner's
 // quota.
 func (a *accounts) imageFits(owner string, kept, more int64) error {
-	a.reg.mu.Lock()
-	defer a.reg.mu.Unlock()
-	return admission.Image(a.reg.options.Quota, a.usageLocked(owner, nil, kept), more)
+	a.roster.mu.Lock()
+	defer a.roster.mu.Unlock()
+	return admission.Image(a.options.quota, a.usageLocked(owner, nil, kept), more)
+}
+
+// mayHaveDisk returns an error with code limit_quota if sb cannot have the disk limit of f, its
+// changed record.
+func (a *accounts) mayHaveDisk(ctx context.Context, sb *Sandbox, f Record) error {
+	return a.withImageBytes(ctx, f.Owner, "", func(kept int64) error {
+		a.roster.mu.Lock()
+		defer a.roster.mu.Unlock()
+		return admission.Disk(a.options.quota, a.usageLocked(f.Owner, sb, kept), f.limits())
+	})
 }
 
 // mayBegin implements Guest.MayBegin.
 func (a *accounts) mayBegin(owner string) (done func(), err error) {
-	reg := a.reg
-	if reg.options.Quota.Sessions == 0 {
+	if a.options.quota.Sessions == 0 {
 		return func() {}, nil
 	}
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	if err := admission.Session(reg.options.Quota, a.sessionsLocked(owner)); err != nil {
+	a.roster.mu.Lock()
+	defer a.roster.mu.Unlock()
+	if err := admission.Session(a.options.quota, a.sessionsLocked(owner)); err != nil {
 		return nil, err
 	}
 	a.beginning[owner]++
 	return func() {
-		reg.mu.Lock()
-		defer reg.mu.Unlock()
+		a.roster.mu.Lock()
+		defer a.roster.mu.Unlock()
 		if a.beginning[owner]--; a.beginning[owner] == 0 {
 			delete(a.beginning, owner)
 		}
@@ -220,10 +249,10 @@ func (a *accounts) mayBegin(owner string) (done func(), err error) {
 }
 
 // sessionsLocked counts the sessions of an owner's sandboxes, including those about to start. It is
-// called with Registry.mu held.
+// called with roster.mu held.
 func (a *accounts) sessionsLocked(owner string) int {
 	n := a.beginning[owner]
-	for _, other := range a.reg.all {
+	for _, other := range a.roster.all {
 		if other.get().Owner != owner {
 			continue
 		}

@@ -52,7 +52,7 @@ func (r recovery) recover(ctx context.Context) {
 				reg.log.Error("creation not undone", "id", sb.id, "err", err)
 				continue
 			}
-			reg.unname(sb)
+			reg.roster.unname(sb)
 			reg.removals.markUncertain(sb)
 			reg.removals.retryNow(sb)
 		case Deleting:
@@ -140,7 +140,7 @@ func (r recovery) orphans(ctx context.Context, name string, l sandbox.Finder) er
 				"backend", name, "ref", inst.Ref)
 			continue
 		}
-		if before[inst.ID] || reg.byID(inst.ID) != nil {
+		if before[inst.ID] || reg.roster.byID(inst.ID) != nil {
 			continue
 		}
 		if err := r.adoptOrphan(ctx, l, inst); err != nil {

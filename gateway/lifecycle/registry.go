@@ -14,8 +14,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/admission"
@@ -90,9 +88,9 @@ const (
 // start of Run until it returns.
 //
 // Locks nest in this order: a sandbox's semaphore op, which is an act and held over I/O; state.wmu,
-// held while a change is stored; Registry.mu; the pool's; egress.Carrier's, held while a carrier is
+// held while a change is stored; roster.mu; the pool's; egress.Carrier's, held while a carrier is
 // started; then those of a sandbox's parts and of its live sessions, of which only Guest.mu and
-// link.mu nest; the board's. No I/O is done under Registry.mu and those behind the carrier's.
+// link.mu nest; the board's. No I/O is done under roster.mu and those behind the carrier's.
 type Registry struct {
 	options   Options
 	log       *slog.Logger
@@ -106,14 +104,10 @@ type Registry struct {
 	removals  removals
 	ready     chan struct{} // closed when Run has compared store and backends once
 	found     []*Sandbox    // what the store had when New was called; for recovery alone
-
-	mu    sync.Mutex
-	all   map[string]*Sandbox // guarded by mu; by ID
-	names map[string]*Sandbox // guarded by mu; without those being removed
-
-	board  *attention.Board
-	pooled *pooling
-	counts counters
+	roster    *roster
+	board     *attention.Board
+	pooled    *pooling
+	counts    counters
 }
 
 // New returns a registry of the sandboxes in the store. It starts nothing; Run does.
@@ -140,13 +134,15 @@ func New(o Options) (*Registry, error) {
 	reg := &Registry{options: o, log: o.Log, boots: make(chan struct{},
 		max(2, 2*runtime.GOMAXPROCS(0))),
 		copying: make(chan struct{}, 1), ready: make(chan struct{}),
-		all: make(map[string]*Sandbox), names: make(map[string]*Sandbox)}
+		roster: newRoster()}
 	reg.removals = removals{reg}
 	reg.manifests = manifests{reg.records, o.Log}
 	reg.pool = connect.NewPool(connect.PoolOptions{Log: o.Log, Open: reg.openControl,
 		Opened: reg.controlOpened, Dial: reg.dial})
 	var err error
-	if reg.accounts, err = newAccounts(reg); err != nil {
+	if reg.accounts, err = newAccounts(accountOptions{quota: o.Quota, total: o.Total,
+		minFree: o.MinFree, admin: o.Owner, backends: o.Backends, log: o.Log,
+		starts: func() { reg.pooled.Kick() }}, reg.roster, o.Connections); err != nil {
 		return nil, err
 	}
 	if err := reg.options.mayAllow(o.Owner, sandbox.NetworkFiltered, o.Allow); err != nil {
@@ -186,7 +182,7 @@ func (reg *Registry) load(ctx context.Context) error {
 		return err
 	}
 	for _, share := range shares {
-		if sb := reg.all[share.Sandbox]; sb != nil {
+		if sb := reg.roster.byID(share.Sandbox); sb != nil {
 			sb.shares.set(share.Principal, wire.Rights(share.Rights))
 		}
 	}
@@ -296,55 +292,23 @@ func (o *Options) backend(name string) (sandbox.Backend, error) {
 
 // register makes sb findable.
 func (reg *Registry) register(sb *Sandbox) {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	reg.all[sb.id] = sb
+	reg.roster.add(sb)
 	reg.board.Change()
-	if f := sb.get(); f.State != Deleting && !f.isPooled() {
-		reg.names[f.Name] = sb
-	}
-}
-
-// unname frees the name of sb.
-func (reg *Registry) unname(sb *Sandbox) {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	if name := sb.Name(); reg.names[name] == sb {
-		delete(reg.names, name)
-	}
 }
 
 // unregister removes sb.
 func (reg *Registry) unregister(sb *Sandbox) {
-	reg.unname(sb)
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	delete(reg.all, sb.id)
+	reg.roster.remove(sb)
 	reg.board.Change()
 	reg.pooled.Kick() // there may be room for another pooled sandbox
 }
 
 // Find returns the sandbox called name, of any owner; nil if there is none. Pooled sandboxes and
 // those being removed have no name.
-func (reg *Registry) Find(name string) *Sandbox {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	return reg.names[name]
-}
-
-// byID returns the sandbox with that ID; nil if there is none.
-func (reg *Registry) byID(id string) *Sandbox {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	return reg.all[id]
-}
+func (reg *Registry) Find(name string) *Sandbox { return reg.roster.named(name) }
 
 // All returns every sandbox in no order, including pooled ones and those being removed.
-func (reg *Registry) All() []*Sandbox {
-	reg.mu.Lock()
-	defer reg.mu.Unlock()
-	return slices.Collect(maps.Values(reg.all))
-}
+func (reg *Registry) All() []*Sandbox { return reg.roster.list() }
 
 // Lives returns the sessions of all sandboxes.
 func (reg *Registry) Lives() []*live.Session {

@@ -39,7 +39,7 @@ func (r removals) removeIf(ctx context.Context, sb *Sandbox,
 		return Removal{}, err
 	}
 	sb.setEndReason(wire.LostRemoved)
-	reg.unname(sb)
+	reg.roster.unname(sb)
 	clean, cancel := context.WithTimeout(ctx, cleanup)
 	defer cancel()
 	left, err := r.destroy(clean, sb)

@@ -26,7 +26,7 @@ func (reg *Registry) prune() {
 		if !e.IsDir() {
 			continue
 		}
-		sb := reg.byID(e.Name())
+		sb := reg.roster.byID(e.Name())
 		o := record.PruneOptions{Total: cmp.Or(reg.options.RecordTotal, defaultTotal),
 			Keep: reg.options.RecordKeep, Now: time.Now()}
 		if sb != nil {

@@ -27,7 +27,7 @@ type Sandbox struct {
 
 func newSandbox(reg *Registry, id string, f Record) *Sandbox {
 	sb := &Sandbox{state: &state{reg: reg, id: id, op: make(chan struct{}, 1), record: f}}
-	sb.guest = &Guest{Sandbox: sb}
+	sb.guest = &Guest{sb: sb}
 	sb.paused = func() { sb.guest.pauses.Interrupt(pausedError(sb.Name())) }
 	sb.network.sb = sb
 	sb.expiry = expiry{sb: sb, active: time.Now(), loaded: time.Now()}

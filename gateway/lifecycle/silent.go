@@ -147,7 +147,7 @@ func (g *Guest) await(ctx context.Context, c *connect.Control, answered <-chan s
 			held = true
 		}
 		if silent > deadAfter && !g.IsPaused() && !g.IsHost() {
-			g.reg.pool.Forget(g.id)
+			g.sb.reg.pool.Forget(g.sb.id)
 			return false
 		}
 	}
@@ -158,11 +158,11 @@ func (g *Guest) frozen(ctx context.Context, d time.Duration) bool {
 	if g.IsHost() || d >= hungAfter {
 		return true
 	}
-	g.inspect(ctx, g.get().Instance, nil)
+	g.inspect(ctx, g.sb.get().Instance, nil)
 	g.mu.Lock()
 	halted := g.halted
 	g.mu.Unlock()
-	return halted || g.State() == Paused
+	return halted || g.sb.State() == Paused
 }
 
 // loseFrozen ends the calls that wait for the guest of sb, which has been frozen for d; a pause has
@@ -180,7 +180,7 @@ func (g *Guest) loseFrozen(ctx context.Context, d time.Duration, again bool) {
 	g.listening.set(silent)
 	g.pauses.Interrupt(silent)
 	if again && !host {
-		g.inspect(ctx, g.get().Instance, g.Silent(d))
+		g.inspect(ctx, g.sb.get().Instance, g.Silent(d))
 		g.relays.close() // only now, because relayed commands end with their connections
 	}
 }
@@ -188,7 +188,7 @@ func (g *Guest) loseFrozen(ctx context.Context, d time.Duration, again bool) {
 // answeredAgain records that the guest of sb answers after it was silent or paused.
 func (g *Guest) answeredAgain(ctx context.Context) {
 	g.listening.set(nil)
-	if g.inspect(ctx, g.get().Instance, nil) || g.IsPaused() {
+	if g.inspect(ctx, g.sb.get().Instance, nil) || g.IsPaused() {
 		return
 	}
 	g.hold(false)
@@ -205,6 +205,6 @@ func (g *Guest) silentError(d time.Duration) *attach.FrozenError {
 		e.Lost = wire.LostError(wire.LostHost, text.Line(reach.Error(), 300))
 		return e
 	}
-	e.Lost = wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: %v", g.Name(), why))
+	e.Lost = wire.LostError(wire.LostGuest, fmt.Sprintf("sandbox %s: %v", g.sb.Name(), why))
 	return e
 }

@@ -22,7 +22,7 @@ func (g *Guest) MayBecome() error {
 				g.Name()),
 			Hint: "use sudo -n -u USER in the command"}
 	}
-	if f := g.get(); confined(f) {
+	if f := g.sb.get(); confined(f) {
 		return &wire.Error{Code: wire.CodeDenied,
 			Message: "sandbox " + g.Name() + " runs as user " + f.Instance.User + " only",
 			Hint:    "make one with --sudo, or without --user"}
