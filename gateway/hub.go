@@ -12,6 +12,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -91,7 +92,7 @@ func (h *Hub) release() {
 	for _, l := range h.registry.Lives() {
 		for _, m := range l.Members() {
 			if m.Party().Kind == wire.Person {
-				wg.Go(func() { m.Disconnect(attach.ErrClosed) })
+				wg.Go(func() { m.Disconnect(interrupt.ErrClosed) })
 			}
 		}
 	}

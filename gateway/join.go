@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -76,7 +77,7 @@ func (s *Sessions) Disconnect(ctx context.Context, p Principal, t wire.Target,
 		return 0, wire.Errorf(wire.CodeNotFound, "no session %s in sandbox %s", t.Session,
 			t.Sandbox)
 	}
-	n := s.hub.attachments.Disconnect(ctx, sb.Guest(), l, attach.ErrDisconnected,
+	n := s.hub.attachments.Disconnect(ctx, sb.Guest(), l, interrupt.ErrDisconnected,
 		func(m wire.Party) bool { return m.String() == party || m.ID == party })
 	if n == 0 {
 		e := wire.Errorf(wire.CodeNotFound, "no party %s on %s", oneLine(party, 64), t)

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -77,9 +78,9 @@ func TestChanged(t *testing.T) {
 	if err := a.Over(); err != nil {
 		t.Errorf("over: %v", err)
 	}
-	a.Disconnect(attach.ErrDisconnected)
+	a.Disconnect(interrupt.ErrDisconnected)
 	until("the disconnect is reported", func() bool {
-		return errors.Is(a.Over(), attach.ErrDisconnected)
+		return errors.Is(a.Over(), interrupt.ErrDisconnected)
 	})
 	if err := driver.Input(w.ctx(), []byte("exit\r")); err != nil {
 		t.Fatal(err)
@@ -295,15 +296,15 @@ func TestKick(t *testing.T) {
 	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, a.Party().ID); n != 1 || err != nil {
 		t.Errorf("Kick by id = %d, %v", n, err)
 	}
-	if err := a.Wait(w.ctx()); !errors.Is(err, attach.ErrDisconnected) || b.Err() != nil {
+	if err := a.Wait(w.ctx()); !errors.Is(err, interrupt.ErrDisconnected) || b.Err() != nil {
 		t.Errorf("who was kicked: %v, who was not: %v", err, b.Err())
 	}
 	// The shared attachment, too.
 	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 2 || err != nil {
 		t.Errorf("Kick of the agents = %d, %v", n, err)
 	}
-	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
-		t.Errorf("Stream = %v, want attach.ErrDisconnected", err)
+	if err := <-served; !errors.Is(err, interrupt.ErrDisconnected) {
+		t.Errorf("Stream = %v, want interrupt.ErrDisconnected", err)
 	}
 	<-c.Done()
 	_, err = d.Sessions.Disconnect(w.ctx(), alice, main, "person:mallory")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/record"
@@ -94,7 +95,7 @@ func (s *Sessions) Records(_ context.Context, p Principal, name string) ([]recor
 }
 
 // OpenRecord opens a session's record for reading; the caller closes it. run is the Info.Run to
-// open, 0 the latest. Reading fails with attach.ErrUnshared once the sandbox is no longer shared
+// open, 0 the latest. Reading fails with interrupt.ErrUnshared once the sandbox is no longer shared
 // with p. A missing record is an error with code not_found, an unreadable one has code unavailable.
 func (s *Sessions) OpenRecord(_ context.Context, p Principal, t wire.Target,
 	run int) (*record.Reader, error) {
@@ -113,7 +114,7 @@ func (s *Sessions) OpenRecord(_ context.Context, p Principal, t wire.Target,
 	if err == nil {
 		r.Guard(func() error {
 			if rights, _ := sb.RightsOf(p.Name); rights == "" {
-				return attach.ErrUnshared
+				return interrupt.ErrUnshared
 			}
 			return nil
 		})

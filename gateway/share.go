@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -58,10 +58,9 @@ func (h *Hub) Unshare(ctx context.Context, p Principal,
 
 // expel ends everything that a principal has on sb.
 func (h *Hub) expel(ctx context.Context, sb *lifecycle.Sandbox, principal string) {
+	theirs := func(m wire.Party) bool { return m.Name == principal }
 	for _, l := range sb.Sessions().All() {
-		h.attachments.Disconnect(ctx, sb.Guest(), l, attach.ErrUnshared, func(m wire.Party) bool {
-			return m.Name == principal
-		})
+		h.attachments.Disconnect(ctx, sb.Guest(), l, interrupt.ErrUnshared, theirs)
 	}
 	sb.CloseRelays(principal)
 	for _, l := range sb.Sessions().All() {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/record"
 	"github.com/sandboxd/sandboxd/gateway/store"
@@ -181,7 +182,7 @@ func TestShare(t *testing.T) {
 		t.Fatalf("unshare: %t, %v", was, err)
 	}
 	for name, a := range map[string]*attach.Attachment{"person": again, "agent": agents} {
-		if err := a.Err(); !errors.Is(err, attach.ErrUnshared) {
+		if err := a.Err(); !errors.Is(err, interrupt.ErrUnshared) {
 			t.Errorf("the %s: %v", name, err)
 		}
 	}
@@ -203,7 +204,7 @@ func TestShare(t *testing.T) {
 	if was, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil || was {
 		t.Errorf("unshare again: %t, %v", was, err)
 	}
-	if got := d.Public(attach.ErrUnshared); got.Code != wire.CodeDenied {
+	if got := d.Public(interrupt.ErrUnshared); got.Code != wire.CodeDenied {
 		t.Errorf("a call that it cut off says %v", got)
 	}
 	// A sandbox that goes takes its shares with it.
@@ -356,7 +357,7 @@ func TestUnshareEndsReading(t *testing.T) {
 	if _, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readers["bob"].ReadAt(make([]byte, 1), 1); !errors.Is(err, attach.ErrUnshared) {
+	if _, err := readers["bob"].ReadAt(make([]byte, 1), 1); !errors.Is(err, interrupt.ErrUnshared) {
 		t.Errorf("bob: %v", err)
 	}
 	if _, err := readers["alice"].ReadAt(make([]byte, 1), 1); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -399,8 +400,8 @@ func TestKickedStreamStaysAway(t *testing.T) {
 	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 1 || err != nil {
 		t.Fatalf("Kick = %d, %v", n, err)
 	}
-	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
-		t.Errorf("Stream = %v, want attach.ErrDisconnected", err)
+	if err := <-served; !errors.Is(err, interrupt.ErrDisconnected) {
+		t.Errorf("Stream = %v, want interrupt.ErrDisconnected", err)
 	}
 	w.eventually("the keyboard is free", func() bool { return l.Keyboard() == "" })
 	for _, session := range []string{"main", ""} {
@@ -445,8 +446,8 @@ func TestKickLeavesTheOthers(t *testing.T) {
 	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, id); n != 1 || err != nil {
 		t.Fatalf("Kick = %d, %v", n, err)
 	}
-	if err := <-served; !errors.Is(err, attach.ErrDisconnected) {
-		t.Errorf("Stream = %v, want attach.ErrDisconnected", err)
+	if err := <-served; !errors.Is(err, interrupt.ErrDisconnected) {
+		t.Errorf("Stream = %v, want interrupt.ErrDisconnected", err)
 	}
 	if err := one.Input(w.ctx(), []byte("x")); err != nil {
 		t.Errorf("who stayed: %v", err)

@@ -7,22 +7,14 @@ package attach
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
-)
-
-// Causes that end attachments.
-var (
-	ErrDisconnected = errors.New("disconnected") // the owner of the sandbox ended it
-	ErrUnshared     = errors.New("no longer shared")
-	ErrLeft         = errors.New("detached") // the client closed it
-	ErrClosed       = errors.New("the daemon is shutting down")
 )
 
 // Sandbox is what attachments need of the sandbox that they are in. Its methods may be called at
@@ -52,7 +44,7 @@ type Sandbox interface {
 	Session(ctx context.Context, c *connect.Control, name string, fresh bool) (*live.Session, error)
 	// Wake resumes it for the principal by if it is paused.
 	Wake(ctx context.Context, by string) error
-	// Within is ctx for a call that waits for the guest: it also ends with a *FrozenError when the
+	// Within is ctx for a call that waits for the guest: it also ends with an *interrupt.FrozenError when the
 	// sandbox is paused or its guest falls silent. The caller calls over.
 	Within(ctx context.Context) (_ context.Context, over func())
 	Silence() error // refuses a call while the guest is silent; nil while it answers
@@ -64,7 +56,7 @@ type Sandbox interface {
 	Silent(d time.Duration) error      // the error of a guest that has not answered for so long
 	NotRunning(session string) error   // refuses a caller that may not start it
 
-	Stops() *Interrupter // ends what was not sent yet
+	Stops() *interrupt.Event // ends what was not sent yet
 }
 
 // Options are what attachments work with. All fields are required.
@@ -120,12 +112,12 @@ func (all *Attachments) Join(ctx context.Context, sb Sandbox, party wire.Party, 
 	ctx, over := sb.Within(ctx)
 	defer over()
 	if err := a.begin(ctx, c); err != nil {
-		err = FrozenOr(ctx, err)
+		err = interrupt.FrozenOr(ctx, err)
 		a.Disconnect(err)
 		return nil, err
 	}
 	if err := sb.MayStay(party); err != nil { // its rights ended meanwhile
-		a.Disconnect(ErrUnshared)
+		a.Disconnect(interrupt.ErrUnshared)
 		return nil, err
 	}
 	return a, nil

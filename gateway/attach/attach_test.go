@@ -7,12 +7,12 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/signals"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -29,7 +29,7 @@ var demo = wire.Target{Sandbox: "demo", Session: "main"}
 type box struct {
 	Sandbox
 	sessions      *live.Sessions
-	pauses, stops Interrupter
+	pauses, stops interrupt.Event
 	paused        atomic.Bool
 	asked         chan struct{} // receives when the guest of answering has a request
 	over          *wire.Error
@@ -49,13 +49,15 @@ func (b *box) IsPaused() bool                     { return b.paused.Load() }
 func (b *box) Touch()                             {}
 func (b *box) Over() *wire.Error                  { return b.over }
 func (b *box) Reach(err error) error              { return err }
-func (b *box) Stops() *Interrupter                { return &b.stops }
+func (b *box) Stops() *interrupt.Event            { return &b.stops }
 func (b *box) Wake(context.Context, string) error { return nil }
 func (b *box) Within(ctx context.Context) (context.Context, func()) {
 	return b.pauses.Within(ctx)
 }
-func (b *box) Silence() error               { return nil }
-func (b *box) Silent(d time.Duration) error { return &SilentError{"the guest", d} }
+func (b *box) Silence() error { return nil }
+func (b *box) Silent(d time.Duration) error {
+	return &interrupt.SilentError{What: "the guest", Time: d}
+}
 func (b *box) Answers(context.Context) *wire.Error {
 	return wire.LostError(wire.LostGuest, "its guest does not answer any more")
 }
@@ -66,7 +68,7 @@ func (b *box) NotRunning(string) error {
 // pause is what a pause of the sandbox does to calls.
 func (b *box) pause() {
 	b.paused.Store(true)
-	b.pauses.Interrupt(&FrozenError{Lost: wire.LostError(wire.LostPaused, "sandbox demo was paused"),
+	b.pauses.Interrupt(&interrupt.FrozenError{Lost: wire.LostError(wire.LostPaused, "sandbox demo was paused"),
 		Refused: wire.Errorf(wire.CodeUnavailable, "sandbox demo was paused before the call was made")})
 }
 
@@ -142,29 +144,8 @@ func answering(t *testing.T, reply string) (*Attachment, *box) {
 	a := &Attachment{all: newAttachments(), sandbox: b, live: b.session(t), target: demo, party: wire.Party{Name: "alice", Kind: wire.Agent},
 		opening: make(chan struct{}, 1), client: client, resumes: "x", incarnation: "1"}
 	a.life, a.end = context.WithCancelCause(context.Background())
-	t.Cleanup(func() { a.end(ErrLeft) })
+	t.Cleanup(func() { a.end(interrupt.ErrLeft) })
 	return a, b
-}
-
-// An event ends the contexts that there are, with its cause, and those after it wait for the next
-// one.
-func TestInterrupter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var i Interrupter
-		i.Interrupt(errors.New("nobody waits"))
-		cause := errors.New("event")
-		ctx, done := i.Within(t.Context())
-		defer done()
-		over, forget := i.Within(t.Context())
-		forget()
-		i.Interrupt(cause)
-		later, end := i.Within(t.Context())
-		defer end()
-		synctest.Wait()
-		if !errors.Is(context.Cause(ctx), cause) || !errors.Is(context.Cause(over), context.Canceled) || later.Err() != nil {
-			t.Errorf("%v, %v, %v", context.Cause(ctx), context.Cause(over), later.Err())
-		}
-	})
 }
 
 // A party that was disconnected is not the same one again for as long as its guest may know it.

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -204,7 +205,7 @@ func (a *Attachment) Resize(ctx context.Context, cols, rows int) error {
 	return err
 }
 
-// Err is nil while the attachment lives; ErrDisconnected when somebody ended it.
+// Err is nil while the attachment lives; interrupt.ErrDisconnected when somebody ended it.
 func (a *Attachment) Err() error {
 	if a.life.Err() == nil {
 		return nil
@@ -212,7 +213,7 @@ func (a *Attachment) Err() error {
 	return context.Cause(a.life)
 }
 
-// Wait returns the attachment's end: io.EOF when the session ended, ErrDisconnected, or ctx's
+// Wait returns the attachment's end: io.EOF when the session ended, interrupt.ErrDisconnected, or ctx's
 // cause.
 func (a *Attachment) Wait(ctx context.Context) error {
 	ctx, done := a.within(ctx)
@@ -280,6 +281,6 @@ func (a *Attachment) Close() error {
 			err = nil // its stream ended with the session, as was asked for
 		}
 	}
-	a.Disconnect(ErrLeft)
+	a.Disconnect(interrupt.ErrLeft)
 	return err
 }

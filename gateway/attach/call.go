@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/session/syntax"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -145,7 +146,7 @@ func plainJSON(v any) ([]byte, error) {
 func (a exchange) whyLost(ctx, caller context.Context, reply wire.Reply, err error) *wire.Error {
 	answered := reply.Result != nil || reply.Error != nil
 	lost, _ := errors.AsType[*wire.Error](err)
-	var frozen *FrozenError
+	var frozen *interrupt.FrozenError
 	switch {
 	case diedWith(reply.Result), err == nil:
 		return a.call.lossOf(reply)
@@ -184,7 +185,7 @@ func (a exchange) given(caller context.Context) *wire.Error {
 // CutOff returns the loss of a call that was sent and whose caller was cut off. public is what the
 // caller may see of cause.
 func CutOff(cause error, public *wire.Error) *wire.Error {
-	if errors.Is(cause, ErrClosed) {
+	if errors.Is(cause, interrupt.ErrClosed) {
 		return wire.LostError(wire.LostGateway, public.Message)
 	}
 	return wire.LostError(wire.LostDetached, public.Message)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -76,7 +77,7 @@ func (a *Attachment) openOn(ctx context.Context, control func(context.Context) (
 			return nil, context.Cause(ctx)
 		case !isPassing(err) || time.Since(a.away) > rememberedFor:
 			return nil, err
-		case isNew && errors.As(err, new(*SilentError)):
+		case isNew && errors.As(err, new(*interrupt.SilentError)):
 			return nil, err // it has nothing to lose, and has waited
 		case !sleep(ctx, pause):
 			return nil, context.Cause(ctx)

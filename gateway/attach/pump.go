@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -216,7 +217,7 @@ func (st *stream) fromGuest(ctx context.Context) {
 func (st *stream) loseWhenFrozen(ctx, frozen context.Context, over func()) {
 	for {
 		<-frozen.Done()
-		why, ok := errors.AsType[*FrozenError](context.Cause(frozen))
+		why, ok := errors.AsType[*interrupt.FrozenError](context.Cause(frozen))
 		over()
 		if !ok {
 			return
@@ -429,7 +430,7 @@ func (st *stream) copyOutput(buf []byte, untold bool) (progress bool, changed <-
 		st.sent = lagged.To
 		e := wire.Event{Kind: wire.EventLagged, Offset: lagged.To, Missed: lagged.To - lagged.From, Text: lagged.Why}
 		return true, nil, st.client.QueueJSON(wire.FrameEvent, 0, e)
-	case errors.Is(err, io.EOF), errors.Is(err, ErrClosed):
+	case errors.Is(err, io.EOF), errors.Is(err, interrupt.ErrClosed):
 		return false, changed, nil
 	case err != nil:
 		return false, nil, err

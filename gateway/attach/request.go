@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -42,7 +43,7 @@ func (a *Attachment) Request(ctx context.Context, r wire.Request) (wire.Reply, e
 	defer x.call.End()
 	client, err := x.clientFor(ctx, r)
 	if err != nil {
-		return wire.Reply{}, FrozenOr(ctx, err)
+		return wire.Reply{}, interrupt.FrozenOr(ctx, err)
 	}
 	if refused := incomplete(client.Attached().Shell, r); refused != nil {
 		return wire.Reply{Error: refused}, refused
@@ -113,7 +114,7 @@ func (a exchange) answer(ctx, caller context.Context, reply wire.Reply, err erro
 			err = lost // that counts
 		}
 	}
-	if frozen, ok := errors.AsType[*FrozenError](err); ok && lost == nil && hasResult(c.Request.Verb) { // before its output was here
+	if frozen, ok := errors.AsType[*interrupt.FrozenError](err); ok && lost == nil && hasResult(c.Request.Verb) { // before its output was here
 		lost, reply.Result = frozen.Lost, nil
 	}
 	if lost != nil && reply.Result == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
 
@@ -58,7 +59,7 @@ func (all *Attachments) Shared(ctx context.Context, sb Sandbox, party wire.Party
 		if !o.Create || !a.Live().Ended() {
 			return a, nil
 		}
-		a.Disconnect(ErrLeft)
+		a.Disconnect(interrupt.ErrLeft)
 	}
 	if a := s.attachment; o.Typed && a != nil && a.Live() != nil && a.Live().Final() {
 		o.Create = false // the program that the party knew has ended with its sandbox
@@ -92,6 +93,6 @@ func (all *Attachments) Expire() {
 	}
 	all.mu.Unlock()
 	for _, a := range idle {
-		a.Disconnect(ErrLeft)
+		a.Disconnect(interrupt.ErrLeft)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -64,7 +65,7 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 	defer over()
 	guest, at, err := attachGuest(ctx, c, a)
 	if err != nil {
-		err = FrozenOr(ctx, err)
+		err = interrupt.FrozenOr(ctx, err)
 		if refused, ok := errors.AsType[*wire.Error](err); ok {
 			return nil, live.InboundError(refused)
 		}
@@ -73,7 +74,7 @@ func (all *Attachments) openStream(ctx context.Context, sb Sandbox, party wire.P
 	st = &stream{all: all, client: client, guest: guest, sandbox: sb, party: party, secret: at.Resume, quiet: quiet, shell: at.Shell, more: make(chan struct{}), asked: make(map[uint32]asked), cancel: func() {}}
 	if st.live, err = sb.Session(ctx, c, at.Session, at.Created); err != nil {
 		guest.Close()
-		return nil, FrozenOr(ctx, err)
+		return nil, interrupt.FrozenOr(ctx, err)
 	}
 	switch from.Word {
 	case wire.FromStart:

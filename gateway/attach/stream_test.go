@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/attention"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
 )
@@ -42,7 +43,7 @@ func TestPauseWaitsForNoClient(t *testing.T) {
 	}
 	paused := make(chan struct{})
 	go func() {
-		b.pauses.Interrupt(&FrozenError{Lost: wire.LostError(wire.LostPaused, "paused")})
+		b.pauses.Interrupt(&interrupt.FrozenError{Lost: wire.LostError(wire.LostPaused, "paused")})
 		close(paused)
 	}()
 	select {
@@ -84,7 +85,7 @@ func TestPauseLosesHeldAnswer(t *testing.T) {
 			<-more
 		}
 	}
-	b.pauses.Interrupt(&FrozenError{Lost: wire.LostError(wire.LostPaused, "paused")})
+	b.pauses.Interrupt(&interrupt.FrozenError{Lost: wire.LostError(wire.LostPaused, "paused")})
 	f, err := client.Read()
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/store"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -24,7 +24,7 @@ var (
 	ErrEngine = errors.New("engine does not answer") // the backend, not the sandbox
 	// Its SSH server presents another key.
 	ErrIdentity = errors.New("identity changed")
-	ErrClosed   = attach.ErrClosed
+	ErrClosed   = interrupt.ErrClosed
 )
 
 // publicError is an error with the part of it that a client may see. Its own text is for the log.
@@ -71,12 +71,12 @@ func (reg *Registry) Public(err error) *wire.Error {
 		return &wire.Error{Code: wire.CodeLost, Message: "the call was cancelled"}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &wire.Error{Code: wire.CodeUnavailable, Message: "the call timed out"}
-	case errors.Is(err, attach.ErrDisconnected):
+	case errors.Is(err, interrupt.ErrDisconnected):
 		return &wire.Error{Code: wire.CodeDenied, Message: "the owner disconnected you"}
-	case errors.Is(err, attach.ErrUnshared):
+	case errors.Is(err, interrupt.ErrUnshared):
 		return &wire.Error{Code: wire.CodeDenied,
 			Message: "the sandbox is no longer shared with you"}
-	case errors.Is(err, attach.ErrLeft):
+	case errors.Is(err, interrupt.ErrLeft):
 		return &wire.Error{Code: wire.CodeLost, Message: "the calling party has left the session"}
 	case errors.Is(err, ErrClosed):
 		return &wire.Error{Code: wire.CodeLost, Message: ErrClosed.Error(),
@@ -108,7 +108,7 @@ func (reg *Registry) NotFound(name string) error {
 // engine and identity apart.
 func (sb *Sandbox) Reach(err error) error {
 	if err == nil || errors.As(err, new(*publicError)) ||
-		errors.As(err, new(*attach.FrozenError)) || errors.Is(err, context.Canceled) {
+		errors.As(err, new(*interrupt.FrozenError)) || errors.Is(err, context.Canceled) {
 		return err
 	}
 	if f := sb.get(); f.Instance.Host.URI != "" {

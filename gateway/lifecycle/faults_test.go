@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -102,7 +103,7 @@ func TestPauseEndsReaching(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := <-failed
-	if wantCode(t, err, wire.CodeUnavailable); !errors.As(err, new(*attach.FrozenError)) {
+	if wantCode(t, err, wire.CodeUnavailable); !errors.As(err, new(*interrupt.FrozenError)) {
 		t.Errorf("%v, want that it was paused", err)
 	}
 }

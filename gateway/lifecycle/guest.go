@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
@@ -22,17 +22,15 @@ type Guest struct {
 	sb     *Sandbox
 	relays relays
 	// Ends the calls under way, including those that wait for a silent guest.
-	pauses    attach.Interrupter
-	stops     attach.Interrupter // ends the calls not sent yet; used with op held
-	listening listening          // asks for signs of life while calls wait
+	pauses    interrupt.Event
+	stops     interrupt.Event // ends the calls not sent yet; used with op held
+	listening listening       // asks for signs of life while calls wait
 
 	mu     sync.Mutex
 	link   *link    // guarded by mu; nil while the daemon keeps no connection
 	notes  []string // guarded by mu; of the last inspection
 	halted bool     // guarded by mu; stopped by a signal at the last inspection
 }
-
-var _ attach.Sandbox = (*Guest)(nil)
 
 // Name returns the sandbox's name.
 func (g *Guest) Name() string { return g.sb.Name() }
@@ -59,7 +57,7 @@ func (g *Guest) MayBegin() (done func(), err error) {
 }
 
 // Stops returns what ends the calls that were not sent yet when sb is stopped.
-func (g *Guest) Stops() *attach.Interrupter { return &g.stops }
+func (g *Guest) Stops() *interrupt.Event { return &g.stops }
 
 // StopsAfter returns how long after the last party has left sb stops. 0 means that it does not, or
 // that something runs in it.
@@ -260,7 +258,7 @@ func (g *Guest) Silent(d time.Duration) error {
 	if uri := g.sb.get().Instance.Host.URI; uri != "" {
 		what += " on " + uri
 	}
-	return &attach.SilentError{What: what, Time: d}
+	return &interrupt.SilentError{What: what, Time: d}
 }
 
 // Session returns the replica of a session that the guest has. It asks the guest if fresh is true
@@ -444,7 +442,7 @@ func dialRunning[C any](ctx context.Context, g *Guest, by string, progress func(
 		within, cancel := context.WithTimeout(unfrozen, reachWithin)
 		c, err := dial(within, inst)
 		cancel()
-		frozen := attach.FrozenOr(unfrozen, err)
+		frozen := interrupt.FrozenOr(unfrozen, err)
 		over()
 		if err == nil {
 			// Without its control connection it stays so, whatever else answers.
@@ -456,7 +454,7 @@ func dialRunning[C any](ctx context.Context, g *Guest, by string, progress func(
 		if ctx.Err() != nil {
 			return none, context.Cause(ctx)
 		}
-		if errors.As(frozen, new(*attach.FrozenError)) { // nobody gets an answer
+		if errors.As(frozen, new(*interrupt.FrozenError)) { // nobody gets an answer
 			return none, frozen
 		}
 		if errors.Is(err, connect.ErrClosed) { // closed by the daemon: no fault of the sandbox

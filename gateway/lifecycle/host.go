@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -79,7 +79,7 @@ func reachHost(f Record, err error) error {
 	case f.State == Deleting:
 		e.Hint = "the removal continues in the background until the host answers; sandboxd ls " +
 			"shows it until then"
-	case errors.As(err, new(*attach.SilentError)):
+	case errors.As(err, new(*interrupt.SilentError)):
 		e.Hint = "check on the host: pgrep -af sandboxd-guest; the call may still be " +
 			"carried out later"
 	case errors.Is(err, connect.ErrClosed):

@@ -3,7 +3,7 @@ package lifecycle
 import (
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -34,10 +34,12 @@ var endReasonText = map[string]string{wire.LostStopped: "it was stopped",
 	wire.LostRemoved: "it was removed"}
 
 // pausedError ends the calls under way when sb is paused.
-func pausedError(name string) *attach.FrozenError {
-	e := &attach.FrozenError{Lost: wire.LostError(wire.LostPaused, "sandbox "+name+" was paused"),
+func pausedError(name string) *interrupt.FrozenError {
+	e := &interrupt.FrozenError{
+		Lost: wire.LostError(wire.LostPaused, "sandbox "+name+" was paused"),
 		Refused: wire.Errorf(wire.CodeUnavailable, "sandbox %s was paused before the call was made",
-			name)}
+			name),
+	}
 	e.Lost.Hint = "its processes continue when it is resumed: sandboxd resume " + name
 	e.Refused.Hint = "make the call again to resume the sandbox"
 	return e

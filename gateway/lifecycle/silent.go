@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -21,9 +21,9 @@ import (
 // The zero value is ready.
 type listening struct {
 	mu     sync.Mutex
-	calls  int                 // guarded by mu
-	begun  chan struct{}       // guarded by mu; closed by the next call; nil if unused
-	silent *attach.FrozenError // guarded by mu; why calls end; nil while the guest answers
+	calls  int                    // guarded by mu
+	begun  chan struct{}          // guarded by mu; closed by the next call; nil if unused
+	silent *interrupt.FrozenError // guarded by mu; why calls end; nil while the guest answers
 }
 
 // enter counts a call that waits for the guest, until leave is called.
@@ -61,14 +61,14 @@ func (l *listening) wait(ctx context.Context) bool {
 }
 
 // set records that the guest is silent; nil means that it answers.
-func (l *listening) set(silent *attach.FrozenError) {
+func (l *listening) set(silent *interrupt.FrozenError) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.silent = silent
 }
 
 // silence returns why calls end while the guest is silent; nil while it answers.
-func (l *listening) silence() *attach.FrozenError {
+func (l *listening) silence() *interrupt.FrozenError {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.silent
@@ -196,11 +196,11 @@ func (g *Guest) answeredAgain(ctx context.Context) {
 }
 
 // silentError returns the error for calls that wait for the guest of sb, silent for d.
-func (g *Guest) silentError(d time.Duration) *attach.FrozenError {
+func (g *Guest) silentError(d time.Duration) *interrupt.FrozenError {
 	why := g.Silent(d)
 	reach := g.Reach(why)
 	refused, _ := errors.AsType[*wire.Error](reach)
-	e := &attach.FrozenError{Refused: refused}
+	e := &interrupt.FrozenError{Refused: refused}
 	if g.IsHost() {
 		e.Lost = wire.LostError(wire.LostHost, text.Line(reach.Error(), 300))
 		return e

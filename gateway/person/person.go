@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/view"
 	"github.com/sandboxd/sandboxd/sandbox/session/screen"
 	"github.com/sandboxd/sandboxd/sandbox/session/text"
@@ -146,9 +147,9 @@ func (p *Person) ended(cause error) (int, string) {
 		return 0, "detached from " + Full(target)
 	case errors.Is(cause, ErrGone):
 		return wire.ExitTransport, ""
-	case errors.Is(cause, attach.ErrDisconnected):
+	case errors.Is(cause, interrupt.ErrDisconnected):
 		return wire.ExitTransport, "the owner disconnected you from " + Full(target)
-	case errors.Is(cause, attach.ErrUnshared):
+	case errors.Is(cause, interrupt.ErrUnshared):
 		return wire.ExitTransport, target.Sandbox + " is no longer shared with you"
 	case errors.Is(cause, io.EOF):
 		status := ExitOf(p.at.Live().State())

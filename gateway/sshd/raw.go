@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/sandboxd/sandboxd/gateway/attach"
+	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/gateway/person"
 	"github.com/sandboxd/sandboxd/sandbox/wire"
@@ -48,7 +49,7 @@ func (s *session) raw(ctx context.Context, target wire.Target, fresh bool) {
 	switch {
 	case err == nil:
 		s.exit(person.ExitOf(at.Live().State()))
-	case errors.Is(at.Err(), attach.ErrDisconnected):
+	case errors.Is(at.Err(), interrupt.ErrDisconnected):
 		s.complain("the owner disconnected you from " + at.Target().String())
 		s.exit(wire.ExitTransport)
 	default:
