@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"context"
@@ -15,11 +15,11 @@ import (
 // watched reads a watch until its last state of a session fulfils a condition.
 func (w *world) watched(watch *attention.Watch, what string,
 	cond func(attention.Need) bool) attention.Need {
-	w.t.Helper()
+	w.T.Helper()
 	for {
-		changed, err := watch.Next(w.ctx())
+		changed, err := watch.Next(w.Ctx())
 		if err != nil {
-			w.t.Fatalf("never reported: %s: %v", what, err)
+			w.T.Fatalf("never reported: %s: %v", what, err)
 		}
 		for _, n := range changed {
 			if cond(n) {
@@ -31,20 +31,20 @@ func (w *world) watched(watch *attention.Watch, what string,
 
 // person joins demo's main session as alice.
 func (w *world) person(d *daemon) *attach.Attachment {
-	w.t.Helper()
-	a, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"},
+	w.T.Helper()
+	a, err := d.Sessions.Join(w.Ctx(), alice, wire.Target{Sandbox: "demo"},
 		attach.JoinOptions{Create: true, Cols: 80, Rows: 24})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
-	w.t.Cleanup(func() { a.Close() })
+	w.T.Cleanup(func() { a.Close() })
 	return a
 }
 
 func (w *world) types(a *attach.Attachment, text string) {
-	w.t.Helper()
-	if err := a.Input(w.ctx(), []byte(text)); err != nil {
-		w.t.Fatalf("type %q: %v", text, err)
+	w.T.Helper()
+	if err := a.Input(w.Ctx(), []byte(text)); err != nil {
+		w.T.Fatalf("type %q: %v", text, err)
 	}
 }
 
@@ -52,8 +52,8 @@ func (w *world) types(a *attach.Attachment, text string) {
 // end of its shell.
 func TestAttentionWatch(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	before := time.Now().Add(-time.Second)
 	a := w.person(d)
 	watch := d.Sessions.WatchAttention(alice)
@@ -100,11 +100,11 @@ func TestAttentionWatch(t *testing.T) {
 	if n.Needs != attention.Shell || n.ExitCode == nil || *n.ExitCode != 3 || n.Gone {
 		t.Errorf("got %+v", n)
 	}
-	all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
+	all, err := d.Sessions.Attention(w.Ctx(), alice, "demo")
 	if err != nil || len(all) != 1 || all[0].Needs != attention.Shell || all[0].Since != n.Since {
 		t.Errorf("needs %+v, %v", all, err)
 	}
-	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
 	w.watched(watch, "that it is gone", func(n attention.Need) bool {
@@ -116,26 +116,26 @@ func TestAttentionWatch(t *testing.T) {
 // watch the guest is not asked.
 func TestAttentionWatchOwner(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	others := d.Sessions.WatchAttention(bob)
 	w.person(d)
-	if watched, _ := d.registry.Board().Watched([]string{"alice"}); watched {
+	if watched, _ := d.Registry().Board().Watched([]string{"alice"}); watched {
 		t.Error("alice's sessions are watched for bob")
 	}
-	ctx, cancel := context.WithTimeout(w.ctx(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(w.Ctx(), 500*time.Millisecond)
 	defer cancel()
 	if changed, err := others.Next(ctx); err == nil {
 		t.Errorf("bob got %+v", changed)
 	}
 	others.Close()
-	if watched, _ := d.registry.Board().Watched([]string{"bob"}); watched {
+	if watched, _ := d.Registry().Board().Watched([]string{"bob"}); watched {
 		t.Error("a watch that was closed counts")
 	}
-	if _, err := d.Sessions.Attention(w.ctx(), bob, "demo"); err == nil {
+	if _, err := d.Sessions.Attention(w.Ctx(), bob, "demo"); err == nil {
 		t.Error("bob learned of demo")
 	}
-	if all, err := d.Sessions.Attention(w.ctx(), bob, ""); err != nil || len(all) != 0 {
+	if all, err := d.Sessions.Attention(w.Ctx(), bob, ""); err != nil || len(all) != 0 {
 		t.Errorf("bob got %+v, %v", all, err)
 	}
 }
@@ -144,12 +144,12 @@ func TestAttentionWatchOwner(t *testing.T) {
 // that nobody else watches.
 func TestAttentionWatchShared(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	watch := d.Sessions.WatchAttention(bob)
 	defer watch.Close()
 	a := w.person(d)
-	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
+	if err := d.Share(w.Ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
 		t.Fatal(err)
 	}
 	w.watched(watch, "the prompt", func(n attention.Need) bool {
@@ -161,7 +161,7 @@ func TestAttentionWatchShared(t *testing.T) {
 	}); n.LastLine != "Your name?" {
 		t.Errorf("got %+v", n)
 	}
-	if _, err := d.Unshare(w.ctx(), alice, "demo", "bob"); err != nil {
+	if _, err := d.Unshare(w.Ctx(), alice, "demo", "bob"); err != nil {
 		t.Fatal(err)
 	}
 	w.watched(watch, "that it is no longer shared", func(n attention.Need) bool {
@@ -173,24 +173,24 @@ func TestAttentionWatchShared(t *testing.T) {
 // and started.
 func TestAttentionWatchGoesOn(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
+	d := w.Start()
+	info := w.Create(d, "demo")
 	a := w.person(d)
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	w.watched(watch, "the prompt", func(n attention.Need) bool {
 		return n.Phase == wire.PhasePrompt
 	})
-	d.registry.Connections().Forget(info.ID) // its connections end
+	w.cut(info) // its connections end
 	w.types(a, "read x\n")
 	w.watched(watch, "a question after that", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
 	})
-	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
 	w.watched(watch, "that the session is gone", func(n attention.Need) bool { return n.Gone })
-	if _, err := d.Start(w.ctx(), alice, "demo", nil); err != nil {
+	if _, err := d.Start(w.Ctx(), alice, "demo", nil); err != nil {
 		t.Fatal(err)
 	}
 	w.types(w.person(d), "read x\n")
@@ -202,8 +202,8 @@ func TestAttentionWatchGoesOn(t *testing.T) {
 // What a session prints is data: it reaches nobody's terminal or log as anything else.
 func TestAttentionHostileLine(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	w.types(w.person(d), `printf 'x\n\033]0;title\007"a'"'"'b" \302\233 \342\200\256 $(id) \\ {}'; read x`+"\n")
@@ -218,11 +218,11 @@ func TestAttentionHostileLine(t *testing.T) {
 // The last line is in the record, where a daemon finds it that has seen none of it being printed.
 func TestAttentionLastLineAfterARestart(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "seq 5000; PS1='the last line> '")
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "seq 5000; PS1='the last line> '")
 	last := func() string {
-		all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
+		all, err := d.Sessions.Attention(w.Ctx(), alice, "demo")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,11 +231,11 @@ func TestAttentionLastLineAfterARestart(t *testing.T) {
 		}
 		return all[0].LastLine
 	}
-	w.eventually("the prompt is the last line", func() bool { return last() == "the last line>" })
-	d.stop()
-	d = w.start()
-	w.eventually("the session is there again", func() bool {
-		sessions, err := d.Sessions.List(w.ctx(), alice, "demo")
+	w.Eventually("the prompt is the last line", func() bool { return last() == "the last line>" })
+	d.End()
+	d = w.Start()
+	w.Eventually("the session is there again", func() bool {
+		sessions, err := d.Sessions.List(w.Ctx(), alice, "demo")
 		return err == nil && len(sessions) == 1
 	})
 	if got := last(); got != "the last line>" {
@@ -246,21 +246,21 @@ func TestAttentionLastLineAfterARestart(t *testing.T) {
 // The last line does not reveal what a person types in private mode.
 func TestAttentionPrivate(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	watch := d.Sessions.WatchAttention(alice)
 	defer watch.Close()
 	a := w.person(d)
 	w.watched(watch, "the prompt", func(n attention.Need) bool {
 		return n.Phase == wire.PhasePrompt
 	})
-	if err := a.Take(w.ctx()); err != nil {
+	if err := a.Take(w.Ctx()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbPrivate, On: true}); err != nil {
+	if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbPrivate, On: true}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is private", func() bool { return a.Live().Private() != "" })
+	w.Eventually("it is private", func() bool { return a.Live().Private() != "" })
 	w.types(a, "read -p 'tok''en 4711? ' x\n")
 	if n := w.watched(watch, "a question", func(n attention.Need) bool {
 		return n.Needs == attention.Answer
@@ -271,11 +271,11 @@ func TestAttentionPrivate(t *testing.T) {
 	w.watched(watch, "the prompt again", func(n attention.Need) bool {
 		return n.Phase == wire.PhasePrompt
 	})
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbPrivate}); err != nil {
+	if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbPrivate}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is over", func() bool { return a.Live().Private() == "" })
-	all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
+	w.Eventually("it is over", func() bool { return a.Live().Private() == "" })
+	all, err := d.Sessions.Attention(w.Ctx(), alice, "demo")
 	if err != nil || len(all) != 1 || strings.Contains(all[0].LastLine, "4711") {
 		t.Errorf("needs %+v, %v", all, err)
 	}

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"encoding/json"
@@ -43,23 +43,23 @@ func notices(t *testing.T, file string) (all []attention.Notice) {
 func TestHookExec(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	file, env := filepath.Join(t.TempDir(), "received"), filepath.Join(t.TempDir(), "env")
-	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c",
+	w.Options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c",
 		`env | grep '^SANDBOXD_HOOK_\|^MINE=' | sort | tr '\n' ' ' >>"$2"; echo >>"$2"; cat >>"$1"`,
 		"hook", file, env},
 		Env: []string{"MINE=yes"}}
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	a := w.person(d)
 	w.types(a, `read -p $'It\047s \033[31m"ev\151l"\033]0;x\007 $(reboot) ; `+"`x`"+` ' x`+"\n")
-	w.eventually("a question is reported", func() bool { return len(notices(t, file)) == 1 })
+	w.Eventually("a question is reported", func() bool { return len(notices(t, file)) == 1 })
 	w.types(a, "\n")
-	w.eventually("the answer is reported", func() bool { return len(notices(t, file)) == 2 })
+	w.Eventually("the answer is reported", func() bool { return len(notices(t, file)) == 2 })
 	w.types(a, "exit 7\n")
-	w.eventually("the end is reported", func() bool { return len(notices(t, file)) == 3 })
-	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+	w.Eventually("the end is reported", func() bool { return len(notices(t, file)) == 3 })
+	if err := d.Discard(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the removal is reported", func() bool { return len(notices(t, file)) == 4 })
+	w.Eventually("the removal is reported", func() bool { return len(notices(t, file)) == 4 })
 	all := notices(t, file)
 	var got []string
 	for _, n := range all {
@@ -87,8 +87,8 @@ func TestHookExec(t *testing.T) {
 		"SANDBOXD_HOOK_WANT=line SANDBOXD_HOOK_WAS= " {
 		t.Errorf("environment %q, %v", first, err)
 	}
-	w.eventually("all are counted", func() bool {
-		return d.hook.Counts() == attention.HookCounts{Delivered: 4}
+	w.Eventually("all are counted", func() bool {
+		return w.hook(d) == attention.HookCounts{Delivered: 4}
 	})
 }
 
@@ -97,19 +97,19 @@ func TestHookExec(t *testing.T) {
 func TestHookOfANameUsedAgain(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	file := filepath.Join(t.TempDir(), "received")
-	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c", `cat >>"$0"`, file}}
-	d := w.start()
+	w.Options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c", `cat >>"$0"`, file}}
+	d := w.Start()
 	for round := range 2 {
-		w.create(d, "demo")
+		w.Create(d, "demo")
 		a := w.person(d)
 		w.types(a, "read -p 'Well? ' x\n")
-		w.eventually("a question is reported", func() bool {
+		w.Eventually("a question is reported", func() bool {
 			return len(notices(t, file)) == 2*round+1
 		})
-		if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+		if err := d.Discard(w.Ctx(), alice, "demo"); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("the removal is reported", func() bool {
+		w.Eventually("the removal is reported", func() bool {
 			return len(notices(t, file)) == 2*round+2
 		})
 	}
@@ -126,26 +126,26 @@ func TestHookOfANameUsedAgain(t *testing.T) {
 func TestHookExecFails(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	pid := filepath.Join(t.TempDir(), "pid")
-	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c",
+	w.Options.Hook = attention.HookOptions{Exec: []string{"/bin/sh", "-c",
 		`if [ $SANDBOXD_HOOK_NEEDS ]; then sleep 1000 & echo $! >"$0"; wait; fi; echo no such luck; exit 3`, pid},
 		Timeout: 3 * time.Second} // enough for a shell to start on a busy machine
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	a := w.person(d)
 	w.types(a, "read x\n")
-	w.eventually("one has failed", func() bool { return d.hook.Counts().Failed == 1 })
+	w.Eventually("one has failed", func() bool { return w.hook(d).Failed == 1 })
 	child, err := os.ReadFile(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("what it started has ended", func() bool {
+	w.Eventually("what it started has ended", func() bool {
 		stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
 		return err != nil || strings.Contains(string(stat), ") Z ")
 	})
 	w.types(a, "\n")
-	w.eventually("two have failed", func() bool { return d.hook.Counts().Failed == 2 })
+	w.Eventually("two have failed", func() bool { return w.hook(d).Failed == 2 })
 	for _, want := range []string{"it ran for 3s", "exit status 3: no such luck"} {
-		if !strings.Contains(w.log.String(), want) {
+		if !strings.Contains(w.Log.String(), want) {
 			t.Errorf("the log has no %q", want)
 		}
 	}
@@ -180,14 +180,14 @@ func TestHookURL(t *testing.T) {
 		rw.WriteHeader(answer)
 	}))
 	t.Cleanup(server.Close)
-	w.options.Hook = attention.HookOptions{URL: server.URL + "/in", Retry: 10 * time.Millisecond}
-	d := w.start()
-	t.Cleanup(d.stop) // before the server
-	w.create(d, "demo")
+	w.Options.Hook = attention.HookOptions{URL: server.URL + "/in", Retry: 10 * time.Millisecond}
+	d := w.Start()
+	t.Cleanup(d.End) // before the server
+	w.Create(d, "demo")
 	a := w.person(d)
 	counts := func(want attention.HookCounts) {
 		t.Helper()
-		w.eventually(fmt.Sprintf("%+v", want), func() bool { return d.hook.Counts() == want })
+		w.Eventually(fmt.Sprintf("%+v", want), func() bool { return w.hook(d) == want })
 	}
 	w.types(a, "read x\n")
 	counts(attention.HookCounts{Delivered: 1}) // after 503 and 429
@@ -211,22 +211,22 @@ func TestHookURL(t *testing.T) {
 // A program that does not end holds up nobody, and the daemon ends.
 func TestHookThatHangs(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Hook = attention.HookOptions{Exec: []string{"/bin/sleep", "1000"}, Timeout: time.Hour}
-	d := w.start()
-	w.create(d, "demo")
+	w.Options.Hook = attention.HookOptions{Exec: []string{"/bin/sleep", "1000"}, Timeout: time.Hour}
+	d := w.Start()
+	w.Create(d, "demo")
 	w.types(w.person(d), "read x\n")
-	w.eventually("it needs an answer", func() bool {
-		all, err := d.Sessions.Attention(w.ctx(), alice, "demo")
+	w.Eventually("it needs an answer", func() bool {
+		all, err := d.Sessions.Attention(w.Ctx(), alice, "demo")
 		return err == nil && len(all) == 1 && all[0].Needs == attention.Answer
 	})
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"},
+	a, err := d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"},
 		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+	if res, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 		Text: "echo on"}); err != nil || res.Result.Output != "on\n" {
 		t.Errorf("got %+v, %v", res, err)
 	}
-	d.stop()
+	d.End()
 }

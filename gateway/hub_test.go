@@ -1,10 +1,11 @@
-package gateway
+package gateway_test
 
 import (
 	"errors"
 	"strings"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -13,21 +14,21 @@ import (
 
 func TestRunThroughTheHub(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
+	d := w.Start()
+	info := w.Create(d, "demo")
 	if info.State != lifecycle.Running || info.Owner != "alice" || info.ID == "" {
 		t.Errorf("info = %+v", info)
 	}
-	res := w.run(d, "echo hello; cd /; exit_code() { return 3; }; exit_code")
+	res := w.Run(d, "echo hello; cd /; exit_code() { return 3; }; exit_code")
 	if res.Ended != wire.Done || res.ExitCode == nil || *res.ExitCode != 3 ||
 		res.Output != "hello\n" || res.Cwd != "/" {
 		t.Errorf("result = %+v", res)
 	}
-	l, err := d.Sessions.Live(w.ctx(), alice, wire.Target{Sandbox: "demo"})
+	l, err := d.Sessions.Live(w.Ctx(), alice, wire.Target{Sandbox: "demo"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := everything(w.ctx(), l, res.From, res.To)
+	text, err := readTo(w.Ctx(), l, res.From, res.To)
 	if err != nil || !strings.Contains(text, "hello\r\n") {
 		t.Errorf("replica has %q, %v between the command's offsets", text, err)
 	}
@@ -38,79 +39,79 @@ func TestRunThroughTheHub(t *testing.T) {
 
 func TestOthersSandboxesAreUnknown(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	calls := map[string]func(p Principal, name string) error{
-		"Get": func(p Principal, n string) error {
-			_, err := d.Get(w.ctx(), p, n)
+	d := w.Start()
+	w.Create(d, "demo")
+	calls := map[string]func(p gateway.Principal, name string) error{
+		"Get": func(p gateway.Principal, n string) error {
+			_, err := d.Get(w.Ctx(), p, n)
 			return err
 		},
-		"Remove": func(p Principal, n string) error { return d.remove(w.ctx(), p, n) },
-		"Stop":   func(p Principal, n string) error { return d.Stop(w.ctx(), p, n) },
-		"Start": func(p Principal, n string) error {
-			_, err := d.Start(w.ctx(), p, n, nil)
+		"Remove": func(p gateway.Principal, n string) error { return d.Discard(w.Ctx(), p, n) },
+		"Stop":   func(p gateway.Principal, n string) error { return d.Stop(w.Ctx(), p, n) },
+		"Start": func(p gateway.Principal, n string) error {
+			_, err := d.Start(w.Ctx(), p, n, nil)
 			return err
 		},
-		"Rescue": func(p Principal, n string) error {
-			_, err := d.Rescue(w.ctx(), p, n)
+		"Rescue": func(p gateway.Principal, n string) error {
+			_, err := d.Rescue(w.Ctx(), p, n)
 			return err
 		},
-		"Describe": func(p Principal, n string) error {
-			_, err := d.Describe(w.ctx(), p, n)
+		"Describe": func(p gateway.Principal, n string) error {
+			_, err := d.Describe(w.Ctx(), p, n)
 			return err
 		},
-		"Upstream": func(p Principal, n string) error {
-			_, err := d.Relay.Open(w.ctx(), p, n, nil)
+		"Upstream": func(p gateway.Principal, n string) error {
+			_, err := d.Relay.Open(w.Ctx(), p, n, nil)
 			return err
 		},
-		"Join": func(p Principal, n string) error {
-			_, err := d.Sessions.Join(w.ctx(), p, wire.Target{Sandbox: n},
+		"Join": func(p gateway.Principal, n string) error {
+			_, err := d.Sessions.Join(w.Ctx(), p, wire.Target{Sandbox: n},
 				attach.JoinOptions{Create: true})
 			return err
 		},
-		"Shared": func(p Principal, n string) error {
-			_, err := d.Sessions.Shared(w.ctx(), p, wire.Target{Sandbox: n},
+		"Shared": func(p gateway.Principal, n string) error {
+			_, err := d.Sessions.Shared(w.Ctx(), p, wire.Target{Sandbox: n},
 				attach.JoinOptions{Create: true})
 			return err
 		},
-		"Live": func(p Principal, n string) error {
-			_, err := d.Sessions.Live(w.ctx(), p, wire.Target{Sandbox: n})
+		"Live": func(p gateway.Principal, n string) error {
+			_, err := d.Sessions.Live(w.Ctx(), p, wire.Target{Sandbox: n})
 			return err
 		},
-		"Sessions": func(p Principal, n string) error {
-			_, err := d.Sessions.List(w.ctx(), p, n)
+		"Sessions": func(p gateway.Principal, n string) error {
+			_, err := d.Sessions.List(w.Ctx(), p, n)
 			return err
 		},
-		"CloseSession": func(p Principal, n string) error {
-			return d.Sessions.Close(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"})
+		"CloseSession": func(p gateway.Principal, n string) error {
+			return d.Sessions.Close(w.Ctx(), p, wire.Target{Sandbox: n, Session: "main"})
 		},
-		"Kick": func(p Principal, n string) error {
-			_, err := d.Sessions.Disconnect(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"},
+		"Kick": func(p gateway.Principal, n string) error {
+			_, err := d.Sessions.Disconnect(w.Ctx(), p, wire.Target{Sandbox: n, Session: "main"},
 				"x")
 			return err
 		},
-		"Take": func(p Principal, n string) error {
-			_, err := d.Take(w.ctx(), p, wire.Target{Sandbox: n})
+		"Take": func(p gateway.Principal, n string) error {
+			_, err := take(w.Ctx(), d, p, wire.Target{Sandbox: n})
 			return err
 		},
-		"Give": func(p Principal, n string) error {
-			_, err := d.Give(w.ctx(), p, wire.Target{Sandbox: n})
+		"Give": func(p gateway.Principal, n string) error {
+			_, err := give(w.Ctx(), d, p, wire.Target{Sandbox: n})
 			return err
 		},
-		"Events": func(p Principal, n string) error {
-			_, err := d.Events(w.ctx(), p, n, 1)
+		"Events": func(p gateway.Principal, n string) error {
+			_, err := d.Events(w.Ctx(), p, n, 1)
 			return err
 		},
-		"Records": func(p Principal, n string) error {
-			_, err := d.Sessions.Records(w.ctx(), p, n)
+		"Records": func(p gateway.Principal, n string) error {
+			_, err := d.Sessions.Records(w.Ctx(), p, n)
 			return err
 		},
-		"OpenRecord": func(p Principal, n string) error {
-			_, err := d.Sessions.OpenRecord(w.ctx(), p, wire.Target{Sandbox: n, Session: "main"}, 0)
+		"OpenRecord": func(p gateway.Principal, n string) error {
+			_, err := d.Sessions.OpenRecord(w.Ctx(), p, wire.Target{Sandbox: n, Session: "main"}, 0)
 			return err
 		},
-		"Terminal": func(p Principal, n string) error {
-			_, err := d.Relay.Terminal(w.ctx(), p, n, "x", 80, 24)
+		"Terminal": func(p gateway.Principal, n string) error {
+			_, err := d.Relay.Terminal(w.Ctx(), p, n, "x", 80, 24)
 			return err
 		},
 	}
@@ -126,35 +127,35 @@ func TestOthersSandboxesAreUnknown(t *testing.T) {
 			t.Errorf("%s: unknown says %q, forbidden %q", name, got, want)
 		}
 	}
-	if list, err := d.List(w.ctx(), bob); err != nil || len(list) != 0 {
+	if list, err := d.List(w.Ctx(), bob); err != nil || len(list) != 0 {
 		t.Errorf("bob's list: %v, %v", list, err)
 	}
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("after bob's calls demo is %s", got)
 	}
 }
 
 func TestWatcherMakesNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	watcher := Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
+	d := w.Start()
+	w.Create(d, "demo")
+	watcher := gateway.Principal{Name: "alice", Kind: wire.Person, Rights: wire.RightWatch}
 	for name, err := range map[string]error{
 		"Create": func() error {
-			_, err := d.Create(w.ctx(), watcher, lifecycle.NewSpec{Name: "x"}, nil)
+			_, err := d.Create(w.Ctx(), watcher, lifecycle.NewSpec{Name: "x"}, nil)
 			return err
 		}(),
-		"Remove": d.remove(w.ctx(), watcher, "demo"),
-		"Stop":   d.Stop(w.ctx(), watcher, "demo"),
+		"Remove": d.Discard(w.Ctx(), watcher, "demo"),
+		"Stop":   d.Stop(w.Ctx(), watcher, "demo"),
 		"Upstream": func() error { // of exec on the control host, too
-			c, err := d.Relay.Open(w.ctx(), watcher, "demo", nil)
+			c, err := d.Relay.Open(w.Ctx(), watcher, "demo", nil)
 			if err == nil {
 				c.Conn.Close()
 			}
 			return err
 		}(),
 		"Fresh": func() error {
-			_, err := d.Sessions.Join(w.ctx(), watcher, wire.Target{Sandbox: "demo"},
+			_, err := d.Sessions.Join(w.Ctx(), watcher, wire.Target{Sandbox: "demo"},
 				attach.JoinOptions{Fresh: true})
 			return err
 		}(),
@@ -168,8 +169,8 @@ func TestWatcherMakesNothing(t *testing.T) {
 func TestAutoCreate(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	principals := 1
-	w.options.Principals = func() int { return principals }
-	d := w.start()
+	w.Options.Principals = func() int { return principals }
+	d := w.Start()
 	for name, code := range map[string]wire.Code{"demo": "", "localuser": wire.CodeNotFound,
 		"root": wire.CodeUsage, "../x": wire.CodeUsage} {
 		err := d.AutoCreate(alice, name)
@@ -187,13 +188,13 @@ func TestAutoCreate(t *testing.T) {
 
 func TestPublicHidesWhatIsNotForStrangers(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
+	d := w.Start()
 	got := d.Public(errors.New("open /var/lib/secret: permission denied"))
 	if got.Code != wire.CodeInternal || strings.Contains(got.Message, "secret") {
 		t.Errorf("public error = %+v", got)
 	}
 	id := strings.TrimPrefix(got.Message, "internal error ")
-	if log := w.log.String(); !strings.Contains(log, id) || !strings.Contains(log,
+	if log := w.Log.String(); !strings.Contains(log, id) || !strings.Contains(log,
 		"/var/lib/secret") {
 		t.Errorf("the log has not got %s with the cause", id)
 	}

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"strings"
@@ -13,35 +13,35 @@ import (
 // Reading the screen starts nothing: the last screen is in the record.
 func TestScreenOfStopped(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	at := wire.Target{Sandbox: "demo", Session: wire.DefaultSession}
-	w.run(d, "printf 'one\\ntwo\\n'")
-	before, err := d.Sessions.Screen(w.ctx(), robot, at)
+	w.Run(d, "printf 'one\\ntwo\\n'")
+	before, err := d.Sessions.Screen(w.Ctx(), robot, at)
 	if err != nil || before.Stopped || !strings.Contains(before.Text, "two") {
 		t.Fatalf("while it runs: %+v, %v", before, err)
 	}
-	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.Sessions.Screen(w.ctx(), robot, at)
+	got, err := d.Sessions.Screen(w.Ctx(), robot, at)
 	if err != nil || !got.Stopped || got.Cols != before.Cols || got.Rows != before.Rows ||
 		!strings.Contains(got.Text, "one\ntwo") {
 		t.Errorf("once it is stopped: %+v, %v", got, err)
 	}
-	_, err = d.Sessions.Screen(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"})
+	_, err = d.Sessions.Screen(w.Ctx(), robot, wire.Target{Sandbox: "demo", Session: "other"})
 	wantCode(t, err, wire.CodeNotFound)
 	for what, f := range map[string]func() error{
 		"a party that starts no session": func() error {
-			_, err := d.Sessions.Shared(w.ctx(), robot, at, attach.JoinOptions{})
+			_, err := d.Sessions.Shared(w.Ctx(), robot, at, attach.JoinOptions{})
 			return err
 		},
 		"one that takes": func() error {
-			_, err := d.Take(w.ctx(), robot, at)
+			_, err := take(w.Ctx(), d, robot, at)
 			return err
 		},
 		"one that watches": func() error {
-			_, err := d.Sessions.Join(w.ctx(), alice, at, attach.JoinOptions{})
+			_, err := d.Sessions.Join(w.Ctx(), alice, at, attach.JoinOptions{})
 			return err
 		},
 	} {
@@ -49,7 +49,7 @@ func TestScreenOfStopped(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if got := w.state(d, "demo"); got != lifecycle.Stopped {
+	if got := w.State(d, "demo"); got != lifecycle.Stopped {
 		t.Errorf("it is %s", got)
 	}
 }

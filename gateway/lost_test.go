@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"errors"
@@ -22,23 +22,23 @@ var faults = []struct {
 	stays bool // the sandbox is there afterwards
 }{
 	{"stopped", func(w *world, d *daemon, _ lifecycle.Info) error {
-		return d.Stop(w.ctx(), alice, "demo")
+		return d.Stop(w.Ctx(), alice, "demo")
 	}, []string{wire.LostStopped}, true},
 	{"removed", func(w *world, d *daemon, _ lifecycle.Info) error {
-		return d.remove(w.ctx(), alice, "demo")
+		return d.Discard(w.Ctx(), alice, "demo")
 	}, []string{wire.LostRemoved}, false},
 	{"killed", func(w *world, _ *daemon, i lifecycle.Info) error {
-		return w.memory.Kill(w.ctx(), sandboxInstance(i))
+		return w.Memory.Kill(w.Ctx(), instanceOf(i))
 	}, []string{wire.LostStopped, wire.LostKilled}, true},
 	{"killed and started", func(w *world, _ *daemon, i lifecycle.Info) error {
-		if err := w.memory.Kill(w.ctx(), sandboxInstance(i)); err != nil {
+		if err := w.Memory.Kill(w.Ctx(), instanceOf(i)); err != nil {
 			return err
 		}
-		_, err := w.memory.Start(w.ctx(), sandboxInstance(i))
+		_, err := w.Memory.Start(w.Ctx(), instanceOf(i))
 		return err
 	}, []string{wire.LostStopped, wire.LostGuest}, true},
 	{"removed from outside", func(w *world, _ *daemon, i lifecycle.Info) error {
-		return w.memory.Destroy(w.ctx(), sandboxInstance(i))
+		return w.Memory.Destroy(w.Ctx(), instanceOf(i))
 	}, []string{wire.LostRemoved}, false},
 }
 
@@ -64,19 +64,19 @@ func TestRunReturnsLostWhenSandboxEnds(t *testing.T) {
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
 			w := newWorld(t, sandboxtest.Options{})
-			d := w.start()
-			info := w.create(d, "demo")
+			d := w.Start()
+			info := w.Create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			a := w.shared(d)
+			a := w.Shared(d)
 			answered := make(chan struct{})
 			var reply wire.Reply
 			var failed error
 			go func() {
 				defer close(answered)
-				reply, failed = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+				reply, failed = a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 					Text: "echo ran >>" + ran + "; echo be''gun; sleep 1000"})
 			}()
-			w.shows(a.Live(), 0, "begun\r\n")
+			w.Shows(a.Live(), 0, "begun\r\n")
 			if err := fault.cause(w, d, info); err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func TestRunReturnsLostWhenSandboxEnds(t *testing.T) {
 				t.Errorf("output %q", reply.Result.Output)
 			}
 			if fault.stays {
-				if res := w.run(d, "echo again"); res.Ended != wire.Done ||
+				if res := w.Run(d, "echo again"); res.Ended != wire.Done ||
 					res.Output != "again\n" {
 					t.Errorf("the next call: %+v", res)
 				}
@@ -102,11 +102,11 @@ func TestTypeReturnsLostWhenSandboxEnds(t *testing.T) {
 		for _, verb := range []wire.Verb{wire.VerbType, wire.VerbKeys} {
 			t.Run(fault.name+"/"+string(verb), func(t *testing.T) {
 				w := newWorld(t, sandboxtest.Options{})
-				d := w.start()
-				info := w.create(d, "demo")
+				d := w.Start()
+				info := w.Create(d, "demo")
 				ran := filepath.Join(t.TempDir(), "ran")
-				a := w.shared(d)
-				asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+				a := w.Shared(d)
+				asks, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 					Text: "bash -c 'read -s x; echo re\"\"ad; exec sleep 1000'"})
 				if err != nil || asks.Result.Ended != wire.Waiting {
 					t.Fatalf("%+v, %v", asks.Result, err)
@@ -121,16 +121,16 @@ func TestTypeReturnsLostWhenSandboxEnds(t *testing.T) {
 				var failed error
 				go func() {
 					defer close(answered)
-					reply, failed = a.Request(w.ctx(), r)
+					reply, failed = a.Request(w.Ctx(), r)
 				}()
-				w.shows(a.Live(), 0, "read\r\n")
+				w.Shows(a.Live(), 0, "read\r\n")
 				if err := fault.cause(w, d, info); err != nil {
 					t.Fatal(err)
 				}
 				<-answered
 				wantLost(t, reply, failed, fault.notes)
 				if fault.stays {
-					if res := w.run(d, "echo again"); res.Ended != wire.Done ||
+					if res := w.Run(d, "echo again"); res.Ended != wire.Done ||
 						res.Output != "again\n" {
 						t.Errorf("the next call: %+v", res)
 					}
@@ -147,15 +147,15 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 	for _, fault := range faults {
 		t.Run(fault.name, func(t *testing.T) {
 			w := newWorld(t, sandboxtest.Options{})
-			d := w.start()
-			info := w.create(d, "demo")
+			d := w.Start()
+			info := w.Create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
 			c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true},
 				wire.Handler{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			live := d.registry.Find("demo").Sessions().Get("main")
+			live := d.Registry().Find("demo").Sessions().Get("main")
 			request := wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(), Text: "echo ran >>" +
 				ran + "; echo be''gun; sleep 1000"}
 			answered := make(chan struct{})
@@ -163,9 +163,9 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 			var failed error
 			go func() {
 				defer close(answered)
-				reply, failed = c.Request(w.ctx(), request)
+				reply, failed = c.Request(w.Ctx(), request)
 			}()
-			w.shows(live, 0, "begun\r\n")
+			w.Shows(live, 0, "begun\r\n")
 			if err := fault.cause(w, d, info); err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +185,7 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 				t.Errorf("resume: %v", err)
 			}
 			if fault.name == "stopped" {
-				if state := w.state(d, "demo"); state != lifecycle.Stopped {
+				if state := w.State(d, "demo"); state != lifecycle.Stopped {
 					t.Errorf("the sandbox is %s after an attempt to resume", state)
 				}
 			}
@@ -198,11 +198,11 @@ func TestStreamReturnsLostWhenSandboxEnds(t *testing.T) {
 // principal.
 func TestOpOfAnotherCall(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	a := w.shared(d)
+	d := w.Start()
+	w.Create(d, "demo")
+	a := w.Shared(d)
 	op := wire.NewOp()
-	first, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
+	first, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,42 +211,42 @@ func TestOpOfAnotherCall(t *testing.T) {
 		{Verb: wire.VerbType, Op: op, Text: "echo one"},
 		{Verb: wire.VerbKeys, Op: op, Keys: []string{"x"}},
 	} {
-		_, err := a.Request(w.ctx(), r)
+		_, err := a.Request(w.Ctx(), r)
 		wantCode(t, err, wire.CodeUsage)
 	}
-	_, err = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("ab", 32<<10),
+	_, err = a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Op: strings.Repeat("ab", 32<<10),
 		Text: "true"})
 	wantCode(t, err, wire.CodeUsage)
-	again, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
+	again, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
 	if err != nil || again.Result.From != first.Result.From {
 		t.Errorf("the same call again: %+v, %v", again.Result, err)
 	}
 	// Far more calls later its result is forgotten, and that it was made is not.
 	for i := range 70 {
-		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbKeys, Keys: []string{"^L"},
+		if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbKeys, Keys: []string{"^L"},
 			TimeoutMS: 1}); err != nil {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
-	late, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
+	late, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Op: op, Text: "echo one"})
 	wantLost(t, late, err, []string{wire.LostForgotten})
 }
 
 // A call that is repeated to the shell after the one that it was for is lost.
 func TestCallForAnotherShell(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	c, _, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	was := c.Attached().Incarnation
-	if reply, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(),
+	if reply, err := c.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(),
 		Text: "exit 3"}); err != nil || reply.Result.Ended != wire.Dead {
 		t.Fatalf("%+v, %v", reply.Result, err)
 	}
-	if reply, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(),
+	if reply, err := c.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Op: wire.NewOp(),
 		Text: "true"}); err != nil || reply.Result.Ended != wire.Done {
 		t.Fatalf("%+v, %v", reply.Result, err)
 	}
@@ -257,7 +257,7 @@ func TestCallForAnotherShell(t *testing.T) {
 	if is := next.Attached().Incarnation; was == "" || is == was {
 		t.Errorf("incarnation %q after %q", is, was)
 	}
-	_, err = next.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Op: wire.NewOp(),
+	_, err = next.Request(w.Ctx(), wire.Request{Verb: wire.VerbType, Op: wire.NewOp(),
 		Incarnation: was, Text: "secret"})
 	if lost := (*wire.Error)(nil); !errors.As(err, &lost) || lost.Reason != wire.LostShell {
 		t.Errorf("typed for a shell that has ended: %v", err)

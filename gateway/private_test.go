@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
@@ -28,14 +29,14 @@ func shows(t *testing.T, a *attach.Attachment) (text string) {
 // dies meanwhile.
 func TestPrivateStretch(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	cut := &severed{Backend: w.memory}
-	w.backend = cut
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "echo pub''lic-1")
-	join := func(d *daemon, p Principal) *attach.Attachment {
+	cut := &severed{Backend: w.Memory}
+	w.Backend = cut
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "echo pub''lic-1")
+	join := func(d *daemon, p gateway.Principal) *attach.Attachment {
 		t.Helper()
-		a, err := d.Sessions.Join(w.ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80,
+		a, err := d.Sessions.Join(w.Ctx(), p, main, attach.JoinOptions{Create: true, Cols: 80,
 			Rows: 20})
 		if err != nil {
 			t.Fatal(err)
@@ -44,18 +45,18 @@ func TestPrivateStretch(t *testing.T) {
 		return a
 	}
 	mine, other := join(d, alice), join(d, alice)
-	wantCode(t, d.Sessions.Private(w.ctx(), bob, main, true), wire.CodeNotFound)
-	if err := mine.Private(w.ctx(), true); err != nil {
+	wantCode(t, d.Sessions.Private(w.Ctx(), bob, main, true), wire.CodeNotFound)
+	if err := mine.Private(w.Ctx(), true); err != nil {
 		t.Fatal(err)
 	}
-	wantCode(t, other.Private(w.ctx(), true), wire.CodeKeyboardHeld)
+	wantCode(t, other.Private(w.Ctx(), true), wire.CodeKeyboardHeld)
 	if got := other.Live().Private(); got != "person:alice" {
 		t.Errorf("private of %q", got)
 	}
-	if err := mine.Input(w.ctx(), []byte("echo sec''ret-1\r")); err != nil {
+	if err := mine.Input(w.Ctx(), []byte("echo sec''ret-1\r")); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the person sees it", func() bool {
+	w.Eventually("the person sees it", func() bool {
 		return strings.Contains(shows(t, mine), "secret-1")
 	})
 	if got := shows(t, mine); !strings.Contains(got, "public-1") {
@@ -65,14 +66,14 @@ func TestPrivateStretch(t *testing.T) {
 		"public-1") {
 		t.Errorf("others see:\n%s", got)
 	}
-	if err := mine.Private(w.ctx(), false); err != nil {
+	if err := mine.Private(w.Ctx(), false); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is over", func() bool { return mine.Live().Private() == "" })
-	if err := mine.Input(w.ctx(), []byte("echo pub''lic-2\r")); err != nil {
+	w.Eventually("it is over", func() bool { return mine.Live().Private() == "" })
+	if err := mine.Input(w.Ctx(), []byte("echo pub''lic-2\r")); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("all see what comes then", func() bool {
+	w.Eventually("all see what comes then", func() bool {
 		return strings.Contains(shows(t, mine), "public-2") && strings.Contains(shows(t, other),
 			"public-2")
 	})
@@ -81,31 +82,31 @@ func TestPrivateStretch(t *testing.T) {
 	}
 
 	// Again, and the daemon dies. What it printed meanwhile nobody reads.
-	if err := mine.Private(w.ctx(), true); err != nil {
+	if err := mine.Private(w.Ctx(), true); err != nil {
 		t.Fatal(err)
 	}
-	if err := mine.Input(w.ctx(), []byte("echo sec''ret-2\r")); err != nil {
+	if err := mine.Input(w.Ctx(), []byte("echo sec''ret-2\r")); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the person sees it", func() bool {
+	w.Eventually("the person sees it", func() bool {
 		return strings.Contains(shows(t, mine), "secret-2")
 	})
 	cut.sever(true) // so that the daemon has no time for manners
-	d.stop()
+	d.End()
 	cut.sever(false)
-	d = w.start()
-	l, err := d.Sessions.Live(w.ctx(), alice, main)
+	d = w.Start()
+	l, err := d.Sessions.Live(w.Ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := l.Private(); got != "person:alice" {
 		t.Errorf("the next daemon: private of %q", got)
 	}
-	w.eventually("the person is gone for good", func() bool { return l.Private() == "" })
-	if res := w.run(d, "echo pub''lic-3"); res.Output != "public-3\n" {
+	w.Eventually("the person is gone for good", func() bool { return l.Private() == "" })
+	if res := w.Run(d, "echo pub''lic-3"); res.Output != "public-3\n" {
 		t.Errorf("the next command: %q", res.Output)
 	}
-	text, r := w.recorded(d, main)
+	text, r := w.Recorded(d, main)
 	if strings.Contains(text, "ret-1") || strings.Contains(text, "ret-2") {
 		t.Errorf("the record has the secret: %q", text)
 	}

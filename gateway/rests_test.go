@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"context"
@@ -15,10 +15,10 @@ import (
 // keyboard, and not after that.
 func TestSharedAttachmentRests(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "true")
-	person := w.join(d, alice, wire.Target{Sandbox: "demo", Session: wire.DefaultSession},
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "true")
+	person := w.Join(d, alice, wire.Target{Sandbox: "demo", Session: wire.DefaultSession},
 		attach.JoinOptions{})
 	l := person.Live()
 	if got := l.Situation(person.Party()).Others; got != 0 {
@@ -27,7 +27,7 @@ func TestSharedAttachmentRests(t *testing.T) {
 	if diff := cmp.Diff([]string{"person:alice"}, names(l.Parties())); diff != "" {
 		t.Errorf("parties after the agent's call (-want +got):\n%s", diff)
 	}
-	party, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+	party, err := d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo"},
 		attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -35,13 +35,13 @@ func TestSharedAttachmentRests(t *testing.T) {
 	w.types(person, "read x\n")
 	gen := l.Generation()
 	over := make(chan error, 1)
-	ctx, leave := context.WithCancel(w.ctx())
+	ctx, leave := context.WithCancel(w.Ctx())
 	go func() {
 		_, err := party.Request(ctx, wire.Request{Verb: wire.VerbWait,
 			For: []wire.Phase{wire.PhasePrompt}, TimeoutMS: -1})
 		over <- err
 	}()
-	w.eventually("it is there during a call", func() bool {
+	w.Eventually("it is there during a call", func() bool {
 		return l.Situation(person.Party()).Others == 1
 	})
 	if l.Generation() == gen {
@@ -54,10 +54,10 @@ func TestSharedAttachmentRests(t *testing.T) {
 		t.Errorf("%d others are there after it", got)
 	}
 	w.types(person, "\n")
-	if err := person.Give(w.ctx()); err != nil {
+	if err := person.Give(w.Ctx()); err != nil {
 		t.Fatal(err)
 	}
-	if err := party.Take(w.ctx()); err != nil {
+	if err := party.Take(w.Ctx()); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"agent:alice", "person:alice"}, names(l.Parties())); diff != "" {

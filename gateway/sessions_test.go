@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"os"
@@ -14,21 +14,21 @@ import (
 // A record that was never made and one that cannot be read are two things.
 func TestOpenRecordErrors(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
-	w.run(d, "echo kept")
-	dir := record.Dir(filepath.Join(w.dir, "records", info.ID), "main", 0)
+	d := w.Start()
+	info := w.Create(d, "demo")
+	w.Run(d, "echo kept")
+	dir := record.Dir(filepath.Join(w.Dir, "records", info.ID), "main", 0)
 	target := wire.Target{Sandbox: "demo", Session: "main"}
-	r, err := d.Sessions.OpenRecord(w.ctx(), alice, target, 0)
+	r, err := d.Sessions.OpenRecord(w.Ctx(), alice, target, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
 
-	_, err = d.Sessions.OpenRecord(w.ctx(), alice, wire.Target{Sandbox: "demo", Session: "other"},
+	_, err = d.Sessions.OpenRecord(w.Ctx(), alice, wire.Target{Sandbox: "demo", Session: "other"},
 		0)
 	wantCode(t, err, wire.CodeNotFound)
-	_, err = d.Sessions.OpenRecord(w.ctx(), alice, target, 7)
+	_, err = d.Sessions.OpenRecord(w.Ctx(), alice, target, 7)
 	wantCode(t, err, wire.CodeNotFound)
 
 	damages := []struct {
@@ -46,10 +46,10 @@ func TestOpenRecordErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_, err := d.Sessions.OpenRecord(w.ctx(), alice, target, 0)
+		_, err := d.Sessions.OpenRecord(w.Ctx(), alice, target, 0)
 		wantCode(t, err, wire.CodeUnavailable)
 		if public := d.Public(err); !strings.Contains(public.Message, "cannot be read") ||
-			strings.Contains(public.Message+public.Hint, w.dir) {
+			strings.Contains(public.Message+public.Hint, w.Dir) {
 			t.Errorf("%s: a stranger gets %q; %q", tt.name, public.Message, public.Hint)
 		}
 		if tt.directory {

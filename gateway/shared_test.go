@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"errors"
@@ -13,20 +13,20 @@ import (
 // ended either.
 func TestTypeStartsNoShell(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	a := w.shared(d)
-	if r, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+	d := w.Start()
+	w.Create(d, "demo")
+	a := w.Shared(d)
+	if r, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 		Text: "kill -9 $$"}); err != nil || r.Result.Phase != wire.PhaseDead {
 		t.Fatalf("%+v, %v", r.Result, err)
 	}
 	for _, r := range []wire.Request{{Verb: wire.VerbType, Text: "echo secret"},
 		{Verb: wire.VerbKeys, Keys: []string{"Enter"}}} {
-		typist, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true,
+		typist, err := d.Sessions.Shared(w.Ctx(), robot, main, attach.JoinOptions{Create: true,
 			Typed: true})
 		if err == nil {
 			var reply wire.Reply
-			reply, err = typist.Request(w.ctx(), r)
+			reply, err = typist.Request(w.Ctx(), r)
 			if err == nil {
 				err = reply.Result.Error
 			}
@@ -35,8 +35,8 @@ func TestTypeStartsNoShell(t *testing.T) {
 			t.Errorf("%s: %v", r.Verb, err)
 		}
 	}
-	b := w.shared(d)
-	if r, err := b.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+	b := w.Shared(d)
+	if r, err := b.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 		Text: "echo again"}); err != nil || r.Result.Output != "again\n" {
 		t.Errorf("run: %+v, %v", r.Result, err)
 	}
@@ -46,12 +46,12 @@ func TestTypeStartsNoShell(t *testing.T) {
 // connection.
 func TestTypeToTheShellThatRunStarted(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
-	a := w.shared(d)
+	d := w.Start()
+	info := w.Create(d, "demo")
+	a := w.Shared(d)
 	do := func(r wire.Request) *wire.Result {
 		t.Helper()
-		reply, err := a.Request(w.ctx(), r)
+		reply, err := a.Request(w.Ctx(), r)
 		if err != nil {
 			t.Fatalf("%s %s: %v", r.Verb, r.Text, err)
 		}
@@ -62,7 +62,7 @@ func TestTypeToTheShellThatRunStarted(t *testing.T) {
 		Text: "read x; echo got $x"}); r.Ended != wire.Waiting {
 		t.Fatalf("%+v", r)
 	}
-	d.registry.Connections().Forget(info.ID) // the connection to the sandbox breaks
+	w.cut(info) // the connection to the sandbox breaks
 	if r := do(wire.Request{Verb: wire.VerbType, Text: "joe"}); r.Ended != wire.Done ||
 		r.Output != "joe\ngot joe\n" {
 		t.Errorf("%+v", r)

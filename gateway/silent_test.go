@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"path/filepath"
@@ -31,11 +31,11 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, sandboxtest.Options{Freezes: true})
-			d := w.start()
-			info := w.create(d, "demo")
+			d := w.Start()
+			info := w.Create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			a := w.shared(d)
-			relayed, err := d.Relay.Open(w.ctx(), robot, "demo", nil)
+			a := w.Shared(d)
+			relayed, err := d.Relay.Open(w.Ctx(), robot, "demo", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -49,19 +49,19 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			}
 			answered := make(chan answer, 1)
 			run := func(a *attach.Attachment, command string) {
-				reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: command})
+				reply, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: command})
 				answered <- answer{reply, err}
 			}
 			listed := make(chan error, 1)
 			go run(a, "echo ran >>"+ran+"; echo be''gun; until [ -e "+ran+
 				".end ]; do sleep 0.1; done")
-			w.shows(a.Live(), 0, "begun\r\n")
-			if err := w.memory.Freeze(sandboxInstance(info), tt.as); err != nil {
+			w.Shows(a.Live(), 0, "begun\r\n")
+			if err := w.Memory.Freeze(instanceOf(info), tt.as); err != nil {
 				t.Fatal(err)
 			}
 			froze := time.Now()
 			go func() {
-				_, err := d.Sessions.List(w.ctx(), alice, "demo")
+				_, err := d.Sessions.List(w.Ctx(), alice, "demo")
 				listed <- err
 			}()
 			got := <-answered
@@ -70,26 +70,26 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 			if late := time.Since(froze); late > answerWithin {
 				t.Errorf("answered after %v", late)
 			}
-			_, err = d.Sessions.Screen(w.ctx(), alice, main)
+			_, err = d.Sessions.Screen(w.Ctx(), alice, main)
 			wantCode(t, err, wire.CodeUnavailable)
 			if !tt.as.Paused { // of one that is paused, a new call resumes it
 				run(a, "echo refused >>"+ran)
 				wantCode(t, (<-answered).err, wire.CodeUnavailable)
-				_, err := d.Relay.Open(w.ctx(), robot, "demo", nil)
+				_, err := d.Relay.Open(w.Ctx(), robot, "demo", nil)
 				wantCode(t, err, wire.CodeUnavailable)
-				_, err = d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo",
+				_, err = d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo",
 					Session: "other"}, attach.JoinOptions{Create: true})
 				wantCode(t, err, wire.CodeUnavailable)
 				<-relayEnded
 			}
-			w.eventually("the state is known", func() bool {
-				return w.state(d, "demo") == tt.state
+			w.Eventually("the state is known", func() bool {
+				return w.State(d, "demo") == tt.state
 			})
-			if err := w.memory.Thaw(sandboxInstance(info)); err != nil {
+			if err := w.Memory.Thaw(instanceOf(info)); err != nil {
 				t.Fatal(err)
 			}
-			w.eventually("it runs again", func() bool {
-				return w.state(d, "demo") == lifecycle.Running
+			w.Eventually("it runs again", func() bool {
+				return w.State(d, "demo") == lifecycle.Running
 			})
 			if tt.as.Paused {
 				select {
@@ -98,7 +98,7 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 				default:
 				}
 			}
-			if res := w.run(d, "touch "+ran+".end"); res.Ended == wire.Lost {
+			if res := w.Run(d, "touch "+ran+".end"); res.Ended == wire.Lost {
 				t.Errorf("the next call: %+v", res)
 			}
 			wantLines(t, ran, 1)
@@ -111,20 +111,20 @@ func TestFrozenSandboxAnswersCalls(t *testing.T) {
 func TestBusyGuestKeepsItsCalls(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, sandboxtest.Options{Freezes: true})
-	d := w.start()
-	info := w.create(d, "demo")
-	a := w.shared(d)
+	d := w.Start()
+	info := w.Create(d, "demo")
+	a := w.Shared(d)
 	answered := make(chan *wire.Result, 1)
 	go func() {
-		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		reply, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 			Text: "echo be''gun; sleep 1"})
 		if err != nil {
 			t.Error(err)
 		}
 		answered <- reply.Result
 	}()
-	w.shows(a.Live(), 0, "begun\r\n")
-	if err := w.memory.Freeze(sandboxInstance(info), sandbox.Status{}); err != nil {
+	w.Shows(a.Live(), 0, "begun\r\n")
+	if err := w.Memory.Freeze(instanceOf(info), sandbox.Status{}); err != nil {
 		t.Fatal(err)
 	}
 	const silentAfter = 4 * time.Second // without an answer, if the engine says that it is frozen
@@ -134,7 +134,7 @@ func TestBusyGuestKeepsItsCalls(t *testing.T) {
 	case res := <-answered:
 		t.Errorf("cut off: %+v", res)
 	case <-busy.C:
-		if err := w.memory.Thaw(sandboxInstance(info)); err != nil {
+		if err := w.Memory.Thaw(instanceOf(info)); err != nil {
 			t.Fatal(err)
 		}
 		if res := <-answered; res.Ended != wire.Done {

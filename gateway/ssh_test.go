@@ -1,17 +1,11 @@
-package gateway
+package gateway_test
 
 import (
 	"testing"
 
-	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/sandbox"
 	"github.com/sandboxd/sandboxd/sandbox/connect"
-	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
-
-func sandboxInstance(i lifecycle.Info) sandbox.Instance {
-	return sandbox.Instance{Backend: sandboxtest.Name, ID: i.ID, Ref: i.ID}
-}
 
 // sshRun runs a command in a sandbox, past the hub.
 func sshRun(t *testing.T, peer sandbox.Peer, command string) {

@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sandboxd/sandboxd/gateway"
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/interrupt"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
@@ -104,23 +105,23 @@ func (s *transcript) until(ctx context.Context, t *testing.T, what string, f fun
 }
 
 // dial opens a stream through the hub as p. served gives what Stream returned.
-func (w *world) dial(d *daemon, p Principal, a wire.Attach,
+func (w *world) dial(d *daemon, p gateway.Principal, a wire.Attach,
 	h wire.Handler) (c *wire.Client, served chan error, err error) {
-	w.t.Helper()
-	near, far := pair(w.t)
+	w.T.Helper()
+	near, far := pair(w.T)
 	served = make(chan error, 1)
 	go func() { served <- d.Sessions.Stream(context.Background(), p, "demo", far) }()
-	c, err = wire.Open(w.ctx(), near, a, h)
+	c, err = wire.Open(w.Ctx(), near, a, h)
 	if err == nil {
-		w.t.Cleanup(func() { c.Close() })
+		w.T.Cleanup(func() { c.Close() })
 	}
 	return c, served, err
 }
 
 func TestStreamKeepsTheOrder(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	var seen transcript
 	c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true,
 		From: wire.Offset{Word: wire.FromStart}}, seen.handler())
@@ -131,7 +132,7 @@ func TestStreamKeepsTheOrder(t *testing.T) {
 		t.Errorf("attached = %+v", c.Attached())
 	}
 	for range 20 {
-		reply, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "seq 1 2000"})
+		reply, err := c.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "seq 1 2000"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -153,18 +154,18 @@ func TestStreamKeepsTheOrder(t *testing.T) {
 	if got := strings.Count(seen.text(), numbers(1, 2000)); got != 20 {
 		t.Errorf("%d outputs are whole, want 20", got)
 	}
-	if text, _ := w.recorded(d, main); !strings.HasPrefix(text, seen.text()) {
+	if text, _ := w.Recorded(d, main); !strings.HasPrefix(text, seen.text()) {
 		t.Error("what the client saw is not the beginning of the record")
 	}
 }
 
 func TestStreamRefusals(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	watcher := Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightWatch}
+	d := w.Start()
+	w.Create(d, "demo")
+	watcher := gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightWatch}
 	for name, tt := range map[string]struct {
-		p    Principal
+		p    gateway.Principal
 		a    wire.Attach
 		code wire.Code
 	}{
@@ -192,37 +193,37 @@ func TestStreamRefusals(t *testing.T) {
 
 func TestStreamWithoutAttachmentListsAndCloses(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "true")
-	agent, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{})
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "true")
+	agent, err := d.Sessions.Shared(w.Ctx(), robot, main, attach.JoinOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// Its call is over: who holds nothing then is not listed.
-	if err := agent.Take(w.ctx()); err != nil {
+	if err := agent.Take(w.Ctx()); err != nil {
 		t.Fatal(err)
 	}
 	c, _, err := w.dial(d, robot, wire.Attach{}, wire.Handler{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	reply, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbList})
+	reply, err := c.Request(w.Ctx(), wire.Request{Verb: wire.VerbList})
 	if err != nil || len(reply.Sessions) != 1 || reply.Sessions[0].Name != "main" {
 		t.Fatalf("list = %+v, %v", reply.Sessions, err)
 	}
 	if diff := cmp.Diff([]string{"agent:alice"}, names(reply.Sessions[0].Parties)); diff != "" {
 		t.Errorf("parties (-want +got):\n%s", diff)
 	}
-	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); !errors.Is(err,
+	if _, err := c.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); !errors.Is(err,
 		&wire.Error{Code: wire.CodeUsage}) {
 		t.Errorf("run without an attachment: %v, want code usage", err)
 	}
-	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbClose,
+	if _, err := c.Request(w.Ctx(), wire.Request{Verb: wire.VerbClose,
 		Session: "main"}); err != nil {
 		t.Fatal(err)
 	}
-	reply, err = c.Request(w.ctx(), wire.Request{Verb: wire.VerbList})
+	reply, err = c.Request(w.Ctx(), wire.Request{Verb: wire.VerbList})
 	if err != nil || len(reply.Sessions) != 0 {
 		t.Errorf("list after closing = %+v, %v", reply.Sessions, err)
 	}
@@ -239,9 +240,9 @@ func names(parties []wire.Party) []string {
 // A client that does not read holds up nobody, and finds everything when it reads again.
 func TestClientThatDoesNotRead(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "true")
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "true")
 	near, far := pair(t)
 	served := make(chan error, 1)
 	go func() { served <- d.Sessions.Stream(context.Background(), robot, "demo", far) }()
@@ -258,7 +259,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	res := w.run(d, "seq 1 400000; echo e''nd")
+	res := w.Run(d, "seq 1 400000; echo e''nd")
 	if res.Ended != wire.Done {
 		t.Fatalf("with a reader that is stuck: %+v", res)
 	}
@@ -292,8 +293,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 // once.
 func TestStreamResumes(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
+	d := w.Start()
+	info := w.Create(d, "demo")
 	var seen transcript
 	c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, seen.handler())
 	if err != nil {
@@ -304,10 +305,10 @@ func TestStreamResumes(t *testing.T) {
 		Text: "echo once >>count; while [ ! -e go ]; do sleep 0.01; done; wc -l <count"}
 	lost := make(chan error, 1)
 	go func() {
-		_, err := c.Request(w.ctx(), request)
+		_, err := c.Request(w.Ctx(), request)
 		lost <- err
 	}()
-	seen.until(w.ctx(), t, "the command has begun", func() bool {
+	seen.until(w.Ctx(), t, "the command has begun", func() bool {
 		for _, e := range seen.events {
 			if e.Kind == wire.EventCommand {
 				return true
@@ -316,10 +317,10 @@ func TestStreamResumes(t *testing.T) {
 		return false
 	})
 	// The sandbox's connection breaks, and with it the stream.
-	d.registry.Connections().Forget(info.ID)
+	w.cut(info)
 	wantCode(t, <-lost, wire.CodeLost)
 	<-served
-	peer, err := w.memory.Dial(w.ctx(), sandboxInstance(info))
+	peer, err := w.Memory.Dial(w.Ctx(), instanceOf(info))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,12 +333,12 @@ func TestStreamResumes(t *testing.T) {
 	if !again.Attached().Resumed {
 		t.Error("the party is a new one")
 	}
-	reply, err := again.Request(w.ctx(), request)
+	reply, err := again.Request(w.Ctx(), request)
 	if err != nil || strings.TrimSpace(reply.Result.Output) != "1" {
 		t.Errorf("result after resuming = %+v, %v; want the output 1", reply.Result, err)
 	}
 	// Nobody else may be that party.
-	_, _, err = w.dial(d, Principal{Name: "bob", Kind: wire.Agent}, wire.Attach{Session: "main",
+	_, _, err = w.dial(d, bobsRobot, wire.Attach{Session: "main",
 		Resume: again.Attached().Resume}, wire.Handler{})
 	wantCode(t, err, wire.CodeNotFound)
 }
@@ -345,17 +346,17 @@ func TestStreamResumes(t *testing.T) {
 // A resume secret is worth nothing to another principal, also for a sandbox of that one's own.
 func TestSecretOfAnother(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	bobsAgent := Principal{Name: "bob", Kind: wire.Agent}
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "bobs"}, nil); err != nil {
+	d := w.Start()
+	w.Create(d, "demo")
+	bobsAgent := bobsRobot
+	if _, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "bobs"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	c, _, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
+	if _, err := c.Request(w.Ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
 	secret := c.Attached().Resume
@@ -363,7 +364,7 @@ func TestSecretOfAnother(t *testing.T) {
 		near, far := pair(t)
 		served := make(chan error, 1)
 		go func() { served <- d.Sessions.Stream(context.Background(), bobsAgent, name, far) }()
-		_, err := wire.Open(w.ctx(), near, wire.Attach{Resume: secret}, wire.Handler{})
+		_, err := wire.Open(w.Ctx(), near, wire.Attach{Resume: secret}, wire.Handler{})
 		wantCode(t, err, wire.CodeNotFound)
 		if err := <-served; err != nil {
 			t.Error(err)
@@ -374,7 +375,7 @@ func TestSecretOfAnother(t *testing.T) {
 	if _, _, err = w.dial(d, alice, wire.Attach{Resume: secret}, wire.Handler{}); err != nil {
 		t.Errorf("the same principal: %v", err)
 	}
-	watcher := Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightWatch}
+	watcher := gateway.Principal{Name: "alice", Kind: wire.Agent, Rights: wire.RightWatch}
 	_, _, err = w.dial(d, watcher, wire.Attach{Resume: secret}, wire.Handler{})
 	wantCode(t, err, wire.CodeNotFound)
 }
@@ -383,27 +384,27 @@ func TestSecretOfAnother(t *testing.T) {
 // him back.
 func TestKickedStreamStaysAway(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Request(w.ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
+	if _, err := c.Request(w.Ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := d.Sessions.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.Ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
-	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, "agent:alice"); n != 1 || err != nil {
+	w.Eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
+	if n, err := d.Sessions.Disconnect(w.Ctx(), alice, main, "agent:alice"); n != 1 || err != nil {
 		t.Fatalf("Kick = %d, %v", n, err)
 	}
 	if err := <-served; !errors.Is(err, interrupt.ErrDisconnected) {
 		t.Errorf("Stream = %v, want interrupt.ErrDisconnected", err)
 	}
-	w.eventually("the keyboard is free", func() bool { return l.Keyboard() == "" })
+	w.Eventually("the keyboard is free", func() bool { return l.Keyboard() == "" })
 	for _, session := range []string{"main", ""} {
 		_, _, err = w.dial(d, robot, wire.Attach{Session: session, Resume: c.Attached().Resume},
 			wire.Handler{})
@@ -419,8 +420,8 @@ func TestKickedStreamStaysAway(t *testing.T) {
 // A kick by the id of one of an agent's parties leaves the others what they hold.
 func TestKickLeavesTheOthers(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	one, _, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
 	if err != nil {
 		t.Fatal(err)
@@ -429,27 +430,27 @@ func TestKickLeavesTheOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := one.Request(w.ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
+	if _, err := one.Request(w.Ctx(), wire.Request{Verb: wire.VerbTake}); err != nil {
 		t.Fatal(err)
 	}
-	l, err := d.Sessions.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.Ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
+	w.Eventually("the agent has the keyboard", func() bool { return l.Keyboard() == "agent:alice" })
 	var id string
 	for _, m := range l.Members() {
 		if m.Secret() == two.Attached().Resume {
 			id = m.Party().ID
 		}
 	}
-	if n, err := d.Sessions.Disconnect(w.ctx(), alice, main, id); n != 1 || err != nil {
+	if n, err := d.Sessions.Disconnect(w.Ctx(), alice, main, id); n != 1 || err != nil {
 		t.Fatalf("Kick = %d, %v", n, err)
 	}
 	if err := <-served; !errors.Is(err, interrupt.ErrDisconnected) {
 		t.Errorf("Stream = %v, want interrupt.ErrDisconnected", err)
 	}
-	if err := one.Input(w.ctx(), []byte("x")); err != nil {
+	if err := one.Input(w.Ctx(), []byte("x")); err != nil {
 		t.Errorf("who stayed: %v", err)
 	}
 	if got := l.Keyboard(); got != "agent:alice" {
@@ -459,8 +460,8 @@ func TestKickLeavesTheOthers(t *testing.T) {
 
 func TestGarbageEndsTheStream(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	for name, send := range map[string]string{
 		"not frames":     "GET / HTTP/1.1\r\n\r\n",
 		"no hello":       "\x00\x00\x00\x03\x02{}",
@@ -487,7 +488,7 @@ func TestGarbageEndsTheStream(t *testing.T) {
 				if err == nil {
 					t.Error("Stream took garbage for an end in order")
 				}
-			case <-w.ctx().Done():
+			case <-w.Ctx().Done():
 				t.Error("Stream does not end")
 			}
 		})
@@ -497,13 +498,13 @@ func TestGarbageEndsTheStream(t *testing.T) {
 // What a client may not send does not reach the guest.
 func TestStreamRefusesAPartyInARequest(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	c, served, err := w.dial(d, robot, wire.Attach{Session: "main", Create: true}, wire.Handler{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = c.Request(w.ctx(), wire.Request{Verb: wire.VerbTake, Party: &wire.Party{Name: "bob",
+	_, err = c.Request(w.Ctx(), wire.Request{Verb: wire.VerbTake, Party: &wire.Party{Name: "bob",
 		Kind: wire.Person, Rights: wire.RightDrive}})
 	wantCode(t, err, wire.CodeLost)
 	if err := <-served; err == nil || !strings.Contains(err.Error(), "party") {

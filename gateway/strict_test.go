@@ -1,4 +1,4 @@
-package gateway
+package gateway_test
 
 import (
 	"bytes"
@@ -19,34 +19,34 @@ import (
 // smallDisk makes the records of w lie on a file system of that size, and returns what fills it and
 // what empties it.
 func (w *world) smallDisk(size string) (fill, empty func()) {
-	w.t.Helper()
+	w.T.Helper()
 	if os.Geteuid() != 0 {
-		w.t.Skip("only root can mount a small file system")
+		w.T.Skip("only root can mount a small file system")
 	}
-	dir := filepath.Join(w.dir, "records")
+	dir := filepath.Join(w.Dir, "records")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=0700,size="+size); err != nil {
 		if os.Getenv("SANDBOXD_TEST_REQUIRE") != "" {
-			w.t.Fatal(err)
+			w.T.Fatal(err)
 		}
-		w.t.Skipf("no mounts here: %v", err)
+		w.T.Skipf("no mounts here: %v", err)
 	}
-	w.t.Cleanup(func() {
+	w.T.Cleanup(func() {
 		if err := unix.Unmount(dir, 0); err != nil {
-			w.t.Errorf("unmount: %v", err)
+			w.T.Errorf("unmount: %v", err)
 		}
 	})
 	ballast := filepath.Join(dir, "ballast")
 	return func() {
 			if err := os.WriteFile(ballast, make([]byte, 64<<20), 0o600); !errors.Is(err,
 				unix.ENOSPC) {
-				w.t.Fatalf("filling the disk: %v, want ENOSPC", err)
+				w.T.Fatalf("filling the disk: %v, want ENOSPC", err)
 			}
 		}, func() {
 			if err := os.Remove(ballast); err != nil {
-				w.t.Fatal(err)
+				w.T.Fatal(err)
 			}
 		}
 }
@@ -56,25 +56,25 @@ func (w *world) smallDisk(size string) (fill, empty func()) {
 func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	fill, empty := w.smallDisk("1m")
-	w.options.RecordStrict = true
-	d := w.start()
-	t.Cleanup(d.stop) // before the disk goes
-	w.create(d, "demo")
-	if res := w.run(d, "echo be''fore"); res.Ended != wire.Done {
+	w.Options.RecordStrict = true
+	d := w.Start()
+	t.Cleanup(d.End) // before the disk goes
+	w.Create(d, "demo")
+	if res := w.Run(d, "echo be''fore"); res.Ended != wire.Done {
 		t.Fatalf("result = %+v", res)
 	}
-	l, err := d.Sessions.Live(w.ctx(), alice, main)
+	l, err := d.Sessions.Live(w.Ctx(), alice, main)
 	if err != nil {
 		t.Fatal(err)
 	}
 	fill()
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+	a, err := d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo"},
 		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// More than the last page of the file takes.
-	reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+	reply, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 		Text: "head -c 500000 /dev/zero | tr '\\0' x; echo se''cret"})
 	if err == nil || reply.Result == nil || reply.Result.Ended != wire.Lost ||
 		reply.Result.Output != "" || !strings.Contains(err.Error(), "not recorded: "+
@@ -82,16 +82,16 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 		t.Errorf("the agent gets %+v, %v; want it lost, with an error that names the full disk, "+
 			"and no output", reply.Result, err)
 	}
-	w.eventually("the session ends", func() bool { return l.Final() })
+	w.Eventually("the session ends", func() bool { return l.Final() })
 	if why := l.State().Reason; !strings.Contains(why, "not recorded: "+record.WhyFull) {
 		t.Errorf("the session ended for %q, want the full disk", why)
 	}
-	shown, err := everything(w.ctx(), l, 0, l.Len())
+	shown, err := readTo(w.Ctx(), l, 0, l.Len())
 	if err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.ReadFile(filepath.Join(record.Dir(d.registry.Find("demo").Records(), "main", 0),
-		record.LogFile))
+	dir := record.Dir(d.Registry().Find("demo").Records(), "main", 0)
+	log, err := os.ReadFile(filepath.Join(dir, record.LogFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,11 +101,11 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 			len(shown), len(log))
 	}
 	empty()
-	w.eventually("the guest has closed it", func() bool {
-		infos, err := d.Sessions.List(w.ctx(), alice, "demo")
+	w.Eventually("the guest has closed it", func() bool {
+		infos, err := d.Sessions.List(w.Ctx(), alice, "demo")
 		return err == nil && len(infos) == 0
 	})
-	if res := w.run(d, "echo a''gain"); res.Ended != wire.Done || !strings.Contains(res.Output,
+	if res := w.Run(d, "echo a''gain"); res.Ended != wire.Done || !strings.Contains(res.Output,
 		"again") {
 		t.Errorf("a new session: %+v", res)
 	}
@@ -115,23 +115,23 @@ func TestStrictSessionEndsWithTheDisk(t *testing.T) {
 func TestSessionGoesOnWithoutDisk(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	fill, empty := w.smallDisk("1m")
-	d := w.start()
-	t.Cleanup(d.stop)
-	w.create(d, "demo")
-	w.run(d, "true")
+	d := w.Start()
+	t.Cleanup(d.End)
+	w.Create(d, "demo")
+	w.Run(d, "true")
 	fill()
-	res := w.run(d, "head -c 500000 /dev/zero | tr '\\0' x; echo; echo sh''own")
+	res := w.Run(d, "head -c 500000 /dev/zero | tr '\\0' x; echo; echo sh''own")
 	if res.Ended != wire.Done || !strings.Contains(res.Output, "shown") {
 		t.Errorf("result = %+v", res)
 	}
 	empty()
-	w.eventually("recording goes on", func() bool {
-		w.run(d, "true")
-		l, err := d.Sessions.Live(w.ctx(), alice, main)
+	w.Eventually("recording goes on", func() bool {
+		w.Run(d, "true")
+		l, err := d.Sessions.Live(w.Ctx(), alice, main)
 		return err == nil && l.Recording() == ""
 	})
-	w.run(d, "echo la''ter")
-	text, r := w.recorded(d, main)
+	w.Run(d, "echo la''ter")
+	text, r := w.Recorded(d, main)
 	if len(r.Gaps()) == 0 || r.Gaps()[0].Why != record.WhyFull || !strings.Contains(text, "later") {
 		t.Errorf("gaps %v, text ends in %.40q; want a full disk, and what came later", r.Gaps(),
 			text[max(0, len(text)-40):])

@@ -1,10 +1,15 @@
-// Package gatewaytest runs a hub on sandboxes in memory, which run the real guest, for tests of what stands on a hub.
+// Package gatewaytest runs hubs on sandboxes in memory, which run the real guest, for tests of the
+// gateway and of what stands on it. Reach for [Hub] when one hub is enough, and for a [World] when
+// a test stops the daemon, starts it again or looks at what it left. It is imported by tests only.
 package gatewaytest
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"path/filepath"
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,51 +19,89 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/sandboxtest"
 )
 
-// Hub runs a hub until t ends, and returns when it is ready. What o leaves out is filled in there: a store and a directory of records of the
-// test's own, sandboxes in memory, alice as the owner. The hub's end is waited for, and is an error of the test if it is one.
+// Patience is how long a test waits for what must happen.
+const Patience = 90 * time.Second
+
+// Hub runs a hub until t ends, and returns when it is ready. It fills in what o leaves out: a store
+// and a directory of records of the test's own, sandboxes in memory, alice as the owner. It waits
+// for the hub's end, and fails the test if that is an error.
 func Hub(t testing.TB, o *gateway.Options) *gateway.Hub {
 	t.Helper()
-	check := func(err error) {
-		if err != nil {
-			t.Helper()
-			t.Fatal(err)
-		}
+	if o.Backends == nil {
+		o.Backends = memory(sandboxtest.New(t, sandboxtest.Options{}))
 	}
 	dir := t.TempDir()
-	if o.Backends == nil {
-		o.Backends = map[string]sandbox.Backend{sandboxtest.Name: sandboxtest.New(t, sandboxtest.Options{})}
-	}
 	if o.Store == nil {
-		db, err := store.Open(t.Context(), filepath.Join(dir, "state"))
-		check(err)
-		t.Cleanup(func() {
-			if err := db.Close(); err != nil {
-				t.Errorf("store: %v", err)
-			}
-		})
-		o.Store = db
+		o.Store = openStore(t, filepath.Join(dir, "state"))
+		t.Cleanup(func() { closeStore(t, o.Store) })
 	}
 	if o.Records == "" {
 		o.Records = filepath.Join(dir, "records")
-		check(os.Mkdir(o.Records, 0o700))
+		makeDir(t, o.Records)
 	}
-	if o.Owner == "" {
-		o.Owner = "alice"
-	}
-	if o.StopGrace == 0 {
-		o.StopGrace = time.Second
-	}
+	hub, stop := run(t, o)
+	t.Cleanup(stop)
+	ready(t, hub)
+	return hub
+}
+
+// run runs a hub until stop, which waits for its end.
+func run(t testing.TB, o *gateway.Options) (_ *gateway.Hub, stop func()) {
+	t.Helper()
+	o.Owner = cmp.Or(o.Owner, "alice")
+	o.StopGrace = cmp.Or(o.StopGrace, time.Second)
 	hub, err := gateway.New(*o)
-	check(err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	life, end := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- hub.Run(life) }()
-	t.Cleanup(func() {
+	return hub, sync.OnceFunc(func() {
 		end()
-		if err := <-ended; err != nil {
-			t.Errorf("hub: %v", err)
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		case <-time.After(Patience):
+			stacks := make([]byte, 4<<20)
+			t.Errorf("Run does not return:\n%s", stacks[:runtime.Stack(stacks, true)])
 		}
 	})
-	check(hub.Ready(t.Context()))
-	return hub
+}
+
+// ready waits until the hub is ready.
+func ready(t testing.TB, hub *gateway.Hub) {
+	t.Helper()
+	if err := hub.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// memory returns backends with the one in memory, or with what stands in its place.
+func memory(be sandbox.Backend) map[string]sandbox.Backend {
+	return map[string]sandbox.Backend{sandboxtest.Name: be}
+}
+
+func openStore(t testing.TB, dir string) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func closeStore(t testing.TB, s *store.Store) {
+	if err := s.Close(); err != nil {
+		t.Errorf("close store: %v", err)
+	}
+}
+
+func makeDir(t testing.TB, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -18,10 +18,10 @@ import (
 
 // copied is the state directory as kill -9 would leave it now.
 func (w *world) copied() string {
-	w.t.Helper()
-	to := filepath.Join(w.t.TempDir(), "state")
-	if err := os.CopyFS(to, os.DirFS(w.dir)); err != nil {
-		w.t.Fatal(err)
+	w.T.Helper()
+	to := filepath.Join(w.T.TempDir(), "state")
+	if err := os.CopyFS(to, os.DirFS(w.Dir)); err != nil {
+		w.T.Fatal(err)
 	}
 	// Which the copy made by the umask.
 	err := filepath.WalkDir(to, func(path string, e os.DirEntry, err error) error {
@@ -34,7 +34,7 @@ func (w *world) copied() string {
 		return os.Chmod(path, 0o600)
 	})
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return to
 }
@@ -60,44 +60,45 @@ func TestClaimIsCutShort(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				w := newWorld(t, sandboxtest.Options{})
-				w.options.Pool.Size = 1
+				w.Options.Pool.Size = 1
 				var left string
-				w.at = func(step string) {
+				w.Options.At(func(step string) {
 					if step == tt.step && left == "" {
 						left = w.copied()
 						runtime.Goexit() // the steps that follow do not happen
 					}
-				}
-				d := w.start()
+				})
+				d := w.Start()
 				w.ready(d, 1)
 				before := w.members()
-				for range d.registry.Boots() {
+				for range w.registry.Boots() {
 					// No refill: what is there afterwards is what the claim left.
-					d.registry.Pooled().SomebodyWaits()
+					w.registry.Pooled().SomebodyWaits()
 				}
 				ended := make(chan struct{})
 				go func() {
 					defer close(ended)
-					_, _ = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
+					_, _ = d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
 				}()
 				<-ended
-				d.stop()
+				d.End()
 				if left == "" {
 					t.Fatal("the claim did not come so far")
 				}
-				w.dir, w.at = left, nil
+				w.Dir = left
+				w.Options.At(nil)
 				if lost {
 					for _, f := range []string{store.File, store.File + "-wal", store.File +
 						"-shm"} {
-						if err := os.Remove(filepath.Join(w.dir, f)); err != nil &&
+						if err := os.Remove(filepath.Join(w.Dir, f)); err != nil &&
 							!errors.Is(err, os.ErrNotExist) {
 							t.Fatal(err)
 						}
 					}
 				}
-				d = w.start()
+				d = w.Start()
 				claimed := tt.claimed || lost && tt.noted
-				infos, err := d.List(w.ctx(), alice)
+				infos, err := d.List(w.Ctx(), alice)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -117,20 +118,20 @@ func TestClaimIsCutShort(t *testing.T) {
 						t.Fatalf("List = %+v, want none", infos)
 					}
 					w.ready(d, 1)
-					if info := w.create(d, "demo"); !before[info.ID] {
+					if info := w.Create(d, "demo"); !before[info.ID] {
 						t.Error("what stood ready was not found again")
 					}
 				}
 				w.ready(d, 1)
-				if res := w.run(d, "PS1='in \\h> '"); res.Sandbox != "demo" {
+				if res := w.Run(d, "PS1='in \\h> '"); res.Sandbox != "demo" {
 					t.Errorf("result of %q", res.Sandbox)
 				}
-				w.run(d, "true")
-				l, err := d.Sessions.Live(w.ctx(), alice, main)
+				w.Run(d, "true")
+				l, err := d.Sessions.Live(w.Ctx(), alice, main)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if text, err := everything(w.ctx(), l, 0, l.Len()); err != nil ||
+				if text, err := readTo(w.Ctx(), l, 0, l.Len()); err != nil ||
 					!strings.Contains(text, "in demo> ") {
 					t.Errorf("the prompt does not say demo: %q, %v", text, err)
 				}
@@ -143,19 +144,19 @@ func TestClaimIsCutShort(t *testing.T) {
 // for the name nor the next to claim.
 func TestClaimThatIsGivenUp(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 1
-	ctx, cancel := context.WithCancel(w.ctx())
+	w.Options.Pool.Size = 1
+	ctx, cancel := context.WithCancel(w.Ctx())
 	reserved, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	w.at = func(step string) {
+	w.Options.At(func(step string) {
 		if step == "reserved" {
 			once.Do(func() {
 				close(reserved)
 				<-goOn
 			})
 		}
-	}
-	d := w.start()
+	})
+	d := w.Start()
 	w.ready(d, 1)
 	before := w.members()
 	gaveUp := make(chan error, 1)
@@ -170,11 +171,11 @@ func TestClaimThatIsGivenUp(t *testing.T) {
 	}
 	waits, joins := make(chan made, 1), make(chan error, 1)
 	go func() {
-		info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
+		info, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
 		waits <- made{info, err}
 	}()
 	go func() {
-		c, err := d.Relay.Open(w.ctx(), alice, "demo", nil)
+		c, err := d.Relay.Open(w.Ctx(), alice, "demo", nil)
 		if err == nil {
 			c.Close()
 		}
@@ -194,7 +195,7 @@ func TestClaimThatIsGivenUp(t *testing.T) {
 	if err := <-joins; err != nil && !errors.Is(err, lifecycle.ErrUnknown) {
 		t.Errorf("Upstream = %v", err)
 	}
-	w.eventually("the first one is removed", func() bool {
+	w.Eventually("the first one is removed", func() bool {
 		for id := range before {
 			if w.members()[id] {
 				return false
@@ -208,29 +209,29 @@ func TestClaimThatIsGivenUp(t *testing.T) {
 // A store that does not take the row claims nothing.
 func TestClaimThatIsNotStored(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 1
+	w.Options.Pool.Size = 1
 	var d *daemon
-	w.at = func(step string) {
+	w.Options.At(func(step string) {
 		if step == "noted" {
 			row, err := lifecycle.Record{Name: "demo", Owner: "bob", State: lifecycle.Stopped}.Row(
 				"other")
 			if err == nil {
-				err = d.store.Add(w.ctx(), row)
+				err = d.Store.Add(w.Ctx(), row)
 			}
 			if err != nil {
 				t.Error(err)
 			}
 		}
-	}
-	d = w.start()
+	})
+	d = w.Start()
 	w.ready(d, 1)
 	before := w.members()
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
 	wantCode(t, err, wire.CodeExists)
-	if _, err := d.Get(w.ctx(), alice, "demo"); !errors.Is(err, lifecycle.ErrUnknown) {
+	if _, err := d.Get(w.Ctx(), alice, "demo"); !errors.Is(err, lifecycle.ErrUnknown) {
 		t.Errorf("Get = %v, want ErrUnknown", err)
 	}
-	w.eventually("it is replaced", func() bool {
+	w.Eventually("it is replaced", func() bool {
 		now := w.members()
 		for id := range before {
 			if now[id] {

@@ -13,14 +13,14 @@ import (
 
 func TestDescribe(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Command = func(target string) string { return "ssh " + target + "@gw" }
-	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Sudo: true},
+	w.Options.Command = func(target string) string { return "ssh " + target + "@gw" }
+	d := w.Start()
+	if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo", Sudo: true},
 		nil); err != nil {
 		t.Fatal(err)
 	}
-	w.run(d, "true")
-	got, err := d.Describe(w.ctx(), alice, "demo")
+	w.Run(d, "true")
+	got, err := d.Describe(w.Ctx(), alice, "demo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,10 +37,10 @@ func TestDescribe(t *testing.T) {
 	if !strings.Contains(strings.Join(got.Notes, "\n"), "sudo") {
 		t.Errorf("notes = %q", got.Notes)
 	}
-	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	got, err = d.Describe(w.ctx(), alice, "demo")
+	got, err = d.Describe(w.Ctx(), alice, "demo")
 	if err != nil || got.Health != "stopped" || got.State != lifecycle.Stopped || got.OS != "" {
 		t.Errorf("description of a stopped one = %+v, %v", got, err)
 	}
@@ -48,9 +48,9 @@ func TestDescribe(t *testing.T) {
 
 func TestRelayedTerminalIsRecorded(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	term, err := d.Relay.Terminal(w.ctx(), alice, "demo", "htop", 80, 24)
+	d := w.Start()
+	w.Create(d, "demo")
+	term, err := d.Relay.Terminal(w.Ctx(), alice, "demo", "htop", 80, 24)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func TestRelayedTerminalIsRecorded(t *testing.T) {
 	}
 	term.Resize(100, 30)
 	term.Close(7)
-	records, err := d.Sessions.Records(w.ctx(), alice, "demo")
+	records, err := d.Sessions.Records(w.Ctx(), alice, "demo")
 	if err != nil || len(records) != 1 {
 		t.Fatalf("records = %+v, %v", records, err)
 	}
@@ -70,7 +70,7 @@ func TestRelayedTerminalIsRecorded(t *testing.T) {
 		r.State.ExitCode == nil || *r.State.ExitCode != 7 {
 		t.Errorf("record = %+v", r)
 	}
-	if text, _ := w.recorded(d, wire.Target{Sandbox: "demo",
+	if text, _ := w.Recorded(d, wire.Target{Sandbox: "demo",
 		Session: r.Session}); text != "one two" {
 		t.Errorf("its bytes are %q", text)
 	}
@@ -79,10 +79,10 @@ func TestRelayedTerminalIsRecorded(t *testing.T) {
 // A command that prints without end is hung up on, and what it printed first is kept.
 func TestRunKeepsNoMoreThanItsLimit(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	b := d.registry.Find("demo")
-	out, err := b.RunInside(w.ctx(), "yes", 100)
+	d := w.Start()
+	w.Create(d, "demo")
+	b := w.registry.Find("demo")
+	out, err := b.RunInside(w.Ctx(), "yes", 100)
 	if string(out) != strings.Repeat("y\n", 50) || !errors.Is(err, connect.ErrTooMuch) {
 		t.Errorf("%d bytes, %v", len(out), err)
 	}

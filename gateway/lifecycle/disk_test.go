@@ -33,10 +33,10 @@ type metered struct {
 }
 
 func newMetered(w *world) *metered {
-	m := &metered{Backend: w.memory, room: 100 << 30, used: make(map[string]sandbox.DiskUsage),
+	m := &metered{Backend: w.Memory, room: 100 << 30, used: make(map[string]sandbox.DiskUsage),
 		usage: make(map[string]sandbox.Usage), measured: make(map[string]int)}
-	w.backend = m
-	w.diskEvery = 5 * time.Millisecond
+	w.Backend = m
+	w.Options.SetDiskEvery(5 * time.Millisecond)
 	return m
 }
 
@@ -108,17 +108,17 @@ func (m *metered) measures(id string) int {
 
 // rounds waits until the disk has been measured so many times more.
 func (m *metered) rounds(w *world, n int) {
-	w.t.Helper()
+	w.T.Helper()
 	now := func() int { m.mu.Lock(); defer m.mu.Unlock(); return m.rooms }
 	until := now() + n
-	w.eventually("a look at the disk", func() bool { return now() >= until })
+	w.Eventually("a look at the disk", func() bool { return now() >= until })
 }
 
 func stoppedFor(w *world, d *daemon, name string) string {
-	w.t.Helper()
-	info, err := d.Get(w.ctx(), alice, name)
+	w.T.Helper()
+	info, err := d.Get(w.Ctx(), alice, name)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return info.Reason
 }
@@ -128,8 +128,8 @@ func stoppedFor(w *world, d *daemon, name string) string {
 func TestDiskLimit(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
-	d := w.start()
-	info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+	d := w.Start()
+	info, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
 		Limits: sandbox.Limits{Disk: 1 << 30}}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -137,37 +137,37 @@ func TestDiskLimit(t *testing.T) {
 	if info.Limits.Disk != 1<<30 {
 		t.Errorf("got limits %+v", info.Limits)
 	}
-	w.eventually("its first measure", func() bool { return m.measures(info.ID) > 0 })
-	w.run(d, "true") // a shell that starts runs, too
+	w.Eventually("its first measure", func() bool { return m.measures(info.ID) > 0 })
+	w.Run(d, "true") // a shell that starts runs, too
 	got := make(chan *wire.Result, 1)
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+	a, err := d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo"},
 		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	// What runs next is not the shell's own beginning.
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+	if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
-		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "sleep 1000"})
+		reply, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "sleep 1000"})
 		if err != nil {
 			t.Errorf("run: %v", err)
 		}
 		got <- reply.Result
 	}()
-	w.eventually("the command", func() bool { return a.Live().State().Phase == wire.PhaseRunning })
+	w.Eventually("the command", func() bool { return a.Live().State().Phase == wire.PhaseRunning })
 	m.writes(info.ID, 2<<30, 1)
 	res := <-got
 	if res == nil || res.Ended != wire.Dead || !slices.Contains(res.Notes, "disk_full") {
 		t.Errorf("the call that was under way: %+v, want it dead by disk_full", res)
 	}
-	w.eventually("its stop", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+	w.Eventually("its stop", func() bool { return w.State(d, "demo") == lifecycle.Stopped })
 	if got, want := stoppedFor(w, d, "demo"),
 		"disk_full: its files occupy more than 1 GiB (--disk)"; got != want {
 		t.Errorf("got reason %q, want %q", got, want)
 	}
-	desc, err := d.Describe(w.ctx(), alice, "demo")
+	desc, err := d.Describe(w.Ctx(), alice, "demo")
 	if err != nil || !strings.Contains(strings.Join(desc.Notes, "\n"), "start --disk") {
 		t.Errorf("describe: %+v, %v; want it to say what to do", desc.Notes, err)
 	}
@@ -175,46 +175,46 @@ func TestDiskLimit(t *testing.T) {
 	start := func() {
 		t.Helper()
 		before := m.measures(info.ID)
-		if _, err := d.Start(w.ctx(), alice, "demo", nil); err != nil {
+		if _, err := d.Start(w.Ctx(), alice, "demo", nil); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("another measure", func() bool { return m.measures(info.ID) > before })
+		w.Eventually("another measure", func() bool { return m.measures(info.ID) > before })
 	}
 	start()
 	before := m.measures(info.ID)
 	m.writes(info.ID, 10<<20, 1)
-	w.eventually("a measure", func() bool { return m.measures(info.ID) > before })
+	w.Eventually("a measure", func() bool { return m.measures(info.ID) > before })
 	m.rounds(w, 2)
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("after a little: %s, %s", got, stoppedFor(w, d, "demo"))
 	}
-	desc, err = d.Describe(w.ctx(), alice, "demo")
+	desc, err = d.Describe(w.Ctx(), alice, "demo")
 	if err != nil || desc.Used == nil || desc.Used.Disk != 2<<30+10<<20 ||
 		!strings.Contains(strings.Join(desc.Notes, "\n"),
 			"disk_full: its files occupy 2 GiB of 1 GiB") {
 		t.Errorf("describe: %+v %+v, %v; want disk_full", desc.Used, desc.Notes, err)
 	}
 	m.writes(info.ID, 60<<20, 1)
-	w.eventually("its stop again", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+	w.Eventually("its stop again", func() bool { return w.State(d, "demo") == lifecycle.Stopped })
 
-	if err := d.SetDisk(w.ctx(), bob, "demo", 4<<30); !errors.Is(err, lifecycle.ErrUnknown) {
+	if err := d.SetDisk(w.Ctx(), bob, "demo", 4<<30); !errors.Is(err, lifecycle.ErrUnknown) {
 		t.Errorf("another one raises the limit: %v", err)
 	}
-	wantCode(t, d.SetDisk(w.ctx(), alice, "demo", -1), wire.CodeUsage)
-	if err := d.SetDisk(w.ctx(), alice, "demo", 4<<30); err != nil {
+	wantCode(t, d.SetDisk(w.Ctx(), alice, "demo", -1), wire.CodeUsage)
+	if err := d.SetDisk(w.Ctx(), alice, "demo", 4<<30); err != nil {
 		t.Fatal(err)
 	}
 	start()
 	before = m.measures(info.ID)
 	m.writes(info.ID, 1<<30, 1)
-	w.eventually("a measure", func() bool { return m.measures(info.ID) > before })
+	w.Eventually("a measure", func() bool { return m.measures(info.ID) > before })
 	m.rounds(w, 2)
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("with a higher limit: %s, %s", got, stoppedFor(w, d, "demo"))
 	}
 	m.writes(info.ID, 0, 10_000_000)
-	w.eventually("its stop for files", func() bool {
-		return w.state(d, "demo") == lifecycle.Stopped
+	w.Eventually("its stop for files", func() bool {
+		return w.State(d, "demo") == lifecycle.Stopped
 	})
 	if got, want := stoppedFor(w, d, "demo"),
 		"disk_full: it has more than the 524288 files that go with 4 GiB (--disk)"; got != want {
@@ -227,16 +227,16 @@ func TestDiskLimit(t *testing.T) {
 func TestDiskIdle(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
-	d := w.start()
-	idle, busy := w.create(d, "idle").ID, w.create(d, "busy").ID
-	w.eventually("the first measures", func() bool {
+	d := w.Start()
+	idle, busy := w.Create(d, "idle").ID, w.Create(d, "busy").ID
+	w.Eventually("the first measures", func() bool {
 		return m.measures(idle) > 0 && m.measures(busy) > 0
 	})
 	first := m.measures(idle)
 	for range 5 {
 		before := m.measures(busy)
 		m.writes(busy, 100<<20, 1)
-		w.eventually("a measure", func() bool { return m.measures(busy) > before })
+		w.Eventually("a measure", func() bool { return m.measures(busy) > before })
 	}
 	m.mu.Lock()
 	u := m.usage[busy]
@@ -258,10 +258,10 @@ func TestDiskIdle(t *testing.T) {
 func TestDiskFloor(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
-	w.options.MinFree = 10 << 30
-	d := w.start()
-	a, b, c := w.create(d, "a").ID, w.create(d, "b").ID, w.create(d, "c").ID
-	w.eventually("the first measures", func() bool {
+	w.Options.MinFree = 10 << 30
+	d := w.Start()
+	a, b, c := w.Create(d, "a").ID, w.Create(d, "b").ID, w.Create(d, "c").ID
+	w.Eventually("the first measures", func() bool {
 		return m.measures(a) > 0 && m.measures(b) > 0 && m.measures(c) > 0
 	})
 	m.mu.Lock()
@@ -272,38 +272,38 @@ func TestDiskFloor(t *testing.T) {
 	}
 	m.room = 5 << 30
 	m.mu.Unlock()
-	w.eventually("the stop of what wrote most", func() bool {
-		return w.state(d, "a") == lifecycle.Stopped
+	w.Eventually("the stop of what wrote most", func() bool {
+		return w.State(d, "a") == lifecycle.Stopped
 	})
 	if got := stoppedFor(w, d, "a"); got != "disk_full: this machine has only 5 GiB of disk left "+
 		"(disk.min_free is 10 GiB), and the sandbox wrote 50 MiB just now" {
 		t.Errorf("got reason %q", got)
 	}
 	m.rounds(w, 5)
-	if b, c := w.state(d, "b"), w.state(d, "c"); b != lifecycle.Running || c != lifecycle.Running {
+	if b, c := w.State(d, "b"), w.State(d, "c"); b != lifecycle.Running || c != lifecycle.Running {
 		t.Errorf("while nothing goes any more the others are %s and %s", b, c)
 	}
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "another"}, nil)
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "another"}, nil)
 	wantCode(t, err, wire.CodeUnavailable)
 	if err == nil || !strings.Contains(err.Error(), "disk.min_free is 10 GiB") {
 		t.Errorf("create: %v", err)
 	}
-	if _, err := d.Get(w.ctx(), alice, "another"); err == nil {
+	if _, err := d.Get(w.Ctx(), alice, "another"); err == nil {
 		t.Error("what was refused is there")
 	}
-	_, err = d.Start(w.ctx(), alice, "a", nil)
+	_, err = d.Start(w.Ctx(), alice, "a", nil)
 	wantCode(t, err, wire.CodeUnavailable)
 	m.writes(b, 100<<20, 1)
-	w.eventually("the stop of the next", func() bool {
-		return w.state(d, "b") == lifecycle.Stopped
+	w.Eventually("the stop of the next", func() bool {
+		return w.State(d, "b") == lifecycle.Stopped
 	})
 	m.mu.Lock()
 	m.room = 50 << 30
 	m.mu.Unlock()
-	if _, err = d.Start(w.ctx(), alice, "a", nil); err != nil {
+	if _, err = d.Start(w.Ctx(), alice, "a", nil); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
-	if got := w.state(d, "c"); got != lifecycle.Running {
+	if got := w.State(d, "c"); got != lifecycle.Running {
 		t.Errorf("what wrote nothing is %s", got)
 	}
 }
@@ -313,17 +313,17 @@ func TestDiskAtOnce(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
 	m.born = 50 << 30
-	d := w.start()
-	info := w.create(d, "demo")
-	w.eventually("its stop", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
-	if _, err := d.Start(w.ctx(), alice, "demo", nil); err != nil {
+	d := w.Start()
+	info := w.Create(d, "demo")
+	w.Eventually("its stop", func() bool { return w.State(d, "demo") == lifecycle.Stopped })
+	if _, err := d.Start(w.Ctx(), alice, "demo", nil); err != nil {
 		t.Fatal(err)
 	}
 	before := m.measures(info.ID)
 	m.writes(info.ID, 10<<20, 1)
-	w.eventually("a measure", func() bool { return m.measures(info.ID) > before })
+	w.Eventually("a measure", func() bool { return m.measures(info.ID) > before })
 	m.rounds(w, 2)
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("started to be tidied up: %s, %s", got, stoppedFor(w, d, "demo"))
 	}
 }
@@ -332,19 +332,19 @@ func TestDiskAtOnce(t *testing.T) {
 func TestDiskWaitsForItsTurn(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
-	d := w.start()
-	id := w.create(d, "demo").ID
-	w.eventually("its first measure", func() bool { return m.measures(id) > 0 })
-	b := d.registry.Find("demo")
-	if err := b.Lock(w.ctx()); err != nil {
+	d := w.Start()
+	id := w.Create(d, "demo").ID
+	w.Eventually("its first measure", func() bool { return m.measures(id) > 0 })
+	b := w.registry.Find("demo")
+	if err := b.Lock(w.Ctx()); err != nil {
 		t.Fatal(err)
 	}
 	before := m.measures(id)
 	m.writes(id, 50<<30, 1)
-	w.eventually("a measure", func() bool { return m.measures(id) > before })
+	w.Eventually("a measure", func() bool { return m.measures(id) > before })
 	m.rounds(w, 3)
 	b.Unlock()
-	w.eventually("its stop", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
+	w.Eventually("its stop", func() bool { return w.State(d, "demo") == lifecycle.Stopped })
 }
 
 // A sandbox whose disk is not known says so; one whose measuring takes too long, again and again,
@@ -352,44 +352,44 @@ func TestDiskWaitsForItsTurn(t *testing.T) {
 func TestDiskNotMeasured(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
-	w.diskWithin = 10 * time.Millisecond
-	d := w.start()
-	info := w.create(d, "demo")
+	w.Options.SetDiskWithin(10 * time.Millisecond)
+	d := w.Start()
+	info := w.Create(d, "demo")
 	notes := func() string {
 		t.Helper()
-		desc, err := d.Describe(w.ctx(), alice, "demo")
+		desc, err := d.Describe(w.Ctx(), alice, "demo")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return strings.Join(desc.Notes, "\n")
 	}
-	w.eventually("its first measure", func() bool { return m.measures(info.ID) > 0 })
+	w.Eventually("its first measure", func() bool { return m.measures(info.ID) > 0 })
 	m.fails(false, sandbox.ErrEngine)
 	for range lifecycle.DiskTries + 2 { // which is not its fault
 		before := m.measures(info.ID)
 		m.writes(info.ID, 1, 1)
-		w.eventually("a measure", func() bool { return m.measures(info.ID) > before })
+		w.Eventually("a measure", func() bool { return m.measures(info.ID) > before })
 	}
-	w.eventually("that is reported", func() bool {
+	w.Eventually("that is reported", func() bool {
 		return strings.Contains(notes(), "disk_unknown: its disk has not been measured since")
 	})
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("without an engine it is %s: %s", got, stoppedFor(w, d, "demo"))
 	}
 	m.fails(false, nil)
 	m.writes(info.ID, 1, 1)
-	w.eventually("it is known again", func() bool {
+	w.Eventually("it is known again", func() bool {
 		return !strings.Contains(notes(), "disk_unknown")
 	})
 
 	m.fails(true, nil)
 	var reported atomic.Bool
-	w.eventually("its stop", func() bool {
+	w.Eventually("its stop", func() bool {
 		m.writes(info.ID, 1, 1)
 		if strings.Contains(notes(), "measuring its files took longer than 10ms") {
 			reported.Store(true)
 		}
-		return w.state(d, "demo") == lifecycle.Stopped
+		return w.State(d, "demo") == lifecycle.Stopped
 	})
 	if got := stoppedFor(w, d, "demo"); !strings.HasPrefix(got,
 		"disk_full: its disk usage cannot be measured") || !reported.Load() {
@@ -412,9 +412,9 @@ func (keepsNothing) Prepare(context.Context, sandbox.Instance, string, string) (
 func TestDiskLimitOfSetUp(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
-	w.backend = keepsNothing{metered: m}
-	d := w.start()
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+	w.Backend = keepsNothing{metered: m}
+	d := w.Start()
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
 		Limits: sandbox.Limits{Disk: 1 << 30}, Setup: []string{"echo begun; sleep 1000"}},
 		func(line string) {
 			if line == "  begun" {
@@ -438,19 +438,19 @@ func TestDiskLimitOfSetUp(t *testing.T) {
 func TestDiskLimitOfPool(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	m := newMetered(w)
-	w.options.Pool.Size = 1
-	w.options.Limits.Disk = 1 << 30
-	d := w.start()
+	w.Options.Pool.Size = 1
+	w.Options.Limits.Disk = 1 << 30
+	d := w.Start()
 	w.ready(d, 1)
 	for id := range w.members() {
 		m.writes(id, 2<<30, 1)
 	}
-	w.eventually("it is removed", func() bool { return len(w.members()) == 0 })
+	w.Eventually("it is removed", func() bool { return len(w.members()) == 0 })
 	if got := d.Pool(); len(got) != 1 || got[0].Ready != 0 || !strings.Contains(got[0].Trouble,
 		"disk_full: its files occupy more than 1 GiB") {
 		t.Errorf("Pool = %+v", got)
 	}
-	if _, due, wait := d.registry.Pooled().Due(time.Now(), 1, "", 2); due || wait < 30*time.Second {
+	if _, due, wait := w.registry.Pooled().Due(time.Now(), 1, "", 2); due || wait < 30*time.Second {
 		t.Errorf("another is due in %v", wait)
 	}
 }

@@ -11,8 +11,6 @@ import (
 	"github.com/sandboxd/sandboxd/sandbox/connect"
 )
 
-// What tests shorten, and where they look in.
-
 // What tests shorten, observe and call.
 func (o *Options) Made(f func(*Registry))                  { o.made = f }
 func (o *Options) At(f func(step string))                  { o.at = f }
@@ -28,6 +26,7 @@ func (reg *Registry) CheckExpiry()                         { reg.checkExpiry() }
 func (sb *Sandbox) Transition(ctx context.Context, change func(*Record)) error {
 	return sb.transition(ctx, change)
 }
+func (sb *Sandbox) Forget()                        { sb.reg.pool.Forget(sb.id) }
 func (sb *Sandbox) Lock(ctx context.Context) error { return sb.lock(ctx) }
 func (sb *Sandbox) Unlock()                        { sb.unlock() }
 func (sb *Sandbox) Disconnect(cause error)         { sb.guest.disconnect(cause) }
@@ -36,7 +35,6 @@ func (sb *Sandbox) Observed(ctx context.Context, state State, reason string) {
 	sb.observed(ctx, state, reason)
 }
 func (sb *Sandbox) Expiring() bool           { return sb.expiry.under.Load() }
-func (sb *Sandbox) IsGone() bool             { return sb.isGone() }
 func (sb *Sandbox) Connected(e egress.Event) { sb.network.connected(e) }
 func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) {
 	return sb.guest.control(ctx, nobody, nil)
@@ -44,9 +42,6 @@ func (sb *Sandbox) Dial(ctx context.Context) (*connect.Control, error) {
 func (sb *Sandbox) RunInside(ctx context.Context, command string, limit int) ([]byte, error) {
 	return runInside(ctx, sb, sb.get().Instance, command, limit)
 }
-
-// NewSandbox is a sandbox that nobody can find.
-func NewSandbox(reg *Registry, id string, f Record) *Sandbox { return newSandbox(reg, id, f) }
 
 // Row is f as the store has it.
 func (f Record) Row(id string) (store.Sandbox, error) { return f.row(id) }

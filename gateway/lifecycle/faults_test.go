@@ -20,20 +20,20 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 	for _, verb := range []wire.Verb{wire.VerbType, wire.VerbKeys} {
 		for _, startedAgain := range []bool{false, true} {
 			w := newWorld(t, sandboxtest.Options{})
-			d := w.start()
-			info := w.create(d, "demo")
+			d := w.Start()
+			info := w.Create(d, "demo")
 			ran := filepath.Join(t.TempDir(), "ran")
-			a := w.shared(d)
-			asks, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+			a := w.Shared(d)
+			asks, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 				Text: "bash -c 'read -s x'"})
 			if err != nil || asks.Result.Ended != wire.Waiting {
 				t.Fatalf("%+v, %v", asks.Result, err)
 			}
-			if err := w.memory.Kill(w.ctx(), instanceOf(info)); err != nil {
+			if err := w.Memory.Kill(w.Ctx(), instanceOf(info)); err != nil {
 				t.Fatal(err)
 			}
 			if startedAgain {
-				if _, err := d.Start(w.ctx(), alice, "demo", nil); err != nil {
+				if _, err := d.Start(w.Ctx(), alice, "demo", nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -41,16 +41,16 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 			if verb == wire.VerbKeys {
 				r = wire.Request{Verb: verb, Keys: []string{"e", "Enter"}}
 			}
-			if typist, err := d.Sessions.Shared(w.ctx(), robot, main,
+			if typist, err := d.Sessions.Shared(w.Ctx(), robot, main,
 				attach.JoinOptions{Create: true, Typed: true}); err == nil {
-				if reply, err := typist.Request(w.ctx(), r); err == nil {
+				if reply, err := typist.Request(w.Ctx(), r); err == nil {
 					t.Errorf("%s, started again %v: %+v", verb, startedAgain, reply.Result)
 				}
 			}
 			// The call may have ended before the daemon has seen the end of the sandbox.
 			if !startedAgain {
-				w.eventually(string(verb)+" starts no sandbox", func() bool {
-					return w.state(d, "demo") == lifecycle.Stopped
+				w.Eventually(string(verb)+" starts no sandbox", func() bool {
+					return w.State(d, "demo") == lifecycle.Stopped
 				})
 			}
 			wantLines(t, ran, 0)
@@ -61,17 +61,17 @@ func TestTypeStartsNoSandbox(t *testing.T) {
 // A sandbox that ended a moment ago is started, also when the daemon has not heard of its end.
 func TestStartSeesTheEnd(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
+	d := w.Start()
+	info := w.Create(d, "demo")
 	for range 10 {
-		if err := w.memory.Kill(w.ctx(), instanceOf(info)); err != nil {
+		if err := w.Memory.Kill(w.Ctx(), instanceOf(info)); err != nil {
 			t.Fatal(err)
 		}
-		got, err := d.Start(w.ctx(), alice, "demo", nil)
+		got, err := d.Start(w.Ctx(), alice, "demo", nil)
 		if err != nil || got.State != lifecycle.Running {
 			t.Fatalf("%s, %v", got.State, err)
 		}
-		if s, err := w.memory.Inspect(w.ctx(), instanceOf(got)); err != nil || !s.Running {
+		if s, err := w.Memory.Inspect(w.Ctx(), instanceOf(got)); err != nil || !s.Running {
 			t.Fatalf("it is said to run: %+v, %v", s, err)
 		}
 		info = got
@@ -82,13 +82,13 @@ func TestStartSeesTheEnd(t *testing.T) {
 // not answer.
 func TestPauseEndsReaching(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	b := d.registry.Find("demo")
+	d := w.Start()
+	w.Create(d, "demo")
+	b := w.registry.Find("demo")
 	dialing := make(chan struct{})
 	failed := make(chan error)
 	go func() {
-		_, err := lifecycle.DialRunning(w.ctx(), b, nil, func(ctx context.Context,
+		_, err := lifecycle.DialRunning(w.Ctx(), b, nil, func(ctx context.Context,
 			_ sandbox.Instance) (struct{}, error) {
 			close(dialing)
 			<-ctx.Done()
@@ -97,7 +97,7 @@ func TestPauseEndsReaching(t *testing.T) {
 		failed <- err
 	}()
 	<-dialing
-	if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+	if err := b.Transition(w.Ctx(), func(f *lifecycle.Record) {
 		f.State = lifecycle.Paused
 	}); err != nil {
 		t.Fatal(err)
@@ -112,8 +112,8 @@ func TestPauseEndsReaching(t *testing.T) {
 // begun.
 func TestCutOffIsLost(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	for _, tt := range []struct {
 		session string // each its own: what interrupts one command may reach the next
 		cause   error
@@ -123,12 +123,12 @@ func TestCutOffIsLost(t *testing.T) {
 		{"daemon", lifecycle.ErrClosed, wire.LostGateway},
 		{"caller", context.Canceled, wire.LostDetached},
 	} {
-		a, err := d.Sessions.Shared(w.ctx(), alice, wire.Target{Sandbox: "demo",
+		a, err := d.Sessions.Shared(w.Ctx(), alice, wire.Target{Sandbox: "demo",
 			Session: tt.session}, attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cutOff := context.WithCancelCause(w.ctx())
+		ctx, cutOff := context.WithCancelCause(w.Ctx())
 		answered := make(chan wire.Reply, 1)
 		go func() {
 			reply, err := a.Request(ctx, wire.Request{Verb: wire.VerbRun, Text: "sleep 1000"})
@@ -137,7 +137,7 @@ func TestCutOffIsLost(t *testing.T) {
 			}
 			answered <- reply
 		}()
-		w.eventually("the command runs", func() bool {
+		w.Eventually("the command runs", func() bool {
 			return a.Live().State().Phase == wire.PhaseRunning && a.Calls() == 1
 		})
 		cutOff(tt.cause)

@@ -13,7 +13,7 @@ import (
 
 // The daemon logs in to hosts with the keys of its own user: nobody else says where.
 func TestWhoAddsHosts(t *testing.T) {
-	d := newWorld(t, sandboxtest.Options{}).start()
+	d := newWorld(t, sandboxtest.Options{}).Start()
 	spec := lifecycle.NewSpec{Name: "box", Host: sandbox.Host{URI: "ssh://box.invalid"}}
 	watcher := alice
 	watcher.Rights = wire.RightWatch

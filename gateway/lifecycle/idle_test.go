@@ -16,18 +16,18 @@ import (
 const short = 2 * time.Second
 
 func (w *world) createFor(d *daemon, life lifecycle.NewSpec) lifecycle.Info {
-	w.t.Helper()
+	w.T.Helper()
 	life.Name = "demo"
-	info, err := d.Create(w.ctx(), alice, life, nil)
+	info, err := d.Create(w.Ctx(), alice, life, nil)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	return info
 }
 
 // stays fails the test if demo stops within twice the time in which it would if it were idle.
 func (w *world) stays(d *daemon, why string) {
-	w.t.Helper()
+	w.T.Helper()
 	until := time.NewTimer(2 * short)
 	defer until.Stop()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -37,8 +37,8 @@ func (w *world) stays(d *daemon, why string) {
 		case <-until.C:
 			return
 		case <-tick.C:
-			if got := w.state(d, "demo"); got != lifecycle.Running {
-				w.t.Fatalf("%s: it is %s", why, got)
+			if got := w.State(d, "demo"); got != lifecycle.Running {
+				w.T.Fatalf("%s: it is %s", why, got)
 			}
 		}
 	}
@@ -46,56 +46,56 @@ func (w *world) stays(d *daemon, why string) {
 
 func TestIdleSandboxStopsAndKeepsItsFiles(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
+	d := w.Start()
 	w.createFor(d, lifecycle.NewSpec{TTL: short})
-	w.run(d, "echo kept >file; sleep 1000 & abandon")
-	w.eventually("it says when it stops", func() bool {
-		i, _ := d.Get(w.ctx(), alice, "demo")
+	w.Run(d, "echo kept >file; sleep 1000 & abandon")
+	w.Eventually("it says when it stops", func() bool {
+		i, _ := d.Get(w.Ctx(), alice, "demo")
 		return i.StopsAt != nil
 	})
-	w.eventually("it is stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
-	if info, _ := d.Get(w.ctx(), alice, "demo"); !strings.Contains(info.Reason, "idle") {
+	w.Eventually("it is stopped", func() bool { return w.State(d, "demo") == lifecycle.Stopped })
+	if info, _ := d.Get(w.Ctx(), alice, "demo"); !strings.Contains(info.Reason, "idle") {
 		t.Errorf("reason %q does not say that it was idle", info.Reason)
 	}
-	if res := w.run(d, "cat file"); res.Output != "kept\n" {
+	if res := w.Run(d, "cat file"); res.Output != "kept\n" {
 		t.Errorf("after the start on use: the file has %q", res.Output)
 	}
-	w.eventually("it is stopped again", func() bool {
-		return w.state(d, "demo") == lifecycle.Stopped
+	w.Eventually("it is stopped again", func() bool {
+		return w.State(d, "demo") == lifecycle.Stopped
 	})
 }
 
 func TestUseKeepsASandboxRunning(t *testing.T) {
 	t.Run("a command", func(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
-		d := w.start()
+		d := w.Start()
 		w.createFor(d, lifecycle.NewSpec{TTL: short})
-		a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+		a, err := d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo"},
 			attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x",
+		if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x",
 			TimeoutMS: 1000}); err != nil {
 			t.Fatal(err)
 		}
 		w.stays(d, "a command waits for an answer")
-		if info, _ := d.Get(w.ctx(), alice, "demo"); info.UsedBy == "" || info.StopsAt != nil {
+		if info, _ := d.Get(w.Ctx(), alice, "demo"); info.UsedBy == "" || info.StopsAt != nil {
 			t.Errorf("info %+v does not say what uses it", info)
 		}
-		if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType,
+		if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbType,
 			Text: "answer"}); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("it is stopped", func() bool {
-			return w.state(d, "demo") == lifecycle.Stopped
+		w.Eventually("it is stopped", func() bool {
+			return w.State(d, "demo") == lifecycle.Stopped
 		})
 	})
 	t.Run("a watcher", func(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
-		d := w.start()
+		d := w.Start()
 		w.createFor(d, lifecycle.NewSpec{TTL: short})
-		a, err := d.Sessions.Join(w.ctx(), alice, wire.Target{Sandbox: "demo"},
+		a, err := d.Sessions.Join(w.Ctx(), alice, wire.Target{Sandbox: "demo"},
 			attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
@@ -105,38 +105,38 @@ func TestUseKeepsASandboxRunning(t *testing.T) {
 			t.Errorf("the status line got %v, want %v", got, short)
 		}
 		a.Close()
-		w.eventually("it is stopped", func() bool {
-			return w.state(d, "demo") == lifecycle.Stopped
+		w.Eventually("it is stopped", func() bool {
+			return w.State(d, "demo") == lifecycle.Stopped
 		})
 	})
 	t.Run("a connection", func(t *testing.T) {
 		w := newWorld(t, sandboxtest.Options{})
-		d := w.start()
+		d := w.Start()
 		w.createFor(d, lifecycle.NewSpec{TTL: short})
-		c, err := d.Relay.Open(w.ctx(), alice, "demo", nil)
+		c, err := d.Relay.Open(w.Ctx(), alice, "demo", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		w.stays(d, "a client is connected")
 		c.Close()
-		w.eventually("it is stopped", func() bool {
-			return w.state(d, "demo") == lifecycle.Stopped
+		w.Eventually("it is stopped", func() bool {
+			return w.State(d, "demo") == lifecycle.Stopped
 		})
 	})
 }
 
 func TestStoppedSandboxIsRemovedOnlyWhenAsked(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.TTL = short
-	d := w.start()
+	w.Options.TTL = short
+	d := w.Start()
 	w.createFor(d, lifecycle.NewSpec{DeleteAfter: short})
-	w.eventually("it is stopped", func() bool { return w.state(d, "demo") == lifecycle.Stopped })
-	if info, _ := d.Get(w.ctx(), alice, "demo"); info.RemovedAt == nil ||
+	w.Eventually("it is stopped", func() bool { return w.State(d, "demo") == lifecycle.Stopped })
+	if info, _ := d.Get(w.Ctx(), alice, "demo"); info.RemovedAt == nil ||
 		info.DeleteAfterMS != short.Milliseconds() || info.TTLms != short.Milliseconds() {
 		t.Errorf("info %+v does not say when it is removed", info)
 	}
-	w.eventually("it is removed", func() bool {
-		list, _ := d.List(w.ctx(), alice)
+	w.Eventually("it is removed", func() bool {
+		list, _ := d.List(w.Ctx(), alice)
 		return len(list) == 0
 	})
 	w.nothingLeft(d)
@@ -144,17 +144,17 @@ func TestStoppedSandboxIsRemovedOnlyWhenAsked(t *testing.T) {
 
 func TestLifeOutlivesTheDaemon(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.TTL = time.Hour
-	d := w.start()
+	w.Options.TTL = time.Hour
+	d := w.Start()
 	w.createFor(d, lifecycle.NewSpec{DeleteAfter: time.Hour})
-	d.stop()
-	w.options.TTL = 0
-	d = w.start()
-	if info, _ := d.Get(w.ctx(), alice, "demo"); info.TTLms != time.Hour.Milliseconds() ||
+	d.End()
+	w.Options.TTL = 0
+	d = w.Start()
+	if info, _ := d.Get(w.Ctx(), alice, "demo"); info.TTLms != time.Hour.Milliseconds() ||
 		info.DeleteAfterMS != time.Hour.Milliseconds() {
 		t.Errorf("info after a restart: %+v", info)
 	}
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "other", TTL: time.Millisecond},
+	if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "other", TTL: time.Millisecond},
 		nil); d.Public(err) == nil || d.Public(err).Code != wire.CodeUsage {
 		t.Errorf("a TTL of a millisecond: %v", err)
 	}
@@ -163,25 +163,25 @@ func TestLifeOutlivesTheDaemon(t *testing.T) {
 // One that is started and stopped again while its removal waits is kept for as long as any other.
 func TestRemovalByAgeLooksAgain(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
+	d := w.Start()
 	w.createFor(d, lifecycle.NewSpec{DeleteAfter: short})
-	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	b := d.registry.Find("demo")
-	err := b.Lock(w.ctx())
+	b := w.registry.Find("demo")
+	err := b.Lock(w.Ctx())
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("its removal is due", b.Expiring)
+	w.Eventually("its removal is due", b.Expiring)
 	for _, state := range []lifecycle.State{lifecycle.Running, lifecycle.Stopped} {
-		if err := b.Transition(w.ctx(), func(f *lifecycle.Record) { f.State = state }); err != nil {
+		if err := b.Transition(w.Ctx(), func(f *lifecycle.Record) { f.State = state }); err != nil {
 			t.Error(err)
 		}
 	}
 	b.Unlock()
-	w.eventually("the removal had its turn", func() bool { return !b.Expiring() })
-	if got := w.state(d, "demo"); got != lifecycle.Stopped {
+	w.Eventually("the removal had its turn", func() bool { return !b.Expiring() })
+	if got := w.State(d, "demo"); got != lifecycle.Stopped {
 		t.Errorf("it is %s", got)
 	}
 }
@@ -195,33 +195,35 @@ func TestClockJumpRemovesNothing(t *testing.T) {
 	}{{30 * 24 * time.Hour, false}, {short, true}} {
 		t.Run(tt.life.String(), func(t *testing.T) {
 			w := newWorld(t, sandboxtest.Options{})
-			d := w.start()
+			d := w.Start()
 			w.createFor(d, lifecycle.NewSpec{DeleteAfter: tt.life})
-			if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+			if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 				t.Fatal(err)
 			}
-			d.stop()
+			d.End()
 			w.withStore(func(s *store.Store) { // as if a year had gone by
-				rows, err := s.Sandboxes(w.ctx())
+				rows, err := s.Sandboxes(w.Ctx())
 				if err != nil || len(rows) != 1 {
 					t.Fatalf("rows = %v, %v", rows, err)
 				}
 				rows[0].Since = rows[0].Since.AddDate(-1, 0, 0)
-				if err := s.Put(w.ctx(), rows[0]); err != nil {
+				if err := s.Put(w.Ctx(), rows[0]); err != nil {
 					t.Fatal(err)
 				}
 			})
-			d = w.start()
-			b := d.registry.Find("demo")
+			d = w.Start()
+			b := w.registry.Find("demo")
 			if tt.removed {
-				w.eventually("it is removed", b.IsGone)
+				w.Eventually("it is removed", func() bool {
+					return len(w.registry.All()) == 0
+				})
 				return
 			}
 			for range 3 {
-				d.registry.CheckExpiry()
+				w.registry.CheckExpiry()
 			}
-			w.eventually("no removal is under way", func() bool { return !b.Expiring() })
-			info, err := d.Get(w.ctx(), alice, "demo")
+			w.Eventually("no removal is under way", func() bool { return !b.Expiring() })
+			info, err := d.Get(w.Ctx(), alice, "demo")
 			if err != nil || info.State != lifecycle.Stopped {
 				t.Fatalf("got %s, %v; want it stopped, with its files", info.State, err)
 			}

@@ -55,20 +55,20 @@ func (b *preparing) Forget(context.Context, string, string) (int, error) {
 
 func newPreparing(t *testing.T) (*world, *preparing) {
 	w := newWorld(t, sandboxtest.Options{})
-	b := &preparing{Backend: w.memory, kept: make(map[string]bool)}
-	w.backend = b
+	b := &preparing{Backend: w.Memory, kept: make(map[string]bool)}
+	w.Backend = b
 	return w, b
 }
 
 // A setup runs once for all sandboxes with equal specs, in order; a different one runs again.
 func TestSetUp(t *testing.T) {
 	w, _ := newPreparing(t)
-	d := w.start()
+	d := w.Start()
 	log := filepath.Join(t.TempDir(), "log")
 	runSetup := func(name string, commands ...string) []string {
 		t.Helper()
 		var lines []string
-		info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Setup: commands,
+		info, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: name, Setup: commands,
 			Env: []string{"LOG=" + log}}, func(l string) { lines = append(lines, l) })
 		if err != nil {
 			t.Fatal(err)
@@ -88,7 +88,7 @@ func TestSetUp(t *testing.T) {
 	if slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, "setup:") }) {
 		t.Errorf("run again: %q", lines)
 	}
-	if info, err := d.Get(w.ctx(), alice, "two"); err != nil || info.Image != "set/up" {
+	if info, err := d.Get(w.Ctx(), alice, "two"); err != nil || info.Image != "set/up" {
 		t.Errorf("two is of %q, %v", info.Image, err)
 	}
 	runSetup("three", `echo three >>"$LOG"`)
@@ -101,15 +101,15 @@ func TestSetUp(t *testing.T) {
 // same holds if the sandbox is removed during the setup.
 func TestSetUpFails(t *testing.T) {
 	w, b := newPreparing(t)
-	d := w.start()
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"true",
+	d := w.Start()
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo", Setup: []string{"true",
 		"echo first; echo last; exit 5", "echo never"}}, nil)
 	wantCode(t, err, wire.CodeUnavailable)
 	want := "create demo: setup: echo first; echo last; exit 5: exit code 5: first; last"
 	if d.Public(err).Message != want {
 		t.Errorf("got %q, want %q", d.Public(err).Message, want)
 	}
-	_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+	_, err = d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
 		Setup: []string{"kill -KILL $$"}}, nil)
 	if got := d.Public(err).Message; !strings.Contains(got, "ended by signal KILL") {
 		t.Errorf("got %q, want the signal", got)
@@ -117,7 +117,7 @@ func TestSetUpFails(t *testing.T) {
 	created := make(chan error, 1)
 	began := make(chan string, 1)
 	go func() {
-		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+		_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
 			Setup: []string{"echo begun; sleep 1000"}}, func(l string) {
 			if l == "  begun" {
 				began <- l
@@ -126,14 +126,14 @@ func TestSetUpFails(t *testing.T) {
 		created <- err
 	}()
 	<-began
-	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "demo"); err != nil {
 		t.Error(err)
 	}
 	wantCode(t, <-created, wire.CodeLost)
-	if left, _ := w.memory.List(t.Context()); len(left) != 0 || len(b.kept) != 0 {
+	if left, _ := w.Memory.List(t.Context()); len(left) != 0 || len(b.kept) != 0 {
 		t.Errorf("left: %v, %v", left, b.kept)
 	}
-	w.create(d, "demo") // its name is free
+	w.Create(d, "demo") // its name is free
 }
 
 // Only the admin may build from a Dockerfile, and only from directories that the admin may mount.
@@ -153,8 +153,8 @@ func TestBuildOfDirectory(t *testing.T) {
 	if err := os.Symlink("../away", filepath.Join(root, "app/out")); err != nil {
 		t.Fatal(err)
 	}
-	w.options.Dirs = hostdir.Rules{Roots: []string{root}}
-	d := w.start()
+	w.Options.Dirs = hostdir.Rules{Roots: []string{root}}
+	d := w.Start()
 	app := filepath.Join(root, "app")
 	for _, tt := range []struct {
 		name  string
@@ -185,7 +185,7 @@ func TestBuildOfDirectory(t *testing.T) {
 			"build: Dockerfile:2: RUN fail: exit code 3: why"},
 	} {
 		b.built = nil
-		_, err := d.Create(w.ctx(), tt.who, lifecycle.NewSpec{Name: "demo", Build: &tt.build}, nil)
+		_, err := d.Create(w.Ctx(), tt.who, lifecycle.NewSpec{Name: "demo", Build: &tt.build}, nil)
 		got := ""
 		switch {
 		case err != nil:
@@ -196,13 +196,13 @@ func TestBuildOfDirectory(t *testing.T) {
 				t.Errorf("%s: built for %q with network %q", tt.name, b.built[0].Owner,
 					b.built[0].Network)
 			}
-			err = d.remove(w.ctx(), alice, "demo")
+			err = d.Discard(w.Ctx(), alice, "demo")
 		}
 		if !strings.Contains(got, tt.want) {
 			t.Errorf("%s: got %q (%v), want %q", tt.name, got, err, tt.want)
 		}
 	}
-	if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
+	if infos, err := d.List(w.Ctx(), alice); err != nil || len(infos) != 0 {
 		t.Errorf("left: %v, %v", infos, err)
 	}
 }

@@ -14,8 +14,8 @@ import (
 // A daemon that ends in order leaves none behind of what it kept for a use, and all of the pool.
 func TestKeepPooledEnds(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool = lifecycle.PoolOptions{Size: 1}
-	d := w.start()
+	w.Options.Pool = lifecycle.PoolOptions{Size: 1}
+	d := w.Start()
 	w.ready(d, 1)
 	pool := w.members()
 	if err := d.KeepPooled(alice, "runs",
@@ -23,7 +23,7 @@ func TestKeepPooledEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.ready(d, 3)
-	d.stop()
+	d.End()
 	left := w.members()
 	if len(left) != 1 {
 		t.Errorf("%d are left, want that of the pool", len(left))
@@ -38,7 +38,7 @@ func TestKeepPooledEnds(t *testing.T) {
 // Sandboxes kept by KeepPooled are for one owner and one spec, for the given time.
 func TestKeepPooled(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
+	d := w.Start()
 	spec := lifecycle.NewSpec{Limits: sandbox.Limits{Memory: 100 << 20, Swap: 412 << 20},
 		TTL: time.Minute, DeleteAfter: time.Minute}
 	keep := func(s lifecycle.NewSpec, n int, long time.Duration) {
@@ -52,11 +52,11 @@ func TestKeepPooled(t *testing.T) {
 	before := w.members()
 	took := func(p gateway.Principal, s lifecycle.NewSpec) bool {
 		t.Helper()
-		info, err := d.Create(w.ctx(), p, s, nil)
+		info, err := d.Create(w.Ctx(), p, s, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := d.remove(w.ctx(), p, info.Name); err != nil {
+		if err := d.Discard(w.Ctx(), p, info.Name); err != nil {
 			t.Fatal(err)
 		}
 		return before[info.ID]
@@ -79,7 +79,7 @@ func TestKeepPooled(t *testing.T) {
 	other := spec
 	other.Limits.Memory = 200 << 20
 	keep(other, 1, time.Hour)
-	w.eventually("only the new one is pooled", func() bool {
+	w.Eventually("only the new one is pooled", func() bool {
 		all := w.members()
 		for id := range all {
 			if before[id] {
@@ -89,7 +89,7 @@ func TestKeepPooled(t *testing.T) {
 		return len(all) == 1
 	})
 	keep(other, 1, 0)
-	w.eventually("none is pooled when nobody needs it", func() bool {
+	w.Eventually("none is pooled when nobody needs it", func() bool {
 		return len(w.members()) == 0
 	})
 
@@ -97,7 +97,7 @@ func TestKeepPooled(t *testing.T) {
 		spec, 1, time.Hour), wire.CodeDenied)
 	wantCode(t, d.KeepPooled(alice, "runs", lifecycle.NewSpec{Setup: []string{"true"}}, 1,
 		time.Hour), wire.CodeUsage)
-	if err := d.Drain(w.ctx(), alice); err != nil {
+	if err := d.Drain(w.Ctx(), alice); err != nil {
 		t.Fatal(err)
 	}
 	keep(spec, 1, time.Hour)
@@ -110,10 +110,10 @@ func TestKeepPooled(t *testing.T) {
 // left.
 func TestPrepare(t *testing.T) {
 	w, b := newPreparing(t)
-	d := w.start()
+	d := w.Start()
 	spec := lifecycle.NewSpec{Setup: []string{"true"}}
 	for range 2 {
-		if image, err := d.Prepare(w.ctx(), alice, spec, nil); err != nil || image != "set/up" {
+		if image, err := d.Prepare(w.Ctx(), alice, spec, nil); err != nil || image != "set/up" {
 			t.Fatalf("%q, %v", image, err)
 		}
 		if n := len(w.members()); n != 0 {
@@ -123,14 +123,14 @@ func TestPrepare(t *testing.T) {
 	if len(b.kept) != 1 {
 		t.Errorf("it was made %d times", len(b.kept))
 	}
-	if _, err := d.Prepare(w.ctx(), bob, spec, nil); err != nil || len(b.kept) != 2 {
+	if _, err := d.Prepare(w.Ctx(), bob, spec, nil); err != nil || len(b.kept) != 2 {
 		t.Errorf("bob: %v, %d images", err, len(b.kept))
 	}
-	_, err := d.Prepare(w.ctx(), alice, lifecycle.NewSpec{Setup: []string{"exit 3"}}, nil)
+	_, err := d.Prepare(w.Ctx(), alice, lifecycle.NewSpec{Setup: []string{"exit 3"}}, nil)
 	wantCode(t, err, wire.CodeUnavailable)
 	if n := len(w.members()); n != 0 {
 		t.Errorf("%d sandboxes are left of what failed", n)
 	}
-	_, err = d.Prepare(w.ctx(), alice, lifecycle.NewSpec{}, nil)
+	_, err = d.Prepare(w.Ctx(), alice, lifecycle.NewSpec{}, nil)
 	wantCode(t, err, wire.CodeUsage)
 }

@@ -23,45 +23,45 @@ import (
 
 // nothingLeft fails the test if there is a trace of any sandbox.
 func (w *world) nothingLeft(d *daemon) {
-	w.t.Helper()
-	list, err := w.memory.List(w.ctx())
+	w.T.Helper()
+	list, err := w.Memory.List(w.Ctx())
 	if err != nil || len(list) != 0 {
-		w.t.Errorf("the backend has %d instances, %v", len(list), err)
+		w.T.Errorf("the backend has %d instances, %v", len(list), err)
 	}
-	rows, err := d.store.Sandboxes(w.ctx())
+	rows, err := d.Store.Sandboxes(w.Ctx())
 	if err != nil || len(rows) != 0 {
-		w.t.Errorf("the store has %d rows, %v", len(rows), err)
+		w.T.Errorf("the store has %d rows, %v", len(rows), err)
 	}
-	if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
-		w.t.Errorf("the hub has %d sandboxes, %v", len(infos), err)
+	if infos, err := d.List(w.Ctx(), alice); err != nil || len(infos) != 0 {
+		w.T.Errorf("the hub has %d sandboxes, %v", len(infos), err)
 	}
-	if entries, err := os.ReadDir(filepath.Join(w.dir, "records")); err != nil ||
+	if entries, err := os.ReadDir(filepath.Join(w.Dir, "records")); err != nil ||
 		len(entries) != 0 {
-		w.t.Errorf("the records have %d directories, %v", len(entries), err)
+		w.T.Errorf("the records have %d directories, %v", len(entries), err)
 	}
 }
 
 func TestRemoveLeavesNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "echo x")
-	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "echo x")
+	if err := d.Discard(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
 	w.nothingLeft(d)
-	wantCode(t, d.remove(w.ctx(), alice, "demo"), wire.CodeNotFound)
-	w.create(d, "demo") // the name is free
+	wantCode(t, d.Discard(w.Ctx(), alice, "demo"), wire.CodeNotFound)
+	w.Create(d, "demo") // the name is free
 }
 
 func TestOneOfManyCreationsWins(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
+	d := w.Start()
 	var wg sync.WaitGroup
 	errs := make([]error, 100)
 	for i := range errs {
 		wg.Go(func() {
-			_, errs[i] = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"},
+			_, errs[i] = d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo"},
 				nil)
 		})
 	}
@@ -75,19 +75,19 @@ func TestOneOfManyCreationsWins(t *testing.T) {
 			t.Errorf("loser: %v, want code exists", err)
 		}
 	}
-	if list, _ := w.memory.List(w.ctx()); won != 1 || len(list) != 1 {
+	if list, _ := w.Memory.List(w.Ctx()); won != 1 || len(list) != 1 {
 		t.Errorf("%d won, %d instances; want 1, 1", won, len(list))
 	}
 }
 
 func TestReuseIsOneSandboxForAll(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
+	d := w.Start()
 	var wg sync.WaitGroup
 	ids := make([]string, 20)
 	for i := range ids {
 		wg.Go(func() {
-			info, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
+			info, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
 			if err != nil {
 				t.Error(err)
 			}
@@ -100,30 +100,30 @@ func TestReuseIsOneSandboxForAll(t *testing.T) {
 			t.Fatalf("ids %v are not one", ids)
 		}
 	}
-	_, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
+	_, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "demo", Reuse: true}, nil)
 	wantCode(t, err, wire.CodeExists)
 }
 
 func TestLimitOfSandboxes(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Quota.Sandboxes = 2
-	d := w.start()
-	w.create(d, "one")
-	w.create(d, "two")
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "three"}, nil)
+	w.Options.Quota.Sandboxes = 2
+	d := w.Start()
+	w.Create(d, "one")
+	w.Create(d, "two")
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "three"}, nil)
 	wantCode(t, err, wire.CodeLimitSandboxes)
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "three"}, nil); err != nil {
+	if _, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "three"}, nil); err != nil {
 		t.Errorf("bob's first: %v", err)
 	}
-	if err := d.remove(w.ctx(), alice, "one"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "one"); err != nil {
 		t.Fatal(err)
 	}
-	w.create(d, "three-of-alice")
+	w.Create(d, "three-of-alice")
 }
 
 func TestSpecsThatAreRefused(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
+	d := w.Start()
 	for name, spec := range map[string]lifecycle.NewSpec{
 		"reserved":    {Name: "root"},
 		"no name":     {Name: "../x"},
@@ -131,14 +131,14 @@ func TestSpecsThatAreRefused(t *testing.T) {
 		"newline":     {Name: "demo", Env: []string{"A=\n"}},
 		"much":        {Name: "demo", Env: make([]string, 65)},
 	} {
-		if _, err := d.Create(w.ctx(), alice, spec, nil); !errors.Is(err,
+		if _, err := d.Create(w.Ctx(), alice, spec, nil); !errors.Is(err,
 			&wire.Error{Code: wire.CodeUsage}) {
 			t.Errorf("%s: %v, want code usage", name, err)
 		}
 	}
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Backend: "moon"}, nil)
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo", Backend: "moon"}, nil)
 	wantCode(t, err, wire.CodeUnavailable)
-	_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo", Image: sandboxtest.NoImage},
+	_, err = d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo", Image: sandboxtest.NoImage},
 		nil)
 	wantCode(t, err, wire.CodeUnavailable)
 	if !errors.Is(err, sandbox.ErrNoImage) || !strings.Contains(d.Public(err).Message, "image") ||
@@ -157,8 +157,8 @@ func TestCreationThatFailsLeavesNothing(t *testing.T) {
 				}
 				return nil
 			}})
-			d := w.start()
-			_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
+			d := w.Start()
+			_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
 			if err == nil || !strings.Contains(d.Public(err).Message, stage) {
 				t.Errorf("error = %v, want one that names the stage %s", err, stage)
 			}
@@ -195,13 +195,13 @@ func (g *gate) Destroy(ctx context.Context, inst sandbox.Instance) error {
 func TestCallerWhoLeavesUndoesItsCreation(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	began := make(chan struct{})
-	w.backend = &gate{Backend: w.memory, boot: func(ctx context.Context) error {
+	w.Backend = &gate{Backend: w.Memory, boot: func(ctx context.Context) error {
 		close(began)
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}}
-	d := w.start()
-	ctx, cancel := context.WithCancel(w.ctx())
+	d := w.Start()
+	ctx, cancel := context.WithCancel(w.Ctx())
 	go func() { <-began; cancel() }()
 	if _, err := d.Create(ctx, alice, lifecycle.NewSpec{Name: "demo"}, nil); !errors.Is(err,
 		context.Canceled) {
@@ -213,19 +213,19 @@ func TestCallerWhoLeavesUndoesItsCreation(t *testing.T) {
 func TestRemoveDuringCreation(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	began := make(chan struct{})
-	w.backend = &gate{Backend: w.memory, boot: func(ctx context.Context) error {
+	w.Backend = &gate{Backend: w.Memory, boot: func(ctx context.Context) error {
 		close(began)
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}}
-	d := w.start()
+	d := w.Start()
 	created := make(chan error, 1)
 	go func() {
-		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
+		_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo"}, nil)
 		created <- err
 	}()
 	<-began
-	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "demo"); err != nil {
 		t.Errorf("Remove: %v", err)
 	}
 	if err := <-created; err == nil {
@@ -238,49 +238,49 @@ func TestRemovalIsFinishedWhenTheEngineIsBack(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	var down sync.Mutex
 	var broken error
-	w.backend = &gate{Backend: w.memory, destroy: func(context.Context) error {
+	w.Backend = &gate{Backend: w.Memory, destroy: func(context.Context) error {
 		down.Lock()
 		defer down.Unlock()
 		return broken
 	}}
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	down.Lock()
 	broken = sandbox.ErrEngine
 	down.Unlock()
-	err := d.remove(w.ctx(), alice, "demo")
+	err := d.Discard(w.Ctx(), alice, "demo")
 	if !errors.Is(err, lifecycle.ErrEngine) {
 		t.Fatalf("Remove without engine: %v, want ErrEngine", err)
 	}
-	if infos, _ := d.List(w.ctx(), alice); len(infos) != 1 || infos[0].State != lifecycle.Deleting {
+	if infos, _ := d.List(w.Ctx(), alice); len(infos) != 1 || infos[0].State != lifecycle.Deleting {
 		t.Errorf("list = %+v, want one that is being deleted", infos)
 	}
-	w.create(d, "demo") // the name is free all the same
+	w.Create(d, "demo") // the name is free all the same
 	down.Lock()
 	broken = nil
 	down.Unlock()
-	w.eventually("the removal is finished", func() bool {
-		list, _ := w.memory.List(w.ctx())
-		rows, _ := d.store.Sandboxes(w.ctx())
+	w.Eventually("the removal is finished", func() bool {
+		list, _ := w.Memory.List(w.Ctx())
+		rows, _ := d.Store.Sandboxes(w.Ctx())
 		return len(list) == 1 && len(rows) == 1
 	})
 }
 
 func TestStoppedStartsOnConnectWithItsFiles(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
-	w.run(d, "echo kept >file")
+	d := w.Start()
+	info := w.Create(d, "demo")
+	w.Run(d, "echo kept >file")
 	for range 2 {
-		if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.state(d, "demo"); got != lifecycle.Stopped {
+		if got := w.State(d, "demo"); got != lifecycle.Stopped {
 			t.Fatalf("state = %s, want stopped", got)
 		}
 	}
 	var said []string
-	conn, err := d.Relay.Open(w.ctx(), alice, "demo", func(line string) {
+	conn, err := d.Relay.Open(w.Ctx(), alice, "demo", func(line string) {
 		said = append(said, line)
 	})
 	if err != nil {
@@ -290,57 +290,57 @@ func TestStoppedStartsOnConnectWithItsFiles(t *testing.T) {
 	if len(said) == 0 {
 		t.Error("starting it said nothing")
 	}
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("state = %s, want running", got)
 	}
-	if res := w.run(d, "cat file"); res.Output != "kept\n" {
+	if res := w.Run(d, "cat file"); res.Output != "kept\n" {
 		t.Errorf("the file has %q", res.Output)
 	}
-	records, err := d.Sessions.Records(w.ctx(), alice, "demo")
+	records, err := d.Sessions.Records(w.Ctx(), alice, "demo")
 	if err != nil || len(records) != 2 || records[0].Run != 1 || records[0].Ended == nil ||
 		records[1].Run != 0 {
 		t.Errorf("records = %+v, %v; want an ended and a present one of main", records, err)
 	}
-	if again, _ := d.Start(w.ctx(), alice, "demo", nil); again.ID != info.ID {
+	if again, _ := d.Start(w.Ctx(), alice, "demo", nil); again.ID != info.ID {
 		t.Errorf("Start of what runs: %+v", again)
 	}
 }
 
 func TestSandboxThatStopsByItselfIsNoticed(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
-	w.run(d, "true")
-	if err := w.memory.Stop(w.ctx(), sandbox.Instance{ID: info.ID}, time.Second); err != nil {
+	d := w.Start()
+	info := w.Create(d, "demo")
+	w.Run(d, "true")
+	if err := w.Memory.Stop(w.Ctx(), sandbox.Instance{ID: info.ID}, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is noted as stopped", func() bool {
-		return w.state(d, "demo") == lifecycle.Stopped
+	w.Eventually("it is noted as stopped", func() bool {
+		return w.State(d, "demo") == lifecycle.Stopped
 	})
-	if res := w.run(d, "echo again"); res.Output != "again\n" {
+	if res := w.Run(d, "echo again"); res.Output != "again\n" {
 		t.Errorf("output after starting again = %q", res.Output)
 	}
 }
 
 func TestSandboxThatVanishesIsBroken(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
-	if err := w.memory.Destroy(w.ctx(), sandbox.Instance{ID: info.ID}); err != nil {
+	d := w.Start()
+	info := w.Create(d, "demo")
+	if err := w.Memory.Destroy(w.Ctx(), sandbox.Instance{ID: info.ID}); err != nil {
 		t.Fatal(err)
 	}
-	w.eventually("it is noted as broken", func() bool {
-		return w.state(d, "demo") == lifecycle.Broken
+	w.Eventually("it is noted as broken", func() bool {
+		return w.State(d, "demo") == lifecycle.Broken
 	})
-	_, err := d.Relay.Open(w.ctx(), alice, "demo", nil)
+	_, err := d.Relay.Open(w.Ctx(), alice, "demo", nil)
 	if !errors.Is(err, lifecycle.ErrBroken) || !strings.Contains(d.Public(err).Message, "gone") {
 		t.Errorf("Upstream: %v, want lifecycle.ErrBroken that says gone", err)
 	}
-	desc, err := d.Describe(w.ctx(), alice, "demo")
+	desc, err := d.Describe(w.Ctx(), alice, "demo")
 	if err != nil || desc.State != lifecycle.Broken || !strings.Contains(desc.Health, "gone") {
 		t.Errorf("Describe = %+v, %v", desc, err)
 	}
-	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
 	w.nothingLeft(d)
@@ -348,27 +348,27 @@ func TestSandboxThatVanishesIsBroken(t *testing.T) {
 
 func TestRescue(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "sleep 1000 & sleep 1000 &")
-	killed, err := d.Rescue(w.ctx(), alice, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "sleep 1000 & sleep 1000 &")
+	killed, err := d.Rescue(w.Ctx(), alice, "demo")
 	if err != nil || killed < 1 {
 		t.Errorf("Rescue = %d, %v", killed, err)
 	}
-	if res := w.run(d, "echo alive"); res.Output != "alive\n" {
+	if res := w.Run(d, "echo alive"); res.Output != "alive\n" {
 		t.Errorf("output after the rescue = %q", res.Output)
 	}
 }
 
 func TestEventsTellTheStory(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
+	d := w.Start()
+	w.Create(d, "demo")
 	d.Relay.Recorder(alice, "demo")(gateway.ExecEvent{Command: "id", Exit: 3, Bytes: 7})
-	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	events, err := d.Events(w.ctx(), alice, "demo", 100)
+	events, err := d.Events(w.Ctx(), alice, "demo", 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -396,14 +396,14 @@ func (p pausing) Resume(_ context.Context, inst sandbox.Instance) error { return
 // The event of an act names the principal that asked for it, also where the act is a side effect.
 func TestEventsNameTheCaller(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{Freezes: true})
-	w.backend = pausing{w.memory}
-	d := w.start()
-	w.create(d, "demo")
-	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
+	w.Backend = pausing{w.Memory}
+	d := w.Start()
+	w.Create(d, "demo")
+	if err := d.Share(w.Ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
 		t.Fatal(err)
 	}
 	command := func() error {
-		conn, err := d.Relay.Open(w.ctx(), bob, "demo", nil)
+		conn, err := d.Relay.Open(w.Ctx(), bob, "demo", nil)
 		if err == nil {
 			err = conn.Close()
 		}
@@ -414,30 +414,30 @@ func TestEventsNameTheCaller(t *testing.T) {
 		do   func() error
 		want []string // the events; the state events of each are left out
 	}{
-		{"start", func() error { _, err := d.Start(w.ctx(), alice, "demo", nil); return err },
+		{"start", func() error { _, err := d.Start(w.Ctx(), alice, "demo", nil); return err },
 			[]string{`stop{"by":"alice"}`, `start{"by":"alice"}`}},
 		{"command starts", command, []string{`stop{"by":"alice"}`, `start{"by":"bob"}`}},
 		{"session starts", func() error {
-			a, err := d.Sessions.Join(w.ctx(), bob, main, attach.JoinOptions{Create: true})
+			a, err := d.Sessions.Join(w.Ctx(), bob, main, attach.JoinOptions{Create: true})
 			if err == nil {
 				err = a.Close()
 			}
 			return err
 		}, []string{`stop{"by":"alice"}`, `start{"by":"bob"}`}},
-		{"resume", func() error { return d.Resume(w.ctx(), alice, "demo") },
+		{"resume", func() error { return d.Resume(w.Ctx(), alice, "demo") },
 			[]string{`pause{"by":"alice"}`, `resume{"by":"alice"}`}},
-		{"command resumes", func() error { return d.Relay.Wake(w.ctx(), bob, "demo") },
+		{"command resumes", func() error { return d.Relay.Wake(w.Ctx(), bob, "demo") },
 			[]string{`pause{"by":"alice"}`, `resume{"by":"bob"}`}},
 	}
 	for _, step := range steps {
-		before, err := d.Events(w.ctx(), alice, "demo", 100)
+		before, err := d.Events(w.Ctx(), alice, "demo", 100)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if strings.HasPrefix(step.want[0], "pause") {
-			err = d.Pause(w.ctx(), alice, "demo")
+			err = d.Pause(w.Ctx(), alice, "demo")
 		} else {
-			err = d.Stop(w.ctx(), alice, "demo")
+			err = d.Stop(w.Ctx(), alice, "demo")
 		}
 		if err == nil {
 			err = step.do()
@@ -445,7 +445,7 @@ func TestEventsNameTheCaller(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", step.name, err)
 		}
-		events, err := d.Events(w.ctx(), alice, "demo", 100)
+		events, err := d.Events(w.Ctx(), alice, "demo", 100)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -463,8 +463,8 @@ func TestEventsNameTheCaller(t *testing.T) {
 
 func TestSecondHubIsRefused(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.start()
-	_, err := store.Open(w.ctx(), w.dir)
+	w.Start()
+	_, err := store.Open(w.Ctx(), w.Dir)
 	if locked, ok := errors.AsType[*store.LockedError](err); !ok || locked.Pid != os.Getpid() {
 		t.Errorf("second store: %v, want *store.LockedError with our pid", err)
 	}

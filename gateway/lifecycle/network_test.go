@@ -21,6 +21,7 @@ import (
 	"github.com/sandboxd/sandboxd/gateway/attach"
 	"github.com/sandboxd/sandboxd/gateway/attention"
 	"github.com/sandboxd/sandboxd/gateway/egress"
+	"github.com/sandboxd/sandboxd/gateway/gatewaytest"
 	"github.com/sandboxd/sandboxd/gateway/lifecycle"
 	"github.com/sandboxd/sandboxd/gateway/live"
 	"github.com/sandboxd/sandboxd/sandbox"
@@ -47,10 +48,10 @@ func (c carried) Tunnel(context.Context, sandbox.Instance) (sandbox.Tunnel, erro
 
 func carrying(t *testing.T) (*world, *daemon) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.backend = carried{w.memory}
-	w.options.Network = sandbox.NetworkFiltered
-	d := w.start()
-	w.create(d, "demo")
+	w.Backend = carried{w.Memory}
+	w.Options.Network = sandbox.NetworkFiltered
+	d := w.Start()
+	w.Create(d, "demo")
 	return w, d
 }
 
@@ -58,7 +59,7 @@ func carrying(t *testing.T) (*world, *daemon) {
 func TestNetworkTrouble(t *testing.T) {
 	w, d := carrying(t)
 	for {
-		info, err := d.Get(w.ctx(), alice, "demo")
+		info, err := d.Get(w.Ctx(), alice, "demo")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +70,7 @@ func TestNetworkTrouble(t *testing.T) {
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
-		case <-w.ctx().Done():
+		case <-w.Ctx().Done():
 			t.Fatalf("notes %q do not say why nothing works", info.Notes)
 		}
 	}
@@ -78,20 +79,20 @@ func TestNetworkTrouble(t *testing.T) {
 // What is refused while a call lasts is in its result; what was refused before is not.
 func TestDenied(t *testing.T) {
 	w, d := carrying(t)
-	b := d.registry.Find("demo")
+	b := w.registry.Find("demo")
 	before := wire.Denial{Host: "10.0.0.1", Port: 80, Why: "closed"}
 	b.Sessions().Blocked(before)
-	if res := w.run(d, "true"); len(res.Denied) > 0 {
+	if res := w.Run(d, "true"); len(res.Denied) > 0 {
 		t.Errorf("before the call: %v", res.Denied)
 	}
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo"},
+	a, err := d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo"},
 		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	replies := make(chan wire.Reply, 1)
 	go func() {
-		reply, _ := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x"})
+		reply, _ := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "read x"})
 		replies <- reply
 	}()
 	main := b.Sessions().Get("main")
@@ -113,14 +114,14 @@ func TestDenied(t *testing.T) {
 	if diff := cmp.Diff([]wire.Denial{during, before}, reply.Result.Denied); diff != "" {
 		t.Errorf("denied (-want +got):\n%s", diff)
 	}
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbType, Text: "y"}); err != nil {
+	if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbType, Text: "y"}); err != nil {
 		t.Fatal(err)
 	}
 	if n := main.Need(); n.Needs != attention.Allow || n.LastLine != live.DenialText(during) &&
 		n.LastLine != live.DenialText(before) {
 		t.Errorf("after the answer it needs %q for %q", n.Needs, n.LastLine)
 	}
-	if _, err := d.Allow(w.ctx(), alice, "demo", []string{"10.0.0.1"}); err != nil {
+	if _, err := d.Allow(w.Ctx(), alice, "demo", []string{"10.0.0.1"}); err != nil {
 		t.Fatal(err)
 	}
 	if n := main.Need(); n.Needs != attention.None {
@@ -132,15 +133,15 @@ func TestDenied(t *testing.T) {
 // what a guest merely claims.
 func TestDeniedIsOfTheCall(t *testing.T) {
 	w, d := carrying(t)
-	a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: "idle"},
+	a, err := d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo", Session: "idle"},
 		attach.JoinOptions{Create: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+	if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
-	b := d.registry.Find("demo")
+	b := w.registry.Find("demo")
 	idle := b.Sessions().Get("idle")
 	wait, run := idle.Begin(wire.Request{Verb: wire.VerbWait}),
 		idle.Begin(wire.Request{Verb: wire.VerbRun})
@@ -162,8 +163,8 @@ func TestDeniedIsOfTheCall(t *testing.T) {
 // configuration keeps closed.
 func TestFilesMayOnlyNarrow(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.backend = carried{w.memory}
-	w.options.Allow = []string{"Listed.test:443"}
+	w.Backend = carried{w.Memory}
+	w.Options.Allow = []string{"Listed.test:443"}
 	for _, tt := range []struct {
 		most, mode sandbox.Network
 		allow      string
@@ -182,8 +183,8 @@ func TestFilesMayOnlyNarrow(t *testing.T) {
 		{"bridge", "bridge", "", true}, {"bridge", "filtered", "other.test", true},
 		{"bridge", "none", "", true},
 	} {
-		w.options.Network = tt.most
-		d := w.start()
+		w.Options.Network = tt.most
+		d := w.Start()
 		var allow []string
 		if tt.allow != "" {
 			allow = []string{tt.allow}
@@ -193,17 +194,17 @@ func TestFilesMayOnlyNarrow(t *testing.T) {
 			!errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s, of which a file makes %q with %q: %v", tt.most, tt.mode, tt.allow, err)
 		}
-		d.stop()
+		d.End()
 	}
 }
 
 // Who may open what.
 func TestAllow(t *testing.T) {
 	w, d := carrying(t)
-	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
+	if err := d.Share(w.Ctx(), alice, "demo", "bob", wire.RightDrive); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "bobs"}, nil); err != nil {
+	if _, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "bobs"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	watching := alice
@@ -232,18 +233,18 @@ func TestAllow(t *testing.T) {
 		{alice, "demo", "[::1]:80", "never open"},
 		{bob, "bobs", "10.0.0.0/24", "only the admin"},
 	} {
-		_, err := d.Allow(w.ctx(), tt.by, tt.sandbox, []string{tt.entry})
+		_, err := d.Allow(w.Ctx(), tt.by, tt.sandbox, []string{tt.entry})
 		if tt.want == "" && err != nil || tt.want != "" &&
 			(err == nil || !strings.Contains(fmt.Sprint(d.Public(err).Message), tt.want)) {
 			t.Errorf("%s allows %s %q: got %v, want %q", tt.by.Name, tt.sandbox, tt.entry, err,
 				tt.want)
 		}
 	}
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "more",
+	if _, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "more",
 		Allow: []string{"192.168.0.1"}}, nil); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 		t.Errorf("made with a closed address by another: %v", err)
 	}
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "more",
+	if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "more",
 		Network: sandbox.NetworkNone, Allow: []string{"example.com"}}, nil); !errors.Is(err,
 		&wire.Error{Code: wire.CodeUsage}) {
 		t.Errorf("made with an entry and without a network: %v", err)
@@ -259,19 +260,19 @@ func TestAllow(t *testing.T) {
 		{bob, "example.com", "demo"},
 		{alice, "EXAMPLE.com.", ""},
 	} {
-		_, err := d.Disallow(w.ctx(), tt.by, "demo", []string{tt.entry})
+		_, err := d.Disallow(w.Ctx(), tt.by, "demo", []string{tt.entry})
 		if tt.want == "" && err != nil || tt.want != "" &&
 			(err == nil || !strings.Contains(fmt.Sprint(d.Public(err).Message), tt.want)) {
 			t.Errorf("%s takes back %q: got %v, want %q", tt.by.Name, tt.entry, err, tt.want)
 		}
 	}
-	if _, err := d.Allow(w.ctx(), alice, "demo", []string{"Example.com"}); err != nil {
+	if _, err := d.Allow(w.Ctx(), alice, "demo", []string{"Example.com"}); err != nil {
 		t.Fatal(err)
 	}
 	// It outlives the daemon.
-	d.stop()
-	d = w.start()
-	info, err := d.Get(w.ctx(), alice, "demo")
+	d.End()
+	d = w.Start()
+	info, err := d.Get(w.Ctx(), alice, "demo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,15 +285,15 @@ func TestAllow(t *testing.T) {
 // that, too.
 func TestBridgeIsForTheOwner(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.backend = carried{w.memory}
+	w.Backend = carried{w.Memory}
 	carol := gateway.Principal{Name: "carol", Kind: wire.Person}
-	w.options.Bridge = []string{"carol"}
-	d := w.start()
+	w.Options.Bridge = []string{"carol"}
+	d := w.Start()
 	for _, tt := range []struct {
 		by gateway.Principal
 		ok bool
 	}{{alice, true}, {carol, true}, {bob, false}} {
-		_, err := d.Create(w.ctx(), tt.by, lifecycle.NewSpec{Name: "open-" + tt.by.Name,
+		_, err := d.Create(w.Ctx(), tt.by, lifecycle.NewSpec{Name: "open-" + tt.by.Name,
 			Network: sandbox.NetworkBridge}, nil)
 		if tt.ok && err != nil || !tt.ok && !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s asks for bridge: %v", tt.by.Name, err)
@@ -302,18 +303,18 @@ func TestBridgeIsForTheOwner(t *testing.T) {
 		}
 	}
 	// Who may no longer have one, has no second one.
-	d.stop()
-	w.options.Bridge = nil
-	d = w.start()
-	if _, err := d.Fork(w.ctx(), carol, "open-carol", "again", nil); !errors.Is(err,
+	d.End()
+	w.Options.Bridge = nil
+	d = w.Start()
+	if _, err := d.Fork(w.Ctx(), carol, "open-carol", "again", nil); !errors.Is(err,
 		&wire.Error{Code: wire.CodeDenied}) {
 		t.Errorf("fork: %v", err)
 	}
 	// Where every sandbox has it, asking for it is asking for nothing.
-	d.stop()
-	w.options.Network = sandbox.NetworkBridge
-	d = w.start()
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "open-bob",
+	d.End()
+	w.Options.Network = sandbox.NetworkBridge
+	d = w.Start()
+	if _, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "open-bob",
 		Network: sandbox.NetworkBridge}, nil); err != nil {
 		t.Errorf("bob asks for the default: %v", err)
 	}
@@ -321,8 +322,8 @@ func TestBridgeIsForTheOwner(t *testing.T) {
 
 // A sandbox can make connections faster than anybody wants to read of.
 func TestRefusalsBounded(t *testing.T) {
-	_, d := carrying(t)
-	b := d.registry.Find("demo")
+	w, _ := carrying(t)
+	b := w.registry.Find("demo")
 	for i := range 10 * live.MaxBlocked {
 		b.Connected(egress.Event{Kind: egress.KindRefused, Host: strings.Repeat("x", 1000) +
 			fmt.Sprint(i)})
@@ -343,22 +344,23 @@ func TestRefusalsBounded(t *testing.T) {
 // entries of others open nothing closed, and all of it is reported as elsewhere.
 func TestProxy(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.backend = carried{w.memory}
+	w.Backend = carried{w.Memory}
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	// The sandboxes of these tests share this machine's loopback.
-	w.proxyAddress = free.Addr().String()
+	proxy := free.Addr().String()
+	w.Options.SetProxyAddress(proxy)
 	free.Close()
-	w.options.Network, w.options.Via = sandbox.NetworkFiltered, sandbox.ViaProxy
-	d := w.start()
-	w.create(d, "demo")
-	info, err := d.Get(w.ctx(), alice, "demo")
+	w.Options.Network, w.Options.Via = sandbox.NetworkFiltered, sandbox.ViaProxy
+	d := w.Start()
+	w.Create(d, "demo")
+	info, err := d.Get(w.Ctx(), alice, "demo")
 	if err != nil || info.Via != sandbox.ViaProxy {
 		t.Fatalf("got %+v, %v", info, err)
 	}
-	if desc, err := d.Describe(w.ctx(), alice, "demo"); err != nil ||
+	if desc, err := d.Describe(w.Ctx(), alice, "demo"); err != nil ||
 		!strings.HasPrefix(desc.NetworkText, "filtered (proxy): ") {
 		t.Errorf("it is described as %q, %v", desc.NetworkText, err)
 	}
@@ -382,9 +384,9 @@ func TestProxy(t *testing.T) {
 	t.Cleanup(secret.Close)
 	get := func(target string) string {
 		t.Helper()
-		client := &http.Client{Timeout: patience,
+		client := &http.Client{Timeout: gatewaytest.Patience,
 			Transport: &http.Transport{DisableKeepAlives: true,
-				Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: w.proxyAddress})}}
+				Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: proxy})}}
 		for {
 			answer, err := client.Get("http://" + target)
 			if err == nil {
@@ -394,7 +396,7 @@ func TestProxy(t *testing.T) {
 			}
 			select { // the proxy begins a moment after the sandbox does
 			case <-time.After(10 * time.Millisecond):
-			case <-w.ctx().Done():
+			case <-w.Ctx().Done():
 				t.Fatal(err)
 			}
 		}
@@ -408,36 +410,36 @@ func TestProxy(t *testing.T) {
 		got, "403 ") {
 		t.Errorf("loopback: got %q", got)
 	}
-	b := d.registry.Find("demo")
+	b := w.registry.Find("demo")
 	if denied, _ := b.Sessions().Denials(); len(denied) != 2 ||
 		denied[0].Host != own[at].Addr().String() || denied[0].Allow != closed ||
 		denied[1].Allow != "" {
 		t.Errorf("denied: %+v", denied)
 	}
-	if _, err := d.Allow(w.ctx(), alice, "demo", []string{closed}); err != nil {
+	if _, err := d.Allow(w.Ctx(), alice, "demo", []string{closed}); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(closed); got != "200 a secret" {
 		t.Errorf("allowed: got %q", got)
 	}
-	if _, err := d.Disallow(w.ctx(), alice, "demo", []string{closed}); err != nil {
+	if _, err := d.Disallow(w.Ctx(), alice, "demo", []string{closed}); err != nil {
 		t.Fatal(err)
 	}
 	if got := get(closed); !strings.HasPrefix(got, "403 ") {
 		t.Errorf("taken back: got %q", got)
 	}
-	if _, err := d.Allow(w.ctx(), alice, "demo", []string{closed}); err != nil {
+	if _, err := d.Allow(w.Ctx(), alice, "demo", []string{closed}); err != nil {
 		t.Fatal(err)
 	}
 	// A new daemon continues; if another owner had the sandbox, that entry would open nothing.
-	d.stop()
-	d = w.start()
+	d.End()
+	d = w.Start()
 	if got := get(closed); got != "200 a secret" {
 		t.Errorf("after a restart: got %q", got)
 	}
-	d.stop()
-	w.owner = "carol"
-	w.start()
+	d.End()
+	w.Options.Owner = "carol"
+	w.Start()
 	if got := get(closed); !strings.HasPrefix(got, "403 ") {
 		t.Errorf("listed by who does not run the daemon: got %q", got)
 	}
@@ -447,8 +449,8 @@ func TestProxy(t *testing.T) {
 // larger ones.
 func TestFileNarrowsLimits(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Limits = sandbox.Limits{Memory: 8 << 30}
-	d := w.start()
+	w.Options.Limits = sandbox.Limits{Memory: 8 << 30}
+	d := w.Start()
 	for _, tt := range []struct {
 		limits sandbox.Limits
 		want   string // in the refusal; empty: it may

@@ -37,28 +37,28 @@ func (h *heldDialing) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.
 // later call.
 func TestCallBeforeStopStartsNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	held := &heldDialing{Backend: w.memory, dialing: make(chan bool)}
-	w.backend = held
-	d := w.start()
-	w.create(d, "demo")
-	b := d.registry.Find("demo")
+	held := &heldDialing{Backend: w.Memory, dialing: make(chan bool)}
+	w.Backend = held
+	d := w.Start()
+	w.Create(d, "demo")
+	b := w.registry.Find("demo")
 	b.Disconnect(errors.New("so that a call has to dial"))
 	held.hold.Store(true)
 	for name, call := range map[string]func() error{
 		"exec": func() error {
-			up, err := d.Relay.Open(w.ctx(), robot, "demo", nil)
+			up, err := d.Relay.Open(w.Ctx(), robot, "demo", nil)
 			if err == nil {
 				up.Close()
 			}
 			return err
 		},
 		"run": func() error {
-			_, err := d.Sessions.Shared(w.ctx(), robot, main, attach.JoinOptions{Create: true})
+			_, err := d.Sessions.Shared(w.Ctx(), robot, main, attach.JoinOptions{Create: true})
 			return err
 		},
 	} {
 		held.stopped.Store(false)
-		if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+		if err := b.Transition(w.Ctx(), func(f *lifecycle.Record) {
 			f.State = lifecycle.Running
 		}); err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestCallBeforeStopStartsNothing(t *testing.T) {
 		answered := make(chan error, 1)
 		go func() { answered <- call() }()
 		<-held.dialing
-		if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+		if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 			t.Fatal(err)
 		}
 		held.stopped.Store(true)
@@ -81,7 +81,7 @@ func TestCallBeforeStopStartsNothing(t *testing.T) {
 				}
 			}
 		}
-		if state := w.state(d, "demo"); state != lifecycle.Stopped {
+		if state := w.State(d, "demo"); state != lifecycle.Stopped {
 			t.Errorf("%s: the sandbox is %s after it was stopped", name, state)
 		}
 	}
@@ -91,24 +91,24 @@ func TestCallBeforeStopStartsNothing(t *testing.T) {
 // meanwhile.
 func TestReattachStartsNothing(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	a := w.shared(d)
-	if _, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
+	d := w.Start()
+	w.Create(d, "demo")
+	a := w.Shared(d)
+	if _, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun, Text: "true"}); err != nil {
 		t.Fatal(err)
 	}
-	b := d.registry.Find("demo")
-	c, err := b.Dial(w.ctx())
+	b := w.registry.Find("demo")
+	c, err := b.Dial(w.Ctx())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(w.ctx(), 2*lifecycle.FirstRetry)
+	ctx, cancel := context.WithTimeout(w.Ctx(), 2*lifecycle.FirstRetry)
 	defer cancel()
 	a.Resume(ctx, c)
-	if state := w.state(d, "demo"); state != lifecycle.Stopped {
+	if state := w.State(d, "demo"); state != lifecycle.Stopped {
 		t.Errorf("the sandbox is %s", state)
 	}
 }
@@ -117,12 +117,12 @@ func TestReattachStartsNothing(t *testing.T) {
 // again, and not started.
 func TestFateEndsWhenSandboxRuns(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	b := d.registry.Find("demo")
+	d := w.Start()
+	w.Create(d, "demo")
+	b := w.registry.Find("demo")
 	b.SetEndReason(wire.LostStopped)
-	b.Observed(w.ctx(), lifecycle.Stopped, "stopped by itself")
-	if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+	b.Observed(w.Ctx(), lifecycle.Stopped, "stopped by itself")
+	if err := b.Transition(w.Ctx(), func(f *lifecycle.Record) {
 		f.State, f.Reason = lifecycle.Running, ""
 	}); err != nil {
 		t.Fatal(err)

@@ -16,8 +16,8 @@ import (
 // says so. What there is to ask for is the backend's to say: this one has none.
 func TestWhoAsksForOptions(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Engine = []string{"hostname", "label=team=blue"}
-	d := w.start()
+	w.Options.Engine = []string{"hostname", "label=team=blue"}
+	d := w.Start()
 	for _, tt := range []struct {
 		p       gateway.Principal
 		options []string
@@ -29,7 +29,7 @@ func TestWhoAsksForOptions(t *testing.T) {
 		{bob, []string{"label"}, true},
 		{bob, []string{"privileged=true"}, true},
 	} {
-		_, err := d.Create(w.ctx(), tt.p, lifecycle.NewSpec{Options: tt.options}, nil)
+		_, err := d.Create(w.Ctx(), tt.p, lifecycle.NewSpec{Options: tt.options}, nil)
 		var e *wire.Error
 		if denied := errors.Is(err, &wire.Error{Code: wire.CodeDenied}); denied != tt.denied {
 			t.Errorf("%s asks for %q: %v", tt.p.Name, tt.options, err)

@@ -36,12 +36,12 @@ func TestDescribePackages(t *testing.T) {
 		"dpkg-query": `printf 'ii \nrc \nhi \nun \nii \n'`,
 		"python3":    `echo 'python=["numpy", "1.2"]'; echo 'python=["odd", null]'; echo 'python=[null, "1"]'`,
 	})
-	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+	d := w.Start()
+	if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
 		About: "the table is in\n/data"}, nil); err != nil {
 		t.Fatal(err)
 	}
-	got, err := d.DescribePackages(w.ctx(), alice, "demo")
+	got, err := d.DescribePackages(w.Ctx(), alice, "demo")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,26 +53,26 @@ func TestDescribePackages(t *testing.T) {
 	if got.About != "the table is in\n/data" || got.OS == "" {
 		t.Errorf("description = %+v", got)
 	}
-	if got, err := d.Describe(w.ctx(), alice, "demo"); err != nil || got.Packages != nil ||
+	if got, err := d.Describe(w.Ctx(), alice, "demo"); err != nil || got.Packages != nil ||
 		got.About == "" {
 		t.Errorf("without asking for them: %+v, %v", got.Packages, err)
 	}
 	// They are found by programs, which are for who may run some.
-	if err := d.Share(w.ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
+	if err := d.Share(w.Ctx(), alice, "demo", "bob", wire.RightWatch); err != nil {
 		t.Fatal(err)
 	}
 	watcher := alice
 	watcher.Rights = wire.RightWatch
 	for _, p := range []gateway.Principal{bob, watcher} {
-		if _, err := d.DescribePackages(w.ctx(), p, "demo"); !errors.Is(err,
+		if _, err := d.DescribePackages(w.Ctx(), p, "demo"); !errors.Is(err,
 			&wire.Error{Code: wire.CodeDenied}) {
 			t.Errorf("%s with rights %q: got %v, want it denied", p.Name, p.Rights, err)
 		}
 	}
-	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := d.DescribePackages(w.ctx(), alice, "demo"); err != nil || got.Packages != nil ||
+	if got, err := d.DescribePackages(w.Ctx(), alice, "demo"); err != nil || got.Packages != nil ||
 		got.State != lifecycle.Stopped || got.About == "" {
 		t.Errorf("of a stopped one: %+v, %v", got, err)
 	}
@@ -85,9 +85,9 @@ func TestHostilePackages(t *testing.T) {
 		w := tooled(t, map[string]string{"dpkg-query": "exec yes ii",
 			"python3": `exec yes 'python=["\u202e\u001b[31mevil", "1\u2066\n2"]'`,
 			"grep":    "echo 99999999999999999999"})
-		d := w.start()
-		w.create(d, "demo")
-		got, err := d.DescribePackages(w.ctx(), alice, "demo")
+		d := w.Start()
+		w.Create(d, "demo")
+		got, err := d.DescribePackages(w.Ctx(), alice, "demo")
 		if err != nil || len(got.Packages) != 1 ||
 			len(got.Packages[0].List) != lifecycle.MaxPackages || !got.Packages[0].Cut {
 			t.Fatalf("got %.500v, %v; want %d of one kind, and that there are more", got.Packages,
@@ -103,9 +103,9 @@ func TestHostilePackages(t *testing.T) {
 	})
 	t.Run("nonsense without end", func(t *testing.T) {
 		w := tooled(t, map[string]string{"dpkg-query": "echo ii", "python3": "exec yes"})
-		d := w.start()
-		w.create(d, "demo")
-		got, err := d.DescribePackages(w.ctx(), alice, "demo")
+		d := w.Start()
+		w.Create(d, "demo")
+		got, err := d.DescribePackages(w.Ctx(), alice, "demo")
 		if err != nil || len(got.Packages) != 1 || got.Packages[0].Cut ||
 			!strings.Contains(strings.Join(got.Notes, "\n"), "the output is too long") {
 			t.Errorf("got %v, notes %q, %v; want it said", got.Packages, got.Notes, err)
@@ -113,10 +113,10 @@ func TestHostilePackages(t *testing.T) {
 	})
 	t.Run("silent", func(t *testing.T) {
 		w := tooled(t, map[string]string{"dpkg-query": "echo ii", "python3": "exec sleep 1000"})
-		w.packagesWithin = 2 * time.Second
-		d := w.start()
-		w.create(d, "demo")
-		got, err := d.DescribePackages(w.ctx(), alice, "demo")
+		w.Options.SetPackagesWithin(2 * time.Second)
+		d := w.Start()
+		w.Create(d, "demo")
+		got, err := d.DescribePackages(w.Ctx(), alice, "demo")
 		if err != nil || !strings.Contains(strings.Join(got.Notes, "\n"),
 			"packages unknown or incomplete") {
 			t.Errorf("got notes %q, %v; want it said", got.Notes, err)

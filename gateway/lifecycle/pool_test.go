@@ -23,8 +23,8 @@ import (
 
 // ready waits until so many members of the pool can be had.
 func (w *world) ready(d *daemon, want int) {
-	w.t.Helper()
-	w.eventually("the pool is filled", func() bool {
+	w.T.Helper()
+	w.Eventually("the pool is filled", func() bool {
 		n := 0
 		for _, i := range d.Pool() {
 			n += i.Ready
@@ -35,10 +35,10 @@ func (w *world) ready(d *daemon, want int) {
 
 // members are the instances that the backend has, by ID.
 func (w *world) members() map[string]bool {
-	w.t.Helper()
-	list, err := w.memory.List(w.ctx())
+	w.T.Helper()
+	list, err := w.Memory.List(w.Ctx())
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	all := make(map[string]bool)
 	for _, inst := range list {
@@ -61,10 +61,10 @@ func (b *boots) Boot(ctx context.Context, spec sandbox.Spec) (sandbox.Instance, 
 // A spec with only a name and the image gets a pooled sandbox; every other spec is booted.
 func TestPoolServesWhatIsAlike(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandbox.DefaultImage,
+	w.Options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandbox.DefaultImage,
 		"other:latest"}}
-	w.options.Image = sandbox.DefaultImage
-	d := w.start()
+	w.Options.Image = sandbox.DefaultImage
+	d := w.Start()
 	for _, tt := range []struct {
 		name string
 		spec lifecycle.NewSpec
@@ -92,7 +92,7 @@ func TestPoolServesWhatIsAlike(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w.ready(d, 2)
 			before := w.members()
-			info, err := d.Create(w.ctx(), tt.p, tt.spec, nil)
+			info, err := d.Create(w.Ctx(), tt.p, tt.spec, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +103,7 @@ func TestPoolServesWhatIsAlike(t *testing.T) {
 				info.Name != tt.spec.Name || time.Since(info.Created) > time.Minute {
 				t.Errorf("info = %+v", info)
 			}
-			if err := d.remove(w.ctx(), tt.p, info.Name); err != nil {
+			if err := d.Discard(w.Ctx(), tt.p, info.Name); err != nil {
 				t.Fatal(err)
 			}
 			if w.members()[info.ID] {
@@ -117,31 +117,31 @@ func TestPoolServesWhatIsAlike(t *testing.T) {
 // sandbox were started again.
 func TestPooledSandboxHasItsName(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 1
-	d := w.start()
+	w.Options.Pool.Size = 1
+	d := w.Start()
 	w.ready(d, 1)
 	before := w.members()
-	info := w.create(d, "demo")
+	info := w.Create(d, "demo")
 	if !before[info.ID] {
 		t.Fatal("it was not taken from the pool")
 	}
 	prompt := func(session string) {
 		t.Helper()
-		a, err := d.Sessions.Shared(w.ctx(), robot, wire.Target{Sandbox: "demo", Session: session},
+		a, err := d.Sessions.Shared(w.Ctx(), robot, wire.Target{Sandbox: "demo", Session: session},
 			attach.JoinOptions{Create: true})
 		if err != nil {
 			t.Fatal(err)
 		}
-		reply, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		reply, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 			Text: `p='at \h'; echo "${p@P}"; PS1='in \h> '`})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if reply, err = a.Request(w.ctx(), wire.Request{Verb: wire.VerbRun,
+		if reply, err = a.Request(w.Ctx(), wire.Request{Verb: wire.VerbRun,
 			Text: "true"}); err != nil {
 			t.Fatal(err)
 		}
-		screen, err := a.Request(w.ctx(), wire.Request{Verb: wire.VerbScreen})
+		screen, err := a.Request(w.Ctx(), wire.Request{Verb: wire.VerbScreen})
 		if err != nil || screen.Screen == nil {
 			t.Fatalf("screen = %+v, %v", screen, err)
 		}
@@ -153,10 +153,10 @@ func TestPooledSandboxHasItsName(t *testing.T) {
 		}
 	}
 	prompt("first")
-	d.stop()
-	d = w.start()
+	d.End()
+	d = w.Start()
 	prompt("second")
-	if err := d.Stop(w.ctx(), alice, "demo"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
 	prompt("third")
@@ -166,15 +166,15 @@ func TestPooledSandboxHasItsName(t *testing.T) {
 func TestPoolClaimants(t *testing.T) {
 	const claimants, size = 12, 4
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = size
-	w.at = func(string) { runtime.Gosched() }
-	d := w.start()
+	w.Options.Pool.Size = size
+	w.Options.At(func(string) { runtime.Gosched() })
+	d := w.Start()
 	w.ready(d, size)
 	before := w.members()
 	var wg sync.WaitGroup
 	infos, errs := make([]lifecycle.Info, claimants), make([]error, claimants)
 	for i := range claimants {
-		wg.Go(func() { infos[i], errs[i] = d.Create(w.ctx(), alice, lifecycle.NewSpec{}, nil) })
+		wg.Go(func() { infos[i], errs[i] = d.Create(w.Ctx(), alice, lifecycle.NewSpec{}, nil) })
 	}
 	wg.Wait()
 	seen, warm := make(map[string]bool), 0
@@ -200,30 +200,30 @@ func TestPoolClaimants(t *testing.T) {
 // by any name.
 func TestPoolIsNobodys(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 3
-	w.options.Quota.Sandboxes = 1
-	d := w.start()
+	w.Options.Pool.Size = 3
+	w.Options.Quota.Sandboxes = 1
+	d := w.Start()
 	w.ready(d, 3)
 	for _, p := range []gateway.Principal{alice, bob, {Name: lifecycle.Nobody}} {
-		infos, err := d.List(w.ctx(), p)
+		infos, err := d.List(w.Ctx(), p)
 		if p.Name != lifecycle.Nobody && (err != nil || len(infos) != 0) {
 			t.Errorf("List of %s = %v, %v", p.Name, infos, err)
 		}
-		needs, err := d.Sessions.Attention(w.ctx(), p, "")
+		needs, err := d.Sessions.Attention(w.Ctx(), p, "")
 		if err != nil || len(needs) != 0 {
 			t.Errorf("Needs of %s = %v, %v", p.Name, needs, err)
 		}
 		for id := range w.members() {
 			for _, name := range []string{id, lifecycle.Nobody + id, "lost-" + id} {
-				if _, err := d.Get(w.ctx(), p, name); !errors.Is(err, lifecycle.ErrUnknown) &&
+				if _, err := d.Get(w.Ctx(), p, name); !errors.Is(err, lifecycle.ErrUnknown) &&
 					!errors.Is(err, &wire.Error{Code: wire.CodeUsage}) {
 					t.Errorf("Get %s as %s: %v", name, p.Name, err)
 				}
 			}
 		}
 	}
-	w.create(d, "demo")
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "second"}, nil)
+	w.Create(d, "demo")
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "second"}, nil)
 	wantCode(t, err, wire.CodeLimitSandboxes)
 	w.ready(d, 3)
 }
@@ -232,30 +232,30 @@ func TestPoolIsNobodys(t *testing.T) {
 // for.
 func TestPoolAfterARestart(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	backend := &boots{Backend: w.memory}
-	w.backend = backend
-	w.options.Pool.Size = 3
-	d := w.start()
+	backend := &boots{Backend: w.Memory}
+	w.Backend = backend
+	w.Options.Pool.Size = 3
+	d := w.Start()
 	w.ready(d, 3)
-	d.stop()
+	d.End()
 	booted := backend.n.Load()
-	d = w.start()
+	d = w.Start()
 	w.ready(d, 3)
 	if n := backend.n.Load(); n != booted {
 		t.Errorf("%d were booted anew", n-booted)
 	}
-	d.stop()
+	d.End()
 
-	w.options.Pool.Size = 1
-	d = w.start()
-	w.eventually("the rest is removed", func() bool { return len(w.members()) == 1 })
+	w.Options.Pool.Size = 1
+	d = w.Start()
+	w.Eventually("the rest is removed", func() bool { return len(w.members()) == 1 })
 	w.ready(d, 1)
-	d.stop()
+	d.End()
 
-	w.options.Limits.PIDs = 100
+	w.Options.Limits.PIDs = 100
 	old := w.members()
-	d = w.start()
-	w.eventually("it is made anew", func() bool {
+	d = w.Start()
+	w.Eventually("it is made anew", func() bool {
 		now := w.members()
 		for id := range now {
 			if old[id] {
@@ -265,12 +265,12 @@ func TestPoolAfterARestart(t *testing.T) {
 		return len(now) == 1
 	})
 	w.ready(d, 1)
-	d.stop()
+	d.End()
 
-	w.options.Pool.Size = 0
-	d = w.start()
-	w.eventually("all of it is removed", func() bool {
-		rows, err := d.store.Sandboxes(w.ctx())
+	w.Options.Pool.Size = 0
+	d = w.Start()
+	w.Eventually("all of it is removed", func() bool {
+		rows, err := d.Store.Sandboxes(w.Ctx())
 		return err == nil && len(rows) == 0
 	})
 	w.nothingLeft(d)
@@ -284,32 +284,32 @@ func TestPoolAfterARestart(t *testing.T) {
 func TestFillIsCutShort(t *testing.T) {
 	for _, made := range []bool{false, true} {
 		w := newWorld(t, sandboxtest.Options{})
-		d := w.start()
-		d.stop()
+		d := w.Start()
+		d.End()
 		f := lifecycle.Record{Owner: lifecycle.Nobody, State: lifecycle.Creating,
 			Instance: sandbox.Instance{Backend: sandboxtest.Name}}.AsPooled("half")
 		w.withStore(func(s *store.Store) {
 			row, err := f.Row("half")
 			if err == nil {
-				err = s.Add(w.ctx(), row)
+				err = s.Add(w.Ctx(), row)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		})
 		if made {
-			if _, err := w.memory.Boot(w.ctx(), f.Spec); err != nil {
+			if _, err := w.Memory.Boot(w.Ctx(), f.Spec); err != nil {
 				t.Fatal(err)
 			}
 		}
-		w.options.Pool.Size = 1
-		d = w.start()
+		w.Options.Pool.Size = 1
+		d = w.Start()
 		w.ready(d, 1)
-		w.eventually("what was half made is removed", func() bool {
-			rows, err := d.store.Sandboxes(w.ctx())
+		w.Eventually("what was half made is removed", func() bool {
+			rows, err := d.Store.Sandboxes(w.Ctx())
 			return err == nil && len(rows) == 1 && rows[0].ID != "half" && !w.members()["half"]
 		})
-		if infos, err := d.List(w.ctx(), alice); err != nil || len(infos) != 0 {
+		if infos, err := d.List(w.Ctx(), alice); err != nil || len(infos) != 0 {
 			t.Errorf("List = %v, %v", infos, err)
 		}
 	}
@@ -319,29 +319,29 @@ func TestFillIsCutShort(t *testing.T) {
 func TestPoolReplacesWhatFails(t *testing.T) {
 	for name, break_ := range map[string]func(w *world, inst sandbox.Instance) error{
 		"stopped": func(w *world, inst sandbox.Instance) error {
-			return w.memory.Stop(w.ctx(), inst, time.Second)
+			return w.Memory.Stop(w.Ctx(), inst, time.Second)
 		},
 		"gone": func(w *world, inst sandbox.Instance) error {
-			return w.memory.Destroy(w.ctx(), inst)
+			return w.Memory.Destroy(w.Ctx(), inst)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, sandboxtest.Options{})
-			w.options.Pool.Size = 1
-			d := w.start()
+			w.Options.Pool.Size = 1
+			d := w.Start()
 			w.ready(d, 1)
-			list, err := w.memory.List(w.ctx())
+			list, err := w.Memory.List(w.Ctx())
 			if err != nil || len(list) != 1 {
 				t.Fatal(list, err)
 			}
 			if err := break_(w, list[0]); err != nil {
 				t.Fatal(err)
 			}
-			w.eventually("it is replaced", func() bool {
+			w.Eventually("it is replaced", func() bool {
 				now := w.members()
 				return len(now) == 1 && !now[list[0].ID] && d.Pool()[0].Ready == 1
 			})
-			if info := w.create(d, "demo"); info.ID == list[0].ID {
+			if info := w.Create(d, "demo"); info.ID == list[0].ID {
 				t.Error("the broken one was given")
 			}
 		})
@@ -351,11 +351,11 @@ func TestPoolReplacesWhatFails(t *testing.T) {
 // What was taken is not replaced at once: who took it uses it first.
 func TestPoolIsRefilledAWhileLater(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 1
-	d := w.start()
+	w.Options.Pool.Size = 1
+	d := w.Start()
 	w.ready(d, 1)
 	began := time.Now()
-	w.create(d, "demo")
+	w.Create(d, "demo")
 	w.ready(d, 1)
 	if took := time.Since(began); took < 250*time.Millisecond {
 		t.Errorf("it is replaced %v after the claim", took)
@@ -365,43 +365,40 @@ func TestPoolIsRefilledAWhileLater(t *testing.T) {
 // A guest that has a name already is given to nobody: it was used before.
 func TestPoolNeverGivesWhatHasAName(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 1
-	d := w.start()
+	w.Options.Pool.Size = 1
+	d := w.Start()
 	w.ready(d, 1)
-	list, err := w.memory.List(w.ctx())
+	list, err := w.Memory.List(w.Ctx())
 	if err != nil || len(list) != 1 {
 		t.Fatal(list, err)
 	}
 	inst := list[0]
 	inst.Backend = sandboxtest.Name
-	c, err := d.registry.Connections().Control(w.ctx(), inst)
-	if err != nil {
+	name := wire.Control{Do: "name", Name: "other"}
+	if _, err := w.Control(inst).Do(w.Ctx(), name); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Do(w.ctx(), wire.Control{Do: "name", Name: "other"}); err != nil {
-		t.Fatal(err)
-	}
-	if info := w.create(d, "demo"); info.ID == inst.ID {
+	if info := w.Create(d, "demo"); info.ID == inst.ID {
 		t.Error("it was given")
 	}
-	w.eventually("it is removed", func() bool { return !w.members()[inst.ID] })
+	w.Eventually("it is removed", func() bool { return !w.members()[inst.ID] })
 }
 
 // An image that is built anew replaces what was made from the old one.
 func TestPoolFollowsItsImage(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 2
-	d := w.start()
+	w.Options.Pool.Size = 2
+	d := w.Start()
 	w.ready(d, 2)
 	old := w.members()
-	d.registry.Renew(w.ctx())
+	w.registry.Renew(w.Ctx())
 	if now := w.members(); len(now) != 2 {
 		t.Fatalf("members = %v", now)
 	}
-	w.memory.Rebuild()
-	d.registry.Renew(w.ctx())
+	w.Memory.Rebuild()
+	w.registry.Renew(w.Ctx())
 	w.ready(d, 2)
-	w.eventually("the old ones are gone", func() bool {
+	w.Eventually("the old ones are gone", func() bool {
 		for id := range w.members() {
 			if old[id] {
 				return false
@@ -431,31 +428,31 @@ func (b *revising) Revision(context.Context, sandbox.Spec) (string, error) {
 // have: it is replaced, before a new daemon gives anything away and while it runs.
 func TestPoolFollowsItsBackend(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	b := &revising{Backend: w.memory}
+	b := &revising{Backend: w.Memory}
 	b.revision.Store("one")
-	w.backend = b
-	w.options.Pool.Size = 1
-	d := w.start()
+	w.Backend = b
+	w.Options.Pool.Size = 1
+	d := w.Start()
 	w.ready(d, 1)
 	first := w.members()
-	d.stop()
-	d = w.start()
+	d.End()
+	d = w.Start()
 	w.ready(d, 1)
 	if now := w.members(); !maps.Equal(now, first) {
 		t.Fatalf("members = %v, want those of before, %v", now, first)
 	}
-	d.stop()
+	d.End()
 	b.revision.Store("two")
-	d = w.start()
-	demo := w.create(d, "demo").ID
+	d = w.Start()
+	demo := w.Create(d, "demo").ID
 	if first[demo] {
 		t.Error("what an earlier daemon made otherwise was given away")
 	}
 	w.ready(d, 1)
 	second := w.members()
 	b.revision.Store("three")
-	d.registry.Renew(w.ctx())
-	w.eventually("it is replaced", func() bool {
+	w.registry.Renew(w.Ctx())
+	w.Eventually("it is replaced", func() bool {
 		for id := range w.members() {
 			if second[id] && id != demo {
 				return false
@@ -469,22 +466,22 @@ func TestPoolFollowsItsBackend(t *testing.T) {
 // A pool that cannot be filled says so, now and then, and keeps nobody from making a sandbox.
 func TestPoolThatCannotBeFilled(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandboxtest.NoImage,
+	w.Options.Pool = lifecycle.PoolOptions{Size: 1, Images: []string{sandboxtest.NoImage,
 		"other:latest"}}
-	d := w.start()
+	d := w.Start()
 	w.ready(d, 1) // the other one
-	w.eventually("it says why", func() bool {
-		return strings.Contains(w.log.String(), "pool: boot failed") && d.Pool()[0].Trouble != ""
+	w.Eventually("it says why", func() bool {
+		return strings.Contains(w.Log.String(), "pool: boot failed") && d.Pool()[0].Trouble != ""
 	})
-	w.create(d, "demo")
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Image: sandboxtest.NoImage},
+	w.Create(d, "demo")
+	if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Image: sandboxtest.NoImage},
 		nil); err == nil {
 		t.Error("an image that is not there made a sandbox")
 	}
-	if n := bytes.Count([]byte(w.log.String()), []byte("pool: boot failed")); n > 10 {
+	if n := bytes.Count([]byte(w.Log.String()), []byte("pool: boot failed")); n > 10 {
 		t.Errorf("it said so %d times", n)
 	}
-	w.eventually("the backend has no more than the pool and demo", func() bool {
+	w.Eventually("the backend has no more than the pool and demo", func() bool {
 		return len(w.members()) == 2
 	})
 }
@@ -492,17 +489,17 @@ func TestPoolThatCannotBeFilled(t *testing.T) {
 // An engine that is away when the daemon starts fills the pool when it is back.
 func TestPoolWaitsForTheEngine(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	engine := &away{Backend: w.memory}
+	engine := &away{Backend: w.Memory}
 	engine.down.Store(true)
-	w.backend = engine
-	w.options.Pool.Size = 1
-	d := w.start()
-	w.eventually("it says why", func() bool { return d.Pool()[0].Trouble != "" })
+	w.Backend = engine
+	w.Options.Pool.Size = 1
+	d := w.Start()
+	w.Eventually("it says why", func() bool { return d.Pool()[0].Trouble != "" })
 	engine.down.Store(false)
 	w.ready(d, 1)
 	engine.down.Store(true)
-	w.create(d, "demo") // no engine is asked
-	w.eventually("it says why again", func() bool { return d.Pool()[0].Trouble != "" })
+	w.Create(d, "demo") // no engine is asked
+	w.Eventually("it says why again", func() bool { return d.Pool()[0].Trouble != "" })
 	engine.down.Store(false)
 	w.ready(d, 1)
 	if got := d.Pool()[0]; got.Trouble != "" || got.Image != sandbox.DefaultImage {
@@ -513,15 +510,15 @@ func TestPoolWaitsForTheEngine(t *testing.T) {
 // Drained, there is no pool until the daemon is started again; it is its own user's to say.
 func TestPoolIsDrained(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 3
-	d := w.start()
-	if err := d.Drain(w.ctx(), bob); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
+	w.Options.Pool.Size = 3
+	d := w.Start()
+	if err := d.Drain(w.Ctx(), bob); !errors.Is(err, &wire.Error{Code: wire.CodeDenied}) {
 		t.Errorf("Drain as bob = %v", err)
 	}
 	// And others are under way.
-	w.eventually("one is pooled", func() bool { return d.Pool()[0].Ready > 0 })
-	w.create(d, "demo")
-	if err := d.Drain(w.ctx(), alice); err != nil {
+	w.Eventually("one is pooled", func() bool { return d.Pool()[0].Ready > 0 })
+	w.Create(d, "demo")
+	if err := d.Drain(w.Ctx(), alice); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(w.members()); n != 1 {
@@ -530,12 +527,12 @@ func TestPoolIsDrained(t *testing.T) {
 	if got := d.Pool()[0]; got.Ready != 0 || got.Size != 0 {
 		t.Errorf("Pool = %+v", got)
 	}
-	info := w.create(d, "other")
-	if err := d.remove(w.ctx(), alice, info.Name); err != nil {
+	info := w.Create(d, "other")
+	if err := d.Discard(w.Ctx(), alice, info.Name); err != nil {
 		t.Fatal(err)
 	}
-	d.stop()
-	d = w.start()
+	d.End()
+	d = w.Start()
 	w.ready(d, 3)
 }
 
@@ -543,13 +540,13 @@ func TestPoolIsDrained(t *testing.T) {
 func TestForkIsNotPooled(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.copying(0)
-	w.options.Pool.Size = 1
-	d := w.start()
+	w.Options.Pool.Size = 1
+	d := w.Start()
 	w.ready(d, 1)
-	w.create(d, "demo")
+	w.Create(d, "demo")
 	w.ready(d, 1)
 	before := w.members()
-	info, err := d.Fork(w.ctx(), alice, "demo", "twin", nil)
+	info, err := d.Fork(w.Ctx(), alice, "demo", "twin", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -562,22 +559,22 @@ func TestForkIsNotPooled(t *testing.T) {
 // which is looked for a while.
 func TestPoolIsDrainedAfterAKill(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.lateBoot = time.Hour
-	d := w.start()
-	f, err := d.registry.Plan(lifecycle.Nobody, lifecycle.NewSpec{})
+	w.Options.SetLateBoot(time.Hour)
+	d := w.Start()
+	f, err := w.registry.Plan(lifecycle.Nobody, lifecycle.NewSpec{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	row, err := f.AsPooled("cut2short").Row("cut2short")
 	if err == nil {
-		err = d.store.Add(w.ctx(), row)
+		err = d.Store.Add(w.Ctx(), row)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.stop()
-	d = w.start()
-	if err := d.Drain(w.ctx(), gateway.Principal{Name: "alice"}); err != nil {
+	d.End()
+	d = w.Start()
+	if err := d.Drain(w.Ctx(), gateway.Principal{Name: "alice"}); err != nil {
 		t.Errorf("Drain = %v", err)
 	}
 }

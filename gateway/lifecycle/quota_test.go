@@ -38,28 +38,28 @@ func TestQuota(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := newWorld(t, sandboxtest.Options{})
-			w.options.Quota = tt.quota
-			w.options.Limits = big
-			d := w.start()
-			w.create(d, "one")
-			_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "two"}, nil)
+			w.Options.Quota = tt.quota
+			w.Options.Limits = big
+			d := w.Start()
+			w.Create(d, "one")
+			_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "two"}, nil)
 			wantQuota(t, err, tt.key, tt.frees)
-			if _, err := d.Get(w.ctx(), alice, "two"); err == nil {
+			if _, err := d.Get(w.Ctx(), alice, "two"); err == nil {
 				t.Error("what was refused is there")
 			}
 			little := sandbox.Limits{Memory: 1 << 30, CPUs: 1, Disk: 5 << 30}
-			if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "little", Limits: little},
+			if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "little", Limits: little},
 				nil); err != nil {
 				t.Errorf("one that asks for less: %v", err)
 			}
-			if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "bobs"}, nil); err != nil {
+			if _, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "bobs"}, nil); err != nil {
 				t.Errorf("another owner's: %v", err)
 			}
-			if err := errors.Join(d.remove(w.ctx(), alice, "little"), d.Stop(w.ctx(), alice,
+			if err := errors.Join(d.Discard(w.Ctx(), alice, "little"), d.Stop(w.Ctx(), alice,
 				"one")); err != nil {
 				t.Fatal(err)
 			}
-			_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "two"}, nil)
+			_, err = d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "two"}, nil)
 			if tt.stopped {
 				wantQuota(t, err, tt.key, tt.frees)
 				return
@@ -67,12 +67,12 @@ func TestQuota(t *testing.T) {
 			if err != nil {
 				t.Fatalf("while the other is stopped: %v", err)
 			}
-			_, err = d.Start(w.ctx(), alice, "one", nil)
+			_, err = d.Start(w.Ctx(), alice, "one", nil)
 			wantQuota(t, err, tt.key, "stop")
-			if err := d.remove(w.ctx(), alice, "two"); err != nil {
+			if err := d.Discard(w.Ctx(), alice, "two"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err = d.Start(w.ctx(), alice, "one", nil); err != nil {
+			if _, err = d.Start(w.Ctx(), alice, "one", nil); err != nil {
 				t.Errorf("with room again: %v", err)
 			}
 		})
@@ -81,16 +81,16 @@ func TestQuota(t *testing.T) {
 
 func TestQuotaOfSessions(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Quota.Sessions = 2
-	d := w.start()
-	w.create(d, "one")
-	w.create(d, "two")
+	w.Options.Quota.Sessions = 2
+	d := w.Start()
+	w.Create(d, "one")
+	w.Create(d, "two")
 	join := func(p gateway.Principal, target string) (*attach.Attachment, error) {
 		to, err := wire.ParseTarget(target)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return d.Sessions.Join(w.ctx(), p, to, attach.JoinOptions{Create: true})
+		return d.Sessions.Join(w.Ctx(), p, to, attach.JoinOptions{Create: true})
 	}
 	var all []*attach.Attachment
 	// The third joins what is there.
@@ -106,10 +106,10 @@ func TestQuotaOfSessions(t *testing.T) {
 	wantQuota(t, err, "quota.sessions", "exit")
 	_, err = join(robot, "two~more")
 	wantQuota(t, err, "quota.sessions", "exit")
-	if err := d.Sessions.Close(w.ctx(), alice, all[0].Target()); err != nil {
+	if err := d.Sessions.Close(w.Ctx(), alice, all[0].Target()); err != nil {
 		t.Fatal(err)
 	}
-	if err := all[0].Wait(w.ctx()); err == nil {
+	if err := all[0].Wait(w.Ctx()); err == nil {
 		t.Fatal("the session goes on")
 	}
 	a, err := join(alice, "two~more")

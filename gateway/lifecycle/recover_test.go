@@ -21,14 +21,14 @@ import (
 
 // withStore changes the rows of a daemon that is not running.
 func (w *world) withStore(f func(s *store.Store)) {
-	w.t.Helper()
-	s, err := store.Open(w.ctx(), w.dir)
+	w.T.Helper()
+	s, err := store.Open(w.Ctx(), w.Dir)
 	if err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 	f(s)
 	if err := s.Close(); err != nil {
-		w.t.Fatal(err)
+		w.T.Fatal(err)
 	}
 }
 
@@ -56,23 +56,23 @@ func TestStateAfterACrash(t *testing.T) {
 	} {
 		t.Run(string(tt.stored)+" "+tt.instance, func(t *testing.T) {
 			w := newWorld(t, sandboxtest.Options{})
-			d := w.start()
-			info := w.create(d, "demo")
-			w.run(d, "true")
-			d.stop()
+			d := w.Start()
+			info := w.Create(d, "demo")
+			w.Run(d, "true")
+			d.End()
 			inst := instanceOf(info)
 			var err error
 			switch tt.instance {
 			case "stopped":
-				err = w.memory.Stop(w.ctx(), inst, time.Second)
+				err = w.Memory.Stop(w.Ctx(), inst, time.Second)
 			case "gone":
-				err = w.memory.Destroy(w.ctx(), inst)
+				err = w.Memory.Destroy(w.Ctx(), inst)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			w.withStore(func(s *store.Store) {
-				rows, err := s.Sandboxes(w.ctx())
+				rows, err := s.Sandboxes(w.Ctx())
 				if err != nil || len(rows) != 1 {
 					t.Fatalf("rows = %v, %v", rows, err)
 				}
@@ -80,16 +80,16 @@ func TestStateAfterACrash(t *testing.T) {
 				if tt.stored == lifecycle.Creating {
 					rows[0].Instance = []byte(`{"backend":"memory"}`) // Boot did not come back
 				}
-				if err := s.Put(w.ctx(), rows[0]); err != nil {
+				if err := s.Put(w.Ctx(), rows[0]); err != nil {
 					t.Fatal(err)
 				}
 			})
 
-			d = w.start()
-			w.eventually("state "+string(tt.want), func() bool {
-				infos, err := d.List(w.ctx(), alice)
+			d = w.Start()
+			w.Eventually("state "+string(tt.want), func() bool {
+				infos, err := d.List(w.Ctx(), alice)
 				if tt.want == "" {
-					list, _ := w.memory.List(w.ctx())
+					list, _ := w.Memory.List(w.Ctx())
 					return err == nil && len(infos) == 0 && len(list) == 0
 				}
 				return err == nil && len(infos) == 1 && infos[0].State == tt.want
@@ -99,12 +99,12 @@ func TestStateAfterACrash(t *testing.T) {
 				return
 			}
 			// The store agrees with the hub.
-			rows, err := d.store.Sandboxes(w.ctx())
+			rows, err := d.Store.Sandboxes(w.Ctx())
 			if err != nil || len(rows) != 1 || rows[0].State != string(tt.want) {
 				t.Errorf("rows = %+v, %v", rows, err)
 			}
 			// A broken one that is gone can only be removed; all others start.
-			info, err = d.Start(w.ctx(), alice, "demo", nil)
+			info, err = d.Start(w.Ctx(), alice, "demo", nil)
 			if tt.instance == "gone" {
 				if !errors.Is(err, lifecycle.ErrBroken) {
 					t.Errorf("Start of what is gone: %v, want ErrBroken", err)
@@ -120,23 +120,23 @@ func TestStateAfterACrash(t *testing.T) {
 // owner and spec that are noted beside its records.
 func TestLostStoreIsRebuilt(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	info := w.create(d, "demo")
-	w.run(d, "echo ke''pt")
-	d.stop()
+	d := w.Start()
+	info := w.Create(d, "demo")
+	w.Run(d, "echo ke''pt")
+	d.End()
 	for _, f := range []string{store.File, store.File + "-wal", store.File + "-shm"} {
-		if err := os.Remove(filepath.Join(w.dir, f)); err != nil &&
+		if err := os.Remove(filepath.Join(w.Dir, f)); err != nil &&
 			!errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
 	}
-	d = w.start()
-	got, err := d.Get(w.ctx(), alice, "demo")
+	d = w.Start()
+	got, err := d.Get(w.Ctx(), alice, "demo")
 	if err != nil || got.ID != info.ID || got.State != lifecycle.Running {
 		t.Fatalf("Get = %+v, %v", got, err)
 	}
-	w.run(d, "true")
-	if text, r := w.recorded(d, main); !strings.Contains(text, "kept\r\n") || len(r.Gaps()) != 0 {
+	w.Run(d, "true")
+	if text, r := w.Recorded(d, main); !strings.Contains(text, "kept\r\n") || len(r.Gaps()) != 0 {
 		t.Errorf("the record was not gone on with: %q", text)
 	}
 }
@@ -145,26 +145,26 @@ func TestLostStoreIsRebuilt(t *testing.T) {
 // acts.
 func TestOrphanIsAdoptedAndLeftAlone(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	if _, err := w.memory.Boot(w.ctx(), sandbox.Spec{ID: "stray", Name: "whatever"}); err != nil {
+	if _, err := w.Memory.Boot(w.Ctx(), sandbox.Spec{ID: "stray", Name: "whatever"}); err != nil {
 		t.Fatal(err)
 	}
-	d := w.start()
-	got, err := d.Get(w.ctx(), alice, "lost-stray")
+	d := w.Start()
+	got, err := d.Get(w.Ctx(), alice, "lost-stray")
 	if err != nil || got.State != lifecycle.Lost || got.Reason == "" {
 		t.Fatalf("Get = %+v, %v", got, err)
 	}
-	d.stop()
-	d = w.start()
-	if got := w.state(d, "lost-stray"); got != lifecycle.Lost {
+	d.End()
+	d = w.Start()
+	if got := w.State(d, "lost-stray"); got != lifecycle.Lost {
 		t.Errorf("state after another start = %s, want lost", got)
 	}
-	if _, err := d.Start(w.ctx(), alice, "lost-stray", nil); err != nil {
+	if _, err := d.Start(w.Ctx(), alice, "lost-stray", nil); err != nil {
 		t.Fatal(err)
 	}
-	if got := w.state(d, "lost-stray"); got != lifecycle.Running {
+	if got := w.State(d, "lost-stray"); got != lifecycle.Running {
 		t.Errorf("state after Start = %s, want running", got)
 	}
-	if err := d.remove(w.ctx(), alice, "lost-stray"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "lost-stray"); err != nil {
 		t.Fatal(err)
 	}
 	w.nothingLeft(d)
@@ -215,50 +215,50 @@ func (a *away) Destroy(ctx context.Context, inst sandbox.Instance) error {
 // and what was asked for meanwhile says whose fault it is.
 func TestEngineThatDoesNotAnswer(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	engine := &away{Backend: w.memory}
-	w.backend = engine
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "true")
-	d.stop()
+	engine := &away{Backend: w.Memory}
+	w.Backend = engine
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "true")
+	d.End()
 	engine.down.Store(true)
-	d = w.start()
-	if res := w.run(d, "echo works"); res.Output != "works\n" {
+	d = w.Start()
+	if res := w.Run(d, "echo works"); res.Output != "works\n" {
 		t.Errorf("output without engine = %q", res.Output)
 	}
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "other"}, nil)
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "other"}, nil)
 	if !errors.Is(err, lifecycle.ErrEngine) || d.Public(err).Code != wire.CodeUnavailable ||
 		d.Public(err).Hint == "" {
 		t.Errorf("Create without engine: %v", err)
 	}
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("state = %s, want running", got)
 	}
 }
 
 func TestCallsAfterTheEnd(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "true")
-	a := w.join(d, alice, main, attach.JoinOptions{})
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "true")
+	a := w.Join(d, alice, main, attach.JoinOptions{})
 	l := a.Live()
 	reading := make(chan error, 1)
 	go func() {
 		_, err := l.ReadAt(context.Background(), l.Len()+1, make([]byte, 1))
 		reading <- err
 	}()
-	d.stop()
+	d.End()
 	if err := <-reading; !errors.Is(err, lifecycle.ErrClosed) {
 		t.Errorf("a read under way = %v, want ErrClosed", err)
 	}
-	if err := a.Wait(w.ctx()); !errors.Is(err, lifecycle.ErrClosed) {
+	if err := a.Wait(w.Ctx()); !errors.Is(err, lifecycle.ErrClosed) {
 		t.Errorf("Wait = %v, want ErrClosed", err)
 	}
-	if _, err := d.Relay.Open(w.ctx(), alice, "demo", nil); !errors.Is(err, lifecycle.ErrClosed) {
+	if _, err := d.Relay.Open(w.Ctx(), alice, "demo", nil); !errors.Is(err, lifecycle.ErrClosed) {
 		t.Errorf("Upstream = %v, want ErrClosed", err)
 	}
-	if err := d.remove(w.ctx(), alice, "demo"); !errors.Is(err, lifecycle.ErrClosed) {
+	if err := d.Discard(w.Ctx(), alice, "demo"); !errors.Is(err, lifecycle.ErrClosed) {
 		t.Errorf("Remove = %v, want ErrClosed", err)
 	}
 }
@@ -282,36 +282,36 @@ func (l *late) Destroy(ctx context.Context, inst sandbox.Instance) error {
 // after another caller looked.
 func TestR5LateCreation(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.lateBoot = 2 * time.Second
-	l := &late{Backend: w.memory}
-	w.backend = l
-	d := w.start()
-	w.create(d, "demo")
-	d.stop()
+	w.Options.SetLateBoot(2 * time.Second)
+	l := &late{Backend: w.Memory}
+	w.Backend = l
+	d := w.Start()
+	w.Create(d, "demo")
+	d.End()
 	w.withStore(func(s *store.Store) {
-		rows, err := s.Sandboxes(w.ctx())
+		rows, err := s.Sandboxes(w.Ctx())
 		if err != nil || len(rows) != 1 {
 			t.Fatalf("rows = %v, %v", rows, err)
 		}
-		if err := w.memory.Destroy(w.ctx(), sandbox.Instance{ID: rows[0].ID}); err != nil {
+		if err := w.Memory.Destroy(w.Ctx(), sandbox.Instance{ID: rows[0].ID}); err != nil {
 			t.Fatal(err)
 		}
 		l.made = func() {
-			if _, err := w.memory.Boot(context.Background(), sandbox.Spec{ID: rows[0].ID,
+			if _, err := w.Memory.Boot(context.Background(), sandbox.Spec{ID: rows[0].ID,
 				Name: "demo"}); err != nil {
 				t.Error(err)
 			}
 		}
 		rows[0].State, rows[0].Instance = string(lifecycle.Creating), []byte(`{"backend":"memory"}`)
-		if err := s.Put(w.ctx(), rows[0]); err != nil {
+		if err := s.Put(w.Ctx(), rows[0]); err != nil {
 			t.Fatal(err)
 		}
 	})
-	d = w.start()
-	w.create(d, "demo") // the name is free meanwhile
-	w.eventually("the late one is removed", func() bool {
-		list, _ := w.memory.List(w.ctx())
-		rows, _ := d.store.Sandboxes(w.ctx())
+	d = w.Start()
+	w.Create(d, "demo") // the name is free meanwhile
+	w.Eventually("the late one is removed", func() bool {
+		list, _ := w.Memory.List(w.Ctx())
+		rows, _ := d.Store.Sandboxes(w.Ctx())
 		return len(list) == 1 && len(rows) == 1
 	})
 	if n := l.destroyed.Load(); n < 2 {
@@ -345,21 +345,21 @@ func (s *stale) Destroy(ctx context.Context, inst sandbox.Instance) error {
 // R5: a removal that a new daemon finishes while it asks what there is brings nothing back.
 func TestR5RemovalDuringTheList(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	d.stop()
+	d := w.Start()
+	w.Create(d, "demo")
+	d.End()
 	w.withStore(func(s *store.Store) {
-		rows, err := s.Sandboxes(w.ctx())
+		rows, err := s.Sandboxes(w.Ctx())
 		if err != nil || len(rows) != 1 {
 			t.Fatalf("rows = %v, %v", rows, err)
 		}
 		rows[0].State = string(lifecycle.Deleting)
-		if err := s.Put(w.ctx(), rows[0]); err != nil {
+		if err := s.Put(w.Ctx(), rows[0]); err != nil {
 			t.Fatal(err)
 		}
 	})
-	w.backend = &stale{Backend: w.memory, destroyed: make(chan struct{})}
-	d = w.start()
+	w.Backend = &stale{Backend: w.Memory, destroyed: make(chan struct{})}
+	d = w.Start()
 	w.nothingLeft(d)
 }
 
@@ -386,10 +386,10 @@ func (s sweeper) Sweep(ctx context.Context) error {
 // daemon sweeps more than once.
 func TestSweepsAgain(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	s := sweeper{w.memory, make(chan error, lifecycle.Sweeps)}
-	w.backend = s
-	w.start()
-	w.eventually("it is swept again", func() bool { return len(s.swept) >= 2 })
+	s := sweeper{w.Memory, make(chan error, lifecycle.Sweeps)}
+	w.Backend = s
+	w.Start()
+	w.Eventually("it is swept again", func() bool { return len(s.swept) >= 2 })
 	if err := <-s.swept; err == nil {
 		t.Error("the first sweep did not fail")
 	}

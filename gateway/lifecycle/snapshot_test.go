@@ -25,9 +25,9 @@ type copying struct {
 }
 
 func (w *world) copying(weight int64) copying {
-	c := copying{Backend: w.memory, weight: weight, mu: new(sync.Mutex),
+	c := copying{Backend: w.Memory, weight: weight, mu: new(sync.Mutex),
 		images: make(map[string]bool)}
-	w.backend = c
+	w.Backend = c
 	return c
 }
 
@@ -66,35 +66,35 @@ func (c copying) Kept(_ context.Context, owner string, ids []string) (sum int64,
 func TestSnapshotsCount(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	c := w.copying(1 << 30)
-	w.options.Quota.Disk = 7 << 30
-	d := w.start()
+	w.Options.Quota.Disk = 7 << 30
+	d := w.Start()
 	newOne := func(name string, disk int64) error {
-		_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name,
+		_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: name,
 			Limits: sandbox.Limits{Disk: disk}}, nil)
 		return err
 	}
 	if err := newOne("demo", 2<<30); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Snapshot(w.ctx(), alice, "demo", "one"); err != nil {
+	if _, err := d.Snapshot(w.Ctx(), alice, "demo", "one"); err != nil {
 		t.Fatal(err)
 	}
 	// 2 of its own, 1 of its image
-	if _, err := d.Fork(w.ctx(), alice, "demo", "fork", nil); err != nil {
+	if _, err := d.Fork(w.Ctx(), alice, "demo", "fork", nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCode(t, newOne("other", 2<<30), wire.CodeLimitQuota)
-	if _, err := d.Snapshot(w.ctx(), alice, "demo", "two"); err != nil {
+	if _, err := d.Snapshot(w.Ctx(), alice, "demo", "two"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.Snapshot(w.ctx(), alice, "demo", "three")
+	_, err := d.Snapshot(w.Ctx(), alice, "demo", "three")
 	wantCode(t, err, wire.CodeLimitQuota)
 	if !strings.Contains(err.Error(), "quota.disk") || len(c.images) != 3 {
 		t.Errorf("error %v, images %v; want the key named, and none more than three", err, c.images)
 	}
-	_, err = d.Fork(w.ctx(), alice, "demo", "more", nil)
+	_, err = d.Fork(w.Ctx(), alice, "demo", "more", nil)
 	wantCode(t, err, wire.CodeLimitQuota)
-	if _, err := d.Create(w.ctx(), bob, lifecycle.NewSpec{Name: "his",
+	if _, err := d.Create(w.Ctx(), bob, lifecycle.NewSpec{Name: "his",
 		Limits: sandbox.Limits{Disk: 7 << 30}}, nil); err != nil {
 		t.Errorf("what another keeps counts for bob: %v", err)
 	}
@@ -104,20 +104,20 @@ func TestSnapshotsCount(t *testing.T) {
 func TestSnapshotAboveTheLimit(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	c := w.copying(8 << 40)
-	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+	d := w.Start()
+	if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
 		Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	_, err := d.Snapshot(w.ctx(), alice, "demo", "one")
+	_, err := d.Snapshot(w.Ctx(), alice, "demo", "one")
 	wantCode(t, err, wire.CodeUnavailable)
 	if !strings.Contains(err.Error(), "disk_full") || len(c.images) != 0 {
 		t.Errorf("error %v, images %v; want disk_full and no image", err, c.images)
 	}
-	if _, err := d.Fork(w.ctx(), alice, "demo", "fork", nil); err == nil {
+	if _, err := d.Fork(w.Ctx(), alice, "demo", "fork", nil); err == nil {
 		t.Error("a fork is made of it")
 	}
-	if list, _ := w.memory.List(w.ctx()); len(list) != 1 {
+	if list, _ := w.Memory.List(w.Ctx()); len(list) != 1 {
 		t.Errorf("%d instances, want the first alone", len(list))
 	}
 }
@@ -127,27 +127,27 @@ func TestSnapshotAboveTheLimit(t *testing.T) {
 func TestForksWaitWithoutASlot(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	w.copying(0)
-	d := w.start()
-	w.create(d, "demo")
-	source := d.registry.Find("demo")
-	if err := source.Lock(w.ctx()); err != nil {
+	d := w.Start()
+	w.Create(d, "demo")
+	source := w.registry.Find("demo")
+	if err := source.Lock(w.Ctx()); err != nil {
 		t.Fatal(err)
 	}
-	waiting, forked := make(chan string, d.registry.Boots()), make(chan error, d.registry.Boots())
-	for i := range d.registry.Boots() {
+	waiting, forked := make(chan string, w.registry.Boots()), make(chan error, w.registry.Boots())
+	for i := range w.registry.Boots() {
 		go func() {
-			_, err := d.Fork(w.ctx(), alice, "demo", fmt.Sprintf("fork-%d", i), func(line string) {
+			_, err := d.Fork(w.Ctx(), alice, "demo", fmt.Sprintf("fork-%d", i), func(line string) {
 				waiting <- line
 			})
 			forked <- err
 		}()
 	}
-	for range d.registry.Boots() {
+	for range w.registry.Boots() {
 		<-waiting
 	}
-	w.create(d, "other")
+	w.Create(d, "other")
 	source.Unlock()
-	for range d.registry.Boots() {
+	for range w.registry.Boots() {
 		if err := <-forked; err != nil {
 			t.Error(err)
 		}
@@ -198,13 +198,13 @@ func TestSnapshotOfWhatIsStill(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	f := freezing{copying: w.copying(1 << 20), mu: new(sync.Mutex), asked: new([]string),
 		began: make(chan bool), ready: make(chan bool)}
-	w.backend = f
-	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+	w.Backend = f
+	d := w.Start()
+	if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
 		Limits: sandbox.Limits{Disk: 1 << 30}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(w.ctx())
+	ctx, cancel := context.WithCancel(w.Ctx())
 	made := make(chan error, 1)
 	go func() {
 		_, err := d.Snapshot(ctx, alice, "demo", "one")
@@ -223,19 +223,19 @@ func TestSnapshotOfWhatIsStill(t *testing.T) {
 func TestStillAfterAKill(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
 	f := freezing{copying: w.copying(1), mu: new(sync.Mutex), asked: new([]string)}
-	w.backend = f
-	d := w.start()
-	w.create(d, "demo")
-	b := d.registry.Find("demo")
-	if err := b.Transition(w.ctx(), func(f *lifecycle.Record) {
+	w.Backend = f
+	d := w.Start()
+	w.Create(d, "demo")
+	b := w.registry.Find("demo")
+	if err := b.Transition(w.Ctx(), func(f *lifecycle.Record) {
 		f.Reason = lifecycle.Copied
 	}); err != nil {
 		t.Fatal(err)
 	}
-	d.stop()
-	d = w.start()
-	w.eventually("it goes on", func() bool {
-		info, err := d.Get(w.ctx(), alice, "demo")
+	d.End()
+	d = w.Start()
+	w.Eventually("it goes on", func() bool {
+		info, err := d.Get(w.Ctx(), alice, "demo")
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return err == nil && info.State == lifecycle.Running && info.Reason == "" &&

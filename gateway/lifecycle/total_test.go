@@ -31,47 +31,47 @@ func wantTotal(t *testing.T, err error, key string) {
 // to another.
 func TestTotal(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Total = admission.Total{Sandboxes: 3, Running: 2}
-	d := w.start()
+	w.Options.Total = admission.Total{Sandboxes: 3, Running: 2}
+	d := w.Start()
 	newOne := func(p gateway.Principal, name string) error {
-		_, err := d.Create(w.ctx(), p, lifecycle.NewSpec{Name: name}, nil)
+		_, err := d.Create(w.Ctx(), p, lifecycle.NewSpec{Name: name}, nil)
 		return err
 	}
-	w.create(d, "one")
+	w.Create(d, "one")
 	if err := newOne(bob, "two"); err != nil {
 		t.Fatal(err)
 	}
 	wantTotal(t, newOne(alice, "three"), "total.running")
-	if _, err := d.Get(w.ctx(), alice, "three"); err == nil {
+	if _, err := d.Get(w.Ctx(), alice, "three"); err == nil {
 		t.Error("what was refused is there")
 	}
-	if err := d.Stop(w.ctx(), alice, "one"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "one"); err != nil {
 		t.Fatal(err)
 	}
 	if err := newOne(alice, "three"); err != nil {
 		t.Fatalf("in the place of one that is stopped: %v", err)
 	}
-	_, err := d.Start(w.ctx(), alice, "one", nil)
+	_, err := d.Start(w.Ctx(), alice, "one", nil)
 	wantTotal(t, err, "total.running")
-	if err := d.Stop(w.ctx(), bob, "two"); err != nil {
+	if err := d.Stop(w.Ctx(), bob, "two"); err != nil {
 		t.Fatal(err)
 	}
 	wantTotal(t, newOne(bob, "four"), "total.sandboxes")
-	if _, err := d.Start(w.ctx(), alice, "one", nil); err != nil {
+	if _, err := d.Start(w.Ctx(), alice, "one", nil); err != nil {
 		t.Fatalf("with room again: %v", err)
 	}
-	d.stop()
+	d.End()
 
 	// What is there stays, however little there may be from now on.
-	w.options.Total = admission.Total{Sandboxes: 1, Running: 1}
-	d = w.start()
+	w.Options.Total = admission.Total{Sandboxes: 1, Running: 1}
+	d = w.Start()
 	for name, want := range map[string]lifecycle.State{"one": lifecycle.Running,
 		"three": lifecycle.Running} {
-		if got := w.state(d, name); got != want {
+		if got := w.State(d, name); got != want {
 			t.Errorf("%s is %s after a restart with less room, want %s", name, got, want)
 		}
 	}
-	if err := d.remove(w.ctx(), alice, "three"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "three"); err != nil {
 		t.Fatal(err)
 	}
 	wantTotal(t, newOne(alice, "five"), "total.sandboxes")
@@ -81,38 +81,38 @@ func TestTotal(t *testing.T) {
 // asks for: that call is never rejected because of them.
 func TestPoolMakesRoom(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Pool.Size = 3
-	w.options.Total = admission.Total{Sandboxes: 4, Running: 3}
-	d := w.start()
+	w.Options.Pool.Size = 3
+	w.Options.Total = admission.Total{Sandboxes: 4, Running: 3}
+	d := w.Start()
 	w.ready(d, 3)
 	for i, name := range []string{"one", "two", "three"} {
-		if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Env: []string{"A=b"}},
+		if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: name, Env: []string{"A=b"}},
 			nil); err != nil {
 			t.Fatal(err)
 		}
-		w.eventually("there are no more than there may be", func() bool {
+		w.Eventually("there are no more than there may be", func() bool {
 			return len(w.members()) == 3
 		})
 		w.ready(d, 2-i)
-		w.eventually("the pool says why", func() bool {
+		w.Eventually("the pool says why", func() bool {
 			return strings.Contains(d.Pool()[0].Trouble, "(total.running)")
 		})
 	}
-	_, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "four"}, nil)
+	_, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "four"}, nil)
 	wantTotal(t, err, "total.running")
-	if err := d.Stop(w.ctx(), alice, "one"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "one"); err != nil {
 		t.Fatal(err)
 	}
 	w.ready(d, 1)
-	if err := d.remove(w.ctx(), alice, "two"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "two"); err != nil {
 		t.Fatal(err)
 	}
 	w.ready(d, 2)
-	if _, err := d.Start(w.ctx(), alice, "one", nil); err != nil {
+	if _, err := d.Start(w.Ctx(), alice, "one", nil); err != nil {
 		t.Errorf("start with the pool in the way: %v", err)
 	}
 	w.ready(d, 1)
-	w.eventually("one, three and a pooled one are left", func() bool {
+	w.Eventually("one, three and a pooled one are left", func() bool {
 		return len(w.members()) == 3
 	})
 }
@@ -120,27 +120,27 @@ func TestPoolMakesRoom(t *testing.T) {
 // An owner sees the usage and limits of the own sandboxes; only the admin sees those of all owners.
 func TestAllowances(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.options.Quota = admission.Quota{CPUs: 4, Disk: 7 << 30, Connections: 30}
-	w.options.Connections = 100
-	w.options.Total = admission.Total{Sandboxes: 9, Running: 8}
+	w.Options.Quota = admission.Quota{CPUs: 4, Disk: 7 << 30, Connections: 30}
+	w.Options.Connections = 100
+	w.Options.Total = admission.Total{Sandboxes: 9, Running: 8}
 	w.copying(1 << 30)
-	d := w.start()
+	d := w.Start()
 	limits := sandbox.Limits{Memory: 1 << 30, CPUs: 1.5, Disk: 2 << 30}
 	for _, name := range []string{"one", "two"} {
-		if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name, Limits: limits},
+		if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: name, Limits: limits},
 			nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := d.Snapshot(w.ctx(), alice, "one", "kept"); err != nil {
+	if _, err := d.Snapshot(w.Ctx(), alice, "one", "kept"); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Stop(w.ctx(), alice, "one"); err != nil {
+	if err := d.Stop(w.Ctx(), alice, "one"); err != nil {
 		t.Fatal(err)
 	}
 	said := func(p gateway.Principal) (all []string) {
 		t.Helper()
-		as, err := d.Allowances(w.ctx(), p)
+		as, err := d.Allowances(w.Ctx(), p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,13 +196,13 @@ func (b *imageCounter) Kept(ctx context.Context, owner string, ids []string) (in
 // because it can be rebuilt. One without room is not saved.
 func TestSetUpsCount(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	p := &preparing{Backend: w.memory, kept: make(map[string]bool)}
+	p := &preparing{Backend: w.Memory, kept: make(map[string]bool)}
 	b := &imageCounter{copying: w.copying(1 << 30), p: p}
-	w.backend = b
-	w.options.Quota.Disk = 6 << 30
-	d := w.start()
+	w.Backend = b
+	w.Options.Quota.Disk = 6 << 30
+	d := w.Start()
 	newOne := func(name string, disk int64, setup ...string) (said []string, err error) {
-		_, err = d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: name,
+		_, err = d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: name,
 			Limits: sandbox.Limits{Disk: disk}, Setup: setup}, func(l string) {
 			said = append(said, l)
 		})
@@ -222,7 +222,7 @@ func TestSetUpsCount(t *testing.T) {
 	if _, err := newOne("three", 2<<30); err != nil || len(p.kept) != 0 {
 		t.Fatalf("kept %v, %v; want it gone to make room", p.kept, err)
 	}
-	if err := d.remove(w.ctx(), alice, "three"); err != nil {
+	if err := d.Discard(w.Ctx(), alice, "three"); err != nil {
 		t.Fatal(err)
 	}
 	said, err := newOne("four", 2<<30, "false || true")

@@ -34,17 +34,17 @@ func (f *failingOnce) Dial(ctx context.Context, inst sandbox.Instance) (sandbox.
 // One connection that cannot be made says nothing of a sandbox whose control connection lives.
 func TestFailedDialLeavesSandboxRunning(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	b := &failingOnce{Backend: w.memory}
-	w.backend = b
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "true")
+	b := &failingOnce{Backend: w.Memory}
+	w.Backend = b
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "true")
 	b.fail.Store(true)
-	if c, err := d.Relay.Open(w.ctx(), alice, "demo", nil); err == nil {
+	if c, err := d.Relay.Open(w.Ctx(), alice, "demo", nil); err == nil {
 		c.Close()
 		t.Fatal("the dial that fails returns no error")
 	}
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("after it the sandbox is %s", got)
 	}
 }
@@ -52,16 +52,16 @@ func TestFailedDialLeavesSandboxRunning(t *testing.T) {
 // A sandbox that was taken for broken and answers is running again.
 func TestAnswerEndsBroken(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	d := w.start()
-	w.create(d, "demo")
-	w.run(d, "true")
-	d.registry.Find("demo").Observed(w.ctx(), lifecycle.Broken, "does not answer")
-	c, err := d.Relay.Open(w.ctx(), alice, "demo", nil)
+	d := w.Start()
+	w.Create(d, "demo")
+	w.Run(d, "true")
+	w.registry.Find("demo").Observed(w.Ctx(), lifecycle.Broken, "does not answer")
+	c, err := d.Relay.Open(w.Ctx(), alice, "demo", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Close()
-	if got := w.state(d, "demo"); got != lifecycle.Running {
+	if got := w.State(d, "demo"); got != lifecycle.Running {
 		t.Errorf("the sandbox answers and is %s", got)
 	}
 }
@@ -84,28 +84,28 @@ func (unconnected) Tunnel(context.Context, sandbox.Instance) (sandbox.Tunnel, er
 // What an owner changed last holds also when the store is lost and made again from the notes.
 func TestLostStoreKeepsWhatWasAskedLast(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.backend = unconnected{w.memory}
-	w.options.Network = sandbox.NetworkAllowlist
-	d := w.start()
-	if _, err := d.Create(w.ctx(), alice, lifecycle.NewSpec{Name: "demo",
+	w.Backend = unconnected{w.Memory}
+	w.Options.Network = sandbox.NetworkAllowlist
+	d := w.Start()
+	if _, err := d.Create(w.Ctx(), alice, lifecycle.NewSpec{Name: "demo",
 		Allow: []string{"example.com", "example.org"}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Disallow(w.ctx(), alice, "demo", []string{"example.com"}); err != nil {
+	if _, err := d.Disallow(w.Ctx(), alice, "demo", []string{"example.com"}); err != nil {
 		t.Fatal(err)
 	}
-	before, err := d.Get(w.ctx(), alice, "demo")
+	before, err := d.Get(w.Ctx(), alice, "demo")
 	if err != nil || len(before.Allow) != 1 {
 		t.Fatalf("allowed: %q, %v", before.Allow, err)
 	}
-	d.stop()
+	d.End()
 	for _, f := range []string{store.File, store.File + "-wal", store.File + "-shm"} {
-		if err := os.Remove(filepath.Join(w.dir, f)); err != nil && !os.IsNotExist(err) {
+		if err := os.Remove(filepath.Join(w.Dir, f)); err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
 	}
-	d = w.start()
-	if after, err := d.Get(w.ctx(), alice, "demo"); err != nil || len(after.Allow) != 1 ||
+	d = w.Start()
+	if after, err := d.Get(w.Ctx(), alice, "demo"); err != nil || len(after.Allow) != 1 ||
 		after.Allow[0] != before.Allow[0] {
 		t.Errorf("after the loss it is allowed %q, %v; want %q", after.Allow, err, before.Allow)
 	}
@@ -114,15 +114,15 @@ func TestLostStoreKeepsWhatWasAskedLast(t *testing.T) {
 // Changing a sandbox that was removed meanwhile returns code not_found.
 func TestAllowOnRemovedSandbox(t *testing.T) {
 	w := newWorld(t, sandboxtest.Options{})
-	w.backend = unconnected{w.memory}
-	w.options.Network = sandbox.NetworkAllowlist
-	d := w.start()
-	w.create(d, "demo")
-	sb := d.registry.Find("demo")
-	if err := d.remove(w.ctx(), alice, "demo"); err != nil {
+	w.Backend = unconnected{w.Memory}
+	w.Options.Network = sandbox.NetworkAllowlist
+	d := w.Start()
+	w.Create(d, "demo")
+	sb := w.registry.Find("demo")
+	if err := d.Discard(w.Ctx(), alice, "demo"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := sb.Allow(w.ctx(), "alice", []string{"example.com"})
+	_, err := sb.Allow(w.Ctx(), "alice", []string{"example.com"})
 	wantCode(t, err, wire.CodeNotFound)
 }
 
@@ -131,14 +131,14 @@ func TestAllowOnRemovedSandbox(t *testing.T) {
 func TestCreateWhileRecovering(t *testing.T) {
 	for range 10 {
 		w := newWorld(t, sandboxtest.Options{})
-		s, err := store.Open(t.Context(), w.dir)
+		s, err := store.Open(t.Context(), w.Dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var o gateway.Options
 		o.SetLateBoot(time.Millisecond)
-		o.Store, o.Records, o.Owner = s, filepath.Join(w.dir, "records"), "alice"
-		o.Backends = map[string]sandbox.Backend{sandboxtest.Name: w.backend}
+		o.Store, o.Records, o.Owner = s, filepath.Join(w.Dir, "records"), "alice"
+		o.Backends = map[string]sandbox.Backend{sandboxtest.Name: w.Backend}
 		if err := os.Mkdir(o.Records, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func TestCreateWhileRecovering(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(w.ctx())
+		ctx, cancel := context.WithCancel(w.Ctx())
 		var all sync.WaitGroup
 		for _, name := range []string{"a", "b", "c", "d"} {
 			all.Go(func() {

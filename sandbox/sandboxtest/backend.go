@@ -365,6 +365,21 @@ func (b *Backend) Stop(ctx context.Context, inst sandbox.Instance, grace time.Du
 	return stopping.end(ctx)
 }
 
+// Cut ends the connections to a sandbox, which keeps running.
+func (b *Backend) Cut(inst sandbox.Instance) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	bx, err := b.lookupLocked(inst)
+	if err != nil {
+		return err
+	}
+	for _, c := range bx.ends {
+		c.Close()
+	}
+	bx.ends = nil
+	return nil
+}
+
 // Kill ends a sandbox's processes without a word of its guest, as when a container is killed; its home stays.
 func (b *Backend) Kill(ctx context.Context, inst sandbox.Instance) error {
 	b.mu.Lock()
