@@ -328,9 +328,6 @@ func (reg *Registry) Allowances(ctx context.Context, owner string) ([]Allowance,
 	return reg.accounts.allowances(ctx, owner)
 }
 
-// Connections returns the pool of connections to the SSH servers of sandboxes.
-func (reg *Registry) Connections() *connect.Pool { return reg.pool }
-
 // Log returns the registry's logger.
 func (reg *Registry) Log() *slog.Logger { return reg.log }
 
