@@ -103,33 +103,36 @@ func Run(ctx context.Context, env *Env, args []string) int {
 	case errors.As(err, &exit):
 		return int(exit)
 	}
-	return Fail(env.Stdout, env.Stderr, WantsJSON(args), hinted(cmd, env.public(err)))
+	return Fail(env.Stdout, env.Stderr, WantsJSON(args), env.hinted(cmd, err))
 }
 
 // helpHint is the hint of a usage error that has no better one.
 const helpHint = "see: sandboxd help"
 
-// hinted returns e with a hint that fits the command that failed with it.
-func hinted(cmd *cobra.Command, e *wire.Error) *wire.Error {
+// hinted returns what the caller may see of err, with a hint that fits the command that it ended.
+func (env *Env) hinted(cmd *cobra.Command, err error) *wire.Error {
 	name := strings.TrimPrefix(cmd.CommandPath(), cmd.Root().Name()+" ")
+	e := env.public(err)
 	if e.Hint == helpHint && cmd.HasParent() {
 		better := *e
 		better.Hint += " " + name
 		return &better
 	}
 	if slices.Contains(needExisting, name) {
-		return hintExisting(e)
+		return env.publicExisting(err)
 	}
 	return e
 }
 
 // needExisting are the commands that make no sense on a new sandbox. Commands that take several
-// names call hintExisting themselves.
+// names call publicExisting themselves.
 var needExisting = []string{"fork", "kick", "log", "replay", "rescue", "snapshot", "unshare"}
 
-// hintExisting returns e with a hint to list the sandboxes, in place of one to create a sandbox.
-func hintExisting(e *wire.Error) *wire.Error {
-	if e.Code != wire.CodeNotFound || !strings.HasPrefix(e.Hint, lifecycle.HintCreate) {
+// publicExisting returns what the caller may see of err in a command that has no use for a new sandbox.
+// For a missing one the hint says how to find the right name, in place of how to create it.
+func (env *Env) publicExisting(err error) *wire.Error {
+	e := env.public(err)
+	if !errors.Is(err, lifecycle.ErrUnknown) {
 		return e
 	}
 	better := *e

@@ -49,6 +49,25 @@ func TestForeignIsUnknown(t *testing.T) {
 	}
 }
 
+// The hint for a missing sandbox is how to create it, or how to find the right name where a new
+// sandbox is of no use.
+func TestHintForMissingSandbox(t *testing.T) {
+	w := newWorld(t)
+	for line, want := range map[string]string{
+		"describe none":   "create it: ",
+		"screen none":     "create it: ",
+		"snapshot none x": "to list your sandboxes: sandboxd ls",
+		"log none":        "to list your sandboxes: sandboxd ls",
+		"rm none":         "to list your sandboxes: sandboxd ls",
+		"stop none":       "to list your sandboxes: sandboxd ls",
+	} {
+		_, _, stderr := w.command(strings.Fields(line)...)
+		if !strings.HasPrefix(stderr, "sandboxd: no sandbox none for you; "+want) {
+			t.Errorf("%s: %q, want the hint %q", line, stderr, want)
+		}
+	}
+}
+
 // A replay of an empty part of a recording is an error.
 func TestReplayOfNothing(t *testing.T) {
 	w := newWorld(t)

@@ -316,7 +316,7 @@ func (env *Env) all(names []string, asJSON bool, do func(name string) error) err
 	failed := 0
 	for _, name := range names {
 		if err := do(name); err != nil {
-			failed = Fail(env.Stdout, env.Stderr, asJSON, hintExisting(env.public(err)))
+			failed = Fail(env.Stdout, env.Stderr, asJSON, env.publicExisting(err))
 		}
 	}
 	if failed != 0 {

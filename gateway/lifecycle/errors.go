@@ -87,20 +87,18 @@ func (reg *Registry) Public(err error) *wire.Error {
 	return wire.Errorf(wire.CodeInternal, "internal error %s", id)
 }
 
-// HintCreate begins the hint how to create a missing sandbox.
-const HintCreate = "create it: "
-
 // NotFound returns the error for a missing sandbox and for one of another owner. The two look
-// alike.
+// alike. It is ErrUnknown, with a hint how to create the sandbox, unless the name is invalid.
 func (reg *Registry) NotFound(name string) error {
 	e := wire.Errorf(wire.CodeNotFound, "no sandbox %s for you", name)
 	if _, err := wire.ParseLabel("sandbox name", name); err != nil {
 		return err // an invalid name reveals nothing
 	}
-	e.Hint = HintCreate + "ssh sandboxd@gw new " + name
+	create := "ssh sandboxd@gw new " + name
 	if reg.options.ControlCommand != nil {
-		e.Hint = HintCreate + reg.options.ControlCommand("new "+name)
+		create = reg.options.ControlCommand("new " + name)
 	}
+	e.Hint = "create it: " + create
 	return &publicError{public: e, kind: ErrUnknown}
 }
 
