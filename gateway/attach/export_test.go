@@ -27,3 +27,6 @@ func (a *Attachment) Age() {
 	all.mu.Unlock()
 	all.Expire()
 }
+
+// Expire expires the shared attachments of a's daemon.
+func (a *Attachment) Expire() { a.all.Expire() }

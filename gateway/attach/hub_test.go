@@ -3,6 +3,8 @@ package attach_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/sandboxd/sandboxd/gateway"
@@ -93,4 +95,38 @@ func TestSharedAttachmentStaysForItsCalls(t *testing.T) {
 	if a.Err() == nil {
 		t.Error("unused, it is still there")
 	}
+}
+
+// Unused attachments are expired while others are opened. The race detector holds the test.
+func TestExpireWhileOpening(t *testing.T) {
+	hub := gatewaytest.Hub(t, &gateway.Options{})
+	if _, err := hub.Create(t.Context(), alice, lifecycle.NewSpec{Name: "demo"}, nil); err != nil {
+		t.Fatal(err)
+	}
+	open := func(session string) *attach.Attachment {
+		a, err := hub.Sessions.Shared(t.Context(), alice, wire.Target{Sandbox: "demo", Session: session},
+			attach.JoinOptions{Create: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	a := open("main")
+	opened := make(chan struct{})
+	var expiring sync.WaitGroup
+	expiring.Go(func() {
+		for {
+			select {
+			case <-opened:
+				return
+			default:
+				a.Expire()
+			}
+		}
+	})
+	for i := range 5 {
+		open(fmt.Sprintf("s%d", i))
+	}
+	close(opened)
+	expiring.Wait()
 }

@@ -79,8 +79,11 @@ func (all *Attachments) Expire() {
 	var idle []*Attachment
 	all.mu.Lock()
 	for key, s := range all.shared {
+		if s.calls > 0 { // a call of Shared may set the attachment now
+			continue
+		}
 		a := s.attachment
-		if s.calls > 0 || a != nil && a.Calls() > 0 {
+		if a != nil && a.Calls() > 0 {
 			continue
 		}
 		over := a == nil || a.Err() != nil || a.Live().Final()
