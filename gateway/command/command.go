@@ -128,7 +128,8 @@ func (env *Env) hinted(cmd *cobra.Command, err error) *wire.Error {
 // names call publicExisting themselves.
 var needExisting = []string{"fork", "kick", "log", "replay", "rescue", "snapshot", "unshare"}
 
-// publicExisting returns what the caller may see of err in a command that has no use for a new sandbox.
+// publicExisting returns what the caller may see of err in a command that has no use for a new
+// sandbox.
 // For a missing one the hint says how to find the right name, in place of how to create it.
 func (env *Env) publicExisting(err error) *wire.Error {
 	e := env.public(err)
